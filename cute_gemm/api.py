@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cute_gemm import select, tuned
@@ -18,6 +17,7 @@ from cute_gemm.frameworks.base import Operand, Order, dtype_name
 from cute_gemm.frameworks.torch import CALLED, differentiates, traced
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.listing import KernelInfo, kernels
 from cute_gemm.keywords import check_names
 from cute_gemm.plan import Plan
 from cute_gemm.problem.fuse import (
@@ -56,36 +56,6 @@ _plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at, but where
 #: the arrays lie.
 _recent: Kept[Any, Call] = Kept(256, "recent_calls")
-
-
-@dataclass(frozen=True, slots=True)
-class KernelInfo:
-    """What a kernel is called, what it is, and what it takes.
-
-    Attributes
-    ----------
-    name, summary
-        The value of ``kernel=``; one line.
-    minimum_cc
-        Lowest compute capability, as an int: 80.
-    dtypes
-        Element types; ``"float32/tf32"`` is float32 with ``compute="tf32"``.
-    options
-        Keyword arguments of :func:`gemm` that set a field of the kernel's config.
-    values
-        What each option takes, in words: ``{"copy": "auto | mn_major", ...}``.
-    runs_on
-        ``"gpu"``; ``"cpu"`` for a loop on the host, ``"library"`` for another library's GEMM: of
-        these two nothing is emitted, compiled or reported.
-    """
-
-    name: str
-    summary: str
-    minimum_cc: int
-    dtypes: tuple[str, ...]
-    options: tuple[str, ...]
-    runs_on: Literal["gpu", "cpu", "library"] = "gpu"
-    values: dict[str, str] = field(default_factory=dict, hash=False)
 
 
 def gemm(
@@ -190,7 +160,7 @@ def multiply(
         if grouped:
             raise OptionError(
                 "grouped_gemm() is not differentiable, and came with tensors that require grad, or "
-                "within torch.compile: detach them"
+                "within torch.compile: call cute_gemm.torch.grouped_mm, or detach them"
             )
         from cute_gemm.torch.operators import call as torch_call
 
@@ -434,14 +404,6 @@ def compile(  # it is reached as cute_gemm.compile
     builds = Builds(asked)
     builds.finish(tell)
     return [builds.of(each) for each in asked]
-
-
-def kernels() -> list[KernelInfo]:
-    """Return what kernels there are."""
-    return [
-        KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
-        for k in map(registry.get, registry.names())
-    ]
 
 
 def kept_plan(
