@@ -18,6 +18,7 @@ from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.steps import Step, Steps
 from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
+from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import DIRECT, packed
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.select import Choice
@@ -311,7 +312,7 @@ class Plan:
             if self.route.pack:
                 problem, _ = packed(problem, self.route.pack)
             cost = kernel.footprint(self.config, self._main.problem, gpu, kinds)
-            return Prices([cost], gpu).price(problem, 0, self.route.split_k).seconds
+            return Prices([cost], gpu).price(evenly(problem), 0, self.route.split_k).seconds
 
         def changed(**change: Any) -> float | None:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-_TESTS = ("tests/test_grouped.py",)
+_TESTS = ("tests/test_grouped.py", "tests/test_torch_grouped.py")
 
 
 def _t(name: str, file: str, old: str, new: str, only: str = "interpreted") -> Mutant:
@@ -69,6 +69,12 @@ GROUPED: tuple[Mutant, ...] = (
        "    cta -= tiles_before;\n", "", "by_others"),
     _t("a CTA too many computes", "common/groups.cuh",
        "above + sum > cta", "above + sum >= cta", "by_others"),
+    _p("rows of what TMA brings end with the group", "kernels/steps.py",
+       "last = self.config.tile[mode] * (*self.config.cluster, 1)[mode]", "last = 0", "executed"),
+    _p("rows of groups that begin at an aligned address", "problem/grouped.py",
+       "residue = first % 256 or 256", "residue = 256", "executed"),
+    _p("gradients of one group's bias go to the next", "torch/grouped.py",
+       "offs, rows, right=True", "offs, rows, right=False", "bias"),
     _p("groups along the unit-stride mode are packed as they lie", "problem/passes.py",
        "unit = 1 - matrix.modes.index(problem.ragged)", "unit = matrix.unit", "unit_stride"),
     _p("groups along the unit-stride mode are taken", "kernels/sm90/wgmma.py",

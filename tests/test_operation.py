@@ -41,6 +41,7 @@ class Named(LinearCombination):
         *({"conj": x} for x in [(True, False), (False, True), (True, True)]),
         *({"bytes": x} for x in [(8, 16, 16), (16, 8, 16), (16, 16, 8)]),
         {"epilogue": Named()},
+        {"ragged": "M"},
     ],
     ids=str,
 )
@@ -51,7 +52,7 @@ def test_every_field_is_in_the_symbol(change: dict) -> None:
 
 def test_no_field_is_forgotten_above() -> None:
     names = [field.name for field in fields(Operation)]
-    assert names == ["dtypes", "compute", "majors", "conj", "bytes", "epilogue"]
+    assert names == ["dtypes", "compute", "majors", "conj", "bytes", "epilogue", "ragged"]
 
 
 # -- A and B of two types --------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import counted, percent, short
-from cute_gemm.problem.grouped import sizes_of
+from cute_gemm.problem.grouped import equal_ends, sizes_of
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -22,10 +21,7 @@ def said(
     """
     ragged = problem.ragged
     equal = ends is None
-    if ends is None:
-        each = -(-{"M": problem.m, "N": problem.n, "K": problem.k}[ragged] // problem.l)
-        ends = list(accumulate([each] * problem.l))
-    sizes = sizes_of(problem, ends)
+    sizes = sizes_of(problem, equal_ends(problem) if ends is None else ends)
     deep = tile["MNK".index(ragged)]
     blocks = [-(-size // deep) for size in sizes]
     covered = sum(blocks) * deep

@@ -244,6 +244,13 @@ def _longer(matrix: Matrix, mode: str, extent: int) -> Matrix:
     return replace(matrix, shape=(first, extent) if matrix.modes[1] == mode else (extent, second))
 
 
+def equal_ends(problem: GemmProblem) -> list[int]:
+    """Return where groups of equal sizes end; the last ones are less where that does not divide."""
+    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.ragged]
+    each = -(-whole // problem.l)
+    return [min(each * (group + 1), whole) for group in range(problem.l)]
+
+
 def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:
     """Return how long each group is, as kernels read the ends."""
     whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.ragged]

@@ -31,8 +31,7 @@ _UNIT = (
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
   enum : int { kRaster = ${raster} };
-  using Cta = ${cta};
-
+${cta}
   using Tile = ${tile};  // (bM,bN,bK)
   using Threads = ${threads};
   using ValuesM = ${values_m};
@@ -63,7 +62,7 @@ class EmitSimt(Emitter):
             "major_k_b": cpp_bool(operation.majors[1] == "K"),
             "major_n_c": cpp_bool(operation.row_major),
             "tile": cpp_shape(config.tile),
-            "cta": "int" if operation.ragged else "cute_gemm::GridPlace",
+            "cta": "  using Cta = int;\n" * bool(operation.ragged),
             "threads": parts.threads.cpp(),
             "values_m": parts.values[0].cpp(),
             "values_n": parts.values[1].cpp(),
