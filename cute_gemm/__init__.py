@@ -9,6 +9,7 @@ try:
     from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.grouped import grouped_gemm
     from cute_gemm.problem.expression import (
         amax,
         cast,
@@ -39,8 +40,9 @@ else:
 
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
-    "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "kernels", "log",
-    "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "sum_m", "sum_n",
+    "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "grouped_gemm",
+    "kernels", "log", "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt",
+    "sum_m", "sum_n",
     "tanh", "where",
 ]  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cute_gemm import select, tuned
@@ -19,6 +18,7 @@ from cute_gemm.frameworks.base import Operand, Order, dtype_name
 from cute_gemm.frameworks.torch import CALLED, differentiates, traced
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.listing import KernelInfo, kernels
 from cute_gemm.keywords import check_names
 from cute_gemm.plan import Plan
 from cute_gemm.problem.fuse import (
@@ -28,10 +28,12 @@ from cute_gemm.problem.fuse import (
     as_function,
     check_overlap,
     fuse,
+    read_offsets,
     read_operands,
     sized_operands,
     with_scales,
 )
+from cute_gemm.problem.grouped import from_groups
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.problem.scaling import SCALES
 from cute_gemm.toolchain.nvrtc import normalize_arch
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "kernels",
-    "plan",
+    "multiply", "plan",
 ]  # fmt: skip
 
 Backend = Literal["auto", "cuda", "cpu", "interpreter"]
@@ -57,36 +59,6 @@ _plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at, but where
 #: the arrays lie.
 _recent: Kept[Any, Call] = Kept(256, "recent_calls")
-
-
-@dataclass(frozen=True, slots=True)
-class KernelInfo:
-    """What a kernel is called, what it is, and what it takes.
-
-    Attributes
-    ----------
-    name, summary
-        The value of ``kernel=``; one line.
-    minimum_cc
-        Lowest compute capability, as an int: 80.
-    dtypes
-        Element types; ``"float32/tf32"`` is float32 with ``compute="tf32"``.
-    options
-        Keyword arguments of :func:`gemm` that set a field of the kernel's config.
-    values
-        What each option takes, in words: ``{"copy": "auto | mn_major", ...}``.
-    runs_on
-        ``"gpu"``; ``"cpu"`` for a loop on the host, ``"library"`` for another library's GEMM: of
-        these two nothing is emitted, compiled or reported.
-    """
-
-    name: str
-    summary: str
-    minimum_cc: int
-    dtypes: tuple[str, ...]
-    options: tuple[str, ...]
-    runs_on: Literal["gpu", "cpu", "library"] = "gpu"
-    values: dict[str, str] = field(default_factory=dict, hash=False)
 
 
 def gemm(
@@ -181,9 +153,33 @@ def gemm(
     """
     compute = _with_fast_accum(compute, fast_accum)
     kernel_options |= _scales(scale_a, scale_b)
+    return multiply(
+        gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch,
+        stream, tune, kernel_options,
+    )  # fmt: skip
+
+
+CALLED["gemm"] = gemm
+
+
+def multiply(
+    function: Callable[..., Any], op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any,
+    order: Order, out_dtype: Any, compute: str | None, epilogue: Any, kernel: str, backend: Backend,
+    arch: str | None, stream: Any, tune: bool, kernel_options: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Compute what ``function`` is called with: `gemm` or, if it is another, `grouped_gemm`.
+
+    ``kernel_options`` of the latter has ``offsets``.
+    """
+    grouped = function is not gemm
     tracing = traced()
     seen = None if tracing else fingerprint(A, B, C, kernel_options)
     if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
+        if grouped:
+            raise OptionError(
+                "grouped_gemm() is not differentiable, and came with tensors that require grad, or "
+                "within torch.compile: call cute_gemm.torch.grouped_mm, or detach them"
+            )
         from cute_gemm.torch.operators import call as torch_call
 
         keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
@@ -204,26 +200,35 @@ def gemm(
             if result is not None:
                 return result
     given = dict(kernel_options)
-    function, operands = _epilogue(epilogue, kernel_options)
-    check_names(gemm, kernel_options, plan, analyze)
+    scaled = [name for name in SCALES if name in kernel_options]
+    if grouped and scaled:
+        raise OptionError(
+            f"{scaled[0]}= came with grouped_gemm(), which has no scales: multiply by it in epilogue="
+        )
+    ends = read_offsets(kernel_options.pop("offsets")) if grouped else None
+    traced_epilogue, operands = _epilogue(epilogue, kernel_options)
+    check_names(function, kernel_options, plan, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
          "out_dtype": out_dtype, "compute": compute, "tune": tune}, kernel_options,
     )  # fmt: skip
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
-    problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
+    described: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
+    if ends is None:
+        problem = from_operands(op, a, b, c, **described)
+    else:
+        problem = from_groups(op, a, b, ends, c, **described)
     factors = scalars(alpha, beta, problem, a.device, c, stream)
-    problem, own = _fused(problem, function, operands, a.device, c)
+    problem, own = _fused(problem, traced_epilogue, operands, a.device, c)
+    if ends is not None:
+        own = own.with_offsets(ends)
     made = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
     executable = made.executable
     result = executable.run(a, b, c, *factors, stream, operands=own, numbers=own.values)
     if seen is not None and (call := executable.call(seen[0], a, b, c, own, given)) is not None:
         _recent[key] = call
     return result
-
-
-CALLED["gemm"] = gemm
 
 
 def _epilogue(
@@ -286,8 +291,8 @@ def plan(
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
     compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
-    backend: Backend = "auto", arch: str | None = None,
-    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
+    backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
+    tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -315,6 +320,8 @@ def plan(
         ``.toml`` or ``.json`` that describes one, a dict of its values, or a :class:`Gpu`. Where no
         ``arch`` is given its own is taken. By default this machine's, if it is of the arch, or the
         one that stands for the arch.
+    offsets
+        As for :func:`cute_gemm.grouped_gemm`, of arrays.
 
     Returns
     -------
@@ -356,7 +363,11 @@ def plan(
             raise OptionError(f"plan() takes arrays or sizes; {', '.join(given)} came with arrays")
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
-        problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
+        described: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
+        if offsets is None:
+            problem = from_operands(op, a, b, c, **described)
+        else:
+            problem = from_groups(op, a, b, read_offsets(offsets), c, **described)
         device = a.device
         if base_offset and device is not None:
             raise OptionError(
@@ -447,14 +458,6 @@ def compile(  # it is reached as cute_gemm.compile
     builds = Builds(asked)
     builds.finish(tell)
     return [builds.of(each) for each in asked]
-
-
-def kernels() -> list[KernelInfo]:
-    """Return what kernels there are."""
-    return [
-        KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
-        for k in map(registry.get, registry.names())
-    ]
 
 
 def kept_plan(

@@ -25,8 +25,10 @@ from cute_gemm.problem.fuse import (
     check_overlap,
     function_of,
     fuse,
+    read_offsets,
     read_operands,
 )
+from cute_gemm.problem.grouped import from_groups
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import DIRECT, Route, packed
 from cute_gemm.problem.problem import GemmProblem, describe, from_operands
@@ -228,7 +230,8 @@ class Executable:
         """Return a new C of A's library."""
         problem = self.problem
         order: Order = "C" if problem.C.major == "N" else "F"
-        batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
+        batched = problem.ragged == "K" if problem.ragged else 3 in (len(a.shape), len(b.shape))
+        batch = (problem.l,) if batched else ()
         shape = *batch, problem.m, problem.n
         return read(ADAPTERS[a.library].new(a, shape, order, problem.C.dtype), "C")
 
@@ -244,9 +247,19 @@ class Executable:
             )
         order: Order = "C" if planned.C.major == "N" else "F"
         out = planned.C.dtype if c is None else None
-        problem = from_operands(
-            planned.op, a, b, c, order=order, out_dtype=out, compute=planned.compute
-        )
+        described: dict[str, Any] = {"order": order, "out_dtype": out, "compute": planned.compute}
+        given, ends = dict(given), None
+        if planned.ragged:
+            ends = read_offsets(given.pop("offsets", None))
+            problem = from_groups(planned.op, a, b, ends, c, **described)
+            if problem.ragged != planned.ragged or problem.l != planned.l:
+                raise ShapeError(
+                    f"A of shape {a.shape}, B of shape {b.shape} and offsets of shape {ends.shape} "
+                    f"make {problem.l} groups along {problem.ragged}, and the plan was made for "
+                    f"{planned.l} along {planned.ragged}; make a plan with these arrays"
+                )
+        else:
+            problem = from_operands(planned.op, a, b, c, **described)
         for name in "ABC":
             _check_matrix(getattr(planned, name), getattr(problem, name))
         device = self.device
@@ -255,7 +268,8 @@ class Executable:
             raise DeviceError(
                 f"A is on {a.place} and the plan is for {where}; make a plan with these arrays"
             )
-        return self._check_operands(a, c, given)
+        operands = self._check_operands(a, c, given)
+        return operands if ends is None else operands.with_offsets(ends)
 
     def _check_operands(self, a: Operand, c: Operand | None, given: Mapping[str, Any]) -> Operands:
         """Read the operands of the epilogue, and refuse what does not fit the plan."""

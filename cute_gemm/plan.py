@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.arch import Arch
-from cute_gemm.errors import GemmError
+from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.executable import Call, Executable
 from cute_gemm.frameworks import fingerprint
 from cute_gemm.frameworks.torch import CALLED, traced
@@ -18,6 +18,7 @@ from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.steps import Step, Steps
 from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
+from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import packed
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.problem.scaling import said
@@ -248,7 +249,9 @@ class Plan:
 
         return disassemble(self.cubin)
 
-    def report(self, *, gpu: GpuLike | None = None, beta: complex = 0.0) -> Report:
+    def report(
+        self, *, gpu: GpuLike | None = None, beta: complex = 0.0, offsets: Any = None
+    ) -> Report:
         """Return the analysis of every memory access of this kernel on this problem.
 
         Parameters
@@ -259,6 +262,9 @@ class Plan:
             kernel and its config stay the plan's.
         beta
             With another than 0, C is read too.
+        offsets
+            Of a grouped GEMM, on the host: where each group ends. By default groups are taken to be
+            of equal sizes, as the choice of a config takes them.
 
         Raises
         ------
@@ -268,7 +274,10 @@ class Plan:
         from cute_gemm.analysis.report import make_report
 
         kernel, reads_c = self._kernel.compiled(), beta != 0
-        accesses = self._main.accesses(reads_c)
+        if offsets is not None and not self.problem.ragged:
+            raise OptionError("offsets= came to the report of a plan without groups: leave it out")
+        ends = None if offsets is None else [int(end) for end in offsets]
+        accesses = self._main.accesses(reads_c, ends)
         built = self.build.resources if "build" in self.__dict__ else None
         place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
         known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or is the nearest that there is
@@ -278,8 +287,18 @@ class Plan:
             pictures=kernel.pictures(self.config), candidates=self.candidates(place),
             priced_on=place.name, measured=self.measured if place == self.gpu else None,
             others=lambda: self._others(reads_c), passes=self._passes(reads_c),
-            pricing=self._pricing(place),
+            pricing=self._pricing(place), groups=self._groups(place, ends),
         )  # fmt: skip
+
+    def _groups(self, gpu: Gpu, ends: list[int] | None) -> str:
+        """What a report says of the groups, which end there."""
+        if not self.problem.ragged:
+            return ""
+        from cute_gemm.analysis.groups import said
+
+        launch = self._launch_on(gpu)
+        places = launch.places or gpu.sms * getattr(self.config, "min_ctas", 1)
+        return said(self.problem, self.config.tile, places, ends)
 
     def _pricing(self, gpu: Gpu) -> Pricing:
         """What a report asks of predicted times on a GPU."""
@@ -295,7 +314,7 @@ class Plan:
             if self.route.pack:
                 problem, _ = packed(problem, self.route.pack)
             cost = kernel.footprint(self.config, self._main.problem, gpu, kinds)
-            return Prices([cost], gpu).price(problem, 0, self.route.split_k).seconds
+            return Prices([cost], gpu).price(evenly(problem), 0, self.route.split_k).seconds
 
         def changed(**change: Any) -> float | None:
             try:
@@ -494,10 +513,13 @@ class Plan:
         arrays, made = read.on_host(), self.executable.at(read.values)
         beside = list(execute(made, a, b, c, alpha, beta, operands=arrays | results, record=True))
         execution = beside.pop(self.steps.main)
-        report = self.report(beta=beta)
+        ends = arrays.get("offsets")
+        report = self.report(beta=beta, offsets=ends)
         rows = report.rows
         # How many atomics end a reduction depends on how warps diverge.
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
+        if ends is not None:  # what tiles load of operands behind their group is not predicted
+            amax += ["offsets", *(matrix.name for matrix in self.problem.operands)]
         passes = tuple(
             (launch.kernel, compare(launch.rows, its, amax))
             for launch, its in zip(report.passes, beside, strict=True)

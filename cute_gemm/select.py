@@ -24,6 +24,7 @@ from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes import PACK, REDUCE, SUM
 from cute_gemm.model.price import Footprint, Prices
+from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import (
     DIRECT,
     Packing,
@@ -94,7 +95,8 @@ def select(
         route = route._replace(split_k=route.split_k or space.splits[0])
         only = (Candidate(chosen, config, None, route),)
         return Choice(chosen, config, target, lambda another=None, **changed: only, route)
-    prices, times = shelf.prices, _Times(problem, shelf, packings, space, target)
+    even = evenly(problem)
+    prices, times = shelf.prices, _Times(even, shelf, packings, space, target)
 
     def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
@@ -107,7 +109,7 @@ def select(
         for index in order:
             offered, config, _ = shelf.offers[index]
             route, passes = times.route(index)
-            price = prices.price(problem, index, route.split_k)
+            price = prices.price(even, index, route.split_k)
             listed.append(Candidate(offered, config, price.behind(passes), route))
         return tuple(listed)
 
@@ -146,7 +148,14 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 for matrix, other in (slow, slow[::-1])
                 if access_bytes(other, False)[0] == 16
             )
-    if split == "auto":
+    if problem.ragged:
+        if split not in (1, "auto"):
+            raise OptionError(
+                f"option split_k={split!r} came with a grouped GEMM, whose k is not cut: leave it "
+                "out"
+            )
+        splits: tuple[int, ...] = ()
+    elif split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
         few = problem.l * max(tiles, 1) <= _SPLIT_TILES * gpu.sms
         most = problem.k // _SLICE_K if few and problem.k >= _SPLIT_K else 0
@@ -193,7 +202,7 @@ _SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2
 
 def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
     """Whether packing may help: it makes the operand K-major, or its accesses wider."""
-    transposed = wants_k_major(problem) and matrix.major != "K"
+    transposed = wants_k_major(problem) and matrix.major != "K" and problem.ragged != "K"
     return transposed or access_bytes(matrix, False)[0] < 16
 
 

@@ -15,6 +15,7 @@ from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.candidate import label
 from cute_gemm.plan import Plan
+from cute_gemm.problem.grouped import equal_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
 from cute_gemm.select import Choice
@@ -130,7 +131,8 @@ def _next(bound: Callable[..., None], turns: Iterator[tuple[int, ...]]) -> None:
 def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, ...]]]:
     """Yield the addresses of all matrices of each copy, aligned as the problem's are and no more.
 
-    They are A, B and C, and the epilogue's operands and results.
+    They are A, B and C, the ends of groups of equal sizes if there are any, and the epilogue's
+    operands and results.
     """
     from cute_gemm.run import memory
 
@@ -139,7 +141,10 @@ def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, ...
         places: list[list[int]] = []
         for matrix in problem.arrays:
             offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
-            values = _values(matrix, offset, random)
+            if matrix.name == "offsets" and problem.ragged:
+                values = np.array([0] * (offset // 4) + equal_ends(problem), np.int32)[:, None]
+            else:
+                values = _values(matrix, offset, random)
             places.append([
                 stack.enter_context(memory.upload(values, device)).pointer + offset
                 for _ in range(copies_past_l2(problem, l2_bytes(device)))

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mutant import Mutant
+from mutants_grouped import GROUPED
 from mutants_kernels import KERNELS
 from mutants_package import PACKAGE
 from mutants_sm90 import SM90
 
 ROOT = Path(__file__).resolve().parents[1]
 
-MUTANTS: tuple[Mutant, ...] = KERNELS + SM90 + PACKAGE
+MUTANTS: tuple[Mutant, ...] = KERNELS + SM90 + GROUPED + PACKAGE
 
 
 class Found(NamedTuple):

@@ -222,7 +222,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("all products are the first", "passes/reduce.cuh",
        "C += matrix * shape.batch;", "", "is_cut"),
     _t("slices of K go on behind a product's last", "sm90/sm90_wgmma.cuh",
-       "first_k = tile.batch % slices * k", "first_k = tile.batch * k", "is_cut"),
+       "return tile.batch % slices * k;", "return tile.batch * k;", "is_cut"),
     _t("of a batch only the last slice of all ends early", "sm90/sm90_wgmma.cuh",
        "tile.batch % slices == slices - 1", "tile.batch == l - 1", "is_cut"),
     _p("slices begin one tile too late", "problem/passes.py",

@@ -175,6 +175,8 @@ PACKAGE: tuple[Mutant, ...] = (
        "fused", "intervals"),
     _m("two values that are one", "problem/fused.py",
        "sha256(said.encode())", "sha256(bytes())", "fused", "once"),
+    _m("boxes begin at any element along the first mode", "ptx/bulk.py",
+       "copy.map.size) % _ALONG:", "copy.map.size) % 1:", "ptx_hopper", "boxes"),
     _m("a fused product rounded up", "ptx/floats.py",
        "((nearest == total) & (rest < 0))", "(nearest != nearest)", "ptx_floats", "minus_infinity"),
 )  # fmt: skip

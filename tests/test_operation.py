@@ -38,6 +38,7 @@ class Named(LinearCombination):
         *({"bytes": x} for x in [(8, 16, 16), (16, 8, 16), (16, 16, 8)]),
         {"epilogue": Named()},
         *({"scales": x} for x in [(1, 0), (0, 1), (128, 0), (0, 128)]),
+        {"ragged": "M"},
     ],
     ids=str,
 )
@@ -48,7 +49,9 @@ def test_every_field_is_in_the_symbol(change: dict) -> None:
 
 def test_no_field_is_forgotten_above() -> None:
     names = [field.name for field in fields(Operation)]
-    assert names == ["dtypes", "compute", "majors", "conj", "bytes", "epilogue", "scales"]
+    assert names == [
+        "dtypes", "compute", "majors", "conj", "bytes", "epilogue", "scales", "ragged",
+    ]  # fmt: skip
 
 
 # -- A and B of two types --------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def copy_out(count: int, threads: int = 32) -> str:
 
 
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
-@pytest.mark.parametrize("corner", [(0, 0), (16, 5), (-8, -3), (60, 30)])
+@pytest.mark.parametrize("corner", [(0, 0), (16, 5), (-8, -3), (56, 30)])
 def test_a_box_comes_swizzled_and_filled_with_zeros(span, corner):
     """Of a row r the 16-byte part c lies where r's pattern has it; each pattern as a table."""
     rows, run = 16, (span or 64) // 2
@@ -261,7 +261,7 @@ def test_boxes_of_four_modes():
     assert done.boxes == (("in", False, 1, 4, 128),)  # four rows of 32 bytes are there
 
 
-STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d30, {60, 30}], [%r7];"
+STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d30, {56, 30}], [%r7];"
 
 
 def stored(body: str, **options: Any) -> np.ndarray:
@@ -279,7 +279,7 @@ def test_a_box_goes_where_the_tensor_is_and_nowhere_else():
     expected = np.zeros((33, 144), np.uint16)
     numbers = np.zeros((4, 16), np.uint16)
     numbers[:, ::2] = np.arange(32).reshape(4, 8)
-    expected[30:33, 60:70] = numbers[:3, :10]  # four rows of 32 bytes: one pattern, the plain one
+    expected[30:33, 56:70] = numbers[:3, :14]  # four rows of 32 bytes: one pattern, the plain one
     assert np.array_equal(out, expected)
     # The whole box is read: nothing else may be there yet, or be missing.
     for kind, broken in {
@@ -291,6 +291,9 @@ def test_a_box_goes_where_the_tensor_is_and_nowhere_else():
         with pytest.raises(FaultError) as caught:
             stored(broken)
         assert caught.value.kind == kind, caught.value
+    with pytest.raises(FaultError, match="begins at byte 120 along") as caught:
+        stored(good.replace("{56, 30}", "{60, 30}"))
+    assert caught.value.kind == "misaligned"
     over = good.replace("cp.async.bulk.wait_group.read 0;",
                         "st.shared.u32 [%r7+8], %r2; cp.async.bulk.wait_group.read 0;")  # fmt: skip
     with pytest.raises(FaultError, match="a wgmma or a bulk store, not waited for, r") as caught:
@@ -340,6 +343,8 @@ def test_where_boxes_must_not_be():
     matrix, out = np.ones((64, 64), np.uint16), np.zeros(256, np.uint32)
     good = load("0, 0", 1024)
     fault("misaligned", good.replace("[%r7], [%d30", "[%r7+64], [%d30"), matrix, out, tensor=BOX)
+    said = fault("misaligned", good.replace("{0, 0}", "{12, 0}"), matrix, out, tensor=BOX)
+    assert "byte 24 along the mode whose stride is 1, which is no multiple of 16" in said
     beyond = good.replace("[%r7], [%d30", f"[%r7+{SPACE - 512}], [%d30")
     fault("out of bounds", beyond, matrix, out, tensor=BOX)
     fault("race", "st.shared.u32 [%r8], 7;" + good.replace("bar.sync 0;", ""), matrix, out,

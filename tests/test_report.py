@@ -288,7 +288,7 @@ def test_json(made):
     assert found == json.loads(json.dumps(made.to_dict()))
     assert list(found) == [
         "format", "headline", "predicted_seconds", "causes", "op", "blas_op", "m", "n", "k",
-        "l", "compute", "matrices", "kernel", "config",
+        "l", "compute", "matrices", "groups", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
         "fixes", "passes", "performance", "candidates", "measured",
     ]  # fmt: skip

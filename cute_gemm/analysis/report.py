@@ -129,6 +129,9 @@ class Report(Paged):
         The measured time of the config and when it was chosen; None where it was predicted.
     pricing
         How times are predicted, by which causes are priced when they are asked for.
+    groups
+        Of a grouped GEMM a sentence on its groups: tiles of C, what they compute beyond the groups,
+        and waves; else ``""``.
     """
 
     problem: GemmProblem
@@ -146,6 +149,7 @@ class Report(Paged):
     passes: tuple[PassReport, ...] = ()
     measured: Measured | None = None
     pricing: Pricing | None = None
+    groups: str = ""
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
@@ -208,6 +212,7 @@ class Report(Paged):
                 matrix.name: {"descriptor": str(matrix), **_jsonable(named(matrix, *_OF_MATRIX))}
                 for matrix in self._matrices.values()
             },
+            "groups": self.groups or None,
             "kernel": self.kernel,
             "config": _jsonable(self.config),
             "config_name": getattr(self.config, "name", None),
@@ -231,7 +236,8 @@ class Report(Paged):
     @property
     def _matrices(self) -> dict[str, Any]:
         """The matrices by name and modes: ``"A(M,K)"``."""
-        return {f"{x.name}({','.join(x.modes)})": x for x in self.problem.matrices}
+        return {f"{x.name}({','.join(x.modes)})".replace("offsets(M,N)", "offsets(L)"): x
+                for x in self.problem.matrices}  # fmt: skip
 
     @property
     def _launched(self) -> str:
@@ -276,6 +282,8 @@ class Report(Paged):
                 f"  {matrix!s:<{width}}  {_laid_out(matrix)}{matrix.dtype}, base aligned to "
                 f"{matrix.alignment} bytes" + ", conjugated" * matrix.conj,
             )
+        if self.groups:
+            yield Text(self.groups)
         yield Text(f"kernel {self.kernel}, {self.arch}")
         if self.config is not None:
             yield Text(f"config {self._configured}")
@@ -342,6 +350,7 @@ class Report(Paged):
     def _problem_page(self) -> tuple[Pairs, Table]:
         problem = self.problem
         pairs = (
+            *((("groups", self.groups),) if self.groups else ()),
             ("op", f"{problem.op} (BLAS-equivalent of the storage: {problem.blas_op})"),
             ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
             ("types", problem.types),
@@ -453,7 +462,7 @@ def make_report(
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
     candidates: Sequence[Candidate] = (), priced_on: str = "", others: Others | None = None,
     passes: Iterable[PassReport] = (), measured: Measured | None = None,
-    pricing: Pricing | None = None,
+    pricing: Pricing | None = None, groups: str = "",
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
@@ -461,8 +470,9 @@ def make_report(
     default the one that stands for the arch; ``reads_c``: whether beta is not 0; ``candidates`` are
     the configs that were compared, by their prices on the GPU named ``priced_on``; ``others``
     yields the accesses for other values of the kernel's options; ``passes`` are the launches before
-    and after the kernel; ``pricing`` predicts times, in which causes are told. OptionError for a
-    GPU that is not known, or does not run kernels of ``arch``.
+    and after the kernel; ``pricing`` predicts times, in which causes are told; ``groups`` says what
+    those of a grouped GEMM are. OptionError for a GPU that is not known, or does not run kernels of
+    ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
@@ -474,12 +484,14 @@ def make_report(
     )
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, sentences, bounds, pictures,
-        tuple(candidates), priced_on, passes, measured, pricing,
+        tuple(candidates), priced_on, passes, measured, pricing, groups,
     )  # fmt: skip
 
 
 def _laid_out(matrix: Matrix) -> str:
     """A matrix's major and leading dimension, of an epilogue's operand what it is along."""
+    if matrix.name == "offsets":
+        return "where each group ends, "
     if matrix.name in ("A", "B", "C"):
         return f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
     along = [mode for mode, stride in zip("MN", matrix.stride, strict=True) if stride]

@@ -90,6 +90,8 @@ class Kernel(ABC):
     scales: ClassVar[bool] = False
     #: Whether it takes epilogues other than BLAS's.
     fuses: ClassVar[bool] = False
+    #: Whether it takes grouped GEMMs.
+    groups: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
 
@@ -122,6 +124,10 @@ class Kernel(ABC):
             raise UnsupportedError(
                 f"kernel {self.name!r} computes alpha A B + beta C alone, not epilogue {label!r}: "
                 "take kernel='auto'"
+            )
+        if problem.ragged and not self.groups:
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes no grouped GEMM: take kernel='auto'"
             )
         for option in options:
             if option not in self.options:
@@ -325,7 +331,8 @@ class CompiledKernel(Compiled, Kernel):
 
     def signature(self, config: Any) -> Signature:
         """Return the parameters of a GEMM, with those of the config's epilogue."""
-        return gemm_signature(config.operation.epilogue)
+        operation = config.operation
+        return gemm_signature(operation.epilogue, grouped=bool(operation.ragged))
 
     @property
     def template(self) -> Path:
@@ -493,7 +500,7 @@ class EmittedKernel(CompiledKernel):
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem legal configs and footprints of every kernel depend on."""
-    traits: list[Any] = [problem.compute]
+    traits: list[Any] = [problem.compute, problem.ragged]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
     traits += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
     traits += problem.epilogue, problem.scale_rows

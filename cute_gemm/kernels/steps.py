@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm.kernels.passes import PACK, REDUCE, SUM
+from cute_gemm.problem.grouped import evenly, parts
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
+from cute_gemm.toolchain.signature import TensorMapParameter
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access
@@ -86,10 +88,26 @@ class Step:
         factors = self.factors(alpha, beta)
         return self.kernel.bind(self.config, self.problem, self.arch, device, *factors)
 
-    def accesses(self, reads_c: bool) -> tuple[Access, ...]:
-        """Return every memory instruction of the launch; ``reads_c``: beta is not 0."""
+    def accesses(self, reads_c: bool, ends: Sequence[int] | None = None) -> tuple[Access, ...]:
+        """Return every memory instruction of the launch; ``reads_c``: beta is not 0.
+
+        Of a grouped GEMM those of all groups, which end at ``ends``, or of groups of equal sizes;
+        the loads of the ends are left out.
+        """
         found: list[Access] = []
-        for problem in alike(self.problem):
+        problems: tuple[Any, ...]
+        if not getattr(self.problem, "ragged", ""):
+            problems = alike(self.problem)
+        elif ends is None:
+            problems = (evenly(self.problem),)
+        else:
+            parameters = self.kernel.signature(self.config).parameters
+            last = 0
+            if any(isinstance(x, TensorMapParameter) for x in parameters):
+                mode = "MNK".index(self.problem.ragged)
+                last = self.config.tile[mode] * (*self.config.cluster, 1)[mode]
+            problems = tuple(parts(self.problem, ends, last))
+        for problem in problems:
             reads = reads_c and self.scales
             found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
         return tuple(found)
@@ -123,7 +141,7 @@ def steps(
     asked, problem = problem, replace(problem, sums=()) if problem.sums else problem
     names = tuple(matrix.name for matrix in problem.matrices)
     places = {name: Place(name) for name in names}
-    before_epilogue = 3 + len(problem.scales)
+    before_epilogue = 3 + len(problem.ends) + len(problem.scales)
     before: list[Step] = []
     behind: list[Step] = []
     scratch = 0
@@ -138,8 +156,8 @@ def steps(
         problem, _ = packed(problem, route.pack)
     if route.split_k > 1:
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
-        parts = places["C"] = Place("scratch", scratch)
-        ends = (parts, Place("C"), *(Place(name) for name in names[before_epilogue:]))
+        slices = places["C"] = Place("scratch", scratch)
+        ends = (slices, Place("C"), *(Place(name) for name in names[before_epilogue:]))
         behind = [
             Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
         ]

@@ -212,8 +212,9 @@ def sample(
         for matrix, shared in zip(problem.scales, filter(None, problem.scale_rows), strict=True)
     )
     return replace(
-        problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands, scales=scales
-    )
+        problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands, scales=scales,
+        ragged="", offsets=None,
+    )  # fmt: skip
 
 
 def pitch(matrix: Matrix) -> int:

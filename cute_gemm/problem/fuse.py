@@ -36,6 +36,7 @@ from cute_gemm.problem.expression import (
     trace,
 )
 from cute_gemm.problem.fused import Fused
+from cute_gemm.problem.grouped import check_operand, check_results, operand_shape
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem
@@ -203,6 +204,10 @@ class Operands(NamedTuple):
         """The numbers."""
         return tuple(self.numbers.values())
 
+    def with_offsets(self, ends: Operand) -> Operands:
+        """Return them with the ends of groups before, as an operand."""
+        return self._replace(arrays={"offsets": ends, **self.arrays})
+
     def on_host(self) -> dict[str, np.ndarray]:
         """Return all as NumPy arrays."""
         arrays = {name: host_array(operand) for name, operand in self.arrays.items()}
@@ -214,6 +219,16 @@ class Operands(NamedTuple):
 
 #: Of a call without an epilogue.
 NOTHING = Operands({}, {})
+
+
+def read_offsets(value: Any) -> Operand:
+    """Read the ends of groups; OptionError where there are none, or no array."""
+    if value is None or not is_array(value):
+        said = "it is missing" if value is None else f"it is {value!r}"
+        raise OptionError(
+            f"a grouped GEMM needs offsets, an int32 array of where each group ends: {said}"
+        )
+    return read(value, "offsets", (0, 1, 2, 3))
 
 
 def read_operands(
@@ -353,6 +368,8 @@ def _fuse(
     numbers: tuple[str, ...], recipes: tuple[tuple[str, str], ...],
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
+    if function.expression.results[1:]:
+        check_results(problem, function.name)
     blocks = [name for name, recipe in recipes if recipe in BLOCKS]
     scales = tuple(_block_scales(problem, *each) for each in stored if each[0] in blocks)
     matrices = tuple(_matrix(problem, *each) for each in stored if each[0] not in blocks)
@@ -418,6 +435,9 @@ def _matrix(
 ) -> Matrix:  # fmt: skip
     """Return the descriptor of an operand, with stride 0 in a mode that it lacks."""
     whole = (problem.l, problem.m, problem.n)
+    if problem.ragged and operand_shape(problem, stored_shape) != stored_shape:
+        stored_shape = operand_shape(problem, stored_shape)
+        stored_strides = stored_strides[0], 0, stored_strides[1]
     shape = (1, 1, 1, *stored_shape)[-3:]
     strides = (0, 0, 0, *stored_strides)[-3:]
     fits = all(own in (1, extent) for own, extent in zip(shape, whole, strict=True))
@@ -428,6 +448,7 @@ def _matrix(
             f"{name} has shape {stored_shape}, and C is ({m}, {n}){batch}; expected ({n},), "
             f"({m}, 1), ({m}, {n}) or another shape that broadcasts to C"
         )
+    check_operand(problem, name, stored_shape)
     if min(strides) < 0:
         raise StrideError(
             f"{name} has strides {stored_strides} in elements; expected none to be negative: "
@@ -439,7 +460,9 @@ def _matrix(
     step, along_m, along_n = (
         0 if own == 1 else stride for own, stride in zip(shape, strides, strict=True)
     )
-    every = alignment | step * row.bytes
+    # Where a group begins: anywhere along the ragged mode.
+    jump = {"M": along_m, "N": along_n}.get(problem.ragged, 0)
+    every = alignment | step * row.bytes | jump * row.bytes
     return Matrix(
         name, (problem.m, problem.n), (along_m, along_n), dtype, every & -every,
         l=problem.l, batch_stride=step,

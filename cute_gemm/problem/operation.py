@@ -31,6 +31,8 @@ class Operation:
     epilogue: Epilogue = LINEAR_COMBINATION
     #: Rows of A, and of B, that share a scale of 128 of k: 1 or 128; 0 without such scales.
     scales: tuple[int, int] = (0, 0)
+    #: ``"M"``, ``"N"`` or ``"K"`` of a grouped GEMM: the mode along which its groups lie.
+    ragged: str = ""
 
     @classmethod
     def of(
@@ -40,6 +42,7 @@ class Operation:
         widths: Sequence[int],
         epilogue: Epilogue = LINEAR_COMBINATION,
         scales: tuple[int, int] = (0, 0),
+        ragged: str = "",
     ) -> Operation:
         """Return the operation on A, B and C, with gmem accesses of so many bytes each."""
         A, B, C = matrices
@@ -52,6 +55,7 @@ class Operation:
             bytes=(a, b, c),
             epilogue=epilogue,
             scales=scales,
+            ragged=ragged,
         )
 
     @property
@@ -108,7 +112,7 @@ class Operation:
 
     @cached_property
     def name(self) -> str:
-        """Its part of a kernel's symbol: types, op, order of C, and the epilogue if not BLAS's."""
+        """Its part of a kernel's symbol: types, op, order of C, groups, epilogue if not BLAS's."""
         a, b = self.factors
         parts = (
             *dict.fromkeys((a.tag, b.tag)),
@@ -118,6 +122,7 @@ class Operation:
             "row" if self.row_major else "col",
             self.compute if self.compute == FAST_ACCUM else "",
             "scales_{}_{}".format(*self.scales) if any(self.scales) else "",
+            f"groups_{self.ragged.lower()}" * bool(self.ragged),
             self.epilogue.name,
         )
         return "_".join(filter(None, parts))

@@ -94,18 +94,31 @@ def packed(
     """Return the problem with the operands named in ``which`` packed, and how they get there.
 
     ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
-    the major stays.
+    the major stays. The unit-stride mode of groups is another than the one along which they lie.
     """
     k_major = wants_k_major(problem) if k_major is None else k_major
-    sources = tuple(matrix for matrix in (problem.A, problem.B) if matrix.name in which)
+    sources = tuple(
+        _of_all(matrix, problem.ragged)
+        for matrix in (problem.A, problem.B) if matrix.name in which
+    )  # fmt: skip
     targets, offsets, end = [], [], 0
     for matrix in sources:
-        targets.append(_aligned(matrix, 1 if k_major else matrix.unit))
+        unit = 1 if k_major else matrix.unit
+        if problem.ragged in matrix.modes:
+            unit = 1 - matrix.modes.index(problem.ragged)
+        targets.append(_aligned(matrix, unit))
         offsets.append(end)
         end += _span(targets[-1])
     new = {matrix.name: matrix for matrix in (problem.A, problem.B, *targets)}
     parts = replace(problem, A=new["A"], B=new["B"])
     return parts, Packing(sources, tuple(targets), tuple(offsets), end)
+
+
+def _of_all(matrix: Matrix, ragged: str) -> Matrix:
+    """Return a matrix of groups with the alignment of its first element, as all are copied."""
+    if ragged not in matrix.modes or not matrix.first_alignment:
+        return matrix
+    return replace(matrix, alignment=matrix.first_alignment, first_alignment=0)
 
 
 def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem, Reduction]:

@@ -51,6 +51,10 @@ class GemmProblem:
     the products of their parts are made in. ``operands`` are those of the epilogue, in its order,
     behind them its results that are stored with C; ``numbers`` the values of those that are given
     by value; and ``sums`` what is made of C and of the results when they are stored.
+
+    Of a grouped GEMM (`problem.grouped`) ``ragged`` is the mode along which its ``l`` groups lie
+    one behind the other, and the extent of that mode is of all of them; ``offsets`` (l, 1)
+    describes where each ends.
     """
 
     op: str
@@ -70,6 +74,8 @@ class GemmProblem:
     sums: tuple[Sum, ...] = ()
     #: Scales of A's and B's rows for each 128 of k: (M, K / 128) or (M / 128, K / 128), say.
     scales: tuple[Matrix, ...] = ()
+    ragged: str = ""
+    offsets: Matrix | None = None
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
         """Return the problem with each matrix so many elements from an aligned address.
@@ -90,8 +96,13 @@ class GemmProblem:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B, C, block scales and the epilogue's operands."""
-        return self.A, self.B, self.C, *self.scales, *self.operands
+        """A, B, C, the ends of groups if there are any, block scales, the epilogue's operands."""
+        return self.A, self.B, self.C, *self.ends, *self.scales, *self.operands
+
+    @property
+    def ends(self) -> tuple[Matrix, ...]:
+        """The ends of groups, if there are any."""
+        return () if self.offsets is None else (self.offsets,)
 
     @property
     def results(self) -> tuple[Matrix, ...]:
@@ -105,7 +116,7 @@ class GemmProblem:
     @property
     def arrays(self) -> tuple[Matrix, ...]:
         """A, B, C, the operands that the epilogue reads, and its results."""
-        read = 3 + len(self.scales) + len(self.epilogue.operands)
+        read = 3 + len(self.ends) + len(self.scales) + len(self.epilogue.operands)
         return (*self.matrices[:read], *self.results)
 
     @property
@@ -147,7 +158,9 @@ class GemmProblem:
     def operation(self, *widths: int) -> Operation:
         """Return what a kernel computes of it, with gmem accesses of so many bytes each."""
         matrices = self.A, self.B, self.C
-        return Operation.of(matrices, self.compute, widths, self.epilogue, self.scale_rows)
+        return Operation.of(
+            matrices, self.compute, widths, self.epilogue, self.scale_rows, self.ragged
+        )
 
     @property
     def scale_rows(self) -> tuple[int, int]:
@@ -164,6 +177,10 @@ class GemmProblem:
         """The type that products are made in, which `compute` names but for `FAST_ACCUM`."""
         return self.accumulator.name if self.compute == FAST_ACCUM else self.compute
 
+    def groups_along_unit(self, matrix: Matrix) -> bool:
+        """Return whether its groups lie along the unit-stride mode of A, B or C."""
+        return matrix.modes[matrix.unit] == self.ragged
+
     @property
     def types(self) -> str:
         """What people read: ``"float16 -> float32, compute float32"``."""
@@ -173,7 +190,7 @@ class GemmProblem:
     def flops(self) -> int:
         """Real operations: two for a multiplication and an addition, eight for complex ones."""
         each = 8 if self.is_complex else 2
-        return each * self.m * self.n * self.k * self.l
+        return each * self.m * self.n * self.k * (1 if self.ragged else self.l)
 
 
 class _Stored(NamedTuple):

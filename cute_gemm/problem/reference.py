@@ -9,6 +9,7 @@ import numpy as np
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
+from cute_gemm.problem.grouped import groups_on_host
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scaling import scaled
 from cute_gemm.problem.values import saturated
@@ -61,8 +62,13 @@ def gemm(
     summed in float32, int8 in int32 that wraps. When beta is 0, C is not read; when alpha or k is
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
     Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
-    further results, which are written to.
+    further results, which are written to. Of a grouped GEMM they have ``offsets`` too, and what is
+    of no group stays in C.
     """
+    if problem.ragged:
+        for group in groups_on_host(problem, A, B, C, operands or {}):
+            gemm(group.problem, group.A, group.B, group.C, alpha, beta, group.operands)
+        return
     if problem.epilogue != LINEAR_COMBINATION:
         given = dict(operands or {})
         blocks = {x.name: given.pop(x.name) for x in problem.scales}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue import EpilogueArguments
 from cute_gemm.problem.fused import Fused
+from cute_gemm.problem.grouped import groups_on_host
 from cute_gemm.problem.reference import batches, used
 from cute_gemm.problem.scaling import scaled
 from cute_gemm.problem.values import saturated
@@ -110,7 +112,22 @@ def verify(
     (the book's section 3.6) and an addition: ``(2 sqrt(2) + 1) u_acc`` in place of ``2 u_acc``.
     Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
+
+    Of a grouped GEMM ``operands`` has ``offsets`` too, and each group is compared with a bound of
+    its own.
     """
+    if problem.ragged:
+        verdicts = [
+            verify(
+                group.problem, group.A, group.B, group.C, C=held, alpha=alpha, beta=beta,
+                operands=group.operands,
+            )
+            for group, held in zip(
+                groups_on_host(problem, A, B, result, operands or {}),
+                _held(problem, A, B, C, operands or {}), strict=False,
+            )
+        ]  # fmt: skip
+        return _together(problem, verdicts)
     found = _Found()
     for block in _blocks(problem, A, B, result.shape, C, alpha, beta, operands):
         index, products, sums, arguments, lost = block
@@ -307,6 +324,32 @@ def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray
         # The accumulator holds the exact sum and what it is off by.
         off += lost / (1 - lost) * np.maximum(products, held + off)
     return total + off
+
+
+def _held(
+    problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray | None,
+    operands: Mapping[str, np.ndarray],
+) -> Iterator[np.ndarray | None]:  # fmt: skip
+    """Yield what each group of C held before."""
+    if C is None:
+        yield from repeat(None)
+    else:
+        yield from (group.C for group in groups_on_host(problem, A, B, C, operands))
+
+
+def _together(problem: GemmProblem, verdicts: list[Verdict]) -> Verdict:
+    """Return the verdict on all groups; ``worst`` begins with the group, and counts within it."""
+    place = max(range(len(verdicts)), key=lambda g: verdicts[g].max_ratio)
+    worst = verdicts[place].worst
+    return Verdict(
+        all(each.ok for each in verdicts),
+        sum(each.elements for each in verdicts),
+        sum(each.wrong for each in verdicts),
+        max(each.max_error for each in verdicts),
+        verdicts[place].max_ratio,
+        None if worst is None else (place, *worst),
+        bound_formula(problem),
+    )
 
 
 def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:

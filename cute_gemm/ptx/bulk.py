@@ -1,10 +1,11 @@
 """Bulk tensor copies, TMA's: PTX ISA, 9.7.9.27 (``cp.async.bulk.tensor``), 5.5 (tensors).
 
 A box is what a tensor map says, from the coordinates on; what lies outside of the tensor is zeros,
-or is not written; floats that it calls tf32 are rounded to that. In shared memory its elements lie
-one behind the other, the first mode first; a swizzle of a span of 32, 64 or 128 bytes exchanges the
-16-byte parts of an address by its bits from 7 on (5.5.5): bit 4, bits 4 and 5, bits 4 to 6 are
-added without carry to as many from bit 7 on.
+or is not written; floats that it calls tf32 are rounded to that. Along the first mode a box begins
+at a multiple of 16 bytes. In shared memory its elements lie one behind the other, the first mode
+first; a swizzle of a span of 32, 64 or 128 bytes exchanges the 16-byte parts of an address by its
+bits from 7 on (5.5.5): bit 4, bits 4 and 5, bits 4 to 6 are added without carry to as many from bit
+7 on.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from cute_gemm.ptx.memory import PARAMETERS, UNITS, Array
 from cute_gemm.ptx.parser import Address, Instruction
 from cute_gemm.ptx.places import OTHERS
 
-#: What shared memory's address of a box is a multiple of.
-_ALIGNED = 128
+#: What shared memory's address of a box is a multiple of, and where it begins along the first mode,
+#: in bytes: else an H200 raises an illegal instruction.
+_ALIGNED, _ALONG = 128, 16
 _WRONG = {
     "in flight": "a copy, a wgmma or a bulk store that is under way reads or writes these bytes",
     "race": "another thread wrote or read these bytes, and no barrier is between",
@@ -76,7 +78,7 @@ def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
     """Offsets of a box's elements in global memory, and which of them are inside of the tensor."""
     tensor = tensor_map.tensor
     steps = (tensor_map.size, *tensor.steps)
-    offsets: Any = tensor_map.begin
+    offsets: Any = tensor_map.begin + tensor.offset
     inside: Any = True
     for each, first, extent, step in zip(
         _grid(tensor.box), corner, tensor.extents, steps, strict=True
@@ -137,6 +139,9 @@ class Bulk:
         shared = self.machine.shared
         if copy.address % _ALIGNED:
             raise self.fault(copy, "misaligned", f"misaligned: no multiple of {_ALIGNED} bytes")
+        if (first := copy.corner[0] * copy.map.size) % _ALONG:
+            what = f"misaligned: it begins at byte {first} along the mode whose stride is 1"
+            raise self.fault(copy, "misaligned", f"{what}, which is no multiple of {_ALONG}")
         if not 0 <= copy.address <= shared.bytes - copy.size:
             what = f"out of bounds: the CTA has {shared.bytes} bytes of shared memory"
             raise self.fault(copy, "out of bounds", what)

@@ -25,13 +25,17 @@ _NAMES = {"tf32": "TFLOAT32", **dict.fromkeys(("int8", "float8_e4m3fn", "float8_
 class TensorMap:
     """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` of a span in bytes.
 
-    ``kind``: the type that it is brought as, by default its own.
+    ``kind``: the type that it is brought as, by default its own. ``in_groups``: groups end anywhere
+    in the mode across, and a box ends with its group. That mode is there twice then, with one
+    stride: with the extent of the box, by which TMA cuts it, and behind it from a box before the
+    matrix on (``InGroup`` of ``templates/tma/pipeline.cuh``).
     """
 
     matrix: Matrix
     box: tuple[int, int]
     swizzle: int
     kind: str = ""
+    in_groups: bool = False
 
     @cached_property
     def tensor(self) -> Tensor:
@@ -43,6 +47,12 @@ class TensorMap:
         run = -(-max(matrix.shape[unit] * size, 1) // 16) * 16
         step = matrix.ld * size if matrix.shape[1 - unit] > 1 else run
         layer = matrix.batch_bytes if batch > 1 else step
+        if self.in_groups:
+            deep = self.box[1 - unit]
+            extents = max(matrix.shape[unit], 1), deep, matrix.shape[1 - unit] + 1
+            box = self.box[unit], deep, 1
+            kind = self.kind or matrix.dtype
+            return Tensor(kind, extents, (step, step), box, self.swizzle, -deep * step)
         extents = (max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1))
         box = (self.box[unit], self.box[1 - unit], 1)
         return Tensor(self.kind or matrix.dtype, extents, (step, layer), box, self.swizzle)
@@ -70,7 +80,7 @@ class TensorMap:
         kind, extents, steps, boxes, ones, rest = self._arguments
         (encoded,) = checked(
             load_driver().cuTensorMapEncodeTiled(
-                kind, 3, address, extents, steps, boxes, ones, *rest
+                kind, 3, address + self.tensor.offset, extents, steps, boxes, ones, *rest
             ),
             f"describing {self.matrix.name} = {self.matrix} to TMA in boxes {self.box}",
         )
@@ -102,11 +112,12 @@ class TensorMaps:
             written, address = self._told[i], addresses[i]
             if address == written or not address or tensor_map is None:
                 continue
+            offset = tensor_map.tensor.offset
             if not written:
                 with entered(self._device):
                     ctypes.memmove(self.places[i], tensor_map.encode(address), SIZE)
-            elif int(self._replace(self._views[i], address)[0]):
+            elif int(self._replace(self._views[i], address + offset)[0]):
                 with entered(self._device):
                     doing = "telling TMA where a matrix lies"
-                    checked(self._replace(self._views[i], address), doing)
+                    checked(self._replace(self._views[i], address + offset), doing)
             self._told[i] = address

@@ -56,18 +56,59 @@ def epilogue_type(epilogue: Epilogue) -> str:
     return f"{epilogue.functor}<{', '.join(('Accumulator', 'ElementC', *types))}>"
 
 
-def epilogue_params(epilogue: Epilogue, prefix: str = "Config::", extents: str = "m, n") -> str:
+def epilogue_params(
+    epilogue: Epilogue, prefix: str = "Config::", extents: str = "m, n", moved: str = ""
+) -> str:
     """Return the declaration of an epilogue's parameters, from those of the entry.
 
-    ``extents``: C++ of C's extents along M and N.
+    ``extents``: C++ of C's extents along M and N; ``moved``: ``"M"`` or ``"N"`` where C begins at a
+    group along it.
     """
     tensors = [(x.name, x.amax) for x in (*epilogue.operands, *epilogue.results)]
+    at = f" + group.begin * {{0}}_{moved.lower()}" if moved else ""
     operands = (
-        f", {{{x}, {extents}}}" if amax else f", {{{x}, {x}_m, {x}_n, {x}_l, {extents}}}"
+        f", {{{x}, {extents}}}"
+        if amax
+        else f", {{{x}{at.format(x)}, {x}_m, {x}_n, {x}_l, {extents}}}"
         for x, amax in tensors
     )
     values = ", ".join(("alpha, beta, alpha_ptr, beta_ptr" + "".join(operands), *epilogue.numbers))
     return f"typename {prefix}Epilogue::Params const epilogue{{{values}}};"
+
+
+def grouped_entry(
+    symbol: str, bounds: str, call: str, operation: Operation, tile: tuple[int, ...],
+    prefix: str = "Config::",
+) -> str:  # fmt: skip
+    """Return a kernel's entry, as `entry`, of a grouped GEMM in tiles of C.
+
+    Each CTA calls ``call`` for one tile of a group. It may use the group's number, ``product``, and
+    which of its tiles it is, ``group.cta``.
+    """
+    ragged, units = operation.ragged, dict(zip("AB", operation.majors, strict=False))
+    units["C"] = "N" if operation.row_major else "M"
+    begins = []
+    for name, modes in (("A", "MK"), ("B", "NK"), ("C", "MN")):
+        place = f"group.number * batch_{name.lower()}"
+        if ragged in modes:
+            unit = units[name] == ragged or (units[name] == "MN" and ragged != "K")
+            place += f" + group.begin * {1 if unit else f'ld{name.lower()}'}"
+        begins.append(f"  {name} += {place};")
+    lines = "\n".join(begins)
+    groups = f"cute_gemm::CtaGroup<cute_gemm::kRagged{ragged}, {tile[0]}, {tile[1]}>"
+    return f"""\
+extern "C" __global__ void __launch_bounds__({bounds})
+{symbol}(
+    {gemm_signature(operation.epilogue, grouped=True).cpp(prefix)}) {{
+  {groups} const group(offsets, l, m, n, k);
+  if (group.number < 0) return;
+  int const product = group.number;
+{lines}
+  {ragged.lower()} = group.size;
+  {epilogue_params(operation.epilogue, prefix, moved=ragged if ragged != "K" else "")}
+  {call}
+}}
+"""
 
 
 def entry(

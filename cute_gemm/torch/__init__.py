@@ -1,4 +1,4 @@
-"""Products for PyTorch: `matmul`, `linear`, `Linear` and `mlp`, with gradients.
+"""Products for PyTorch: `matmul`, `linear`, `Linear`, `mlp` and `grouped_mm`, with gradients.
 
 They compute by `cute_gemm.gemm`, each as one operator that ``torch.compile``, ``torch.export``,
 autocast, activation checkpointing, CUDA graphs and DTensor know.
@@ -12,6 +12,7 @@ import torch
 
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks.torch import wants_gradient
+from cute_gemm.torch.grouped import run_grouped
 from cute_gemm.torch.products import (
     ACTIVATIONS,
     multiply,
@@ -23,7 +24,7 @@ from cute_gemm.torch.products import (
 if torch.distributed.is_available():
     from cute_gemm.torch import sharding
 
-__all__ = ["Linear", "linear", "matmul", "mlp"]
+__all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
 
 _ops = torch.ops.cute_gemm
 
@@ -214,6 +215,75 @@ def mlp(
     _check_layer(x, w1, b1, ("x", "w1", "b1"))
     _check_layer(w1.T, w2, b2, ("w1.T", "w2", "b2"))
     return _ops.mlp(x, w1, b1, w2, b2, activation)[0]
+
+
+def grouped_mm(
+    x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None = None
+) -> Any:
+    """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
+
+    Pointers, strides and sizes of groups need not be aligned, and nothing is padded.
+
+    Parameters
+    ----------
+    x, w
+        (M, K) and (G, K, N): groups are rows of x, each with a matrix of w. (G, M, K) and (K, N):
+        groups are columns of w. (M, K) and (K, N): groups are columns of x and rows of w. Types as
+        of `matmul`.
+    offs
+        int32 (G,), where x is: the end of each group; the first begins at 0.
+    bias
+        (N,), or (G, N): a row for each group, of x's type, with (M, K) and (G, K, N) alone; or
+        None.
+
+    Returns
+    -------
+    torch.Tensor
+        (M, N), of groups along K (G, M, N), row-major. Rows or columns behind ``offs[-1]`` are of
+        no group, and not set, in gradients neither. Gradients are grouped products too, and can be
+        differentiated again.
+
+    Raises
+    ------
+    ShapeError
+        For shapes that do not fit each other.
+    DTypeError
+        For types that differ from each other or are not supported, and offs that is not int32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x, w = torch.ones(5, 3), torch.ones(2, 3, 4) * torch.tensor([1.0, 10.0])[:, None, None]
+    >>> grouped_mm(x, w, torch.tensor([2, 5], dtype=torch.int32))[:, 0]
+    tensor([ 3.,  3., 30., 30., 30.])
+    """
+    _check_tensors(x=x, w=w, offs=offs, **({} if bias is None else {"bias": bias}))
+    x, w, bias = _autocast(x, w, bias)
+    dimensions = x.dim(), w.dim()
+    if dimensions not in ((2, 3), (3, 2), (2, 2)) or x.shape[-1] != w.shape[-2]:
+        raise ShapeError(
+            f"x has shape {tuple(x.shape)} and w {tuple(w.shape)}; expected (M, K) and (G, K, N), "
+            "(G, M, K) and (K, N), or (M, K) and (K, N), with one K"
+        )
+    groups = {(2, 3): w.shape[0], (3, 2): x.shape[0]}.get(dimensions, offs.shape[:1].numel())
+    if offs.dim() != 1 or offs.shape[0] != groups:
+        raise ShapeError(
+            f"offs has shape {tuple(offs.shape)}; expected ({groups},): the end of each group"
+        )
+    if offs.dtype != torch.int32:
+        raise DTypeError(f"offs has dtype {offs.dtype}; expected torch.int32: pass offs.int()")
+    _check_dtype("w", w, "x", x)
+    if bias is not None:
+        n = w.shape[-1]
+        if dimensions != (2, 3) or tuple(bias.shape) not in ((n,), (groups, n)):
+            raise ShapeError(
+                f"bias has shape {tuple(bias.shape)} and x {tuple(x.shape)}, w {tuple(w.shape)}; "
+                "expected (N,) or (G, N), with x (M, K) and w (G, K, N)"
+            )
+        _check_dtype("bias", bias, "x", x)
+    if runs_now(x, w, offs, bias):
+        return run_grouped(x, w, offs, bias)
+    return _ops.grouped_mm(x, w, offs, bias)
 
 
 class Linear(torch.nn.Linear):

@@ -94,7 +94,7 @@ def _gemm(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: An
         )
 
 
-def _readable(x: Any) -> Any:
+def readable(x: Any) -> Any:
     """Return matrices with a unit stride: x, or a copy where it has none."""
     rows, columns = x.shape[-2:]
     down, across = x.stride()[-2:]
@@ -124,16 +124,16 @@ def _first(x: Any) -> Any:
 def _batch(x: Any, batch: tuple[int, ...]) -> Any:
     """Return an operand as one matrix that is shared, or with one batch dimension."""
     if 0 not in batch and _is_shared(x, batch):
-        return _readable(_first(x))
+        return readable(_first(x))
     whole = x.expand(*batch, *x.shape[-2:])
-    return _readable(whole.reshape(math.prod(batch), *x.shape[-2:]))
+    return readable(whole.reshape(math.prod(batch), *x.shape[-2:]))
 
 
 def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
     """Return the row-major product (..., M, N) of (..., M, K) and (..., K, N)."""
     given = {"dtype": dtype, "compute": compute, **epilogue}
     if a.dim() == b.dim() == 2:
-        return _gemm(_readable(a), _readable(b), **given)
+        return _gemm(readable(a), readable(b), **given)
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
     if 0 not in batch and a.shape[:-2] == batch and _is_shared(b, batch):
@@ -142,7 +142,7 @@ def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue:
         except RuntimeError:
             pass
         else:
-            return _gemm(_readable(rows), _readable(_first(b)), **given).view(shape)
+            return _gemm(readable(rows), readable(_first(b)), **given).view(shape)
     product = _gemm(_batch(a, batch), _batch(b, batch), **given)
     if product.dim() == 2 and math.prod(batch) != 1:
         return product.expand(shape).contiguous()
@@ -153,7 +153,7 @@ def _with_preactivation(x: Any, w: Any, b: Any, activation: str) -> tuple[Any, A
     """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
     bias = {} if b is None else {"bias": b}
     found = _gemm(
-        _readable(_rows(x)), _readable(w.mT), epilogue=_forward(activation, b is not None), **bias
+        readable(_rows(x)), readable(w.mT), epilogue=_forward(activation, b is not None), **bias
     )
     y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in found)
     return y, z
@@ -249,11 +249,11 @@ def _summed_to(like: Any, a: Any, b: Any, compute: str | None, turned: bool = Fa
     if batch == like.shape[:-2]:
         product = matmul(a, b, None, compute)
         return product.mT if turned else product
-    product = matmul(a, b, _wide(like.dtype), compute)
+    product = matmul(a, b, wide(like.dtype), compute)
     return (product.mT if turned else product).sum_to_size(like.shape).to(like.dtype)
 
 
-def _wide(dtype: Any) -> Any:
+def wide(dtype: Any) -> Any:
     """Return the type that sums of a type are kept in."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
@@ -271,7 +271,7 @@ torch.library.register_autograd("cute_gemm::matmul", _matmul_backward, setup_con
 )
 def weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
     """Compute ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before."""
-    return _gemm(_readable(_rows(g)).mT, _readable(_rows(x)), None, compute)
+    return _gemm(readable(_rows(g)).mT, readable(_rows(x)), None, compute)
 
 
 @weight_gradient.register_fake
@@ -342,7 +342,7 @@ def _linear_gradients(
         dw = weight_gradient(x, dz).mT if _is_column_major(w) else weight_gradient(dz, x)
     if b is not None and needs[2]:
         lead = tuple(range(dz.dim() - 1))
-        db = dz.sum(lead, dtype=_wide(dz.dtype)).to(b.dtype)
+        db = dz.sum(lead, dtype=wide(dz.dtype)).to(b.dtype)
     return dx, dw, db
 
 
@@ -436,8 +436,8 @@ _FUSED_GRADIENTS = _fused_gradients()
 )
 def activation_gradient(g: Any, w: Any, kept: Any, activation: str) -> Any:
     """Compute ``(g w) * activation'``, the derivative in the product's epilogue."""
-    rows = _readable(_rows(g))
-    product = _gemm(rows, _readable(w), epilogue=_FUSED_GRADIENTS[activation], kept=_rows(kept))
+    rows = readable(_rows(g))
+    product = _gemm(rows, readable(w), epilogue=_FUSED_GRADIENTS[activation], kept=_rows(kept))
     return product.view(kept.shape)
 
 

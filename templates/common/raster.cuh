@@ -2,20 +2,25 @@
 
 #pragma once
 
-#include "layout.cuh"
+#include "groups.cuh"
 
 namespace cute_gemm {
+
+// A CTA's place in the grid.
+struct GridPlace {
+  CUTE_DEVICE operator int() const { return blockIdx.x; }
+};
 
 struct Corner {
   int row, column;
 };
 
-// The first row and column of this CTA's tile of C (M,N). The tiles are walked in groups of `Group`
+// The first row and column of this CTA's tile of C (M,N), or of number `cta`. The tiles are walked in groups of `Group`
 // rows, so that CTAs that run together share rows of A and columns of B in L2.
 template <class Tile, int Group>
-CUTE_DEVICE Corner cta_corner(int m, int n) {
+CUTE_DEVICE Corner cta_corner(int m, int n, int cta = blockIdx.x) {
   constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{});
-  int const cta = blockIdx.x, tiles_m = ceil_div(m, kBM), tiles_n = ceil_div(n, kBN);
+  int const tiles_m = ceil_div(m, kBM), tiles_n = ceil_div(n, kBN);
   int const width = Group * tiles_n;
   int const first = cta / width * Group;
   int const rows = min(tiles_m - first, Group);

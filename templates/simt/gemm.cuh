@@ -4,6 +4,7 @@
 //
 //   ElementA, ElementB, ElementC, Accumulator   types; Element where A and B have one
 //   Epilogue                         what becomes of the accumulators (LinearCombination)
+//   Cta                              of groups: int, which tile of its group a CTA has
 //   kMajorKA, kMajorKB, kMajorNC     which mode of A, B and C has the unit stride
 //   kConjA, kConjB                   whether the conjugate is meant
 //   Tile                             Shape<bM,bN,bK>
@@ -28,6 +29,18 @@
 
 namespace cute_gemm {
 
+// Which tile a CTA has: by its place in the grid, unless the Config says how it is numbered.
+template <class Config, class = void>
+struct Numbered {
+  using Cta = GridPlace;
+};
+template <class Config>
+struct Numbered<Config, void_t<typename Config::Cta>> {
+  using Cta = typename Config::Cta;
+};
+template <class Config>
+using CtaOf = typename Numbered<Config>::Cta;
+
 // C (M,N) = alpha * A (M,K) B (N,K)^T + beta * C.
 template <class Config>
 struct Gemm {
@@ -42,11 +55,14 @@ struct Gemm {
   int m, n, k;
   int64_t lda, ldb, ldc;
   int batch;
+  CtaOf<Config> cta;
   typename Config::Epilogue epilogue;
 
   CUTE_DEVICE Gemm(ElementA const* A, ElementB const* B, ElementC* C, int m, int n, int k, int64_t lda,
-                   int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params)
-      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), epilogue(params) {
+                   int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params,
+                   CtaOf<Config> cta = {})
+      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), cta(cta),
+        epilogue(params) {
     if (epilogue.skips_products(k)) this->k = 0;
   }
 
@@ -66,7 +82,7 @@ struct Gemm {
 
   // First row and column of this CTA's tile of C.
   CUTE_DEVICE Corner corner() const {
-    return cta_corner<typename Config::Tile, Config::kRaster>(m, n);
+    return cta_corner<typename Config::Tile, Config::kRaster>(m, n, cta);
   }
 };
 

@@ -17,11 +17,11 @@ template <class Config>
 CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config::Element const* B,
                              typename Config::ElementC* C, int m, int n, int k, int64_t lda,
                              int64_t ldb, int64_t ldc, int batch,
-                             typename Config::Epilogue::Params const& params) {
+                             typename Config::Epilogue::Params const& params, int cta = blockIdx.x) {
   using CtaTiler = typename Config::CtaTiler;
   constexpr int kBK = size<2>(CtaTiler{});
   extern __shared__ __align__(128) char shared[];
-  Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n);
+  Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n, cta);
   typename Config::Epilogue epilogue(params);
   int const k_tiles = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
 

@@ -27,6 +27,19 @@ struct TensorC {
   }
 };
 
+// C as a tile may store to it: with rows or columns up to the end of its group.
+template <class Config>
+CUTE_DEVICE decltype(auto) of_tile(TensorC<Config> const& c, Tile<Config> const& tile) {
+  constexpr bool kRows = int(Config::kRagged) == kRaggedM, kColumns = int(Config::kRagged) == kRaggedN;
+  if constexpr (kRows || kColumns) {
+    TensorC<Config> part = c;
+    (kRows ? part.m : part.n) = tile.end;
+    return part;
+  } else {
+    return c;
+  }
+}
+
 // A barrier of one warp group.
 CUTE_DEVICE void warpgroup_sync(int group) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory");
@@ -34,11 +47,12 @@ CUTE_DEVICE void warpgroup_sync(int group) {
 
 // Element by element from registers, where TMA does not take C.
 template <class Config>
-CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, WorkTile const& tile, int group,
-                                int thread, TensorC<Config> const& c,
+CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, Tile<Config> const& tile, int group,
+                                int thread, TensorC<Config> const& whole,
                                 typename Config::Epilogue const& epilogue) {
   using Accumulators = Accumulators<Config>;
   AccumulatorCoord<Config> const own(thread);
+  auto const& c = of_tile(whole, tile);
   CUTE_UNROLL
   for (int m = 0; m < Accumulators::kBlocks; ++m) {
     CUTE_UNROLL
@@ -55,9 +69,10 @@ CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, WorkTi
 
 // A tile of C without products, by all threads that would have computed it.
 template <class Config>
-CUTE_DEVICE void update_elements(WorkTile const& tile, int thread, TensorC<Config> const& c,
+CUTE_DEVICE void update_elements(Tile<Config> const& tile, int thread, TensorC<Config> const& whole,
                                  typename Config::Epilogue const& epilogue) {
   constexpr int kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{});
+  auto const& c = of_tile(whole, tile);
   CUTE_NO_UNROLL
   for (int i = thread; i < kBM * kBN; i += SharedStorage<Config>::kConsumerWarps * 32) {
     int const row = tile.row + (Config::kColumnMajorC ? i % kBM : i / kBN);
@@ -80,11 +95,13 @@ struct TmaEpilogue {
   using Epilogue = typename Config::Epilogue;
   using Barrier = cutlass::arch::ClusterTransactionBarrier;
   using SmemLayout = typename Config::SmemLayoutC;  // (64,kColumns)
+  using WorkTile = Tile<Config>;
   enum : int {
     kColumns = size<1>(SmemLayout{}), kSpan = swizzle_span(SmemLayout{}), kStages = Config::kStagesC,
     kSize = size(SmemLayout{}),
     kBoxes = (Config::kColumnMajorC ? 64 : int(kColumns)) / kSpan,
-    kTilesN = Accumulators::kColumns / kColumns, kTiles = Accumulators::kBlocks * kTilesN
+    kTilesN = Accumulators::kColumns / kColumns, kTiles = Accumulators::kBlocks * kTilesN,
+    kDepth = Config::kColumnMajorC ? int(kColumns) : 64  // of a box, across
   };
   static_assert(kTiles % kStages == 0);
   // stmatrix has the instruction's rows, which A from registers does not.
@@ -117,8 +134,7 @@ struct TmaEpilogue {
     return tile.column + Accumulators::column(group) + i % kTilesN * kColumns;
   }
 
-  // Calls `function` with the shared memory of each box of an epilogue tile, and with its coordinates in C along
-  // the unit-stride mode and across.
+  // Calls `function` with the shared memory of each box of an epilogue tile, and with its coordinates.
   template <class Function>
   CUTE_DEVICE void for_each_box(WorkTile const& tile, int i, Function const& function) const {
     int const row = row_of(tile, i), column = column_of(tile, i);
@@ -126,8 +142,13 @@ struct TmaEpilogue {
     for (int box = 0; box < kBoxes; ++box) {
       ElementC* const stage =
           smem + i % kStages * kSize + box * kSpan * (Config::kColumnMajorC ? kColumns : 64);
-      function(stage, box * kSpan + (Config::kColumnMajorC ? row : column),
-               Config::kColumnMajorC ? column : row);
+      int const along = box * kSpan + (Config::kColumnMajorC ? row : column);
+      int const across = Config::kColumnMajorC ? column : row;
+      if constexpr (int(Config::kRagged) == kRaggedM || int(Config::kRagged) == kRaggedN) {
+        function(stage, InGroup{tile.end}.at<kDepth>(along, across));
+      } else {
+        function(stage, InBatch{tile.batch}.at<kDepth>(along, across));
+      }
     }
   }
 
@@ -135,9 +156,9 @@ struct TmaEpilogue {
   CUTE_DEVICE void load(WorkTile const& tile, int i) const {
     uint64_t* const barrier = full + i % kStages;
     Barrier::arrive_and_expect_tx(barrier, kSize * sizeof(ElementC));
-    for_each_box(tile, i, [&](ElementC* stage, int along, int across) {
-      SM90_TMA_LOAD_3D::copy(map, barrier, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), stage, along, across,
-                             tile.batch);
+    for_each_box(tile, i, [&](ElementC* stage, BoxCoord const& at) {
+      SM90_TMA_LOAD_3D::copy(map, barrier, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), stage, at.along, at.across,
+                             at.third);
     });
   }
 
@@ -277,8 +298,8 @@ struct TmaEpilogue {
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
       warpgroup_sync(group);
       if (thread == 0) {
-        for_each_box(tile, i, [&](ElementC* from, int along, int across) {
-          SM90_TMA_STORE_3D::copy(map, from, along, across, tile.batch);
+        for_each_box(tile, i, [&](ElementC* from, BoxCoord const& at) {
+          SM90_TMA_STORE_3D::copy(map, from, at.along, at.across, at.third);
         });
         tma_store_arrive();
         if (i + kStages < kTiles && epilogue.reads_c()) {

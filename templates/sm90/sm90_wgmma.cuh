@@ -28,6 +28,7 @@
 //   Cluster                                  ClusterShape<M,N>
 //   kConsumerRegisters, kProducerRegisters   of a thread (setmaxnreg)
 //   kRasterGroup                             rows of tiles of a raster group
+//   kRagged                                  mode of groups (Ragged), none but in a grouped GEMM
 //   SmemLayoutA, SmemLayoutB                 (BLK_M,BLK_K), (BLK_N,BLK_K), swizzled for TMA and wgmma
 //   SmemLayoutC                              (64,EPI_N) of an epilogue tile
 
@@ -46,21 +47,29 @@ CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" 
 // C (M,N,L) = epilogue(A (M,K,L) B (N,K,L)^T). Each tensor map describes one matrix, its unit-stride mode first;
 // a shared matrix (`shared_a`, `shared_b`) has one for the batch. Each `slices` of the batch are slices of K of
 // one matrix; with `k_last` the last slice has that many.
+//
+// Of a grouped GEMM the `l` groups lie one behind the other along M, N or K, and end at `ends`: of the operand
+// without that mode, or of C, each has a matrix of its own.
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,
                             int slices, bool shared_a, bool shared_b, typename Config::Epilogue::Params const& params,
-                            BlockScales const& scale_a = {}, BlockScales const& scale_b = {}) {
+                            BlockScales const& scale_a = {}, BlockScales const& scale_b = {},
+                            int const* ends = nullptr) {
   using CtaTiler = typename Config::CtaTiler;  // (BLK_M,BLK_N,BLK_K)
   using Cluster = typename Config::Cluster;
   using Memory = SharedStorage<Config>;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
+  constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
+  // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
+  static_assert(!kGroupsAlongK || !(Config::kMajorKA || Config::kMajorKB));
+  using Place = conditional_t<kGroupsAlongK, InGroup, InBatch>;
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
   int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
   int const rank = Cluster::kCtas > 1 ? int(block_rank_in_cluster()) : 0;
-  TileScheduler<CtaTiler, Cluster, Config::kRasterGroup> const scheduler(c.m, c.n, l);
+  Scheduler<Config> scheduler(c.m, c.n, l, k, ends);
   PipelineState<Config::kStages> state;
 
   // No thread waits on a barrier before all are initialized, in all CTAs of the cluster.
@@ -75,7 +84,12 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   typename Config::Epilogue epilogue(params);
   int const all = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
   int const fewer = min(all, ceil_div(k_last, kBK));
-  auto const k_tiles_of = [&](WorkTile const& tile) {
+  auto const first_k_of = [&](Tile<Config> const& tile) {
+    if constexpr (kGroupsAlongK) return tile.begin;
+    return tile.batch % slices * k;
+  };
+  auto const k_tiles_of = [&](Tile<Config> const& tile) {
+    if constexpr (kGroupsAlongK) return min(all, ceil_div(tile.end - tile.begin, kBK));
     return k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all;
   };
 
@@ -83,18 +97,20 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     // Producer: one thread waits for an empty stage, and has TMA load a k tile of A and B into it.
     cutlass::arch::warpgroup_reg_dealloc<Config::kProducerRegisters>();
     if (warp % 4 == 0 && elect_one_sync()) {
-      for (int index = scheduler.first(); index < scheduler.count; index += scheduler.step()) {
-        WorkTile const tile = scheduler(index, rank);
-        int const matrix = tile.batch / slices, first_k = tile.batch % slices * k, k_tiles = k_tiles_of(tile);
+      for (int index = scheduler.first(); index < scheduler.known(index); index += scheduler.step()) {
+        Tile<Config> const tile = scheduler(index, rank);
+        int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
         int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
+        Place const place_a{kGroupsAlongK ? end_of(tile) : matrix_a};
+        Place const place_b{kGroupsAlongK ? end_of(tile) : matrix_b};
         CUTE_NO_UNROLL
         for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
           uint64_t* const full = memory.producer_acquire(state);
           TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
-              map_a, full, memory.a[state.stage], tile.row, first_k + k_tile * kBK, matrix_a,
+              map_a, full, memory.a[state.stage], tile.row, first_k + k_tile * kBK, place_a,
               Cluster::n(rank), Cluster::mask_a(rank));
           TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM>::load(
-              map_b, full, memory.b[state.stage], tile.column, first_k + k_tile * kBK, matrix_b,
+              map_b, full, memory.b[state.stage], tile.column, first_k + k_tile * kBK, place_b,
               Cluster::m(rank), Cluster::mask_b(rank));
         }
       }
@@ -120,21 +136,33 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     // Ping-pong: the other group's tiles lie between a group's own; their k tiles are skipped.
     bool const second = Config::kPingPong && group == 1;
     auto const skip = [&](int index) {
-      if (index < scheduler.count) state.advance(k_tiles_of(scheduler(index, rank)));
+      if (index < scheduler.known(index)) state.advance(k_tiles_of(scheduler(index, rank)));
     };
     if (second) skip(scheduler.first());
-    for (int index = scheduler.first() + second * scheduler.step(); index < scheduler.count;
+    for (int index = scheduler.first() + second * scheduler.step(); index < scheduler.known(index);
          index += (1 + Config::kPingPong) * scheduler.step()) {
-      WorkTile const tile = scheduler(index, rank);
+      Tile<Config> const tile = scheduler(index, rank);
       int const k_tiles = k_tiles_of(tile);
       if (k_tiles == 0) {
-        update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
+        if constexpr (kGroupsAlongK) {  // other groups have products, and their turns
+          if (Config::kPingPong && index > scheduler.first()) order_wait(group);
+          if (Config::kPingPong && index + scheduler.step() < scheduler.known(0)) order_arrive(1 - group);
+          auto const alpha = epilogue.alpha;
+          epilogue.skips_products(0);
+          update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
+          epilogue.alpha = alpha;
+          if (Config::kPingPong) skip(index + scheduler.step());
+        } else {
+          update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
+        }
         continue;
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
       int const last = multiply(tile, k_tiles);
-      if (Config::kPingPong && index + scheduler.step() < scheduler.count) order_arrive(1 - group);
+      if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
+        order_arrive(1 - group);
+      }
       typename TmaEpilogue<Config>::Operands operands;
       if constexpr (Config::kTmaC) tma_epilogue.load_operands(operands, tile, epilogue);
       warpgroup_wait<0>();

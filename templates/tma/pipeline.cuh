@@ -62,6 +62,32 @@ struct ClusterShape {
   }
 };
 
+// A box as a tensor map has it: its coordinates along the unit-stride mode, across, and of the third mode.
+struct BoxCoord {
+  int along, across, third;
+};
+
+// Boxes of one matrix of a batch.
+struct InBatch {
+  int batch;
+
+  template <int kDepth>
+  CUTE_DEVICE BoxCoord at(int const& along, int const& across) const { return {along, across, batch}; }
+};
+
+// Boxes that a group ends at `end`, any place of the mode across: what lies behind is not stored, and is zeros
+// when it is loaded. The tensor map has that mode twice, with one stride: first with the extent of the box, kDepth,
+// then counted from kDepth before the matrix. What the box has of the group comes last in the first of them.
+struct InGroup {
+  int end;
+
+  template <int kDepth>
+  CUTE_DEVICE BoxCoord at(int along, int across) const {
+    int const inside = min(max(end - across, 0), kDepth);
+    return {along, kDepth - inside, across + inside};
+  }
+};
+
 // Loads of one operand's k tile (bMN,bK) by TMA. A box is a swizzle span along the unit-stride mode by up to
 // 256 along the other. In a cluster each of the `Sharers` CTAs with the same tile loads a part of it, and
 // multicasts that to all.
@@ -75,9 +101,9 @@ struct TmaLoad {
     kDepth = kShare / kPieces
   };
 
-  template <class Element>
+  template <class Element, class Place>
   CUTE_DEVICE static void load(TmaDescriptor const* map, uint64_t* full, Element* smem, int row, int k,
-                               int batch, int share, uint16_t mask) {
+                               Place const& place, int share, uint16_t mask) {
     constexpr uint64_t kHint = uint64_t(TMA::CacheHintSm90::EVICT_NORMAL);
     CUTE_UNROLL
     for (int i = 0; i < kSpans * kPieces; ++i) {
@@ -85,10 +111,11 @@ struct TmaLoad {
       int const along = box * kSpan + (kMajorK ? k : row), across = first + (kMajorK ? row : k);
       Element* const to =
           smem + (kMajorK ? SmemLayout{}(0, box * kSpan) : SmemLayout{}(box * kSpan, 0)) + first * kSpan;
+      BoxCoord const at = place.template at<kDepth>(along, across);
       if constexpr (Sharers > 1) {
-        SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, mask, kHint, to, along, across, batch);
+        SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, mask, kHint, to, at.along, at.across, at.third);
       } else {
-        SM90_TMA_LOAD_3D::copy(map, full, kHint, to, along, across, batch);
+        SM90_TMA_LOAD_3D::copy(map, full, kHint, to, at.along, at.across, at.third);
       }
     }
   }

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "../common/layout.cuh"
+#include "../common/groups.cuh"
 
 namespace cute_gemm {
 
@@ -22,12 +22,14 @@ struct TileScheduler {
 
   int clusters_m, clusters_n, count;  // clusters of tiles along M, along N, and in all
 
-  CUTE_DEVICE TileScheduler(int m, int n, int l)
+  CUTE_DEVICE TileScheduler(int m, int n, int l, int = 0, int const* = nullptr)
       : clusters_m(ceil_div(m, Cluster::kM * kBM)), clusters_n(ceil_div(n, Cluster::kN * kBN)),
         count(clusters_m * clusters_n * l) {}
 
   CUTE_DEVICE int first() const { return blockIdx.x / Cluster::kCtas; }
   CUTE_DEVICE int step() const { return gridDim.x / Cluster::kCtas; }
+  // How many tiles are known, of which that of `index` is one if it exists.
+  CUTE_DEVICE int known(int) const { return count; }
 
   CUTE_DEVICE WorkTile operator()(int index, int rank) const {
     int const batch = index / (clusters_m * clusters_n), place = index % (clusters_m * clusters_n);
@@ -39,5 +41,73 @@ struct TileScheduler {
             (inside / height * Cluster::kN + Cluster::n(rank)) * kBN, batch};
   }
 };
+
+// A tile of one group, whose number is `batch`: along the ragged mode the group ends at `end`. With K ragged its k
+// are those from `begin` on.
+struct GroupedWorkTile : WorkTile {
+  int begin, end;
+};
+
+// Where the group of a tile ends; of no group 0.
+CUTE_DEVICE int end_of(WorkTile const&) { return 0; }
+CUTE_DEVICE int end_of(GroupedWorkTile const& tile) { return tile.end; }
+
+// The tiles of a grouped GEMM: those of each group, in the order of TileScheduler, one group after the other.
+// Where M or N is ragged, how many tiles a group has is read from the device: a CTA's tiles have increasing
+// indices, so that it steps from group to group. Each thread that asks has a scheduler of its own.
+template <class CtaTiler, class Cluster, int RasterGroup, int kRagged>
+struct GroupedTileScheduler {
+  using Tiles = TileScheduler<CtaTiler, Cluster, RasterGroup>;
+
+  GroupEnds ends;
+  int m, n;             // of C
+  int group, above;     // the group that was reached, and the tiles of those before it
+  int begin, end;       // of the group, along the ragged mode
+  Tiles tiles;          // of the group or, with K ragged, of all groups
+
+  CUTE_DEVICE GroupedTileScheduler(int m, int n, int groups, int k, int const* ends)
+      : ends{ends, groups, kRagged == kRaggedM ? m : kRagged == kRaggedN ? n : k}, m(m), n(n), group(-1), above(0),
+        begin(0), end(0),
+        tiles(kRagged == kRaggedM ? 0 : m, kRagged == kRaggedN ? 0 : n, kRagged == kRaggedK ? groups : 1) {}
+
+  CUTE_DEVICE int first() const { return tiles.first(); }
+  CUTE_DEVICE int step() const { return tiles.step(); }
+
+  // How many tiles are known, of which that of `index` is one if it exists. An index is not less than that of any
+  // call before; steps to its group.
+  CUTE_DEVICE int known(int index) {
+    if constexpr (kRagged != kRaggedK) {
+      CUTE_NO_UNROLL
+      while (index - above >= tiles.count && group + 1 < ends.groups) {
+        ++group;
+        above += tiles.count;
+        begin = end;
+        end = ends.end(group, begin);
+        tiles = Tiles(kRagged == kRaggedM ? end - begin : m, kRagged == kRaggedN ? end - begin : n, 1);
+      }
+    }
+    return above + tiles.count;
+  }
+
+  // The tile of the last index that `known` was called with.
+  CUTE_DEVICE GroupedWorkTile operator()(int index, int rank) const {
+    WorkTile const tile = tiles(index - above, rank);
+    if constexpr (kRagged == kRaggedK) {
+      int const first = ends.begin(tile.batch);
+      return {tile, first, ends.end(tile.batch, first)};
+    }
+    int const down = kRagged == kRaggedM ? begin : 0, right = kRagged == kRaggedN ? begin : 0;
+    return {{tile.row + down, tile.column + right, group}, begin, end};
+  }
+};
+
+// The scheduler of a kernel, and its tiles.
+template <class Config>
+using Scheduler = cute::conditional_t<
+    int(Config::kRagged) == kRaggedNone,
+    TileScheduler<typename Config::CtaTiler, typename Config::Cluster, Config::kRasterGroup>,
+    GroupedTileScheduler<typename Config::CtaTiler, typename Config::Cluster, Config::kRasterGroup, Config::kRagged>>;
+template <class Config>
+using Tile = cute::conditional_t<int(Config::kRagged) == kRaggedNone, WorkTile, GroupedWorkTile>;
 
 }  // namespace cute_gemm

@@ -16,7 +16,13 @@ import numpy as np
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
-from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
+from cute_gemm.kernels.options import (
+    access_bytes,
+    check_tiles,
+    power_of_two,
+    registers,
+    with_options,
+)
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
@@ -26,6 +32,7 @@ from cute_gemm.kernels.staging import (
     shared,
     stored,
 )
+from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -107,6 +114,7 @@ class SimtKernel(EmittedKernel):
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
                 f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
             )
+        check_tiles(self.name, problem, config.tile)
         self._check(config)
         need, limit = self.launch(config, problem).smem, arch.shared_limit
         if need > limit:
@@ -225,6 +233,8 @@ class SimtKernel(EmittedKernel):
             elements = sum(operand.elements for operand in structure(config).operands)
             tiles = -(-problem.k // config.tile[2]) if self.whole_k else config.buffers
             smem = elements * config.operation.a.bytes * tiles
+        if problem.ragged:
+            return Launch(tiles_at_most(problem, config.tile), config.threads, smem)
         return Launch(grid, config.threads, smem, problem.l)
 
     def accesses(

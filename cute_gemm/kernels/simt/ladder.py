@@ -257,6 +257,7 @@ class DoubleBuffered(WarpTiled):
 
     name = "double_buffered"
     dtypes = (*SimtKernel.dtypes, *FLOAT8)
+    groups: ClassVar = True
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}

@@ -12,11 +12,12 @@ from cute_gemm.toolchain.unit import (
     cpp_shape,
     element_proofs,
     entry,
+    grouped_entry,
     layout_proofs,
 )
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.simt.structure import Operand
+    from cute_gemm.kernels.simt.structure import Config, Operand
 
 _UNIT = (
     """\
@@ -30,7 +31,7 @@ _UNIT = (
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
   enum : int { kRaster = ${raster} };
-
+${cta}
   using Tile = ${tile};  // (bM,bN,bK)
   using Threads = ${threads};
   using ValuesM = ${values_m};
@@ -61,6 +62,7 @@ class EmitSimt(Emitter):
             "major_k_b": cpp_bool(operation.majors[1] == "K"),
             "major_n_c": cpp_bool(operation.row_major),
             "tile": cpp_shape(config.tile),
+            "cta": "  using Cta = int;\n" * bool(operation.ragged),
             "threads": parts.threads.cpp(),
             "values_m": parts.values[0].cpp(),
             "values_n": parts.values[1].cpp(),
@@ -68,13 +70,7 @@ class EmitSimt(Emitter):
             "lanes_k": str(WARP if config.warp_along == "k" else 1),
             "chunk": str(parts.chunk),
             "operands": "".join(_operand(operand) for operand in parts.operands),
-            "entry": entry(
-                config.name,
-                f"{config.threads}, {config.min_ctas}",
-                f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
-                "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue));",
-                operation.epilogue,
-            ),
+            "entry": _entry(config),
         }
 
     def facts(self) -> list[tuple[str, str]]:
@@ -87,6 +83,18 @@ class EmitSimt(Emitter):
         for name, layout in layouts.items():
             facts += layout_proofs(name, layout, layout.extents)
         return facts
+
+
+def _entry(config: Config) -> str:
+    operation, bounds = config.operation, f"{config.threads}, {config.min_ctas}"
+    call = (
+        f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
+        "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue{}));"
+    )
+    if operation.ragged:
+        call = call.format(", group.cta")
+        return grouped_entry(config.name, bounds, call, operation, config.tile)
+    return entry(config.name, bounds, call.format(""), operation.epilogue)
 
 
 def _operand(operand: Operand) -> str:

@@ -20,7 +20,13 @@ from cute_gemm.cute.layout import Layout
 from cute_gemm.dtypes import factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
-from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
+from cute_gemm.kernels.options import (
+    access_bytes,
+    check_tiles,
+    power_of_two,
+    registers,
+    with_options,
+)
 from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
     Config,
@@ -40,6 +46,7 @@ from cute_gemm.kernels.staging import (
     stored,
 )
 from cute_gemm.model.price import Pace
+from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -131,6 +138,7 @@ class Sm80Pipeline(EmittedKernel):
     """Multistage cp.async pipeline on mma.sync: every dtype, op, order, size and alignment."""
 
     name = "sm80_pipeline"
+    groups: ClassVar = True
     summary = "cp.async pipeline, swizzled shared memory, ldmatrix and mma.sync (FMA for float32)"
     minimum_cc = 80
     dtypes: tuple[str, ...] = (
@@ -218,6 +226,7 @@ class Sm80Pipeline(EmittedKernel):
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
                 "32-bit integers and takes extents up to 2**31 - 256"
             )
+        check_tiles(self.name, problem, config.tile)
         _check(config, arch, self.stages)
 
     def of_operand(self, config: Config, name: str) -> Config:
@@ -232,6 +241,8 @@ class Sm80Pipeline(EmittedKernel):
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
+        if problem.ragged:
+            return Launch(tiles_at_most(problem, config.tile), parts.mma.size, parts.smem)
         return Launch(grid, parts.mma.size, parts.smem, problem.l)
 
     def accesses(

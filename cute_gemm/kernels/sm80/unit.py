@@ -17,11 +17,13 @@ from cute_gemm.toolchain.unit import (
     cpp_shape,
     element_proofs,
     entry,
+    grouped_entry,
     layout_proofs,
 )
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
+    from cute_gemm.kernels.sm80.structure import Config
 
 _SM80_PIPELINE = (
     """\
@@ -124,13 +126,7 @@ class EmitSm80Pipeline(Emitter):
             "epilogue_stage": _copy(parts.epilogue_stage),
             "epilogue_copy": _copy(parts.epilogue_copy),
             "epilogue_product": _product("EpilogueCopy", "Accumulator", parts.epilogue_copy),
-            "entry": entry(
-                config.name,
-                f"{mma.size}, {config.min_ctas}",
-                f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
-                "      product, epilogue);",
-                config.operation.epilogue,
-            ),
+            "entry": _entry(config, mma.size),
         }
         for letter, plan in zip("AB", parts.operands, strict=True):
             lower = letter.lower()
@@ -186,6 +182,18 @@ class EmitSm80Pipeline(Emitter):
                 (_same(f"Fragment{letter}{{}}", f"Config::Fragment{letter}"), f"Fragment{letter}"),
             ]
         return facts
+
+
+def _entry(config: Config, threads: int) -> str:
+    operation, bounds = config.operation, f"{threads}, {config.min_ctas}"
+    call = (
+        f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
+        "      product, epilogue{});"
+    )
+    if operation.ragged:
+        call = call.format(", group.cta")
+        return grouped_entry(config.name, bounds, call, operation, config.tile)
+    return entry(config.name, bounds, call.format(""), operation.epilogue)
 
 
 def _copy_proofs(name: str, tv: str, copy: TiledCopy, threads: int) -> list[tuple[str, str]]:

@@ -120,6 +120,12 @@ def kernel_cluster(config: Config) -> tuple[int, int]:
     return (along_n, along_m) if config.swap_ab else (along_m, along_n)
 
 
+def ragged(config: Config) -> str:
+    """The mode along which groups lie as the kernel sees it, "" but in a grouped GEMM."""
+    mode = config.operation.ragged
+    return {"M": "N", "N": "M"}.get(mode, mode) if config.swap_ab else mode
+
+
 def register_a(config: Config) -> bool:
     """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
     major = config.operation.majors[bool(config.swap_ab)]

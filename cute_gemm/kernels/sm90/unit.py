@@ -11,6 +11,7 @@ from cute_gemm.kernels.sm90.structure import (
     Config,
     Structure,
     kernel_cluster,
+    ragged,
     register_a,
     scale_rows,
 )
@@ -42,7 +43,7 @@ _SM90_WGMMA = (
   enum : int {
     kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
     kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers},
-    kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b}
+    kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b}, kRagged = cute_gemm::${ragged}
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
@@ -74,7 +75,8 @@ ${symbol}(
     ${parameters}) {
   cute_gemm::TensorC<Config> const c{C, ${extents}, ldc, batch_c};
   ${epilogue_params}
-  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, epilogue${scales});
+  cute_gemm::sm90_wgmma<Config>(
+      ${maps}, c, k, k_last, l, slices, ${shared}, epilogue${scales}${ends});
 }
 """
 
@@ -102,6 +104,7 @@ class EmitSm90Wgmma(Emitter):
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
             "scales": _scales(config),
+            "ends": ", {}, {}, offsets" * bool(operation.ragged),
         }
         values = {
             # A and B as the kernel sees them.
@@ -118,6 +121,7 @@ class EmitSm90Wgmma(Emitter):
             "producer_registers": str(LOADER_REGISTERS),
             "major_k_a": cpp_bool(a.major == "K"),
             "major_k_b": cpp_bool(b.major == "K"),
+            "ragged": f"kRagged{ragged(config) or 'None'}",
             "register_a": cpp_bool(register_a(config)),
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),

@@ -38,6 +38,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature, whole
 from cute_gemm.model.price import Pace
+from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.problem.passes import wants_k_major
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
@@ -139,6 +140,7 @@ class Sm90Wgmma(EmittedKernel):
     """
 
     name = "sm90_wgmma"
+    groups: ClassVar = True
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     scales: ClassVar = True
@@ -214,7 +216,20 @@ class Sm90Wgmma(EmittedKernel):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
             )
+        if problem.ragged == "K" and wants_k_major(problem):
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes {problem.spelled} along K, and TMA takes no groups "
+                "along an operand's unit-stride mode, which a ragged K would be: take another "
+                "kernel, as kernel='auto' does"
+            )
         for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
+            if problem.groups_along_unit(matrix):
+                raise UnsupportedError(
+                    f"kernel {self.name!r} needs groups that begin at addresses that are multiples "
+                    f"of 16 bytes, and those of {matrix.name} may begin at any element, since "
+                    f"{problem.ragged} is ragged and its unit-stride mode: pack it, with option "
+                    f"pack={matrix.name!r} or 'AB'"
+                )
             if width < 16:
                 _, limit = access_bytes(matrix, False)
                 raise UnsupportedError(
@@ -234,9 +249,8 @@ class Sm90Wgmma(EmittedKernel):
         if broken := _broken(config):
             raise OptionError(broken)
         _check(config, arch)
-        bm, bn, _ = config.tile
         if (
-            -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31 - 1024
+            tiles_at_most(problem, config.tile) >= 2**31 - 1024
             or max(problem.m, problem.n) > 2**31 - 2048
         ):
             raise UnsupportedError(
@@ -280,7 +294,7 @@ class Sm90Wgmma(EmittedKernel):
     def launch_on(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
         parts, ctas = structure(config), prod(config.cluster)
         bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
-        clusters = -(-problem.m // bm) * -(-problem.n // bn) * problem.l
+        clusters = tiles_at_most(problem, (bm, bn))
         places = clusters_at_a_time(min(sms, _MOST_SMS), ctas) * config.min_ctas
         return Launch(
             min(clusters, places) * ctas, parts.threads, parts.smem, cluster=ctas, dependent=True,
@@ -313,10 +327,14 @@ class Sm90Wgmma(EmittedKernel):
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
         maps: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
-            TensorMap(whole(matrix, problem), *boxes[matrix.name], factor.name)
+            TensorMap(
+                whole(matrix, problem), *boxes[matrix.name], factor.name,
+                in_groups=problem.ragged == "K",
+            )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
-        ]
-        maps.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
+        ]  # fmt: skip
+        of_c = TensorMap(problem.C, parts.box, parts.span, in_groups=problem.ragged in ("M", "N"))
+        maps.append(of_c if config.tma_c else None)
         return tuple(maps)
 
     def accesses(

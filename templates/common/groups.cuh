@@ -1,0 +1,82 @@
+// Groups of a grouped GEMM: parts of M, N or K one behind the other, whose ends lie in device memory.
+
+#pragma once
+
+#include "layout.cuh"
+
+namespace cute_gemm {
+
+// The mode of a kernel's GEMM along which the groups lie.
+enum Ragged : int { kRaggedNone, kRaggedM, kRaggedN, kRaggedK };
+
+// Group g begins where g - 1 ends, the first at 0. Whatever the ends are, no group is less than empty, or ends
+// beyond the extent of all.
+struct GroupEnds {
+  int const* ends;
+  int groups, total;
+
+  CUTE_DEVICE int begin(int group) const { return group > 0 ? min(max(ends[group - 1], 0), total) : 0; }
+  CUTE_DEVICE int end(int group, int begin) const { return min(max(ends[group], begin), total); }
+};
+
+// The group of a CTA whose grid has one for each tile of (kBM,kBN) that there may be, in the order of groups: its
+// number, or -1 where there are fewer tiles, where it begins and how long it is, and which of its tiles the CTA has.
+template <int kRagged, int kBM, int kBN>
+struct CtaGroup {
+  int number, size, cta;
+  int64_t begin;
+
+  CUTE_DEVICE CtaGroup(int const* offsets, int groups, int m, int n, int k) : number(-1), cta(blockIdx.x) {
+    GroupEnds const ends{offsets, groups, kRagged == kRaggedM ? m : kRagged == kRaggedN ? n : k};
+    if constexpr (kRagged == kRaggedK) {
+      int const tiles = ceil_div(m, kBM) * ceil_div(n, kBN);
+      if (cta < groups * tiles) set(cta / tiles, ends.begin(cta / tiles), cta / tiles * tiles);
+      if (number >= 0) size = ends.end(number, int(begin)) - int(begin);
+    } else {
+      find(ends, kRagged == kRaggedM ? ceil_div(n, kBN) : ceil_div(m, kBM));
+    }
+  }
+
+ private:
+  CUTE_DEVICE void set(int group, int first, int tiles_before) {
+    number = group;
+    begin = first;
+    cta -= tiles_before;
+  }
+
+  // Each lane of a warp has a group, of 32 at a time: the greatest end so far, then the sum of tiles so far.
+  CUTE_DEVICE void find(GroupEnds const& ends, int across) {
+    constexpr int kTile = kRagged == kRaggedM ? kBM : kBN;
+    int const lane = threadIdx.x % 32;
+    int before = 0, above = 0;  // of the groups of the steps before: where the last ends, and their tiles
+    CUTE_NO_UNROLL
+    for (int first = 0; first < ends.groups; first += 32) {
+      int end = first + lane < ends.groups ? ends.end(first + lane, before) : before;
+      CUTE_UNROLL
+      for (int step = 1; step < 32; step *= 2) {
+        int const other = __shfl_up_sync(~0u, end, step);
+        if (lane >= step) end = max(end, other);
+      }
+      int start = __shfl_up_sync(~0u, end, 1);
+      if (lane == 0) start = before;
+      int const count = ceil_div(end - start, kTile) * across;
+      int sum = count;
+      CUTE_UNROLL
+      for (int step = 1; step < 32; step *= 2) {
+        int const other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+      }
+      unsigned const behind = __ballot_sync(~0u, above + sum > cta);
+      if (behind) {
+        int const owner = 32 - __popc(behind);  // sums do not decrease: the first of those lanes
+        size = __shfl_sync(~0u, end - start, owner);
+        set(first + owner, __shfl_sync(~0u, start, owner), above + __shfl_sync(~0u, sum - count, owner));
+        return;
+      }
+      above += __shfl_sync(~0u, sum, 31);
+      before = __shfl_sync(~0u, end, 31);
+    }
+  }
+};
+
+}  // namespace cute_gemm

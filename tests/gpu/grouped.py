@@ -1,0 +1,238 @@
+"""Grouped GEMMs beside ``torch._grouped_mm``, a loop of GEMMs and a dense one: every entry printed.
+
+    python tests/gpu/grouped.py --shapes 6144x7168 --groups 8,32 --json grouped.json
+
+Ragged M: ``y = x @ w[g].T`` of the rows of each group, x (M, k) and w (G, n, k) row-major, as the
+experts of a layer have them; ragged K: its weights' gradients, ``dy.T @ x`` of each group. Sizes of
+groups are equal, drawn within 30 % of the mean, or of a power law. Beside ours stand PyTorch's, a
+loop of ``gemm`` over the groups (which knows the sizes on the host) and one dense GEMM of as many
+operations, ours and cuBLAS's. Each is captured in a CUDA graph, and all take turns in each round;
+an entry has the median of the microseconds, and ratios are medians of those of the rounds.
+``--candidates N`` also times the N configs that are predicted to be the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import cute_gemm as cg
+
+SHAPES = "6144x7168,7168x3072,4096x4096"
+#: Rows of a group on average, by the number of groups.
+ROWS = {4: 4096, 8: 1024, 32: 1024, 128: 256, 256: 128}
+DISTRIBUTIONS = ("equal", "random", "power")
+
+
+def sizes_of(distribution: str, groups: int, rows: int, rng: random.Random) -> list[int]:
+    """Sizes of groups that add up to ``groups * rows``."""
+    if distribution == "equal":
+        return [rows] * groups
+    if distribution == "random":
+        weights = [rng.uniform(0.7, 1.3) for _ in range(groups)]
+    else:
+        weights = [1 / (place + 1) for place in range(groups)]
+        rng.shuffle(weights)
+    whole, scale = groups * rows, groups * rows / sum(weights)
+    ends = [round(scale * sum(weights[: place + 1])) for place in range(groups)]
+    ends[-1] = whole
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def captured(run: Callable[[], Any], reps: int) -> torch.cuda.CUDAGraph:
+    """A graph of so many calls."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(reps):
+            run()
+    return graph
+
+
+def clocked(runs: dict[str, Callable[[], Any]], reps: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds of each in every round, in turns."""
+    graphs = {name: captured(run, reps) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, graph in graphs.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if turn:
+                times[name].append(begin.elapsed_time(end) * 1e3 / reps)
+    return times
+
+
+def check(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Refuse a result that is not PyTorch's within the rounding of bfloat16."""
+    apart = (ours.float() - theirs.float()).abs().max().item()
+    most = theirs.float().abs().max().item()
+    if not apart <= 0.02 * most:
+        raise AssertionError(f"{name} is wrong: {apart} apart, of {most}")
+
+
+class Layer:
+    """Arrays of one (G, n, k), and what is timed on them."""
+
+    def __init__(self, groups: int, rows: int, n: int, k: int) -> None:
+        self.groups, self.n, self.k = groups, n, k
+        self.rows = groups * rows
+        kind: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+        self.x = torch.randn(self.rows, k, **kind)
+        self.w = torch.randn(groups, n, k, **kind) / k**0.5
+        self.dy = torch.randn(self.rows, n, **kind)
+        self.y = torch.empty(self.rows, n, **kind)
+        self.dw = torch.empty(groups, n, k, **kind)
+        self.flops = 2 * self.rows * n * k
+
+    def runs(self, ragged: str, sizes: list[int], loop: bool) -> dict[str, Callable[[], Any]]:
+        """Each way to compute it, by name."""
+        ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+        x, w, dy, y, dw = self.x, self.w, self.dy, self.y, self.dw
+        begins = [0, *itertools.accumulate(sizes)]
+        parts = [slice(a, b) for a, b in itertools.pairwise(begins)]
+        runs: dict[str, Callable[[], Any]] = {}
+        if ragged == "M":
+            runs["ours"] = lambda: cg.grouped_gemm("NT", x, w, ends, y)
+            turned = w.transpose(1, 2)
+            runs["torch"] = lambda: torch._grouped_mm(x, turned, offs=ends)
+            if loop:
+                runs["loop"] = lambda: [
+                    cg.gemm("NT", x[p], w[g], y[p]) for g, p in enumerate(parts) if sizes[g]
+                ]
+            runs["dense"] = lambda: cg.gemm("NT", x, w[0], y)
+            runs["dense, cuBLAS"] = lambda: torch.mm(x, w[0].T, out=y)
+        else:
+            runs["ours"] = lambda: cg.grouped_gemm("TN", dy, x, ends, dw)
+            runs["torch"] = lambda: torch._grouped_mm(dy.t(), x, offs=ends)
+            if loop:
+                runs["loop"] = lambda: [
+                    cg.gemm("TN", dy[p], x[p], dw[g]) for g, p in enumerate(parts) if sizes[g]
+                ]
+            runs["dense"] = lambda: cg.gemm("TN", dy, x, dw[0])
+            runs["dense, cuBLAS"] = lambda: torch.mm(dy.T, x, out=dw[0])
+        return runs
+
+    def plan(self, ragged: str, sizes: list[int]) -> cg.Plan:
+        """The plan of ours."""
+        ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+        if ragged == "M":
+            return cg.plan("NT", self.x, self.w, self.y, offsets=ends)
+        return cg.plan("TN", self.dy, self.x, self.dw, offsets=ends)
+
+    def candidates(self, ragged: str, sizes: list[int], count: int) -> dict[str, Any]:
+        """Calls with the configs that are predicted to be the fastest."""
+        ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+        runs = {}
+        for candidate in self.plan(ragged, sizes).candidates()[:count]:
+            options = {name: getattr(candidate.config, name) for name in candidate.kernel.options}
+            options["kernel"] = candidate.kernel.name
+
+            def run(options: Any = options) -> Any:
+                if ragged == "M":
+                    return cg.grouped_gemm("NT", self.x, self.w, ends, self.y, **options)
+                return cg.grouped_gemm("TN", self.dy, self.x, ends, self.dw, **options)
+
+            name = "x".join(map(str, options["tile"]))
+            name += f" g{options['groups']}" + "p" * options["ping_pong"]
+            name += f" c{'x'.join(map(str, options['cluster']))}" + " x" * options["swap_ab"]
+            runs[f"  {name}"] = run
+        return runs
+
+
+def entry(
+    layer: Layer, ragged: str, distribution: str, sizes: list[int], given: argparse.Namespace
+) -> dict[str, Any]:
+    """Time and print one distribution of groups."""
+    runs = layer.runs(ragged, sizes, layer.groups <= given.loop)
+    result = runs["ours"]()
+    check(f"ragged {ragged}, {distribution}", result, runs["torch"]())
+    if given.candidates:
+        runs |= layer.candidates(ragged, sizes, given.candidates)
+    reps = max(1, min(10, round(2e-2 / (layer.flops / 6e14))))
+    times = clocked(runs, reps, given.rounds)
+    us = {name: statistics.median(found) for name, found in times.items()}
+    ratios = {
+        name: statistics.median(b / a for a, b in zip(times["ours"], found, strict=True))
+        for name, found in times.items()
+    }
+    where = f"{layer.groups} groups of {layer.rows // layer.groups}, {layer.n}x{layer.k}"
+    print(f"ragged {ragged}, {where}, {distribution}: {min(sizes)} to {max(sizes)} rows")
+    print(f"  {layer.plan(ragged, sizes).symbol}")
+    for name, time in us.items():
+        print(
+            f"  {name:28s} {time:10.2f} us {layer.flops / time / 1e6:8.1f} TFLOP/s "
+            f" {ratios[name]:.3f} of ours' time", flush=True,
+        )  # fmt: skip
+    return {
+        "ragged": ragged, "groups": layer.groups, "rows": layer.rows, "n": layer.n, "k": layer.k,
+        "distribution": distribution, "sizes": sizes, "us": us, "ratios": ratios,
+        "symbol": layer.plan(ragged, sizes).symbol,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shapes", default=SHAPES, help="n x k")
+    parser.add_argument("--groups", default=",".join(map(str, ROWS)))
+    parser.add_argument("--rows", type=int, help="of a group on average")
+    parser.add_argument("--ragged", default="MK")
+    parser.add_argument("--distributions", default=",".join(DISTRIBUTIONS))
+    parser.add_argument("--loop", type=int, default=32, help="most groups of a loop of gemm")
+    parser.add_argument("--candidates", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", help="write all entries to this file")
+    given = parser.parse_args()
+    torch.manual_seed(given.seed)
+    rng = random.Random(given.seed)
+    entries = []
+    for shape, groups in itertools.product(
+        given.shapes.split(","), map(int, given.groups.split(","))
+    ):
+        n, k = map(int, shape.split("x"))
+        layer = Layer(groups, given.rows or ROWS[groups], n, k)
+        for distribution in given.distributions.split(","):
+            sizes = sizes_of(distribution, groups, layer.rows // groups, rng)
+            for ragged in given.ragged:
+                entries.append(entry(layer, ragged, distribution, sizes, given))
+        del layer
+        torch.cuda.empty_cache()
+        if given.json:
+            with open(given.json, "w", encoding="utf-8") as file:
+                json.dump(entries, file, indent=1)
+    for ragged, name in itertools.product(
+        given.ragged, ("torch", "loop", "dense", "dense, cuBLAS")
+    ):
+        for distribution in given.distributions.split(","):
+            found = [
+                each["ratios"][name] for each in entries
+                if each["ragged"] == ragged and each["distribution"] == distribution
+                and name in each["ratios"]
+            ]  # fmt: skip
+            if found:
+                mean = math.exp(statistics.fmean(map(math.log, found)))
+                print(
+                    f"ragged {ragged}, {distribution}: time of {name} over ours: geometric mean "
+                    f"{mean:.3f}, {min(found):.3f} to {max(found):.3f} of {len(found)}"
+                )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

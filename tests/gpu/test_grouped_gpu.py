@@ -1,0 +1,180 @@
+"""Grouped GEMMs on a GPU: random groups, canaries, NaN beside what is read, streams and graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from grouped_cases import (
+    EPILOGUES,
+    OPS,
+    OTHERS,
+    Arrays,
+    GroupedCase,
+    cases,
+    check,
+    other_cases,
+)
+
+import cute_gemm as cg
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
+    """Skip what the GPU has no instructions for."""
+    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
+    if isinstance(case, GroupedCase) and case.kernel == "sm90_wgmma" and arch != "sm_90a":
+        pytest.skip(f"sm90_wgmma does not run on {arch}")
+
+
+def on_device(view: np.ndarray) -> tuple[Any, Any]:
+    """A view's copy on the device, laid out alike, and the whole that it is a part of."""
+    whole = view
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    kind = getattr(torch, view.dtype.name)
+    flat = torch.from_numpy(whole.reshape(-1).view(np.uint8)).cuda().view(kind)
+    strides = [step // view.itemsize for step in view.strides]
+    offset = (view.ctypes.data - whole.ctypes.data) // view.itemsize
+    return torch.as_strided(flat, view.shape, strides, offset), flat
+
+
+def by_device(case: GroupedCase, given: Arrays) -> None:
+    """Three calls, of which the last takes the quick path; C is what the last one made."""
+    A, B = (on_device(x)[0] for x in (given.A, given.B))
+    ends = torch.from_numpy(given.offsets).cuda()
+    operands = {name: on_device(x)[0] for name, x in given.operands.items()}
+    epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
+    for _ in range(3):
+        C, flat = on_device(given.C)
+        result = cg.grouped_gemm(
+            case.op, A, B, ends, C, alpha=case.alpha, beta=case.beta, **epilogue, **operands,
+            **case.chosen,
+        )  # fmt: skip
+        assert result is C
+    given.whole.reshape(-1).view(np.uint8)[...] = flat.view(torch.uint8).cpu().numpy()
+
+
+@pytest.mark.parametrize("case", cases(240, 2), ids=str)
+def test_small(case: GroupedCase) -> None:
+    check(case, by_device)
+
+
+@pytest.mark.parametrize("case", cases(60, 3, times=6, dtype="bfloat16"), ids=str)
+def test_large(case: GroupedCase) -> None:
+    check(case, by_device)
+
+
+@pytest.mark.parametrize("case", other_cases(8 * len(OTHERS), 5, times=3), ids=str)
+def test_without_tma(case: GroupedCase) -> None:
+    check(case, by_device)
+
+
+@pytest.mark.parametrize("case", other_cases(4 * len(OTHERS), 6, times=6), ids=str)
+def test_every_type_as_chosen(case: GroupedCase) -> None:
+    check(case._replace(kernel="auto"), by_device)
+
+
+@pytest.mark.parametrize("case", cases(36, 4, times=8, options=""), ids=str)
+def test_as_chosen(case: GroupedCase) -> None:
+    check(case._replace(kernel="auto"), by_device)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_beside_torch(op: str, dtype: str) -> None:
+    """Ragged M and K of a layer's sizes, where ``torch._grouped_mm`` takes them."""
+    kind, groups, rows, n, k = getattr(torch, dtype), 8, 3000, 1024, 2048
+    if not hasattr(torch, "_grouped_mm") or kind is not torch.bfloat16:
+        pytest.skip("torch._grouped_mm takes bfloat16, from PyTorch 2.8 on")
+    ends = torch.tensor([0, 400, 401, 1000, 1000, 1777, 2500, rows], device="cuda").int()
+    x = torch.randn(rows, k, device="cuda", dtype=kind)
+    w = torch.randn(groups, k, n, device="cuda", dtype=kind) / k**0.5
+    stored_x = x if op[0] == "N" else x.t().contiguous()
+    stored_w = w if op[1] == "N" else w.transpose(1, 2).contiguous()
+    y = cg.grouped_gemm(op, stored_x, stored_w, ends, order="C")
+    torch.testing.assert_close(y, torch._grouped_mm(x, w, offs=ends), rtol=2e-2, atol=2e-2)
+    dy = torch.randn(rows, n, device="cuda", dtype=kind)
+    stored_x = x.t() if op[0] == "N" else x
+    stored_dy = dy if op[1] == "N" else dy.t()
+    dw = cg.grouped_gemm(op, stored_x, stored_dy, ends, order="C")
+    expected = torch._grouped_mm(x.t(), dy, offs=ends)
+    torch.testing.assert_close(dw, expected, rtol=2e-2, atol=0.5)
+
+
+def test_a_graph_takes_other_groups() -> None:
+    """Offsets are read by the kernel: a graph that is replayed has those that are there then."""
+    groups, rows, n, k = 6, 500, 256, 192
+    x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(groups, n, k, device="cuda", dtype=torch.bfloat16)
+    ends = torch.tensor([100, 200, 300, 400, 450, 500], device="cuda").int()
+    y = torch.empty(rows, n, device="cuda", dtype=torch.bfloat16)
+
+    def call() -> None:
+        cg.grouped_gemm("NT", x, w, ends, y)
+
+    call()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    for sizes in ((0, 0, 500, 0, 0, 0), (1, 2, 3, 4, 5, 6), (83, 83, 83, 83, 83, 85)):
+        ends.copy_(torch.tensor(sizes).cumsum(0).int())
+        y.fill_(7)
+        graph.replay()
+        torch.cuda.synchronize()
+        begin = 0
+        for g, size in enumerate(sizes):
+            part = slice(begin, begin + size)
+            exact = x[part].float() @ w[g].float().T
+            torch.testing.assert_close(y[part].float(), exact, rtol=2e-2, atol=0.3)
+            begin += size
+        assert bool((y[begin:] == 7).all())
+
+
+@pytest.mark.parametrize("ends", [[500, 100, 900, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
+@pytest.mark.parametrize("ragged", "MK")
+def test_ends_that_are_none(ends: list[int], ragged: str) -> None:
+    """Nothing beyond the arrays is touched, whatever the offsets are."""
+    rows, n, k = 320, 128, 64
+    offsets = torch.tensor(ends, device="cuda").int()
+    x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
+    if ragged == "M":
+        w = torch.randn(4, k, n, device="cuda", dtype=torch.bfloat16)
+        whole = torch.full((rows + 64, n), 7.0, device="cuda", dtype=torch.bfloat16)
+        cg.grouped_gemm("NN", x, w, offsets, whole[32 : rows + 32])
+        assert bool((whole[:32] == 7).all() and (whole[rows + 32 :] == 7).all())
+    else:
+        dy = torch.randn(rows, n, device="cuda", dtype=torch.bfloat16)
+        whole = torch.full((6, k, n), 7.0, device="cuda", dtype=torch.bfloat16)
+        cg.grouped_gemm("TN", x, dy, offsets, whole[1:5])
+        assert bool((whole[0] == 7).all() and (whole[5] == 7).all())
+    torch.cuda.synchronize()
+
+
+def test_gradients_beside_a_loop() -> None:
+    """What autograd makes of ``grouped_mm``, in bfloat16, against float64 group by group."""
+    from cute_gemm.torch import grouped_mm
+
+    ends, kind = torch.tensor([0, 33, 300, 301, 500], device="cuda").int(), torch.bfloat16
+    x = torch.randn(500, 136, device="cuda", dtype=kind, requires_grad=True)
+    w = torch.randn(5, 72, 136, device="cuda", dtype=kind, requires_grad=True)
+    b = torch.randn(5, 72, device="cuda", dtype=kind, requires_grad=True)
+    y = grouped_mm(x, w.mT, ends, b)
+    g = torch.randn_like(y)
+    found = torch.autograd.grad(y, (x, w, b), g)
+    wide = [t.detach().double().requires_grad_() for t in (x, w, b)]
+    parts = zip([0, *ends.tolist()], ends.tolist(), strict=False)
+    expected = torch.cat(
+        [wide[0][i:j] @ wide[1][n].T + wide[2][n] for n, (i, j) in enumerate(parts)]
+    )
+    torch.testing.assert_close(y.double(), expected, rtol=2e-2, atol=0.2)
+    for ours, theirs in zip(found, torch.autograd.grad(expected, wide, g.double()), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=0.3)

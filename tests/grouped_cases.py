@@ -1,0 +1,263 @@
+"""Grouped GEMMs of every kind, on arrays with canaries around C and NaN around what is read."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.verify import verify
+
+OPS = ("NN", "NT", "TN", "TT")
+#: Sizes of groups: empty ones, of one row, about a tile of 64.
+SIZES = (0, 0, 1, 3, 17, 63, 64, 65, 130)
+#: Unit-stride modes of A and B for the letters N and T: arrays are row-major.
+UNIT = (("K", "N"), ("M", "K"))
+#: What no call may write to.
+CANARY = -99.0
+
+#: Operands of an epilogue, by the letter of the modes that they have; G goes by group.
+EPILOGUES: dict[str, Any] = {
+    "bias": cg.epilogue(lambda acc, G: acc + G),
+    "all": cg.epilogue(lambda acc, G, N, M, MN: cg.silu(acc * M + N) - G * MN),
+}
+
+#: Small configs of ``sm90_wgmma``: one group, A and B swapped, groups that share a tile or take
+#: turns, clusters along both modes.
+WGMMA: dict[str, dict[str, Any]] = {
+    "one": {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0},
+    "swapped": {"tile": (16, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 1},
+    "turns": {"tile": (64, 128, 64), "groups": 2, "ping_pong": 1, "stages": 3, "cluster": (1, 1),
+              "swap_ab": 0},
+    "swapped turns": {"tile": (64, 64, 64), "groups": 2, "ping_pong": 1, "stages": 3,
+                      "cluster": (1, 2), "swap_ab": 1},
+    "cluster": {"tile": (128, 64, 64), "groups": 2, "stages": 3, "cluster": (2, 2), "swap_ab": 0},
+    "packed": {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "pack": "AB"},
+}  # fmt: skip
+
+
+#: Kernels without TMA, with their types.
+OTHERS = tuple(
+    (kernel, *kind)
+    for kernel, kinds in {
+        "double_buffered": (
+            ("float32", ""), ("float64", ""), ("complex64", ""), ("complex128", ""),
+            ("bfloat16", ""),
+        ),
+        "sm80_pipeline": (
+            ("float16", ""), ("int8", ""), ("float32", "tf32"), ("float64", ""), ("float32", ""),
+        ),
+        "tensor_core": (("float16", ""),),
+    }.items()
+    for kind in kinds
+)  # fmt: skip
+
+
+class GroupedCase(NamedTuple):
+    """A grouped GEMM: ``sizes`` of its groups along ``ragged``, and ``rest`` that is of none."""
+
+    ragged: str
+    op: str
+    order: Any
+    sizes: tuple[int, ...]
+    extents: tuple[int, int]  #: Of the other two modes, in the order M, N, K.
+    rest: int = 0
+    dtype: str = "float16"
+    alpha: float = 1.0
+    beta: float = 0.0
+    epilogue: str = ""
+    pad: int = 8  #: Elements between rows or columns, of A, B and C, beside those up to 16 bytes.
+    kernel: str = "sm90_wgmma"
+    options: str = "one"
+    compute: str = ""
+
+    def __str__(self) -> str:
+        sizes = "+".join(map(str, self.sizes)) + f"+({self.rest})" * bool(self.rest)
+        words = (self.kernel, self.options, self.ragged, self.op, self.order, sizes, self.dtype)
+        extents = "x".join(map(str, self.extents))
+        more = self.compute, extents, f"a={self.alpha:g}", f"b={self.beta:g}", self.epilogue
+        return " ".join(filter(None, (*words, *more)))
+
+    @property
+    def all_extents(self) -> dict[str, int]:
+        """M, N and K, of which one is of all groups."""
+        others = iter(self.extents)
+        whole = sum(self.sizes) + self.rest
+        return {mode: whole if mode == self.ragged else next(others) for mode in "MNK"}
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options of the call."""
+        options = dict(WGMMA[self.options]) if self.options else {}
+        if "tile" in options:
+            deep = options["tile"][2] * 2 // DTYPES[self.dtype].bytes
+            options["tile"] = (*options["tile"][:2], deep)
+        if self.compute:
+            options["compute"] = self.compute
+        # TMA takes no groups along the unit-stride mode.
+        if self.kernel == "sm90_wgmma" and "pack" not in options:
+            first, second = UNIT[self.op[0] != "N"][0], UNIT[self.op[1] != "N"][1]
+            pack = "A" * (self.ragged == first) + "B" * (self.ragged == second)
+            options |= {"pack": pack} if pack else {}
+        return {"kernel": self.kernel, **options}
+
+
+class Arrays(NamedTuple):
+    """The arrays of a case, views of ``whole`` of C, whose elements beside C are canaries."""
+
+    A: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    offsets: np.ndarray
+    operands: dict[str, np.ndarray]
+    whole: np.ndarray
+
+
+def _stored(
+    shape: tuple[int, ...], dtype: str, pad: int, around: float, turned: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """A view of this shape, and the whole array, of which it is a part."""
+    stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+    whole = np.full(
+        (*stored[:-2], stored[-2] + 1, -(-stored[-1] // 8) * 8 + pad), around, DTYPES[dtype].numpy
+    )
+    view = whole[..., : stored[-2], : stored[-1]]
+    return (view.swapaxes(-1, -2) if turned else view), whole
+
+
+def arrays(case: GroupedCase) -> Arrays:
+    """Random A, B and operands; C of NaN where it is not read; what is of no group is NaN."""
+    random = np.random.default_rng(zlib.crc32(str(case).encode()))
+    extents, groups = case.all_extents, len(case.sizes)
+    m, n, k = extents.values()
+    end = sum(case.sizes)
+    integer = DTYPES[case.dtype].roundoff == 0
+    around = 99.0 if integer else np.nan
+    out = DTYPES[case.dtype].outputs[0]
+
+    def filled(view: np.ndarray) -> None:
+        if integer:
+            view[...] = random.integers(-20, 20, view.shape)
+        elif view.dtype.kind == "c":
+            view[...] = random.standard_normal(view.shape) + 1j * random.standard_normal(view.shape)
+        else:
+            view[...] = random.standard_normal(view.shape)
+
+    lead_a = (groups,) if case.ragged == "N" else ()
+    lead_b = (groups,) if case.ragged == "M" else ()
+    lead_c = (groups,) if case.ragged == "K" else ()
+    found = []
+    for turn, shape, lead in (
+        (case.op[0] != "N", (m, k), lead_a), (case.op[1] != "N", (k, n), lead_b)
+    ):  # fmt: skip
+        stored = shape[::-1] if turn else shape
+        view, _ = _stored((*lead, *stored), case.dtype, case.pad, around)
+        filled(view)
+        logical = view.swapaxes(-1, -2) if turn else view
+        modes = "KN" if found else "MK"
+        if case.ragged in modes and case.rest:
+            part = [slice(None)] * logical.ndim
+            part[logical.ndim - 2 + modes.index(case.ragged)] = slice(end, None)
+            logical[tuple(part)] = around
+        found.append(view)
+    C, whole = _stored((*lead_c, m, n), out, case.pad, CANARY, case.order == "F")
+    inside = [slice(None)] * C.ndim
+    if case.ragged != "K":
+        inside["MN".index(case.ragged)] = slice(0, end)
+    part = C[tuple(inside)]
+    if case.beta:
+        filled(part)
+    else:
+        part[...] = around
+    operands = {}
+    for name in {"bias": "G", "all": ("G", "N", "M", "MN")}.get(case.epilogue, ()):
+        shape = {"G": (groups, n), "N": (n,), "M": (m, 1), "MN": (m, n)}[name]
+        operands[name] = random.standard_normal(shape).astype(DTYPES[out].numpy)
+    offsets = np.cumsum(case.sizes).astype(np.int32)
+    return Arrays(found[0], found[1], C, offsets, operands, whole)
+
+
+def check(
+    case: GroupedCase,
+    call: Callable[[GroupedCase, Arrays], Any],
+) -> None:
+    """``call`` computes C in place, right in all groups, and writes nothing else."""
+    given = arrays(case)
+    before, all_before = given.C.copy(), given.whole.copy()
+    call(case, given)
+    problem = planned(case, given, backend="cpu").problem
+    held = {"C": before} if case.beta else {}
+    verdict = verify(
+        problem, given.A, given.B, given.C, alpha=case.alpha, beta=case.beta,
+        operands={"offsets": given.offsets, **given.operands}, **held,
+    )  # fmt: skip
+    assert verdict.ok, verdict
+    # What is of no group, and what is not C.
+    end = sum(case.sizes)
+    kept = [slice(None)] * given.C.ndim
+    if case.ragged != "K":
+        kept["MN".index(case.ragged)] = slice(end, None)
+        np.testing.assert_array_equal(given.C[tuple(kept)], CANARY)
+    given.C[...] = 0
+    outside, outside_before = given.whole, all_before
+    place = np.ones(given.whole.shape, bool)
+    rows, columns = given.C.shape[-2:] if case.order == "C" else given.C.shape[-2:][::-1]
+    place[..., :rows, :columns] = False
+    np.testing.assert_array_equal(outside[place], outside_before[place])
+
+
+def planned(case: GroupedCase, given: Arrays, **more: Any) -> cg.Plan:
+    """The plan of a case."""
+    arch = {"arch": "sm_90a"} if case.kernel == "sm90_wgmma" else {}
+    epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
+    return cg.plan(
+        case.op, given.A, given.B, given.C, offsets=given.offsets,
+        **(case.chosen | arch | epilogue | given.operands | more),
+    )  # fmt: skip
+
+
+def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[GroupedCase]:
+    """Random cases, all kinds, ops, orders and configs in turn; ``times``: larger extents."""
+    found = []
+    random = np.random.default_rng(seed)
+    for number in range(count):
+        sizes = tuple(int(x) for x in random.choice(SIZES, random.integers(1, 9 * times)))
+        first, second = (8 * int(x) for x in random.integers(1, 22 * times, 2))
+        ragged = "MKN"[number % 3]
+        epilogue = ("", "", "bias", "all")[number % 4] if ragged == "M" else ""
+        case = GroupedCase(
+            ragged,
+            OPS[number // 3 % 4],
+            "CF"[number // 12 % 2],
+            sizes,
+            (first, second),
+            rest=int(random.choice((0, 1, 40))) if sum(sizes) else 40,
+            alpha=float(random.choice((1.0, -1.5, 0.0), p=(0.6, 0.3, 0.1))),
+            beta=float(random.choice((0.0, 0.75))),
+            epilogue=epilogue,
+            options=tuple(WGMMA)[number % 7 % len(WGMMA)],
+        )
+        case = case._replace(**{"pad": 7 if case.options == "packed" else 8, **fixed})
+        found.append(case)
+    return found
+
+
+def other_cases(count: int, seed: int = 1, *, times: int = 1) -> list[GroupedCase]:
+    """Random cases of the kernels without TMA: every type, more groups than a warp has lanes."""
+    random, kinds, found = np.random.default_rng(seed), tuple(OTHERS), []
+    for number, case in enumerate(cases(count, seed, times=times, options="", pad=3)):
+        kernel, dtype, compute = kinds[number % len(kinds)]
+        row = DTYPES[dtype]
+        case = case._replace(kernel=kernel, dtype=dtype, compute=compute)
+        if row.is_complex or row.roundoff == 0:
+            case = case._replace(epilogue="", alpha=2.0, beta=float(case.beta != 0))
+        if number % 4 == 1:
+            sizes = tuple(int(x) for x in random.choice((0, 1, 3, 9), 45))
+            case = case._replace(sizes=sizes)
+        case = case._replace(extents=tuple(x - int(random.integers(8)) for x in case.extents))
+        found.append(case)
+    return found

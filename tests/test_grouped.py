@@ -1,0 +1,177 @@
+"""``grouped_gemm``: groups of any size along M, N and K, by NumPy and by every kernel's PTX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from grouped_cases import (
+    OPS,
+    OTHERS,
+    Arrays,
+    GroupedCase,
+    arrays,
+    cases,
+    check,
+    other_cases,
+    planned,
+)
+
+import cute_gemm as cg
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
+from cute_gemm.problem.passes import packed
+
+#: Multiprocessors of the launches here: CTAs take several tiles, of several groups.
+SMS = 8
+
+
+@pytest.fixture(autouse=True)
+def few_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(self: Sm90Wgmma, config: Any, problem: Any) -> Any:
+        return self.launch_on(config, problem, SMS)
+
+    monkeypatch.setattr(Sm90Wgmma, "launch", launch)
+
+
+def by(backend: str) -> Any:
+    def call(case: GroupedCase, given: Arrays) -> None:
+        plan = planned(case, given, backend=backend)
+        result = plan(
+            given.A, given.B, given.C, offsets=given.offsets, alpha=case.alpha, beta=case.beta,
+            **given.operands,
+        )  # fmt: skip
+        assert result is given.C
+
+    return call
+
+
+@pytest.mark.parametrize("case", cases(36), ids=str)
+def test_on_the_cpu(case: GroupedCase) -> None:
+    check(case, by("cpu"))
+
+
+#: Empty groups between others, in the turns of both warp groups; groups that end anywhere in
+#: columns of C that TMA would take.
+EDGES = (
+    GroupedCase("K", "TN", "C", (0, 70, 130, 0, 0, 3, 65, 0), (128, 256), options="turns"),
+    GroupedCase("K", "NT", "F", (0, 3, 0, 0, 65, 130, 0, 2), (128, 256), beta=0.5, options="turns"),
+    GroupedCase("M", "NT", "F", (3, 64, 65, 28), (72, 64)),
+    GroupedCase("N", "NT", "C", (3, 64, 65, 28), (72, 64)),
+    GroupedCase("M", "NT", "C", (3, 64, 65, 28), (72, 64), epilogue="all", options="swapped"),
+)
+
+
+@pytest.mark.parametrize("case", [*EDGES, *cases(30)], ids=str)
+def test_interpreted(case: GroupedCase) -> None:
+    check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("case", other_cases(3 * len(OTHERS)), ids=str)
+def test_interpreted_by_others(case: GroupedCase) -> None:
+    check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("ends", [[90, 20, 400, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
+@pytest.mark.parametrize("ragged", ["M", "N", "K"])
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
+def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str) -> None:
+    """No element beyond the arrays is touched, and of a ragged M or N none is written twice."""
+    case = GroupedCase(ragged, "NN", "C" if ragged != "N" else "F", (40, 0, 61, 27), (72, 64))
+    if kernel != case.kernel:
+        case = case._replace(kernel=kernel, options="")
+    given, expected = arrays(case), arrays(case)
+    for each, backend in ((given, "interpreter"), (expected, "cpu")):
+        each.offsets[...] = ends
+        plan = planned(case, each, backend=backend)
+        plan(each.A, each.B, each.C, offsets=each.offsets)
+    if ragged != "K" or ends == sorted(ends):
+        np.testing.assert_allclose(given.C, expected.C, rtol=2e-3, atol=2e-3)
+
+
+def test_bound_of_tiles() -> None:
+    """Groups of one row have a tile each."""
+    case = GroupedCase("M", "NN", "C", (1,) * 9, (40, 24))
+    launch = planned(case, arrays(case), backend="cpu").launch
+    assert launch.grid >= 9
+
+
+@pytest.mark.parametrize("ragged", ["M", "N", "K"])
+@pytest.mark.parametrize("op", OPS)
+def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
+    """TMA does not take them: refused by name, and packed with the other major by ``"auto"``."""
+    case = GroupedCase(ragged, op, "C", (3, 64, 61, 0), (72, 64))
+    given = arrays(case)
+    along = case.chosen.get("pack", "")
+    if along:
+        with pytest.raises(UnsupportedError) as caught:
+            planned(case, given, backend="cpu", pack="none")
+        said = f"those of {along[0]} may begin at any element, since {ragged} is ragged"
+        assert said in str(caught.value)
+        assert f"pack={along[0]!r} or 'AB'" in str(caught.value)
+    large = case._replace(kernel="auto", options="", sizes=(2999, 2001), extents=(1024, 1024))
+    plan = planned(large, arrays(large), backend="cpu", arch="sm_90a")
+    assert (plan.kernel, plan.route.pack) == ("sm90_wgmma", along)
+    for name in along:
+        _, packing = packed(plan.problem, name)
+        assert packing.targets[0].modes[packing.targets[0].unit] != ragged
+
+
+@pytest.mark.parametrize("ragged", ["M", "N", "K"])
+@pytest.mark.parametrize(("dtype", "compute"), [("int8", ""), ("float32", "tf32")])
+def test_elements_of_one_byte_or_four(dtype: str, compute: str, ragged: str) -> None:
+    """Tensor cores read these along K, and TMA takes no groups there: other modes are packed."""
+    case = GroupedCase(ragged, "TN", "C", (3, 64, 61, 0), (80, 64), dtype=dtype, compute=compute)
+    case = case._replace(pad=16, options="packed")
+    if ragged == "K":
+        with pytest.raises(UnsupportedError, match="TMA takes no groups along an operand's"):
+            planned(case, arrays(case), backend="cpu")
+    else:
+        check(case, by("interpreter"))
+
+
+#: Clusters, whose CTAs may have tiles behind a group; packed operands; complex numbers.
+TRACED = (
+    *(GroupedCase(ragged, "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5) for ragged in "MNK"),
+    GroupedCase("M", "TN", "F", (3, 130, 0, 61), (136, 72), options="cluster"),
+    GroupedCase("K", "TT", "C", (70, 3, 70), (72, 88), options="swapped", beta=1.0),
+    GroupedCase("M", "NT", "F", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options=""),
+    GroupedCase("N", "TN", "C", (3, 65), (40, 24), kernel="sm80_pipeline", options="", beta=1.0),
+    GroupedCase(
+        "M", "TN", "C", (5, 0, 65), (40, 24), kernel="double_buffered", options="",
+        dtype="complex64",
+    ),
+    GroupedCase(
+        "K", "TT", "F", (5, 0, 65), (40, 24), kernel="double_buffered", options="",
+        dtype="float32",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TRACED, ids=str)
+def test_rows_are_what_is_executed(case: GroupedCase) -> None:
+    given = arrays(case)
+    plan = planned(case, given, backend="cpu")
+    trace = plan.trace(given.A, given.B, given.C, offsets=given.offsets, beta=case.beta)
+    assert trace.verdict.ok
+    assert trace.agrees, [x for x in trace.figures if x.difference]
+
+
+def test_what_a_report_says_of_groups() -> None:
+    case = GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5)
+    plan = planned(case, arrays(case), backend="cpu")
+    said = plan.report(gpu="H200").groups
+    assert said.startswith("5 groups of 30 along M, taken to be equal: 10 tiles of 64 x 64, 5 of")
+    report = plan.report(gpu="H200", offsets=[3, 67, 67, 128, 145])
+    assert report.groups.startswith(
+        "5 groups of 0 to 64 along M: 8 tiles of 64 x 64, 3 of the groups end within one; 43.4 % "
+        "of their products lie beyond the groups; 0.06"
+    )
+    assert report.groups in " ".join(str(report).split())
+    assert report.to_dict()["groups"] == report.groups
+    along_k = planned(case._replace(ragged="K"), arrays(case._replace(ragged="K")), backend="cpu")
+    said = along_k.report(offsets=[64, 130]).groups
+    assert "2 tiles along K at most, 1.50 on average" in said
+    with pytest.raises(OptionError, match="offsets= came to the report of a plan without groups"):
+        cg.plan("NN", m=8, n=8, k=8, dtype="float16", arch="sm_80").report(offsets=[8])

@@ -1,0 +1,114 @@
+"""``cute_gemm.torch.grouped_mm``: results, gradients, and the operator's word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cute_gemm.errors import DTypeError, ShapeError
+
+torch = pytest.importorskip("torch")
+cgt = pytest.importorskip("cute_gemm.torch")
+
+SHAPES = {
+    "M": ((9, 5), (3, 5, 4)),
+    "N": ((3, 4, 5), (5, 9)),
+    "K": ((4, 9), (9, 5)),
+}
+
+
+@pytest.fixture
+def ends() -> Any:
+    return torch.tensor([2, 2, 9], dtype=torch.int32)
+
+
+def wanted(*shape: int, dtype: Any = torch.float64) -> Any:
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def loop(ragged: str, x: Any, w: Any) -> Any:
+    """The same by PyTorch, group by group."""
+    parts = [slice(0, 2), slice(2, 2), slice(2, 9)]
+    if ragged == "M":
+        return torch.cat([x[part] @ w[g] for g, part in enumerate(parts)])
+    if ragged == "N":
+        return torch.cat([x[g] @ w[:, part] for g, part in enumerate(parts)], 1)
+    return torch.stack([x[:, part] @ w[part] for part in parts])
+
+
+@pytest.mark.parametrize("ragged", list(SHAPES))
+@pytest.mark.parametrize("turned", [False, True])
+def test_as_a_loop(ragged: str, turned: bool, ends: Any) -> None:
+    torch.manual_seed(0)
+    x, w = (wanted(*shape) for shape in SHAPES[ragged])
+    if turned:
+        x, w = (y.detach().mT.contiguous().mT.requires_grad_() for y in (x, w))
+    found, expected = cgt.grouped_mm(x, w, ends), loop(ragged, x, w)
+    torch.testing.assert_close(found, expected)
+    g = torch.randn_like(expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (x, w), g), torch.autograd.grad(expected, (x, w), g), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(cgt.grouped_mm(x.detach(), w.detach(), ends), expected.detach())
+
+
+@pytest.mark.parametrize("ragged", list(SHAPES))
+def test_gradients_of_gradients(ragged: str, ends: Any) -> None:
+    x, w = (wanted(*shape) for shape in SHAPES[ragged])
+    assert torch.autograd.gradcheck(lambda *a: cgt.grouped_mm(*a, ends), (x, w))
+    assert torch.autograd.gradgradcheck(lambda *a: cgt.grouped_mm(*a, ends), (x, w))
+
+
+def test_conjugated(ends: Any) -> None:
+    x, w = wanted(9, 5, dtype=torch.complex128), wanted(3, 4, 5, dtype=torch.complex128)
+    torch.testing.assert_close(cgt.grouped_mm(x, w.mH, ends), loop("M", x, w.mH))
+    assert torch.autograd.gradcheck(lambda x, w: cgt.grouped_mm(x, w.mH, ends), (x, w))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_bias(shape: tuple[int, ...], ends: Any) -> None:
+    x, w, b = wanted(9, 5), wanted(3, 5, 4), wanted(*shape)
+    rows = b.expand(3, 4).repeat_interleave(torch.tensor([2, 0, 7]), 0)
+    found, expected = cgt.grouped_mm(x, w, ends, b), loop("M", x, w) + rows
+    torch.testing.assert_close(found, expected)
+    g = torch.randn_like(expected)
+    (ours,), (theirs,) = (torch.autograd.grad(y, b, g) for y in (found, expected))
+    torch.testing.assert_close(ours, theirs)
+    assert torch.autograd.gradcheck(lambda *a: cgt.grouped_mm(*a[:2], ends, a[2]), (x, w, b))
+
+
+def test_operator_keeps_its_word(ends: Any) -> None:
+    check = torch.library.opcheck
+    for first, second in SHAPES.values():
+        check(torch.ops.cute_gemm.grouped_mm, (wanted(*first), wanted(*second), ends, None))
+    half = {"dtype": torch.bfloat16}
+    check(
+        torch.ops.cute_gemm.grouped_mm,
+        (wanted(9, 5, **half), wanted(3, 5, 4, **half), ends, wanted(3, 4, **half)),
+    )
+
+
+def test_compiled(ends: Any) -> None:
+    x, w = wanted(9, 5), wanted(3, 5, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(cgt.grouped_mm, fullgraph=True, dynamic=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, w, ends), loop("M", x, w))
+    torch._dynamo.reset()
+
+
+def test_refused(ends: Any) -> None:
+    x, w = torch.ones(9, 5), torch.ones(3, 5, 4)
+    for given, error, said in (
+        ((x, w[:, :4], ends), ShapeError, "with one K"),
+        ((x[None], w, ends), ShapeError, "expected (M, K) and (G, K, N)"),
+        ((x, w, ends[:2]), ShapeError, "expected (3,)"),
+        ((x, w, ends.long()), DTypeError, "pass offs.int()"),
+        ((x, w.double(), ends), DTypeError, "expected one type"),
+        ((x, w, ends, torch.ones(5)), ShapeError, "expected (N,) or (G, N)"),
+        ((x, x.T, ends, torch.ones(9)), ShapeError, "with x (M, K) and w (G, K, N)"),
+    ):
+        with pytest.raises(error) as caught:
+            cgt.grouped_mm(*given)
+        assert said in str(caught.value)
