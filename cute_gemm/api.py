@@ -203,7 +203,8 @@ def multiply(
     scaled = [name for name in SCALES if name in kernel_options]
     if grouped and scaled:
         raise OptionError(
-            f"{scaled[0]}= came with grouped_gemm(), which has no scales: multiply by it in epilogue="
+            f"{scaled[0]}= came with grouped_gemm(), which takes no scales: multiply by it in an "
+            "epilogue"
         )
     ends = read_offsets(kernel_options.pop("offsets")) if grouped else None
     traced_epilogue, operands = _epilogue(epilogue, kernel_options)

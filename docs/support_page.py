@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import cute_gemm as cg
-from cute_gemm.dtypes import operand_types
+from cute_gemm.dtypes import FLOAT8, operand_types
 from cute_gemm.kernels import registry
 from cute_gemm.select import CONTENDERS
 
 
 def support(names: str) -> str:
     """Return a row for each of these kernels, a column for each type of A and B."""
-    types = operand_types()
+    types = _shown(operand_types())
     chosen = [info for info in cg.kernels() if info.name in names.split()]
     heads = ("kernel", "GPUs, from", *(name.removeprefix("float32/") for name in types))
     lines = [heads, ["---"] * len(heads)]
     for info in chosen:
         cc = f"{info.minimum_cc / 10:.1f}" if info.minimum_cc else "the CPU"
         only = "9.0 alone" if info.name == "sm90_wgmma" else cc
-        takes = ("yes" if name in info.dtypes else "" for name in types)
+        takes = ("yes" if name in _shown(info.dtypes) else "" for name in types)
         lines.append((f"`{info.name}`", only, *takes))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _shown(types: Iterable[str]) -> tuple[str, ...]:
+    """Return types with one name for those of 8 bits, which kernels take all or none of."""
+    return tuple(dict.fromkeys("float8" if name in FLOAT8 else name for name in types))
 
 
 def families(names: str) -> str:
@@ -29,7 +36,7 @@ def families(names: str) -> str:
     for name in names.split():
         info, kernel = infos[name], registry.get(name)
         cc = "9.0 alone" if name == "sm90_wgmma" else f"{info.minimum_cc / 10:.1f}"
-        types = ", ".join(kind.removeprefix("float32/") for kind in info.dtypes)
+        types = ", ".join(kind.removeprefix("float32/") for kind in _shown(info.dtypes))
         # Operators call "auto", which chooses from these; tensors of integers have no gradient.
         grads = "real and complex floats" if name in CONTENDERS else "no"
         fuses = "real floats" if kernel.fuses else "no"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.problem.grouped import tiles_at_most
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
@@ -102,7 +101,11 @@ def assignments(text: str, what: str) -> dict[str, str]:
 
 def check_tiles(kernel: str, problem: GemmProblem, tile: tuple[int, ...]) -> None:
     """Refuse more tiles of groups than a grid has CTAs; of another problem nothing."""
-    if problem.ragged and (tiles := tiles_at_most(problem, tile)) >= 2**31:
+    if not problem.ragged:
+        return
+    from cute_gemm.problem.grouped import tiles_at_most
+
+    if (tiles := tiles_at_most(problem, tile)) >= 2**31:
         raise UnsupportedError(
             f"m={problem.m}, n={problem.n} in {problem.l} groups along {problem.ragged} may have "
             f"{tiles} tiles, and kernel {kernel!r} has a CTA for each, 2**31 - 1 at most"
