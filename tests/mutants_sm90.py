@@ -15,6 +15,11 @@ from mutant import (
     in_template as _t,
 )
 
+
+def _f(name: str, file: str, old: str, new: str, only: str) -> Mutant:
+    return Mutant(name, f"templates/{file}", old, new, only, ("tests/test_fp8.py",))
+
+
 SM90: tuple[Mutant, ...] = (
     # TMA and wgmma
     _t("a stage's parity stays", "tma/pipeline.cuh",
@@ -63,8 +68,8 @@ SM90: tuple[Mutant, ...] = (
        "B::offset(0, kMmaK * step)",
        "B::offset(0, 0)", WGMMA),
     _t("always the first rows of A", "sm90/mma.cuh",
-       "A::offset(64 * m, kMmaK * step)",
-       "A::offset(0, kMmaK * step)", WGMMA),
+       "A::offset(64 * m, kMmaK * step);",
+       "A::offset(0, kMmaK * step);", WGMMA),
     _t("k of a product that of halves", "sm90/mma.cuh",
        "kMmaK = 32 / sizeof(ElementA)",
        "kMmaK = 16", BYTES),
@@ -234,4 +239,19 @@ SM90: tuple[Mutant, ...] = (
     _t("elements of C beyond its rows", "sm90/epilogue.cuh",
        "return row < m && column < n;",
        "return column < n;", WGMMA),
+    # 8-bit floats and their scales
+    _f("scales of one k tile for all", "sm90/promoted.cuh",
+       "scale_a.data + k_tile * scale_a.stride_k", "scale_a.data", "interpreter"),
+    _f("scales of B's first block for all", "sm90/promoted.cuh",
+       "column / 128 * scale_b.stride_mn", "0", "interpreter"),
+    _f("rows below 64 scaled as those above", "sm90/promoted.cuh",
+       "(row + i * 64) / 128 * scale_a.stride_mn", "row / 128 * scale_a.stride_mn", "interpreter"),
+    _f("scales of another slice of K", "sm90/promoted.cuh",
+       "first_k / 128 * scale_b.stride_k", "0", "interpreter"),
+    _f("scales of the batch's first product", "sm90/promoted.cuh",
+       "batch * scale_a.stride_l + ", "", "interpreter"),
+    _f("a row scaled by the other one of its thread", "sm90/promoted.cuh",
+       "2 * m + i / 2 % 2", "2 * m", "interpreter"),
+    _f("NaN of 8 bits becomes a number", "common/float8.cuh",
+       "(magnitude == 0x3f80 ? 0x7fffu : 0u)", "0u", "interpreter or instructions_for_it or nan"),
 )  # fmt: skip

@@ -24,6 +24,7 @@ SHOWS = {
     "04_ladder.py": "vectorized         16   16       264      43     17   16   16 ",
     "05_epilogue.py": "executed instruction by instruction: right, accesses as predicted",
     "06_own_kernel.py": "right: True   as reported: True",
+    "07_fp8.py": "sm90_wgmma, executed instruction by instruction: right",
     "08_grouped.py": "executed instruction by instruction: right, accesses as predicted",
 }
 
