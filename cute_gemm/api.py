@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select, tuned
 from cute_gemm._kept import Kept
-from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
+from cute_gemm.backend import (
+    DEFAULT_ARCH,
+    Backend,
+    arch_without_backend,
+    device_without_backend,
+    resolved_backend,
+    runs_on,
+)
 from cute_gemm.builds import Builds
 from cute_gemm.dtypes import FAST_ACCUM
-from cute_gemm.errors import DeviceError, NoGpuError, OptionError
+from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.frameworks import fingerprint, read
 from cute_gemm.frameworks.base import Operand, Order, dtype_name
@@ -48,11 +55,6 @@ __all__ = [
     "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "kernels",
     "multiply", "plan",
 ]  # fmt: skip
-
-Backend = Literal["auto", "cuda", "cpu", "interpreter"]
-
-#: What kernels are compiled for where there is no GPU and no ``arch=``.
-DEFAULT_ARCH = "sm_80"
 
 #: Plans that ``gemm`` made, by problem (a plan keeps its problem alive, so its id is its own).
 _plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
@@ -389,8 +391,8 @@ def analyze(
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
     compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
-    backend: Backend = "cpu", arch: str | None = None,
-    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
+    backend: Backend = "cpu", arch: str | None = None, gpu: GpuLike | None = None,
+    tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
@@ -398,7 +400,7 @@ def analyze(
     ----------
     op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, \
     base_offset, storage, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, \
-    kernel, backend, arch, gpu, tune, **kernel_options
+    kernel, backend, arch, gpu, tune, offsets, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
     beta
         As for :meth:`Plan.report`.
@@ -417,7 +419,7 @@ def analyze(
         batch_b=batch_b, batch_c=batch_c, base_offset=base_offset, storage=storage, order=order,
         out_dtype=out_dtype, compute=compute, scale_a=scale_a, scale_b=scale_b,
         fast_accum=fast_accum, epilogue=epilogue, kernel=kernel, backend=backend,
-        arch=arch, gpu=gpu, tune=tune, **kernel_options,
+        arch=arch, gpu=gpu, tune=tune, offsets=offsets, **kernel_options,
     )  # fmt: skip
     return made.report(beta=beta)
 
@@ -479,11 +481,11 @@ def _make_plan(
     options: dict[str, Any], name: GpuLike | None = None, tune: bool | Tuning = False,
 ) -> Plan:  # fmt: skip
     tuning = _tuning(tune, kernel, backend, name) if tune else None
-    where = _backend(backend, device, kernel)
+    where = resolved_backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
     arch = arch or (None if gpu is None else gpu.arch)
     here: int | None = None  # whose choices are taken: a device of this machine, or none
-    if _runs_on(kernel) == "cpu":
+    if runs_on(kernel) == "cpu":
         target: str = "cpu"
     elif where == "cuda":
         from cute_gemm.run.driver import device_arch
@@ -491,8 +493,8 @@ def _make_plan(
         here = device = device or 0
         target = Arch(normalize_arch(arch)) if arch else device_arch(device)
     else:
-        target = Arch(normalize_arch(arch)) if arch else _arch_without_backend(kernel, problem)
-        here = _device_without_backend(target)
+        target = Arch(normalize_arch(arch)) if arch else arch_without_backend(kernel, problem)
+        here = device_without_backend(target)
     if gpu is not None and target != "cpu":
         gpus.of_arch(gpu, Arch(target))
     asked, measured, known_as = (problem, target, kernel, options), None, ""
@@ -531,7 +533,7 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
     # A Tuning is what the command line gives, which has no word to leave out.
     asked = "tune=True" if tune is True else "tuning"
     beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
-    beside += [f"kernel={kernel!r}"] if _runs_on(kernel) != "gpu" else []
+    beside += [f"kernel={kernel!r}"] if runs_on(kernel) != "gpu" else []
     beside += ["gpu="] if gpu is not None else []
     if beside:
         raise OptionError(
@@ -556,80 +558,3 @@ def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
                 what = "a name" if name in words else "a number, a name or a tuple of numbers"
                 raise OptionError(f"{kind}{name}={value!r} does not fit; expected {what}") from None
     return options
-
-
-def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
-    return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
-
-
-def _arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
-    """The arch to emit for when the CPU computes: the GPU's, if there is one all the same.
-
-    Where there is none a kernel that needs a newer one than the default gets the oldest that it
-    runs on.
-    """
-    from cute_gemm.run.driver import device_arch, why_no_gpu
-
-    if not why_no_gpu():
-        return device_arch(0)
-    if kernel == "auto" and problem.scales:
-        kernel = "sm90_wgmma"  # the one that takes them
-    least = Arch.of_device(divmod(0 if kernel == "auto" else registry.get(kernel).minimum_cc, 10))
-    return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)
-
-
-def _device_without_backend(arch: Arch) -> int | None:
-    """The GPU to choose for when the CPU computes: that of this machine, if it is of the arch."""
-    from cute_gemm.run.driver import device_arch, why_no_gpu
-
-    return 0 if not why_no_gpu() and device_arch(0) == arch else None
-
-
-def _backend(
-    backend: Backend, device: int | None, kernel: str = "auto"
-) -> Literal["cuda", "cpu", "interpreter"]:
-    """Return where a call computes: what is asked for, what the kernel is for, what there is."""
-    if backend not in get_args(Backend):
-        raise OptionError(
-            f"backend={backend!r} is unknown; expected 'auto', 'cuda', 'cpu' or 'interpreter'"
-        )
-    runs_on = _runs_on(kernel)
-    if backend == "interpreter" and runs_on != "gpu":
-        raise OptionError(
-            f"kernel {kernel!r} is not compiled, and backend='interpreter' executes what is: leave "
-            "one of the two out"
-        )
-    if runs_on == "cpu" and backend == "cuda":
-        raise OptionError(
-            f"kernel {kernel!r} computes on the CPU and backend is 'cuda': leave one of the two out"
-        )
-    if runs_on == "cpu" or backend in ("cpu", "interpreter"):
-        asked = f"kernel={kernel!r}" if runs_on == "cpu" else f"backend={backend!r}"
-        if device is not None:
-            raise DeviceError(
-                f"{asked} cannot read A on CUDA device {device}: pass host arrays, "
-                f"or leave {asked.partition('=')[0]} out"
-            )
-        return "interpreter" if backend == "interpreter" else "cpu"
-    from cute_gemm.run.driver import why_no_gpu
-
-    reason = why_no_gpu()
-    if reason is None:
-        return "cuda"
-    if backend == "cuda" or device is not None:
-        raise NoGpuError(f"backend='cuda' needs a GPU: {reason}")
-    if runs_on == "library":
-        raise NoGpuError(f"kernel={kernel!r} needs a GPU: {reason}; kernel='host' needs none")
-    _warn_cpu(reason)
-    return "cpu"
-
-
-_warned = False
-
-
-def _warn_cpu(reason: str) -> None:
-    """Say once in a process that the CPU computes."""
-    global _warned
-    if not _warned:
-        _warned = True
-        warn(f"no usable GPU ({reason}); computing on the CPU")

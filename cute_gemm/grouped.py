@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cute_gemm.api import Backend, multiply
+from cute_gemm.api import multiply
+from cute_gemm.backend import Backend
 from cute_gemm.frameworks.base import Order
 from cute_gemm.frameworks.torch import CALLED
 

@@ -14,7 +14,7 @@ import pytest
 from cases import OPS, numbers, stored_shapes, used
 
 import cute_gemm as cg
-from cute_gemm import api
+from cute_gemm import api, backend
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import (
     DeviceError,
@@ -68,7 +68,7 @@ def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has not warned yet, on a machine without a GPU."""
     monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: NO_GPU)
-    monkeypatch.setattr(api, "_warned", False)
+    monkeypatch.setattr(backend, "_warned", False)
     monkeypatch.setattr(api, "_plans", {})
 
 
@@ -448,12 +448,12 @@ def test_cuda_without_a_gpu(no_gpu: None) -> None:
     with pytest.raises(NoGpuError, match=message):
         cg.plan("NN", m=8, n=8, k=8, dtype="float32", backend="cuda")
     with pytest.raises(NoGpuError, match=message):
-        api._backend("auto", 0)  # arrays on a device
+        api.resolved_backend("auto", 0)  # arrays on a device
 
 
 def test_the_cpu_does_not_take_device_arrays() -> None:
     with pytest.raises(DeviceError, match=r"backend='cpu' cannot read A on CUDA device 1"):
-        api._backend("cpu", 1)
+        api.resolved_backend("cpu", 1)
 
 
 def test_the_cpu_says_so_once(no_gpu: None) -> None:

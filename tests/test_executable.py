@@ -102,7 +102,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.stream),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(api, "_backend", lambda *_: "cuda")
+    monkeypatch.setattr(api, "resolved_backend", lambda *_: "cuda")
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")

@@ -411,8 +411,7 @@ def test_an_arrival_at_another_cta():
      "@%p1 bar.arrive 1, 64;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
      "{%f1, %f2, %f3, %f4}, {%r2, %r2, %r2}, %d20, %p1, 1, 1, 0;",
      "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r2, %r3}, %d20, %d21, %p1, 1, 1, 0, 0;",
-     "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
-     "1, 1;",
+     "wgmma.mma_async.sync.aligned.m64n8k32.f16.e4m3.e4m3 {%r2, %r3}, %d20, %d21, %p1, 1, 1;",
      "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8.satfinite {%r1, %r3, %r5, %r6}, %d20, %d21, "
      "%p1;",
      "wgmma.mma_async.sync.aligned.m64n8k16.f32.tf32.tf32 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "

@@ -189,7 +189,7 @@ def _ptx(file: Path, arch: str | None) -> str:
     text = file.read_text(encoding="utf-8")
     if file.suffix != ".cu":
         return text
-    from cute_gemm.api import DEFAULT_ARCH
+    from cute_gemm.backend import DEFAULT_ARCH
     from cute_gemm.run.driver import device_arch, why_no_gpu
     from cute_gemm.toolchain.nvrtc import ptx
     from cute_gemm.toolchain.unit import TranslationUnit

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm._kept import Kept
-from cute_gemm.api import Backend, kept_plan
+from cute_gemm.api import kept_plan
+from cute_gemm.backend import Backend
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.executable import Executable
 from cute_gemm.frameworks.base import ALIGNMENT, Operand
