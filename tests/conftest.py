@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-case",
         action="store_true",
-        help="run every case of tests that compile or execute kernels, as -k does, not half of them",
+        help="run all cases of tests that compile or execute kernels, as -k does, not half",
     )
 
 
