@@ -41,6 +41,14 @@ def test_kernels_before_there_were_instructions_for_it(kernel: str) -> None:
     execute(Case(kernel, "TN", (E4M3, E5M2), ("row", "row"), m, 45, 130, pad=3), "sm_80")
 
 
+def test_nan_before_there_were_instructions_for_it() -> None:
+    A, B = (np.ones((3, 16), np.float32).astype(DTYPES[E4M3].numpy) for _ in range(2))
+    A[1, 5] = np.nan
+    C = cg.gemm("NT", A, B, kernel="naive", arch="sm_80", backend="interpreter")
+    found = C.astype(np.float32)
+    assert np.isnan(found[1]).all() and (found[[0, 2]] == 16).all()
+
+
 @pytest.mark.parametrize("kind_a", SCALES)
 @pytest.mark.parametrize("kind_b", SCALES)
 def test_scales_on_the_cpu(kind_a: str, kind_b: str) -> None:
