@@ -1,0 +1,96 @@
+"""Where a call computes: the backend that is asked for, or what there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from cute_gemm._warn import warn
+from cute_gemm.arch import Arch
+from cute_gemm.errors import DeviceError, NoGpuError, OptionError
+from cute_gemm.kernels import registry
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem
+
+Backend = Literal["auto", "cuda", "cpu", "interpreter"]
+
+#: What kernels are compiled for where there is no GPU and no ``arch=``.
+DEFAULT_ARCH = "sm_80"
+
+
+def runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
+    """Return what a kernel is for."""
+    return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
+
+
+def arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
+    """The arch to emit for when the CPU computes: the GPU's, if there is one all the same.
+
+    Where there is none a kernel that needs a newer one than the default gets the oldest that it
+    runs on.
+    """
+    from cute_gemm.run.driver import device_arch, why_no_gpu
+
+    if not why_no_gpu():
+        return device_arch(0)
+    if kernel == "auto" and problem.scales:
+        kernel = "sm90_wgmma"  # the one that takes them
+    least = Arch.of_device(divmod(0 if kernel == "auto" else registry.get(kernel).minimum_cc, 10))
+    return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)
+
+
+def device_without_backend(arch: Arch) -> int | None:
+    """The GPU to choose for when the CPU computes: that of this machine, if it is of the arch."""
+    from cute_gemm.run.driver import device_arch, why_no_gpu
+
+    return 0 if not why_no_gpu() and device_arch(0) == arch else None
+
+
+def resolved_backend(
+    backend: Backend, device: int | None, kernel: str = "auto"
+) -> Literal["cuda", "cpu", "interpreter"]:
+    """Return where a call computes: what is asked for, what the kernel is for, what there is."""
+    if backend not in get_args(Backend):
+        raise OptionError(
+            f"backend={backend!r} is unknown; expected 'auto', 'cuda', 'cpu' or 'interpreter'"
+        )
+    place = runs_on(kernel)
+    if backend == "interpreter" and place != "gpu":
+        raise OptionError(
+            f"kernel {kernel!r} is not compiled, and backend='interpreter' executes what is: leave "
+            "one of the two out"
+        )
+    if place == "cpu" and backend == "cuda":
+        raise OptionError(
+            f"kernel {kernel!r} computes on the CPU and backend is 'cuda': leave one of the two out"
+        )
+    if place == "cpu" or backend in ("cpu", "interpreter"):
+        asked = f"kernel={kernel!r}" if place == "cpu" else f"backend={backend!r}"
+        if device is not None:
+            raise DeviceError(
+                f"{asked} cannot read A on CUDA device {device}: pass host arrays, "
+                f"or leave {asked.partition('=')[0]} out"
+            )
+        return "interpreter" if backend == "interpreter" else "cpu"
+    from cute_gemm.run.driver import why_no_gpu
+
+    reason = why_no_gpu()
+    if reason is None:
+        return "cuda"
+    if backend == "cuda" or device is not None:
+        raise NoGpuError(f"backend='cuda' needs a GPU: {reason}")
+    if place == "library":
+        raise NoGpuError(f"kernel={kernel!r} needs a GPU: {reason}; kernel='host' needs none")
+    _warn_cpu(reason)
+    return "cpu"
+
+
+_warned = False
+
+
+def _warn_cpu(reason: str) -> None:
+    """Say once in a process that the CPU computes."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warn(f"no usable GPU ({reason}); computing on the CPU")
