@@ -42,8 +42,7 @@ __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
     "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "grouped_gemm",
     "kernels", "log", "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt",
-    "sum_m", "sum_n",
-    "tanh", "where",
+    "sum_m", "sum_n", "tanh", "where",
 ]  # fmt: skip
 
 #: What a GEMM does without: imported when it is asked for.

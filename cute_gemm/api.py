@@ -154,7 +154,8 @@ def gemm(
     array([3., 2., 1., 0.])
     """
     compute = _with_fast_accum(compute, fast_accum)
-    kernel_options |= _scales(scale_a, scale_b)
+    if scale_a is not None or scale_b is not None:
+        kernel_options |= _scales(scale_a, scale_b)
     return multiply(
         gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch,
         stream, tune, kernel_options,

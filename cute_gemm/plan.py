@@ -21,7 +21,7 @@ from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import packed
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.problem.scaling import said
+from cute_gemm.problem.scaling import describe_scales
 from cute_gemm.select import Choice
 from cute_gemm.toolchain.nvrtc import prove
 
@@ -111,7 +111,7 @@ class Plan:
         Of a choice that was measured, the time, of how many, and what the predicted one took.
         """
         text = why(self.candidates(), self._by_name, str(self.measured or ""))
-        return "; ".join(filter(None, (said(self.problem), text)))
+        return "; ".join(filter(None, (describe_scales(self.problem), text)))
 
     def candidates(self, gpu: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
@@ -294,11 +294,11 @@ class Plan:
         """What a report says of the groups, which end there."""
         if not self.problem.ragged:
             return ""
-        from cute_gemm.analysis.groups import said
+        from cute_gemm.analysis.groups import describe_groups
 
         launch = self._launch_on(gpu)
         places = launch.places or gpu.sms * getattr(self.config, "min_ctas", 1)
-        return said(self.problem, self.config.tile, places, ends)
+        return describe_groups(self.problem, self.config.tile, places, ends)
 
     def _pricing(self, gpu: Gpu) -> Pricing:
         """What a report asks of predicted times on a GPU."""

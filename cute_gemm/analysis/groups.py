@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
 
-def said(
+def describe_groups(
     problem: GemmProblem, tile: tuple[int, ...], places: int, ends: Sequence[int] | None
 ) -> str:
     """Return a sentence on the groups of a problem in tiles (bM, bN, bK), ``places`` at a time.

@@ -127,7 +127,7 @@ def scaled(
     return left, right
 
 
-def said(problem: GemmProblem) -> str:
+def describe_scales(problem: GemmProblem) -> str:
     """Return how the scales of a problem were read, as a sentence without a period, or ""."""
     blocks = dict(zip(SCALES, problem.scale_rows, strict=True))
     modes = {x.name: x.modes for x in problem.epilogue.operands}

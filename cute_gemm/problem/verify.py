@@ -128,7 +128,7 @@ def verify(
             )
         ]  # fmt: skip
         return _together(problem, verdicts)
-    found = _Found()
+    found = _Comparison()
     for block in _blocks(problem, A, B, result.shape, C, alpha, beta, operands):
         index, products, sums, arguments, lost = block
         got = result[index]
@@ -184,7 +184,7 @@ def verify_sum(
         error = abs(got - total)
         same = (got == total) | (np.isnan(got) & np.isnan(total))
         good = np.where(np.isfinite(total), error <= bound, same)
-    found = _Found()
+    found = _Comparison()
     if result.size:
         found.add(error, bound, good, (0,) * result.ndim)
     return found.verdict(f"sum of ({bound_formula(of)}) + {count} u sum |elements|")
@@ -202,8 +202,8 @@ def of_result(problem: GemmProblem, name: str) -> GemmProblem:
     )  # fmt: skip
 
 
-class _Found:
-    """What was found of all elements so far."""
+class _Comparison:
+    """Errors of all elements so far."""
 
     def __init__(self) -> None:
         self.elements = self.wrong = 0

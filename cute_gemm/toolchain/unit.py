@@ -76,6 +76,18 @@ def epilogue_params(
     return f"typename {prefix}Epilogue::Params const epilogue{{{values}}};"
 
 
+def tiled_entry(
+    symbol: str, bounds: str, call: str, operation: Operation, tile: tuple[int, ...]
+) -> str:
+    """Return a kernel's entry, as `entry`, or as `grouped_entry` of a grouped GEMM.
+
+    ``call`` has a place, ``{}``, for the argument that says which tile of its group a CTA has.
+    """
+    if operation.ragged:
+        return grouped_entry(symbol, bounds, call.format(", group.cta"), operation, tile)
+    return entry(symbol, bounds, call.format(""), operation.epilogue)
+
+
 def grouped_entry(
     symbol: str, bounds: str, call: str, operation: Operation, tile: tuple[int, ...],
     prefix: str = "Config::",

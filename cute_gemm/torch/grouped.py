@@ -6,21 +6,18 @@ from typing import Any
 
 import torch
 
-import cute_gemm.grouped  # noqa: F401  (enters itself in CALLED)
 from cute_gemm.frameworks.torch import CALLED
-from cute_gemm.torch.products import readable, wide
+from cute_gemm.torch.products import as_stored, readable, wide
 
 
 def run_grouped(a: Any, b: Any, offs: Any, bias: Any) -> Any:
     """Return the row-major product of groups, which a bias is added to in the epilogue."""
-    letters, operands = "", []
-    for x in (a, b):
-        conjugated = x.is_conj()
-        letters += "C" if conjugated else "N"
-        operands.append(readable((x.mH if conjugated else x).resolve_neg()))
+    letters, operands = as_stored(a, b)
     epilogue = {} if bias is None else {"epilogue": "bias", "bias": _by_group(bias)}
     with torch.no_grad():
-        return CALLED["grouped_gemm"](letters, *operands, offs, order="C", **epilogue)
+        return CALLED["grouped_gemm"](
+            letters, *map(readable, operands), offs, order="C", **epilogue
+        )
 
 
 def _by_group(bias: Any) -> Any:

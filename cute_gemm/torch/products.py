@@ -82,16 +82,21 @@ _PLAIN = torch.Tensor, torch.nn.Parameter, type(None)
 
 def _gemm(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
     """Return the row-major product of two matrices, or batches of them, that `gemm` can read."""
-    letters = ""
-    operands = []
-    for x in (a, b):
-        conjugated = x.is_conj()
-        letters += "C" if conjugated else "N"
-        operands.append((x.mH if conjugated else x).resolve_neg())
+    letters, operands = as_stored(a, b)
     with torch.no_grad():
         return CALLED["gemm"](
             letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue
         )
+
+
+def as_stored(a: Any, b: Any) -> tuple[str, list[Any]]:
+    """Return the letters of op, and the operands as they lie: conjugated ones without that."""
+    letters, operands = "", []
+    for x in (a, b):
+        conjugated = x.is_conj()
+        letters += "C" if conjugated else "N"
+        operands.append((x.mH if conjugated else x).resolve_neg())
+    return letters, operands
 
 
 def readable(x: Any) -> Any:

@@ -25,6 +25,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from graph_times import clocked
 from torch.nn import functional
 
 import cute_gemm as cg
@@ -76,36 +77,6 @@ def drawn(rng: random.Random) -> tuple[int, int, int]:
             return m, n, k
 
 
-def captured(run: Callable[[], Any], reps: int) -> torch.cuda.CUDAGraph:
-    """A graph of so many calls."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run()
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(reps):
-            run()
-    return graph
-
-
-def clocked(runs: dict[str, Callable[[], Any]], reps: int, rounds: int) -> dict[str, float]:
-    """Median microseconds of each, in turns."""
-    graphs = {name: captured(run, reps) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 1):
-        for name, graph in graphs.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            if turn:
-                times[name].append(begin.elapsed_time(end) * 1e3 / reps)
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
 def wrong(y: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether a result is further from float32's than two roundings of its type allow."""
     unit = torch.finfo(y.dtype).eps
@@ -140,7 +111,8 @@ def entries(
         if fused is not None:
             runs[f"{name}, cuBLASLt"] = lambda f=fused, o=operands: f(x, w, *o.values())
     reps = max(1, min(20, round(300 / max(3.0, 2 * m * n * k / 6e8))))
-    return {"shape": shape, "us": clocked(runs, reps, rounds)}
+    times = clocked(runs, reps, rounds)
+    return {"shape": shape, "us": {name: statistics.median(x) for name, x in times.items()}}
 
 
 def compiled(shapes: list[tuple[int, int, int]], dtypes: list[str]) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from graph_times import clocked
 
 import cute_gemm as cg
 
@@ -59,35 +60,9 @@ def scales(*shape: int) -> torch.Tensor:
     return torch.rand(*shape, device="cuda") + 0.5
 
 
-def captured(run: Callable[[], Any], reps: int) -> torch.cuda.CUDAGraph:
-    """A graph of so many calls."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run()
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(reps):
-            run()
-    return graph
-
-
-def clocked(runs: Runs, flops: float, rounds: int) -> dict[str, list[float]]:
-    """Microseconds of each in every round, in turns."""
-    reps = max(1, min(20, round(400 / max(4.0, flops / 1.2e9))))
-    graphs = {name: captured(run, reps) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 1):
-        for name, graph in graphs.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            if turn:
-                times[name].append(begin.elapsed_time(end) * 1e3 / reps)
-    return times
+def clocked_by_work(runs: Runs, flops: float, rounds: int) -> dict[str, list[float]]:
+    """Microseconds of each in every round, of fewer calls the longer one takes."""
+    return clocked(runs, max(1, min(20, round(400 / max(4.0, flops / 1.2e9)))), rounds)
 
 
 def expected(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -193,7 +168,7 @@ def blocks(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, 
 def entry(what: str, shape: tuple[int, int, int], runs: Runs, rounds: int) -> dict[str, Any]:
     """Microseconds of all of one shape, printed."""
     flops = 2.0 * math.prod(shape)
-    times = clocked(runs, flops, rounds)
+    times = clocked_by_work(runs, flops, rounds)
     us = {name: statistics.median(found) for name, found in times.items()}
     print(f"{what} {'x'.join(map(str, shape))}", flush=True)
     for name, time in us.items():

@@ -11,9 +11,8 @@ from cute_gemm.toolchain.unit import (
     cpp_bool,
     cpp_shape,
     element_proofs,
-    entry,
-    grouped_entry,
     layout_proofs,
+    tiled_entry,
 )
 
 if TYPE_CHECKING:
@@ -91,10 +90,7 @@ def _entry(config: Config) -> str:
         f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
         "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue{}));"
     )
-    if operation.ragged:
-        call = call.format(", group.cta")
-        return grouped_entry(config.name, bounds, call, operation, config.tile)
-    return entry(config.name, bounds, call.format(""), operation.epilogue)
+    return tiled_entry(config.name, bounds, call, operation, config.tile)
 
 
 def _operand(operand: Operand) -> str:

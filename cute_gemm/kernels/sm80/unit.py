@@ -16,9 +16,8 @@ from cute_gemm.toolchain.unit import (
     cpp_extents,
     cpp_shape,
     element_proofs,
-    entry,
-    grouped_entry,
     layout_proofs,
+    tiled_entry,
 )
 
 if TYPE_CHECKING:
@@ -190,10 +189,7 @@ def _entry(config: Config, threads: int) -> str:
         f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
         "      product, epilogue{});"
     )
-    if operation.ragged:
-        call = call.format(", group.cta")
-        return grouped_entry(config.name, bounds, call, operation, config.tile)
-    return entry(config.name, bounds, call.format(""), operation.epilogue)
+    return tiled_entry(config.name, bounds, call, operation, config.tile)
 
 
 def _copy_proofs(name: str, tv: str, copy: TiledCopy, threads: int) -> list[tuple[str, str]]:
