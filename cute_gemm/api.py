@@ -153,7 +153,7 @@ def gemm(
     >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
     array([3., 2., 1., 0.])
     """
-    compute = _with_fast_accum(compute, fast_accum)
+    compute = with_fast_accum(compute, fast_accum)
     if scale_a is not None or scale_b is not None:
         kernel_options |= _scales(scale_a, scale_b)
     return multiply(
@@ -261,7 +261,7 @@ def _scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
     return {name: value for name, value in given if value is not None}
 
 
-def _with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
+def with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
     """Return ``compute`` as ``fast_accum=`` says it."""
     if fast_accum is None:
         return compute
@@ -337,7 +337,7 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
-    compute = _with_fast_accum(compute, fast_accum)
+    compute = with_fast_accum(compute, fast_accum)
     kernel_options |= _scales(scale_a, scale_b)
     function, operands = _epilogue(epilogue, kernel_options)
     check_names(plan, kernel_options, analyze)
