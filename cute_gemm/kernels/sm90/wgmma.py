@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import FLOAT8
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
@@ -36,10 +36,10 @@ from cute_gemm.kernels.sm90.structure import (
     structure,
     sums_of_thread,
 )
-from cute_gemm.kernels.tma import SPAN, tma_signature, whole
+from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.grouped import tiles_at_most
-from cute_gemm.problem.passes import wants_k_major
+from cute_gemm.problem.passes import wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
@@ -144,7 +144,10 @@ class Sm90Wgmma(EmittedKernel):
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     scales: ClassVar = True
-    dtypes = ("float16", "bfloat16", "float32/tf32", "int8", *FLOAT8)
+    dtypes = (
+        "float16", "bfloat16", "float32/tf32", *(f"float32/{x}" for x in COMPONENT_PRODUCTS),
+        "int8", *FLOAT8,
+    )  # fmt: skip
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
     takes: ClassVar = {
@@ -365,7 +368,8 @@ class Sm90Wgmma(EmittedKernel):
         return _SPILLED * sums * bool(single) if needs > structure(config).registers else 0.0
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
-        return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
+        work = Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
+        return replace(work, products=work.products * config.operation.component_products)
 
     def shares(self, config: Config) -> Shares:
         columns = structure(config).columns
