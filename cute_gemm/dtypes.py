@@ -182,5 +182,8 @@ def operand_types() -> tuple[str, ...]:
     )
 
 
+#: Those whose products are several of components.
+OF_COMPONENTS = tuple(DTYPES["float32"].spelled(compute) for compute in COMPONENT_PRODUCTS)
+
 #: Those of 8-bit floats.
 FLOAT8 = tuple(name for name in operand_types() if name.startswith("float8"))

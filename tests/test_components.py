@@ -165,6 +165,21 @@ def test_the_choice_and_its_roofline() -> None:
         assert plan.problem.spelled == f"float32/{compute}"
 
 
+def test_prices_count_all_products() -> None:
+    sizes = {
+        "m": 4096,
+        "n": 4096,
+        "k": 4096,
+        "arch": "sm_90a",
+        "gpu": "H200",
+        "tile": (128, 128, 64),
+    }
+    options = {**sizes, "dtype": "float32", "kernel": "sm90_wgmma", "cluster": (1, 1), "groups": 2}
+    six, nine = (cg.plan("NT", **options, compute=x).candidates()[0].price for x in COMPUTES)
+    for unit in ("TMA", "tensor cores"):
+        assert nine.terms[unit] == pytest.approx(1.5 * six.terms[unit])
+
+
 def test_empty_products_have_no_components() -> None:
     A, B = np.ones((3, 0), np.float32), np.ones((0, 4), np.float32)
     assert (cg.gemm("NN", A, B, compute="bf16x9", backend="cpu") == 0).all()
