@@ -22,6 +22,11 @@ SIZES = (
     (512, 384, 1024, 0), (300, 200, 560, 4), (1, 640, 512, 0), (129, 257, 515, 0),
     (131, 96, 64, 1), (640, 24, 2050, 3), (7, 5, 1, 0),
 )  # fmt: skip
+OPTIONS = (
+    {"split_k": 3},
+    {"ping_pong": 1, "groups": 2, "tile": (64, 128, 64)},
+    {"cluster": (2, 1)},
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +57,7 @@ def test_every_op(op: str, size: tuple[int, int, int, int], compute: str) -> Non
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
-@pytest.mark.parametrize("options", [{"split_k": 3}, {"ping_pong": 1, "groups": 2,
-                                      "tile": (64, 128, 64)}, {"cluster": (2, 1)}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_options(options: dict[str, Any], compute: str) -> None:
     torch.manual_seed(0)
     A, B = torch.randn(3, 200, 700, device="cuda"), torch.randn(3, 700, 300, device="cuda")
