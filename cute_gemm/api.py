@@ -124,6 +124,8 @@ def gemm(
         where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``, ``"none"``
         or ``"auto"``: operands that are copied to aligned scratch first) and ``split_k`` (slices of
         K, or ``"auto"``); without them ``"auto"`` weighs both, and a named kernel does neither.
+        ``batch_invariant=True``: on a GPU a row of C has the same bits whatever the other rows of
+        op(A) are and however many; see :attr:`Plan.order_of_sums`.
     backend
         ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning;
         ``"interpreter"``: the kernel itself, its PTX executed on the CPU.

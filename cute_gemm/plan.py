@@ -15,6 +15,7 @@ from cute_gemm.frameworks import fingerprint
 from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
+from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.steps import Step, Steps
 from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
@@ -128,6 +129,28 @@ class Plan:
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
         return self._candidates(gpu, **changed)
+
+    @property
+    def order_of_sums(self) -> OrderOfSums:
+        """By which instructions, and in which order, an element of C is summed over K.
+
+        Plans of which this is equal give the same bits, for equal rows of op(A) and equal B, on one
+        GPU and with one version of this library; ``print`` it for the order in words. With
+        ``batch_invariant=True`` it does not depend on m.
+
+        Examples
+        --------
+        >>> from cute_gemm import plan
+        >>> sizes = {"n": 4096, "k": 4096, "dtype": "bfloat16", "arch": "sm_90a"}
+        >>> few, many = (plan("TN", m=m, **sizes, batch_invariant=True) for m in (5, 5000))
+        >>> few.order_of_sums == many.order_of_sums
+        True
+        """
+        order = OrderOfSums.of(self._kernel, self.config, self.problem, self.route)
+        if self.problem.is_complex and self.problem.C.major == "N":
+            # A and B may be swapped then, and with them real and imaginary parts.
+            order = order._replace(instructions=f"{order.instructions}, C row-major")
+        return order
 
     # ---- what the kernel is ---------------------------------------------------------------------
 

@@ -23,14 +23,17 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.model.price import Footprint, Prices
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import (
     DIRECT,
     Packing,
     Route,
     packed,
+    padded,
     slice_extents,
     sliced,
     wants_k_major,
@@ -85,11 +88,11 @@ def select(
     """
     target = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
     space = _space(problem, kernel, dict(options or {}), target)
-    problems = {"": problem}
-    packings = {}
-    for pack in filter(None, space.packs):
-        problems[pack], packings[pack] = packed(problem, pack)
-    shelf = _shelf(problem, problems, arch, kernel, space, target)
+    order = None
+    if space.batch_invariant and 0 not in (problem.m, problem.n, problem.k, problem.l):
+        order = _order_for_all_m(problem, arch, kernel, dict(options or {}), target)
+        space = space._replace(splits=(order.slices,) if order.slices > 1 else ())
+    shelf, packings = _offered(problem, arch, kernel, space, target)
     if shelf.prices is None:
         # "auto" is no packing and one piece: see `_space`.
         chosen, config, route = shelf.offers[0]
@@ -98,6 +101,8 @@ def select(
         return Choice(chosen, config, target, lambda another=None, **changed: only, route)
     even = evenly(problem)
     prices, times = shelf.prices, _Times(even, shelf, packings, space, target)
+    if order is not None:
+        times.keep(order, problem)
 
     def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
@@ -105,9 +110,8 @@ def select(
             kept = {} if "kernel" in changed else dict(options or {})
             arguments = changed.pop("problem", problem), arch, changed.pop("kernel", kernel)
             return select(*arguments, kept | changed, another or target).candidates()
-        order = sorted(range(len(shelf.offers)), key=lambda i: (i != taken, times.seconds[i]))
         listed = []
-        for index in order:
+        for index in sorted(times.kept, key=lambda i: (i != taken, times.seconds[i])):
             offered, config, _ = shelf.offers[index]
             route, passes = times.route(index)
             price = prices.price(even, index, route.split_k)
@@ -127,11 +131,13 @@ class _Space(NamedTuple):
     options: dict[str, Any]
     packs: tuple[str, ...]
     splits: tuple[int, ...]
+    batch_invariant: bool = False
 
 
 def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
     """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
     pack, split = options.pop("pack", None), options.pop("split_k", None)
+    invariant = _flag("batch_invariant", options.pop("batch_invariant", False))
     asked = pack is not None
     if pack is None:
         pack = "auto" if kernel == "auto" else "none"
@@ -180,7 +186,22 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 f"{kernel!r} is not one of them: leave them out"
             )
         splits = ()
-    return _Space(options, packs, splits)
+    if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
+        able = ", ".join(x for x in registry.names() if registry.get(x).batch_invariant)
+        raise OptionError(
+            f"batch_invariant=True came with kernel {kernel!r}, whose sums depend on m; expected "
+            f"'auto' or one of {able}"
+        )
+    return _Space(options, packs, splits, invariant)
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Return a truth value, which may be a text."""
+    known = {"true": True, "false": False, "1": True, "0": False}
+    found = known.get(str(value).lower())
+    if found is None:
+        raise OptionError(f"option {name}={value!r} does not fit; expected True or False")
+    return found
 
 
 def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
@@ -213,6 +234,85 @@ def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
     """Whether packing may help: it makes the operand K-major, or its accesses wider."""
     transposed = wants_k_major(problem) and matrix.major != "K" and problem.ragged != "K"
     return transposed or access_bytes(matrix, False)[0] < 16
+
+
+def _offered(
+    problem: GemmProblem, arch: str, kernel: str, space: _Space, gpu: Gpu
+) -> tuple[_Shelf, dict[str, Packing]]:
+    """Return the configs for a problem, and what the packs of the space copy."""
+    problems = {"": problem}
+    packings = {}
+    for pack in filter(None, space.packs):
+        problems[pack], packings[pack] = packed(problem, pack)
+    return _shelf(problem, problems, arch, kernel, space, gpu), packings
+
+
+#: Rows for which orders of sums are compared, of decoding, of prompts and of training, and the part
+#: of the speed of a free choice that is wanted of each, by which losses are weighed.
+_ROWS = {1: 0.85, 16: 0.85, 64: 0.85, 256: 0.97, 1024: 0.97, 4096: 0.97}
+_orders: Kept[Any, OrderOfSums] = Kept(1024, "orders_of_sums")
+
+
+def _order_for_all_m(
+    problem: GemmProblem, arch: str, kernel: str, options: dict[str, Any], gpu: Gpu
+) -> OrderOfSums:
+    """Return the order of sums that is used whatever m is: that which loses least over `_ROWS`.
+
+    It depends on n, k, types, and the layout of B alone.
+    """
+    shapes = [_with_rows(evenly(problem), m) for m in _ROWS]
+    words = tuple(sorted((name, str(value)) for name, value in options.items()))
+    key = shapes[0], arch, kernel, words, gpu
+    if (found := _orders.get(key)) is not None:
+        return found
+    slower: dict[OrderOfSums, float] = {}
+    for place, (shape, part) in enumerate(zip(shapes, _ROWS.values(), strict=True)):
+        space = _space(shape, kernel, dict(options), gpu)
+        if problem.ragged:
+            space = space._replace(splits=())
+        elif options.get("split_k", "auto") == "auto" and kernel == "auto":
+            space = space._replace(splits=_SPLITS[: bisect(_SPLITS, shape.k // _SLICE_K)])
+        shelf, packings = _offered(shape, arch, kernel, space, gpu)
+        times = _Times(shape, shelf, packings, space, gpu)
+        least, orders = times.seconds.min(), times.by_order(shape)
+        slower = {
+            order: slower.get(order, 0.0) + float(np.log(least / seconds) / np.log(part))
+            for order, seconds in orders.items()
+            if not place or order in slower
+        }
+    if not slower:
+        raise UnsupportedError(
+            f"batch_invariant=True came with {problem.spelled}, for which no kernel has sums in "
+            "one order for every m: leave it out"
+        )
+    order = _orders[key] = min(slower, key=lambda x: slower[x])
+    return order
+
+
+def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
+    """Return a problem of another m, whose A and C are aligned and row-major, without epilogue.
+
+    A single row has no order: what lies column-major else looks as if it were row-major.
+    """
+
+    def rows(matrix: Matrix, columns: int) -> Matrix:
+        size = matrix.element.bytes
+        ld = padded(columns * size) // size
+        return replace(
+            matrix, shape=(m, columns), stride=(ld, 1), alignment=256, first_alignment=0,
+            batch_stride=ld * m if matrix.batch_stride else 0,
+        )  # fmt: skip
+
+    A, C = rows(problem.A, problem.k), rows(problem.C, problem.n)
+    share = problem.scale_rows[0]
+    scales = tuple(
+        replace(x, shape=(-(-m // share), x.shape[1])) if x.name == "scale_a" else x
+        for x in problem.scales
+    )
+    return replace(
+        problem, m=m, A=A, C=C, scales=scales, epilogue=LINEAR_COMBINATION, operands=(),
+        numbers=(), sums=(),
+    )  # fmt: skip
 
 
 @cache
@@ -344,8 +444,11 @@ class _Times:
         self._packing = {
             pack: packer(packing).seconds(packing, gpu) for pack, packing in packings.items()
         }
+        #: Seconds of each config by the number of slices, infinity where it has another one.
+        self.by_count: dict[int, np.ndarray] = {}
         if not space.splits:
             self.seconds = shelf.prices.seconds(problem)
+            self.by_count[1] = self.seconds
         else:
             counts = np.array((1, *space.splits), float)[:, None]
             behind = REDUCE.seconds(problem, counts, gpu)
@@ -356,15 +459,52 @@ class _Times:
             table[1:] += shelf.barred[1]
             self._table, self._counts, self._behind = table, counts, behind
             self.seconds = table.min(axis=0)
+            self.by_count = dict(zip((1, *space.splits), table, strict=True))
+        self._sums = SUM.all_seconds(problem, gpu)
+        beside = self._sums
         if packings:
             before = np.array([self._packing.get(pack, 0.0) for pack in space.packs])
-            self.seconds = self.seconds + before[shelf.packs]
-        self._sums = SUM.all_seconds(problem, gpu)
-        self.seconds = self.seconds + self._sums
+            beside = before[shelf.packs] + self._sums
+        self.seconds = self.seconds + beside
+        self.by_count = {count: seconds + beside for count, seconds in self.by_count.items()}
+
+        #: Indices of the configs to choose from.
+        self.kept: Sequence[int] = range(len(shelf.offers))
+
+    def by_order(self, problem: GemmProblem) -> dict[OrderOfSums, float]:
+        """Return the least seconds of each order of sums that does not depend on m."""
+        alike: dict[tuple[str, str, int], list[int]] = {}
+        for index, (kernel, config, _) in enumerate(self._shelf.offers):
+            if kernel.batch_invariant:
+                group = kernel.name, kernel.sums(config), config.tile[2]
+                alike.setdefault(group, []).append(index)
+        table = self.by_count
+        found: dict[OrderOfSums, float] = {}
+        for group, indices in alike.items():
+            for count, seconds in table.items():
+                least = float(seconds[indices].min())
+                order = OrderOfSums.by(*group, problem, count)
+                if least < found.get(order, np.inf):
+                    found[order] = least
+        return found
+
+    def keep(self, order: OrderOfSums, problem: GemmProblem) -> None:
+        """Leave out the configs with another order of sums."""
+        kept = []
+        for index, (kernel, config, _) in enumerate(self._shelf.offers):
+            own = OrderOfSums.of(kernel, config, problem, self.route(index)[0])
+            if kernel.batch_invariant and own == order:
+                kept.append(index)
+            else:
+                self.seconds[index] = np.inf
+        if not kept:
+            raise UnsupportedError(f"no config for these operands sums as {order}, as other m do")
+        self.kept = kept
 
     def find(self, measured: Measured) -> int | None:
         """Return the index of the config that was measured; None if it is no candidate any more."""
-        for index, (kernel, config, _) in enumerate(self._shelf.offers):
+        for index in self.kept:
+            kernel, config, _ = self._shelf.offers[index]
             if measured.names(kernel.name, config.name, self.route(index)[0]):
                 return index
         return None

@@ -92,6 +92,8 @@ class Kernel(ABC):
     fuses: ClassVar[bool] = False
     #: Whether it takes grouped GEMMs.
     groups: ClassVar[bool] = False
+    #: Whether `sums` of a config depend on neither the tile of C nor its place in the matrix.
+    batch_invariant: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
 
@@ -208,6 +210,13 @@ class Kernel(ABC):
         ``operands``: of the epilogue, by name.
         """
         reference.gemm(problem, A, B, C, alpha, beta, operands)
+
+    def sums(self, config: Any) -> str:
+        """Return by which instructions, and in which order, an element of C is summed over K.
+
+        Configs for which this is the same text give the same bits.
+        """
+        return str(config.name)
 
     def shares(self, config: Any) -> Shares | None:
         """Return how many results share what is read; None where nothing is known of it."""

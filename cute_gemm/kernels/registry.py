@@ -34,7 +34,7 @@ KERNELS = {
 }
 
 #: Options that go with every kernel that is compiled here: they say what is launched beside it.
-EVERYWHERE = ("pack", "split_k")
+EVERYWHERE = ("pack", "split_k", "batch_invariant")
 
 #: The rungs of the ladder, each one idea further, from the loop on the host to TMA and wgmma.
 LADDER = tuple(KERNELS)[: list(KERNELS).index("sm90_wgmma") + 1]

@@ -96,8 +96,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
 
 
 def linear(
-    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: str | None = None
-) -> Any:
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: str | None = None,
+    *, batch_invariant: bool = False,
+) -> Any:  # fmt: skip
     """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
 
     Parameters
@@ -111,6 +112,9 @@ def linear(
     activation
         ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"``, ``"tanh"`` or None; of
         real floating-point types.
+    batch_invariant
+        A row of the result has the same bits whatever the other rows of x are and however many, on
+        a GPU; see ``plan.order_of_sums``.
 
     Returns
     -------
@@ -140,7 +144,7 @@ def linear(
     x, w, b = _autocast(x, w, b)
     _check_layer(x, w, b, ("x", "w", "b"))
     if x.dim() == 1:
-        return linear(x[None], w, b, activation)[0]
+        return linear(x[None], w, b, activation, batch_invariant=batch_invariant)[0]
     if activation is not None and not x.is_floating_point():
         raise DTypeError(
             f"activation={activation!r} came with x of {x.dtype}; expected a real floating-point "
@@ -150,16 +154,16 @@ def linear(
         y = _ops.matmul(x, w.mT)
         return y if b is None else y + b
     if runs_now(x, w, b):
-        return run_linear(x, w, b, activation or "")
+        return run_linear(x, w, b, activation or "", batch_invariant)
     if _splits_k(x, w):
         y = _ops.matmul(x, w.mT)
         y = y if b is None else y + b
         return y if activation is None else ACTIVATIONS[activation](sharding.summed(y))
     if activation is None:
-        return _ops.linear(x, w, b, "")
+        return _ops.linear(x, w, b, "", batch_invariant)
     if needs_preactivation(activation) and wants_gradient(x, w, b):
-        return _ops.linear_with_preactivation(x, w, b, activation)[0]
-    return _ops.linear(x, w, b, activation)
+        return _ops.linear_with_preactivation(x, w, b, activation, batch_invariant)[0]
+    return _ops.linear(x, w, b, activation, batch_invariant)
 
 
 def mlp(
@@ -299,7 +303,7 @@ class Linear(torch.nn.Linear):
         K and N: the input is (..., K), the result (..., N).
     bias
         Whether there is a bias (N,).
-    activation
+    activation, batch_invariant
         As of `linear`.
     device, dtype
         Of the parameters.
@@ -321,15 +325,18 @@ class Linear(torch.nn.Linear):
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True,
-        activation: str | None = None, device: Any = None, dtype: Any = None,
+        activation: str | None = None, device: Any = None, dtype: Any = None, *,
+        batch_invariant: bool = False,
     ) -> None:  # fmt: skip
         _check_activation(activation)
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation = activation
+        self.activation, self.batch_invariant = activation, batch_invariant
 
     def forward(self, input: torch.Tensor) -> Any:
         """Return the layer's result (..., N) of an input (..., K)."""
-        return linear(input, self.weight, self.bias, self.activation)
+        return linear(
+            input, self.weight, self.bias, self.activation, batch_invariant=self.batch_invariant
+        )
 
     def extra_repr(self) -> str:
         """Return the arguments, as in :class:`torch.nn.Linear`."""

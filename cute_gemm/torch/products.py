@@ -154,12 +154,14 @@ def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue:
     return product.view(shape)
 
 
-def _with_preactivation(x: Any, w: Any, b: Any, activation: str) -> tuple[Any, Any]:
+def _with_preactivation(
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False
+) -> tuple[Any, Any]:
     """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
-    bias = {} if b is None else {"bias": b}
-    found = _gemm(
-        readable(_rows(x)), readable(w.mT), epilogue=_forward(activation, b is not None), **bias
-    )
+    given: dict[str, Any] = {} if b is None else {"bias": b}
+    given |= {"batch_invariant": True} if batch_invariant else {}
+    function = _forward(activation, b is not None)
+    found = _gemm(readable(_rows(x)), readable(w.mT), epilogue=function, **given)
     y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in found)
     return y, z
 
@@ -183,9 +185,13 @@ def _epilogue(b: Any, activation: str) -> dict[str, Any]:
     return keywords if b is None else keywords | {"bias": b}
 
 
-def run_linear(x: Any, w: Any, b: Any, activation: str) -> Any:
+def run_linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
     """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
-    return multiply(x, w.mT, **_epilogue(b, activation))
+    if not batch_invariant:
+        return multiply(x, w.mT, **_epilogue(b, activation))
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product, however x lies
+    y = multiply(rows, w.mT, batch_invariant=True, **_epilogue(b, activation))
+    return y.view(*x.shape[:-1], w.shape[0])
 
 
 # ---- matmul -------------------------------------------------------------------------------------
@@ -307,20 +313,20 @@ torch.library.register_autograd(
 @torch.library.custom_op(
     "cute_gemm::linear",
     mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, str activation) -> Tensor",
+    schema="(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False) -> Tensor",
 )
-def linear(x: Any, w: Any, b: Any, activation: str) -> Any:
+def linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
     """Compute ``activation(x w^T + b)``, row-major; an empty text is no activation."""
-    return run_linear(x, w, b, activation)
+    return run_linear(x, w, b, activation, batch_invariant)
 
 
 @linear.register_fake
-def _(x: Any, w: Any, b: Any, activation: str) -> Any:
+def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
     return x.new_empty((*x.shape[:-1], w.shape[0]))
 
 
 def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
-    x, w, b, ctx.activation = inputs
+    x, w, b, ctx.activation, ctx.batch_invariant = inputs
     ctx.has_bias = b is not None
     kept = (output,) if ctx.activation in _OF_RESULT else ()
     ctx.save_for_backward(x, w, b, *kept)
@@ -329,10 +335,10 @@ def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
 def _linear_backward(ctx: Any, g: Any) -> Any:
     x, w, b, *kept = ctx.saved_tensors
     if ctx.activation in _OF_PREACTIVATION:  # computed once more: nobody kept it
-        g = _OF_PREACTIVATION[ctx.activation](g, linear(x, w, b, ""))
+        g = _OF_PREACTIVATION[ctx.activation](g, linear(x, w, b, "", ctx.batch_invariant))
     elif kept:
         g = _OF_RESULT[ctx.activation](g, *kept)
-    return *_linear_gradients(g, x, w, b, ctx.needs_input_grad), None
+    return *_linear_gradients(g, x, w, b, ctx.needs_input_grad), None, None
 
 
 def _linear_gradients(
@@ -357,21 +363,24 @@ torch.library.register_autograd("cute_gemm::linear", _linear_backward, setup_con
 @torch.library.custom_op(
     "cute_gemm::linear_with_preactivation",
     mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, str activation) -> (Tensor, Tensor)",
+    schema="(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False)"
+    " -> (Tensor, Tensor)",
 )
-def linear_with_preactivation(x: Any, w: Any, b: Any, activation: str) -> Any:
+def linear_with_preactivation(
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False
+) -> Any:
     """Compute ``activation(z)`` and ``z = x w^T + b``, which the gradient reads."""
-    return _with_preactivation(x, w, b, activation)
+    return _with_preactivation(x, w, b, activation, batch_invariant)
 
 
 @linear_with_preactivation.register_fake
-def _(x: Any, w: Any, b: Any, activation: str) -> Any:
+def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
     shape = (*x.shape[:-1], w.shape[0])
     return x.new_empty(shape), x.new_empty(shape)
 
 
 def _save_preactivation(ctx: Any, inputs: Any, output: Any) -> None:
-    x, w, b, ctx.activation = inputs
+    x, w, b, ctx.activation, _ = inputs
     y, z = output
     ctx.set_materialize_grads(False)  # z has a gradient only where gradients are differentiated
     ctx.save_for_backward(x, w, b, y if ctx.activation in _OF_RESULT else z)
@@ -380,7 +389,7 @@ def _save_preactivation(ctx: Any, inputs: Any, output: Any) -> None:
 def _preactivation_backward(ctx: Any, g: Any, gz: Any) -> Any:
     x, w, b, kept = ctx.saved_tensors
     of_y = None if g is None else _GRADIENTS[ctx.activation](g, kept)
-    return *_linear_gradients(_sum(of_y, gz), x, w, b, ctx.needs_input_grad), None
+    return *_linear_gradients(_sum(of_y, gz), x, w, b, ctx.needs_input_grad), None, None
 
 
 def _sum(x: Any, y: Any) -> Any:

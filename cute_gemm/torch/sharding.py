@@ -70,15 +70,15 @@ def _linear(results: int, x: Any, w: Any, b: Any) -> Rules:
         (Shard(n), [_REPLICATED, Shard(0), *([Shard(0)] if bias else [])]),
     ]
     placed += [(Shard(i), [Shard(i), _REPLICATED, *bias]) for i in range(n)]
-    rest = [None] * (2 - len(bias))
+    rest = [None] * (3 - len(bias))
     return [([result] * results, [*given, *rest]) for result, given in placed]
 
 
 @register_sharding(_ops.linear.default)
-def _(x: Any, w: Any, b: Any, activation: str) -> Rules:
+def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Rules:
     return _linear(1, x, w, b)
 
 
 @register_sharding(_ops.linear_with_preactivation.default)
-def _(x: Any, w: Any, b: Any, activation: str) -> Rules:
+def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Rules:
     return _linear(2, x, w, b)

@@ -258,6 +258,7 @@ class DoubleBuffered(WarpTiled):
     name = "double_buffered"
     dtypes = (*SimtKernel.dtypes, *FLOAT8)
     groups: ClassVar = True
+    batch_invariant: ClassVar = True
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
@@ -268,6 +269,9 @@ class DoubleBuffered(WarpTiled):
         "complex": Pace(0.88, 241, 0.34, ahead=1),
         "complex128": Pace(1.05, 241, 0.34, ahead=1),
     }
+
+    def sums(self, config: Config) -> str:
+        return f"FMA along K, the last k tile of {config.tile[2]} first"
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the rows that have a given tile or thread tile.

@@ -139,6 +139,7 @@ class Sm80Pipeline(EmittedKernel):
 
     name = "sm80_pipeline"
     groups: ClassVar = True
+    batch_invariant: ClassVar = True
     summary = "cp.async pipeline, swizzled shared memory, ldmatrix and mma.sync (FMA for float32)"
     minimum_cc = 80
     dtypes: tuple[str, ...] = (
@@ -258,6 +259,9 @@ class Sm80Pipeline(EmittedKernel):
             ctas = tiles[0] * tiles[1] * problem.l
             out += _operand_accesses(config, plan, matrix, sweeps, ctas)
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
+
+    def sums(self, config: Config) -> str:
+        return f"{config.mma} along K, the last k tile of {config.tile[2]} first"
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         return Work.of_tiles(problem, config.tile, _unit(config), problem.factor.name)

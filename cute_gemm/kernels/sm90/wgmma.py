@@ -21,6 +21,7 @@ from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, with_options
 from cute_gemm.kernels.sm90.structure import (
+    DEEP,
     MOST_COLUMNS,
     ROWS,
     Config,
@@ -141,6 +142,7 @@ class Sm90Wgmma(EmittedKernel):
 
     name = "sm90_wgmma"
     groups: ClassVar = True
+    batch_invariant: ClassVar = True
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     scales: ClassVar = True
@@ -364,6 +366,17 @@ class Sm90Wgmma(EmittedKernel):
         sums = sums_of_thread(config)
         needs = sums + _OTHERS + _OPERANDS + _SINGLE * len(single)
         return _SPILLED * sums * bool(single) if needs > structure(config).registers else 0.0
+
+    def sums(self, config: Config) -> str:
+        operation = config.operation
+        parts = [f"wgmma of {DEEP // operation.a.bytes} of k after each other"]
+        if operation.promoted:
+            parts.append(
+                f"those of {config.tile[2]} of k are added in {operation.accumulator.name}"
+            )
+        if operation.component_products > 1:
+            parts.append(f"products of components as {operation.compute} has them")
+        return ", ".join(parts)
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         work = Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)

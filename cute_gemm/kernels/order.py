@@ -1,0 +1,49 @@
+"""``OrderOfSums``: by which instructions, and in which order, the elements of C are summed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm._text import counted
+from cute_gemm.problem.passes import Route, slice_extents
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.problem.problem import GemmProblem
+
+
+class OrderOfSums(NamedTuple):
+    """How an element of C is summed over K: equal ones give the same bits.
+
+    On one GPU and with one version of this library: the same row of op(A) and the same B give the
+    same row of C, whatever the other rows are and however many.
+    """
+
+    #: The kernel's name.
+    kernel: str
+    #: Its instructions, and the order in which they go along K.
+    instructions: str
+    #: k of a slice, and how many slices are added, in order; all of k, and 1.
+    depth: int
+    slices: int
+
+    @classmethod
+    def of(cls, kernel: Kernel, config: Any, problem: GemmProblem, route: Route) -> OrderOfSums:
+        """Return that of a kernel, a config and a route."""
+        return cls.by(kernel.name, kernel.sums(config), config.tile[2], problem, route.split_k)
+
+    @classmethod
+    def by(
+        cls, kernel: str, instructions: str, tile_k: int, problem: GemmProblem, slices: int
+    ) -> OrderOfSums:
+        """Return that of a k tile and so many slices asked for."""
+        depth, slices = problem.k, min(slices, max(problem.k, 1))
+        if slices > 1:
+            depth, slices = slice_extents(problem, slices, tile_k)
+        return cls(kernel, instructions, depth, slices)
+
+    def __str__(self) -> str:
+        text = f"{self.kernel}: {self.instructions}"
+        if self.slices > 1:
+            text += f"; {counted(self.slices, 'slice')} of {self.depth:,} of k, added in order"
+        return text

@@ -1,0 +1,82 @@
+"""``batch_invariant=True`` on a GPU: equal bits, and what equal orders of sums promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cute_gemm as cg
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+
+TYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8",
+         "float8_e4m3fn", "float32/tf32", "float32/bf16x9")  # fmt: skip
+#: n and k.
+SIZES = ((512, 4096), (3000, 512), (96, 8192), (260, 1032))
+
+
+def drawn(dtype: str, *shape: int) -> Any:
+    kind = getattr(torch, dtype)
+    if dtype == "int8":
+        return torch.randint(-100, 100, shape, device="cuda", dtype=kind)
+    if dtype.startswith("float8"):
+        return torch.randn(shape, device="cuda").to(kind)
+    return torch.randn(shape, device="cuda", dtype=kind)
+
+
+def bits(x: Any) -> Any:
+    return x.contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_have_the_same_bits(dtype: str, size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    name, _, compute = dtype.partition("/")
+    n, k = size
+    A, B = drawn(name, 2000, k), drawn(name, n, k)
+    given = {"compute": compute or None, "order": "C", "batch_invariant": True}
+    whole = cg.gemm("NT", A, B, **given)
+    for m in (1, 3, 17, 64, 129, 700, 1999):
+        for begin in (0, 2000 - m):
+            part = cg.gemm("NT", A[begin : begin + m], B, **given)
+            assert torch.equal(bits(part), bits(whole[begin : begin + m])), (m, begin)
+    others = drawn(name, 2000, k)
+    others[5] = A[5]
+    assert torch.equal(bits(cg.gemm("NT", others, B, **given)[5]), bits(whole[5]))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_equal_orders_give_equal_bits(dtype: str) -> None:
+    """All configs with one order of sums, of every kernel that says its own."""
+    torch.manual_seed(0)
+    name, _, compute = dtype.partition("/")
+    A, B = drawn(name, 200, 1000), drawn(name, 136, 1000)
+    plan = cg.plan("NT", A, B, compute=compute or None, order="C")
+    first: dict[Any, tuple[str, Any]] = {}
+    chosen: dict[Any, int] = {}
+    for candidate in plan.candidates():
+        if not candidate.kernel.batch_invariant:
+            continue
+        options = {x: getattr(candidate.config, x) for x in candidate.kernel.options}
+        options |= {"pack": candidate.route.pack or "none", "split_k": candidate.route.split_k}
+        made = cg.plan("NT", A, B, compute=compute or None, order="C",
+                       kernel=candidate.kernel.name, **options)  # fmt: skip
+        order = made.order_of_sums
+        chosen[order] = chosen.get(order, 0) + 1
+        if chosen[order] > 12:
+            continue
+        found = bits(made(A, B))
+        label, expected = first.setdefault(order, (made.symbol, found))
+        assert torch.equal(found, expected), f"{order}: {made.symbol} and {label}"
+    assert first
+
+
+def test_calls_repeat_to_the_bit() -> None:
+    torch.manual_seed(0)
+    for m, n, k in ((64, 512, 8192), (1000, 1000, 1000)):
+        A, B = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+        assert len({bits(cg.gemm("NN", A, B)).cpu().numpy().tobytes() for _ in range(5)}) == 1
