@@ -42,6 +42,12 @@ WGMMA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+#: Those of other kernels with which the interpreter has the least to do.
+SMALL: dict[str, dict[str, Any]] = {
+    "double_buffered": {"tile": (16, 32, 16), "thread_tile": (2, 2)},
+    "tensor_core": {"tile": (32, 32, 32)},
+}
+
 #: Kernels without TMA, with their types.
 OTHERS = tuple(
     (kernel, *kind)
@@ -98,8 +104,8 @@ class GroupedCase(NamedTuple):
     @property
     def chosen(self) -> dict[str, Any]:
         """The options of the call."""
-        options = dict(WGMMA[self.options]) if self.options else {}
-        if "tile" in options:
+        options = dict((WGMMA | SMALL).get(self.options, {}))
+        if self.options in WGMMA:
             deep = options["tile"][2] * 2 // DTYPES[self.dtype].bytes
             options["tile"] = (*options["tile"][:2], deep)
         if self.compute:
@@ -225,7 +231,9 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
         "row of group": lambda: numbers(rows + 1, groups).T[:, :rows],
         "row of group 3": lambda: numbers(groups, rows, 3)[..., 1:2],
         "1x128": lambda: numbers(2 * rows, across + 1)[::2, :across],
-        "1x128 of group": lambda: numbers(groups, 2 * across, rows + 3).swapaxes(1, 2)[:, :rows, ::2],
+        "1x128 of group": lambda: numbers(groups, 2 * across, rows + 3).swapaxes(1, 2)[
+            :, :rows, ::2
+        ],
         "128x128": lambda: numbers(down, across + 1)[:, :across],
         "128x128 of group": lambda: numbers(groups, across, down).swapaxes(1, 2),
     }[kind]()
@@ -351,7 +359,7 @@ def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[Gr
 
 
 #: Sizes of groups of a list, which are cut where all groups have `WHOLE`, and how many they are.
-LISTED, WHOLE, GROUPS = (0, 0, 0, 1, 1, 2, 5, 8, 16, 17, 33, 65), 72, 8
+LISTED, WHOLE, GROUPS = (0, 0, 0, 1, 1, 2, 5, 8, 16, 17, 33, 65), 80, 9
 #: Kernels and types that are executed on many lists, with how they are called.
 KINDS: tuple[dict[str, Any], ...] = (
     *(
@@ -362,8 +370,12 @@ KINDS: tuple[dict[str, Any], ...] = (
             {"dtype": "float8_e5m2", "dtype_b": "float8_e4m3fn", "scales": ("row", "group")},
         ))
     ),
-    *({"kernel": kernel, "dtype": dtype, "compute": compute} for kernel, dtype, compute in OTHERS),
-    {"kernel": "double_buffered", "dtype": "float8_e4m3fn", "scales": ("row", "tensor")},
+    *(
+        {"kernel": kernel, "options": kernel, "dtype": dtype, "compute": compute}
+        for kernel, dtype, compute in OTHERS
+    ),
+    {"kernel": "double_buffered", "options": "double_buffered", "dtype": "float8_e4m3fn",
+     "scales": ("row", "tensor")},
 )  # fmt: skip
 
 
@@ -385,7 +397,7 @@ def listed_cases() -> list[GroupedCase]:
     for number, kind in enumerate(KINDS * 2):
         ragged = "MNK"[(number + number // len(KINDS)) % 3]
         case = GroupedCase(ragged, OPS[number % 4], "CF"[number // 4 % 2], (WHOLE,), (24, 40))
-        case = case._replace(**{"options": "", "pad": 16, "alpha": 2.0, **kind})
+        case = case._replace(**{"pad": 16, "alpha": 2.0, **kind})
         along_k = DTYPES[case.dtype].bytes == 1 or case.compute == "tf32"
         if case.kernel == "sm90_wgmma" and along_k and ragged == "K":
             case = case._replace(ragged="MN"[number % 2])
