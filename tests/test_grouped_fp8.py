@@ -63,7 +63,9 @@ def test_interpreted(case: GroupedCase) -> None:
 
 @pytest.mark.parametrize("ragged", "MNK")
 def test_every_pair_of_kinds_on_the_cpu(ragged: str) -> None:
-    pairs = [*product(RAGGED, SHARED), *_BLOCKS] if ragged != "K" else [*product(SHARED, SHARED)][::2]
+    pairs = [*product(RAGGED, SHARED), *_BLOCKS]
+    if ragged == "K":
+        pairs = [*product(SHARED, SHARED)][::2]
     kernel = "sm90_wgmma" if ragged != "K" else "double_buffered"  # the CPU computes
     for case in spread(kernel, ragged, pairs):
         check(case, by("cpu"))
@@ -206,6 +208,17 @@ def test_torch_tensors_on_the_host() -> None:
     C = cg.grouped_gemm("NT", A, B, torch.from_numpy(given.offsets), **operands, **words)
     expected = cg.grouped_gemm("NT", *given[:2], given.offsets, **given.operands, **words)
     assert np.array_equal(C.numpy(), expected)
+
+
+def test_fast_accum_of_a_call() -> None:
+    case = GroupedCase("M", "NT", "C", (3, 5), (8, 256), dtype=E4M3)
+    given = arrays(case)
+    for words in ({"fast_accum": 2}, {"fast_accum": True, "compute": "float32"}):
+        with pytest.raises(OptionError, match="fast_accum="):
+            cg.grouped_gemm("NT", *given[:2], given.offsets, backend="cpu", **words)
+    with pytest.raises(OptionError, match="blocks, by which sums of 128 of k"):
+        cg.grouped_gemm("NT", *given[:2], given.offsets, backend="cpu", fast_accum=True,
+                        scale_a=np.ones((8, 2), np.float32))  # fmt: skip
 
 
 def test_nothing_is_written_where_a_scale_does_not_fit() -> None:
