@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
+from fp8_cases import PAIRS
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES, FLOAT8
@@ -422,5 +423,42 @@ def other_cases(count: int, seed: int = 1, *, times: int = 1) -> list[GroupedCas
             sizes = tuple(int(x) for x in random.choice((0, 1, 3, 9), 45))
             case = case._replace(sizes=sizes)
         case = case._replace(extents=tuple(x - int(random.integers(8)) for x in case.extents))
+        found.append(case)
+    return found
+
+
+#: Kinds of `scale` of the operand whose rows are ragged, and of the other, but for those of blocks;
+#: and pairs with these.
+RAGGED = ("", "number", "tensor", "group", "group 3", "flat", "row")
+SHARED = (*RAGGED, "row of group", "row of group 3")
+_BLOCKS = ("1x128", "1x128 of group", "128x128", "128x128 of group")
+BLOCK_PAIRS = [
+    *product(("1x128", "row", ""), _BLOCKS), ("1x128", ""), ("1x128", "row of group"),
+]  # fmt: skip
+
+
+def scaled_cases(
+    kernel: str, ragged: str, pairs: Sequence[tuple[str, str]], times: int = 1
+) -> list[GroupedCase]:
+    """A case of 8-bit floats for each pair of kinds, of the ragged operand and of the other one.
+
+    ``times``: larger groups and extents.
+    """
+    lists = (3, 64, 0, 65, 1), (0, 0, 130, 1), (1, 1, 1, 17, 0, 63), (70,)
+    options = "one", "swapped", "swapped turns", "cluster", "packed"
+    found = []
+    for i, kinds in enumerate(pairs):
+        dtype, dtype_b = PAIRS[i % 4]
+        blocks = any("128" in kind for kind in kinds)
+        case = GroupedCase(
+            ragged, OPS[(i + i // 4) % 4], "CF"[i // 2 % 2],
+            tuple(size * times for size in lists[i % 4]),
+            tuple(extent * times for extent in ((72, 304), (136, 160))[i % 2]),
+            rest=(0, 5)[i % 3 > 0], dtype=dtype, dtype_b=dtype_b,
+            scales=kinds[::-1] if ragged == "N" else kinds, alpha=(1.0, -1.25)[i % 2],
+            beta=(0.0, 0.5)[i // 2 % 2], kernel=kernel, pad=16,
+            options=options[i % len(options)] if kernel == "sm90_wgmma" else "",
+            fast_accum=True if i % 5 == 0 and not blocks else None,
+        )  # fmt: skip
         found.append(case)
     return found
