@@ -191,6 +191,21 @@ def test_torch_tensors_on_the_host() -> None:
     assert np.array_equal(C.numpy(), expected)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize("groups", [0, 2])
+def test_no_rows_at_all(backend: Any, groups: int) -> None:
+    """Scales of blocks of a layer that has no tokens; ``groups=0``: of a dense product."""
+    lead = (groups,) * bool(groups)
+    A, B = (np.ones(shape, cg.dtypes.DTYPES[E4M3].numpy) for shape in ((0, 256), (*lead, 16, 256)))
+    words: dict[str, Any] = {"backend": backend, "arch": "sm_90a"}
+    words |= {"scale_a": np.ones((0, 2), "f4"), "scale_b": np.ones((*lead, 1, 2), "f4")}
+    if groups:
+        C = cg.grouped_gemm("NT", A, B, np.zeros(groups, np.int32), **words)
+    else:
+        C = cg.gemm("NT", A, B, **words)
+    assert C.shape == (0, 16)
+
+
 def test_fast_accum_of_a_call() -> None:
     case = GroupedCase("M", "NT", "C", (3, 5), (8, 256), dtype=E4M3)
     given = arrays(case)
