@@ -164,10 +164,6 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         splits = _slices(problem, split)
     if 0 in (problem.m, problem.n, problem.k, problem.l):
         packs, splits = ("",), ()  # an empty product has nothing to pack or to slice
-        if problem.scales and problem.k:
-            # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel
-            # for block scales asks for. Nothing is launched.
-            packs = ("AB",)
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
         if any(packs) or (splits and split != "auto"):
             raise OptionError(
@@ -175,6 +171,10 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 f"{kernel!r} is not one of them: leave them out"
             )
         splits = ()
+    if problem.scales and problem.k and 0 in (problem.m, problem.n, problem.l):
+        # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
+        # block scales asks for. Nothing is launched.
+        packs = ("AB",)
     return _Space(options, packs, splits)
 
 
