@@ -101,7 +101,9 @@ def gemm(
         bfloat16, float16, float32 or an 8-bit float, to which results are rounded to nearest and
         saturate.
     compute
-        ``"tf32"`` lets float32 operands be multiplied in tf32.
+        ``"tf32"`` lets float32 operands be multiplied in tf32; ``"bf16x9"`` as sums of three
+        bfloat16 each, on tensor cores of compute capability 9.0, with the accuracy of float32;
+        ``"bf16x6"`` leaves the three smallest of the nine products out.
     scale_a, scale_b
         Factors of op(A) and op(B), in float32: of the whole operand, a number or shape (); of rows
         of op(A), (M, 1), or columns of op(B), (N, 1); of 8-bit floats also of 128 of k of each,

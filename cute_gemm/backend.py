@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.kernels import registry
 
@@ -33,7 +34,7 @@ def arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
 
     if not why_no_gpu():
         return device_arch(0)
-    if kernel == "auto" and problem.scales:
+    if kernel == "auto" and (problem.scales or problem.compute in COMPONENT_PRODUCTS):
         kernel = "sm90_wgmma"  # the one that takes them
     least = Arch.of_device(divmod(0 if kernel == "auto" else registry.get(kernel).minimum_cc, 10))
     return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)

@@ -40,7 +40,7 @@ class DType:
     outputs: tuple[str, ...] = ()
     #: Values of ``compute=``, the default first: the arithmetic of the products, which for complex
     #: types is that of their real and imaginary parts. `FAST_ACCUM` is float32 with sums that
-    #: tensor cores keep as they will.
+    #: tensor cores keep as they will; `COMPONENT_PRODUCTS` has those made of several products.
     computes: tuple[str, ...] = ()
     #: Types of B, beside its own, that an A of this type is multiplied by.
     partners: tuple[str, ...] = ()
@@ -83,6 +83,12 @@ class DType:
 #: have; of types whose sums are promoted to float32 else.
 FAST_ACCUM = "fast_accum"
 
+#: Values of ``compute=`` by which a float32 is the sum of three numbers of bfloat16, its
+#: components, and a product is so many products of these. bf16x6 leaves the smallest three out.
+COMPONENT_PRODUCTS = {"bf16x6": 6, "bf16x9": 9}
+#: Components of a factor, and their type.
+COMPONENTS, COMPONENT = 3, "bfloat16"
+
 _OF_FLOAT8: Any = {
     "outputs": ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32"),
     "computes": ("float32", FAST_ACCUM),
@@ -98,7 +104,7 @@ DTYPES: dict[str, DType] = {
         DType("bfloat16", 2, "bf16", 2.0**-8, 2.0**-134, "float32", 14,
               outputs=("bfloat16", "float32"), computes=("float32",), synonyms=("bfloat16_t",)),
         DType("float32", 4, "f32", 2.0**-24, 2.0**-150, "float32", 0, 68,
-              outputs=("float32",), computes=("float32", "tf32"), scalar="f",
+              outputs=("float32",), computes=("float32", "tf32", *COMPONENT_PRODUCTS), scalar="f",
               synonyms=("fp32", "single")),
         DType("float64", 8, "f64", 2.0**-53, 0.0, "float64", 1, 70,
               outputs=("float64",), computes=("float64",), scalar="d",
@@ -160,6 +166,8 @@ def factor(name: str, compute: str) -> DType:
     the element itself.
     """
     row = DTYPES[name]
+    if compute in COMPONENT_PRODUCTS:
+        return DTYPES[COMPONENT]
     products = DTYPES.get(compute, row)
     return products if row.is_complex or products.roundoff > row.roundoff else row
 
@@ -173,6 +181,9 @@ def operand_types() -> tuple[str, ...]:
         for b in (row.name, *row.partners)
     )
 
+
+#: Those whose products are several of components.
+OF_COMPONENTS = tuple(DTYPES["float32"].spelled(compute) for compute in COMPONENT_PRODUCTS)
 
 #: Those of 8-bit floats.
 FLOAT8 = tuple(name for name in operand_types() if name.startswith("float8"))

@@ -310,8 +310,8 @@ class Executable:
             )
         operand, matrix = read(X, name), getattr(problem, name)
         _check_matrix(matrix, describe(problem.op, name, operand, problem.l))
-        _, packing = packed(problem, name)
-        (target,) = packing.targets
+        made, packing = packed(problem, name)
+        target = getattr(made, name)
         if self.backend != "cuda":
             return PackedOperand(name, matrix, target, operand)
         from cute_gemm.run.memory import DeviceBuffer, upload

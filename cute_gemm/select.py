@@ -15,6 +15,7 @@ import numpy as np
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import nearest, of_device
@@ -22,7 +23,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.passes import PACK, REDUCE, SUM
+from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.model.price import Footprint, Prices
 from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import (
@@ -131,6 +132,7 @@ class _Space(NamedTuple):
 def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
     """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
     pack, split = options.pop("pack", None), options.pop("split_k", None)
+    asked = pack is not None
     if pack is None:
         pack = "auto" if kernel == "auto" else "none"
     if split is None:
@@ -138,7 +140,14 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     if pack not in PACKS:
         raise OptionError(f"option pack={pack!r} is unknown; expected one of {', '.join(PACKS)}")
     packs: tuple[str, ...] = ("" if pack == "none" else pack,)
-    if pack == "auto":
+    if problem.compute in COMPONENT_PRODUCTS:
+        if pack not in ("auto", "AB") and asked:
+            raise OptionError(
+                f"option pack={pack!r} came with compute={problem.compute!r}, whose components of "
+                "A and of B are packed: leave it out"
+            )
+        packs = ("AB",)
+    elif pack == "auto":
         slow = [matrix for matrix in (problem.A, problem.B) if _worth_packing(problem, matrix)]
         packs = ("", "".join(matrix.name for matrix in slow)) if slow else ("",)
         if len(slow) == 2 and wants_k_major(problem) and gpu.arch.has("wgmma"):
@@ -336,7 +345,9 @@ class _Times:
     ) -> None:  # fmt: skip
         assert shelf.prices is not None
         self._shelf = shelf
-        self._packing = {pack: PACK.seconds(packing, gpu) for pack, packing in packings.items()}
+        self._packing = {
+            pack: packer(packing).seconds(packing, gpu) for pack, packing in packings.items()
+        }
         if not space.splits:
             self.seconds = shelf.prices.seconds(problem)
         else:

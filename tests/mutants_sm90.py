@@ -20,6 +20,10 @@ def _f(name: str, file: str, old: str, new: str, only: str) -> Mutant:
     return Mutant(name, f"templates/{file}", old, new, only, ("tests/test_fp8.py",))
 
 
+def _c(name: str, file: str, old: str, new: str, only: str) -> Mutant:
+    return Mutant(name, f"templates/{file}", old, new, only, ("tests/test_components.py",))
+
+
 SM90: tuple[Mutant, ...] = (
     # TMA and wgmma
     _t("a stage's parity stays", "tma/pipeline.cuh",
@@ -252,4 +256,21 @@ SM90: tuple[Mutant, ...] = (
        "2 * m + i / 2 % 2", "2 * m", "interpreter"),
     _f("NaN of 8 bits becomes a number", "common/float8.cuh",
        "(magnitude == 0x3f80 ? 0x7fffu : 0u)", "0u", "nan_before"),
+    # products of components
+    _c("what is not finite stays in the smaller products' sums", "sm90/promoted.cuh",
+       "if (order.largest_from(k_tile)) drop_not_finite(sums);",
+       "", "infinities"),
+    _c("two products of the same components", "sm90/promoted.cuh",
+       "0xa96825410", "0xa96825510", "every_op or errors"),
+    _c("the components of one matrix for each of a batch", "sm90/promoted.cuh",
+       "return 3 * matrix + (components(of_all) >> 2)",
+       "return matrix + (components(of_all) >> 2)", "batches"),
+    _c("k tiles of all products, not of one", "sm90/promoted.cuh",
+       "k_tiles(all / Count)", "k_tiles(all / Count + 1)", "every_op"),
+    _c("the largest elements become infinite", "passes/components.cuh",
+       "(values[0].raw() & kInfinity) == kInfinity", "false", "components_are"),
+    _c("the third component is the second", "passes/components.cuh",
+       "cutlass::bfloat16_t(rest - float(values[1]))", "values[1]", "components_are"),
+    _c("components in one place", "passes/components.cuh",
+       "to + c * operand.component", "to", "every_op"),
 )  # fmt: skip

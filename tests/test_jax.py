@@ -568,3 +568,43 @@ def test_what_the_handler_reads() -> None:
     call = jax.ffi.ffi_call("cute_gemm_test", result)
     jax.jit(lambda x: call(x, jnp.ones(3, "bfloat16"), text="told"))(x).block_until_ready()
     assert seen[0][:3] == (b"told", [("float32", (4, 4)), ("bfloat16", (3,))], [("int8", ())])
+
+
+# ---- scales -------------------------------------------------------------------------------------
+
+
+def float8(*shape):
+    return jnp.asarray(np.random.default_rng(0).standard_normal(shape), jnp.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((40, 1), (24, 1)), ((1, 1), (24, 1))], ids=str)
+def test_scales(shapes):
+    x, w = float8(40, 64), float8(24, 64)
+    a, b = (jnp.linspace(0.5, 2, math.prod(shape)).reshape(shape) for shape in shapes)
+    for more in ({}, {"epilogue": "bias+relu", "bias": jnp.ones(24)}, {"out_dtype": "float32"}):
+        expected = cg.gemm("NT", x, w, order="C", scale_a=a, scale_b=b, backend="cpu", **more)
+        found = jax.jit(partial(cj.gemm, "NT", **more))(x, w, scale_a=a, scale_b=b)
+        unit = float(jnp.finfo(expected.dtype).eps)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found.astype("f4"), expected.astype("f4"), rtol=2 * unit)
+
+
+def test_scales_are_mapped_and_differentiated():
+    x, w, b = float8(2, 40, 64), float8(24, 64), jnp.linspace(1, 2, 24)[:, None]
+    a = jnp.linspace(0.5, 2, 80).reshape(2, 40, 1)
+    y = jax.vmap(lambda x, a: cj.gemm("NT", x, w, scale_a=a, scale_b=b))(x, a)
+    assert (y == cj.gemm("NT", x, w, scale_a=a, scale_b=b)).all()
+    options = {"scale_b": 2.0, "fast_accum": True, "out_dtype": "float32"}
+    found = jax.grad(lambda a: cj.gemm("NT", x, w, scale_a=a, **options).sum())(a)
+    expected = 2 * (x.astype("float32") @ w.astype("float32").T).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_scales_that_are_refused():
+    x, w = float8(40, 256), float8(24, 256)
+    with pytest.raises(ShapeError, match=r"scale_a has shape \(40, 2\).* scales of blocks"):
+        cj.gemm("NT", x, w, scale_a=jnp.ones((40, 2)))
+    with pytest.raises(ShapeError, match=r"scale_b has shape \(1, 7\)"):
+        cj.gemm("NT", x, w, scale_b=jnp.ones((7, 1)))
+    with pytest.raises(DTypeError, match="scale_b has dtype bfloat16; expected float32"):
+        cj.gemm("NT", x, w, scale_b=jnp.ones((24, 1), "bfloat16"))

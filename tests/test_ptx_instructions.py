@@ -58,6 +58,10 @@ INTEGERS = {
     "shr.s32 %r22, %r20, %r21;": lambda a, b: signed(a) >> min(b, 31),
     "shr.s32 %r22, %r20, 40;": lambda a, b: signed(a) >> 31,
     "shl.b32 %r22, %r20, 5;": lambda a, b: a << 5,
+    "cvt.u64.u32 %d31, %r20; cvt.u64.u32 %d32, %r21; bfi.b64 %d31, %d31, %d32, 28, 8; "
+    "shr.u64 %d31, %d31, 8; cvt.u32.u64 %r22, %d31;": lambda a, b: (
+        ((a & 255) << 28 | b & ~(255 << 28)) >> 8
+    ),
     "bfi.b32 %r22, %r20, %r21, 8, 12;": lambda a, b: (a & 0xFFF) << 8 | (b & ~0xFFF00),
     "prmt.b32 %r22, %r20, %r21, 0x7531;": lambda a, b: sum(
         ((a | b << 32) >> 8 * n & 255) << 8 * i for i, n in enumerate((1, 3, 5, 7))

@@ -292,10 +292,11 @@ def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline 
     peak, bandwidth = gpu.peak(problem.factor.name), gpu.bandwidth_gbs
     if peak is None:
         return None
+    tflops = peak.tflops / problem.component_products
     compulsory = sum(compulsory_bytes(problem, reads_c).values())
-    ridge, intensity = peak.tflops * 1e3 / bandwidth, _ratio(problem.flops, compulsory)
-    times = problem.flops / (peak.tflops * 1e12), compulsory / (bandwidth * 1e9)
-    return Roofline(peak.tflops, peak.unit, bandwidth, ridge, intensity, *times)
+    ridge, intensity = tflops * 1e3 / bandwidth, _ratio(problem.flops, compulsory)
+    times = problem.flops / (tflops * 1e12), compulsory / (bandwidth * 1e9)
+    return Roofline(tflops, peak.unit, bandwidth, ridge, intensity, *times)
 
 
 def performance(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cute_gemm.api import with_fast_accum
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
 from cute_gemm.frameworks.base import dtype_name
@@ -26,6 +27,7 @@ from cute_gemm.problem.fuse import (
     ACTIVATION_FUNCTIONS,
     EpilogueFunction,
     as_function,
+    with_scales,
 )
 from cute_gemm.problem.fuse import check_names as check_operands
 from cute_gemm.problem.problem import checked_op
@@ -36,7 +38,9 @@ __all__ = ["gemm", "linear", "matmul"]
 
 def gemm(
     op: str, A: Any, B: Any, *, alpha: Any = 1.0, out_dtype: Any = None,
-    compute: str | None = None, epilogue: Any = None, kernel: str = "auto", **kernel_options: Any,
+    compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
+    fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
+    **kernel_options: Any,
 ) -> Any:  # fmt: skip
     """Compute ``epilogue(alpha * op(A) @ op(B))``, as :func:`cute_gemm.gemm` does.
 
@@ -52,8 +56,11 @@ def gemm(
         broadcast; what is shared by a batch is read where it lies.
     alpha
         A number. One that is traced is an operand of an epilogue: ``epilogue="scale"``.
-    out_dtype, compute, kernel, **kernel_options
+    out_dtype, compute, fast_accum, kernel, **kernel_options
         As of :func:`cute_gemm.gemm`. Kernels and their options are those of a GPU's call.
+    scale_a, scale_b
+        Factors of op(A) and op(B), in float32: a number or shape () of the whole operand, (..., M,
+        1) of rows of op(A), (..., N, 1) of columns of op(B). Those of blocks are not here.
     epilogue
         A name (``"bias+gelu"``) or a function that :func:`cute_gemm.epilogue` traces. Its operands
         are keyword arguments, numbers or arrays that broadcast to the result.
@@ -79,12 +86,19 @@ def gemm(
     A, B = _array("A", A), _array("B", B)
     for name, x in (("A", A), ("B", B)):
         _check_matrix(name, x)
+    compute = with_fast_accum(compute, fast_accum)
     function = None if epilogue is None else as_function(epilogue)
     given = {}
     if function is not None:
         names = function.expression.operands
         given = {name: kernel_options.pop(name) for name in names if name in kernel_options}
         check_operands(function, given)
+    factors = {"scale_a": scale_a, "scale_b": scale_b}
+    scales = {name: _scale(name, x) for name, x in factors.items() if x is not None}
+    if scales:
+        function = function or with_scales(None, tuple(scales))
+        expression = function.expression.scaled(tuple(scales))
+        function, given = EpilogueFunction(function.name, expression), scales | given
     for name in ("C", "beta"):
         if name in kernel_options:
             raise OptionError(
@@ -217,6 +231,22 @@ def _array(name: str, x: Any) -> Any:
             f"jnp.asarray({name}) makes one"
         )
     return jnp.asarray(x)
+
+
+def _scale(name: str, x: Any) -> Any:
+    """Return a scale of the tensor or of rows as it broadcasts to the result."""
+    if _is_number(x):
+        return x
+    x = _array(name, x)
+    if x.ndim and (x.ndim == 1 or x.shape[-1] != 1):
+        mode = "M" if name == "scale_a" else "N"
+        raise ShapeError(
+            f"{name} has shape {x.shape}; expected () for the tensor or ({mode}, 1) for rows: "
+            "scales of blocks are those of cute_gemm.gemm, outside of jax.jit"
+        )
+    if x.dtype != jnp.float32:
+        raise DTypeError(f"{name} has dtype {x.dtype}; expected float32: {name}.astype('float32')")
+    return x.mT if name == "scale_b" and x.ndim else x
 
 
 def _check_matrix(name: str, x: Any) -> None:

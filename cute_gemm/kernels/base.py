@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import FLOAT8
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
@@ -118,6 +118,11 @@ class Kernel(ABC):
                 f"kernel {self.name!r} takes scales of tensors and rows, and {names} "
                 f"{'have' if problem.scales[1:] else 'has'} one for each 128 of k: take "
                 "kernel='sm90_wgmma', for sm_90a"
+            )
+        if problem.compute in COMPONENT_PRODUCTS and problem.spelled not in self.dtypes:
+            raise UnsupportedError(
+                f"kernel {self.name!r} makes no products of components, as "
+                f"compute={problem.compute!r} has them: take kernel='sm90_wgmma', for sm_90a"
             )
         self.check_problem(problem, arch)
         if problem.epilogue != LINEAR_COMBINATION and not self.fuses:

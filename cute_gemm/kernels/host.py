@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cute_gemm.access import Shares
-from cute_gemm.dtypes import operand_types
+from cute_gemm.dtypes import OF_COMPONENTS, operand_types
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.problem.reference import scale, used
@@ -71,7 +71,7 @@ class Host(Kernel):
     name = "host"
     summary = "the triple loop on the CPU, the yardstick for correctness"
     minimum_cc = 0
-    dtypes = operand_types()
+    dtypes = tuple(name for name in operand_types() if name not in OF_COMPONENTS)
     options = ()
     runs_on = "cpu"
     idea = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.kernels.passes import PACK, REDUCE, SUM
+from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.problem.grouped import evenly, parts
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -185,4 +185,5 @@ def _sum_steps(problem: GemmProblem, arch: str, scratch: int) -> tuple[list[Step
 def packing_step(packing: Packing, arch: str) -> Step:
     """Return the launch that packs."""
     ends = Place("A"), Place("B"), Place("scratch")
-    return Step(PACK, PACK.configure(packing, arch), packing, ends, arch)
+    kernel = packer(packing)
+    return Step(kernel, kernel.configure(packing, arch), packing, ends, arch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd, log2
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +10,7 @@ from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.toolchain.signature import Signature, gemm_signature
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.operation import Operation
-    from cute_gemm.problem.problem import GemmProblem
 
 #: Bytes of the widest swizzle's span, and of what stages are aligned to.
 SPAN, ALIGNED = 128, 1024
@@ -94,10 +91,3 @@ def tma_signature(operation: Operation) -> Signature:
     scales = tuple(f"scale_{x}" for x, rows in zip("ab", operation.scales, strict=True) if rows)
     maps, grouped = ("map_a", "map_b", "map_c"), bool(operation.ragged)
     return gemm_signature(operation.epilogue, *maps, scales=scales, grouped=grouped)
-
-
-def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
-    """Return the matrix that slices of K are cut from: one tensor map describes all."""
-    deep = (problem.slices - 1) * problem.k + (problem.k_last or problem.k)
-    products = matrix.l // matrix.slices
-    return replace(matrix, shape=(matrix.shape[0], deep), l=products, slices=1, slice_stride=0)

@@ -408,6 +408,32 @@ class Expression:
         """Return the expression that has this result alone."""
         return Expression(self.steps, self.operands, (Result(self.results[result].place),))
 
+    def scaled(self, names: Sequence[str]) -> Expression:
+        """Return the expression of the accumulator times operands of these names.
+
+        >>> print(trace(lambda acc: 2 * acc).scaled(["scale"]))
+        v0 = acc
+        v1 = scale
+        v2 = multiply(v0, v1)
+        v3 = 2.0
+        v4 = multiply(v3, v2)
+        return v4
+        """
+        acc = Step("operand", name=ACCUMULATOR)
+        steps, product = [acc], 0
+        for name in names:
+            steps += [Step("operand", name=name), Step("multiply", (product, len(steps)))]
+            product = len(steps) - 1
+        places: list[int] = []
+        for step in self.steps:
+            if step == acc:
+                places.append(product)
+            else:
+                steps.append(step._replace(inputs=tuple(places[x] for x in step.inputs)))
+                places.append(len(steps) - 1)
+        results = tuple(result._replace(place=places[result.place]) for result in self.results)
+        return Expression(tuple(steps), (*names, *self.operands), results)
+
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """Return its first result by NumPy, of arrays by name, the accumulator among them."""
         found: list[Any] = []

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import (
     AlignmentError,
     DeviceError,
@@ -70,6 +71,11 @@ def from_groups(
         raise ShapeError(
             f"C has shape {C.shape}, {C.shape[0]} matrices, and offsets ends {groups} groups; "
             "expected as many"
+        )
+    if compute in COMPONENT_PRODUCTS:
+        raise OptionError(
+            f"compute={compute!r} came with a grouped GEMM, which has no components: leave it out, "
+            "or take 'tf32'"
         )
     options: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
     if ragged == "K":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cute_gemm.dtypes import DTYPES, FAST_ACCUM, DType, factor
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES, FAST_ACCUM, DType, factor
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 
 if TYPE_CHECKING:
@@ -88,8 +88,15 @@ class Operation:
 
     @property
     def promoted(self) -> bool:
-        """Whether tensor cores' sums of 128 of k are added to others in float32."""
+        """Whether tensor cores' sums of each k tile are added to others in float32."""
+        if self.compute in COMPONENT_PRODUCTS:
+            return True
         return FAST_ACCUM in self.a.computes and self.compute != FAST_ACCUM
+
+    @property
+    def component_products(self) -> int:
+        """Products of components that one product is made of; 1 where it is made as it is."""
+        return COMPONENT_PRODUCTS.get(self.compute, 1)
 
     @property
     def row_major(self) -> bool:
@@ -120,7 +127,7 @@ class Operation:
             self.c.tag,
             self.letters,
             "row" if self.row_major else "col",
-            self.compute if self.compute == FAST_ACCUM else "",
+            self.compute if self.compute in (FAST_ACCUM, *COMPONENT_PRODUCTS) else "",
             "scales_{}_{}".format(*self.scales) if any(self.scales) else "",
             f"groups_{self.ragged.lower()}" * bool(self.ragged),
             self.epilogue.name,

@@ -1,7 +1,8 @@
 """What a GEMM becomes with passes before or behind it: operands packed, or K cut into slices.
 
 *Packing* copies an operand into aligned scratch, whose leading dimension is padded and whose major
-may be another. *Split-k* makes a batch of slices along K, whose sums go to scratch, and adds them.
+may be another; with ``compute="bf16x9"`` it copies three components of each element. *Split-k*
+makes a batch of slices along K, whose sums go to scratch, and adds them.
 Each is a `GemmProblem` again for the kernel that multiplies, and a problem of its own for the pass.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cute_gemm.dtypes import DType
+from cute_gemm.dtypes import COMPONENT, COMPONENT_PRODUCTS, COMPONENTS, DType
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
@@ -38,7 +39,7 @@ class Packing:
 
     A target has its source's extents, type and batch (one matrix where all share one); its leading
     dimension and batch stride are multiples of 128 bytes, and its major may be the other. What lies
-    in its padding is not set.
+    in its padding is not set. One of components has three slices, the largest first.
     """
 
     sources: tuple[Matrix, ...]
@@ -50,6 +51,11 @@ class Packing:
     def operands(self) -> tuple[Matrix, ...]:
         """Those of an epilogue, which packing has none of."""
         return ()
+
+    @property
+    def splits(self) -> bool:
+        """Whether it copies components."""
+        return self.targets[0].slices > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +103,47 @@ def packed(
     the major stays. The unit-stride mode of groups is another than the one along which they lie.
     """
     k_major = wants_k_major(problem) if k_major is None else k_major
+    splits = problem.compute in COMPONENT_PRODUCTS
     sources = tuple(
         _of_all(matrix, problem.ragged)
         for matrix in (problem.A, problem.B) if matrix.name in which
     )  # fmt: skip
+    new = {matrix.name: matrix for matrix in (problem.A, problem.B)}
     targets, offsets, end = [], [], 0
     for matrix in sources:
         unit = 1 if k_major else matrix.unit
         if problem.ragged in matrix.modes:
             unit = 1 - matrix.modes.index(problem.ragged)
-        targets.append(_aligned(matrix, unit))
+        target = _aligned(replace(matrix, dtype=COMPONENT) if splits else matrix, unit)
+        if splits:
+            target = replace(target, batch_stride=COMPONENTS * target.batch_stride)
+        new[matrix.name] = target
+        targets.append(components(target) if splits else target)
         offsets.append(end)
         end += _span(targets[-1])
-    new = {matrix.name: matrix for matrix in (problem.A, problem.B, *targets)}
     parts = replace(problem, A=new["A"], B=new["B"])
     return parts, Packing(sources, tuple(targets), tuple(offsets), end)
+
+
+def components(matrix: Matrix) -> Matrix:
+    """Return all components of a packed operand, which follow each other as slices do."""
+    step = matrix.ld * matrix.shape[1 - matrix.unit]
+    return replace(matrix, l=COMPONENTS * matrix.l, slices=COMPONENTS, slice_stride=step)
+
+
+def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
+    """Return A or B of a kernel's problem as one tensor map describes it.
+
+    The matrix that slices of K are cut from; components are matrices of a batch.
+    """
+    deep = (problem.slices - 1) * problem.k + (problem.k_last or problem.k)
+    products = matrix.l // matrix.slices
+    one = replace(matrix, shape=(matrix.shape[0], deep), l=products, slices=1, slice_stride=0)
+    if problem.compute not in COMPONENT_PRODUCTS:
+        return one
+    every = components(one)
+    count = every.l if one.batch_stride else COMPONENTS
+    return replace(every, l=count, batch_stride=every.slice_stride, slices=1, slice_stride=0)
 
 
 def _of_all(matrix: Matrix, ragged: str) -> Matrix:
@@ -231,4 +263,4 @@ def _aligned(matrix: Matrix, unit: int) -> Matrix:
 def _span(matrix: Matrix) -> int:
     """Bytes that all matrices of a batch take, which begin at lines."""
     each = matrix.ld * matrix.shape[1 - matrix.unit] * matrix.element.bytes
-    return each if matrix.batch_stride == 0 else each * matrix.l
+    return each * (matrix.slices if matrix.batch_stride == 0 else matrix.l)

@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES, FAST_ACCUM, DType, canonical, factor, holding
+from cute_gemm.dtypes import (
+    COMPONENT_PRODUCTS,
+    DTYPES,
+    FAST_ACCUM,
+    DType,
+    canonical,
+    factor,
+    holding,
+)
 from cute_gemm.errors import (
     AlignmentError,
     DeviceError,
@@ -137,6 +145,8 @@ class GemmProblem:
     @property
     def spelled(self) -> str:
         """`dtype`, with ``compute`` where it is not the default: ``"float32/tf32"``."""
+        if self.compute in COMPONENT_PRODUCTS:  # the operands may be components already
+            return DTYPES["float32"].spelled(self.compute)
         return f"{self.dtype}{self.A.element.spelled(self.compute)[len(self.A.dtype) :]}"
 
     @property
@@ -174,8 +184,13 @@ class GemmProblem:
 
     @property
     def products(self) -> str:
-        """The type that products are made in, which `compute` names but for `FAST_ACCUM`."""
-        return self.accumulator.name if self.compute == FAST_ACCUM else self.compute
+        """The type that products are rounded to, which `compute` names if it is a type."""
+        return self.compute if self.compute in DTYPES else self.accumulator.name
+
+    @property
+    def component_products(self) -> int:
+        """Products of components that one product is made of; 1 where it is made as it is."""
+        return COMPONENT_PRODUCTS.get(self.compute, 1)
 
     def groups_along_unit(self, matrix: Matrix) -> bool:
         """Return whether its groups lie along the unit-stride mode of A, B or C."""
@@ -411,6 +426,8 @@ def _describe(
             f"compute = {compute!r} does not go with dtype {element.name}; expected "
             f"{_one_of(element.computes)}"
         )
+    if compute in COMPONENT_PRODUCTS and 0 in (m, n, k, *leading):
+        compute = element.computes[0]  # there are no products
     if c is None:
         out = _out(element, out_dtype)
         strides = (1, max(1, m)) if order == "F" else (max(1, n), 1)

@@ -186,19 +186,21 @@ def _selp(code: Code, inst: Instruction) -> Step:
 @opcode("bfi")
 def _bfi(code: Code, inst: Instruction) -> Step:
     """Put the low bits of a into b from a bit on (PTX ISA, 9.7.1.20); here with constants."""
+    kind = inst.op[1]
     position, length = inst.operands[3:]
-    if inst.op != ("bfi", "b32") or not (
+    if kind not in ("b32", "b64") or not (
         isinstance(position, Immediate) and isinstance(length, Immediate)
     ):
         raise code.refuse(inst)
+    word = DTYPES[kind]
     begin, bits = int(position.value) & 0xFF, int(length.value) & 0xFF
-    field = np.uint32(((1 << bits) - 1 << begin) & 0xFFFFFFFF)
-    shift, rest = np.uint32(begin), np.uint32(~int(field) & 0xFFFFFFFF)
+    ones = int(np.iinfo(word).max)
+    field, shift = word(((1 << bits) - 1 << begin) & ones), word(begin)
 
     def insert(a: Array, b: Array) -> Array:
-        return (a << shift & field) | (b & rest)
+        return (a << shift & field) | (b & ~field)
 
-    return code.apply(inst, insert, "b32", ("b32", "b32"), moves=True, constants=2)
+    return code.apply(inst, insert, kind, (kind, kind), moves=True, constants=2)
 
 
 @opcode("prmt", parts="b32")

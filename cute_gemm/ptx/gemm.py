@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.passes import whole
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.ptx.launch import Argument, Buffer, Execution, TensorMap, parsed, run
@@ -71,6 +73,8 @@ def _step(
     ):
         name = parameter.name if parameter.name in buffers else "scratch"
         matrix = None if name == "scratch" else getattr(step.problem, name, None)
+        if matrix and name in "AB" and step.problem.compute in COMPONENT_PRODUCTS:
+            matrix = whole(matrix, step.problem)
         packed[position] = buffers.get(place.name) or _part(scratch, place.offset, name, matrix)
     for position, parameter in enumerate(signature.parameters):
         if parameter.name in places:

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import ArrayError, OptionError
+from cute_gemm.errors import ArrayError, OptionError, ShapeError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad, wants_gradient
 from cute_gemm.problem.expression import ACCUMULATOR, Expression
-from cute_gemm.problem.fuse import EpilogueFunction, as_function, check_names
+from cute_gemm.problem.fuse import EpilogueFunction, as_function, check_names, with_scales
+from cute_gemm.problem.scaling import SCALES
 from cute_gemm.problem.sums import MODES, sums_dtype
 from cute_gemm.torch.products import ACTIVATIONS, matmul_gradients
 
@@ -26,6 +27,9 @@ _GIVEN = (
     "str op, Scalar alpha, Tensor? alpha_at, Scalar beta, Tensor? beta_at, str keywords, "
     "Tensor[] operands"
 )
+
+#: The epilogue of a call that has scales and no other.
+_NONE = with_scales(None, ())
 
 
 def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[str, Any]) -> Any:
@@ -54,16 +58,18 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             f"epilogue={epilogue!r} inside torch.compile or torch.export; expected a name, or a "
             "function that was traced before: epilogue = cute_gemm.epilogue(function)"
         )
-    if differentiable and epilogue is not None and wants_gradient(A, B, *keywords.values()):
-        return _composed(op, A, B, alpha, beta, _function(epilogue), keywords)
+    scales = {name: keywords[name] for name in SCALES if name in keywords}
+    if differentiable and (scales or epilogue) and wants_gradient(A, B, *keywords.values()):
+        return _composed(op, A, B, alpha, beta, epilogue, keywords)
     if isinstance(epilogue, EpilogueFunction) and len(epilogue.expression.results) > 1:
         raise OptionError(
             f"epilogue {epilogue.name!r} has several results; inside torch.compile or torch.export "
             "expected one"
         )
     tensors = {name: x for name, x in keywords.items() if isinstance(x, torch.Tensor)}
-    if tensors and epilogue is None and "plan" not in keywords:
-        name = next(iter(tensors))
+    names = [] if epilogue or "plan" in keywords else [x for x in tensors if x not in scales]
+    if names:
+        name = names[0]
         raise OptionError(
             f"gemm() has no argument {name!r} that is a tensor: leave it out, or name it in "
             "epilogue="
@@ -79,24 +85,44 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
 
 
 def _composed(
-    op: str, A: Any, B: Any, alpha: Any, beta: Any, function: EpilogueFunction,
-    keywords: dict[str, Any],
-) -> Any:  # fmt: skip
-    """Compute the product by `gemm` and its epilogue by PyTorch, which differentiates it."""
+    op: str, A: Any, B: Any, alpha: Any, beta: Any, epilogue: Any, keywords: dict[str, Any]
+) -> Any:
+    """Compute the product by `gemm`, scales and epilogue by PyTorch, which differentiates them."""
+    function = _NONE if epilogue is None else _function(epilogue)
     names = function.expression.operands
     operands = {name: keywords.pop(name) for name in names if name in keywords}
     check_names(function, operands)
+    scales = {name: keywords.pop(name) for name in SCALES if name in keywords}
     name = keywords.pop("out_dtype")
-    out = A.dtype if name is None else getattr(torch, name)
+    first = DTYPES[dtype_name(A.dtype)].outputs[0] if name is None else name
+    out = getattr(torch, first)
     keywords |= {"epilogue": None, "stream": None, "out_dtype": name}
-    if out in (torch.float16, torch.bfloat16):
+    if out.itemsize < 4 and out.is_floating_point:
         keywords["out_dtype"] = "float32"
     acc = call(op, A, B, None, alpha, beta, keywords)
+    for name, scale in scales.items():
+        acc = acc * _broadcast(name, scale, acc)
     values = {
         name: x.to(acc.dtype) if isinstance(x, torch.Tensor) else acc.new_tensor(x)
         for name, x in operands.items()
     }
     return _results(function.expression, values | {ACCUMULATOR: acc}, out)
+
+
+def _broadcast(name: str, scale: Any, acc: Any) -> Any:
+    """Return a scale of the tensor or of rows as it broadcasts to the accumulators."""
+    if not isinstance(scale, torch.Tensor) or scale.dim() == 0:
+        return scale
+    rows = acc.shape[-2 if name == "scale_a" else -1]
+    whole = scale[:, None] if scale.dim() == 1 else scale
+    if whole.shape[-1] != 1 or whole.shape[-2] not in (1, rows):
+        mode = "M" if name == "scale_a" else "N"
+        raise ShapeError(
+            f"{name} has shape {tuple(scale.shape)} where PyTorch differentiates the call; "
+            f"expected () for the tensor or ({mode}, 1) = ({rows}, 1) for rows: scales of blocks "
+            "have no gradient, so detach the tensors, or call it under torch.no_grad()"
+        )
+    return whole if name == "scale_a" else whole.mT
 
 
 @torch.compiler.assume_constant_result
@@ -129,6 +155,9 @@ def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
             returned.append(None)  # until what it adds up is there
         elif result.amax:
             returned.append(value.abs().amax())
+        elif kind.itemsize == 1 and kind.is_floating_point:
+            largest = torch.finfo(kind).max
+            returned.append(value.clamp(-largest, largest).to(kind))
         elif kind.is_floating_point:
             returned.append(value.to(kind))
         else:
@@ -204,10 +233,10 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _backward(ctx: Any, g: Any) -> Any:
     A, B, alpha_at = ctx.saved_tensors
-    if "epilogue" in ctx.keywords or "plan" in ctx.keywords:
+    if not ctx.keywords.keys().isdisjoint(("epilogue", "plan", "operands", *SCALES)):
         raise ArrayError(
             "a graph that was traced without gradients is differentiated, and a call in it has an "
-            "epilogue or is a plan's: trace it where gradients are enabled"
+            "epilogue or scales, or is a plan's: trace it where gradients are enabled"
         )
     if alpha_at is not None:
         g = g * alpha_at.conj()
@@ -249,10 +278,11 @@ def _run(
     tensors = dict(zip(given.pop("operands", "").split(","), operands, strict=False))
     number = given.get("plan")
     epilogue = given.get("epilogue")
+    names: tuple[str, ...] = SCALES
     if epilogue is not None:
         given["epilogue"] = function = CALLED.get(epilogue) or as_function(epilogue)
-        names = function.expression.operands
-        tensors |= {name: float(given.pop(name)) for name in names if name in given}
+        names += function.expression.operands
+    tensors |= {name: float(given.pop(name)) for name in names if name in given}
     if number is None:
         if given.pop("tune", None):
             factors["tune"] = True

@@ -1,6 +1,7 @@
 // The main loops of types whose sums tensor cores keep with few bits: the products of each k tile, 128 of k, go
 // into accumulators of their own, and are then added to the sums in float32, multiplied by their scales if there
-// are any. While a warp group adds, another one multiplies.
+// are any. While a warp group adds, another one multiplies. So are products of components, those of the largest ones
+// behind the others.
 
 #pragma once
 
@@ -109,6 +110,55 @@ struct ScaleFactors {
   }
 };
 
+// The products of components, which follow each other along K, the smallest first: a k tile of all products is one
+// of K, of a component of A and one of B.
+template <int Count>
+struct ComponentProducts {
+  static_assert(Count == 6 || Count == 9);
+  enum : int { kCount = Count };
+  // Of each product, from the last on, 4 bits: the components of A and of B, 0 being the largest.
+  static constexpr uint64_t kComponents = 0xa96825410;
+
+  int k_tiles;  // of K
+
+  CUTE_DEVICE explicit ComponentProducts(int all) : k_tiles(all / Count) {}
+
+  CUTE_DEVICE int k_tile(int of_all) const { return of_all % k_tiles; }
+  CUTE_DEVICE int matrix_a(int matrix, int of_all) const { return 3 * matrix + (components(of_all) >> 2); }
+  CUTE_DEVICE int matrix_b(int matrix, int of_all) const { return 3 * matrix + (components(of_all) & 3); }
+  // Whether the products that follow are those of the largest components.
+  CUTE_DEVICE bool largest_from(int of_all) const { return of_all == (Count - 1) * k_tiles; }
+
+ private:
+  CUTE_DEVICE int components(int of_all) const {
+    return int(kComponents >> 4 * (Count - 1 - of_all / k_tiles)) & 15;
+  }
+};
+
+template <>
+struct ComponentProducts<1> {
+  enum : int { kCount = 1 };
+
+  CUTE_DEVICE explicit ComponentProducts(int) {}
+
+  CUTE_DEVICE int k_tile(int of_all) const { return of_all; }
+  CUTE_DEVICE int matrix_a(int matrix, int) const { return matrix; }
+  CUTE_DEVICE int matrix_b(int matrix, int) const { return matrix; }
+  CUTE_DEVICE bool largest_from(int) const { return false; }
+};
+
+// Infinity times a smaller component may be NaN: what is not finite comes from the largest components alone.
+template <class Accumulators>
+CUTE_DEVICE void drop_not_finite(Accumulators& sums) {
+  CUTE_UNROLL
+  for (int m = 0; m < Accumulators::kBlocks; ++m) {
+    CUTE_UNROLL
+    for (int i = 0; i < Accumulators::kValues; ++i) {
+      sums.values[m][i] = isfinite(sums.values[m][i]) ? sums.values[m][i] : 0.0f;
+    }
+  }
+}
+
 // A and B from shared memory: one block of 64 rows after the other.
 template <class Config>
 struct MainloopPromotedSmem : Consumer<Config> {
@@ -122,10 +172,12 @@ struct MainloopPromotedSmem : Consumer<Config> {
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles,
                              ScaleFactors<Config> scales) {
     int last = 0;
+    ComponentProducts<Config::kProducts> const order(k_tiles);
     sums.clear();
     scales.load(0);
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
+      if (order.largest_from(k_tile)) drop_not_finite(sums);
       typename ScaleFactors<Config>::Values const values = scales.next;
       bool const more = k_tile + 1 < k_tiles;
       this->memory.consumer_wait(state);

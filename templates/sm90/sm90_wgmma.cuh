@@ -17,6 +17,7 @@
 //   kMajorKA, kMajorKB                       true: K is the unit-stride mode
 //   kRegisterA                               A from registers
 //   kPromoted                                products of a k tile in accumulators of their own, then added
+//   kProducts                                products of components: 6 or 9 of bf16x6 and bf16x9; else 1
 //   kScaleRowsA, kScaleRowsB                 rows that share a scale of 128 of k: 1, 128; 0: no scales
 //   kColumnMajorC                            true: M is the unit-stride mode
 //   kSwapAB                                  A, B and C are the problem's B, A and C^T
@@ -48,6 +49,8 @@ CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" 
 // a shared matrix (`shared_a`, `shared_b`) has one for the batch. Each `slices` of the batch are slices of K of
 // one matrix; with `k_last` the last slice has that many.
 //
+// With products of components A and B are three matrices each, one behind the other in the batch.
+//
 // Of a grouped GEMM the `l` groups lie one behind the other along M, N or K, and end at `ends`: of the operand
 // without that mode, or of C, each has a matrix of its own.
 template <class Config>
@@ -60,6 +63,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using Cluster = typename Config::Cluster;
   using Memory = SharedStorage<Config>;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
+  using Products = ComponentProducts<Config::kProducts>;
   constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
   // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
   static_assert(!kGroupsAlongK || !(Config::kMajorKA || Config::kMajorKB));
@@ -90,7 +94,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   };
   auto const k_tiles_of = [&](Tile<Config> const& tile) {
     if constexpr (kGroupsAlongK) return min(all, ceil_div(tile.end - tile.begin, kBK));
-    return k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all;
+    return Products::kCount * (k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all);
   };
 
   if (group == kConsumers) {
@@ -101,16 +105,18 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         Tile<Config> const tile = scheduler(index, rank);
         int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
         int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
-        Place const place_a{kGroupsAlongK ? end_of(tile) : matrix_a};
-        Place const place_b{kGroupsAlongK ? end_of(tile) : matrix_b};
+        Products const products(k_tiles);
         CUTE_NO_UNROLL
         for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
+          Place const place_a{kGroupsAlongK ? end_of(tile) : products.matrix_a(matrix_a, k_tile)};
+          Place const place_b{kGroupsAlongK ? end_of(tile) : products.matrix_b(matrix_b, k_tile)};
+          int const at_k = first_k + products.k_tile(k_tile) * kBK;
           uint64_t* const full = memory.producer_acquire(state);
           TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
-              map_a, full, memory.a[state.stage], tile.row, first_k + k_tile * kBK, place_a,
+              map_a, full, memory.a[state.stage], tile.row, at_k, place_a,
               Cluster::n(rank), Cluster::mask_a(rank));
           TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM>::load(
-              map_b, full, memory.b[state.stage], tile.column, first_k + k_tile * kBK, place_b,
+              map_b, full, memory.b[state.stage], tile.column, at_k, place_b,
               Cluster::m(rank), Cluster::mask_b(rank));
         }
       }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.dtypes import FLOAT8, operand_types
+from cute_gemm.dtypes import FLOAT8, OF_COMPONENTS, operand_types
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library import cublas
@@ -39,7 +39,7 @@ class CublasLibrary(Kernel):
     name = "cublas"
     summary = "cuBLAS, as PyTorch, CuPy or nvmath brought it: a row to compare with"
     minimum_cc = 80
-    dtypes = tuple(name for name in operand_types() if name not in FLOAT8)
+    dtypes = tuple(name for name in operand_types() if name not in (*FLOAT8, *OF_COMPONENTS))
     options = ()
     runs_on = "library"
     idea = (

@@ -1,7 +1,20 @@
 """Passes before and behind the kernel that multiplies: packing, slices of K, sums of results."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cute_gemm.kernels.passes.components import Components
 from cute_gemm.kernels.passes.pack import Pack
 from cute_gemm.kernels.passes.reduce import Reduce
 from cute_gemm.kernels.passes.sum import Summing
 
-PACK, REDUCE, SUM = Pack(), Reduce(), Summing()
+if TYPE_CHECKING:
+    from cute_gemm.problem.passes import Packing
+
+PACK, COMPONENTS, REDUCE, SUM = Pack(), Components(), Reduce(), Summing()
+
+
+def packer(packing: Packing) -> Pack | Components:
+    """Return the pass that packs: that of components, or that of elements."""
+    return COMPONENTS if packing.splits else PACK

@@ -36,6 +36,7 @@ def accesses(
     ctas = rows * columns * problem.l
     if problem.k:
         k_tiles = -(-problem.k // parts.tile[2])
+        products = config.operation.component_products
         # B is read for each block of 64 rows, and these by each group that has columns of them.
         groups = parts.tile[1] // parts.columns
         for plan, extent, sweeps, reads in zip(
@@ -44,11 +45,11 @@ def accesses(
             matrix = problem.A if plan.source == "A" else problem.B
             region = extent, k_tiles * parts.tile[2]
             load = TmaAccess(
-                plan.source, "load", matrix, plan.box, sweeps, plan.span, plan.sharers, region,
-                modes=3, times=prod(plan.extents) // prod(plan.box) // plan.sharers,
+                plan.source, "load", matrix, plan.box, sweeps * products, plan.span, plan.sharers,
+                region, modes=3, times=prod(plan.extents) // prod(plan.box) // plan.sharers,
             )  # fmt: skip
             by_threads = plan is parts.operands[0] and register_a(config)
-            read = (_rows if by_threads else _read)(plan, config, ctas * k_tiles * reads)
+            read = (_rows if by_threads else _read)(plan, config, ctas * k_tiles * products * reads)
             listed += [load, replace(read, times=reads)]
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))

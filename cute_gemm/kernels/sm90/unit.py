@@ -43,7 +43,8 @@ _SM90_WGMMA = (
   enum : int {
     kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
     kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers},
-    kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b}, kRagged = cute_gemm::${ragged}
+    kProducts = ${products}, kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b},
+    kRagged = cute_gemm::${ragged}
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
@@ -129,6 +130,7 @@ class EmitSm90Wgmma(Emitter):
             "swap_ab": cpp_bool(bool(config.swap_ab)),
             "ping_pong": cpp_bool(bool(config.ping_pong)),
             "promoted": cpp_bool(operation.promoted),
+            "products": str(operation.component_products),
             "scale_rows_a": str(scale_rows(config)[0]),
             "scale_rows_b": str(scale_rows(config)[1]),
             "smem_layout_a": a.layout.cpp(),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import FLOAT8
+from cute_gemm.dtypes import FLOAT8, OF_COMPONENTS
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
@@ -36,10 +36,10 @@ from cute_gemm.kernels.sm90.structure import (
     structure,
     sums_of_thread,
 )
-from cute_gemm.kernels.tma import SPAN, tma_signature, whole
+from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.grouped import tiles_at_most
-from cute_gemm.problem.passes import wants_k_major
+from cute_gemm.problem.passes import wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
@@ -136,7 +136,7 @@ class Sm90Wgmma(EmittedKernel):
     From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32, int8 and
     8-bit floats one MN-major operand goes through registers, and a second one is packed K-major
     first. Of 8-bit floats the sums of 128 of k are promoted to float32, or stay where they are with
-    `FAST_ACCUM`.
+    `FAST_ACCUM`. float32 is multiplied as tf32, or as three bfloat16 that are packed.
     """
 
     name = "sm90_wgmma"
@@ -144,7 +144,7 @@ class Sm90Wgmma(EmittedKernel):
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     scales: ClassVar = True
-    dtypes = ("float16", "bfloat16", "float32/tf32", "int8", *FLOAT8)
+    dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
     takes: ClassVar = {
@@ -275,7 +275,8 @@ class Sm90Wgmma(EmittedKernel):
                 first = plan is parts.operands[0]
                 reads = parts.tile[1] // parts.columns if by_threads and first else 0
                 apart = tiles * (plan.span < SPAN)
-                return plan.extents, plan.box, plan.span, plan.sharers, apart, reads
+                products = config.operation.component_products
+                return plan.extents, plan.box, plan.span, plan.sharers, apart, reads, products
         operation = replace(config.operation, bytes=(16, 16, 16))
         if not by_threads:
             c, major = config.operation.dtypes[2], config.operation.majors[2]
@@ -365,7 +366,8 @@ class Sm90Wgmma(EmittedKernel):
         return _SPILLED * sums * bool(single) if needs > structure(config).registers else 0.0
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
-        return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
+        work = Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
+        return replace(work, products=work.products * config.operation.component_products)
 
     def shares(self, config: Config) -> Shares:
         columns = structure(config).columns
