@@ -159,7 +159,7 @@ def gemm(
     """
     compute = with_fast_accum(compute, fast_accum)
     if scale_a is not None or scale_b is not None:
-        kernel_options |= _scales(scale_a, scale_b)
+        kernel_options |= given_scales(scale_a, scale_b)
     return multiply(
         gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch,
         stream, tune, kernel_options,
@@ -207,12 +207,6 @@ def multiply(
             if result is not None:
                 return result
     given = dict(kernel_options)
-    scaled = [name for name in SCALES if name in kernel_options]
-    if grouped and scaled:
-        raise OptionError(
-            f"{scaled[0]}= came with grouped_gemm(), which takes no scales: multiply by it in an "
-            "epilogue"
-        )
     ends = read_offsets(kernel_options.pop("offsets")) if grouped else None
     traced_epilogue, operands = _epilogue(epilogue, kernel_options)
     check_names(function, kernel_options, plan, analyze)
@@ -259,7 +253,7 @@ def _epilogue(
     return function, {name: keywords.pop(name) for name in names if name in keywords}
 
 
-def _scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
+def given_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
     """Return the scales that came with a call, by name."""
     given = zip(SCALES, (scale_a, scale_b), strict=True)
     return {name: value for name, value in given if value is not None}
@@ -342,7 +336,7 @@ def plan(
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
     compute = with_fast_accum(compute, fast_accum)
-    kernel_options |= _scales(scale_a, scale_b)
+    kernel_options |= given_scales(scale_a, scale_b)
     function, operands = _epilogue(epilogue, kernel_options)
     check_names(plan, kernel_options, analyze)
     kernel_options = _checked(
@@ -416,7 +410,7 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    options = kernel_options | _scales(scale_a, scale_b)
+    options = kernel_options | given_scales(scale_a, scale_b)
     _epilogue(epilogue, options)
     check_names(analyze, options)
     made = plan(

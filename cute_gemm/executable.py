@@ -431,13 +431,14 @@ class Executable:
         """Compute on host arrays, in place."""
         arrays = host_array(a), host_array(b), host_array(c)
         others = operands.on_host() | self.named_results(results)
-        if self.backend == "interpreter":
+        problem = self.problem
+        if self.backend == "interpreter" and problem.m and problem.n and problem.l:
             from cute_gemm.ptx.gemm import execute
 
             made = self.at(operands.values)
             execute(made, *arrays, alpha, beta, operands=others)
         else:
-            self.kernel.on_host(self.problem, *arrays, alpha, beta, others)
+            self.kernel.on_host(problem, *arrays, alpha, beta, others)
 
     def named_results(self, results: tuple[Operand, ...]) -> dict[str, np.ndarray]:
         """Return host arrays of the results beside C by name, with 0 in what no launch sets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cute_gemm.api import multiply
+from cute_gemm.api import given_scales, multiply, with_fast_accum
 from cute_gemm.backend import Backend
 from cute_gemm.frameworks.base import Order
 from cute_gemm.frameworks.torch import CALLED
@@ -12,7 +12,8 @@ from cute_gemm.frameworks.torch import CALLED
 
 def grouped_gemm(
     op: str, A: Any, B: Any, offsets: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
-    order: Order = "F", out_dtype: Any = None, compute: str | None = None, epilogue: Any = None,
+    order: Order = "F", out_dtype: Any = None, compute: str | None = None, scale_a: Any = None,
+    scale_b: Any = None, fast_accum: bool | None = None, epilogue: Any = None,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
@@ -41,7 +42,15 @@ def grouped_gemm(
         As above, updated in place and returned; None makes a new one. Rows (or columns) behind
         ``offsets[-1]`` are of no group: they are not written, in a new C neither. An empty group of
         a ragged K gives ``beta * C[g]``, zeros without beta.
-    alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch, stream, \
+    scale_a, scale_b
+        As for :func:`~cute_gemm.gemm`, and of groups: of the operand whose rows are ragged (A with
+        a ragged M) of each row, (M,), or, of 8-bit floats, of 128 of k of each, (M, K / 128). Of
+        the operand with a matrix for each group also of its rows, (G, N) or (N,), of 128 of k of
+        each, (G, N, K / 128), and of blocks of 128 x 128, (G, N / 128, K / 128), without G where
+        all groups share them. With a ragged K of rows, (M,), and of rows of each group, (G, M).
+        (G,) has one for each group. Where a shape fits several, rows come first, then groups, then
+        blocks of 128 of k, then those of 128 x 128; with G, or 1, in front there is no doubt.
+    alpha, beta, order, out_dtype, compute, fast_accum, epilogue, kernel, backend, arch, stream, \
     **kernel_options
         As for :func:`~cute_gemm.gemm`, of each group's product. An operand of the epilogue may be
         (G, N) or (G, 1, N): a row for each group. (N,), (M, 1) and (M, N) go with C as usual.
@@ -64,7 +73,8 @@ def grouped_gemm(
     >>> grouped_gemm("NN", A, B, ends, backend="cpu")[:, 0]
     array([ 3.,  3., 30., 30., 30.])
     """
-    kernel_options["offsets"] = offsets
+    compute = with_fast_accum(compute, fast_accum)
+    kernel_options |= given_scales(scale_a, scale_b) | {"offsets": offsets}
     return multiply(
         grouped_gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel,
         backend, arch, stream, False, kernel_options,

@@ -70,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 SPREAD = {
     f"test_{name}.py"
     for name in (
-        "cutlass_universal", "epilogue", "explain", "fp8", "fused_calls", "grouped", "jax",
+        "cutlass_universal", "epilogue", "explain", "fp8", "fused_calls", "grouped",
+        "grouped_fp8", "jax",
         "ladder", "ladder_accesses", "passes", "proofs", "ptx_gemm", "sm80_pipeline",
         "sm90_wgmma", "steps", "sums", "thin", "torch", "torch_grouped", "unaligned",
     )

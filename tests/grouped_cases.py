@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
+from fp8_cases import PAIRS
 
 import cute_gemm as cg
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, FLOAT8
+from cute_gemm.problem.fuse import function_of, read_operands
 from cute_gemm.problem.verify import verify
 
 OPS = ("NN", "NT", "TN", "TT")
@@ -39,6 +42,12 @@ WGMMA: dict[str, dict[str, Any]] = {
     "packed": {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "pack": "AB"},
 }  # fmt: skip
 
+
+#: Those of other kernels with which the interpreter has the least to do.
+SMALL: dict[str, dict[str, Any]] = {
+    "double_buffered": {"tile": (16, 32, 16), "thread_tile": (2, 2)},
+    "tensor_core": {"tile": (32, 32, 32)},
+}
 
 #: Kernels without TMA, with their types.
 OTHERS = tuple(
@@ -74,12 +83,16 @@ class GroupedCase(NamedTuple):
     kernel: str = "sm90_wgmma"
     options: str = "one"
     compute: str = ""
+    dtype_b: str = ""  #: Of B where it is not A's.
+    scales: tuple[str, str] = ("", "")  #: Kinds of `scale`, of A and of B.
+    fast_accum: bool | None = None
 
     def __str__(self) -> str:
         sizes = "+".join(map(str, self.sizes)) + f"+({self.rest})" * bool(self.rest)
         words = (self.kernel, self.options, self.ragged, self.op, self.order, sizes, self.dtype)
         extents = "x".join(map(str, self.extents))
-        more = self.compute, extents, f"a={self.alpha:g}", f"b={self.beta:g}", self.epilogue
+        more = self.dtype_b, *self.scales, "fast" * bool(self.fast_accum), self.compute, extents
+        more = *more, f"a={self.alpha:g}", f"b={self.beta:g}", self.epilogue
         return " ".join(filter(None, (*words, *more)))
 
     @property
@@ -92,17 +105,25 @@ class GroupedCase(NamedTuple):
     @property
     def chosen(self) -> dict[str, Any]:
         """The options of the call."""
-        options = dict(WGMMA[self.options]) if self.options else {}
-        if "tile" in options:
+        options = dict((WGMMA | SMALL).get(self.options, {}))
+        if self.options in WGMMA:
             deep = options["tile"][2] * 2 // DTYPES[self.dtype].bytes
             options["tile"] = (*options["tile"][:2], deep)
         if self.compute:
             options["compute"] = self.compute
-        # TMA takes no groups along the unit-stride mode.
+        # TMA takes no groups along the unit-stride mode, and wgmma reads some types along K alone.
         if self.kernel == "sm90_wgmma" and "pack" not in options:
-            first, second = UNIT[self.op[0] != "N"][0], UNIT[self.op[1] != "N"][1]
-            pack = "A" * (self.ragged == first) + "B" * (self.ragged == second)
+            units = {"A": UNIT[self.op[0] != "N"][0], "B": UNIT[self.op[1] != "N"][1]}
+            shared = "AB"[not options.get("swap_ab")]
+            along_k = DTYPES[self.dtype].bytes == 1 or self.compute == "tf32"
+            pack = "".join(
+                name
+                for name, unit in units.items()
+                if unit == self.ragged or (along_k and name == shared and unit != "K")
+            )
             options |= {"pack": pack} if pack else {}
+        if self.fast_accum is not None:
+            options["fast_accum"] = self.fast_accum
         return {"kernel": self.kernel, **options}
 
 
@@ -122,9 +143,11 @@ def _stored(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A view of this shape, and the whole array, of which it is a part."""
     stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+    step = max(8, 16 // DTYPES[dtype].bytes)
     whole = np.full(
-        (*stored[:-2], stored[-2] + 1, -(-stored[-1] // 8) * 8 + pad), around, DTYPES[dtype].numpy
-    )
+        (*stored[:-2], stored[-2] + 1, -(-stored[-1] // step) * step + pad), around,
+        DTYPES[dtype].numpy,
+    )  # fmt: skip
     view = whole[..., : stored[-2], : stored[-1]]
     return (view.swapaxes(-1, -2) if turned else view), whole
 
@@ -151,11 +174,12 @@ def arrays(case: GroupedCase) -> Arrays:
     lead_b = (groups,) if case.ragged == "M" else ()
     lead_c = (groups,) if case.ragged == "K" else ()
     found = []
-    for turn, shape, lead in (
-        (case.op[0] != "N", (m, k), lead_a), (case.op[1] != "N", (k, n), lead_b)
-    ):  # fmt: skip
+    for turn, shape, lead, dtype in (
+        (case.op[0] != "N", (m, k), lead_a, case.dtype),
+        (case.op[1] != "N", (k, n), lead_b, case.dtype_b or case.dtype),
+    ):
         stored = shape[::-1] if turn else shape
-        view, _ = _stored((*lead, *stored), case.dtype, case.pad, around)
+        view, _ = _stored((*lead, *stored), dtype, case.pad, around)
         filled(view)
         logical = view.swapaxes(-1, -2) if turn else view
         modes = "KN" if found else "MK"
@@ -177,25 +201,112 @@ def arrays(case: GroupedCase) -> Arrays:
     for name in {"bias": "G", "all": ("G", "N", "M", "MN")}.get(case.epilogue, ()):
         shape = {"G": (groups, n), "N": (n,), "M": (m, 1), "MN": (m, n)}[name]
         operands[name] = random.standard_normal(shape).astype(DTYPES[out].numpy)
+    for name, kind in zip(("scale_a", "scale_b"), case.scales, strict=True):
+        if kind:
+            operands[name] = scale(case, name, kind, random)
     offsets = np.cumsum(case.sizes).astype(np.int32)
     return Arrays(found[0], found[1], C, offsets, operands, whole)
+
+
+def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) -> Any:
+    """A scale of a kind, of either sign, with strides of its own; NaN where it is of no group."""
+    extents, mode = case.all_extents, {"scale_a": "M", "scale_b": "N"}[name]
+    groups, rows, end = len(case.sizes), extents[mode], sum(case.sizes)
+    across, down = -(-extents["K"] // 128), -(-rows // 128)
+
+    def numbers(*shape: int) -> np.ndarray:
+        signs = np.where(random.random(shape) < 0.3, -1, 1)
+        found = ((random.random(shape) + 0.5) * signs).astype(np.float32)
+        if case.ragged == mode and shape[0] == 2 * rows:
+            found[2 * end :] = np.nan
+        return found
+
+    if kind == "number":
+        return 0.75
+    return {
+        "tensor": lambda: numbers(1, 1),
+        "group": lambda: numbers(2 * groups)[::2],
+        "group 3": lambda: numbers(groups, 1, 1),
+        "flat": lambda: numbers(2 * rows)[::2],
+        "row": lambda: numbers(2 * rows, 3)[::2, 1:2],
+        "row of group": lambda: numbers(rows + 1, groups).T[:, :rows],
+        "row of group 3": lambda: numbers(groups, rows, 3)[..., 1:2],
+        "1x128": lambda: numbers(2 * rows, across + 1)[::2, :across],
+        "1x128 of group": lambda: numbers(groups, 2 * across, rows + 3).swapaxes(1, 2)[
+            :, :rows, ::2
+        ],
+        "128x128": lambda: numbers(down, across + 1)[:, :across],
+        "128x128 of group": lambda: numbers(groups, across, down).swapaxes(1, 2),
+    }[kind]()
+
+
+def expanded(case: GroupedCase, name: str, kind: str, array: Any) -> np.ndarray:
+    """A scale as (1 or G, 1 or rows, 1 or K) in float64, as its kind means it."""
+    extents = case.all_extents
+    rows = extents["M" if name == "scale_a" else "N"]
+    found = np.asarray(array, np.float64)
+    if "128" not in kind:
+        return found.reshape(-1, rows if "row" in kind or kind == "flat" else 1, 1)
+    found = np.repeat(found, 128, axis=-1)[..., : extents["K"]]
+    if "128x128" in kind:
+        found = np.repeat(found, 128, axis=-2)[..., :rows, :]
+    return found if found.ndim == 3 else found[None]
+
+
+def products(case: GroupedCase, given: Arrays) -> Iterator[tuple[tuple[Any, ...], np.ndarray]]:
+    """Where each group has its elements of C, and its scaled product in float64."""
+    factors = {}
+    for name, letter, kind in zip("AB", case.op, case.scales, strict=True):
+        array = getattr(given, name).astype(np.float64)
+        array = array if (letter == "N") == (name == "A") else array.swapaxes(-1, -2)
+        operand = f"scale_{name.lower()}"
+        scales = expanded(case, operand, kind, given.operands[operand]) if kind else 1.0
+        # (1 or G, rows, K) of both
+        factors[name] = array.reshape(-1, *array.shape[-2:]) * scales
+    A, B = factors["A"], factors["B"]
+    for g, (end, size) in enumerate(zip(given.offsets.tolist(), case.sizes, strict=True)):
+        part = slice(end - size, end)
+        a, b = A[g % len(A)], B[g % len(B)]
+        if case.ragged == "M":
+            yield (part,), a[part] @ b.T
+        elif case.ragged == "N":
+            yield (..., part), a @ b[part].T
+        else:
+            yield (g,), a[:, part] @ b[:, part].T
 
 
 def check(
     case: GroupedCase,
     call: Callable[[GroupedCase, Arrays], Any],
+    problem: Any = None,
 ) -> None:
-    """``call`` computes C in place, right in all groups, and writes nothing else."""
+    """``call`` computes C in place, right in all groups, and writes nothing else.
+
+    ``problem``: of its plan, where that has been made already.
+    """
     given = arrays(case)
     before, all_before = given.C.copy(), given.whole.copy()
     call(case, given)
-    problem = planned(case, given, backend="cpu").problem
+    problem = problem or planned(case, given, backend="cpu").problem
     held = {"C": before} if case.beta else {}
+    operands = given.operands
+    if any(case.scales):
+        function = function_of(problem)
+        assert function is not None
+        operands = read_operands(function, given.operands, problem, None).on_host()
     verdict = verify(
         problem, given.A, given.B, given.C, alpha=case.alpha, beta=case.beta,
-        operands={"offsets": given.offsets, **given.operands}, **held,
+        operands={"offsets": given.offsets, **operands}, **held,
     )  # fmt: skip
     assert verdict.ok, verdict
+    if any(case.scales) and not case.epilogue:
+        # By scales as the case means them, not as they were read.
+        for place, product in products(case, given):
+            expected = case.alpha * product
+            if case.beta:
+                expected += case.beta * before[place].astype(np.float64)
+            apart = abs(given.C[place].astype(np.float64) - expected)
+            assert (apart <= 0.02 * (abs(expected) + case.all_extents["K"] ** 0.5)).all()
     # What is of no group, and what is not C.
     end = sum(case.sizes)
     kept = [slice(None)] * given.C.ndim
@@ -212,7 +323,9 @@ def check(
 
 def planned(case: GroupedCase, given: Arrays, **more: Any) -> cg.Plan:
     """The plan of a case."""
-    arch = {"arch": "sm_90a"} if case.kernel == "sm90_wgmma" else {}
+    # Where there are no instructions for 8-bit floats, a conversion takes many others.
+    newer = case.kernel == "sm90_wgmma" or case.dtype in FLOAT8
+    arch = {"arch": "sm_90a"} if newer else {}
     epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
     return cg.plan(
         case.op, given.A, given.B, given.C, offsets=given.offsets,
@@ -246,6 +359,57 @@ def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[Gr
     return found
 
 
+#: Sizes of groups of a list, which are cut where all groups have `WHOLE`, and how many they are.
+LISTED, WHOLE, GROUPS = (0, 0, 0, 1, 1, 2, 5, 8, 16, 17, 33, 65), 80, 9
+#: Kernels and types that are executed on many lists, with how they are called.
+KINDS: tuple[dict[str, Any], ...] = (
+    *(
+        {"options": "swapped" if number % 2 else "one", **kind}
+        for number, kind in enumerate((
+            {"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32", "compute": "tf32"},
+            {"dtype": "int8"}, {"dtype": "float8_e4m3fn", "scales": ("1x128", "1x128 of group")},
+            {"dtype": "float8_e5m2", "dtype_b": "float8_e4m3fn", "scales": ("row", "group")},
+        ))
+    ),
+    *(
+        {"kernel": kernel, "options": kernel, "dtype": dtype, "compute": compute}
+        for kernel, dtype, compute in OTHERS
+    ),
+    {"kernel": "double_buffered", "options": "double_buffered", "dtype": "float8_e4m3fn",
+     "scales": ("row", "tensor")},
+)  # fmt: skip
+
+
+def lists(case: GroupedCase, count: int) -> Iterator[GroupedCase]:
+    """A case with other groups, of random sizes: many empty, of one row, one of all."""
+    random = np.random.default_rng(zlib.crc32(str(case).encode()))
+    for number in range(count):
+        drawn = [WHOLE] if number == 0 else random.choice(LISTED, GROUPS).tolist()
+        drawn += [0] * (GROUPS - len(drawn))
+        random.shuffle(drawn)
+        ends = [min(end, WHOLE) for end in accumulate(drawn)]
+        sizes = tuple(end - begin for begin, end in pairwise((0, *ends)))
+        yield case._replace(sizes=sizes, rest=WHOLE - ends[-1], beta=float(number % 2))
+
+
+def listed_cases() -> list[GroupedCase]:
+    """Each of `KINDS` along two modes, with the ops in turn."""
+    found = []
+    for number, kind in enumerate(KINDS * 2):
+        ragged = "MNK"[(number + number // len(KINDS)) % 3]
+        case = GroupedCase(ragged, OPS[number % 4], "CF"[number // 4 % 2], (WHOLE,), (24, 40))
+        case = case._replace(**{"pad": 16, "alpha": 2.0, **kind})
+        along_k = DTYPES[case.dtype].bytes == 1 or case.compute == "tf32"
+        if case.kernel == "sm90_wgmma" and along_k and ragged == "K":
+            case = case._replace(ragged="MN"[number % 2])
+        if case.ragged == "N":
+            case = case._replace(scales=case.scales[::-1])
+        if case.kernel != "sm90_wgmma":
+            case = case._replace(extents=(13, 19), pad=3)
+        found.append(case)
+    return found
+
+
 def other_cases(count: int, seed: int = 1, *, times: int = 1) -> list[GroupedCase]:
     """Random cases of the kernels without TMA: every type, more groups than a warp has lanes."""
     random, kinds, found = np.random.default_rng(seed), tuple(OTHERS), []
@@ -259,5 +423,42 @@ def other_cases(count: int, seed: int = 1, *, times: int = 1) -> list[GroupedCas
             sizes = tuple(int(x) for x in random.choice((0, 1, 3, 9), 45))
             case = case._replace(sizes=sizes)
         case = case._replace(extents=tuple(x - int(random.integers(8)) for x in case.extents))
+        found.append(case)
+    return found
+
+
+#: Kinds of `scale` of the operand whose rows are ragged, and of the other, but for those of blocks;
+#: and pairs with these.
+RAGGED = ("", "number", "tensor", "group", "group 3", "flat", "row")
+SHARED = (*RAGGED, "row of group", "row of group 3")
+_BLOCKS = ("1x128", "1x128 of group", "128x128", "128x128 of group")
+BLOCK_PAIRS = [
+    *product(("1x128", "row", ""), _BLOCKS), ("1x128", ""), ("1x128", "row of group"),
+]  # fmt: skip
+
+
+def scaled_cases(
+    kernel: str, ragged: str, pairs: Sequence[tuple[str, str]], times: int = 1
+) -> list[GroupedCase]:
+    """A case of 8-bit floats for each pair of kinds, of the ragged operand and of the other one.
+
+    ``times``: larger groups and extents.
+    """
+    lists = (3, 64, 0, 65, 1), (0, 0, 130, 1), (1, 1, 1, 17, 0, 63), (70,)
+    options = "one", "swapped", "swapped turns", "cluster", "packed"
+    found = []
+    for i, kinds in enumerate(pairs):
+        dtype, dtype_b = PAIRS[i % 4]
+        blocks = any("128" in kind for kind in kinds)
+        case = GroupedCase(
+            ragged, OPS[(i + i // 4) % 4], "CF"[i // 2 % 2],
+            tuple(size * times for size in lists[i % 4]),
+            tuple(extent * times for extent in ((72, 304), (136, 160))[i % 2]),
+            rest=(0, 5)[i % 3 > 0], dtype=dtype, dtype_b=dtype_b,
+            scales=kinds[::-1] if ragged == "N" else kinds, alpha=(1.0, -1.25)[i % 2],
+            beta=(0.0, 0.5)[i // 2 % 2], kernel=kernel, pad=16,
+            options=options[i % len(options)] if kernel == "sm90_wgmma" else "",
+            fast_accum=True if i % 5 == 0 and not blocks else None,
+        )  # fmt: skip
         found.append(case)
     return found

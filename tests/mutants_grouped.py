@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 _TESTS = ("tests/test_grouped.py", "tests/test_torch_grouped.py")
+_FP8 = ("tests/test_grouped_fp8.py",)
 
 
 def _t(name: str, file: str, old: str, new: str, only: str = "interpreted") -> Mutant:
@@ -13,6 +14,10 @@ def _t(name: str, file: str, old: str, new: str, only: str = "interpreted") -> M
 
 def _p(name: str, file: str, old: str, new: str, only: str = "interpreted") -> Mutant:
     return Mutant(f"grouped: {name}", f"cute_gemm/{file}", old, new, only, _TESTS)
+
+
+def _s(name: str, file: str, old: str, new: str, only: str = "interpreted") -> Mutant:
+    return Mutant(f"grouped scales: {name}", file, old, new, only, _FP8)
 
 
 GROUPED: tuple[Mutant, ...] = (
@@ -79,4 +84,31 @@ GROUPED: tuple[Mutant, ...] = (
        "unit = 1 - matrix.modes.index(problem.ragged)", "unit = matrix.unit", "unit_stride"),
     _p("groups along the unit-stride mode are taken", "kernels/sm90/wgmma.py",
        "if problem.groups_along_unit(matrix):", "if False:", "unit_stride"),
+    _s("those of the first group's rows", "templates/sm90/promoted.cuh",
+       "scale_a.data += row * scale_a", "scale_a.data += own.first_row * scale_a"),
+    _s("those of the first group's columns", "templates/sm90/promoted.cuh",
+       "scale_b.data += column * scale_b", "scale_b.data += own.first_column * scale_b"),
+    _s("A's blocks of the first group", "templates/sm90/promoted.cuh",
+       "scale_a.data += batch * scale_a.stride_l + ", "scale_a.data += "),
+    _s("B's blocks of the first group", "templates/sm90/promoted.cuh",
+       "scale_b.data += batch * scale_b.stride_l + ", "scale_b.data += "),
+    _s("rows of each group are those of all", "cute_gemm/problem/scaling.py",
+       "(*shape, 1), (*strides, 0)\n", "(shape[1], 1), (strides[1], 0)\n"),
+    _s("groups before rows", "cute_gemm/problem/scaling.py",
+       '("tensor", [(), (1,), (1, 1), (1, 1, 1)])',
+       '("tensor", [(), (1,), (1, 1), (1, 1, 1), (groups,)])', "says"),
+    _s("blocks of rows that straddle groups are taken", "cute_gemm/problem/scaling.py",
+       "fitting += blocks if shared else blocks[:1]", "fitting += blocks", "refusals"),
+    _s("blocks along a ragged k are taken", "cute_gemm/problem/scaling.py",
+       'if problem.ragged != "K":\n        fitting', "if True:\n        fitting", "refusals"),
+    _s("block scales of all groups on the host", "cute_gemm/problem/grouped.py",
+       "        return array[part]\n    return array[g", "        return array\n    return array[g",
+       "pair"),
+    _s("block scales of the first group on the host", "cute_gemm/problem/grouped.py",
+       "return array[g if len(array) > 1 else 0] if array.ndim", "return array[0] if array.ndim",
+       "pair"),
+    _s("blocks of ragged rows are taken for 128x128", "cute_gemm/problem/grouped.py",
+       "replace(x, shape=(rows, x.shape[1])) if rows_mode", "x if rows_mode", "pair"),
+    _s("fast_accum is left out", "cute_gemm/grouped.py",
+       "    compute = with_fast_accum(compute, fast_accum)\n", "", "fast_accum"),
 )  # fmt: skip

@@ -14,6 +14,8 @@ from grouped_cases import (
     arrays,
     cases,
     check,
+    listed_cases,
+    lists,
     other_cases,
     planned,
 )
@@ -71,6 +73,23 @@ def test_interpreted(case: GroupedCase) -> None:
 @pytest.mark.parametrize("case", other_cases(3 * len(OTHERS)), ids=str)
 def test_interpreted_by_others(case: GroupedCase) -> None:
     check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("case", listed_cases(), ids=str)
+def test_lists_of_groups(case: GroupedCase) -> None:
+    """One kernel, many lists of groups: 500 of all types."""
+    plan = None
+    for listed in lists(case, 14):
+        if plan is None:
+            plan = planned(listed, arrays(listed), backend="interpreter")
+
+        def call(case: GroupedCase, given: Arrays, plan: Any = plan) -> None:
+            plan(
+                given.A, given.B, given.C, offsets=given.offsets, alpha=case.alpha, beta=case.beta,
+                **given.operands,
+            )  # fmt: skip
+
+        check(listed, call, plan.problem)
 
 
 @pytest.mark.parametrize("ends", [[90, 20, 400, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])

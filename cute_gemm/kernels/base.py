@@ -117,8 +117,9 @@ class Kernel(ABC):
         if problem.scales and not self.scales:
             names = " and ".join(x.name for x in problem.scales)
             raise UnsupportedError(
-                f"kernel {self.name!r} takes scales of tensors and rows, and {names} has one for "
-                "each 128 of k: take kernel='sm90_wgmma', for sm_90a"
+                f"kernel {self.name!r} takes scales of tensors and rows, and {names} "
+                f"{'have' if problem.scales[1:] else 'has'} one for each 128 of k: take "
+                "kernel='sm90_wgmma', for sm_90a"
             )
         if problem.compute in COMPONENT_PRODUCTS and problem.spelled not in self.dtypes:
             raise UnsupportedError(

@@ -36,6 +36,7 @@ from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem, describe, from_operands
+from cute_gemm.problem.scaling import rows_mode
 
 #: Dimensions of A and of B, and the mode that is ragged.
 _KINDS = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}
@@ -175,7 +176,16 @@ def evenly(problem: GemmProblem) -> GemmProblem:
             step = each * matrix.stride[modes.index(problem.ragged)]
             matrix = replace(matrix, l=problem.l, batch_stride=step if problem.l > 1 else 0)
         parts[name] = replace(matrix, shape=shape)
-    return replace(problem, m=m, n=n, k=k, ragged="", offsets=None, **parts)
+    scales = _block_scales(problem, each)
+    return replace(problem, m=m, n=n, k=k, ragged="", offsets=None, scales=scales, **parts)
+
+
+def _block_scales(problem: GemmProblem, rows: int) -> tuple[Matrix, ...]:
+    """Return the block scales of a group, which has so many ragged rows."""
+    return tuple(
+        replace(x, shape=(rows, x.shape[1])) if rows_mode(x.name) == problem.ragged else x
+        for x in problem.scales
+    )
 
 
 def parts(problem: GemmProblem, ends: Sequence[int], beyond: int = 0) -> Iterator[GemmProblem]:
@@ -222,7 +232,7 @@ def _each(problem: GemmProblem, ends: Sequence[int], beyond: int) -> Iterator[Ge
             A, B, C, *operands = matrices
             yield replace(
                 problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, operands=tuple(operands), ragged="",
-                offsets=None,
+                offsets=None, scales=_block_scales(problem, end - begin),
             )  # fmt: skip
         begin = end
 
@@ -297,6 +307,7 @@ def groups_on_host(
     A group that would end before it begins is empty, and none ends beyond all.
     """
     others = {name: array for name, array in operands.items() if name != "offsets"}
+    blocks = [x.name for x in problem.scales]
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}
     whole, begin = extents[problem.ragged], 0
     axes = {
@@ -316,12 +327,20 @@ def groups_on_host(
             else:
                 cut = (slice(None),) * axis + (slice(begin, end),)
                 parts.append(array[cut])
-        own = {x: _of_group(problem, array, g, slice(begin, end)) for x, array in others.items()}
+        own = {
+            name: _scales_of_group(problem, name, array, g, slice(begin, end))
+            if name in blocks
+            else _of_group(problem, array, g, slice(begin, end))
+            for name, array in others.items()
+        }
         single: dict[str, Any] = {
             name: replace(getattr(problem, name), shape=shape, l=1, batch_stride=0)
             for name, shape in (("A", (m, k)), ("B", (n, k)), ("C", (m, n)))
         }
-        dense = replace(problem, m=m, n=n, k=k, l=1, ragged="", offsets=None, **single)
+        scales = _block_scales(problem, end - begin)
+        dense = replace(
+            problem, m=m, n=n, k=k, l=1, ragged="", offsets=None, scales=scales, **single
+        )
         yield Group(dense, parts[0], parts[1], parts[2], own)
         begin = end
 
@@ -366,3 +385,12 @@ def _of_group(problem: GemmProblem, array: np.ndarray, g: int, part: slice) -> n
     if problem.ragged == "N" and shape and shape[-1] > 1:
         return array[..., part]
     return array
+
+
+def _scales_of_group(
+    problem: GemmProblem, name: str, array: np.ndarray, g: int, part: slice
+) -> np.ndarray:
+    """What a group has of block scales."""
+    if rows_mode(name) == problem.ragged:
+        return array[part]
+    return array[g if len(array) > 1 else 0] if array.ndim == 3 else array

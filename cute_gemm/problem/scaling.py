@@ -13,6 +13,23 @@ shape                     recipe       what a number scales
 
 Quotients are rounded up. Scales of tensors and rows multiply the accumulators: they are operands of
 the epilogue. Those of blocks multiply the products of each 128 of k before they are added.
+
+In a grouped GEMM of G groups a shape is read as the first of these that it fits. *Shared*: not of
+the operand whose rows are ragged, but of that with a matrix for each group, here B, or of both
+where K is ragged. Blocks of 128 ragged rows, or of 128 of a ragged k, would straddle groups.
+
+==============================  =========  =====================================================
+shape                           recipe     what a number scales
+==============================  =========  =====================================================
+(), (1,), (1, 1), (1, 1, 1)     tensor     the whole operand
+(M,), (M, 1)                    row        a row of A, or of B (N,): a row of every group
+(G, N), (G, N, 1), (1, N, 1)    row        shared: a row of each group
+(G,), (G, 1, 1)                 tensor     a group
+(M, K / 128)                    1x128      128 of k of a row
+(G or 1, N, K / 128)            1x128      shared: 128 of k of a row of each group
+(N / 128, K / 128)              128x128    shared: 128 of k of 128 rows
+(G or 1, N / 128, K / 128)      128x128    shared: 128 of k of 128 rows of each group
+==============================  =========  =====================================================
 """
 
 from __future__ import annotations
@@ -44,6 +61,8 @@ def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
 
     ShapeError where no recipe fits.
     """
+    if problem.ragged:
+        return _recipe_of_groups(name, shape, problem)
     rows, k = problem.rows_of(name), problem.k
     across, down = -(-k // BLOCK), -(-rows // BLOCK)
     core = shape[-2:]
@@ -65,6 +84,44 @@ def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
         f"for rows, ({rows}, {across}) for 128 of k of each or ({down}, {across}) for blocks of "
         f"128 x 128, because {name[-1].upper()} has {rows} rows and k = {k}"
     )
+
+
+def rows_mode(name: str) -> str:
+    """Return the mode of the rows that a scale is of: M of ``"scale_a"``, else N."""
+    return "M" if name == "scale_a" else "N"
+
+
+def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
+    """Return how a scale of a grouped GEMM is read, as `recipe`."""
+    rows, groups, mode = problem.rows_of(name), problem.l, rows_mode(name)
+    across, down = -(-problem.k // BLOCK), -(-rows // BLOCK)
+    shared = mode != problem.ragged
+    fitting: list[tuple[str, list[tuple[int, ...]]]] = [
+        ("tensor", [(), (1,), (1, 1), (1, 1, 1)]),
+        ("row", [(rows,), (rows, 1)]),
+        ("row", [(groups, rows), (groups, rows, 1), (1, rows, 1)] * shared),
+        ("tensor", [(groups,), (groups, 1, 1)]),
+    ]
+    blocks: list[tuple[str, list[tuple[int, ...]]]] = [
+        ("1x128", [(rows, across), *[(groups, rows, across), (1, rows, across)] * shared]),
+        ("128x128", [(down, across), (groups, down, across), (1, down, across)]),
+    ]
+    said = f"() for the tensor, ({groups},) for groups, ({mode},) = ({rows},) for rows"
+    if shared:
+        said += f", (G, {mode}) = ({groups}, {rows}) for rows of each group"
+    if problem.ragged != "K":
+        fitting += blocks if shared else blocks[:1]
+        said += f", ({rows}, {across}) for 128 of k of each row"
+        said += f", ({groups}, {rows}, {across}) for those of each group" * shared
+        said += f", ({groups}, {down}, {across}) or ({down}, {across}) for 128 x 128" * shared
+    for found, shapes in fitting:
+        if shape in shapes:
+            return found
+    straddling = [found for found, shapes in blocks if shape in shapes]
+    why = f"{name[-1].upper()} has {rows} rows, k = {problem.k} and {problem.ragged} is ragged"
+    if straddling:
+        why = f"blocks of {straddling[0]} would straddle groups, since {problem.ragged} is ragged"
+    raise ShapeError(f"{name} has shape {shape}; expected {said}, because {why}")
 
 
 def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Operand, str]:
@@ -93,8 +150,14 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
                 "are multiplied before they are added in float32: leave one of the two out"
             )
         return operand, found
-    lead = operand.shape[:-2], operand.strides[:-2]
-    core, steps = operand.shape[-2:], operand.strides[-2:]
+    shape, strides = operand.shape, operand.strides
+    if problem.ragged:
+        # A number for each group, or for rows of each: what broadcasts to (G, M, N).
+        if found == "row" and shape == (problem.l, problem.rows_of(name)):
+            shape, strides = (*shape, 1), (*strides, 0)
+        elif found == "tensor" and len(shape) == 1 and shape != (1,):
+            shape, strides = (*shape, 1, 1), (*strides, 0, 0)
+    lead, core, steps = (shape[:-2], strides[:-2]), shape[-2:], strides[-2:]
     if found == "row":
         core, steps = (core[0], 1), (steps[0], 0)
         if name == "scale_b":
@@ -131,6 +194,7 @@ def describe_scales(problem: GemmProblem) -> str:
     """Return how the scales of a problem were read, as a sentence without a period, or ""."""
     blocks = dict(zip(SCALES, problem.scale_rows, strict=True))
     modes = {x.name: x.modes for x in problem.epilogue.operands}
+    grouped = [x.name for x in problem.matrices if problem.ragged and x.batch_stride]
     own = getattr(problem.epilogue, "scales", ())
     parts = []
     for name in SCALES:
@@ -141,5 +205,6 @@ def describe_scales(problem: GemmProblem) -> str:
             number = "a number for each row" if modes.get(name) else "one number"
         else:
             continue
-        parts.append(f"{name} is read as {number}")
+        of_each = " of each group" if blocks[name] or modes.get(name) else " for each group"
+        parts.append(f"{name} is read as {number}{of_each * (name in grouped)}")
     return " and ".join(parts)

@@ -9,7 +9,8 @@
 
 namespace cute_gemm {
 
-// Scales of A or of B: a tensor (MN / Rows, K / 128, L), where Rows is 1 or 128.
+// Scales of A or of B: a tensor (MN / Rows, K / 128, L), where Rows is 1 or 128, and L the batch or the groups; rows
+// of all groups have a stride of 0 there.
 struct BlockScales {
   float const* data;
   int64_t stride_mn, stride_k, stride_l;
@@ -36,7 +37,7 @@ struct ScaleFactors {
 
   BlockScales scale_a, scale_b;
   int row, column;  // of the thread's first accumulator
-  int m, n;         // what is left of C from there on
+  int m, n;         // what is left of C, or of its group, from there on
   int block_column; // of the first column of the group in its block of 128
   Values next;      // of the next k tile
 

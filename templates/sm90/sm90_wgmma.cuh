@@ -130,10 +130,11 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     TmaEpilogue<Config> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
     using Mainloop = conditional_t<Config::kPromoted, MainloopPromoted<Config>, MainloopInPlace<Config>>;
     Mainloop mainloop(memory, group, thread, peer);
-    auto const multiply = [&](WorkTile const& tile, int k_tiles) {
+    auto const multiply = [&](Tile<Config> const& tile, int k_tiles) {
       if constexpr (Config::kPromoted) {
-        ScaleFactors<Config> const scales(scale_a, scale_b, c.m, c.n, tile.row, tile.column, tile.batch / slices,
-                                          tile.batch % slices * k, group, thread);
+        auto const& part = of_tile(c, tile);
+        ScaleFactors<Config> const scales(scale_a, scale_b, part.m, part.n, tile.row, tile.column,
+                                          tile.batch / slices, tile.batch % slices * k, group, thread);
         return mainloop(accumulators, state, k_tiles, scales);
       } else {
         return mainloop(accumulators, state, k_tiles);

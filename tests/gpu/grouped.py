@@ -9,6 +9,10 @@ loop of ``gemm`` over the groups (which knows the sizes on the host) and one den
 operations, ours and cuBLAS's. Each is captured in a CUDA graph, and all take turns in each round;
 an entry has the median of the microseconds, and ratios are medians of those of the rounds.
 ``--candidates N`` also times the N configs that are predicted to be the fastest.
+
+``--dtype float8_e4m3fn``: ragged M with scales of rows, beside ``torch._scaled_grouped_mm`` and
+``torch._scaled_mm``, by default and with ``fast_accum``; and with scales of blocks, 1x128 of x and
+128x128 of w.
 """
 
 from __future__ import annotations
@@ -58,7 +62,9 @@ def check(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 class Layer:
-    """Arrays of one (G, n, k), and what is timed on them."""
+    """Arrays of one (G, n, k), and what is timed on them; ``words``: keywords of each call."""
+
+    words: dict[str, Any]
 
     def __init__(self, groups: int, rows: int, n: int, k: int) -> None:
         self.groups, self.n, self.k = groups, n, k
@@ -70,6 +76,7 @@ class Layer:
         self.y = torch.empty(self.rows, n, **kind)
         self.dw = torch.empty(groups, n, k, **kind)
         self.flops = 2 * self.rows * n * k
+        self.words = {}
 
     def runs(self, ragged: str, sizes: list[int], loop: bool) -> dict[str, Callable[[], Any]]:
         """Each way to compute it, by name."""
@@ -103,7 +110,7 @@ class Layer:
         """The plan of ours."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
         if ragged == "M":
-            return cg.plan("NT", self.x, self.w, self.y, offsets=ends)
+            return cg.plan("NT", self.x, self.w, self.y, offsets=ends, **self.words)
         return cg.plan("TN", self.dy, self.x, self.dw, offsets=ends)
 
     def candidates(self, ragged: str, sizes: list[int], count: int) -> dict[str, Any]:
@@ -116,7 +123,8 @@ class Layer:
 
             def run(options: Any = options) -> Any:
                 if ragged == "M":
-                    return cg.grouped_gemm("NT", self.x, self.w, ends, self.y, **options)
+                    words = self.words | options
+                    return cg.grouped_gemm("NT", self.x, self.w, ends, self.y, **words)
                 return cg.grouped_gemm("TN", self.dy, self.x, ends, self.dw, **options)
 
             name = "x".join(map(str, options["tile"]))
@@ -126,13 +134,66 @@ class Layer:
         return runs
 
 
+class ScaledLayer(Layer):
+    """The same of 8-bit floats, with a ragged M: scales of rows and of blocks."""
+
+    def __init__(self, groups: int, rows: int, n: int, k: int, dtype: str) -> None:
+        super().__init__(groups, rows, n, k)
+        kind = getattr(torch, dtype)
+        self.x = self.x.to(kind)
+        self.w = torch.randn(groups, n, k, device="cuda").to(kind)
+
+        def scales(*shape: int) -> torch.Tensor:
+            return torch.rand(*shape, device="cuda") + 0.5
+
+        deep, down = -(-k // 128), -(-n // 128)
+        self.words = {"scale_a": scales(self.rows), "scale_b": scales(groups, n)}
+        self.blocks = {"scale_a": scales(self.rows, deep), "scale_b": scales(groups, down, deep)}
+
+    def runs(self, ragged: str, sizes: list[int], loop: bool) -> dict[str, Callable[[], Any]]:
+        """Each way to compute it, by name; what PyTorch refuses is left out."""
+        ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+        x, w, y = self.x, self.w, self.y
+        a, b = self.words.values()
+        kind = {"out_dtype": torch.bfloat16}
+        # Of one dense GEMM: by the first matrix.
+        one = {"scale_a": a[:, None], "scale_b": b[0][:, None]}
+        turned = {"scale_a": a[:, None], "scale_b": b[:1]}
+        runs: dict[str, Callable[[], Any]] = {}
+
+        def add(end: str, fast: bool) -> None:
+            runs[f"ours{end}"] = lambda: cg.grouped_gemm(
+                "NT", x, w, ends, y, **self.words, fast_accum=fast
+            )
+            runs[f"torch{end}"] = lambda: torch._scaled_grouped_mm(
+                x, w.transpose(1, 2), a, b, offs=ends, use_fast_accum=fast, **kind
+            )
+            runs[f"dense{end}"] = lambda: cg.gemm("NT", x, w[0], y, **one, fast_accum=fast)
+            runs[f"dense, cuBLAS{end}"] = lambda: torch._scaled_mm(
+                x, w[0].t(), **turned, use_fast_accum=fast, **kind
+            )
+
+        add("", fast=False)
+        add(", fast_accum", fast=True)
+        runs["blocks"] = lambda: cg.grouped_gemm("NT", x, w, ends, y, **self.blocks)
+        for name in [name for name in runs if "torch" in name or "cuBLAS" in name]:
+            try:
+                runs[name]()
+                torch.cuda.synchronize()
+            except (AttributeError, RuntimeError) as error:
+                print(f"  {name}: refused: {str(error).splitlines()[0][:90]}", flush=True)
+                del runs[name]
+        return runs
+
+
 def entry(
     layer: Layer, ragged: str, distribution: str, sizes: list[int], given: argparse.Namespace
 ) -> dict[str, Any]:
     """Time and print one distribution of groups."""
     runs = layer.runs(ragged, sizes, layer.groups <= given.loop)
     result = runs["ours"]()
-    check(f"ragged {ragged}, {distribution}", result, runs["torch"]())
+    if "torch" in runs:
+        check(f"ragged {ragged}, {distribution}", result, runs["torch"]())
     if given.candidates:
         runs |= layer.candidates(ragged, sizes, given.candidates)
     reps = max(1, min(10, round(2e-2 / (layer.flops / 6e14))))
@@ -162,7 +223,8 @@ def main() -> int:
     parser.add_argument("--shapes", default=SHAPES, help="n x k")
     parser.add_argument("--groups", default=",".join(map(str, ROWS)))
     parser.add_argument("--rows", type=int, help="of a group on average")
-    parser.add_argument("--ragged", default="MK")
+    parser.add_argument("--ragged", help="M, K or MK, which is the default; M of 8-bit floats")
+    parser.add_argument("--dtype", default="bfloat16", help="or float8_e4m3fn, float8_e5m2")
     parser.add_argument("--distributions", default=",".join(DISTRIBUTIONS))
     parser.add_argument("--loop", type=int, default=32, help="most groups of a loop of gemm")
     parser.add_argument("--candidates", type=int, default=0)
@@ -170,6 +232,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", help="write all entries to this file")
     given = parser.parse_args()
+    scaled = given.dtype.startswith("float8")
+    given.ragged = given.ragged or ("M" if scaled else "MK")
+    if given.dtype != "bfloat16" and not (scaled and given.ragged == "M"):
+        parser.error(f"--dtype {given.dtype} --ragged {given.ragged}: expected bfloat16, or an "
+                     "8-bit float with a ragged M")  # fmt: skip
     torch.manual_seed(given.seed)
     rng = random.Random(given.seed)
     entries = []
@@ -177,7 +244,10 @@ def main() -> int:
         given.shapes.split(","), map(int, given.groups.split(","))
     ):
         n, k = map(int, shape.split("x"))
-        layer = Layer(groups, given.rows or ROWS[groups], n, k)
+        rows = given.rows or ROWS[groups]
+        layer = (
+            ScaledLayer(groups, rows, n, k, given.dtype) if scaled else Layer(groups, rows, n, k)
+        )
         for distribution in given.distributions.split(","):
             sizes = sizes_of(distribution, groups, layer.rows // groups, rng)
             for ragged in given.ragged:
@@ -187,9 +257,10 @@ def main() -> int:
         if given.json:
             with open(given.json, "w", encoding="utf-8") as file:
                 json.dump(entries, file, indent=1)
-    for ragged, name in itertools.product(
-        given.ragged, ("torch", "loop", "dense", "dense, cuBLAS")
-    ):
+    # Names of candidates begin with spaces.
+    every = dict.fromkeys(name for each in entries for name in each["ratios"])
+    names = [name for name in every if name != "ours" and not name.startswith(" ")]
+    for ragged, name in itertools.product(given.ragged, names):
         for distribution in given.distributions.split(","):
             found = [
                 each["ratios"][name] for each in entries

@@ -21,6 +21,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import fused_cases
+import grouped_cases
 from cases import Case
 from epilogue_cases import CASES, epilogue_case, on_gpu
 from gemm_cases import (
@@ -32,6 +33,7 @@ from gemm_cases import (
     small_complex,
     small_wgmma,
 )
+from grouped_cases import Arrays, GroupedCase
 from passes_cases import REDUCED, SUMMED, TYPES, check_packing, check_reduction, check_sums
 
 import cute_gemm as cg
@@ -72,6 +74,33 @@ def check_epilogue(case: Any, arch: str) -> None:
     assert verdict.ok, verdict
 
 
+def grouped(arch: str) -> list[GroupedCase]:
+    """Groups of every kind, and of 8-bit floats with scales."""
+    found = grouped_cases.other_cases(30)
+    pairs = [("row", kind) for kind in grouped_cases.RAGGED]
+    for ragged in "MNK":
+        found += grouped_cases.scaled_cases("double_buffered", ragged, pairs)
+    if arch == "sm_90a":
+        found += grouped_cases.cases(30)
+        pairs = [*grouped_cases.BLOCK_PAIRS, ("row", "row of group")]
+        for ragged in "MN":
+            found += grouped_cases.scaled_cases("sm90_wgmma", ragged, pairs)
+    return found
+
+
+def check_grouped(case: GroupedCase) -> None:
+    """AssertionError when a result is wrong."""
+
+    def call(case: GroupedCase, given: Arrays) -> None:
+        epilogue = {"epilogue": grouped_cases.EPILOGUES[case.epilogue]} if case.epilogue else {}
+        cg.grouped_gemm(
+            case.op, given.A, given.B, given.offsets, given.C, alpha=case.alpha, beta=case.beta,
+            backend="cuda", **epilogue, **given.operands, **case.chosen,
+        )  # fmt: skip
+
+    grouped_cases.check(case, call)
+
+
 def passes(arch: str) -> dict[str, Callable[[], None]]:
     """The passes by name, with nothing behind what they read and write; and epilogues."""
     found: dict[str, Callable[[], None]] = {}
@@ -84,6 +113,8 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
         found[f"sum {dtype}"] = partial(check_sums, dtype, arch, 0)
     for name, case in epilogues(arch).items():
         found[name] = partial(check_epilogue, case, arch)
+    for each in grouped(arch):
+        found[f"grouped {each}"] = partial(check_grouped, each)
     for fused in fused_cases.CASES:
         if fused.kernel != "sm90_wgmma" or arch == "sm_90a":
             found[f"epilogue {fused}"] = partial(fused_cases.run, fused, "cuda")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from grouped_cases import (
+    BLOCK_PAIRS,
     EPILOGUES,
     OPS,
     OTHERS,
+    RAGGED,
+    SHARED,
     Arrays,
     GroupedCase,
     cases,
     check,
     other_cases,
+    scaled_cases,
 )
 
 import cute_gemm as cg
@@ -28,7 +33,10 @@ pytestmark = pytest.mark.gpu
 def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
     """Skip what the GPU has no instructions for."""
     case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    if isinstance(case, GroupedCase) and case.kernel == "sm90_wgmma" and arch != "sm_90a":
+    hopper = isinstance(case, GroupedCase) and (
+        case.kernel == "sm90_wgmma" or any("128" in kind for kind in case.scales)
+    )
+    if hopper and arch != "sm_90a":
         pytest.skip(f"sm90_wgmma does not run on {arch}")
 
 
@@ -48,7 +56,10 @@ def by_device(case: GroupedCase, given: Arrays) -> None:
     """Three calls, of which the last takes the quick path; C is what the last one made."""
     A, B = (on_device(x)[0] for x in (given.A, given.B))
     ends = torch.from_numpy(given.offsets).cuda()
-    operands = {name: on_device(x)[0] for name, x in given.operands.items()}
+    operands = {
+        name: on_device(x)[0] if isinstance(x, np.ndarray) else x
+        for name, x in given.operands.items()
+    }
     epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
     for _ in range(3):
         C, flat = on_device(given.C)
@@ -83,6 +94,51 @@ def test_every_type_as_chosen(case: GroupedCase) -> None:
 @pytest.mark.parametrize("case", cases(36, 4, times=8, options=""), ids=str)
 def test_as_chosen(case: GroupedCase) -> None:
     check(case._replace(kernel="auto"), by_device)
+
+
+#: Scales of the ragged operand beside those of the other one.
+PAIRS_OF_KINDS = [*BLOCK_PAIRS, *product(RAGGED, SHARED)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *scaled_cases("sm90_wgmma", "M", PAIRS_OF_KINDS),
+        *scaled_cases("sm90_wgmma", "N", PAIRS_OF_KINDS),
+        *scaled_cases("double_buffered", "M", [*product(RAGGED, SHARED)][::5]),
+        *scaled_cases("double_buffered", "N", [*product(RAGGED, SHARED)][1::5]),
+        *scaled_cases("double_buffered", "K", [*product(SHARED, SHARED)][::3]),
+    ],
+    ids=str,
+)
+def test_scales(case: GroupedCase) -> None:
+    check(case, by_device)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*scaled_cases("auto", "M", PAIRS_OF_KINDS, 7), *scaled_cases("auto", "N", BLOCK_PAIRS, 7)],
+    ids=str,
+)
+def test_scales_as_chosen(case: GroupedCase) -> None:
+    check(case._replace(pad=(16, 3)[case.fast_accum is None]), by_device)
+
+
+@pytest.mark.parametrize("fast_accum", [False, True])
+def test_beside_scaled_grouped_mm(fast_accum: bool, arch: str) -> None:
+    """Scales of rows, as ``torch._scaled_grouped_mm`` takes them."""
+    if arch != "sm_90a" or not hasattr(torch, "_scaled_grouped_mm"):
+        pytest.skip("torch._scaled_grouped_mm is for Hopper, from PyTorch 2.8 on")
+    groups, rows, n, k = 6, 1024, 512, 1024
+    ends = torch.tensor([0, 128, 144, 512, 512, rows], device="cuda").int()
+    x = torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn)
+    w = torch.randn(groups, n, k, device="cuda").to(torch.float8_e4m3fn)
+    a, b = (torch.rand(*shape, device="cuda") + 0.5 for shape in ((rows,), (groups, n)))
+    y = cg.grouped_gemm("NT", x, w, ends, order="C", scale_a=a, scale_b=b, fast_accum=fast_accum)
+    theirs = torch._scaled_grouped_mm(
+        x, w.transpose(1, 2), a, b, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=fast_accum
+    )
+    torch.testing.assert_close(y, theirs, rtol=2e-2, atol=1.0)
 
 
 @pytest.mark.parametrize("op", OPS)
