@@ -67,8 +67,12 @@ class Matrix:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too."""
-        own = {"A": ("M", "K"), "B": ("N", "K")}.get(self.name, ("M", "N"))
+        """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too.
+
+        Of block scales, which share a number along them, those of A and of B.
+        """
+        of_a, of_b = ("M", "K"), ("N", "K")
+        own = {"A": of_a, "scale_a": of_a, "B": of_b, "scale_b": of_b}.get(self.name, ("M", "N"))
         return own if self.l == 1 else (*own, "L")
 
     @property

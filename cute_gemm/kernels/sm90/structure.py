@@ -14,6 +14,7 @@ from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.options import registers
 from cute_gemm.kernels.tma import epilogue_tile, operand_tile, shared_storage
 from cute_gemm.problem.operation import Operation
+from cute_gemm.problem.scaling import BLOCK
 
 #: Rows of a wgmma, threads of the warp group that starts it, and bytes of k.
 ROWS, GROUP, DEEP = 64, 128, 32
@@ -152,10 +153,23 @@ def scale_rows(config: Config) -> tuple[int, int]:
 def scales_of_thread(config: Config) -> int:
     """Scales of a k tile that a thread holds, of the one that is added and of the next."""
     rows, columns = scale_rows(config)
-    width = sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
     down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
-    across = {0: 0, 1: width // 4}.get(columns, -(-width // 128) + 1)
+    across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, scale_blocks(config))
     return 2 * (down + across)
+
+
+def scale_blocks(config: Config) -> int:
+    """Blocks of 128 columns that a group's columns may lie in.
+
+    They begin at a multiple of the largest power of two in their number.
+    """
+    columns = columns_of_group(config)
+    return (columns - min(columns & -columns, BLOCK) + 2 * BLOCK - 1) // BLOCK
+
+
+def columns_of_group(config: Config) -> int:
+    """Columns of a group's part of the tile."""
+    return sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
 
 
 def blocks_of_group(config: Config) -> int:
