@@ -18,7 +18,6 @@ from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.steps import Step, Steps
 from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
-from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import packed
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.problem.scaling import describe_scales
@@ -264,7 +263,7 @@ class Plan:
             With another than 0, C is read too.
         offsets
             Of a grouped GEMM, on the host: where each group ends. By default groups are taken to be
-            of equal sizes, as the choice of a config takes them.
+            of equal sizes.
 
         Raises
         ------
@@ -314,7 +313,7 @@ class Plan:
             if self.route.pack:
                 problem, _ = packed(problem, self.route.pack)
             cost = kernel.footprint(self.config, self._main.problem, gpu, kinds)
-            return Prices([cost], gpu).price(evenly(problem), 0, self.route.split_k).seconds
+            return Prices([cost], gpu).price(problem, 0, self.route.split_k).seconds
 
         def changed(**change: Any) -> float | None:
             try:

@@ -24,7 +24,6 @@ from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes import PACK, REDUCE, SUM
 from cute_gemm.model.price import Footprint, Prices
-from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import (
     DIRECT,
     Packing,
@@ -95,8 +94,7 @@ def select(
         route = route._replace(split_k=route.split_k or space.splits[0])
         only = (Candidate(chosen, config, None, route),)
         return Choice(chosen, config, target, lambda another=None, **changed: only, route)
-    even = evenly(problem)
-    prices, times = shelf.prices, _Times(even, shelf, packings, space, target)
+    prices, times = shelf.prices, _Times(problem, shelf, packings, space, target)
 
     def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
@@ -109,7 +107,7 @@ def select(
         for index in order:
             offered, config, _ = shelf.offers[index]
             route, passes = times.route(index)
-            price = prices.price(even, index, route.split_k)
+            price = prices.price(problem, index, route.split_k)
             listed.append(Candidate(offered, config, price.behind(passes), route))
         return tuple(listed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +25,7 @@ from fp8_cases import (
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError, GemmError, OptionError, ShapeError, UnsupportedError
+from cute_gemm.kernels.sm90.structure import adds_of_sum
 from cute_gemm.problem.values import saturated
 from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
@@ -113,6 +115,32 @@ def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
     assert (rows.requests, blocks.requests) == (16, 8)
     assert (blocks.sectors, blocks.bytes, blocks.good) == (1, 4, True)
     assert "scale_a(M,K)" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("scales", "tile", "op"),
+    [
+        (("", ""), (64, 64), "TN"),
+        (("1x128", ""), (64, 64), "TN"),
+        (("1x128", "1x128"), (64, 64), "TN"),
+        (("1x128", "128x128"), (64, 96), "TN"),
+        (("128x128", "128x128"), (64, 96), "NN"),
+    ],
+)
+def test_the_price_has_the_instructions_that_add_products(
+    scales: tuple[str, str], tile: tuple[int, int], op: str
+) -> None:
+    counted = Counter[str]()
+    for k, sign in ((512, -1), (1024, 1)):
+        case = of_wgmma(scales, (*tile, k), tile, op=op, swap_ab=0)
+        call = Call.of(case)
+        plan = cg.plan(op, call.A, call.B, call.C, backend="cpu", arch="sm_90a", **call.operands,
+                       **call.keywords)  # fmt: skip
+        for name, count in plan.trace(call.A, call.B, call.C, **call.operands).counts.items():
+            counted[name] += sign * count
+    each = 4 * tile[0] * tile[1] / 32  # k tiles, and sums of a warp's instruction
+    executed = sum(counted[name] for name in ("add.f32", "mul.f32", "fma.rn.f32", "selp.f32"))
+    assert executed / each == pytest.approx(adds_of_sum(plan.config), rel=0.03)
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -154,8 +154,8 @@ def _cut(matrix: Matrix, ragged: str) -> Matrix:
 def evenly(problem: GemmProblem) -> GemmProblem:
     """Return the batch of equal products that a grouped GEMM would be; another problem as it is.
 
-    By it a config is chosen, since the sizes of groups are on the device. Where an extent does not
-    divide, products are one larger.
+    A report shows its accesses, since the sizes of groups are on the device. Where an extent does
+    not divide, products are one larger.
     """
     if not problem.ragged:
         return problem

@@ -141,7 +141,10 @@ def _scales(
         name: str, rows: np.ndarray, groups: int, tile: int, visits: int, extent: int = 0,
         part: str = "",
     ) -> None:  # fmt: skip
-        """A load by the warps of so many groups, of the scales of these ``rows`` of a tile."""
+        """A load of the scales of these ``rows`` of a tile, by so many groups or warps.
+
+        ``extent``: of the rows, where these are not the matrix's own.
+        """
         matrix, k_tiles = matrices[name], -(-problem.k // BLOCK)
         if extent:
             matrix = replace(matrix, shape=(extent, k_tiles), stride=(0, matrix.stride[1]))
@@ -156,8 +159,9 @@ def _scales(
 
     warp, lane, block = np.ogrid[:4, :LANES, : parts.blocks]
     if down == 1:
-        rows = [block * ROWS + _first_row(config, warp, lane) + i * _below(config) for i in (0, 1)]
-        load(a, np.stack(rows).transpose(3, 0, 1, 2), beside, parts.tile[0], tiles[1])
+        first = block * ROWS + _first_row(config, warp, lane)
+        both = np.stack([first, first + _below(config)])
+        load(a, both.transpose(3, 0, 1, 2), beside, parts.tile[0], tiles[1])
     elif down:
         rows = np.broadcast_to(np.arange(parts.blocks)[:, None], (parts.blocks, 4 * LANES))
         extent = -(-(problem.n if config.swap_ab else problem.m) // ROWS)

@@ -172,6 +172,21 @@ def columns_of_group(config: Config) -> int:
     return sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
 
 
+def adds_of_sum(config: Config) -> float:
+    """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
+
+    Scales of A and of B are multiplied once for all sums of a thread that have both: of each eight
+    columns it has four, in two rows. It also chooses among B's scales of 128 columns for them.
+    """
+    rows, columns = scale_rows(config)
+    if not columns:
+        return 1.0
+    choices = 0 if columns == 1 else scale_blocks(config) - 1
+    of_columns = 2 if columns == 1 else min(choices, 1)
+    of_rows = {0: 0, 1: 2}.get(rows, 1)
+    return 1.0 + (of_rows * of_columns + choices) / 4
+
+
 def blocks_of_group(config: Config) -> int:
     """Blocks of 64 rows of the tile that a group has."""
     bm, _, _ = kernel_tile(config)
