@@ -153,7 +153,7 @@ def gemm(
     >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
     array([3., 2., 1., 0.])
     """
-    compute = _with_fast_accum(compute, fast_accum)
+    compute = with_fast_accum(compute, fast_accum)
     if scale_a is not None or scale_b is not None:
         kernel_options |= _scales(scale_a, scale_b)
     return multiply(
@@ -261,7 +261,7 @@ def _scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
     return {name: value for name, value in given if value is not None}
 
 
-def _with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
+def with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
     """Return ``compute`` as ``fast_accum=`` says it."""
     if fast_accum is None:
         return compute
@@ -306,7 +306,8 @@ def plan(
     backend, arch, tune, **kernel_options
         As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, a
         scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
-        of C's type; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
+        of C's type, and a scale what its numbers are of: ``"tensor"``, ``"row"``, ``"1x128"`` or
+        ``"128x128"``; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
         number.
     m, n, k, dtype, lda, ldb, ldc, storage
         In place of arrays: extents, element type (of A and B, where these differ:
@@ -337,7 +338,7 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
-    compute = _with_fast_accum(compute, fast_accum)
+    compute = with_fast_accum(compute, fast_accum)
     kernel_options |= _scales(scale_a, scale_b)
     function, operands = _epilogue(epilogue, kernel_options)
     check_names(plan, kernel_options, analyze)

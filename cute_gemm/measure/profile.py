@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,11 +25,12 @@ from cute_gemm import select, tuned
 from cute_gemm._text import FORMAT, named
 from cute_gemm.analysis.shown import Shown, differing
 from cute_gemm.analysis.tables import table
-from cute_gemm.api import Plan
+from cute_gemm.api import Plan, with_fast_accum
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
-from cute_gemm.problem.fuse import as_function, fuse, read_operands, sized_operands
+from cute_gemm.problem.fuse import as_function, fuse, read_operands, sized_operands, with_scales
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.scaling import SCALES
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,7 +53,7 @@ class Case:
 
     ``arch``: by default that of GPU 0; ``options``: fields of the kernel's config; with a ``beta``
     other than 0, C is read; ``epilogue``: a name, whose operands have the shapes that
-    :func:`cute_gemm.plan` gives them.
+    :func:`cute_gemm.plan` gives them; ``scale_a``, ``scale_b``: recipes.
     ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
     power of two, for other addresses are not known to the unit by their alignment.
     """
@@ -79,6 +80,9 @@ class Case:
     batch_b: int | None = None
     batch_c: int | None = None
     epilogue: str | None = None
+    scale_a: str | None = None
+    scale_b: str | None = None
+    fast_accum: bool | None = None
 
     def plan(self) -> Plan:
         """Return the plan for matrices at these addresses.
@@ -88,9 +92,11 @@ class Case:
         from cute_gemm.run.driver import device_arch, device_name
         from cute_gemm.toolchain.nvrtc import normalize_arch
 
-        problem = from_sizes(**named(self, *_PROBLEM))
-        if self.epilogue is not None:
-            problem = with_epilogue(problem, self.epilogue)
+        compute = with_fast_accum(self.compute, self.fast_accum)
+        problem = from_sizes(**named(self, *_PROBLEM) | {"compute": compute})
+        scales = {name: kind for name in SCALES if (kind := getattr(self, name)) is not None}
+        if self.epilogue is not None or scales:
+            problem = with_epilogue(problem, self.epilogue, scales)
         problem = problem.with_base_offset(self.base_offset)
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
@@ -111,17 +117,19 @@ class Case:
             "base": f"+{self.base_offset}" if self.base_offset else None,
             "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
             **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
-            "epilogue": self.epilogue,
+            **named(self, "epilogue", *SCALES, "fast_accum"),
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in options.items() if value is not None]
         size = f"{self.m}x{self.n}x{self.k}"
         return " ".join((self.kernel, self.op, size, self.dtype, *words))
 
 
-def with_epilogue(problem: GemmProblem, name: str) -> GemmProblem:
-    """Return a problem without arrays with the epilogue of a name."""
-    function = as_function(name)
-    operands = sized_operands(function, {}, problem)
+def with_epilogue(problem: GemmProblem, name: str | None, scales: Mapping[str, str]) -> GemmProblem:
+    """Return a problem without arrays with the epilogue of a name, and scales of recipes."""
+    function = None if name is None else as_function(name)
+    if function is None or scales:
+        function = with_scales(function, tuple(scales))
+    operands = sized_operands(function, scales, problem)
     return fuse(problem, function, read_operands(function, operands, problem, None))
 
 

@@ -39,6 +39,8 @@ class Matrix:
     first_alignment: int = 0
     slices: int = 1
     slice_stride: int = 0
+    #: Names of the modes of block scales, which are those of A or of B: ``"MK"``.
+    own_modes: str = ""
 
     @property
     def element(self) -> DType:
@@ -67,12 +69,8 @@ class Matrix:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too.
-
-        Of block scales, which share a number along them, those of A and of B.
-        """
-        of_a, of_b = ("M", "K"), ("N", "K")
-        own = {"A": of_a, "scale_a": of_a, "B": of_b, "scale_b": of_b}.get(self.name, ("M", "N"))
+        """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too."""
+        own = tuple(self.own_modes or {"A": "MK", "B": "NK"}.get(self.name, "MN"))
         return own if self.l == 1 else (*own, "L")
 
     @property
