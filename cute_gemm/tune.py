@@ -83,7 +83,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
         for index, candidate_plan in enumerate(plans):
             try:
                 builds.of(candidate_plan)
-                bound = candidate_plan.bind(device)
+                bound = candidate_plan.bind(device, **dict.fromkeys(problem.epilogue.numbers, 1.0))
                 bound(places[0])
             except GemmError as error:
                 failed.append(error)
