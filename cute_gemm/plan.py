@@ -518,7 +518,7 @@ class Plan:
         # How many atomics end a reduction depends on how warps diverge.
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
         if ends is not None:  # what tiles load of operands behind their group is not predicted
-            amax += ["offsets", *(matrix.name for matrix in self.problem.operands)]
+            amax += [matrix.name for matrix in self.problem.operands]
         passes = tuple(
             (launch.kernel, compare(launch.rows, its, amax))
             for launch, its in zip(report.passes, beside, strict=True)
