@@ -29,6 +29,7 @@ from cute_gemm.api import Plan, with_fast_accum
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
 from cute_gemm.problem.fuse import as_function, fuse, read_operands, sized_operands, with_scales
+from cute_gemm.problem.grouped import from_group_sizes
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scaling import SCALES
 
@@ -54,6 +55,8 @@ class Case:
     ``arch``: by default that of GPU 0; ``options``: fields of the kernel's config; with a ``beta``
     other than 0, C is read; ``epilogue``: a name, whose operands have the shapes that
     :func:`cute_gemm.plan` gives them; ``scale_a``, ``scale_b``: recipes.
+    Of a grouped GEMM ``offsets`` are where its groups end along the mode ``ragged``, whose extent
+    is of all of them; it is no batch, and has no ``base_offset``.
     ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
     power of two, for other addresses are not known to the unit by their alignment.
     """
@@ -83,6 +86,8 @@ class Case:
     scale_a: str | None = None
     scale_b: str | None = None
     fast_accum: bool | None = None
+    ragged: str = ""
+    offsets: Sequence[int] = ()
 
     def plan(self) -> Plan:
         """Return the plan for matrices at these addresses.
@@ -93,11 +98,18 @@ class Case:
         from cute_gemm.toolchain.nvrtc import normalize_arch
 
         compute = with_fast_accum(self.compute, self.fast_accum)
-        problem = from_sizes(**named(self, *_PROBLEM) | {"compute": compute})
+        sizes = named(self, *_PROBLEM) | {"compute": compute}
+        if self.ragged:
+            for name in ("l", "batch_a", "batch_b", "batch_c"):
+                del sizes[name]
+            problem = from_group_sizes(self.ragged, len(self.offsets), **sizes)
+        else:
+            problem = from_sizes(**sizes)
         scales = {name: kind for name in SCALES if (kind := getattr(self, name)) is not None}
         if self.epilogue is not None or scales:
             problem = with_epilogue(problem, self.epilogue, scales)
-        problem = problem.with_base_offset(self.base_offset)
+        if not self.ragged:
+            problem = problem.with_base_offset(self.base_offset)
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
@@ -117,7 +129,8 @@ class Case:
             "base": f"+{self.base_offset}" if self.base_offset else None,
             "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
             **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
-            **named(self, "epilogue", *SCALES, "fast_accum"),
+            **named(self, "epilogue", *SCALES, "fast_accum"), "ragged": self.ragged or None,
+            "offsets": "+".join(map(str, self.offsets)) or None,
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in options.items() if value is not None]
         size = f"{self.m}x{self.n}x{self.k}"
@@ -137,7 +150,8 @@ def predict(case: Case) -> dict[str, int]:
     """Return what the model says of a case: ``predicted`` of every access of its kernel."""
     from cute_gemm.analysis.rows import make_row
 
-    accesses = (access for step in case.plan().steps for access in step.accesses(case.beta != 0))
+    arguments = case.beta != 0, case.offsets or None
+    accesses = (access for step in case.plan().steps for access in step.accesses(*arguments))
     return predicted(map(make_row, accesses))
 
 
@@ -306,6 +320,8 @@ def launch(case: Case) -> None:
         for matrix in problem.arrays:
             offset = case.base_offset * matrix.element.bytes * (matrix.name in "ABC")
             content = np.frombuffer(random.bytes(offset + matrix.span), np.uint8)
+            if matrix.name == "offsets":
+                content = np.array(case.offsets, np.int32).view(np.uint8)
             buffer = stack.enter_context(upload(content[None]))
             addresses.append(buffer.pointer + offset)
         plan.bind(beta=case.beta)(addresses)

@@ -34,7 +34,7 @@ from cute_gemm.errors import (
 from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
-from cute_gemm.problem.problem import GemmProblem, describe, from_operands
+from cute_gemm.problem.problem import GemmProblem, describe, from_operands, from_sizes
 
 #: Dimensions of A and of B, and the mode that is ragged.
 _KINDS = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}
@@ -92,6 +92,19 @@ def from_groups(
         )
     address = (offsets.pointer if offsets.device is not None else 0) | ALIGNMENT
     return _grouped(problem, ragged, own, groups, address & -address)
+
+
+def from_group_sizes(ragged: str, groups: int, **sizes: Any) -> GemmProblem:
+    """Return the problem of so many groups along a mode, without arrays.
+
+    ``sizes``: those that `from_sizes` takes, of which the extent of that mode is of all groups.
+    """
+    if ragged == "K":
+        problem = from_sizes(**sizes, l=groups, batch_a=0, batch_b=0)
+        return _grouped(problem, ragged, problem.C, groups, ALIGNMENT)
+    several = from_sizes(**sizes, l=groups)
+    own = several.B if ragged == "M" else several.A
+    return _grouped(from_sizes(**sizes), ragged, own, groups, ALIGNMENT)
 
 
 def _single(operand: Operand, groups: int) -> Operand:
