@@ -150,12 +150,12 @@ def scale_rows(config: Config) -> tuple[int, int]:
     return (b, a) if config.swap_ab else (a, b)
 
 
-def scales_of_thread(config: Config) -> int:
-    """Scales of a k tile that a thread holds, of the one that is added and of the next."""
+def scales_of_thread(config: Config) -> tuple[int, int]:
+    """Scales of a k tile that a thread holds, of its rows and of its columns."""
     rows, columns = scale_rows(config)
     down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
     across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, scale_blocks(config))
-    return 2 * (down + across)
+    return down, across
 
 
 def scale_blocks(config: Config) -> int:

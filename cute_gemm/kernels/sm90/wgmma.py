@@ -442,7 +442,9 @@ def _check(config: Config, arch: Arch) -> None:
     others += _OPERANDS * bool(config.operation.epilogue.operands)
     if config.operation.promoted:
         # What the main loop has is gone in the epilogue.
-        loop = products_of_thread(config) + scales_of_thread(config) + rows_of_thread(config)
+        # Scales are those of the k tile that is added, and of the next.
+        scales = 2 * sum(scales_of_thread(config))
+        loop = products_of_thread(config) + scales + rows_of_thread(config)
         others = max(others, loop + _OTHERS_BESIDE_PRODUCTS)
     if sums > most or sums + others > parts.registers:
         raise OptionError(
