@@ -304,7 +304,8 @@ def plan(
     backend, arch, tune, **kernel_options
         As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, a
         scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
-        of C's type; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
+        of C's type, and a scale what its numbers are of: ``"tensor"``, ``"row"``, ``"1x128"`` or
+        ``"128x128"``; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
         number.
     m, n, k, dtype, lda, ldb, ldc, storage
         In place of arrays: extents, element type (of A and B, where these differ:

@@ -19,7 +19,6 @@ from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.steps import Step, Steps
 from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
-from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import packed
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.problem.scaling import describe_scales
@@ -287,7 +286,7 @@ class Plan:
             With another than 0, C is read too.
         offsets
             Of a grouped GEMM, on the host: where each group ends. By default groups are taken to be
-            of equal sizes, as the choice of a config takes them.
+            of equal sizes.
 
         Raises
         ------
@@ -337,7 +336,7 @@ class Plan:
             if self.route.pack:
                 problem, _ = packed(problem, self.route.pack)
             cost = kernel.footprint(self.config, self._main.problem, gpu, kinds)
-            return Prices([cost], gpu).price(evenly(problem), 0, self.route.split_k).seconds
+            return Prices([cost], gpu).price(problem, 0, self.route.split_k).seconds
 
         def changed(**change: Any) -> float | None:
             try:
@@ -542,8 +541,7 @@ class Plan:
         # How many atomics end a reduction depends on how warps diverge.
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
         if ends is not None:  # what tiles load of operands behind their group is not predicted
-            operands_read = *self.problem.scales, *self.problem.operands
-            amax += ["offsets", *(matrix.name for matrix in operands_read)]
+            amax += [matrix.name for matrix in (*self.problem.scales, *self.problem.operands)]
         passes = tuple(
             (launch.kernel, compare(launch.rows, its, amax))
             for launch, its in zip(report.passes, beside, strict=True)

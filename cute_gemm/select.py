@@ -99,8 +99,7 @@ def select(
         route = route._replace(split_k=route.split_k or space.splits[0])
         only = (Candidate(chosen, config, None, route),)
         return Choice(chosen, config, target, lambda another=None, **changed: only, route)
-    even = evenly(problem)
-    prices, times = shelf.prices, _Times(even, shelf, packings, space, target)
+    prices, times = shelf.prices, _Times(problem, shelf, packings, space, target)
     if order is not None:
         times.keep(order, problem)
 
@@ -114,7 +113,7 @@ def select(
         for index in sorted(times.kept, key=lambda i: (i != taken, times.seconds[i])):
             offered, config, _ = shelf.offers[index]
             route, passes = times.route(index)
-            price = prices.price(even, index, route.split_k)
+            price = prices.price(problem, index, route.split_k)
             listed.append(Candidate(offered, config, price.behind(passes), route))
         return tuple(listed)
 

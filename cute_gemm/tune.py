@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -76,6 +76,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     ]  # fmt: skip
     builds = Builds(plans)
     builds.finish(partial(tuning.tell, "compile"))
+    numbers: dict[str, Any] = dict.fromkeys(problem.epilogue.numbers, 1.0)
     failed: list[GemmError] = []
     calls: dict[int, Callable[[], None]] = {}
     with entered(device), _matrices(problem, device) as places:
@@ -83,7 +84,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
         for index, candidate_plan in enumerate(plans):
             try:
                 builds.of(candidate_plan)
-                bound = candidate_plan.bind(device)
+                bound = candidate_plan.bind(device, **numbers)
                 bound(places[0])
             except GemmError as error:
                 failed.append(error)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
-from cute_gemm.model.price import pitch
+from cute_gemm.model.price import pitch, steps
 from cute_gemm.problem.passes import Route
 from cute_gemm.toolchain import cache
 
@@ -92,6 +92,7 @@ def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str,
     words = [arch, kernel, f"{problem.m}x{problem.n}x{problem.k}", problem.compute]
     words += [f"l={problem.l}"] * (problem.l != 1) + [problem.epilogue.name]
     words += [f"ragged={problem.ragged}"] * bool(problem.ragged)
+    words += [f"{x.name} of {x.shape},{steps(x)}" for x in problem.scales]
     for x in problem.matrices:
         shared = ",shared" * (problem.l != 1 and not x.batch_stride)
         conj = ",conj" * x.conj

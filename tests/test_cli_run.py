@@ -81,6 +81,26 @@ def test_run_of_every_kind_is_right(run, words):
     assert "all within" in out
 
 
+@pytest.mark.parametrize("kind", ["tensor", "row", "1x128", "128x128"])
+def test_run_of_scaled_8_bit_floats_is_right(run, kind):
+    words = ("NT", "-m", "150", "-n", "64", "-k", "272", "--dtype", "float8_e4m3fn", "--arch",
+             "sm_90a", "--scale-a", kind, "--scale-b", "row", "--backend", "cpu")  # fmt: skip
+    status, out, _ = run("run", *words)
+    assert status == 0 and "all within" in out
+    assert "scale_b is read as a number for each row" in " ".join(out.split())
+    found = json.loads(run("run", *words, "--json")[1])
+    assert (found["scale_a"], found["scale_b"], found["check"]["ok"]) == (kind, "row", True)
+
+
+def test_run_of_two_types_and_fast_accum(run):
+    pair = ("--dtype", "float8_e4m3fn x float8_e5m2", "--out-dtype", "float8_e5m2")
+    words = ("TN", *SIZES, *compile_arch(), *pair, "--fast-accum", "--json")
+    status, out, _ = run("run", *words)
+    found = json.loads(out)
+    assert status == 0 and found["check"]["ok"] and found["compute"] == "fast_accum"
+    assert found["scale_a"] is None
+
+
 def test_run_and_analyze_take_batches(run):
     words = ("TN", "-m", "40", "-n", "24", "-k", "32", "-l", "3", "--dtype", "float32")
     loop = ("--kernel", "host", "--beta", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,7 @@ from fp8_cases import (
     E5M2,
     PAIRS,
     SCALES,
+    Call,
     Case,
     block_scaled,
     execute,
@@ -23,6 +25,7 @@ from fp8_cases import (
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError, GemmError, OptionError, ShapeError, UnsupportedError
+from cute_gemm.kernels.sm90.structure import adds_of_sum
 from cute_gemm.problem.values import saturated
 from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
@@ -59,6 +62,85 @@ def test_scales_on_the_cpu(kind_a: str, kind_b: str) -> None:
 @pytest.mark.parametrize("kind", ["row", "1x128", "128x128"])
 def test_batches_of_scales_on_the_cpu(kind: str) -> None:
     execute(Case("auto", "TN", scales=(kind, kind), m=130, l=3), "sm_90a", "cpu")
+
+
+def of_wgmma(scales: tuple[str, str], sizes: tuple[int, int, int], tile: tuple[int, int],
+             groups: int = 1, cluster: tuple[int, int] = (1, 1), op: str = "TN", **more: Any,
+             ) -> Case:  # fmt: skip
+    own = {name: more.pop(name) for name in ("l", "order") if name in more}
+    options = {"groups": groups, "cluster": cluster, "tile": (*tile, 128), **more}
+    return Case("sm90_wgmma", op, (E4M3, E5M2), scales, *sizes, options=tuple(options.items()),
+                **own)  # fmt: skip
+
+
+#: Edges that cut blocks of 64 and 128, groups below and beside each other and by turns, clusters
+#: whose tiles lie beyond C, A and B swapped, A from registers, batches and slices of K.
+TRACED = [
+    of_wgmma(("1x128", "128x128"), (300, 330, 200), (128, 160), 2, (2, 1)),
+    of_wgmma(("128x128", "1x128"), (330, 130, 200), (64, 96), 1, (2, 2)),
+    of_wgmma(("128x128", "128x128"), (130, 400, 300), (64, 160), 2),
+    of_wgmma(("1x128", "1x128"), (130, 400, 300), (64, 160), 2, order="C"),
+    of_wgmma(("1x128", "128x128"), (200, 400, 300), (64, 96), 2, ping_pong=1),
+    of_wgmma(("1x128", "128x128"), (200, 400, 300), (96, 128), 2, (1, 2), swap_ab=1),
+    of_wgmma(("128x128", "1x128"), (208, 160, 300), (128, 48), 2, op="NN"),
+    of_wgmma(("1x128", "128x128"), (208, 304, 272), (64, 192), 2, op="NN"),
+    of_wgmma(("row", "1x128"), (208, 96, 272), (32, 64), 1, op="TT", swap_ab=1, l=2),
+    of_wgmma(("1x128", "128x128"), (72, 56, 1000), (64, 64), 1, l=2, split_k=3),
+    of_wgmma(("", "128x128"), (260, 560, 130), (192, 96), 3),
+    of_wgmma(("tensor", "row"), (208, 96, 272), (64, 32), 1, op="NN"),
+]
+
+
+@pytest.mark.parametrize("case", TRACED, ids=str)
+def test_rows_are_what_is_executed(case: Case) -> None:
+    call = Call.of(case)
+    plan = cg.plan(case.op, call.A, call.B, call.C, backend="cpu", arch="sm_90a", **call.operands,
+                   **call.keywords)  # fmt: skip
+    trace = plan.trace(call.A, call.B, call.C, beta=0.5, **call.operands)
+    assert trace.agrees, [x for x in trace.figures if x.difference]
+    scales = {x.name for x in plan.problem.scales}
+    assert scales == {row.operand for row in trace.rows} - {"A", "B", "C"} - {
+        x.name for x in plan.problem.operands
+    }
+
+
+def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
+    sizes = {"m": 512, "n": 512, "k": 1024, "dtype": E4M3, "arch": "sm_90a"}
+    report = cg.analyze("TN", **sizes, scale_a=(512, 8), scale_b=(4, 8), kernel="sm90_wgmma",
+                        tile=(128, 128, 128), groups=2)  # fmt: skip
+    rows, blocks = report["scale_a"].rows[0], report["scale_b"].rows[0]
+    assert (rows.sectors, rows.ideal_sectors, rows.verdict) == (8, 1, "strided")
+    assert "scale_a M-major" in rows.fix
+    # Two groups of four warps: 2 rows of a thread, and one block of 128 columns.
+    assert (rows.requests, blocks.requests) == (16, 8)
+    assert (blocks.sectors, blocks.bytes, blocks.good) == (1, 4, True)
+    assert "scale_a(M,K)" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("scales", "tile", "op"),
+    [
+        (("", ""), (64, 64), "TN"),
+        (("1x128", ""), (64, 64), "TN"),
+        (("1x128", "1x128"), (64, 64), "TN"),
+        (("1x128", "128x128"), (64, 96), "TN"),
+        (("128x128", "128x128"), (64, 96), "NN"),
+    ],
+)
+def test_the_price_has_the_instructions_that_add_products(
+    scales: tuple[str, str], tile: tuple[int, int], op: str
+) -> None:
+    counted = Counter[str]()
+    for k, sign in ((512, -1), (1024, 1)):
+        case = of_wgmma(scales, (*tile, k), tile, op=op, swap_ab=0)
+        call = Call.of(case)
+        plan = cg.plan(op, call.A, call.B, call.C, backend="cpu", arch="sm_90a", **call.operands,
+                       **call.keywords)  # fmt: skip
+        for name, count in plan.trace(call.A, call.B, call.C, **call.operands).counts.items():
+            counted[name] += sign * count
+    each = 4 * tile[0] * tile[1] / 32  # k tiles, and sums of a warp's instruction
+    executed = sum(counted[name] for name in ("add.f32", "mul.f32", "fma.rn.f32", "selp.f32"))
+    assert executed / each == pytest.approx(adds_of_sum(plan.config), rel=0.03)
 
 
 # -- numbers ---------------------------------------------------------------------------------------

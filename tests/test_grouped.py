@@ -165,6 +165,8 @@ TRACED = (
         "K", "TT", "F", (5, 0, 65), (40, 24), kernel="double_buffered", options="",
         dtype="float32",
     ),
+    GroupedCase("K", "TT", "C", (70, 0, 3, 70), (72, 288), options="turns"),
+    GroupedCase("M", "NT", "F", (3, 0, 70) * 13, (40, 24), kernel="sm80_pipeline", options=""),
 )  # fmt: skip
 
 
@@ -175,6 +177,8 @@ def test_rows_are_what_is_executed(case: GroupedCase) -> None:
     trace = plan.trace(given.A, given.B, given.C, offsets=given.offsets, beta=case.beta)
     assert trace.verdict.ok
     assert trace.agrees, [x for x in trace.figures if x.difference]
+    # Each end is loaded, and by each warp alike.
+    assert [x.predicted > 0 for x in trace.figures if x.kind.operand == "offsets"] == [True]
 
 
 def test_what_a_report_says_of_groups() -> None:

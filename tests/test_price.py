@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cute_gemm as cg
@@ -150,3 +151,41 @@ def test_tensor_cores_are_no_faster_than_a_gpu_is_at_all(name: str, dtype: str) 
     (peak,) = (each for each in gpu(name).peaks if each.key == "float64")
     price = plan.candidates()[0].price
     assert price is not None and price.seconds > 0.9 * plan.problem.flops / (peak.tflops * 1e12)
+
+
+def price_of_groups(m: int, groups: int, ragged: str = "M") -> Any:
+    A = np.empty((m, 512), "f2")
+    B = np.empty((groups, 512, 512) if ragged == "M" else (m, 512), "f2")
+    plan = cg.plan("NN" if ragged == "M" else "TN", A, B, offsets=np.zeros(groups, np.int32),
+                   kernel="sm90_wgmma", tile=(128, 64, 64), groups=2, cluster=(1, 1), order="C",
+                   arch="sm_90a", gpu="H200", backend="cpu")  # fmt: skip
+    price = plan.candidates()[0].price
+    assert price is not None
+    return price
+
+
+def test_groups_of_sizes_that_are_not_known_fill_half_a_tile_more() -> None:
+    assert price_of_groups(8192, 16).ctas == 16 * 4.5 * 8
+    assert price_of_groups(8192 + 16, 16).ctas == 577  # and not five tiles of each group
+    assert price_of_groups(64, 16).ctas == 16 * 8  # some have a row
+    along_k = [price_of_groups(m, 16, "K").terms["tensor cores"] for m in (8192, 16384)]
+    assert along_k[1] / along_k[0] == pytest.approx(16.5 / 8.5)
+
+
+def test_block_scales_cost_what_their_loads_and_products_do() -> None:
+    sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float8_e4m3fn", "arch": "sm_90a"}
+    sizes |= {"kernel": "sm90_wgmma", "tile": (128, 128, 128), "groups": 2, "cluster": (1, 1)}
+
+    def terms(**scales: Any) -> dict[str, float]:
+        plan = cg.plan("TN", **sizes, **scales, gpu="H200", backend="cpu")
+        price = plan.candidates()[0].price
+        assert price is not None
+        return {"all": price.seconds, **price.terms}
+
+    plain, rows = terms(), terms(scale_a=(4096, 1))
+    blocks, both = terms(scale_b=(32, 32)), terms(scale_a=(4096, 32), scale_b=(4096, 32))
+    assert rows["instruction issue"] == plain["instruction issue"]
+    # Without scales an addition each, with both a product and a fused addition.
+    assert both["instruction issue"] > 2 * plain["instruction issue"] > 0
+    assert plain["L2"] < blocks["L2"] < both["L2"]
+    assert plain["all"] < blocks["all"] < both["all"] < 1.2 * plain["all"]

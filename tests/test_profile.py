@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cute_gemm as cg
@@ -270,6 +271,43 @@ def test_an_epilogue_loads_its_operands() -> None:
     more = replace(CASE, epilogue="residual")
     assert fused[loads] > predict(more)[loads] > plain[loads]
     assert len(replace(CASE, epilogue="bias+residual").plan().problem.matrices) == 5
+
+
+def test_scales_load_what_their_recipe_says() -> None:
+    case = Case("TN", 512, 512, 1024, "float8_e4m3fn", kernel="sm90_wgmma", arch="sm_90a",
+                options={"tile": (128, 128, 128), "groups": 2, "cluster": (1, 1)})  # fmt: skip
+    loads = "global loads requests"
+    each = 4 * 4 * 8 * 2 * 4  # tiles, k tiles, groups, warps
+    counts = {
+        (a, b): predict(replace(case, scale_a=a, scale_b=b))[loads]
+        for a, b in ((None, None), ("1x128", None), ("128x128", None), ("1x128", "128x128"))
+    }
+    assert [*counts.values()] == [0, 2 * each, each, 3 * each]
+    fast = replace(case, fast_accum=True, scale_b="row")
+    assert fast.plan().problem.compute == "fast_accum" and predict(fast)[loads]
+    again = Case(**json.loads(json.dumps(profile.asdict(fast))))
+    assert again.plan().config == fast.plan().config and "scale_b=row" in str(again)
+
+
+@pytest.mark.parametrize("ragged", ["M", "N", "K"])
+def test_a_case_of_groups_is_the_problem_of_arrays(ragged: str) -> None:
+    sizes = {"M": 160, "N": 72, "K": 40} | {ragged: 199}
+    m, n, k = sizes.values()
+    ends = [3, 3, 130, 199]
+    case = Case("TN", m, n, k, "float16", kernel="sm80_pipeline", arch="sm_80", ragged=ragged,
+                offsets=ends, order="C")  # fmt: skip
+    A, B = np.empty((m, k), "f2").T, np.empty((n, k), "f2").T
+    A, B = np.asfortranarray(A), np.asfortranarray(B)
+    if ragged != "K":
+        one = np.empty((4, *(B if ragged == "M" else A).shape[::-1]), "f2").swapaxes(1, 2)
+        A, B = (A, one) if ragged == "M" else (one, B)
+    plan = cg.plan("TN", A, B, offsets=np.array(ends, np.int32), kernel="sm80_pipeline",
+                   arch="sm_80", backend="cpu", order="C")  # fmt: skip
+    assert case.plan().problem == plan.problem and case.plan().config == plan.config
+    again = Case(**json.loads(json.dumps(profile.asdict(case))))
+    assert predict(again) == predict(case) and f"ragged={ragged}" in str(again)
+    equal = predict(replace(case, offsets=[199] * 4))
+    assert equal["global loads requests"] != predict(case)["global loads requests"]
 
 
 def test_a_case_survives_json() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from cases import OPS, problem
 
+import cute_gemm as cg
 from cute_gemm.cute.copies import TiledCopy, TiledMma
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
@@ -32,6 +33,8 @@ from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, Structure, structure
 from cute_gemm.kernels.sm80.tensor_core import TensorCore
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
+from cute_gemm.kernels.sm90 import unit as sm90_unit
+from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.nvrtc import build, prove
 from cute_gemm.toolchain.unit import TranslationUnit
@@ -153,6 +156,28 @@ def test_they_hold_everywhere(
                 )
             ]
         )
+
+
+#: Rows of A and of B that share a scale, and the tile: 96 columns lie in one block of 128 or two.
+SCALED = (
+    ("TN", "1x128", "128x128", {"tile": (64, 96, 128), "groups": 1}),
+    ("NN", "128x128", "1x128", {"tile": (128, 64, 128), "groups": 2, "swap_ab": 0}),
+)
+
+
+@pytest.mark.parametrize(("op", "of_a", "of_b", "options"), SCALED, ids=lambda v: str(v)[:7])
+def test_those_of_scaled_8_bit_floats_hold(
+    op: str, of_a: str, of_b: str, options: dict[str, Any]
+) -> None:
+    plan = cg.plan(op, m=256, n=256, k=256, dtype="float8_e4m3fn", scale_a=of_a, scale_b=of_b,
+                   kernel="sm90_wgmma", arch="sm_90a", backend="cpu", **options)  # fmt: skip
+    assert prove(Sm90Wgmma().proof(plan.config), "sm_90a").facts[-1] == "scales"
+
+
+def test_a_wrong_number_of_scales_does_not_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sm90_unit, "scales_of_thread", lambda config: (2, 1))
+    with pytest.raises(CompileError, match="scales"):
+        test_those_of_scaled_8_bit_floats_hold(*SCALED[0])
 
 
 @pytest.mark.matrix

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fake_gpu
+import ml_dtypes
 import numpy as np
 import pytest
 from fake_tuning import FILE, SQUARE, Device, anew, fastest
@@ -85,6 +86,31 @@ def test_an_epilogue_is_measured_with_its_operands(device: Device) -> None:
     assert {len(addresses) for _, addresses in device.ran} == {6}
     assert all(len(set(addresses)) == 6 for _, addresses in device.ran)
     assert cg.plan("TN", **SQUARE, epilogue="bias").measured is None
+
+
+FP8: dict[str, Any] = {**SQUARE, "dtype": "float8_e4m3fn"}
+
+
+def test_scales_are_measured_and_part_of_the_question(device: Device) -> None:
+    best = fastest(device, 2, **FP8, scale_a="1x128", scale_b="128x128")
+    scales = {"scale_a": "1x128", "scale_b": "128x128"}
+    found = cg.plan("TN", **FP8, **scales, tune=True)
+    assert found.config == best.config and found.measured
+    assert {len(addresses) for _, addresses in device.ran} == {5}
+    assert cg.plan("TN", **FP8, **scales).measured
+    for kind in (None, "tensor", "row", "128x128"):
+        assert cg.plan("TN", **FP8, scale_a=kind, scale_b="128x128").measured is None
+    assert cg.plan("TN", **FP8, fast_accum=True).measured is None
+    # Neither answer is in the place of the other.
+    cg.plan("TN", **FP8, scale_a="128x128", scale_b="128x128", tune=True)
+    assert cg.plan("TN", **FP8, **scales).measured
+
+
+def test_a_call_with_scales_is_measured(device: Device) -> None:
+    A, B = (np.ones((512, 512), np.float32).astype(ml_dtypes.float8_e4m3fn) for _ in "AB")
+    plan = cg.plan("NT", A, B, scale_a=0.5, scale_b=np.ones((512, 1), np.float32), tune=True)
+    assert plan.measured and plan.problem.epilogue.numbers == ("scale_a",)
+    assert {len(addresses) for _, addresses in device.ran} == {4}
 
 
 def test_again_measures_again(device: Device) -> None:

@@ -494,5 +494,5 @@ def _laid_out(matrix: Matrix) -> str:
         return "where each group ends, "
     if matrix.name in ("A", "B", "C"):
         return f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
-    along = [mode for mode, stride in zip("MN", matrix.stride, strict=True) if stride]
+    along = [mode for mode, stride in zip(matrix.modes, matrix.stride, strict=False) if stride]
     return f"along {' and '.join(along)}, " if along else "one number, "

@@ -13,6 +13,7 @@ from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.options import option_value
 from cute_gemm.keywords import hint_for
+from cute_gemm.problem.scaling import RECIPES
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
@@ -22,6 +23,7 @@ TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f1
 #: What ``add_problem`` adds beside op, kernel and arch; ``plan`` has parameters of these names.
 PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
+    "scale_a", "scale_b", "fast_accum",
 )  # fmt: skip
 
 
@@ -65,6 +67,12 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--epilogue": {
         "metavar": "NAME",
         "help": "what becomes of the sums: bias, residual, scale, relu, gelu, ..., joined by +",
+    },
+    "--scale-a": {"choices": RECIPES, "help": "what each scale of A is of (default: no scales)"},
+    "--scale-b": {"choices": RECIPES, "help": "what each scale of B is of (default: no scales)"},
+    "--fast-accum": {
+        "action": "store_const", "const": True,
+        "help": "of 8-bit floats: leave sums in the accumulators of tensor cores",
     },
     "--compute": {"help": "type of the products of float32 matrices: float32 or tf32"},
     "--seed": {"type": int, "default": 0, "help": "seed of the random matrices (default 0)"},
@@ -158,8 +166,9 @@ def add_problem(
         parser.add_argument(f"--ld{name.lower()}", type=int, help=text)
     text = "order of A and B (default F, as in BLAS)"
     parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
-    add(parser, "--order", "--compute")
-    text = "type of C: that of A and B (default), or float32 for half types; int32 for int8"
+    add(parser, "--order", "--compute", "--scale-a", "--scale-b", "--fast-accum")
+    text = "type of C: that of A and B (default), or float32 for half types; int32 for int8; "
+    text += "bfloat16 (default), float16, float32 or 8 bits for 8-bit floats"
     parser.add_argument("--out-dtype", help=text)
 
 

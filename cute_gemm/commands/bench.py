@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, {"--pad N": text}, type=int, default=0)
     text = f"type of A and B: {TYPES} (default float32)"
     parser.add_argument("--dtype", default="float32", help=text)
-    add(parser, "--compute", "--order")
+    add(parser, "--compute", "--fast-accum", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
     add(parser, "--seed", "--no-check")
     add_options(parser, {"--against MODULE:FUNCTION": _AGAINST}, action="append", default=[])
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "write JSON to FILE, or print it instead of the tables"
     add_options(parser, {"--json FILE": text}, nargs="?", const="-")
     add_options(parser, {"--from FILE": _FROM}, dest="stored")
-    measuring = ("ops", "kernels", "sizes", "l", "pad", "dtype", "compute", "order", "rounds",
-                 "seed", "no_check", "against", "options")  # fmt: skip
+    measuring = ("ops", "kernels", "sizes", "l", "pad", "dtype", "compute", "fast_accum", "order",
+                 "rounds", "seed", "no_check", "against", "options")  # fmt: skip
     parser.set_defaults(given_by_default={name: parser.get_default(name) for name in measuring})
 
 
@@ -92,7 +92,8 @@ def _measured(arguments: argparse.Namespace) -> BenchResult:
         return bench(
             arguments.ops, arguments.kernels, sizes, arguments.dtype,
             progress=shown, check=not arguments.no_check, options=arguments.options,
-            **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
+            **named(arguments, "l", "pad", "compute", "fast_accum", "order", "rounds", "seed",
+                    "against"),
         )  # fmt: skip
 
 

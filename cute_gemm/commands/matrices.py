@@ -34,10 +34,23 @@ def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, An
         return np.swapaxes(view, -1, -2) if order == "F" else view
 
     m, n, k, op = problem.m, problem.n, problem.k, problem.op
-    name, storage = problem.dtype, arguments.storage
+    a, b, storage = problem.A.dtype, problem.B.dtype, arguments.storage
     unread = arguments.beta == 0
     return (
-        matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, name),
-        matrix((k, n) if op[1] == "N" else (n, k), storage, arguments.ldb, name),
+        matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, a),
+        matrix((k, n) if op[1] == "N" else (n, k), storage, arguments.ldb, b),
         matrix((m, n), arguments.order, arguments.ldc, problem.C.dtype, unread),
     )
+
+
+def stored_scales(arguments: argparse.Namespace, problem: GemmProblem) -> dict[str, Any]:
+    """Return random scales of the recipes that were asked for, by name."""
+    from cute_gemm.measure.matrices import generator
+    from cute_gemm.problem.scaling import DTYPE, SCALES, named_shape
+
+    rng = generator(arguments.seed)
+    asked = {name: kind for name in SCALES if (kind := getattr(arguments, name))}
+    return {
+        name: (rng.random(named_shape(name, kind, problem) or (1, 1)) + 0.5).astype(DTYPE)
+        for name, kind in asked.items()
+    }

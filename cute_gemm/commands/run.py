@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import counted, named
 from cute_gemm.commands.arguments import add, add_problem, planned
-from cute_gemm.commands.matrices import stored
+from cute_gemm.commands.matrices import stored, stored_scales
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
+from cute_gemm.problem.scaling import SCALES
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
@@ -40,16 +41,17 @@ def command(arguments: argparse.Namespace) -> int:
     for name in ("alpha", "beta"):
         scalar(getattr(arguments, name), name, sized.accumulator.name, None)
     A, B, C = stored(arguments, sized)
+    scales = stored_scales(arguments, sized)
     plan = make_plan(
-        arguments.op, A, B, C, **arguments.options,
-        **named(arguments, "compute", "kernel", "backend", "arch"),
+        arguments.op, A, B, C, **arguments.options, **scales,
+        **named(arguments, "compute", "fast_accum", "kernel", "backend", "arch"),
     )  # fmt: skip
     problem = plan.problem
     result: dict[str, Any] = {
         **named(problem, "op", "blas_op", "m", "n", "k", "l", "dtype"),
         "out_dtype": problem.C.dtype,
         "compute": problem.compute,
-        **named(arguments, "alpha", "beta"),
+        **named(arguments, *SCALES, "alpha", "beta"),
     }
 
     product = _scaled_product(problem.op, arguments.alpha, arguments.beta)
@@ -67,17 +69,18 @@ def command(arguments: argparse.Namespace) -> int:
         _show_kernel(arguments, plan, tell, result)
 
     before = C.copy(order="K") if arguments.beta != 0 else None
-    plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+    plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta, **scales)
     tell(f"run      on the {_where(plan)}")
     result["backend"] = plan.backend
 
     status = OK
     if not arguments.no_check:
-        status = _check(arguments, plan, A, B, C, before, tell, result)
+        status = _check(arguments, plan, A, B, C, before, scales, tell, result)
     if plan.backend == "cuda" and plan.compiled and status == OK and problem.flops:
         from cute_gemm.measure.timed import time_plan
 
-        timing = time_plan(plan, A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+        factors = named(arguments, "alpha", "beta")
+        timing = time_plan(plan, A, B, C, **factors, operands=scales)
         result["timing"] = timing.to_dict()
         tell(f"speed    {timing}")
     if arguments.json:
@@ -119,13 +122,16 @@ def _show_kernel(
 
 def _check(
     arguments: argparse.Namespace, plan: Plan, A: Any, B: Any, C: Any, before: Any,
-    tell: Callable[..., None], result: dict[str, Any],
+    scales: dict[str, Any], tell: Callable[..., None], result: dict[str, Any],
 ) -> int:  # fmt: skip
     """Compare C with float64, say so, and return the exit status."""
     from cute_gemm.analysis.shown import verdict_dict
     from cute_gemm.problem.verify import verify
 
-    verdict = verify(plan.problem, A, B, C, C=before, alpha=arguments.alpha, beta=arguments.beta)
+    operands = plan.executable.on_host(A, B, C, arguments.beta, scales)[3].on_host()
+    verdict = verify(
+        plan.problem, A, B, C, C=before, operands=operands, **named(arguments, "alpha", "beta")
+    )
     result["check"] = verdict_dict(verdict)
     elements = f"{verdict.elements} element" + "s" * (verdict.elements != 1)
     tell(f"check    {elements} against float64, bound {verdict.bound}:")

@@ -100,20 +100,22 @@ def _planned(arguments: argparse.Namespace) -> int:
     """Execute the kernel of a problem on random matrices."""
     from cute_gemm.api import plan as make_plan
     from cute_gemm.commands.arguments import planned
-    from cute_gemm.commands.matrices import stored
+    from cute_gemm.commands.matrices import stored, stored_scales
 
     if arguments.op is None:
         raise OptionError("OP is missing; expected NN, NT, TN or TT, or --ptx FILE")
     check_html(arguments)
-    A, B, C = stored(arguments, planned(arguments).problem)
+    sized = planned(arguments).problem
+    A, B, C = stored(arguments, sized)
+    scales = stored_scales(arguments, sized)
     plan = make_plan(
-        arguments.op, A, B, C, backend="interpreter", **arguments.options,
-        **named(arguments, "compute", "kernel", "arch", "base_offset"),
+        arguments.op, A, B, C, backend="interpreter", **arguments.options, **scales,
+        **named(arguments, "compute", "fast_accum", "kernel", "arch", "base_offset"),
     )  # fmt: skip
     if not plan.compiled:
         raise OptionError(f"kernel {plan.kernel!r} is not compiled: it has no PTX to execute")
     with _shown():
-        trace = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+        trace = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta, **scales)
     if arguments.access:
         requests = trace.requests(arguments.access, arguments.cta, arguments.warp)
         trace = replace(trace, shown=_chosen(arguments, requests))

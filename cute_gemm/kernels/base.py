@@ -31,6 +31,7 @@ from cute_gemm.model.price import (
     footprint,
     pitch,
     sample,
+    steps,
     tally,
 )
 from cute_gemm.problem import reference
@@ -464,6 +465,7 @@ class CompiledKernel(Compiled, Kernel):
         keys = {
             x.name: (
                 self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment,
+                x.stride if x in typical.scales else (),
                 frozenset(kind for kind in ideal if kind.operand == x.name),
             )
             for x in typical.matrices
@@ -521,6 +523,7 @@ def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     traits += problem.epilogue, problem.scale_rows
     for x in problem.matrices:
         traits += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
+    traits += map(steps, problem.scales)
     # Vectors of C may not straddle the end of a row.
     return (*traits, gcd(problem.C.shape[problem.C.unit] * problem.C.element.bytes, 16))
 

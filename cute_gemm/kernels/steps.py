@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm.kernels.ends import loads_of_ends
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.problem.grouped import evenly, parts
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
@@ -91,8 +92,7 @@ class Step:
     def accesses(self, reads_c: bool, ends: Sequence[int] | None = None) -> tuple[Access, ...]:
         """Return every memory instruction of the launch; ``reads_c``: beta is not 0.
 
-        Of a grouped GEMM those of all groups, which end at ``ends``, or of groups of equal sizes;
-        the loads of the ends are left out.
+        Of a grouped GEMM those of all groups, which end at ``ends``, or of groups of equal sizes.
         """
         found: list[Access] = []
         problems: tuple[Any, ...]
@@ -110,6 +110,8 @@ class Step:
         for problem in problems:
             reads = reads_c and self.scales
             found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
+        if getattr(self.problem, "ragged", ""):
+            found += loads_of_ends(self.problem, self.config, self.launch, ends)
         return tuple(found)
 
 

@@ -115,9 +115,13 @@ class Reference:
         self._product = product.reshape(-1, product.shape[-1])
         sums = (abs(first) @ abs(second)).reshape(self._product.shape)
         self._bound = np.empty_like(sums)
-        self._each(lambda rows: self._set_bound(problem, rows, sums[rows]))
+        lost = np.broadcast_to(verify.lost_of(problem, first, second), self._shape)
+        lost = lost.reshape(sums.shape)
+        self._each(lambda rows: self._set_bound(problem, rows, sums[rows], lost[rows]))
 
-    def _set_bound(self, problem: GemmProblem, rows: slice, sums: np.ndarray) -> None:
+    def _set_bound(
+        self, problem: GemmProblem, rows: slice, sums: np.ndarray, lost: np.ndarray
+    ) -> None:
         products = self._product[rows]
         if problem.C.element.roundoff == 0:  # integers of 32 bits, which wrap
             self._product[rows] = products.astype(np.int64).astype(np.int32)
@@ -125,7 +129,7 @@ class Reference:
             return
         arguments = EpilogueArguments(None, 1.0, 0.0, {})
         _, self._bound[rows], _ = verify.compare_floats(
-            problem, products, sums, products, arguments
+            problem, products, sums, products, arguments, lost
         )
 
     def check(self, result: np.ndarray) -> Check:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,11 +25,13 @@ from cute_gemm import select, tuned
 from cute_gemm._text import FORMAT, named
 from cute_gemm.analysis.shown import Shown, differing
 from cute_gemm.analysis.tables import table
-from cute_gemm.api import Plan
+from cute_gemm.api import Plan, with_fast_accum
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
-from cute_gemm.problem.fuse import as_function, fuse, read_operands, sized_operands
+from cute_gemm.problem.fuse import as_function, fuse, read_operands, sized_operands, with_scales
+from cute_gemm.problem.grouped import from_group_sizes
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.scaling import SCALES
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,7 +54,9 @@ class Case:
 
     ``arch``: by default that of GPU 0; ``options``: fields of the kernel's config; with a ``beta``
     other than 0, C is read; ``epilogue``: a name, whose operands have the shapes that
-    :func:`cute_gemm.plan` gives them.
+    :func:`cute_gemm.plan` gives them; ``scale_a``, ``scale_b``: recipes.
+    Of a grouped GEMM ``offsets`` are where its groups end along the mode ``ragged``, whose extent
+    is of all of them; it is no batch, and has no ``base_offset``.
     ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
     power of two, for other addresses are not known to the unit by their alignment.
     """
@@ -79,6 +83,11 @@ class Case:
     batch_b: int | None = None
     batch_c: int | None = None
     epilogue: str | None = None
+    scale_a: str | None = None
+    scale_b: str | None = None
+    fast_accum: bool | None = None
+    ragged: str = ""
+    offsets: Sequence[int] = ()
 
     def plan(self) -> Plan:
         """Return the plan for matrices at these addresses.
@@ -88,10 +97,19 @@ class Case:
         from cute_gemm.run.driver import device_arch, device_name
         from cute_gemm.toolchain.nvrtc import normalize_arch
 
-        problem = from_sizes(**named(self, *_PROBLEM))
-        if self.epilogue is not None:
-            problem = with_epilogue(problem, self.epilogue)
-        problem = problem.with_base_offset(self.base_offset)
+        compute = with_fast_accum(self.compute, self.fast_accum)
+        sizes = named(self, *_PROBLEM) | {"compute": compute}
+        if self.ragged:
+            for name in ("l", "batch_a", "batch_b", "batch_c"):
+                del sizes[name]
+            problem = from_group_sizes(self.ragged, len(self.offsets), **sizes)
+        else:
+            problem = from_sizes(**sizes)
+        scales = {name: kind for name in SCALES if (kind := getattr(self, name)) is not None}
+        if self.epilogue is not None or scales:
+            problem = with_epilogue(problem, self.epilogue, scales)
+        if not self.ragged:
+            problem = problem.with_base_offset(self.base_offset)
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
@@ -111,17 +129,20 @@ class Case:
             "base": f"+{self.base_offset}" if self.base_offset else None,
             "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
             **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
-            "epilogue": self.epilogue,
+            **named(self, "epilogue", *SCALES, "fast_accum"), "ragged": self.ragged or None,
+            "offsets": "+".join(map(str, self.offsets)) or None,
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in options.items() if value is not None]
         size = f"{self.m}x{self.n}x{self.k}"
         return " ".join((self.kernel, self.op, size, self.dtype, *words))
 
 
-def with_epilogue(problem: GemmProblem, name: str) -> GemmProblem:
-    """Return a problem without arrays with the epilogue of a name."""
-    function = as_function(name)
-    operands = sized_operands(function, {}, problem)
+def with_epilogue(problem: GemmProblem, name: str | None, scales: Mapping[str, str]) -> GemmProblem:
+    """Return a problem without arrays with the epilogue of a name, and scales of recipes."""
+    function = None if name is None else as_function(name)
+    if function is None or scales:
+        function = with_scales(function, tuple(scales))
+    operands = sized_operands(function, scales, problem)
     return fuse(problem, function, read_operands(function, operands, problem, None))
 
 
@@ -129,7 +150,8 @@ def predict(case: Case) -> dict[str, int]:
     """Return what the model says of a case: ``predicted`` of every access of its kernel."""
     from cute_gemm.analysis.rows import make_row
 
-    accesses = (access for step in case.plan().steps for access in step.accesses(case.beta != 0))
+    arguments = case.beta != 0, case.offsets or None
+    accesses = (access for step in case.plan().steps for access in step.accesses(*arguments))
     return predicted(map(make_row, accesses))
 
 
@@ -298,6 +320,8 @@ def launch(case: Case) -> None:
         for matrix in problem.arrays:
             offset = case.base_offset * matrix.element.bytes * (matrix.name in "ABC")
             content = np.frombuffer(random.bytes(offset + matrix.span), np.uint8)
+            if matrix.name == "offsets":
+                content = np.array(case.offsets, np.int32).view(np.uint8)
             buffer = stack.enter_context(upload(content[None]))
             addresses.append(buffer.pointer + offset)
         plan.bind(beta=case.beta)(addresses)

@@ -103,7 +103,7 @@ def machine(device: int) -> Iterator[Machine]:
 
 
 def of_kernel(
-    plan: Plan, places: Sequence[Place], device: int, alpha: complex = 1, beta: complex = 0
+    plan: Plan, places: Sequence[Sequence[int]], device: int, alpha: complex = 1, beta: complex = 0
 ) -> Start:
     """Build a plan's kernel, and return what starts it on the legacy default stream."""
     bound = plan.bind(device, alpha, beta)
@@ -209,25 +209,27 @@ class Timing:
 def time_plan(
     plan: Plan, A: np.ndarray, B: np.ndarray, C: np.ndarray, *, alpha: complex = 1.0,
     beta: complex = 0.0, rounds: int = 9, device: int = 0,
+    operands: Mapping[str, np.ndarray] | None = None,
 ) -> Timing:  # fmt: skip
     """Time a plan on copies of these host matrices, in turns with cuBLAS if it is installed.
 
-    A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave
-    for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA
-    toolkit brought; it gets the same op, leading dimensions and order of C. NoGpuError without a
-    GPU, OutOfMemoryError when the matrices do not fit there.
+    A, B and C are as stored, ``operands`` the plan's others, and none is changed; the plan is what
+    `cute_gemm.plan` gave for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch,
+    CuPy, nvmath or a CUDA toolkit brought; it gets the same op, leading dimensions and order of C.
+    NoGpuError without a GPU, OutOfMemoryError when the matrices do not fit there.
     """
     from cute_gemm.run.memory import upload
 
     problem = plan.problem
     ours, theirs = ("ours", problem.op), (CUBLAS, problem.op)
     with machine(device) as gpu, ExitStack() as stack:
-        buffers = [stack.enter_context(upload(matrix, device)) for matrix in (A, B, C)]
-        places = [Place(*(buffer.pointer for buffer in buffers))]
-        starts = {ours: of_kernel(plan, places, device, alpha, beta)}
+        given = {"A": A, "B": B, "C": C, **(operands or {})}
+        arrays = (given[matrix.name] for matrix in problem.arrays)
+        place = [stack.enter_context(upload(array, device)).pointer for array in arrays]
+        starts = {ours: of_kernel(plan, [place], device, alpha, beta)}
         about = gpu.about_cublas
         try:
-            start = gpu.cublas(problem, places, alpha, beta)
+            start = gpu.cublas(problem, [Place(*place[:3])], alpha, beta)
             start(0)  # refuses here what it does not support
             starts[theirs] = start
         except CublasError as error:
@@ -266,8 +268,7 @@ def time_in_turns(
             problem = plan.problem
             copies = copies_past_l2(problem, l2_bytes(device))
             hold = functools.partial(_held, rng, stack, copies, device)
-            held = [hold(matrix) for matrix in (problem.A, problem.B, problem.C)]
-            places = [Place(*addresses) for addresses in zip(*held, strict=True)]
+            places = [*zip(*map(hold, problem.arrays), strict=True)]
             try:
                 start = of_kernel(plan, places, device, 1, beta)
                 start(0)  # a library refuses here what it does not support

@@ -79,7 +79,8 @@ DEPTH = 4
 class Pace(NamedTuple):
     """How fast a kernel runs on the units of a multiprocessor.
 
-    All are fitted to measured times, except ``waits`` and ``ahead``, which the config determines.
+    All are fitted to measured times, except ``waits``, ``ahead`` and ``adds``, which the config
+    determines.
     """
 
     #: Clocks of the products over those at the peak rate of the kernel's instruction.
@@ -112,6 +113,8 @@ class Pace(NamedTuple):
     exposed: float = 1.0
     #: Factor on the clocks of k-tiles where a multiprocessor has a single tile.
     lone: float = 1.0
+    #: Instructions that add the products of a k-tile to a sum, where the tensor cores do not.
+    adds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +210,12 @@ def sample(
     rows = {"scale_a": m, "scale_b": n}
     scales = tuple(
         replace(
-            matrix, shape=(-(-rows[matrix.name] // shared), -(-k // BLOCK)), l=1, batch_stride=0
+            matrix,
+            shape=(-(-rows[matrix.name] // shared), -(-k // BLOCK)),
+            stride=steps(matrix),
+            alignment=min(matrix.alignment, LINE),
+            l=1,
+            batch_stride=0,
         )
         for matrix, shared in zip(problem.scales, filter(None, problem.scale_rows), strict=True)
     )
@@ -226,6 +234,16 @@ def pitch(matrix: Matrix) -> int:
     if matrix.shape[1 - matrix.unit] <= 1:
         return 0
     return gcd(matrix.ld * DTYPES[matrix.dtype].bytes, LINE)
+
+
+def steps(matrix: Matrix) -> tuple[int, int]:
+    """Return strides of block scales by which counts are the same as by their own.
+
+    Rows a line or more apart lie in lines of their own, and k tiles begin at multiples of the
+    greatest common divisor of their step and a line.
+    """
+    line = LINE // DTYPES[matrix.dtype].bytes
+    return min(matrix.stride[0], line), gcd(matrix.stride[1], line)
 
 
 class Tally(NamedTuple):
@@ -336,7 +354,7 @@ def footprint(
         "shared memory": each.waves * WAVEFRONT,
         "L1": each.passes * pace.passes,
         "TMA": each.lines * TMA_LINE,
-        "instruction issue": each.moves * pace.issue / 4,
+        "instruction issue": each.moves * pace.issue / 4 + pace.adds * tile[0] * tile[1] / 32 / 4,
     }
     if work.unit == "CUDA cores":
         units["instruction issue"] += products / 32 / 4
@@ -469,9 +487,9 @@ class Prices:
         """
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
-        tiles = np.ceil(problem.m / costs.cluster_m) * np.ceil(problem.n / costs.cluster_n)
+        tiles = _tiles(problem, "M", costs.cluster_m) * _tiles(problem, "N", costs.cluster_n)
         ctas = tiles * (costs.cluster_ctas * problem.l) * slices
-        k_tiles = np.ceil(problem.k / (costs.tile_k * slices))
+        k_tiles = _tiles(problem, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
         busy = np.where(sm_ctas > 1, costs.busy, costs.busy * costs.lone)
@@ -492,6 +510,18 @@ class Prices:
         dram = moved / (costs.dram * gpu.bandwidth_gbs * 1e9)
         seconds = costs.launch * 1e-6 + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
         return _Times(seconds, sm_ctas, resident, ctas, k_tiles, l2, dram)
+
+
+def _tiles(problem: GemmProblem, mode: str, tile: Any) -> Any:
+    """Return how many tiles of these extents a product, or a group of a grouped GEMM, has.
+
+    The sizes of groups are on the device: they are taken to be spread evenly from none to twice
+    their mean. So each fills half a tile more than it needs on average, and one at least.
+    """
+    extent = {"M": problem.m, "N": problem.n, "K": problem.k}[mode]
+    if mode != problem.ragged:
+        return np.ceil(extent / tile)
+    return np.maximum(extent / problem.l / tile + 0.5, 1.0)
 
 
 def _cube(x: Any) -> Any:

@@ -41,7 +41,7 @@ from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.problem.scaling import BLOCKS, SCALES, read_scale
+from cute_gemm.problem.scaling import BLOCKS, SCALES, named_shape, read_scale
 from cute_gemm.problem.scaling import DTYPE as SCALE_DTYPE
 from cute_gemm.problem.sums import MODES, Sum, result_name, sums_dtype
 
@@ -276,14 +276,16 @@ def sized_operands(
 ) -> dict[str, Any]:
     """Return stand-ins for the operands of a problem without arrays; a shape may be given for each.
 
-    What is left out is what `named` has: a bias (N,), a residual that lies as C does, a scale by
-    value.
+    Of a scale the name of a recipe may be given too. What is left out is what `named` has: a bias
+    (N,), a residual that lies as C does, a scale by value.
     """
     C = problem.C
     lead, step = ((problem.l,), (C.batch_stride,)) if problem.l > 1 else ((), ())
     made: dict[str, Any] = {}
     for name in dict.fromkeys((*function.operands, *given)):
         value = given.get(name, (problem.n,) if name == "bias" else None)
+        if isinstance(value, str) and name in function.scales:
+            value = named_shape(name, value, problem)
         if isinstance(value, tuple):
             strides = tuple(math.prod(value[axis + 1 :]) for axis in range(len(value)))
             kind = SCALE_DTYPE if name in function.scales else C.dtype
@@ -479,7 +481,7 @@ def _block_scales(
     down, across = strides[-2:]
     return Matrix(
         name, (shape[-2], shape[-1]), (down, across), dtype, every & -every, l=problem.l,
-        batch_stride=step,
+        batch_stride=step, own_modes="MK" if name == "scale_a" else "NK",
     )  # fmt: skip
 
 

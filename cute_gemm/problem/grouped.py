@@ -35,7 +35,7 @@ from cute_gemm.errors import (
 from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
-from cute_gemm.problem.problem import GemmProblem, describe, from_operands
+from cute_gemm.problem.problem import GemmProblem, describe, from_operands, from_sizes
 from cute_gemm.problem.scaling import rows_mode
 
 #: Dimensions of A and of B, and the mode that is ragged.
@@ -101,6 +101,19 @@ def from_groups(
     return _grouped(problem, ragged, own, groups, address & -address)
 
 
+def from_group_sizes(ragged: str, groups: int, **sizes: Any) -> GemmProblem:
+    """Return the problem of so many groups along a mode, without arrays.
+
+    ``sizes``: those that `from_sizes` takes, of which the extent of that mode is of all groups.
+    """
+    if ragged == "K":
+        problem = from_sizes(**sizes, l=groups, batch_a=0, batch_b=0)
+        return _grouped(problem, ragged, problem.C, groups, ALIGNMENT)
+    several = from_sizes(**sizes, l=groups)
+    own = several.B if ragged == "M" else several.A
+    return _grouped(from_sizes(**sizes), ragged, own, groups, ALIGNMENT)
+
+
 def _single(operand: Operand, groups: int) -> Operand:
     """One matrix of an operand that has one for each group."""
     if len(operand.shape) == 2:
@@ -161,8 +174,8 @@ def _cut(matrix: Matrix, ragged: str) -> Matrix:
 def evenly(problem: GemmProblem) -> GemmProblem:
     """Return the batch of equal products that a grouped GEMM would be; another problem as it is.
 
-    By it a config is chosen, since the sizes of groups are on the device. Where an extent does not
-    divide, products are one larger.
+    A report shows its accesses, since the sizes of groups are on the device. Where an extent does
+    not divide, products are one larger.
     """
     if not problem.ragged:
         return problem

@@ -39,6 +39,8 @@ class Matrix:
     first_alignment: int = 0
     slices: int = 1
     slice_stride: int = 0
+    #: Names of the modes of block scales, which are those of A or of B: ``"MK"``.
+    own_modes: str = ""
 
     @property
     def element(self) -> DType:
@@ -68,7 +70,7 @@ class Matrix:
     @property
     def modes(self) -> tuple[str, ...]:
         """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too."""
-        own = {"A": ("M", "K"), "B": ("N", "K")}.get(self.name, ("M", "N"))
+        own = tuple(self.own_modes or {"A": "MK", "B": "NK"}.get(self.name, "MN"))
         return own if self.l == 1 else (*own, "L")
 
     @property

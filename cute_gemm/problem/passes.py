@@ -17,6 +17,7 @@ from cute_gemm.dtypes import COMPONENT, COMPONENT_PRODUCTS, COMPONENTS, DType
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.scaling import BLOCK, SCALES
 
 #: Bytes of which the leading dimensions and the places of what lies in scratch are multiples: a
 #: line of L2. Allocations have twice that.
@@ -199,7 +200,9 @@ def alike(problem: Any) -> tuple[Any, ...]:
     """Return the parts that have one k: all, or all slices but the last ones, and the last ones."""
     last = getattr(problem, "k_last", 0)
     if not last:
-        return (problem,)
+        # Block scales are described for whole products.
+        cut = getattr(problem, "scales", ()) and problem.slices > 1
+        return (_some_slices(problem, 0, problem.slices, problem.k) if cut else problem,)
     before = problem.slices - 1
     end = _some_slices(problem, before, 1, last)
     return (_some_slices(problem, 0, before, problem.k), end) if before else (end,)
@@ -210,9 +213,11 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
     products = problem.l // problem.slices
 
     def part(matrix: Matrix) -> Matrix:
-        near, far = matrix.slice_stride, matrix.batch_stride
+        near, far, extent = matrix.slice_stride, matrix.batch_stride, k
         if matrix.name == "C":  # one matrix of sums behind the other
-            near, far = far, far * problem.slices
+            near, far, extent = far, far * problem.slices, matrix.shape[1]
+        elif matrix.name in SCALES:
+            near, extent = problem.k // BLOCK * matrix.stride[1], -(-k // BLOCK)
         size = matrix.element.bytes
         residue = (max(matrix.alignment, matrix.first_alignment) + first * near * size) % 256 or 256
         near, far = near if count > 1 else 0, far if products > 1 else 0
@@ -220,7 +225,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
         alignment &= -alignment
         return replace(
             matrix,
-            shape=matrix.shape if matrix.name == "C" else (matrix.shape[0], k),
+            shape=(matrix.shape[0], extent),
             l=products * count,
             batch_stride=far,
             slices=count,
@@ -232,7 +237,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
 
     return replace(
         problem, k=k, k_last=0, l=products * count, A=part(problem.A), B=part(problem.B),
-        C=part(problem.C),
+        C=part(problem.C), scales=tuple(map(part, problem.scales)),
     )  # fmt: skip
 
 

@@ -54,6 +54,8 @@ SCALES = ("scale_a", "scale_b")
 BLOCK, DTYPE = 128, "float32"
 #: Recipes of blocks, with the rows that share a number.
 BLOCKS = {"1x128": 1, "128x128": BLOCK}
+#: All recipes.
+RECIPES = ("tensor", "row", *BLOCKS)
 
 
 def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
@@ -64,20 +66,14 @@ def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
     if problem.ragged:
         return _recipe_of_groups(name, shape, problem)
     rows, k = problem.rows_of(name), problem.k
-    across, down = -(-k // BLOCK), -(-rows // BLOCK)
-    core = shape[-2:]
-    batched = len(shape) == 3
-    fits = len(shape) < 3 or (batched and shape[0] in (1, problem.l))
-    if fits:
-        if core in ((), (1,), (1, 1)):
-            return "tensor"
-        if core in ((rows,), (rows, 1)):
-            return "row"
-        if core == (rows, across):
-            return "1x128"
-        if core == (down, across):
-            return "128x128"
-    mode = "M" if name == "scale_a" else "N"
+    shapes = shapes_of(name, problem)
+    core = () if shape[-2:] in ((1,), (1, 1)) else shape[-2:]
+    core = (rows, 1) if core == (rows,) else core
+    if len(shape) < 3 or (len(shape) == 3 and shape[0] in (1, problem.l)):
+        for found, fitting in shapes.items():
+            if core == fitting:
+                return found
+    (down, across), mode = shapes["128x128"], "M" if name == "scale_a" else "N"
     lead = f"({problem.l}, ...), " * (problem.l != 1)
     raise ShapeError(
         f"{name} has shape {shape}; expected {lead}() for the tensor, ({mode}, 1) = ({rows}, 1) "
@@ -122,6 +118,21 @@ def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -
     if straddling:
         why = f"blocks of {straddling[0]} would straddle groups, since {problem.ragged} is ragged"
     raise ShapeError(f"{name} has shape {shape}; expected {said}, because {why}")
+
+
+def shapes_of(name: str, problem: GemmProblem) -> dict[str, tuple[int, ...]]:
+    """Return the shape of a scale of each recipe, by its name."""
+    rows, across = problem.rows_of(name), -(-problem.k // BLOCK)
+    blocks = ((-(-rows // shared), across) for shared in BLOCKS.values())
+    return dict(zip(RECIPES, ((), (rows, 1), *blocks), strict=True))
+
+
+def named_shape(name: str, kind: str, problem: GemmProblem) -> tuple[int, ...]:
+    """Return the shape of a scale of a recipe; OptionError for one that is unknown."""
+    shapes = shapes_of(name, problem)
+    if kind not in shapes:
+        raise OptionError(f"{name}={kind!r} is unknown; expected one of {', '.join(shapes)}")
+    return shapes[kind]
 
 
 def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Operand, str]:

@@ -279,13 +279,22 @@ def _blocks(
                 lost: np.ndarray | float = 0.0
                 if not integers:
                     sums = abs(left64) @ abs(right64) if use_ab else abs(products)
-                    if use_ab and problem.A.dtype in FLOAT8:
+                    if use_ab:
                         # A scale, and its product with another one, are rounded.
                         sums = sums * (1 + 2 * len(blocks) * problem.accumulator.roundoff)
-                        every = 0 if problem.compute == FAST_ACCUM else PROMOTED
-                        lost = truncation(left64, right64, every)
+                        lost = lost_of(problem, left64, right64)
             own = {name: array[index].astype(wide) for name, array in broadcast.items()}
             yield _Block(index, products, sums, EpilogueArguments(old, alpha, beta, own), lost)
+
+
+def lost_of(problem: GemmProblem, left: np.ndarray, right: np.ndarray) -> np.ndarray | float:
+    """Return how far the sums of a problem may be off as tensor cores cut them off; `truncation`.
+
+    ``left``, ``right``: op(A) and op(B) in float64, or (N, K) and (K, M) for a transposed product.
+    """
+    if problem.A.dtype not in FLOAT8:
+        return 0.0
+    return truncation(left, right, 0 if problem.compute == FAST_ACCUM else PROMOTED)
 
 
 def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "mma.cuh"
+#include "promoted.cuh"
 
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 

@@ -18,16 +18,25 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).parents[1]))
-from cases import COMPLEX, LADDER, OPS, PLAIN, TYPES, complex_of, types_of
+from cases import COMPLEX, LADDER, OPS, PLAIN, TYPES, Type, complex_of, types_of
 from gemm_cases import Builds
 
 from cute_gemm.errors import CompileError, GemmError, OptionError, UnsupportedError
 from cute_gemm.measure.profile import Case, Profile, compare, count, ncu, predict
 
+#: Types of A and B, and of C.
+EIGHT_BITS = {
+    f"{kind}-{out}": Type(kind, f"float8_{kind}", None, out)
+    for kind, out in (
+        ("e4m3fn", "bfloat16"), ("e5m2", "float16"), ("e4m3fn", "float8_e4m3fn"),
+        ("e4m3fn", "float32"),
+    )
+}  # fmt: skip
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sm80_pipeline", {"copy": "auto"}),
     ("sm80_pipeline", {"copy": "mn_major"}),
@@ -162,12 +171,79 @@ EPILOGUE_PLACES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
 )
 
 
+#: 8-bit floats by TMA and wgmma: op, scales of A and of B, place and what each case has of its own.
+PROMOTED = {"tile": "128x128x128", "groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
+BLOCKS = ("1x128", "128x128")
+EDGES = Place(328, 264, 404, beta=1, step=16)  # which cut blocks of 64, of 128 and of k
+FP8: tuple[tuple[str, tuple[str | None, str | None], str, dict[str, Any], Place], ...] = (
+    *(
+        ("TN", scales, place, {}, at)
+        for scales in (
+            (None, None),
+            ("tensor", "row"),
+            ("1x128", None),
+            (None, "128x128"),
+            BLOCKS,
+            BLOCKS[::-1],
+            ("1x128", "1x128"),
+            ("128x128", "128x128"),
+        )
+        for place, at in (("aligned", Place(512, 512, 512)), ("edges", EDGES))
+    ),
+    *(
+        (op, scales, "registers", {"tile": tile, "swap_ab": swap_ab}, EDGES)
+        for op, swap_ab, tile in (("NN", 0, "128x96x128"), ("TT", 1, "96x128x128"))
+        for scales in ((None, None), BLOCKS, ("row", "1x128"))
+    ),
+    ("TN", BLOCKS, "swap_ab", {"swap_ab": 1}, EDGES),
+    ("TN", BLOCKS, "blocks that tiles cut", {"tile": "128x160x128"}, Place(512, 528, 384)),
+    ("TN", BLOCKS, "side by side", {"tile": "64x192x128"}, EDGES),
+    ("TN", BLOCKS, "by turns", {"tile": "64x128x128", "ping_pong": 1}, Place(2048, 2064, 400)),
+    ("TN", BLOCKS, "cluster 2x2", {"cluster": "2x2"}, EDGES),
+    ("TN", BLOCKS, "split", {"split_k": 3}, Place(328, 264, 1200, beta=1, step=16)),
+    ("TN", BLOCKS, "batch", {}, Place(328, 272, 400, l=3, step=16)),
+    ("TN", BLOCKS, "batch split", {"split_k": 3}, Place(328, 272, 1200, l=2, step=16)),
+    ("TN", BLOCKS, "elements", {}, Place(325, 259, 404, step=16)),
+    ("NT", BLOCKS, "packed", {"pack": "AB"}, Place(325, 259, 404, pad=1)),
+    ("TN", BLOCKS, "ld+16", {}, Place(512, 512, 256, pad=16)),
+    ("TN", BLOCKS, "base+16", {}, Place(512, 512, 256, base_offset=16)),
+)
+#: And by the other kernels, which convert them.
+FP8_OTHERS: tuple[tuple[str, str, Place], ...] = (
+    *(
+        (kernel, place, LADDER_PLACES[place])
+        for kernel in ("naive", "coalesced", "double_buffered")
+        for place in ("aligned", "ragged", "ragged16")
+    ),
+    *(("thin", place, THIN_PLACES[place]) for place in ("4", "17 ld+1", "odd")),
+)
+#: Grouped GEMMs: where groups end, and for each kernel its type, ops and options. Of some ops an
+#: operand lies along the ragged mode, and is packed for TMA.
+ENDS = (0, 1, 4, 4, 68, 197, 325, 325, 448)
+GROUPED: tuple[tuple[str, str, tuple[str, ...], str, dict[str, Any]], ...] = (
+    *(
+        ("sm90_wgmma", "bfloat16", ops, name, options)
+        for name, options, ops in (
+            ("", {}, OPS), ("swap_ab", {"swap_ab": 1}, ("TN", "NT")),
+            ("by turns", {"ping_pong": 1}, ("TN", "NT")),
+            ("cluster 2x1", {"cluster": "2x1"}, ("TN", "NT")),
+            ("cluster 1x2", {"cluster": "1x2"}, ("TN", "NT")),
+        )
+    ),
+    ("sm80_pipeline", "float16", OPS, "", {}),
+    ("sm80_pipeline", "int8", ("TN", "NN"), "", {}),
+    ("double_buffered", "float32", ("TN", "NT"), "", {}),
+    ("double_buffered", "complex64", ("NN",), "", {}),
+    ("tensor_core", "float16", ("TN", "NT"), "", {}),
+)  # fmt: skip
+
+
 def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
     """Name and case of every cell of the table."""
 
     def cell(
         kernel: str, options: dict[str, Any], name: str, op: str, place: str, at: Place,
-        title: str = "", epilogue: str | None = None,
+        title: str = "", **more: Any,
     ) -> tuple[str, Case]:  # fmt: skip
         m, n, k = at[:3]
         rows = {
@@ -179,12 +255,12 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
             f"ld{letter.lower()}": -(-row // at.step) * at.step + at.pad * (letter in at.padded)
             for letter, row in rows.items()
         }
-        t = (TYPES | COMPLEX)[name]
+        t = (TYPES | COMPLEX | EIGHT_BITS)[name]
         title = title or " ".join((kernel, *options.values()))
         return " ".join((title, name, op, place)), Case(
             op, m, n, k, t.dtype, **leading, order=order,  # type: ignore[arg-type]
             out_dtype=t.out, compute=t.compute, kernel=kernel, arch=arch, options=options,
-            beta=at.beta, base_offset=at.base_offset, l=at.l, epilogue=epilogue,
+            beta=at.beta, base_offset=at.base_offset, l=at.l, **more,
         )  # fmt: skip
 
     for kernel, options in VARIANTS:
@@ -221,7 +297,30 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
     for kernel, name, options, place, at in EPILOGUE_PLACES:
         for op, epilogue in zip(("TN", "NT", "TN"), EPILOGUES, strict=True):
             title = f"epilogue {epilogue} {kernel}{' x' * options.get('swap_ab', 0)}"
-            yield cell(kernel, options, name, op, place, at, title, epilogue)
+            yield cell(kernel, options, name, op, place, at, title, epilogue=epilogue)
+    for number, (op, (a, b), place, options, at) in enumerate(FP8):
+        title = " ".join(("fp8 sm90_wgmma", *filter(None, (a, b))))
+        name = [*EIGHT_BITS][number % len(EIGHT_BITS)]
+        found = PROMOTED | options
+        yield cell("sm90_wgmma", found, name, op, place, at, title, scale_a=a, scale_b=b)
+        if (a, b) == (None, None):
+            title += " fast_accum"
+            yield cell("sm90_wgmma", found, name, op, place, at, title, fast_accum=True)
+    for kernel, place, at in FP8_OTHERS:
+        for name, op in zip(EIGHT_BITS, OPS, strict=False):
+            title = f"fp8 {kernel} row"
+            yield cell(kernel, {}, name, op, place, at, title, scale_a="row", scale_b="tensor")
+    for ragged, (kernel, name, ops, place, options) in product("MNK", GROUPED):
+        at = Place(*(ENDS[-1] + 5 if mode == ragged else 328 for mode in "MNK"), step=16)
+        for op in ops:
+            own = dict(options)
+            if kernel == "sm90_wgmma":
+                unit = {"A": "MK"[op[0] == "T"], "B": "KN"[op[1] == "T"]}
+                pack = "".join(letter for letter, mode in unit.items() if mode == ragged)
+                own = WGMMA | own | ({"pack": pack} if pack else {})
+            title = f"grouped {ragged} {kernel} {place}".rstrip()
+            more = {"ragged": ragged, "offsets": ENDS}
+            yield cell(kernel, own, name, op, "ends", at, title, **more)
 
 
 class Sorted(NamedTuple):

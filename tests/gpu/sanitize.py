@@ -4,7 +4,8 @@
 ``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``) runs
 them. NumPy arrays only, which are copied to allocations that end with their last element. Exits
 with 1 if a result is wrong; words on the command line choose the cases whose names contain all of
-them, and ``2/4`` the second of four parts.
+them, as ``fp8`` and ``grouped`` do those of 8-bit floats and of grouped GEMMs, and ``2/4`` the
+second of four parts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
+import fp8_cases
 import fused_cases
 import grouped_cases
 from cases import Case
@@ -33,7 +35,9 @@ from gemm_cases import (
     small_complex,
     small_wgmma,
 )
-from grouped_cases import Arrays, GroupedCase
+from grouped_cases import OTHERS, WGMMA, Arrays, GroupedCase, planned
+from grouped_cases import arrays as grouped_arrays
+from grouped_cases import check as check_grouped
 from passes_cases import REDUCED, SUMMED, TYPES, check_packing, check_reduction, check_sums
 
 import cute_gemm as cg
@@ -74,35 +78,8 @@ def check_epilogue(case: Any, arch: str) -> None:
     assert verdict.ok, verdict
 
 
-def grouped(arch: str) -> list[GroupedCase]:
-    """Groups of every kind, and of 8-bit floats with scales."""
-    found = grouped_cases.other_cases(30)
-    pairs = [("row", kind) for kind in grouped_cases.RAGGED]
-    for ragged in "MNK":
-        found += grouped_cases.scaled_cases("double_buffered", ragged, pairs)
-    if arch == "sm_90a":
-        found += grouped_cases.cases(30)
-        pairs = [*grouped_cases.BLOCK_PAIRS, ("row", "row of group")]
-        for ragged in "MN":
-            found += grouped_cases.scaled_cases("sm90_wgmma", ragged, pairs)
-    return found
-
-
-def check_grouped(case: GroupedCase) -> None:
-    """AssertionError when a result is wrong."""
-
-    def call(case: GroupedCase, given: Arrays) -> None:
-        epilogue = {"epilogue": grouped_cases.EPILOGUES[case.epilogue]} if case.epilogue else {}
-        cg.grouped_gemm(
-            case.op, given.A, given.B, given.offsets, given.C, alpha=case.alpha, beta=case.beta,
-            backend="cuda", **epilogue, **given.operands, **case.chosen,
-        )  # fmt: skip
-
-    grouped_cases.check(case, call)
-
-
 def passes(arch: str) -> dict[str, Callable[[], None]]:
-    """The passes by name, with nothing behind what they read and write; and epilogues."""
+    """The passes by name, with nothing behind what they read and write; epilogues, and others."""
     found: dict[str, Callable[[], None]] = {}
     for size, op, transposed in product(TYPES, ("NT", "TN"), (False, True)):
         name = f"pack {8 * size} bits {op}{' transposed' * transposed}"
@@ -113,12 +90,68 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
         found[f"sum {dtype}"] = partial(check_sums, dtype, arch, 0)
     for name, case in epilogues(arch).items():
         found[name] = partial(check_epilogue, case, arch)
-    for each in grouped(arch):
-        found[f"grouped {each}"] = partial(check_grouped, each)
     for fused in fused_cases.CASES:
         if fused.kernel != "sm90_wgmma" or arch == "sm_90a":
             found[f"epilogue {fused}"] = partial(fused_cases.run, fused, "cuda")
+    for name, case in scaled(arch).items():
+        found[name] = partial(fp8_cases.execute, case, arch, "cuda")
+    for name, case in groups(arch).items():
+        found[name] = partial(check_groups, case, arch)
     return found
+
+
+def scaled(arch: str) -> dict[str, fp8_cases.Case]:
+    """Cases of 8-bit floats by name: every kernel that takes them, and every kind of scales."""
+    every = (*fp8_cases.spread(), *fp8_cases.block_scaled(), *fp8_cases.packed())
+    takes = (case for case in every if case.kernel != "sm90_wgmma" or arch == "sm_90a")
+    return {f"fp8 {case}": case for case in takes}
+
+
+def plan_scaled(case: fp8_cases.Case, arch: str) -> cg.Plan:
+    """The plan of such a case."""
+    call = fp8_cases.Call.of(case)
+    words = {"arch": arch, "backend": "cpu", **call.operands, **call.keywords}
+    return cg.plan(case.op, call.A, call.B, call.C, **words)
+
+
+def groups(arch: str) -> dict[str, GroupedCase]:
+    """Grouped GEMMs by name: ragged M, N and K of each kernel, with empty groups, and scales."""
+    sizes, kinds = (0, 1, 65, 17), [*WGMMA] if arch == "sm_90a" else []
+    every = [
+        GroupedCase(ragged, op, "C", sizes, (72, 40), 5, options=kind, beta=0.75)
+        for kind in kinds for ragged, op in zip("MNK", ("TN", "NT", "NN"), strict=True)
+    ]  # fmt: skip
+    given: dict[str, Any] = {"beta": 2.0, "options": ""}
+    every += [
+        GroupedCase(
+            ragged, op, "F", sizes, (70, 37), 5, dtype, kernel=kernel, compute=compute, **given
+        )
+        for kernel, dtype, compute in OTHERS
+        for ragged, op in zip("MNK", ("TN", "NT", "NN"), strict=True)
+    ]
+    pairs = [("row", kind) for kind in grouped_cases.RAGGED]
+    for ragged in "MNK":
+        every += grouped_cases.scaled_cases("double_buffered", ragged, pairs)
+    pairs = [*grouped_cases.BLOCK_PAIRS, ("row", "row of group")]
+    for ragged in "MN" if arch == "sm_90a" else "":
+        every += grouped_cases.scaled_cases("sm90_wgmma", ragged, pairs)
+    return {f"grouped {case}": case for case in every}
+
+
+def plan_groups(case: GroupedCase, arch: str) -> cg.Plan:
+    """The plan of such a case."""
+    return planned(case, grouped_arrays(case), backend="cpu", arch=arch)
+
+
+def check_groups(case: GroupedCase, arch: str) -> None:
+    """AssertionError when a result is wrong."""
+
+    def call(case: GroupedCase, given: Arrays) -> None:
+        plan = planned(case, given, backend="cuda", arch=arch)
+        factors = {"alpha": case.alpha, "beta": case.beta}
+        plan(given.A, given.B, given.C, **factors, offsets=given.offsets, **given.operands)
+
+    check_grouped(case, call)
 
 
 def main(words: list[str]) -> int:
@@ -136,11 +169,13 @@ def main(words: list[str]) -> int:
     ][part - 1 :: parts]
     named = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
     small = dict([*named.items()][part - 1 :: parts])
-    print(f"{len(chosen)} cases and {len(small)} of passes and epilogues for {arch}", flush=True)
+    print(f"{len(chosen)} cases and {len(small)} of passes and others for {arch}", flush=True)
     if build_only:
         plans = [case.plan(arch) for case in chosen]
         for case in epilogues(arch).values():
             plans.append(epilogue_case((case[0], arch, *case[2:])).plan)
+        plans += [plan_scaled(case, arch) for name, case in scaled(arch).items() if name in small]
+        plans += [plan_groups(case, arch) for name, case in groups(arch).items() if name in small]
         builds = Builds(plans)
         try:
             for plan in plans:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, FLOAT8
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.problem.scalars import ZERO, Scalar
 from cute_gemm.run.driver import synchronize
@@ -86,9 +86,14 @@ class Call(NamedTuple):
 def call(problem: GemmProblem) -> Call:
     """Return the call that computes ``problem``.
 
-    A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, or a leading
-    dimension below the extent.
+    A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, a leading
+    dimension below the extent, or 8-bit floats.
     """
+    if problem.A.dtype in FLOAT8:
+        raise CublasError(
+            f"cublasGemmEx takes no {problem.dtype}, which is for cublasLtMatmul: time "
+            "torch._scaled_mm beside it, as a function of --against"
+        )
     C = problem.C
     try:
         return _call(problem, C.unit == 1, C.ld)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.cute.copies import LANES
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import (
+    DEEP,
     ROWS,
     Config,
     OperandPlan,
     Structure,
+    blocks_of_group,
     kernel_cluster,
     register_a,
+    scale_blocks,
+    scale_rows,
 )
-from cute_gemm.kernels.staging import Block
+from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.scaling import BLOCK
 
 
 def accesses(
@@ -49,8 +56,13 @@ def accesses(
                 region, modes=3, times=prod(plan.extents) // prod(plan.box) // plan.sharers,
             )  # fmt: skip
             by_threads = plan is parts.operands[0] and register_a(config)
-            read = (_rows if by_threads else _read)(plan, config, ctas * k_tiles * products * reads)
-            listed += [load, replace(read, times=reads)]
+            executions = ctas * k_tiles * products * reads
+            read = (_rows if by_threads else _read)(plan, config, executions)
+            read = replace(read, times=reads)
+            listed += [load, read]
+            if by_threads and config.operation.promoted:
+                listed.append(_read_ahead(read, config, ctas * reads))
+        listed += _scales(config, parts, problem, (rows, columns))
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))
     if config.swap_ab:
@@ -100,6 +112,78 @@ def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
         plan.source, "load", "ld.shared", 16 * size, offsets, executions=executions,
         layout=plan.layout, coords=coords, element_bits=8 * size,
     )  # fmt: skip
+
+
+def _read_ahead(read: SharedAccess, config: Config, executions: int) -> SharedAccess:
+    """What is loaded once more of a tile's last stage: the first step of k."""
+    assert read.coords is not None
+    first = read.coords[:, 0, 1] < DEEP // config.operation.a.bytes
+    return replace(
+        read, offsets=read.offsets[first], coords=read.coords[first], executions=executions,
+        unit="CTA", part=UNUSED_PREFETCH,
+    )  # fmt: skip
+
+
+def _scales(
+    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int]
+) -> list[GlobalAccess]:
+    """The loads of block scales by each warp, of the rows and columns of its sums in a k tile.
+
+    ``tiles``: of the launch along the kernel's M and N. A number of 128 rows is one for the whole
+    warp, and takes a sector wherever it lies: it is described as one of 64 rows of A, or of a
+    group's columns, which are what loads go by.
+    """
+    matrices = {x.name: x for x in problem.scales}
+    a, b = ("scale_b", "scale_a") if config.swap_ab else ("scale_a", "scale_b")
+    below, beside = parts.blocks // blocks_of_group(config), parts.tile[1] // parts.columns
+    down, across = scale_rows(config)
+    found = []
+
+    def load(
+        name: str, rows: np.ndarray, groups: int, tile: int, visits: int, extent: int = 0,
+        part: str = "",
+    ) -> None:  # fmt: skip
+        """A load of the scales of these ``rows`` of a tile, by so many groups or warps.
+
+        ``extent``: of the rows, where these are not the matrix's own.
+        """
+        matrix, k_tiles = matrices[name], -(-problem.k // BLOCK)
+        if extent:
+            matrix = replace(matrix, shape=(extent, k_tiles), stride=(0, matrix.stride[1]))
+        coords = np.tile(rows.reshape(-1, LANES, 1), (groups, 1, 2)) * (1, 0)
+        found.append(
+            GlobalAccess(
+                name, "load", "ld.global", 32, matrix, (tile, 1), coords, 1, visits,
+                limit="" if extent else "strides of scales are those of the call", part=part,
+                extents=(matrix.shape[0], k_tiles),
+            )
+        )  # fmt: skip
+
+    warp, lane, block = np.ogrid[:4, :LANES, : parts.blocks]
+    if down == 1:
+        first = block * ROWS + _first_row(config, warp, lane)
+        both = np.stack([first, first + _below(config)])
+        load(a, both.transpose(3, 0, 1, 2), beside, parts.tile[0], tiles[1])
+    elif down:
+        rows = np.broadcast_to(np.arange(parts.blocks)[:, None], (parts.blocks, 4 * LANES))
+        extent = -(-(problem.n if config.swap_ab else problem.m) // ROWS)
+        load(a, rows, beside, parts.blocks, tiles[1], extent)
+    if across == 1:
+        column, lane = np.ogrid[: parts.tile[1] // 8, :LANES]
+        columns = np.stack([column * 8 + lane % 4 * 2 + i for i in (0, 1)], 1)
+        load(b, columns, 4 * below, parts.tile[1], tiles[0])
+    elif across:
+        # A group loads the number of each block of 128 that begins within the matrix.
+        limits = Counter(
+            min(tiles[1] * beside, -(-(matrices[b].shape[0] - i) * across // parts.columns))
+            for i in range(scale_blocks(config))
+        )
+        for i, (extent, loads) in enumerate(limits.items()):
+            if extent > 0:
+                columns = np.broadcast_to(np.arange(beside)[:, None], (beside, LANES))
+                part = "columns behind the next multiple of 128" * bool(i)
+                load(b, columns, 4 * below * loads, beside, tiles[0], extent, part)
+    return found
 
 
 def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.options import registers
 from cute_gemm.kernels.tma import epilogue_tile, operand_tile, shared_storage
 from cute_gemm.problem.operation import Operation
+from cute_gemm.problem.scaling import BLOCK
 
 #: Rows of a wgmma, threads of the warp group that starts it, and bytes of k.
 ROWS, GROUP, DEEP = 64, 128, 32
@@ -149,13 +150,41 @@ def scale_rows(config: Config) -> tuple[int, int]:
     return (b, a) if config.swap_ab else (a, b)
 
 
-def scales_of_thread(config: Config) -> int:
-    """Scales of a k tile that a thread holds, of the one that is added and of the next."""
+def scales_of_thread(config: Config) -> tuple[int, int]:
+    """Scales of a k tile that a thread holds, of its rows and of its columns."""
     rows, columns = scale_rows(config)
-    width = sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
     down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
-    across = {0: 0, 1: width // 4}.get(columns, -(-width // 128) + 1)
-    return 2 * (down + across)
+    across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, scale_blocks(config))
+    return down, across
+
+
+def scale_blocks(config: Config) -> int:
+    """Blocks of 128 columns that a group's columns may lie in.
+
+    They begin at a multiple of the largest power of two in their number.
+    """
+    columns = columns_of_group(config)
+    return (columns - min(columns & -columns, BLOCK) + 2 * BLOCK - 1) // BLOCK
+
+
+def columns_of_group(config: Config) -> int:
+    """Columns of a group's part of the tile."""
+    return sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
+
+
+def adds_of_sum(config: Config) -> float:
+    """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
+
+    Scales of A and of B are multiplied once for all sums of a thread that have both: of each eight
+    columns it has four, in two rows. It also chooses among B's scales of 128 columns for them.
+    """
+    rows, columns = scale_rows(config)
+    if not columns:
+        return 1.0
+    choices = 0 if columns == 1 else scale_blocks(config) - 1
+    of_columns = 2 if columns == 1 else min(choices, 1)
+    of_rows = {0: 0, 1: 2}.get(rows, 1)
+    return 1.0 + (of_rows * of_columns + choices) / 4
 
 
 def blocks_of_group(config: Config) -> int:

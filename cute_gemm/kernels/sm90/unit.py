@@ -14,6 +14,7 @@ from cute_gemm.kernels.sm90.structure import (
     ragged,
     register_a,
     scale_rows,
+    scales_of_thread,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.operation import Operation
@@ -175,6 +176,10 @@ class EmitSm90Wgmma(Emitter):
             boxes += f"{plan.sharers}>"
             run, deep = (plan.box[::-1]) if plan.major == "K" else plan.box
             facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))
+        if any(config.operation.scales):
+            down, across = scales_of_thread(config)
+            own = "cute_gemm::ScaleFactors<Config>::"
+            facts.append((f"{own}kA == {down} && {own}kB == {across}", "scales"))
         return facts
 
 

@@ -26,6 +26,7 @@ from cute_gemm.kernels.sm90.structure import (
     ROWS,
     Config,
     Structure,
+    adds_of_sum,
     kernel_cluster,
     kernel_tile,
     products_of_thread,
@@ -119,10 +120,12 @@ _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
 #: goes through registers and no other group multiplies, and where groups take turns; by the bytes
 #: of an element, of 328 pairs of times.
 _BETWEEN = {4: (8.0, 12.0), 1: (18.0, 32.0)}
-#: Of 8-bit floats: the time in which a group adds products of a k tile to its sums, and that in
-#: which it waits for them for each of its accumulators, over that of the products; where no other
-#: group multiplies meanwhile, and where one does. Not yet fitted to times.
-_ADDS, _WAITED = (0.25, 0.02), (15.0, 3.0)
+#: Of 8-bit floats: clocks of the tensor cores for the products of a k tile of a warp's 32 sums,
+#: 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an instruction a clock.
+_PRODUCTS = 4.0
+#: Part of the clocks of adding them that shows, and clocks until products are there, where no other
+#: group multiplies meanwhile, and where one does. Estimates, not fitted to times.
+_SHOWN, _WAITED = (1.0, 0.08), (60.0, 12.0)
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -177,8 +180,10 @@ class Sm90Wgmma(EmittedKernel):
             slowdown *= _MANY_SUMS
         if config.operation.promoted:
             # A group adds while another one multiplies, if there is one.
-            beside = min(sharers_of_tile(config), 2) - 1
-            slowdown *= 1 + _ADDS[beside] + _WAITED[beside] / products_of_thread(config)
+            beside, adds = min(sharers_of_tile(config), 2) - 1, adds_of_sum(config)
+            shown = adds * _SHOWN[beside] + _WAITED[beside] / products_of_thread(config)
+            slowdown *= 1 + shown / _PRODUCTS
+            pace = pace._replace(adds=adds)
         if register_a(config):
             between = _BETWEEN[config.operation.a.bytes][config.ping_pong]
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
@@ -452,7 +457,9 @@ def _check(config: Config, arch: Arch) -> None:
     others += _OPERANDS * bool(config.operation.epilogue.operands)
     if config.operation.promoted:
         # What the main loop has is gone in the epilogue.
-        loop = products_of_thread(config) + scales_of_thread(config) + rows_of_thread(config)
+        # Scales are those of the k tile that is added, and of the next.
+        scales = 2 * sum(scales_of_thread(config))
+        loop = products_of_thread(config) + scales + rows_of_thread(config)
         others = max(others, loop + _OTHERS_BESIDE_PRODUCTS)
     if sums > most or sums + others > parts.registers:
         raise OptionError(

@@ -1,0 +1,66 @@
+"""The loads of the ends of groups, by which each warp of a grouped GEMM finds its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.access import GlobalAccess
+from cute_gemm.cute.copies import LANES
+from cute_gemm.problem.grouped import equal_ends, sizes_of
+from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.toolchain.signature import Launch
+
+
+def loads_of_ends(
+    problem: GemmProblem, config: Any, launch: Launch, ends: Sequence[int] | None
+) -> list[GlobalAccess]:
+    """Return the loads of the ends of groups, which are ``ends``, or those of equal sizes.
+
+    In a persistent grid (``templates/tma/tile_scheduler.cuh``) they are loaded by one thread that
+    loads, and by each warp that multiplies; in others (``templates/common/groups.cuh``) by all.
+    """
+    warps, groups = launch.block // LANES, problem.l
+    every = np.zeros((warps, LANES), np.int64)
+    if launch.places:  # of the first four warps one thread is left
+        every = every[3:]
+        every[0, 1:] = -1
+    if problem.ragged == "K":
+        # A tile's group begins where the one before ends, the first at 0.
+        rows = [row for group in range(groups) for row in (group - 1, group) if row >= 0]
+        tiles = launch.tiles if launch.places else launch.ctas
+        return [_loads(problem, _of(rows, every), 0, groups, tiles // groups)]
+    if launch.places:  # a CTA steps through all groups
+        return [_loads(problem, _of(range(groups), every), 0, groups, launch.ctas)]
+    # Each lane has a group, of 32 at a time, up to the CTA's own or to the last.
+    tile, across = config.tile["MN".index(problem.ragged)], -(-problem.n // config.tile[1])
+    if problem.ragged == "N":
+        across = -(-problem.m // config.tile[0])
+    sizes = sizes_of(problem, equal_ends(problem) if ends is None else ends)
+    coords = np.broadcast_to(np.arange(LANES), (warps, LANES))
+    found = []
+    for first in range(0, groups, LANES):
+        before = sum(-(-size // tile) for size in sizes[:first]) * across
+        part = f"groups from {first} on" if first else ""
+        found.append(_loads(problem, coords, first, LANES, launch.ctas - before, part))
+    return found
+
+
+def _of(rows: Sequence[int], lanes: np.ndarray) -> np.ndarray:
+    """These rows by the lanes of each warp that are 0, and not those that are -1."""
+    each = np.asarray(rows)[:, None, None]
+    return np.where(lanes < 0, -1, each).reshape(-1, LANES)
+
+
+def _loads(
+    problem: GemmProblem, rows: np.ndarray, first: int, count: int, visits: int, part: str = ""
+) -> GlobalAccess:
+    assert problem.offsets is not None
+    extent = min(count, problem.l - first)
+    coords = np.stack([rows, np.minimum(rows, 0)], -1)
+    return GlobalAccess(
+        "offsets", "load", "ld.global", 32, problem.offsets, (extent, 1), coords, 0, visits,
+        origin=(first, 0), extents=(extent, 1), unit="CTA", part=part,
+    )  # fmt: skip

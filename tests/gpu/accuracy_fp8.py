@@ -1,0 +1,109 @@
+"""How far products of 8-bit floats are off, by k, data and the way in which they are summed.
+
+    python tests/gpu/accuracy_fp8.py --json accuracy_fp8.json
+
+x @ w.T of row-major e4m3 matrices into float32: with ``fast_accum``, by default, with block scales
+(1x128 of x, 128x128 of w), and by ``torch._scaled_mm`` with ``use_fast_accum`` both ways. Data are
+normal, normal times powers of two from 2^-6 to 2^6, and positive. Errors are differences from
+float64, over the root mean square of the results: the greatest, and their root mean square. Prints
+a table for the documentation. ``--device cpu`` has the interpreter execute ours, for small k.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+import cute_gemm as cg
+
+KIND = torch.float8_e4m3fn
+DATA: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "normal": lambda normal, uniform: normal,
+    "wide": lambda normal, uniform: normal * torch.exp2(torch.round(12 * uniform - 6)),
+    "positive": lambda normal, uniform: normal.abs(),
+}
+
+
+class Errors(NamedTuple):
+    """Of a way to sum up, over the root mean square of the results."""
+
+    worst: float
+    rms: float
+
+
+def matrix(data: str, rows: int, k: int, device: str) -> torch.Tensor:
+    """Row-major elements, of which none is beyond the greatest number."""
+    normal, uniform = (draw(rows, k, device=device) for draw in (torch.randn, torch.rand))
+    return DATA[data](normal, uniform).clamp(-448, 448).to(KIND)
+
+
+def expanded(scales: torch.Tensor, rows: int) -> torch.Tensor:
+    """Scales for each element."""
+    return scales.double().repeat_interleave(rows, 0).repeat_interleave(128, 1)
+
+
+def errors(found: torch.Tensor, exact: torch.Tensor) -> Errors:
+    """Compare a result with float64."""
+    off, size = (found.double() - exact).abs(), exact.square().mean().sqrt()
+    return Errors((off.max() / size).item(), (off.square().mean().sqrt() / size).item())
+
+
+def measured(data: str, m: int, n: int, k: int, device: str) -> Iterator[tuple[str, Errors]]:
+    """Each way to sum up, by name; what torch refuses is left out."""
+    x, w = matrix(data, m, k, device), matrix(data, n, k, device)
+    exact = x.double() @ w.double().T
+    where: dict[str, Any] = {"backend": "interpreter", "arch": "sm_90a"} if device == "cpu" else {}
+    where |= {"order": "C", "out_dtype": "float32", "kernel": "sm90_wgmma"}
+    for name, fast in (("fast_accum", True), ("default", False)):
+        yield name, errors(cg.gemm("NT", x, w, fast_accum=fast, **where), exact)
+    a = torch.rand(m, k // 128, device=device) + 0.5
+    b = torch.rand(n // 128, k // 128, device=device) + 0.5
+    scaled = (x.double() * expanded(a, 1)) @ (w.double() * expanded(b, 128)).T
+    yield "block scales", errors(cg.gemm("NT", x, w, scale_a=a, scale_b=b, **where), scaled)
+    one = torch.ones((), device=device)
+    for fast in (True, False):
+        name = f"torch, use_fast_accum={fast}"
+        try:
+            theirs = torch._scaled_mm(
+                x, w.t(), scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=fast
+            )
+        except RuntimeError as error:
+            print(f"torch refuses {name}: {str(error).splitlines()[0][:90]}", file=sys.stderr)
+            continue
+        yield name, errors(theirs, exact)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("-m", type=int, default=512, help="rows (default 512)")
+    parser.add_argument("-n", type=int, default=512, help="columns, a multiple of 128")
+    text = "k, with commas, multiples of 128"
+    parser.add_argument("--k", default="512,1024,2048,4096,8192,16384,32768,65536", help=text)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--json", help="a file to write everything to")
+    given = parser.parse_args()
+    torch.manual_seed(given.seed)
+    found = []
+    for data in DATA:
+        for k in map(int, given.k.split(",")):
+            ways = dict(measured(data, given.m, given.n, k, given.device))
+            if not found:
+                print(f"| data | k | {' | '.join(ways)} |\n|---|---:|{'---:|' * len(ways)}")
+            cells = (f"{way.worst:.1e}, {way.rms:.1e}" for way in ways.values())
+            print(f"| {data} | {k} | {' | '.join(cells)} |", flush=True)
+            each = {name: way._asdict() for name, way in ways.items()}
+            found.append({"data": data, "k": k, "errors": each})
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump({"m": given.m, "n": given.n, "entries": found}, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
