@@ -183,7 +183,7 @@ class Sm90Wgmma(EmittedKernel):
             beside, adds = min(sharers_of_tile(config), 2) - 1, adds_of_sum(config)
             shown = adds * _SHOWN[beside] + _WAITED[beside] / products_of_thread(config)
             slowdown *= 1 + shown / _PRODUCTS
-            pace = pace._replace(adds=adds)
+            pace = pace._replace(adds=adds * config.operation.component_products)
         if register_a(config):
             between = _BETWEEN[config.operation.a.bytes][config.ping_pong]
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
