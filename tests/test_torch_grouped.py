@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cute_gemm.errors import DTypeError, ShapeError
+from cute_gemm.errors import ArrayError, DTypeError, ShapeError
 
 torch = pytest.importorskip("torch")
 cgt = pytest.importorskip("cute_gemm.torch")
@@ -112,3 +112,31 @@ def test_refused(ends: Any) -> None:
         with pytest.raises(error) as caught:
             cgt.grouped_mm(*given)
         assert said in str(caught.value)
+
+
+def test_8_bit_floats_with_scales() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(40, 64).to(torch.float8_e4m3fn), torch.randn(3, 24, 64).to(torch.float8_e5m2)
+    a, b, bias = torch.rand(40) + 0.5, torch.rand(3, 24) + 0.5, torch.randn(24).bfloat16()
+    ends = torch.tensor([7, 7, 40], dtype=torch.int32)
+    expected = torch.cat(
+        [
+            a[rows, None] * (x[rows].float() @ w[g].float().T) * b[g] + bias.float()
+            for g, rows in enumerate((slice(0, 7), slice(7, 7), slice(7, 40)))
+        ]
+    )
+
+    def layer(x: Any, w: Any, a: Any, b: Any, **given: Any) -> Any:
+        return cgt.grouped_mm(x, w.mT, ends, bias, scale_a=a, scale_b=b, **given)
+
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for call in (layer, compiled):
+        y = call(x, w, a, b)
+        assert y.dtype == torch.bfloat16
+        torch.testing.assert_close(y.float(), expected, rtol=1e-2, atol=1e-2)
+    wide = cgt.grouped_mm(x, w.mT, ends, scale_a=a, out_dtype=torch.float32, fast_accum=True)
+    torch.testing.assert_close(
+        wide[:7], a[:7, None] * (x[:7].float() @ w[0].float().T), rtol=1e-4, atol=1e-4
+    )
+    with pytest.raises(ArrayError, match="grouped_mm with scales is differentiated"):
+        layer(x, w, a.requires_grad_(), b).float().sum().backward()

@@ -27,6 +27,7 @@ if torch.distributed.is_available():
 __all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
 
 _ops = torch.ops.cute_gemm
+_FLOAT8 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
@@ -222,8 +223,10 @@ def mlp(
 
 
 def grouped_mm(
-    x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None = None
-) -> Any:
+    x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None = None, *,
+    scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+) -> Any:  # fmt: skip
     """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
 
     Pointers, strides and sizes of groups need not be aligned, and nothing is padded.
@@ -237,8 +240,13 @@ def grouped_mm(
     offs
         int32 (G,), where x is: the end of each group; the first begins at 0.
     bias
-        (N,), or (G, N): a row for each group, of x's type, with (M, K) and (G, K, N) alone; or
-        None.
+        (N,), or (G, N): a row for each group, of the result's type, with (M, K) and (G, K, N)
+        alone; or None.
+    scale_a, scale_b
+        Factors of x and of w in float32, as of :func:`cute_gemm.grouped_gemm`: (M,) of x's rows and
+        (G, N) of w's columns, say. A call with them has no gradient.
+    out_dtype, fast_accum
+        As of :func:`cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
 
     Returns
     -------
@@ -261,7 +269,9 @@ def grouped_mm(
     >>> grouped_mm(x, w, torch.tensor([2, 5], dtype=torch.int32))[:, 0]
     tensor([ 3.,  3., 30., 30., 30.])
     """
-    _check_tensors(x=x, w=w, offs=offs, **({} if bias is None else {"bias": bias}))
+    others = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
+    given_others = {name: other for name, other in others.items() if other is not None}
+    _check_tensors(x=x, w=w, offs=offs, **given_others)
     x, w, bias = _autocast(x, w, bias)
     dimensions = x.dim(), w.dim()
     if dimensions not in ((2, 3), (3, 2), (2, 2)) or x.shape[-1] != w.shape[-2]:
@@ -276,7 +286,9 @@ def grouped_mm(
         )
     if offs.dtype != torch.int32:
         raise DTypeError(f"offs has dtype {offs.dtype}; expected torch.int32: pass offs.int()")
-    _check_dtype("w", w, "x", x)
+    eight_bits = x.dtype in _FLOAT8 and w.dtype in _FLOAT8
+    if not eight_bits:
+        _check_dtype("w", w, "x", x)
     if bias is not None:
         n = w.shape[-1]
         if dimensions != (2, 3) or tuple(bias.shape) not in ((n,), (groups, n)):
@@ -284,10 +296,12 @@ def grouped_mm(
                 f"bias has shape {tuple(bias.shape)} and x {tuple(x.shape)}, w {tuple(w.shape)}; "
                 "expected (N,) or (G, N), with x (M, K) and w (G, K, N)"
             )
-        _check_dtype("bias", bias, "x", x)
-    if runs_now(x, w, offs, bias):
-        return run_grouped(x, w, offs, bias)
-    return _ops.grouped_mm(x, w, offs, bias)
+        if not eight_bits:
+            _check_dtype("bias", bias, "x", x)
+    given = x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum
+    if runs_now(x, w, offs, bias, scale_a, scale_b):
+        return run_grouped(*given)
+    return _ops.grouped_mm(*given)
 
 
 class Linear(torch.nn.Linear):

@@ -6,18 +6,25 @@ from typing import Any
 
 import torch
 
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import ArrayError
+from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED
 from cute_gemm.torch.products import as_stored, readable, wide
 
 
-def run_grouped(a: Any, b: Any, offs: Any, bias: Any) -> Any:
+def run_grouped(
+    a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
+    dtype: Any = None, fast_accum: bool = False,
+) -> Any:  # fmt: skip
     """Return the row-major product of groups, which a bias is added to in the epilogue."""
     letters, operands = as_stored(a, b)
-    epilogue = {} if bias is None else {"epilogue": "bias", "bias": _by_group(bias)}
+    given: dict[str, Any] = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": dtype}
+    given["fast_accum"] = True if fast_accum else None
+    if bias is not None:
+        given |= {"epilogue": "bias", "bias": _by_group(bias)}
     with torch.no_grad():
-        return CALLED["grouped_gemm"](
-            letters, *map(readable, operands), offs, order="C", **epilogue
-        )
+        return CALLED["grouped_gemm"](letters, *map(readable, operands), offs, order="C", **given)
 
 
 def _by_group(bias: Any) -> Any:
@@ -28,33 +35,46 @@ def _by_group(bias: Any) -> Any:
 @torch.library.custom_op(
     "cute_gemm::grouped_mm",
     mutates_args=(),
-    schema="(Tensor a, Tensor b, Tensor offs, Tensor? bias) -> Tensor",
+    schema="(Tensor a, Tensor b, Tensor offs, Tensor? bias, Tensor? scale_a=None, "
+    "Tensor? scale_b=None, ScalarType? dtype=None, bool fast_accum=False) -> Tensor",
 )
-def grouped_mm(a: Any, b: Any, offs: Any, bias: Any) -> Any:
+def grouped_mm(
+    a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
+    dtype: Any = None, fast_accum: bool = False,
+) -> Any:  # fmt: skip
     """Compute ``a @ b`` of each group, row-major: two and three dimensions, or two each."""
-    return run_grouped(a, b, offs, bias)
+    return run_grouped(a, b, offs, bias, scale_a, scale_b, dtype, fast_accum)
 
 
 @grouped_mm.register_fake
-def _(a: Any, b: Any, offs: Any, bias: Any) -> Any:
+def _(a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
+      dtype: Any = None, fast_accum: bool = False) -> Any:  # fmt: skip
     batch = (offs.shape[0],) if a.dim() == b.dim() else ()
-    kind = torch.int32 if a.dtype == torch.int8 else a.dtype
+    kind = dtype or getattr(torch, DTYPES[dtype_name(a.dtype)].outputs[0])
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=kind)
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    a, b, offs, bias = inputs
+    a, b, offs, bias, scale_a, scale_b, *_ = inputs
+    ctx.scaled = scale_a is not None or scale_b is not None
     ctx.bias_shape = None if bias is None else bias.shape
     ctx.save_for_backward(a, b, offs)
 
 
 def _backward(ctx: Any, g: Any) -> Any:
     """Return gradients: of what is ragged along M one along N or K, and so on."""
+    if ctx.scaled:
+        raise ArrayError(
+            "grouped_mm with scales is differentiated, and has no gradient: detach what requires "
+            "grad, or call it under torch.no_grad()"
+        )
     a, b, offs = ctx.saved_tensors
     needs = ctx.needs_input_grad
+    g = g.to(a.dtype)
     da = grouped_mm(g, b.mH, offs, None) if needs[0] else None
     db = grouped_mm(a.mH, g, offs, None) if needs[1] else None
-    return da, db, None, _bias_gradient(g, offs, ctx.bias_shape) if needs[3] else None
+    of_bias = _bias_gradient(g, offs, ctx.bias_shape) if needs[3] else None
+    return da, db, None, of_bias, None, None, None, None
 
 
 def _bias_gradient(g: Any, offs: Any, shape: Any) -> Any:
