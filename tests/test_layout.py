@@ -50,7 +50,7 @@ LAYOUTS = st.builds(
 # -- evaluation -----------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(AFFINE)
 def test_offsets_are_pycutes(layout: Layout) -> None:
     oracle = pycute.Layout(layout.shape, layout.stride)

@@ -13,7 +13,6 @@ from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.options import option_value
 from cute_gemm.keywords import hint_for
-from cute_gemm.problem.scaling import RECIPES
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
@@ -68,13 +67,16 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "NAME",
         "help": "what becomes of the sums: bias, residual, scale, relu, gelu, ..., joined by +",
     },
-    "--scale-a": {"choices": RECIPES, "help": "what each scale of A is of (default: no scales)"},
-    "--scale-b": {"choices": RECIPES, "help": "what each scale of B is of (default: no scales)"},
+    "--scale-a": {
+        "metavar": "OF",
+        "help": "what a scale of A is of: tensor, row, 1x128 or 128x128 (default: no scales)",
+    },
+    "--scale-b": {"metavar": "OF", "help": "what a scale of B is of"},
     "--fast-accum": {
         "action": "store_const", "const": True,
         "help": "of 8-bit floats: leave sums in the accumulators of tensor cores",
     },
-    "--compute": {"help": "type of the products of float32 matrices: float32 or tf32"},
+    "--compute": {"help": "products of float32 matrices: float32, tf32, bf16x9 or bf16x6"},
     "--seed": {"type": int, "default": 0, "help": "seed of the random matrices (default 0)"},
     "--no-check": {"action": "store_true", "help": "skip the comparison with float64"},
     "--html": {

@@ -140,7 +140,8 @@ def _needed_templates(root: Path) -> set[Path]:
     from cute_gemm.kernels import registry
     from cute_gemm.problem.fused import FUNCTOR
 
-    pending = [root / name for name in (*_INCLUDED.findall(FUNCTOR), "passes/sum.cuh")]
+    pending = [root / name for name in _INCLUDED.findall(FUNCTOR)]
+    pending += [root / "passes" / f"{name}.cuh" for name in ("components", "sum")]
     for kernel in map(registry.get, registry.names()):
         if kernel.runs_on != "gpu":
             continue

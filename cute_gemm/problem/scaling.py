@@ -73,7 +73,7 @@ def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
         for found, fitting in shapes.items():
             if core == fitting:
                 return found
-    (down, across), mode = shapes["128x128"], "M" if name == "scale_a" else "N"
+    (down, across), mode = shapes["128x128"], rows_mode(name)
     lead = f"({problem.l}, ...), " * (problem.l != 1)
     raise ShapeError(
         f"{name} has shape {shape}; expected {lead}() for the tensor, ({mode}, 1) = ({rows}, 1) "
