@@ -80,7 +80,7 @@ SPREAD = {
 
 
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return two thirds, drawn by name, of the cases of tests in `SPREAD` with more than eight.
+    """Return two thirds, drawn by name, of the cases of tests in `SPREAD` with more than four.
 
     The first and the last case of each always run.
     """
@@ -92,7 +92,7 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     return [
         item
         for cases in seen.values()
-        if len(cases) > 8
+        if len(cases) > 4
         for item in cases[1:-1]
         if zlib.crc32(item.name.encode()) % 3
     ]
