@@ -447,11 +447,9 @@ class _Times:
         self._packing = {
             pack: packer(packing).seconds(packing, gpu) for pack, packing in packings.items()
         }
-        #: Seconds of each config by the number of slices, infinity where it has another one.
-        self.by_count: dict[int, np.ndarray] = {}
         if not space.splits:
             self.seconds = shelf.prices.seconds(problem)
-            self.by_count[1] = self.seconds
+            self._table, self._counts = self.seconds[None], np.ones((1, 1))
         else:
             counts = np.array((1, *space.splits), float)[:, None]
             behind = REDUCE.seconds(problem, counts, gpu)
@@ -462,14 +460,12 @@ class _Times:
             table[1:] += shelf.barred[1]
             self._table, self._counts, self._behind = table, counts, behind
             self.seconds = table.min(axis=0)
-            self.by_count = dict(zip((1, *space.splits), table, strict=True))
         self._sums = SUM.all_seconds(problem, gpu)
-        beside = self._sums
+        self._beside = self._sums
         if packings:
             before = np.array([self._packing.get(pack, 0.0) for pack in space.packs])
-            beside = before[shelf.packs] + self._sums
-        self.seconds = self.seconds + beside
-        self.by_count = {count: seconds + beside for count, seconds in self.by_count.items()}
+            self._beside = before[shelf.packs] + self._sums
+        self.seconds = self.seconds + self._beside
 
         #: Indices of the configs to choose from.
         self.kept: Sequence[int] = range(len(shelf.offers))
@@ -481,7 +477,8 @@ class _Times:
             if kernel.batch_invariant:
                 group = kernel.name, kernel.sums(config), config.tile[2]
                 alike.setdefault(group, []).append(index)
-        table = self.by_count
+        # Infinity where a config has another number of slices.
+        table = dict(zip(map(int, self._counts[:, 0]), self._table + self._beside, strict=True))
         found: dict[OrderOfSums, float] = {}
         for group, indices in alike.items():
             for count, seconds in table.items():

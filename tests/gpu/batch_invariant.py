@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import statistics
 from pathlib import Path
@@ -66,7 +65,7 @@ def main() -> None:
     ):
         for other in ("free", "torch"):
             ratios = [x["us"][other] / x["us"]["invariant"] for x in some]
-            mean = math.exp(statistics.fmean(map(math.log, ratios)))
+            mean = statistics.geometric_mean(ratios)
             print(f"{name}: {other} / invariant {mean:.3f}, {min(ratios):.2f} to {max(ratios):.2f}")
     if given.json:
         given.json.write_text(json.dumps(found, indent=1))

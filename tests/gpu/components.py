@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import statistics
 from collections.abc import Callable, Iterator
@@ -111,7 +110,7 @@ def main() -> None:
             result["times"].append(times(*shape, given.rounds))
         for name in result["times"][0]["us"]:
             ratios = [x["us"]["cuBLAS"] / x["us"][name] for x in result["times"]]
-            mean = math.exp(statistics.fmean(map(math.log, ratios)))
+            mean = statistics.geometric_mean(ratios)
             print(f"{name:18} cuBLAS / this: {mean:.3f}, {min(ratios):.2f} to {max(ratios):.2f}")
     if "errors" in given.parts:
         result["errors"] = list(errors())

@@ -121,7 +121,8 @@ _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
 #: of an element, of 328 pairs of times.
 _BETWEEN = {4: (8.0, 12.0), 1: (18.0, 32.0)}
 #: Of 8-bit floats: clocks of the tensor cores for the products of a k tile of a warp's 32 sums,
-#: 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an instruction a clock.
+#: 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an instruction a clock;
+#: those of components are 32 x 64 at 512.
 _PRODUCTS = 4.0
 #: Part of the clocks of adding them that shows, and clocks until products are there, where no other
 #: group multiplies meanwhile, and where one does. Estimates, not fitted to times.
