@@ -41,7 +41,7 @@ GROUPED: tuple[Mutant, ...] = (
     _t("a box goes on behind its group", "tma/pipeline.cuh",
        "min(max(end - across, 0), kDepth)", "int(kDepth)"),
     _t("a box begins where its part of the group does not", "tma/pipeline.cuh",
-       "kDepth - inside, across + inside}", "kDepth - inside, across + kDepth}"),
+       "kLong - inside, across + inside}", "kLong - inside, across + kDepth}"),
     _t("elements of the next group", "sm90/epilogue.cuh",
        "(kRows ? part.m : part.n) = tile.end;", ""),
     _t("an empty group has no turn", "sm90/sm90_wgmma.cuh",

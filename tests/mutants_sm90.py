@@ -157,7 +157,7 @@ SM90: tuple[Mutant, ...] = (
        "if (i % kStages == kStages - 1) phase ^= 0;", WGMMA),
     _t("a part of C fetched to where one is still stored", "sm90/epilogue.cuh",
        "          tma_store_wait<0>();\n          load", "          load", WGMMA),
-    _t("C of the batch's first matrix", "sm90/epilogue.cuh",
+    _t("C of the batch's first matrix", "tma/pipeline.cuh",
        "SM90_TMA_STORE_3D::copy(map, from, at.along, at.across, at.third)",
        "SM90_TMA_STORE_3D::copy(map, from, at.along, at.across, 0)", WGMMA),
     _t("a part of C overwritten by threads that are ahead", "sm90/epilogue.cuh",

@@ -10,8 +10,7 @@ class Tensor:
     """A tensor's modes, the unit-stride one first.
 
     ``extents`` in elements, ``steps`` of the other modes in bytes, ``box``: what a copy moves, in
-    elements; ``swizzle``: bytes of the span in shared memory, 0 for none; ``offset``: bytes from
-    the matrix's first element to where coordinates count from.
+    elements; ``swizzle``: bytes of the span in shared memory, 0 for none.
     """
 
     dtype: str
@@ -19,4 +18,3 @@ class Tensor:
     steps: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
-    offset: int = 0

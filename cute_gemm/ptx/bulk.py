@@ -75,10 +75,13 @@ def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
-    """Offsets of a box's elements in global memory, and which of them are inside of the tensor."""
+    """Offsets of a box's elements in global memory, and which of them are inside of the tensor.
+
+    Addresses wrap around at 2^64 bytes.
+    """
     tensor = tensor_map.tensor
     steps = (tensor_map.size, *tensor.steps)
-    offsets: Any = tensor_map.begin + tensor.offset
+    offsets: Any = tensor_map.begin
     inside: Any = True
     for each, first, extent, step in zip(
         _grid(tensor.box), corner, tensor.extents, steps, strict=True

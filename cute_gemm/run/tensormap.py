@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Bytes of a tensor map.
 SIZE = 128
+#: Of a map of groups: the extent of the mode that cuts boxes, and the bytes of which as many are
+#: 2^64, where addresses wrap around. Both as in ``InGroup``.
+_LONG, _WRAP = 1 << 30, 1 << 34
 #: What the driver calls types by other names.
 _NAMES = {"tf32": "TFLOAT32", **dict.fromkeys(("int8", "float8_e4m3fn", "float8_e5m2"), "UINT8")}
 
@@ -27,8 +30,8 @@ class TensorMap:
 
     ``kind``: the type that it is brought as, by default its own. ``in_groups``: groups end anywhere
     in the mode across, and a box ends with its group. That mode is there twice then, with one
-    stride: with the extent of the box, by which TMA cuts it, and behind it from a box before the
-    matrix on (``InGroup`` of ``templates/tma/pipeline.cuh``).
+    stride: `_LONG` elements, by whose end TMA cuts the box, and as it is; and by a fourth mode
+    addresses wrap around to the matrix (``InGroup`` of ``templates/tma/pipeline.cuh``).
     """
 
     matrix: Matrix
@@ -48,11 +51,10 @@ class TensorMap:
         step = matrix.ld * size if matrix.shape[1 - unit] > 1 else run
         layer = matrix.batch_bytes if batch > 1 else step
         if self.in_groups:
-            deep = self.box[1 - unit]
-            extents = max(matrix.shape[unit], 1), deep, matrix.shape[1 - unit] + 1
-            box = self.box[unit], deep, 1
+            extents = max(matrix.shape[unit], 1), _LONG, matrix.shape[1 - unit] + 1, _LONG + 1
+            box = self.box[unit], self.box[1 - unit], 1, 1
             kind = self.kind or matrix.dtype
-            return Tensor(kind, extents, (step, step), box, self.swizzle, -deep * step)
+            return Tensor(kind, extents, (step, step, _WRAP - step), box, self.swizzle)
         extents = (max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1))
         box = (self.box[unit], self.box[1 - unit], 1)
         return Tensor(self.kind or matrix.dtype, extents, (step, layer), box, self.swizzle)
@@ -64,7 +66,7 @@ class TensorMap:
         words = [driver.cuuint64_t(x) for x in tensor.extents]
         steps = [driver.cuuint64_t(x) for x in tensor.steps]
         boxes = [driver.cuuint32_t(x) for x in tensor.box]
-        ones = [driver.cuuint32_t(1)] * 3
+        ones = [driver.cuuint32_t(1)] * len(words)
         name = _NAMES.get(tensor.dtype, tensor.dtype.upper())
         kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}")
         span = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
@@ -80,7 +82,7 @@ class TensorMap:
         kind, extents, steps, boxes, ones, rest = self._arguments
         (encoded,) = checked(
             load_driver().cuTensorMapEncodeTiled(
-                kind, 3, address + self.tensor.offset, extents, steps, boxes, ones, *rest
+                kind, len(extents), address, extents, steps, boxes, ones, *rest
             ),
             f"describing {self.matrix.name} = {self.matrix} to TMA in boxes {self.box}",
         )
@@ -112,12 +114,11 @@ class TensorMaps:
             written, address = self._told[i], addresses[i]
             if address == written or not address or tensor_map is None:
                 continue
-            offset = tensor_map.tensor.offset
             if not written:
                 with entered(self._device):
                     ctypes.memmove(self.places[i], tensor_map.encode(address), SIZE)
-            elif int(self._replace(self._views[i], address + offset)[0]):
+            elif int(self._replace(self._views[i], address)[0]):
                 with entered(self._device):
                     doing = "telling TMA where a matrix lies"
-                    checked(self._replace(self._views[i], address + offset), doing)
+                    checked(self._replace(self._views[i], address), doing)
             self._told[i] = address

@@ -388,8 +388,9 @@ struct Blocks {
       if constexpr (kBytesA <= 8 && kBytesA == kBytesB) {
         serpentine<(kBytesA == 4 && kMmaM > 1) ? 2 : 1, kMmaM, kMmaN>(part, parts, one);
       } else {
+        // To and fro along m, but the real parts first in each n: the order of a sum is that of every tile.
         serpentine<1, kMmaN, kPasses * kMmaM>(
-            part, parts, [&](int n, int i) { one(i % kMmaM, n, i / kMmaM); });
+            part, parts, [&](int n, int i) { one(i % kMmaM, n, (i / kMmaM) ^ (kPasses > 1 && n % 2)); });
       }
     }
   }

@@ -156,9 +156,8 @@ struct TmaEpilogue {
   CUTE_DEVICE void load(WorkTile const& tile, int i) const {
     uint64_t* const barrier = full + i % kStages;
     Barrier::arrive_and_expect_tx(barrier, kSize * sizeof(ElementC));
-    for_each_box(tile, i, [&](ElementC* stage, BoxCoord const& at) {
-      SM90_TMA_LOAD_3D::copy(map, barrier, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), stage, at.along, at.across,
-                             at.third);
+    for_each_box(tile, i, [&](ElementC* stage, auto const& at) {
+      tma_load(map, barrier, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), stage, at);
     });
   }
 
@@ -298,9 +297,7 @@ struct TmaEpilogue {
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
       warpgroup_sync(group);
       if (thread == 0) {
-        for_each_box(tile, i, [&](ElementC* from, BoxCoord const& at) {
-          SM90_TMA_STORE_3D::copy(map, from, at.along, at.across, at.third);
-        });
+        for_each_box(tile, i, [&](ElementC* from, auto const& at) { tma_store(map, from, at); });
         tma_store_arrive();
         if (i + kStages < kTiles && epilogue.reads_c()) {
           tma_store_wait<0>();

@@ -112,12 +112,13 @@ struct ScaleFactors {
 
 // The products of components, which follow each other along K, the smallest first: a k tile of all products is one
 // of K, of a component of A and one of B.
-template <int Count>
+template <int Count, bool kSwapAB>
 struct ComponentProducts {
   static_assert(Count == 6 || Count == 9);
   enum : int { kCount = Count };
-  // Of each product, from the last on, 4 bits: the components of A and of B, 0 being the largest.
-  static constexpr uint64_t kComponents = 0xa96825410;
+  // Of each product, from the last on, 4 bits: the components of A and of B, 0 being the largest. Swapped A and B
+  // have the same order.
+  static constexpr uint64_t kComponents = kSwapAB ? 0xa69285140 : 0xa96825410;
 
   int k_tiles;  // of K
 
@@ -135,8 +136,8 @@ struct ComponentProducts {
   }
 };
 
-template <>
-struct ComponentProducts<1> {
+template <bool kSwapAB>
+struct ComponentProducts<1, kSwapAB> {
   enum : int { kCount = 1 };
 
   CUTE_DEVICE explicit ComponentProducts(int) {}
@@ -172,7 +173,7 @@ struct MainloopPromotedSmem : Consumer<Config> {
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles,
                              ScaleFactors<Config> scales) {
     int last = 0;
-    ComponentProducts<Config::kProducts> const order(k_tiles);
+    ComponentProducts<Config::kProducts, Config::kSwapAB> const order(k_tiles);
     sums.clear();
     scales.load(0);
     CUTE_NO_UNROLL

@@ -63,7 +63,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using Cluster = typename Config::Cluster;
   using Memory = SharedStorage<Config>;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
-  using Products = ComponentProducts<Config::kProducts>;
+  using Products = ComponentProducts<Config::kProducts, Config::kSwapAB>;
   constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
   // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
   static_assert(!kGroupsAlongK || !(Config::kMajorKA || Config::kMajorKB));

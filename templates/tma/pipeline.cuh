@@ -75,18 +75,56 @@ struct InBatch {
   CUTE_DEVICE BoxCoord at(int const& along, int const& across) const { return {along, across, batch}; }
 };
 
+// A box of a group, whose tensor map has four modes.
+struct GroupBoxCoord : BoxCoord {
+  int fourth;
+};
+
 // Boxes that a group ends at `end`, any place of the mode across: what lies behind is not stored, and is zeros
-// when it is loaded. The tensor map has that mode twice, with one stride: first with the extent of the box, kDepth,
-// then counted from kDepth before the matrix. What the box has of the group comes last in the first of them.
+// when it is loaded. The tensor map has the mode across twice, with one stride: first 2^30 long, and the box begins
+// so far before its end as it has elements of the group; then as it is. A fourth mode takes the 2^30 strides back,
+// as addresses wrap around at 2^64 bytes: so the map's address is the matrix's, which TMA reads though a box has
+// nothing of it.
 struct InGroup {
+  static constexpr int kLong = 1 << 30;
+
   int end;
 
   template <int kDepth>
-  CUTE_DEVICE BoxCoord at(int along, int across) const {
+  CUTE_DEVICE GroupBoxCoord at(int along, int across) const {
     int const inside = min(max(end - across, 0), kDepth);
-    return {along, kDepth - inside, across + inside};
+    return {{along, kLong - inside, across + inside}, kLong};
   }
 };
+
+// Copies of a box between global and shared memory.
+template <class Element>
+CUTE_DEVICE void tma_load(TmaDescriptor const* map, uint64_t* full, uint64_t hint, Element* to, BoxCoord const& at) {
+  SM90_TMA_LOAD_3D::copy(map, full, hint, to, at.along, at.across, at.third);
+}
+template <class Element>
+CUTE_DEVICE void tma_load(TmaDescriptor const* map, uint64_t* full, uint64_t hint, Element* to,
+                          GroupBoxCoord const& at) {
+  SM90_TMA_LOAD_4D::copy(map, full, hint, to, at.along, at.across, at.third, at.fourth);
+}
+template <class Element>
+CUTE_DEVICE void tma_load_multicast(TmaDescriptor const* map, uint64_t* full, uint16_t mask, uint64_t hint,
+                                    Element* to, BoxCoord const& at) {
+  SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, mask, hint, to, at.along, at.across, at.third);
+}
+template <class Element>
+CUTE_DEVICE void tma_load_multicast(TmaDescriptor const* map, uint64_t* full, uint16_t mask, uint64_t hint,
+                                    Element* to, GroupBoxCoord const& at) {
+  SM90_TMA_LOAD_MULTICAST_4D::copy(map, full, mask, hint, to, at.along, at.across, at.third, at.fourth);
+}
+template <class Element>
+CUTE_DEVICE void tma_store(TmaDescriptor const* map, Element* from, BoxCoord const& at) {
+  SM90_TMA_STORE_3D::copy(map, from, at.along, at.across, at.third);
+}
+template <class Element>
+CUTE_DEVICE void tma_store(TmaDescriptor const* map, Element* from, GroupBoxCoord const& at) {
+  SM90_TMA_STORE_4D::copy(map, from, at.along, at.across, at.third, at.fourth);
+}
 
 // Loads of one operand's k tile (bMN,bK) by TMA. A box is a swizzle span along the unit-stride mode by up to
 // 256 along the other. In a cluster each of the `Sharers` CTAs with the same tile loads a part of it, and
@@ -111,11 +149,11 @@ struct TmaLoad {
       int const along = box * kSpan + (kMajorK ? k : row), across = first + (kMajorK ? row : k);
       Element* const to =
           smem + (kMajorK ? SmemLayout{}(0, box * kSpan) : SmemLayout{}(box * kSpan, 0)) + first * kSpan;
-      BoxCoord const at = place.template at<kDepth>(along, across);
+      auto const at = place.template at<kDepth>(along, across);
       if constexpr (Sharers > 1) {
-        SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, mask, kHint, to, at.along, at.across, at.third);
+        tma_load_multicast(map, full, mask, kHint, to, at);
       } else {
-        SM90_TMA_LOAD_3D::copy(map, full, kHint, to, at.along, at.across, at.third);
+        tma_load(map, full, kHint, to, at);
       }
     }
   }
