@@ -86,7 +86,7 @@ struct GroupBoxCoord : BoxCoord {
 // as addresses wrap around at 2^64 bytes: so the map's address is the matrix's, which TMA reads though a box has
 // nothing of it.
 struct InGroup {
-  static constexpr int kLong = 1 << 30;
+  enum : int { kLong = 1 << 30 };
 
   int end;
 
