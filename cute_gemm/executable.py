@@ -464,9 +464,9 @@ class Executable:
                     *((x, _memory(host_array(x))) for x in operands.arrays.values()),
                 )
             )
-            on_c = stack.enter_context(
-                upload(C, device) if beta.value != 0 else allocate_like(C, device)
-            )
+            # Of a ragged M or N, C also has rows or columns of no group, which keep what they hold.
+            kept = beta.value != 0 or self.problem.ragged in ("M", "N")
+            on_c = stack.enter_context(upload(C, device) if kept else allocate_like(C, device))
             ends = list(self.named_results(results).values())
             on_ends = [stack.enter_context(upload(array, device)) for array in ends]
             pointers = (x.pointer for x in (on_a, on_b, on_c, *others, *on_ends))

@@ -165,7 +165,7 @@ def _mean(kind: str, ratios: list[float | None]) -> list[str]:
     counts = [str(len(ratios)), str(len(ratios) - len(known))]
     if not known:
         return [kind, "-", "-", "-", *counts]
-    mean = math.exp(statistics.fmean(map(math.log, known)))
+    mean = statistics.geometric_mean(known)
     return [kind, *(f"{x:.2f}" for x in (mean, min(known), max(known))), *counts]
 
 

@@ -55,9 +55,9 @@ class TensorMap:
             box = self.box[unit], self.box[1 - unit], 1, 1
             kind = self.kind or matrix.dtype
             return Tensor(kind, extents, (step, step, _WRAP - step), box, self.swizzle)
-        extents = (max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1))
-        box = (self.box[unit], self.box[1 - unit], 1)
-        return Tensor(self.kind or matrix.dtype, extents, (step, layer), box, self.swizzle)
+        modes = max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1)
+        in_batch = self.box[unit], self.box[1 - unit], 1
+        return Tensor(self.kind or matrix.dtype, modes, (step, layer), in_batch, self.swizzle)
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:

@@ -200,7 +200,7 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
     for what, name, other in pairs:
         known = ratios(found, what, name, other)
         if known:
-            mean = math.exp(statistics.fmean(map(math.log, known)))
+            mean = statistics.geometric_mean(known)
             lines.append(
                 f"{what}: time of {other} over that of {name}: geometric mean {mean:.3f}, "
                 f"{min(known):.3f} to {max(known):.3f} of {len(known)}"

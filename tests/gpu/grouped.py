@@ -268,7 +268,7 @@ def main() -> int:
                 and name in each["ratios"]
             ]  # fmt: skip
             if found:
-                mean = math.exp(statistics.fmean(map(math.log, found)))
+                mean = statistics.geometric_mean(found)
                 print(
                     f"ragged {ragged}, {distribution}: time of {name} over ours: geometric mean "
                     f"{mean:.3f}, {min(found):.3f} to {max(found):.3f} of {len(found)}"

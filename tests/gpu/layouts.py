@@ -186,7 +186,7 @@ def summary(ratios: list[float]) -> str:
     known = [x for x in ratios if not math.isnan(x)]
     if not known:
         return "cuBLAS refuses all"
-    mean = math.exp(statistics.fmean(map(math.log, known)))
+    mean = statistics.geometric_mean(known)
     refused = f", {len(ratios) - len(known)} refused by cuBLAS" * (len(known) < len(ratios))
     return f"geometric mean {mean:.2f}, worst {min(known):.2f} of {len(known)}{refused}"
 
