@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import COMPONENT_PRODUCTS, FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
+from cute_gemm.model.calibration import Pace
 from cute_gemm.model.price import (
-    OPERAND_LOAD,
+    Counts,
     Footprint,
-    Pace,
     Price,
     Prices,
     Tally,
+    counted,
     footprint,
     pitch,
     sample,
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access, Partition, Shares, Work
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.calibration import Calibration
     from cute_gemm.model.ideal import Kind
+    from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
@@ -418,25 +422,19 @@ class CompiledKernel(Compiled, Kernel):
         """Return how its threads divide tiles, as far as that is worth a picture."""
         return ()
 
-    #: How well it keeps its units busy, by the type of its products, as measured; ``"half"`` and
-    #: ``"complex"`` are both such types.
+    #: How well it keeps its units busy, by the type of its products (`kinds_of_products`), of a
+    #: kernel that calibrations do not have.
     paces: ClassVar[Mapping[str, Pace]] = {}
 
-    def pace(self, config: Any) -> Pace:
+    def pace(self, config: Any, calibration: Calibration) -> Pace:
         """Return how well a config keeps its units busy."""
-        element = config.operation.a
-        kind = "half" if element.bytes == 2 else element.name
-        if element.name in FLOAT8:
-            kind = "float8"
-        if element.is_complex and kind not in self.paces:
-            kind = "complex"
-        if config.operation.compute == "tf32":
-            kind = "tf32"
-        return self.paces.get(kind, Pace())
+        kinds = kinds_of_products(config.operation)
+        found = calibration.pace(self.name, *kinds)
+        return found or next((self.paces[x] for x in kinds if x in self.paces), Pace())
 
-    def ideal_pace(self, config: Any, operands: Collection[str]) -> Pace:
+    def ideal_pace(self, config: Any, calibration: Calibration, operands: Collection[str]) -> Pace:
         """Return the pace if the copies of these operands from global memory were ideal."""
-        return self.pace(config)
+        return self.pace(config, calibration)
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return what legal configs and footprints depend on beside `common_traits`."""
@@ -449,7 +447,7 @@ class CompiledKernel(Compiled, Kernel):
         """
         return config
 
-    def spill_clocks(self, config: Any) -> float:
+    def spill_clocks(self, config: Any, calibration: Calibration) -> float:
         """Return the clocks of a CTA that an epilogue loses to values beyond its registers."""
         return 0.0
 
@@ -460,6 +458,16 @@ class CompiledKernel(Compiled, Kernel):
 
         ``ideal``: accesses that are counted as if they were ideal (`model.ideal`).
         """
+        measured = calibration(gpu)
+        copies = {kind.operand for kind in ideal if (kind.direction, kind.space) == COPY}
+        pace = self.ideal_pace(config, measured, copies) if copies else self.pace(config, measured)
+        asked = self.counts(config, problem, gpu, ideal)
+        return footprint(asked, pace, measured.constants, gpu)
+
+    def counts(
+        self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset()
+    ) -> Counts:
+        """Return what a CTA of a config asks of a multiprocessor."""
         cluster = getattr(config, "cluster", (1, 1))
         typical = sample(problem, config.tile, cluster)
         keys = {
@@ -470,7 +478,6 @@ class CompiledKernel(Compiled, Kernel):
             )
             for x in typical.matrices
         }  # fmt: skip
-        copies = {kind.operand for kind in ideal if (kind.direction, kind.space) == COPY}
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
             accesses = self.all_accesses(config, typical)
@@ -478,21 +485,22 @@ class CompiledKernel(Compiled, Kernel):
                 own = (access for access in accesses if access.operand == name)
                 counts = tally(own, cluster[0] * cluster[1], ideal)
                 tallies[name] = _tallies[keys[name]] = counts
-        return footprint(
+        return counted(
             config.tile,
             [counts for counts in tallies.values() if counts is not None],
             self.work(config, typical),
             self.launch(config, typical),
-            self.ideal_pace(config, copies) if copies else self.pace(config),
             gpu,
             problem.accumulator.bytes,
             getattr(config, "min_ctas", 1),
             cluster,
-            self.spill_clocks(config) + OPERAND_LOAD * sum(
-                counts["CTA"].moves for name, counts in tallies.items()
+            sum(
+                counts["CTA"].moves
+                for name, counts in tallies.items()
                 if counts is not None and name not in ("A", "B", "C")
             ),
-        )  # fmt: skip
+            self.spill_clocks(config, calibration(gpu)),
+        )
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
         """Return the predicted time of a config on a problem."""
@@ -513,6 +521,18 @@ class EmittedKernel(CompiledKernel):
     def proof(self, config: Any) -> TranslationUnit:
         """Return the unit of the config's facts, without the kernel."""
         return self.emitter(config).proof()
+
+
+def kinds_of_products(operation: Operation) -> tuple[str, ...]:
+    """Return by which type a `Pace` is looked up, the first that there is."""
+    element = operation.a
+    if operation.compute == "tf32":
+        return ("tf32",)
+    if element.name in FLOAT8:
+        return ("float8",)
+    if element.is_complex:
+        return element.name, "complex"
+    return ("half" if element.bytes == 2 else element.name,)
 
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:

@@ -6,11 +6,8 @@ extents. `Prices` turns footprints and extents into seconds: the CTAs of the bus
 how many of them are resident at a time, whether their work or their latency is longer, and the time
 that L2 and DRAM take for the bytes moved.
 
-The constants below are the GPU's, and a `Pace` holds those of a kernel. Both were fitted to 1,110
-times of 43 kernels and types measured on an H200 (rms error 13 % for the kernels that "auto"
-chooses from); the constants of `thin` alone to later times, and those of `sm90_wgmma` alone to
-6,650 of its own (13 %). `tests/test_price.py` has some of these times; the others, and the program
-that fitted them, are not in the repository.
+What counts do not say, such as the clocks of a wavefront or how well a kernel overlaps loads and
+products, is fitted to times that were measured on a GPU: its `Calibration` (`model.calibration`).
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.occupancy import clusters_at_a_time, occupancy
 from cute_gemm.model.analyze import analyze
+from cute_gemm.model.calibration import Constants, Pace
 from cute_gemm.model.gmem import LINE, SECTOR
 from cute_gemm.model.ideal import Kind, ideal_counts, kind_of
 from cute_gemm.model.smem import SharedCounts
@@ -34,36 +32,13 @@ from cute_gemm.problem.scaling import BLOCK
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access, Work
-    from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.gpus.gpu import Gpu, Unit
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.signature import Launch
 
-#: Microseconds of a launch before its first and after its last instruction; the same for a launch
-#: that may start before the previous one has ended.
-LAUNCH_US, DEPENDENT_US = 2.9, 2.0
-#: Clocks that a CTA takes to start.
-START = 250.0
-#: Clocks in the epilogue of a wavefront, a pass through L1's tags and a line that TMA stores.
-END = 2.5
-#: Clocks of a wavefront and of a pass through L1's tags, in the main loop.
-WAVEFRONT, PASS = 1.09, 1.14
-#: Clocks of a load whose latency nothing hides.
-WAIT = 645.0
-#: Clocks of a load of an epilogue's operand beside those of its lines.
-OPERAND_LOAD = 2.0
-#: Clocks of a sector of L2 that the epilogue reads or writes only in part.
-PARTIAL = 3.3
-#: Clocks of the TMA unit for a line of L2 that a row of a box touches.
-TMA_LINE = 1.4
 #: Lines that L2 is charged for each line that a TMA load touches beyond those that its bytes fill.
 STRADDLED = 1.69
-#: Clocks from global to shared memory under load, which the k-tiles in flight must cover.
-MEMORY = 1180.0
-#: Bytes of L2 per clock and multiprocessor.
-L2_BYTES = 54.5
-#: Part of DRAM's bandwidth that most kernels reach.
-DRAM_PART = 0.63
 #: Most sectors of L2 that a k-tile's loads through L1 take, over those that its bytes fill: what
 #: one load leaves of a sector, the next finds in L1.
 REUSE = 1.5
@@ -74,47 +49,6 @@ REGISTERS = 88
 TOGETHER, ASYNCHRONOUS = 3, 6
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
-
-
-class Pace(NamedTuple):
-    """How fast a kernel runs on the units of a multiprocessor.
-
-    All are fitted to measured times, except ``waits``, ``ahead`` and ``adds``, which the config
-    determines.
-    """
-
-    #: Clocks of the products over those at the peak rate of the kernel's instruction.
-    slowdown: float = 1.5
-    #: Clocks of a k-tile that nothing overlaps in a single CTA.
-    latency: float = 450.0
-    #: Part of a warp's own work that the other warps of its CTA do not overlap.
-    serial: float = 0.6
-    #: Loads of a k-tile that are waited for one after the other.
-    waits: float = 0.0
-    #: k-tiles in flight at a time; 0 where a CTA waits for each.
-    ahead: int = 0
-    #: Instructions issued for an access, those for its address and predicate included.
-    issue: float = 1.0
-    #: Whether wgmma multiplies, at the tensor cores' full rate with its reads of shared memory.
-    wgmma: bool = False
-    #: Part of DRAM's bandwidth that the kernel reaches.
-    dram: float = DRAM_PART
-    #: Clocks of a pass through L1's tags.
-    passes: float = PASS
-    #: Clocks that a CTA takes to start.
-    start: float = START
-    #: Clocks of a box of C that TMA moves.
-    box: float = 0.0
-    #: Clocks from global to shared memory under load.
-    memory: float = MEMORY
-    #: Bytes of L2 per clock and multiprocessor.
-    l2: float = L2_BYTES
-    #: Part of a tile's start and end that the products of the next tile do not hide.
-    exposed: float = 1.0
-    #: Factor on the clocks of k-tiles where a multiprocessor has a single tile.
-    lone: float = 1.0
-    #: Instructions that add the products of a k-tile to a sum, where the tensor cores do not.
-    adds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,72 +253,107 @@ def _tally(access: Access, counts: Any, share: int) -> Tally:
     )  # fmt: skip
 
 
-def footprint(
+class Counts(NamedTuple):
+    """What a CTA of a config asks of a multiprocessor, of which no time has been measured."""
+
+    #: Extents of the CTA's tile along M, N and K.
+    tile: tuple[int, int, int]
+    #: CTAs of a cluster along M and N.
+    cluster: tuple[int, int]
+    #: Of a k-tile, and of the epilogue.
+    each: Tally
+    end: Tally
+    #: Multiply-adds of a k-tile, the unit that makes them, and the type by which its rate is known.
+    products: float
+    unit: Unit
+    rate: str
+    #: Threads.
+    block: int
+    #: Whether the launch may start before the previous one has ended.
+    dependent: bool
+    #: CTAs of a multiprocessor at a time.
+    resident: int
+    #: Loads of the epilogue's own operands.
+    operand_loads: float = 0.0
+    #: Clocks of the epilogue for values beyond its registers.
+    spills: float = 0.0
+
+
+def counted(
     tile: tuple[int, int, int],
     tallies: Iterable[dict[str, Tally]],
     work: Work,
     launch: Launch,
-    pace: Pace,
     gpu: Gpu,
     accumulator_bytes: int,
     min_ctas: int,
     cluster: tuple[int, int] = (1, 1),
-    operand_clocks: float = 0.0,
-) -> Footprint:
-    """Return what a CTA costs, from its operands' tallies and what a `sample` multiplies.
+    operand_loads: float = 0.0,
+    spills: float = 0.0,
+) -> Counts:
+    """Return what a CTA asks, from its operands' tallies and what a `sample` multiplies.
 
     ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
-    is told to leave registers for; ``cluster``: CTAs along M and N; ``operand_clocks``: those of
-    the epilogue's own operands, beside their lines.
+    is told to leave registers for; ``cluster``: CTAs along M and N.
     """
     each, end = Tally(), Tally()
     for tallied in tallies:
         each, end = each + tallied["k-tile"], end + tallied["CTA"]
-    products = work.products / work.ctas / DEPTH
-    clocks = gpu.sms * gpu.clock_ghz * 1e9
-    # GeForce cards list no float64 rate for tensor cores: the other unit's is taken.
-    peak = gpu.peak(work.rate, work.unit) or gpu.peak(work.rate)
-    peak = peak or gpu.peak("float32", "CUDA cores")
-    assert peak is not None
-    rate = peak.tflops * 1e12 / 2 / clocks
-    if work.unit == "tensor cores" and work.rate != "float64" and not pace.wgmma:
-        rate *= gpu.arch.mma_sync_part
-    units = {
-        work.unit: products / rate * pace.slowdown,
-        "shared memory": each.waves * WAVEFRONT,
-        "L1": each.passes * pace.passes,
-        "TMA": each.lines * TMA_LINE,
-        "instruction issue": each.moves * pace.issue / 4 + pace.adds * tile[0] * tile[1] / 32 / 4,
-    }
-    if work.unit == "CUDA cores":
-        units["instruction issue"] += products / 32 / 4
-    power = ASYNCHRONOUS if pace.wgmma else TOGETHER
-    busy = sum(clock**power for clock in units.values()) ** (1 / power)
     registers = min(tile[0] * tile[1] * accumulator_bytes // 4 // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
         by_registers = occupancy(sm, launch.block, registers, launch.smem).ctas_per_sm
         resident = max(1, by_registers, min(min_ctas, by_shape))
-    alone = pace.serial * busy * 128 / launch.block
-    if launch.block < 128:  # each quarter of a multiprocessor multiplies for its own warps
-        alone = max(alone, units[work.unit] * 128 / launch.block)
+    products = work.products / work.ctas / DEPTH
+    return Counts(
+        tile, cluster, each, end, products, work.unit, work.rate, launch.block, launch.dependent,
+        resident, operand_loads, spills,
+    )  # fmt: skip
+
+
+def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Footprint:
+    """Return what a CTA costs, from what it asks, its kernel's pace and the GPU's constants."""
+    each, end, tile = counts.each, counts.end, counts.tile
+    clocks = gpu.sms * gpu.clock_ghz * 1e9
+    # GeForce cards list no float64 rate for tensor cores: the other unit's is taken.
+    peak = gpu.peak(counts.rate, counts.unit) or gpu.peak(counts.rate)
+    peak = peak or gpu.peak("float32", "CUDA cores")
+    assert peak is not None
+    rate = peak.tflops * 1e12 / 2 / clocks
+    if counts.unit == "tensor cores" and counts.rate != "float64" and not pace.wgmma:
+        rate *= gpu.arch.mma_sync_part
+    units: dict[str, float] = {
+        counts.unit: counts.products / rate * pace.slowdown,
+        "shared memory": each.waves * constants.wavefront,
+        "L1": each.passes * pace.passes,
+        "TMA": each.lines * constants.tma_line,
+        "instruction issue": each.moves * pace.issue / 4 + pace.adds * tile[0] * tile[1] / 32 / 4,
+    }
+    if counts.unit == "CUDA cores":
+        units["instruction issue"] += counts.products / 32 / 4
+    power = ASYNCHRONOUS if pace.wgmma else TOGETHER
+    busy = sum(clock**power for clock in units.values()) ** (1 / power)
+    alone = pace.serial * busy * 128 / counts.block
+    if counts.block < 128:  # each quarter of a multiprocessor multiplies for its own warps
+        alone = max(alone, units[counts.unit] * 128 / counts.block)
     return Footprint(
         tile=tile,
         busy=busy,
-        alone=pace.latency + pace.waits * WAIT + alone,
+        alone=pace.latency + pace.waits * constants.wait + alone,
         cover=pace.memory / pace.ahead if pace.ahead else 0.0,
-        end=END * (end.waves + end.passes + end.lines)
-        + PARTIAL * end.partial
+        end=constants.end * (end.waves + end.passes + end.lines)
+        + constants.partial * end.partial
         + pace.box * end.boxes
-        + operand_clocks,
+        + counts.spills
+        + constants.operand_load * counts.operand_loads,
         tile_bytes=each.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
-        resident=resident,
+        resident=counts.resident,
         units=tuple(units.items()),
         pace=pace,
-        cluster=cluster,
-        launch=DEPENDENT_US if launch.dependent else LAUNCH_US,
+        cluster=counts.cluster,
+        launch=constants.launch(counts.dependent),
     )
 
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import COMPONENT, COMPONENTS, DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.passes.seconds import AHEAD_US, seconds
+from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -130,7 +131,7 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
         """Return the predicted time."""
         moved = sum(matrix.nbytes for matrix in (*packing.sources, *packing.targets))
         narrow = any(_vector(source) == 1 for source in packing.sources)
-        return float(seconds(moved, gpu, AHEAD_US, narrow))
+        return float(seconds(moved, gpu, calibration(gpu).constants.ahead_us, narrow))
 
 
 def _accesses(source: Matrix, target: Matrix) -> tuple[GlobalAccess, GlobalAccess]:

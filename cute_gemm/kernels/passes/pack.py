@@ -11,8 +11,9 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import calibration
 from cute_gemm.kernels.base import Compiled
-from cute_gemm.kernels.passes.seconds import AHEAD_US, seconds
+from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
 
@@ -212,7 +213,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def seconds(self, packing: Packing, gpu: Gpu) -> float:
         """Return the predicted time."""
         moved = sum(matrix.nbytes for matrix in (*packing.sources, *packing.targets))
-        return float(seconds(moved, gpu, AHEAD_US))
+        return float(seconds(moved, gpu, calibration(gpu).constants.ahead_us))
 
 
 # ---- accesses -----------------------------------------------------------------------------------

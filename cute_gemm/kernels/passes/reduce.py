@@ -10,12 +10,12 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
-from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.passes import sums_bytes
 from cute_gemm.toolchain.signature import (
@@ -203,5 +203,5 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         sums = problem.accumulator.name
         narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
         moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
-        launch = DEPENDENT_US if gpu.arch.has("griddepcontrol") else LAUNCH_US
+        launch = calibration(gpu).constants.launch(gpu.arch.has("griddepcontrol"))
         return seconds(moved, gpu, launch, narrow)

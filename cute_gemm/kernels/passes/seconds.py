@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.model.price import START
+from cute_gemm.calibrated import calibration
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
-
-#: Part of DRAM's bandwidth that a streaming pass reaches (a GEMM reaches ``price.DRAM_PART``), and
-#: that of a pass whose accesses are narrower than 16 bytes. Scratch that is still in L2 is read no
-#: faster: a pass has too few bytes in flight.
-STREAM_PART, NARROW_PART = 0.8, 0.52
-#: Microseconds of a launch whose successor is ready before it ends, as the kernel after packing is.
-AHEAD_US = 1.0
 
 
 def seconds(moved: Any, gpu: Gpu, launch: float, narrow: bool = False) -> Any:
@@ -23,6 +16,7 @@ def seconds(moved: Any, gpu: Gpu, launch: float, narrow: bool = False) -> Any:
     ``moved`` may be an array. ``launch``: microseconds before its first and after its last
     instruction.
     """
-    part = NARROW_PART if narrow else STREAM_PART
-    start = launch * 1e-6 + START / (gpu.clock_ghz * 1e9)
+    constants = calibration(gpu).constants
+    part = constants.narrow_part if narrow else constants.stream_part
+    start = launch * 1e-6 + constants.start / (gpu.clock_ghz * 1e9)
     return start + moved / (part * gpu.bandwidth_gbs * 1e9)

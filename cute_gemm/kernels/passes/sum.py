@@ -10,11 +10,11 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
-from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import padded
 from cute_gemm.problem.sums import Summation, sums_dtype
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
         """Return the predicted time of a launch."""
         source, target = summation.source, summation.target
         narrow = _config(source, summation.mode).nbytes < VECTOR
-        launch = DEPENDENT_US if gpu.arch.has("griddepcontrol") else LAUNCH_US
+        launch = calibration(gpu).constants.launch(gpu.arch.has("griddepcontrol"))
         return float(seconds(source.nbytes + target.nbytes, gpu, launch, narrow))
 
     def all_seconds(self, problem: GemmProblem, gpu: Gpu) -> float:

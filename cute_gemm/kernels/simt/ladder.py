@@ -11,9 +11,9 @@ from cute_gemm.dtypes import FLOAT8
 from cute_gemm.kernels.options import access_bytes, parsed
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
-from cute_gemm.model.price import Pace
 
 if TYPE_CHECKING:
+    from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.problem import GemmProblem
 
 
@@ -96,12 +96,6 @@ class Coalesced(SimtKernel):
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n", "k")}
     staged = False
-    paces: ClassVar = {
-        "half": Pace(1.5, 94, 0.47),
-        "float32": Pace(1.47, 49, 0.44),
-        "float64": Pace(1.49, 132, 0.48),
-        "complex": Pace(1.4, 115, 0.48),
-    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
@@ -128,12 +122,6 @@ class SmemTiled(SimtKernel):
     name = "smem_tiled"
     summary = "square tiles in shared memory, K in steps"
     options = ("tile", "raster", "min_ctas")
-    paces: ClassVar = {
-        "half": Pace(1.65, 458, 0.52),
-        "float32": Pace(1.5, 2539, 0.54),
-        "float64": Pace(1.72, 414, 0.51),
-        "complex": Pace(3.16, 401, 0.5),
-    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         return [{"tile": (32, 32, 32), "min_ctas": _pair(problem)}]
@@ -145,12 +133,6 @@ class RegisterRows(SimtKernel):
     name = "register_rows"
     summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
     options = ("tile", "thread_tile", "raster", "min_ctas")
-    paces: ClassVar = {
-        "half": Pace(6.05, 409, 0.51),
-        "float32": Pace(5.55, 449, 0.53),
-        "float64": Pace(3.39, 402, 0.5),
-        "complex": Pace(1.96, 400, 0.5),
-    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         row = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
@@ -175,12 +157,6 @@ class ThreadTile2d(SimtKernel):
     name = "thread_tile_2d"
     summary = "TM x TN results per thread, outer products from registers"
     options = ("tile", "thread_tile", "raster", "min_ctas")
-    paces: ClassVar = {
-        "half": Pace(1.86, 459, 1.27),
-        "float32": Pace(1.45, 462, 1.78),
-        "float64": Pace(1.46, 1360, 0.66),
-        "complex": Pace(1.56, 541, 0.73),
-    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         return [{**_square(problem, 16), "results": "apart"}]
@@ -193,12 +169,6 @@ class Vectorized(SimtKernel):
     summary = "128-bit accesses, K-major operands transposed on their way into shared memory"
     options = ("tile", "thread_tile", "raster", "min_ctas")
     wide = True
-    paces: ClassVar = {
-        "half": Pace(2.43, 417, 0.58),
-        "float32": Pace(1.37, 467, 0.96),
-        "float64": Pace(2.35, 719, 1.18),
-        "complex": Pace(1.66, 433, 0.57),
-    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         return [{**_square(problem, 16), "skew": "none"}]
@@ -212,12 +182,6 @@ class BankFree(SimtKernel):
     options = ("tile", "thread_tile", "skew", "raster", "min_ctas")
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
-    paces: ClassVar = {
-        "half": Pace(1.85, 459, 1.78),
-        "float32": Pace(1.01, 481, 1.95),
-        "float64": Pace(1.43, 1477, 0.64),
-        "complex": Pace(1.27, 675, 1.26),
-    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         # A row's number cannot be XORed too where a chunk is one element.
@@ -232,12 +196,6 @@ class WarpTiled(SimtKernel):
     options: tuple[str, ...] = ("tile", "thread_tile", "skew", "raster", "min_ctas")
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
-    paces: ClassVar = {
-        "half": Pace(1.92, 396, 1.62),
-        "float32": Pace(1.07, 529, 1.6),
-        "float64": Pace(1.46, 584, 2.02),
-        "complex": Pace(1.16, 502, 1.26),
-    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         row = {**_square(problem, 32), "skew": "padding", "results": "quads"}
@@ -262,13 +220,9 @@ class DoubleBuffered(WarpTiled):
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
-    paces: ClassVar = {
-        "half": Pace(1.83, 469, 1.31, ahead=1),
-        "float32": Pace(0.79, 119, 0.97, ahead=1, memory=707),
-        "float64": Pace(1.23, 355, 0.41, ahead=1),
-        "complex": Pace(0.88, 241, 0.34, ahead=1),
-        "complex128": Pace(1.05, 241, 0.34, ahead=1),
-    }
+
+    def pace(self, config: Config, calibration: Calibration) -> Pace:
+        return super().pace(config, calibration)._replace(ahead=1)
 
     def sums(self, config: Config) -> str:
         return f"FMA along K, the last k tile of {config.tile[2]} first"

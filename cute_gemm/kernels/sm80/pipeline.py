@@ -45,13 +45,13 @@ from cute_gemm.kernels.staging import (
     shared,
     stored,
 )
-from cute_gemm.model.price import Pace
 from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
+    from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -124,12 +124,11 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         ((32, 32, 128), (2, 2), 4, 2),
     ),
 }
-#: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`), and the part of
-#: a load's wait that each then costs.
-_UNROLLED, _ROLLED_WAIT = 16, 0.36
-#: Slowdown of the products by an operand whose rows are put in place, and by each 4-byte copy along
-#: K that a thread makes of a tile, as parts of their clocks.
-_PUT_IN_PLACE, _BY_WORDS = 0.5, 0.03
+#: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`). A calibration's
+#: factor ``rolled_wait`` is the part of a load's wait that each then costs; ``put_in_place`` and
+#: ``by_words`` are the slowdown of the products by an operand whose rows are put in place, and by
+#: each 4-byte copy along K that a thread makes of a tile, as parts of their clocks.
+_UNROLLED = 16
 #: The field reference's, of 16-bit types (``copy="mn_major"``).
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
 
@@ -164,22 +163,16 @@ class Sm80Pipeline(EmittedKernel):
         narrow = narrow and (policy == "mn_major" or problem.A.element.bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
 
-    paces: ClassVar = {
-        "half": Pace(0.94, 103, 0.40),
-        "tf32": Pace(1.58, 227, 0.43),
-        "float32": Pace(1.06, 102, 0.53, memory=1074),
-        "float64": Pace(0.94, 130, 0.55, memory=750),
-        "complex": Pace(1.01, 100, 0.61, memory=700),
-        "int8": Pace(1.00, 127, 0.95),
-    }
-
-    def pace(self, config: Config) -> Pace:
+    def pace(self, config: Config, calibration: Calibration) -> Pace:
         """Return the pace; narrow copies, which go one by one through registers, slow it down."""
-        return self.ideal_pace(config, ())
+        return self.ideal_pace(config, calibration, ())
 
-    def ideal_pace(self, config: Config, operands: Collection[str]) -> Pace:
+    def ideal_pace(
+        self, config: Config, calibration: Calibration, operands: Collection[str]
+    ) -> Pace:
         """Return the pace without the slowdown by the copies of these operands."""
         waits, put, words = 0.0, 0, 0
+        factors = calibration.factors[Sm80Pipeline.name]
         parts = structure(config)
         for plan in (plan for plan in parts.operands if plan.source not in operands):
             if plan.place is not None:
@@ -189,9 +182,10 @@ class Sm80Pipeline(EmittedKernel):
             narrow = plan.gmem_copy.atom.bits < 32
             if plan.gmem_copy.atom.bits == 32 and plan.major == "K":
                 words = max(words, copies)
-            waits += copies if narrow else _ROLLED_WAIT * copies if copies > _UNROLLED else 0.0
-        pace = super().pace(config)
-        slowdown = pace.slowdown * (1 + _PUT_IN_PLACE * put + _BY_WORDS * words)
+            rolled = factors["rolled_wait"] * (copies > _UNROLLED)
+            waits += copies * (1.0 if narrow else rolled)
+        pace = super().pace(config, calibration)
+        slowdown = pace.slowdown * (1 + factors["put_in_place"] * put + factors["by_words"] * words)
         return pace._replace(slowdown=slowdown, waits=waits, ahead=config.stages - 1)
 
     def candidates(

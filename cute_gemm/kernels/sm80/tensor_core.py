@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cute_gemm.cute.atoms import MMA_ATOMS
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
-from cute_gemm.model.price import Pace
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -24,14 +23,6 @@ class TensorCore(Sm80Pipeline):
         **Sm80Pipeline.choices, "mma": tuple(name for name in MMA_ATOMS if "FMA" not in name),
     }  # fmt: skip
     stages = (1, 1)
-
-    paces: ClassVar = {
-        "half": Pace(1.22, 1651, 0.67),
-        "tf32": Pace(2.90, 518, 1.30),
-        "float64": Pace(0.93, 1461, 0.66),
-        "complex": Pace(0.93, 1461, 0.66),
-        "int8": Pace(1.72, 656, 1.69),
-    }
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """Return one tile, for two CTAs: one computes while the other waits."""

@@ -39,7 +39,6 @@ from cute_gemm.kernels.sm90.structure import (
     sums_of_thread,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
-from cute_gemm.model.price import Pace
 from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.problem.passes import wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from cute_gemm.access import GlobalAccess
     from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
     from cute_gemm.kernels.staging import Block
+    from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
 
@@ -59,8 +59,6 @@ _SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
 _OTHERS_BESIDE_PRODUCTS = 24
 #: And where an epilogue has operands; for each that is loaded element by element.
 _OPERANDS, _SINGLE = 48, 32
-#: Clocks of a CTA for each sum of a thread, where those do not fit: measured on an H200.
-_SPILLED = 60.0
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
 STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
@@ -111,22 +109,10 @@ _PROMOTED_TILES = tuple(
     )
     for bn in columns
 )
-#: Clocks of a tile that CTAs of a cluster wait for each other, and those of a box of C.
-_MEETING, _BOX = 607.0, 159.0
-#: Slowdown of products with more than 128 sums of a thread, where groups share a tile; where they
-#: take turns, and where one has the only tile; what these still see of a tile's start and end.
-_MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
-#: Columns whose products take as long as a group does not multiply between two steps of k, where A
-#: goes through registers and no other group multiplies, and where groups take turns; by the bytes
-#: of an element, of 328 pairs of times.
-_BETWEEN = {4: (8.0, 12.0), 1: (18.0, 32.0)}
 #: Of 8-bit floats: clocks of the tensor cores for the products of a k tile of a warp's 32 sums,
 #: 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an instruction a clock;
 #: those of components are 32 x 64 at 512.
 _PRODUCTS = 4.0
-#: Part of the clocks of adding them that shows, and clocks until products are there, where no other
-#: group multiplies meanwhile, and where one does. Estimates, not fitted to times.
-_SHOWN, _WAITED = (1.0, 0.08), (60.0, 12.0)
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -162,35 +148,50 @@ class Sm90Wgmma(EmittedKernel):
         "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
     }
 
-    paces: ClassVar = {
-        kind: Pace(1.101, 193, 0.0, wgmma=True, dram=0.91, start=312, memory=1993, l2=76.1)
-        for kind in ("half", "tf32", "int8", "float8")
-    }
-
     def signature(self, config: Config) -> Signature:
         """Return the parameters of a GEMM, and the matrices' tensor maps."""
         return tma_signature(config.operation)
 
-    def pace(self, config: Config) -> Pace:
-        pace = super().pace(config)
+    def pace(self, config: Config, calibration: Calibration) -> Pace:
+        """Return the pace.
+
+        Of a calibration's factors ``meeting`` are the clocks of a tile that CTAs of a cluster wait
+        for each other, ``box`` those of a box of C, and ``spilled`` those of a CTA for each sum of
+        a thread where an epilogue has more values than registers. ``many_sums`` is the slowdown of
+        products with more than 128 sums of a thread, where groups share a tile; ``by_turns`` where
+        they take turns, and ``alone`` where one of these has the only tile; ``exposed`` what they
+        still see of a tile's start and end. ``between`` are the columns whose products take as long
+        as a group does not multiply between two steps of k, where A goes through registers, by the
+        bytes of an element. ``shown`` is the part of the clocks of adding promoted products that
+        shows, and ``waited`` the clocks until products are there; ``_beside``: where another group
+        multiplies meanwhile.
+        """
+        pace = super().pace(config, calibration)
+        factors = calibration.factors[self.name]
         slowdown = pace.slowdown
         if config.ping_pong:
-            slowdown *= _BY_TURNS
-            pace = pace._replace(exposed=_EXPOSED, lone=_ALONE / _BY_TURNS)
+            slowdown *= factors["by_turns"]
+            lone = factors["alone"] / factors["by_turns"]
+            pace = pace._replace(exposed=factors["exposed"], lone=lone)
         elif sums_of_thread(config) > 128:
-            slowdown *= _MANY_SUMS
+            slowdown *= factors["many_sums"]
         if config.operation.promoted:
             # A group adds while another one multiplies, if there is one.
-            beside, adds = min(sharers_of_tile(config), 2) - 1, adds_of_sum(config)
-            shown = adds * _SHOWN[beside] + _WAITED[beside] / products_of_thread(config)
-            slowdown *= 1 + shown / _PRODUCTS
+            beside, adds = "_beside" * (sharers_of_tile(config) > 1), adds_of_sum(config)
+            waited = factors["waited" + beside] / products_of_thread(config)
+            slowdown *= 1 + (adds * factors["shown" + beside] + waited) / _PRODUCTS
             pace = pace._replace(adds=adds * config.operation.component_products)
         if register_a(config):
-            between = _BETWEEN[config.operation.a.bytes][config.ping_pong]
+            by_turns = "_by_turns" * bool(config.ping_pong)
+            between = factors[f"between_{config.operation.a.bytes}{by_turns}"]
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
-        start = pace.start + _MEETING * (prod(config.cluster) > 1)
-        box = _BOX / sharers_of_tile(config)
-        return pace._replace(slowdown=slowdown, start=start, box=box, ahead=config.stages - 1)
+        return pace._replace(
+            slowdown=slowdown,
+            start=pace.start + factors["meeting"] * (prod(config.cluster) > 1),
+            box=factors["box"] / sharers_of_tile(config),
+            ahead=config.stages - 1,
+            wgmma=True,
+        )
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -362,7 +363,7 @@ class Sm90Wgmma(EmittedKernel):
 
         return epilogue_blocks(config, structure(config), problem)
 
-    def spill_clocks(self, config: Config) -> float:
+    def spill_clocks(self, config: Config, calibration: Calibration) -> float:
         # A matrix that is not loaded two neighbours at a time has a register for each value.
         beside = "M" if config.swap_ab else "N"
         single = [
@@ -371,7 +372,8 @@ class Sm90Wgmma(EmittedKernel):
         ]  # fmt: skip
         sums = sums_of_thread(config)
         needs = sums + _OTHERS + _OPERANDS + _SINGLE * len(single)
-        return _SPILLED * sums * bool(single) if needs > structure(config).registers else 0.0
+        spilled = calibration.factors[self.name]["spilled"]
+        return spilled * sums * bool(single) if needs > structure(config).registers else 0.0
 
     def sums(self, config: Config) -> str:
         operation = config.operation

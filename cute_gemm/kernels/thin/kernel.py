@@ -23,13 +23,13 @@ from cute_gemm.kernels.thin.structure import (
     Structure,
     structure,
 )
-from cute_gemm.model.price import Pace
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.kernels.thin.unit import EmitThin
+    from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -43,11 +43,6 @@ _SUMS = 128
 _AHEAD, _STAGES = 2, 8
 #: Rows of the large operand that make CTAs of four warps for each multiprocessor of a large GPU.
 _MANY = 6144
-
-
-def _pace(slowdown: float) -> Pace:
-    """Return the pace of a kernel that streams: 16 bytes of each lane take four clocks and more."""
-    return Pace(slowdown, 40, 0.2, dram=0.87, passes=5.7)
 
 
 class Thin(EmittedKernel):
@@ -67,17 +62,8 @@ class Thin(EmittedKernel):
         "warps": "1, 2, 4, 8, 16 or 32 warps that divide k",
         "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
     }
-    paces: ClassVar = {
-        "half": _pace(1.0),
-        "tf32": _pace(1.0),
-        "int8": _pace(1.0),
-        "float8": _pace(1.0),
-        "float64": _pace(1.0),
-        "float32": _pace(1.75),
-        "complex": _pace(2.9),
-    }
 
-    def pace(self, config: Config) -> Pace:
+    def pace(self, config: Config, calibration: Calibration) -> Pace:
         """Return the pace, with the k-tiles that are loaded ahead.
 
         A load to registers returns after the copies that were issued before it. So where the thin
@@ -85,7 +71,7 @@ class Thin(EmittedKernel):
         previous one issued have arrived, however many are in flight.
         """
         ahead = max(1, config.stages - 1) if structure(config).queued[1] else 1
-        return super().pace(config)._replace(ahead=ahead)
+        return super().pace(config, calibration)._replace(ahead=ahead)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
