@@ -15,6 +15,7 @@ import numpy as np
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
@@ -402,7 +403,7 @@ def _filled(
     # Where the call gives the number of slices, no other is tried.
     splits = [0] if len(space.splits) == 1 else [1, 0] if space.splits else [1]
     for pack, split in product(space.packs, splits):
-        problem = problems[pack] if split else _sliced(problems[pack], space.splits[0])
+        problem = problems[pack] if split else sliced_class(problems[pack], space.splits[0])
         for kernel in kernels:
             try:
                 kernel.check_call(problem, arch, space.options)
@@ -422,7 +423,7 @@ def _filled(
     )
 
 
-def _sliced(problem: GemmProblem, slices: int) -> GemmProblem:
+def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
     """Return the batched problem of the slices of K, with the alignments of the whole problem.
 
     Access widths stay the same, so the counts of A's and B's accesses serve for both.
@@ -444,15 +445,17 @@ class _Times:
     ) -> None:  # fmt: skip
         assert shelf.prices is not None
         self._shelf = shelf
+        constants = calibration(gpu).constants
         self._packing = {
-            pack: packer(packing).seconds(packing, gpu) for pack, packing in packings.items()
+            pack: packer(packing).seconds(packing, gpu, constants)
+            for pack, packing in packings.items()
         }
         if not space.splits:
             self.seconds = shelf.prices.seconds(problem)
             self._table, self._counts = self.seconds[None], np.ones((1, 1))
         else:
             counts = np.array((1, *space.splits), float)[:, None]
-            behind = REDUCE.seconds(problem, counts, gpu)
+            behind = REDUCE.seconds(problem, counts, gpu, constants)
             behind[0] = 0.0
             table = shelf.prices.seconds(problem, counts) + behind
             # Row 0 is one piece, for direct configs; the other rows are for configs with slices.
@@ -460,7 +463,7 @@ class _Times:
             table[1:] += shelf.barred[1]
             self._table, self._counts, self._behind = table, counts, behind
             self.seconds = table.min(axis=0)
-        self._sums = SUM.all_seconds(problem, gpu)
+        self._sums = SUM.all_seconds(problem, gpu, constants)
         self._beside = self._sums
         if packings:
             before = np.array([self._packing.get(pack, 0.0) for pack in space.packs])

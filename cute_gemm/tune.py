@@ -79,7 +79,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     numbers: dict[str, Any] = dict.fromkeys(problem.epilogue.numbers, 1.0)
     failed: list[GemmError] = []
     calls: dict[int, Callable[[], None]] = {}
-    with entered(device), _matrices(problem, device) as places:
+    with entered(device), matrices(problem, device, l2_bytes(device)) as places:
         turns = cycle(places)
         for index, candidate_plan in enumerate(plans):
             try:
@@ -129,8 +129,10 @@ def _next(bound: Callable[..., None], turns: Iterator[tuple[int, ...]]) -> None:
 
 
 @contextmanager
-def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, ...]]]:
+def matrices(problem: GemmProblem, device: int, l2_bytes: int) -> Iterator[list[tuple[int, ...]]]:
     """Yield the addresses of all matrices of each copy, aligned as the problem's are and no more.
+
+    The copies, of random numbers, exceed twice the L2 cache together.
 
     They are A, B and C, the ends of groups of equal sizes if there are any, and the epilogue's
     operands and results.
@@ -148,7 +150,7 @@ def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, ...
                 values = _values(matrix, offset, random)
             places.append([
                 stack.enter_context(memory.upload(values, device)).pointer + offset
-                for _ in range(copies_past_l2(problem, l2_bytes(device)))
+                for _ in range(copies_past_l2(problem, l2_bytes))
             ])  # fmt: skip
         try:
             yield list(zip(*places, strict=True))

@@ -15,6 +15,7 @@ from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.executed import compare, executed
 from cute_gemm.analysis.rows import AccessRow
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import Compiled
@@ -390,12 +391,17 @@ def test_seconds_are_bytes_over_bandwidth():
     small, large = (
         packed(from_sizes("NT", m=m, n=64, k=4096, dtype="float16"), "A")[1] for m in (4096, 262144)
     )
-    times = [PACK.seconds(one, gpu) for one in (small, large)]
+    times = [PACK.seconds(one, gpu, calibration(gpu).constants) for one in (small, large)]
     assert 2 * 262144 * 4096 * 2 / times[1] < 1e9 * gpu.bandwidth_gbs < 3 * 2**32 / times[1]
     assert times[0] < times[1] / 64 + 4e-6
     # Sums go in vectors as wide as C lets them.
     times = [
-        REDUCE.seconds(from_sizes("NN", m=1024, n=1024, k=8192, dtype="float32", ldc=ldc), 8, gpu)
+        REDUCE.seconds(
+            from_sizes("NN", m=1024, n=1024, k=8192, dtype="float32", ldc=ldc),
+            8,
+            gpu,
+            calibration(gpu).constants,
+        )
         for ldc in (1024, 1025)
     ]
     assert 3e-6 < times[0] < 40e-6 and 1.3 * times[0] < times[1] < 1.6 * times[0]

@@ -396,6 +396,26 @@ def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
     return m * along_m, n * along_n, k, ctas, sms, *_fields(footprint)
 
 
+class Extents(NamedTuple):
+    """What the price of a footprint depends on beside it; of several problems, an array of each."""
+
+    m: Any
+    n: Any
+    k: Any
+    #: Products of a batch, or groups of a grouped GEMM.
+    l: Any
+    #: Bytes of all matrices.
+    moved: Any
+    #: The mode along which groups lie.
+    ragged: str = ""
+
+    @classmethod
+    def of(cls, problem: GemmProblem) -> Extents:
+        """Return those of a problem."""
+        moved = sum(matrix.nbytes for matrix in problem.matrices)
+        return cls(problem.m, problem.n, problem.k, problem.l, moved, problem.ragged)
+
+
 class _Times(NamedTuple):
     """What `Prices` computes of a problem, for one footprint or for all."""
 
@@ -428,13 +448,17 @@ class Prices:
 
         The shape is that of the footprints, broadcast with ``slices``.
         """
-        return self._times(problem, slices, self._costs).seconds
+        return self._times(Extents.of(problem), slices, self._costs).seconds
+
+    def of_each(self, extents: Extents, slices: np.ndarray) -> np.ndarray:
+        """Return the predicted seconds of each footprint on a problem of its own."""
+        return self._times(extents, slices, self._costs).seconds
 
     def price(self, problem: GemmProblem, index: int, slices: int = 1) -> Price:
         """Return the price of the footprint ``index`` with its terms."""
         gpu, footprint = self._gpu, self.footprints[index]
         costs = _Costs(*(array[index] for array in self._costs))
-        times = _Times(*map(float, self._times(problem, slices, costs)))
+        times = _Times(*map(float, self._times(Extents.of(problem), slices, costs)))
         clock = gpu.clock_ghz * 1e9
         rounds = -(-times.sm_ctas // times.resident)
         terms = {
@@ -449,16 +473,16 @@ class Prices:
             last / times.resident if times.resident else 0.0,
         )  # fmt: skip
 
-    def _times(self, problem: GemmProblem, slices: Any, costs: _Costs) -> _Times:
+    def _times(self, extents: Extents, slices: Any, costs: _Costs) -> _Times:
         """Compute the times of one footprint or of all.
 
         The first call on a problem waits for this: few operations on arrays.
         """
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
-        tiles = _tiles(problem, "M", costs.cluster_m) * _tiles(problem, "N", costs.cluster_n)
-        ctas = tiles * (costs.cluster_ctas * problem.l) * slices
-        k_tiles = _tiles(problem, "K", costs.tile_k * slices)
+        tiles = _tiles(extents, "M", costs.cluster_m) * _tiles(extents, "N", costs.cluster_n)
+        ctas = tiles * (costs.cluster_ctas * extents.l) * slices
+        k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
         busy = np.where(sm_ctas > 1, costs.busy, costs.busy * costs.lone)
@@ -475,22 +499,21 @@ class Prices:
         on_sm = (clocks_of(resident, full_rounds) + last_round) / clock
         l2_bytes = (costs.tile_bytes * k_tiles + costs.end_bytes) * ctas
         l2 = l2_bytes / (costs.l2 * gpu.sms * clock)
-        moved = sum(matrix.nbytes for matrix in problem.matrices)
-        dram = moved / (costs.dram * gpu.bandwidth_gbs * 1e9)
+        dram = extents.moved / (costs.dram * gpu.bandwidth_gbs * 1e9)
         seconds = costs.launch * 1e-6 + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
         return _Times(seconds, sm_ctas, resident, ctas, k_tiles, l2, dram)
 
 
-def _tiles(problem: GemmProblem, mode: str, tile: Any) -> Any:
+def _tiles(extents: Extents, mode: str, tile: Any) -> Any:
     """Return how many tiles of these extents a product, or a group of a grouped GEMM, has.
 
     The sizes of groups are on the device: they are taken to be spread evenly from none to twice
     their mean. So each fills half a tile more than it needs on average, and one at least.
     """
-    extent = {"M": problem.m, "N": problem.n, "K": problem.k}[mode]
-    if mode != problem.ragged:
+    extent = {"M": extents.m, "N": extents.n, "K": extents.k}[mode]
+    if mode != extents.ragged:
         return np.ceil(extent / tile)
-    return np.maximum(extent / problem.l / tile + 0.5, 1.0)
+    return np.maximum(extent / extents.l / tile + 0.5, 1.0)
 
 
 def _cube(x: Any) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import COMPONENT, COMPONENTS, DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
@@ -19,6 +18,7 @@ from cute_gemm.toolchain.unit import TranslationUnit
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Packing
 
@@ -127,11 +127,11 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
             found += _accesses(source, target)
         return tuple(found)
 
-    def seconds(self, packing: Packing, gpu: Gpu) -> float:
+    def seconds(self, packing: Packing, gpu: Gpu, constants: Constants) -> float:
         """Return the predicted time."""
         moved = sum(matrix.nbytes for matrix in (*packing.sources, *packing.targets))
         narrow = any(_vector(source) == 1 for source in packing.sources)
-        return float(seconds(moved, gpu, calibration(gpu).constants.ahead_us, narrow))
+        return float(seconds(moved, gpu, constants, constants.ahead_us, narrow))
 
 
 def _accesses(source: Matrix, target: Matrix) -> tuple[GlobalAccess, GlobalAccess]:

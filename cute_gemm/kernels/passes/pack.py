@@ -11,7 +11,6 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import calibration
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
@@ -19,6 +18,7 @@ from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Packing
 
@@ -210,10 +210,10 @@ extern "C" __global__ void __launch_bounds__({THREADS})
             accesses += _accesses(getattr(config, name), source, target)
         return tuple(accesses)
 
-    def seconds(self, packing: Packing, gpu: Gpu) -> float:
+    def seconds(self, packing: Packing, gpu: Gpu, constants: Constants) -> float:
         """Return the predicted time."""
         moved = sum(matrix.nbytes for matrix in (*packing.sources, *packing.targets))
-        return float(seconds(moved, gpu, calibration(gpu).constants.ahead_us))
+        return float(seconds(moved, gpu, constants, constants.ahead_us))
 
 
 # ---- accesses -----------------------------------------------------------------------------------

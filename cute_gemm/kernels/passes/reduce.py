@@ -10,7 +10,6 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
@@ -35,6 +34,7 @@ from cute_gemm.toolchain.unit import (
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Reduction
     from cute_gemm.problem.problem import GemmProblem
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         reads = [replace(x, direction="load", instruction="ld.global") for x in stores]
         return (load, *(reads if reads_c else []), *stores)
 
-    def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu) -> Any:
+    def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu, constants: Constants) -> Any:
         """Return the predicted time for a number of slices, or for each of an array of them.
 
         It takes the problem, since a choice would need a `Reduction` for each number of slices.
@@ -203,5 +203,5 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         sums = problem.accumulator.name
         narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
         moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
-        launch = calibration(gpu).constants.launch(gpu.arch.has("griddepcontrol"))
-        return seconds(moved, gpu, launch, narrow)
+        launch = constants.launch(gpu.arch.has("griddepcontrol"))
+        return seconds(moved, gpu, constants, launch, narrow)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.calibrated import calibration
-
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.calibration import Constants
 
 
-def seconds(moved: Any, gpu: Gpu, launch: float, narrow: bool = False) -> Any:
+def seconds(moved: Any, gpu: Gpu, constants: Constants, launch: float, narrow: bool = False) -> Any:
     """Return the predicted time of a launch that reads and writes ``moved`` bytes.
 
     ``moved`` may be an array. ``launch``: microseconds before its first and after its last
     instruction.
     """
-    constants = calibration(gpu).constants
     part = constants.narrow_part if narrow else constants.stream_part
     start = launch * 1e-6 + constants.start / (gpu.clock_ghz * 1e9)
     return start + moved / (part * gpu.bandwidth_gbs * 1e9)

@@ -10,7 +10,6 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
@@ -23,6 +22,7 @@ from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.problem.sums import Sum
 
@@ -252,18 +252,18 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
         )  # fmt: skip
         return load, store
 
-    def seconds(self, summation: Summation, gpu: Gpu) -> float:
+    def seconds(self, summation: Summation, gpu: Gpu, constants: Constants) -> float:
         """Return the predicted time of a launch."""
         source, target = summation.source, summation.target
         narrow = _config(source, summation.mode).nbytes < VECTOR
-        launch = calibration(gpu).constants.launch(gpu.arch.has("griddepcontrol"))
-        return float(seconds(source.nbytes + target.nbytes, gpu, launch, narrow))
+        launch = constants.launch(gpu.arch.has("griddepcontrol"))
+        return float(seconds(source.nbytes + target.nbytes, gpu, constants, launch, narrow))
 
-    def all_seconds(self, problem: GemmProblem, gpu: Gpu) -> float:
+    def all_seconds(self, problem: GemmProblem, gpu: Gpu, constants: Constants) -> float:
         """Return the predicted time of all sums of a problem."""
         matrices = {matrix.name: matrix for matrix in problem.matrices}
         return sum(
-            self.seconds(launch, gpu)
+            self.seconds(launch, gpu, constants)
             for asked in problem.sums
             for launch in self.launches(matrices[asked.source], asked)
         )

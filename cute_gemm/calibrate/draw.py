@@ -1,0 +1,90 @@
+"""What is measured: problems drawn from a seed, and configs of each that may be the fastest."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from cute_gemm.calibrate.times import Contest, entry
+from cute_gemm.errors import GemmError
+from cute_gemm.gpus.gpu import Gpu
+
+#: Multiply-adds of a problem, bytes of its matrices, and extents.
+_WORK = 2e6, 1.5e11
+_BYTES = 1 << 30
+_EXTENTS = 8, 16384
+#: Configs of a problem: the cheapest, and some of those behind them.
+_CHEAPEST, _OTHERS, _AMONG = 6, 2, 30
+
+
+class Kind(NamedTuple):
+    """A class of problems: types, op, and whether rows are aligned to 16 bytes."""
+
+    dtype: str
+    compute: str | None
+    op: str
+    aligned: bool
+    fast_accum: bool | None = None
+
+
+def kinds(dtypes: tuple[str, ...], hopper: bool) -> list[Kind]:
+    """Return the classes of these types, one of each type before the next of any."""
+    every: list[list[Kind]] = []
+    for dtype in dtypes:
+        name, _, compute = dtype.partition("/")
+        if name.startswith("float8"):
+            if hopper:
+                rows = [Kind(name, None, "NT", True, fast) for fast in (False, True)]
+                every.append([*rows, Kind(name, None, "NN", True, False)])
+            continue
+        pairs = (("NT", True), ("NN", False), ("TN", True), ("NN", True), ("TT", False))
+        every.append([Kind(name, compute or None, op, aligned) for op, aligned in pairs])
+    most = max(map(len, every), default=0)
+    return [rows[place] for place in range(most) for rows in every if place < len(rows)]
+
+
+#: Types by default: those that "auto" has kernels of.
+DTYPES = (
+    "bfloat16", "float32", "float8_e4m3fn", "float64", "float32/tf32", "complex64", "int8",
+    "complex128",
+)  # fmt: skip
+
+
+def contests(gpu: Gpu, seed: int, dtypes: tuple[str, ...] = DTYPES) -> Iterator[Contest]:
+    """Yield contests without end, the classes in turn."""
+    rng = random.Random(seed)
+    every = kinds(dtypes, gpu.arch.has("wgmma"))
+    while True:
+        for kind in every:
+            contest = Contest(_sizes(kind, rng), ())
+            try:
+                candidates = contest.plan(gpu).candidates()
+            except GemmError:  # a type without a kernel on this GPU
+                continue
+            others = candidates[_CHEAPEST : _CHEAPEST + _AMONG]
+            taken = [*candidates[:_CHEAPEST], *rng.sample(others, min(_OTHERS, len(others)))]
+            entries = dict.fromkeys(map(entry, taken))
+            yield Contest(contest.sizes, tuple(entries))
+
+
+def _sizes(kind: Kind, rng: random.Random) -> dict[str, Any]:
+    """Draw extents: about every third problem has few rows, few columns, or a short k."""
+    size = {"float64": 8, "complex64": 8, "complex128": 16, "int8": 1}.get(kind.dtype, 4)
+    unit = 16 if kind.aligned else 1
+    while True:
+        most = [_EXTENTS[1]] * 3
+        if rng.random() < 1 / 3:
+            most[rng.randrange(3)] = 128
+        m, n, k = (
+            unit * max(1, round(math.exp(rng.uniform(math.log(_EXTENTS[0]), math.log(x))) / unit))
+            for x in most
+        )
+        moved = size * (m * k + n * k + m * n)
+        if _WORK[0] <= m * n * k <= _WORK[1] and moved <= _BYTES:
+            break
+    sizes: dict[str, Any] = {"op": kind.op, "m": m, "n": n, "k": k, "dtype": kind.dtype}
+    sizes |= {} if kind.compute is None else {"compute": kind.compute}
+    sizes |= {} if kind.fast_accum is None else {"fast_accum": kind.fast_accum}
+    return sizes | {"order": rng.choice("CF"), "storage": rng.choice("CF")}

@@ -1,0 +1,154 @@
+"""``cute-gemm calibrate``: measure kernels on this GPU, and fit the prices of a choice to them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cute_gemm import calibrated
+from cute_gemm.calibrate import draw
+from cute_gemm.calibrate.times import Times, divided, joined, read
+from cute_gemm.commands.arguments import add_options
+from cute_gemm.commands.output import OK, print_json, progress, say
+from cute_gemm.errors import OptionError
+from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.gpus.table import gpu as gpu_called
+from cute_gemm.model.calibration import Calibration
+
+_MINUTES = 9.0
+#: Fewest problems that numbers are fitted to.
+_LEAST = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``cute-gemm calibrate`` takes."""
+    text = f"time for all of it (default {_MINUTES:g})"
+    add_options(parser, {"--minutes N": text}, type=float, default=_MINUTES)
+    text = f"types to measure, with commas (default {','.join(draw.DTYPES)})"
+    add_options(parser, {"--dtypes LIST": text}, default=",".join(draw.DTYPES))
+    add_options(parser, {"--seed N": "of what is drawn (default 0)"}, type=int, default=0)
+    add_options(parser, {"--times FILE": "keep the measured times in this file too"}, type=Path)
+    text = "measure nothing: fit to the times of these files, and print the result"
+    parser.add_argument("--fit", metavar="FILE", nargs="+", type=Path, help=text)
+    text = "write the calibration to this file, and leave the one in use as it is"
+    add_options(parser, {"--output FILE": text}, type=Path)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measure, fit, say what changed, and keep the result; return 0."""
+    if not 0 < arguments.minutes < 1e4:
+        raise OptionError(f"--minutes {arguments.minutes} does not fit; expected more than 0")
+    with progress() as shown:
+        tell: Callable[[str, int, int], None] = shown or (lambda *_: None)
+        if arguments.fit:
+            times = joined([read(path) for path in arguments.fit])
+            gpu, device = gpu_called(times.gpu), None
+        else:
+            gpu, device = _gpu_here()
+            times = _measured(arguments, gpu, device, tell)
+            if arguments.times:
+                times.write(arguments.times)
+        found, said = _fit(times, gpu, tell)
+    if arguments.output:
+        arguments.output.write_text(found.encoded(), encoding="utf-8")
+    elif device is not None:
+        calibrated.store(found)
+    if arguments.json:
+        print_json(said)
+    else:
+        _say(said, arguments, device is not None)
+    return OK
+
+
+def _gpu_here() -> tuple[Gpu, int]:
+    from cute_gemm.run.driver import synchronize
+    from cute_gemm.select import gpu_of_device
+
+    synchronize(0)  # NoGpuError where there is none
+    return gpu_of_device(0), 0
+
+
+def _measured(
+    arguments: argparse.Namespace, gpu: Gpu, device: int, tell: Callable[[str, int, int], None]
+) -> Times:
+    """Measure contests for the larger part of the time."""
+    from cute_gemm.calibrate import measure
+
+    dtypes = tuple(filter(None, arguments.dtypes.split(",")))
+    unknown = [name for name in dtypes if name not in draw.DTYPES]
+    if unknown or not dtypes:
+        raise OptionError(
+            f"--dtypes {arguments.dtypes!r} does not fit; expected some of {','.join(draw.DTYPES)}"
+        )
+    drawn = draw.contests(gpu, arguments.seed, dtypes)
+    seconds = arguments.minutes * 60 * _SHARE
+    contests = list(measure.times(drawn, gpu, seconds, device, tell))
+    source = f"cute-gemm calibrate --seed {arguments.seed}, {time.strftime('%Y-%m-%d')}"
+    return Times(gpu.name, source, contests)
+
+
+#: Part of the time that is for measuring; the rest is for the fit.
+_SHARE = 0.75
+
+
+def _fit(
+    times: Times, gpu: Gpu, tell: Callable[[str, int, int], None]
+) -> tuple[Calibration, dict[str, Any]]:
+    """Return the calibration fitted to all times, and what one fitted to a part gains on the rest.
+
+    The problems that are held out are not known to the numbers by which they are judged.
+    """
+    from cute_gemm.calibrate.fit import fitted, quality, samples
+
+    if len(times.contests) < _LEAST:
+        raise OptionError(
+            f"{len(times.contests)} problems were measured; expected {_LEAST} or more: give it "
+            "more --minutes"
+        )
+    before = calibrated.calibration(gpu)
+    known, held = (samples(part, gpu) for part in divided(times.contests))
+    judged = fitted(known, before, gpu, times.source, tell)
+    found = fitted([*known, *held], before, gpu, times.source, tell)
+    count = sum(map(len, (*known, *held)))
+    said = {
+        "gpu": gpu.name,
+        "before": calibrated.provenance(gpu),
+        "problems": len(times.contests),
+        "times": count,
+        "dropped": times.count - count,
+        "held_out": {
+            "problems": len(held),
+            "before": quality(held, before, gpu)._asdict(),
+            "after": quality(held, judged, gpu)._asdict(),
+        },
+        "paces": {
+            f"{kernel} {kind}": basis._asdict()
+            for kernel, bases in found.bases.items()
+            for kind, basis in bases.items()
+        },
+    }
+    return found, said
+
+
+def _say(said: dict[str, Any], arguments: argparse.Namespace, here: bool) -> None:
+    say(f"{said['gpu']}: {said['times']} times of {said['problems']} problems")
+    if said["dropped"]:
+        say(f"  {said['dropped']} times are of configs that there are no more")
+    for name, basis in said["paces"].items():
+        say(f"  {name}: {basis['times']} times, rms error {100 * basis['rms']:.1f} %")
+    held = said["held_out"]
+    say(f"On {held['problems']} problems that the numbers were not fitted to:")
+    for when, of in (("before", said["before"]), ("after", "fitted to the others")):
+        row = held[when]
+        say(
+            f"  {when} ({of}): rms error {100 * row['rms']:.1f} %, the chosen config "
+            f"{100 * row['regret']:.1f} % slower than the fastest on average, "
+            f"{row['worst']:.2f} of its speed at worst"
+        )
+    if arguments.output:
+        say(f"Written to {arguments.output}")
+    elif here:
+        say("Kept: choices on this GPU take it from now on; cute-gemm cache clear drops it")
