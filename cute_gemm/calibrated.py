@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from cute_gemm._kept import KEPT
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.model.calibration import REFERENCE, Calibration, decoded, shipped
 from cute_gemm.toolchain import cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: By name of the GPU, read at its first use, and whether they are the user's own.
 _known: dict[str, tuple[Calibration, bool]] = {}
@@ -36,12 +40,25 @@ def provenance(gpu: Gpu) -> str:
     if own:
         return f"prices calibrated on this {gpu.name}"
     if found.gpu == gpu.name:
-        return (
-            f"calibrated on an {gpu.name}"
-            if gpu.name[0] in "AHL"
-            else f"calibrated on a {gpu.name}"
-        )
+        return f"prices from times of the {gpu.name}"
     return f"prices from the {gpu.name}'s data sheet and times of the {found.gpu}"
+
+
+def stored() -> list[str]:
+    """Return the GPUs of which the user has calibrations in the first directory of the cache."""
+    found = []
+    for path in _files():
+        with suppress(OSError, ValueError):
+            found.append(decoded(cache.read(path)).gpu)
+    return found
+
+
+def clear() -> None:
+    """Delete the user's own calibrations."""
+    for path in _files():
+        with suppress(OSError):
+            path.unlink()
+    forget()
 
 
 def store(calibration: Calibration) -> None:
@@ -78,6 +95,13 @@ def _found(gpu: Gpu) -> tuple[Calibration, bool]:
     made = shipped(gpu.name) or shipped(REFERENCE)
     assert made is not None
     return _known.setdefault(gpu.name, (made, False))
+
+
+def _files() -> list[Path]:
+    try:
+        return sorted(cache.directory().glob("calibration-*.json"))
+    except OSError:
+        return []
 
 
 def _file(gpu: str) -> str:

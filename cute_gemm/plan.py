@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.arch import Arch
+from cute_gemm.calibrated import provenance
 from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.executable import Call, Executable
 from cute_gemm.frameworks import fingerprint
@@ -108,10 +109,13 @@ class Plan:
     def why(self) -> str:
         """Why this kernel and config: the predicted time, what it is made of, and who came next.
 
-        Of a choice that was measured, the time, of how many, and what the predicted one took.
+        Of a choice that was measured, the time, of how many, and what the predicted one took. At
+        the end, where the prices come from.
         """
-        text = why(self.candidates(), self._by_name, str(self.measured or ""))
-        return "; ".join(filter(None, (describe_scales(self.problem), text)))
+        candidates = self.candidates()
+        text = why(candidates, self._by_name, str(self.measured or ""))
+        prices = provenance(self.gpu) if candidates[0].price else ""
+        return "; ".join(filter(None, (describe_scales(self.problem), text, prices)))
 
     def candidates(self, gpu: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
