@@ -152,13 +152,13 @@ def _grouped(
 ) -> GemmProblem:
     """Return a problem of one group, or a batch along K, with all groups and their ends."""
     ends = Matrix("offsets", (groups, 1), (1, groups), "int32", alignment)
-    parts: dict[str, Any] = {x.name: _cut(x, ragged) for x in (problem.A, problem.B, problem.C)}
+    parts: dict[str, Any] = {x.name: cut(x, ragged) for x in (problem.A, problem.B, problem.C)}
     if ragged != "K":
         parts[own.name] = own
     return replace(problem, l=groups, ragged=ragged, offsets=ends, **parts)
 
 
-def _cut(matrix: Matrix, ragged: str) -> Matrix:
+def cut(matrix: Matrix, ragged: str) -> Matrix:
     """Return a matrix of all groups with the alignment of each, which begins anywhere."""
     if ragged not in matrix.modes:
         return matrix
