@@ -181,6 +181,36 @@ def test_rows_are_what_is_executed(case: GroupedCase) -> None:
     assert [x.predicted > 0 for x in trace.figures if x.kind.operand == "offsets"] == [True]
 
 
+def test_a_plan_of_sizes_is_that_of_arrays() -> None:
+    for ragged in "MNK":
+        case = GroupedCase(ragged, "TN", "F", (64, 64), (72, 40), pad=0, kernel="sm80_pipeline")
+        given = arrays(case._replace(options=""))
+        m, n, k = case.all_extents.values()
+        A, B = (np.ascontiguousarray(x) for x in (given.A, given.B))
+        described = {"kernel": "sm80_pipeline", "arch": "sm_80", "backend": "cpu"}
+        ours = cg.plan("TN", A, B, offsets=given.offsets, order="C", **described)
+        sizes = {"m": m, "n": n, "k": k, "dtype": "float16", "storage": "C", "order": "C"}
+        sized = cg.plan("TN", **sizes, l=2, ragged=ragged, **described)
+        assert sized.problem == ours.problem and sized.symbol == ours.symbol
+        offset = cg.plan("TN", **sizes, l=2, ragged=ragged, base_offset=8, **described).problem
+        assert offset.C.alignment == {"M": 16, "N": 2, "K": 16}[ragged]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ragged": "L"}, "ragged='L' is unknown; expected 'M', 'N' or 'K'"),
+        ({"ragged": "M", "l": 0}, "l=0 groups came with ragged='M'"),
+        ({"ragged": "M", "batch_b": 64}, "batch_b came with ragged='M', whose matrices lie"),
+        ({"ragged": "M", "compute": "bf16x9"}, "compute='bf16x9' came with a grouped GEMM"),
+        ({"offsets": np.array([8], np.int32)}, "offsets= came without A and B"),
+    ],
+)
+def test_sizes_of_groups_that_do_not_fit(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        cg.plan("NN", m=8, n=8, k=8, dtype="float32", arch="sm_90a", backend="cpu", **given)
+
+
 def test_what_a_report_says_of_groups() -> None:
     case = GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5)
     plan = planned(case, arrays(case), backend="cpu")

@@ -25,7 +25,6 @@ from cute_gemm.kernels.options import access_bytes
 from cute_gemm.model.gmem import SECTOR
 from cute_gemm.model.ideal import Kind, kind_of
 from cute_gemm.model.price import Price
-from cute_gemm.problem.grouped import cut
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -259,7 +258,7 @@ def _turned(problem: GemmProblem) -> tuple[str, Matrix]:
     strides = (1, max(problem.m, 1)) if order == "F" else (max(problem.n, 1), 1)
     first = max(C.alignment, C.first_alignment)
     placed = replace(C, stride=strides, alignment=first, first_alignment=0)
-    return f'order="{order}"', cut(placed, problem.ragged)
+    return f'order="{order}"', placed.of_groups(problem.ragged)
 
 
 def _placed(problem: GemmProblem, matrix: Matrix) -> tuple[Matrix, str]:
