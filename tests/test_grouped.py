@@ -167,6 +167,24 @@ TRACED = (
     ),
     GroupedCase("K", "TT", "C", (70, 0, 3, 70), (72, 288), options="turns"),
     GroupedCase("M", "NT", "F", (3, 0, 70) * 13, (40, 24), kernel="sm80_pipeline", options=""),
+    # Operands and scales, which are loaded for whole tiles where TMA stores C.
+    GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5, epilogue="all"),
+    GroupedCase("M", "NN", "F", (3, 64, 0, 61, 17), (72, 40), 5, epilogue="all"),
+    GroupedCase("M", "TN", "C", (3, 130, 0, 61), (136, 72), 40, options="cluster", epilogue="all"),
+    GroupedCase(
+        "M", "NT", "C", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options="",
+        epilogue="all",
+    ),
+    *(
+        GroupedCase(
+            "M", "TN", "CF"[number % 2], (3, 64, 0, 61, 61), (272, 304), 5, options=options,
+            dtype="float8_e4m3fn", scales=scales, pad=16,
+        )
+        for number, (scales, options) in enumerate((
+            (("row", "row of group"), "one"), (("1x128", "1x128 of group"), "swapped"),
+            (("1x128", "128x128 of group"), "turns"), (("row", "128x128"), "cluster"),
+        ))
+    ),
 )  # fmt: skip
 
 
@@ -174,7 +192,9 @@ TRACED = (
 def test_rows_are_what_is_executed(case: GroupedCase) -> None:
     given = arrays(case)
     plan = planned(case, given, backend="cpu")
-    trace = plan.trace(given.A, given.B, given.C, offsets=given.offsets, beta=case.beta)
+    trace = plan.trace(
+        given.A, given.B, given.C, offsets=given.offsets, beta=case.beta, **given.operands
+    )
     assert trace.verdict.ok
     assert trace.agrees, [x for x in trace.figures if x.difference]
     # Each end is loaded, and by each warp alike.

@@ -207,13 +207,16 @@ def _block_scales(problem: GemmProblem, rows: int) -> tuple[Matrix, ...]:
     )
 
 
-def parts(problem: GemmProblem, ends: Sequence[int], beyond: int = 0) -> Iterator[GemmProblem]:
+def parts(
+    problem: GemmProblem, ends: Sequence[int], beyond: int = 0, operands_beyond: bool = False
+) -> Iterator[GemmProblem]:
     """Yield the problems of groups that have elements of C, with where their matrices begin.
 
     Groups that are alike are a batch. ``beyond``: extent of the last tile of a ragged M or N, of
-    which all is read that A and B have; 0: what the group has.
+    which all is read that A and B have, and, with ``operands_beyond``, the epilogue's operands; 0:
+    what the group has.
     """
-    for part, count in Counter(_each(problem, ends, beyond)).items():
+    for part, count in Counter(_each(problem, ends, beyond, operands_beyond)).items():
         yield part if count == 1 else _several(part, count)
 
 
@@ -224,10 +227,13 @@ def _several(part: GemmProblem, count: int) -> GemmProblem:
         return replace(matrix, l=count, batch_stride=ALIGNMENT)
 
     A, B, C = (apart(x) for x in (part.A, part.B, part.C))
-    return replace(part, l=count, A=A, B=B, C=C, operands=tuple(map(apart, part.operands)))
+    scales, operands = (tuple(map(apart, x)) for x in (part.scales, part.operands))
+    return replace(part, l=count, A=A, B=B, C=C, scales=scales, operands=operands)
 
 
-def _each(problem: GemmProblem, ends: Sequence[int], beyond: int) -> Iterator[GemmProblem]:
+def _each(
+    problem: GemmProblem, ends: Sequence[int], beyond: int, operands_beyond: bool
+) -> Iterator[GemmProblem]:
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}
     whole, begin = extents[problem.ragged], 0
     for number, value in enumerate(ends):
@@ -245,13 +251,19 @@ def _each(problem: GemmProblem, ends: Sequence[int], beyond: int) -> Iterator[Ge
             if beyond and problem.ragged != "K":
                 length = min(-(-(end - begin) // beyond) * beyond, whole - begin)
                 matrices = tuple(
-                    _longer(x, problem.ragged, length) if x.name in ("A", "B") else x
+                    _longer(x, problem.ragged, length)
+                    if x.name in ("A", "B") or (operands_beyond and x.name != "C")
+                    else x
                     for x in matrices
                 )
             A, B, C, *operands = matrices
+            scales = tuple(
+                _part(problem, x, number, begin, x.shape)
+                for x in _block_scales(problem, end - begin)
+            )
             yield replace(
                 problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, operands=tuple(operands), ragged="",
-                offsets=None, scales=_block_scales(problem, end - begin),
+                offsets=None, scales=scales,
             )  # fmt: skip
         begin = end
 
