@@ -40,7 +40,7 @@ from cute_gemm.problem.fuse import (
     sized_operands,
     with_scales,
 )
-from cute_gemm.problem.grouped import from_groups
+from cute_gemm.problem.grouped import from_group_sizes, from_groups
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.problem.scaling import SCALES
 from cute_gemm.toolchain.nvrtc import normalize_arch
@@ -290,8 +290,8 @@ def plan(
     m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
-    base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
-    compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
+    ragged: str | None = None, base_offset: int = 0, storage: Order = "F", order: Order = "F",
+    out_dtype: Any = None, compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
     tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
@@ -314,6 +314,9 @@ def plan(
     l, batch_a, batch_b, batch_c
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
+    ragged
+        Of a grouped GEMM of sizes, the mode along which its ``l`` groups lie: ``"M"``, ``"N"`` or
+        ``"K"``, whose extent is that of all groups.
     base_offset
         Elements from an aligned address to each of A, B and C: 0 or a power of two. For sizes, and
         for NumPy arrays: these are copied to aligned memory of a device, so that a view's own
@@ -347,26 +350,32 @@ def plan(
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
     strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
     strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}
-    device = None
+    device, described = None, dict[str, Any]()
     if A is None and B is None:
         missing = [name for name, value in sizes.items() if value is None]
         if missing:
             raise OptionError(
                 f"plan() needs A and B, or m, n, k and dtype; {', '.join(missing)} is missing"
             )
-        problem = from_sizes(
-            op, **sizes, l=1 if l is None else l, **strides, order=order,
-            out_dtype=out_dtype, compute=compute, storage=storage,
-        )  # fmt: skip
+        if offsets is not None:
+            raise OptionError("offsets= came without A and B: give ragged= and l= in its place")
+        described = {"order": order, "out_dtype": out_dtype, "compute": compute, "storage": storage}
+        described |= sizes | strides
+        count = 1 if l is None else l
+        if ragged is None:
+            problem = from_sizes(op, **described, l=count)
+        else:
+            problem = from_group_sizes(ragged, count, op=op, **described)
         if function is not None:
             operands = sized_operands(function, operands, problem)
     else:
-        given = [name for name, value in {**sizes, "l": l, **strides}.items() if value is not None]
+        others = {**sizes, "l": l, **strides, "ragged": ragged}
+        given = [name for name, value in others.items() if value is not None]
         if given:
             raise OptionError(f"plan() takes arrays or sizes; {', '.join(given)} came with arrays")
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
-        described: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
+        described = {"order": order, "out_dtype": out_dtype, "compute": compute}
         if offsets is None:
             problem = from_operands(op, a, b, c, **described)
         else:
@@ -388,8 +397,8 @@ def analyze(
     m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
-    base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
-    compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
+    ragged: str | None = None, base_offset: int = 0, storage: Order = "F", order: Order = "F",
+    out_dtype: Any = None, compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "cpu", arch: str | None = None, gpu: GpuLike | None = None,
     tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
@@ -398,7 +407,7 @@ def analyze(
 
     Parameters
     ----------
-    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, \
+    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, ragged, \
     base_offset, storage, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, \
     kernel, backend, arch, gpu, tune, offsets, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
@@ -416,8 +425,8 @@ def analyze(
     check_names(analyze, options)
     made = plan(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
-        batch_b=batch_b, batch_c=batch_c, base_offset=base_offset, storage=storage, order=order,
-        out_dtype=out_dtype, compute=compute, scale_a=scale_a, scale_b=scale_b,
+        batch_b=batch_b, batch_c=batch_c, ragged=ragged, base_offset=base_offset, storage=storage,
+        order=order, out_dtype=out_dtype, compute=compute, scale_a=scale_a, scale_b=scale_b,
         fast_accum=fast_accum, epilogue=epilogue, kernel=kernel, backend=backend,
         arch=arch, gpu=gpu, tune=tune, offsets=offsets, **kernel_options,
     )  # fmt: skip

@@ -544,15 +544,15 @@ class Plan:
         rows = report.rows
         # How many atomics end a reduction depends on how warps diverge.
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
-        if ends is not None:  # what tiles load of operands behind their group is not predicted
-            amax += [matrix.name for matrix in (*self.problem.scales, *self.problem.operands)]
+        # Lanes that stored rows of a group may be apart from others in the next tile.
+        by_lanes = [] if ends is None else ["offsets", *(x.name for x in self.problem.scales)]
         passes = tuple(
             (launch.kernel, compare(launch.rows, its, amax))
             for launch, its in zip(report.passes, beside, strict=True)
         )
         return Trace(
-            self.problem, self.symbol, self.arch, execution, rows, compare(rows, execution, amax),
-            c,
+            self.problem, self.symbol, self.arch, execution, rows,
+            compare(rows, execution, amax, by_lanes), c,
             verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta, operands=arrays),
             passes,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.candidate import label
 from cute_gemm.plan import Plan
-from cute_gemm.problem.grouped import equal_ends
+from cute_gemm.problem.grouped import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
 from cute_gemm.select import Choice
@@ -145,7 +145,7 @@ def matrices(problem: GemmProblem, device: int, l2_bytes: int) -> Iterator[list[
         for matrix in problem.arrays:
             offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
             if matrix.name == "offsets" and problem.ragged:
-                values = np.array([0] * (offset // 4) + equal_ends(problem), np.int32)[:, None]
+                values = stored_ends(problem, offset)
             else:
                 values = _values(matrix, offset, random)
             places.append([

@@ -273,4 +273,10 @@ SM90: tuple[Mutant, ...] = (
        "cutlass::bfloat16_t(rest - float(values[1]))", "values[1]", "components_are"),
     _c("components in one place", "passes/components.cuh",
        "to + c * operand.component", "to", "every_op"),
+    Mutant("components: another order with A and B swapped", "templates/sm90/promoted.cuh",
+           "kSwapAB ? 0xa69285140 : 0xa96825410", "0xa96825410", "one_order_in",
+           ("tests/test_batch_invariant.py",)),
+    Mutant("complex128: imaginary parts first in every other column", "templates/sm80/mainloop.cuh",
+           "(i / kMmaM) ^ (kPasses > 1 && n % 2)", "i / kMmaM", "one_order_in",
+           ("tests/test_batch_invariant.py",)),
 )  # fmt: skip

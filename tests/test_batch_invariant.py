@@ -78,6 +78,39 @@ def test_bits_in_the_interpreter(dtype: str, arch: str) -> None:
         assert (C.view(np.uint8) == found[-1][: len(C)].view(np.uint8)).all()
 
 
+#: Configs of which plans sum in one order, though their tiles differ, or A and B are swapped.
+ALIKE: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "complex128": (
+        {"arch": "sm_80", "kernel": "sm80_pipeline"},
+        [{"tile": (16, 16, 16), "warps": (1, 2)}, {"tile": (32, 32, 16), "warps": (2, 2)}],
+    ),
+    **{
+        f"float32/{compute}": (
+            {"arch": "sm_90a", "kernel": "sm90_wgmma", "groups": 1, "stages": 2, "cluster": (1, 1)},
+            [{"tile": (64, 32, 64), "swap_ab": 0}, {"tile": (32, 64, 64), "swap_ab": 1}],
+        )
+        for compute in ("bf16x6", "bf16x9")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_tiles_of_one_order_in_the_interpreter(kind: str) -> None:
+    """Equal orders of sums are equal bits, in every column of the tiles."""
+    dtype, _, compute = kind.partition("/")
+    random = np.random.default_rng(1)
+    A, B = (numbers(random, (rows, 72), dtype) for rows in (40, 36))
+    common, configs = ALIKE[kind]
+    found, orders = [], set()
+    for config in configs:
+        plan = cg.plan(
+            "NT", A, B, compute=compute or None, backend="interpreter", **common, **config
+        )
+        found.append(plan(A, B).tobytes())
+        orders.add(plan.order_of_sums)
+    assert len(orders) == 1 and found[0] == found[1]
+
+
 def test_refused() -> None:
     sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float32", "backend": "cpu"}
     with pytest.raises(OptionError, match="came with kernel 'thin', whose sums depend on m"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import cute_gemm as cg
@@ -151,6 +152,36 @@ def test_a_batch_stride_is_a_cause():
     better = cg.plan("NT", l=3, backend="cpu", ldc=1004, batch_c=1004 * 1003, **sizes)
     assert better.candidates()[0].price.seconds == cause.fixed_seconds
     assert dict(cause.change) == {"ldc": 1004, "batch_c": 1004 * 1003}
+
+
+def grouped(ragged: str, order: str, kernel: str, m: int = 1000) -> cg.Plan:
+    """Four groups along M or N, of rows of A or of columns of B as NumPy has them."""
+    A, B = (np.zeros(shape, "float16") for shape in ((m, 256), (256, 512)))
+    A, B = (np.stack([x] * 4) if ragged == no else x for x, no in ((A, "N"), (B, "M")))
+    options = {"order": order, "kernel": kernel, "arch": "sm_90a", "backend": "cpu"}
+    return cg.plan("NN", A, B, offsets=np.full(4, m, np.int32), **options)
+
+
+@pytest.mark.parametrize(("ragged", "order", "other"), [("M", "F", "C"), ("N", "C", "F")])
+def test_groups_along_the_unit_stride_mode_begin_anywhere(ragged, order, other):
+    kernel = "sm90_wgmma" if ragged == "M" else "sm80_pipeline"
+    report = grouped(ragged, order, kernel).report()
+    cause = next(x for x in report.causes if x.what.startswith("C's "))
+    assert cause.what == (
+        f"C's groups begin at any element, since {ragged} is ragged and its unit-stride mode"
+    )
+    assert (cause.fix, dict(cause.change)) == (f'order="{other}"', {"order": other})
+    assert cause.fixed_seconds == grouped(ragged, other, kernel).candidates()[0].price.seconds
+    assert not any("batch stride" in x.what for x in report.causes)
+
+
+def test_groups_across_begin_where_rows_do():
+    report = grouped("N", "F", "sm80_pipeline").report()
+    cause = next(x for x in report.causes if x.what.startswith("C's "))
+    assert cause.what == "C's ldc of 1000 (2,000 bytes) is no multiple of 32 bytes"
+    assert cause.fix == "ldc=1008" and dict(cause.change) == {"ldc": 1008}
+    packed = next(x for x in report.causes if x.what.startswith("B's groups begin at any element"))
+    assert packed.fix in ("", 'pack="B"')
 
 
 def test_a_launch_that_packs_is_named():

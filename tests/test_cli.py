@@ -84,6 +84,26 @@ def test_kernel_options_may_stand_anywhere(words):
     assert options == ["--stages", "4", "--copy=auto"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "naive", "-m", "32", "TN"], ["explain", "-m", "32", "naive", "--json", "TN"],
+        ["emit", "-m", "32", "--kernel", "naive", "TN"], ["emit", "--tile=16x16x16", "TN"],
+        ["compile", "TN", "--arch", "sm_80", "-m", "32", "--kernel", "naive", "NN"],
+    ],
+)  # fmt: skip
+def test_the_op_may_stand_behind_options(words, run, monkeypatch):
+    asked = []
+
+    def seen(op, *_, **arguments):
+        asked.append(op)
+        raise OptionError("seen")
+
+    monkeypatch.setattr("cute_gemm.api.plan", seen)
+    status, _, err = run(*words)
+    assert (status, asked, err) == (2, ["TN"], "cute-gemm: seen\n")
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_warning_that_is_an_error_is_one_line(more, no_gpu, run):
     with warnings.catch_warnings():

@@ -203,6 +203,16 @@ def test_what_cannot_be_compiled_ahead(run, words, part):
     assert status == 2 and part in err
 
 
+def test_kernels_of_groups(run):
+    words = ("NT", *SIZES, "--ragged", "N", "-l", "3", "--arch", "sm_80")
+    status, out, _ = run("emit", *words)
+    assert status == 0 and "groups_n" in out
+    assert "groups_n" in json.loads(run("compile", *words, "--json")[1])["builds"][0]["symbol"]
+    assert run("prove", *words)[0] == 0
+    status, _, err = run("compile", "--for", "NT", "--ragged", "N")
+    assert status == 2 and "--for does not go with ragged" in err
+
+
 def test_prove(run, monkeypatch):
     words = (
         "prove",

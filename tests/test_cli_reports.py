@@ -35,6 +35,46 @@ def test_analyze_with_beta_reads_c(run):
     assert (loads_of_c(), loads_of_c("--beta", "-1")) == (0, 1)
 
 
+def test_reports_of_groups(run):
+    words = ("TN", "-n96", "-k64", "--ragged", "M", "--order", "C", "--arch", "sm_90a")
+    status, out, err = run("analyze", *words, "-m", "200", "-l", "4")
+    assert status == 0, err
+    assert "M=200 N=96 K=64 in 4 groups along M" in out
+    assert "4 groups of 50 along M, taken to be equal" in " ".join(out.split())
+    _, out, _ = run("analyze", *words, "--group-sizes", "100,0,36,64", "--json")
+    found = json.loads(out)
+    assert found["groups"].startswith("4 groups of 0 to 100 along M: ")
+    # Each element of C takes k / bN elements of A, whatever the number of groups.
+    simt = ("--kernel", "double_buffered", "--dtype", "float32", "-m", "256", "--json")
+    per = [
+        json.loads(run("analyze", *words, *simt, "-l", count)[1])["performance"]["per_result"]
+        for count in ("1", "2", "4")
+    ]
+    assert per[0] == per[1] == per[2]
+    out = run("explain", "double_buffered", *words[:-2], "-m256", "-l4", "--arch", "sm_80")[1]
+    assert "M=256 N=96 K=64 in 4 groups along M" in out
+    status, out, _ = run("trace", *words[:-2], "--arch", "sm_80", "--group-sizes", "20,0,13")
+    assert status == 0 and "no difference" in out
+    aligned = ("-m200", "--base-offset", "4", "--order", "F", "--json")
+    made = json.loads(run("analyze", *words, *aligned)[1])["matrices"]
+    assert [made[name]["alignment"] for name in "ABC"] == [8, 8, 2]
+
+
+def test_groups_that_do_not_fit(run):
+    for words, said in (
+        (["--group-sizes", "3,4"], "--group-sizes 3,4 came without the mode that groups lie along"),
+        (["--ragged", "M", "--group-sizes", "3,x"], "--group-sizes '3,x' is not understood"),
+        (["--ragged", "M", "--group-sizes", "3,4", "-l", "3"], "-l 3 came with --group-sizes of 2"),
+        (["--ragged", "M", "-l", "0"], "l=0 groups came with ragged='M'; expected 1 group or more"),
+        (["--ragged", "K", "--kernel", "naive"], "kernel 'naive' takes no grouped GEMM"),
+        (["--ragged", "M", "--dtype", "f32", "--compute", "bf16x6"], "compute='bf16x6' came with"),
+    ):
+        status, _, err = run("analyze", "TN", *SIZES, "--arch", "sm_90a", *words)
+        assert status == 2 and said in err, err
+    status, _, err = run("profile", "TN", "--ragged", "M", "--base-offset", "4")
+    assert status == 2 and "--base-offset 4 came with --ragged" in err
+
+
 def test_analyze_and_emit_an_epilogue(run):
     words = ("TN", *SIZES, "--arch", "sm_80", "--kernel", "sm80_pipeline")
     status, out, _ = run("analyze", *words, "--epilogue", "bias+gelu")

@@ -114,6 +114,35 @@ def test_run_and_analyze_take_batches(run):
     assert "--batch-a is not known" in run("analyze", *words, "--batch-a", "0")[2]
 
 
+@pytest.mark.parametrize("ragged", "MNK")
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_run_of_groups_is_right(run, ragged, backend):
+    words = ("run", "TN", "-m40", "-n24", "-k36", "--ragged", ragged, "--dtype", "float32")
+    words = *words, "--beta", "2", "--arch", "sm_80", "--backend", backend
+    status, out, err = run(*words, "-l", "3")
+    extent = {"M": 40, "N": 24, "K": 36}[ragged]
+    assert status == 0, err
+    assert "all within" in out and f"3 groups of {(extent + 2) // 3 - ragged.count('M') * 2}" in out
+    status, out, _ = run(*words, "--group-sizes", "5,0,19,1", "--json")
+    found = json.loads(out)
+    assert (status, found["check"]["ok"], found["l"]) == (0, True, 4)
+    assert (found["ragged"], found["offsets"]) == (ragged, [5, 5, 24, 25])
+    assert found[ragged.lower()] == 25 and found["report"]["groups"].startswith("4 groups of 0 to")
+
+
+def test_run_of_groups_of_8_bit_floats_is_right(run):
+    words = ("NT", "-n", "64", "-k", "272", "--dtype", "float8_e4m3fn", "--arch", "sm_90a")
+    blocks = ("--scale-a", "1x128", "--scale-b", "128x128", "--backend", "cpu")
+    status, out, err = run("run", *words, *blocks, "--ragged", "M", "--group-sizes", "70,0,9")
+    assert status == 0 and "all within" in out, err
+
+
+@pytest.mark.parametrize("empty", ["-m", "-k"])
+def test_run_of_groups_of_nothing(run, empty):
+    status, _, err = run("run", "TN", *SIZES, empty, "0", "--ragged", "M", *compile_arch())
+    assert status == 0, err
+
+
 @pytest.mark.parametrize("empty", ["-m", "-k", "-l"])
 def test_run_of_nothing(run, empty):
     status, _, _ = run("run", "TN", *SIZES, empty, "0", *compile_arch())

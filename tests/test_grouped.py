@@ -167,6 +167,24 @@ TRACED = (
     ),
     GroupedCase("K", "TT", "C", (70, 0, 3, 70), (72, 288), options="turns"),
     GroupedCase("M", "NT", "F", (3, 0, 70) * 13, (40, 24), kernel="sm80_pipeline", options=""),
+    # Operands and scales, which are loaded for whole tiles where TMA stores C.
+    GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5, epilogue="all"),
+    GroupedCase("M", "NN", "F", (3, 64, 0, 61, 17), (72, 40), 5, epilogue="all"),
+    GroupedCase("M", "TN", "C", (3, 130, 0, 61), (136, 72), 40, options="cluster", epilogue="all"),
+    GroupedCase(
+        "M", "NT", "C", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options="",
+        epilogue="all",
+    ),
+    *(
+        GroupedCase(
+            "M", "TN", "CF"[number % 2], (3, 64, 0, 61, 61), (272, 304), 5, options=options,
+            dtype="float8_e4m3fn", scales=scales, pad=16,
+        )
+        for number, (scales, options) in enumerate((
+            (("row", "row of group"), "one"), (("1x128", "1x128 of group"), "swapped"),
+            (("1x128", "128x128 of group"), "turns"), (("row", "128x128"), "cluster"),
+        ))
+    ),
 )  # fmt: skip
 
 
@@ -174,11 +192,43 @@ TRACED = (
 def test_rows_are_what_is_executed(case: GroupedCase) -> None:
     given = arrays(case)
     plan = planned(case, given, backend="cpu")
-    trace = plan.trace(given.A, given.B, given.C, offsets=given.offsets, beta=case.beta)
+    trace = plan.trace(
+        given.A, given.B, given.C, offsets=given.offsets, beta=case.beta, **given.operands
+    )
     assert trace.verdict.ok
     assert trace.agrees, [x for x in trace.figures if x.difference]
     # Each end is loaded, and by each warp alike.
     assert [x.predicted > 0 for x in trace.figures if x.kind.operand == "offsets"] == [True]
+
+
+def test_a_plan_of_sizes_is_that_of_arrays() -> None:
+    for ragged in "MNK":
+        case = GroupedCase(ragged, "TN", "F", (64, 64), (72, 40), pad=0, kernel="sm80_pipeline")
+        given = arrays(case._replace(options=""))
+        m, n, k = case.all_extents.values()
+        A, B = (np.ascontiguousarray(x) for x in (given.A, given.B))
+        described = {"kernel": "sm80_pipeline", "arch": "sm_80", "backend": "cpu"}
+        ours = cg.plan("TN", A, B, offsets=given.offsets, order="C", **described)
+        sizes = {"m": m, "n": n, "k": k, "dtype": "float16", "storage": "C", "order": "C"}
+        sized = cg.plan("TN", **sizes, l=2, ragged=ragged, **described)
+        assert sized.problem == ours.problem and sized.symbol == ours.symbol
+        offset = cg.plan("TN", **sizes, l=2, ragged=ragged, base_offset=8, **described).problem
+        assert offset.C.alignment == {"M": 16, "N": 2, "K": 16}[ragged]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ragged": "L"}, "ragged='L' is unknown; expected 'M', 'N' or 'K'"),
+        ({"ragged": "M", "l": 0}, "l=0 groups came with ragged='M'"),
+        ({"ragged": "M", "batch_b": 64}, "batch_b came with ragged='M', whose matrices lie"),
+        ({"ragged": "M", "compute": "bf16x9"}, "compute='bf16x9' came with a grouped GEMM"),
+        ({"offsets": np.array([8], np.int32)}, "offsets= came without A and B"),
+    ],
+)
+def test_sizes_of_groups_that_do_not_fit(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        cg.plan("NN", m=8, n=8, k=8, dtype="float32", arch="sm_90a", backend="cpu", **given)
 
 
 def test_what_a_report_says_of_groups() -> None:

@@ -1,4 +1,4 @@
-"""Memory of a device, and copies of matrices to it and back; the driver is a Python object."""
+"""Memory of a device, copies to it and back, and calls on host arrays, with a driver in Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
 
+import cute_gemm as cg
+from cute_gemm import api, select
 from cute_gemm.errors import LaunchError, OutOfMemoryError, StrideError
+from cute_gemm.executable import Executable
 from cute_gemm.run import memory
 
 
@@ -185,3 +188,64 @@ class TestCopies:
             driver.code = ILLEGAL_ADDRESS
             with pytest.raises(LaunchError, match="waiting for the result.*700"):
                 memory.download(buffer, array)
+
+
+class Launched(list[tuple[int, ...]]):
+    """The addresses of each launch, whose kernel sets the first rows of a row-major C to 1."""
+
+    nbytes = 0
+
+
+@pytest.fixture
+def launched(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Launched:
+    made = Launched()
+
+    def launch(at: tuple[int, ...]) -> None:
+        made.append(at)
+        ones = np.ones(made.nbytes // 4, np.float32)
+        ctypes.memmove(at[2], ones.ctypes.data, ones.nbytes)
+
+    monkeypatch.setattr(Executable, "bind", lambda self, *_: launch)
+    monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
+    monkeypatch.setattr(api, "_plans", type(api._plans)(64))
+    return made
+
+
+class TestCallsOnHostArrays:
+    """What of C is copied to the device, where its values are kept."""
+
+    @pytest.mark.parametrize(("beta", "copies"), [(0.0, 3), (2.0, 4)])
+    def test_a_product(
+        self, driver: FakeDriver, launched: Launched, beta: float, copies: int
+    ) -> None:
+        A, B, C = (np.ones((8, 8), np.float32) for _ in range(3))
+        launched.nbytes = C.nbytes
+        cg.gemm("NN", A, B, C, beta=beta, backend="cuda")
+        assert len(launched) == 1 and driver.copies == ["1-D"] * copies
+
+    @pytest.mark.parametrize("beta", [0.0, 2.0])
+    def test_rows_of_no_group(self, driver: FakeDriver, launched: Launched, beta: float) -> None:
+        """Six of eight rows are of a group, and no other is written."""
+        A, B = np.ones((8, 4), np.float32), np.ones((3, 4, 8), np.float32)
+        whole = np.full((12, 8), -99, np.float32)
+        C, ends = whole[2:10], np.array([1, 1, 6], np.int32)
+        launched.nbytes = 6 * 8 * 4
+        cg.grouped_gemm("NN", A, B, ends, C, beta=beta, backend="cuda")
+        assert (whole[2:8] == 1).all()
+        assert (whole[:2] == -99).all() and (whole[8:] == -99).all()
+        assert len(driver.copies) == 5  # A, B, offsets and C, and C back
+
+    def test_columns_of_no_group(self, driver: FakeDriver, launched: Launched) -> None:
+        A, B = np.ones((3, 8, 4), np.float32), np.ones((4, 8), np.float32)
+        C, ends = np.full((8, 8), -99, np.float32, order="F"), np.array([1, 1, 6], np.int32)
+        launched.nbytes = 6 * 8 * 4
+        cg.grouped_gemm("NN", A, B, ends, C, backend="cuda")
+        assert (C[:, :6] == 1).all() and (C[:, 6:] == -99).all()
+
+    def test_groups_along_k_set_all(self, driver: FakeDriver, launched: Launched) -> None:
+        A, B = np.ones((8, 4), np.float32), np.ones((4, 8), np.float32)
+        C, ends = np.full((2, 8, 8), -99, np.float32), np.array([1, 3], np.int32)
+        launched.nbytes = C.nbytes
+        cg.grouped_gemm("NN", A, B, ends, C, backend="cuda")
+        assert (C == 1).all()
+        assert len(driver.copies) == 4

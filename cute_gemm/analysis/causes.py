@@ -181,10 +181,15 @@ def _group(problem: GemmProblem, kernel: str, config: Any, found: _Found) -> tup
         now = kernel if option == "kernel" else getattr(config, option, "")
         return own, _Group(f'{option}="{now}"', options=own)
     for matrix in problem.matrices:
-        words = _misplaced(matrix)
+        words = _misplaced(problem, matrix)
         if words and _is_of(found, matrix):
-            placed, fix = _placed(matrix)
-            return matrix.name, _Group(words, fix, placed)
+            if not problem.groups_along_unit(matrix):
+                placed, fix = _placed(problem, matrix)
+                return matrix.name, _Group(words, fix, placed)
+            if matrix.name == "C":
+                return matrix.name, _Group(words, *_turned(problem))
+            options = (f'pack="{matrix.name}"',) * (matrix.name in ("A", "B"))
+            return matrix.name, _Group(words, options=options)
     if row.good and row.limit:
         return row.limit, _Group(row.limit.rstrip("."))
     best = next(iter(row.fixes), None)
@@ -217,8 +222,16 @@ def _is_of(found: _Found, matrix: Matrix) -> bool:
     return here and (row.verdict in ("off sector", MISALIGNED) or (words and not row.good))
 
 
-def _misplaced(matrix: Matrix) -> str:
-    """What is wrong with the leading dimension and the base address of a matrix; "" if nothing."""
+def _misplaced(problem: GemmProblem, matrix: Matrix) -> str:
+    """What is wrong with the leading dimension and the base address of a matrix; "" if nothing.
+
+    Groups along the unit-stride mode begin anywhere; those along the other one where a row begins.
+    """
+    if matrix.alignment < SECTOR and problem.groups_along_unit(matrix):
+        return (
+            f"{matrix.name}'s groups begin at any element, since {problem.ragged} is ragged and "
+            "its unit-stride mode"
+        )
     pitch = matrix.ld * matrix.element.bytes
     words = []
     if matrix.shape[1 - matrix.unit] > 1 and pitch % SECTOR:
@@ -227,13 +240,28 @@ def _misplaced(matrix: Matrix) -> str:
             f"ld{matrix.name.lower()} of {matrix.ld} ({pitch:,} bytes) is no multiple of {of} bytes"
         )
     if matrix.alignment < SECTOR <= matrix.first_alignment:
-        words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
+        if not _in_groups(problem, matrix):
+            words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
     elif matrix.alignment < SECTOR:
         words.append(f"base address is aligned to {matrix.alignment} bytes only")
     return f"{matrix.name}'s {' and its '.join(words)}" if words else ""
 
 
-def _placed(matrix: Matrix) -> tuple[Matrix, str]:
+def _in_groups(problem: GemmProblem, matrix: Matrix) -> bool:
+    """Whether groups lie one behind the other in a matrix, which has no batch stride then."""
+    return bool(problem.ragged) and problem.ragged in matrix.modes
+
+
+def _turned(problem: GemmProblem) -> tuple[str, Matrix]:
+    """What to write for a C of the other order, and that C."""
+    C, order = problem.C, "FC"[problem.C.unit == 0]
+    strides = (1, max(problem.m, 1)) if order == "F" else (max(problem.n, 1), 1)
+    first = max(C.alignment, C.first_alignment)
+    placed = replace(C, stride=strides, alignment=first, first_alignment=0)
+    return f'order="{order}"', placed.of_groups(problem.ragged)
+
+
+def _placed(problem: GemmProblem, matrix: Matrix) -> tuple[Matrix, str]:
     """The matrix with rows that begin with a sector, and what to write for that."""
     step, words, stride = max(1, SECTOR // matrix.element.bytes), [], list(matrix.stride)
     ld = -(-matrix.ld // step) * step
@@ -242,8 +270,9 @@ def _placed(matrix: Matrix) -> tuple[Matrix, str]:
         words.append(f"ld{matrix.name.lower()}={ld}")
     batch = matrix.batch_stride
     if matrix.alignment < SECTOR <= matrix.first_alignment:
-        batch = -(-max(batch, ld * matrix.shape[1 - matrix.unit]) // step) * step
-        words.append(f"batch_{matrix.name.lower()}={batch}")
+        if not _in_groups(problem, matrix):
+            batch = -(-max(batch, ld * matrix.shape[1 - matrix.unit]) // step) * step
+            words.append(f"batch_{matrix.name.lower()}={batch}")
     elif matrix.alignment < SECTOR:
         words.append(f"{matrix.name}'s base address aligned to {SECTOR} bytes")
     placed = replace(
@@ -282,6 +311,7 @@ def _cause(
     change = _argument(fix) if fix and group.options else {}
     if group.placed is not None and group.placed.name in "ABC":
         change = {name: int(value) for name, value in _NUMBER.findall(fix)}
+        change |= dict(_OPTION.findall(fix))
     return Cause(
         _reason(group.what, members), _clause(worst), tuple(_listed(members)),
         any(_faults(found.row) for found in members), seconds, share, fix,

@@ -69,12 +69,15 @@ class Compared:
 
 
 def compare(
-    rows: Iterable[AccessRow], execution: Execution, without: Collection[str] = ()
+    rows: Iterable[AccessRow],
+    execution: Execution,
+    without: Collection[str] = (),
+    by_lanes: Collection[str] = (),
 ) -> tuple[Compared, ...]:
     """Compare what a report predicts of a launch with what was executed.
 
-    ``without``: operands that are left out. Of the ends of groups, lanes alone are compared: where
-    those of a warp diverged before, a load is more requests than one.
+    ``without``: operands that are left out; ``by_lanes``: those of which lanes alone are compared:
+    where those of a warp diverged before, a load is more requests than one.
     """
     both = predicted(rows), executed(execution)
     for counts in both:
@@ -91,7 +94,7 @@ def compare(
             # Counters show another figure for copies only; a box has no lanes.
             if (figure != "counted_wavefronts" or kind.instruction == "cp.async")
             and (figure != "lanes" or kind.bits)
-            and (figure == "lanes" or kind.operand != "offsets")
+            and (figure == "lanes" or kind.operand not in by_lanes)
         ]
         merged = any(x.figure == "requests" and x.difference for x in figures)
         if merged and len(widths) > 1 and family[1] == "shared":

@@ -17,6 +17,7 @@ from cute_gemm.analysis.shown import Shown, size_text
 from cute_gemm.analysis.tables import Column, Paragraph, Table, table
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.model.ceiling import Ceiling, ceiling
+from cute_gemm.problem.grouped import evenly
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -171,7 +172,8 @@ class Explanation(Shown):
             cost = "wavefronts" if count.sectors is None else "sectors"
             yield f"{what}, {cost} per result", _figure(getattr(count, cost))
         conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
-        results = self.problem.m * self.problem.n * self.problem.l
+        each = evenly(self.problem)
+        results = each.m * each.n * each.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
         yield "FLOP per requested byte", _figure(self.requested_intensity)
         if self.ceiling is not None:
@@ -190,10 +192,10 @@ def explanation(
     bound = None
     if report is not None and report.performance.gpu is not None:
         accesses = ((row.access, row.analysis) for row in report.rows)
-        work = kernel.compiled().work(plan.config, problem)
+        work = kernel.compiled().work(plan.config, evenly(problem))
         bound = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
     rows = report.rows if report is not None else ()
-    per_result = tuple(counts(kernel.shares(plan.config), problem, rows))
+    per_result = tuple(counts(kernel.shares(plan.config), evenly(problem), rows))
     intensity = problem.flops / moved if moved else 0.0
     requested = report.performance.requested_intensity if report else None
     texts = kernel.name, kernel.summary, idea(kernel)

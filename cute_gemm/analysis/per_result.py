@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
+from cute_gemm.problem.grouped import evenly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,7 +54,8 @@ def per_result(
         moved = launch.lanes * row.bits // 8 if launch.lanes else launch.bytes
         figures = {"elements": moved // sizes[row.operand], **named(launch, "requests", cost)}
         totals = {name: totals.get(name, 0) + figure for name, figure in figures.items()}
-    results = problem.m * problem.n * problem.l
+    each = evenly(problem)
+    results = each.m * each.n * each.l
     return {name: total / results if results else 0.0 for name, total in totals.items()}
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import WIDTH, named, plain, write
+from cute_gemm._text import WIDTH, counted, named, plain, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 def size_text(problem: GemmProblem) -> str:
     """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
-    size = f"M={problem.m} N={problem.n} K={problem.k}" + f" L={problem.l}" * (problem.l != 1)
+    size = f"M={problem.m} N={problem.n} K={problem.k}"
+    if problem.ragged:
+        size += f" in {counted(problem.l, 'group')} along {problem.ragged}"
+    elif problem.l != 1:
+        size += f" L={problem.l}"
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"
 
 

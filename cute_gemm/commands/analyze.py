@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from cute_gemm.commands.arguments import add, add_options, add_problem, planned
+from cute_gemm.commands.arguments import add, add_options, add_problem, group_ends, planned
 from cute_gemm.commands.output import check_html, show_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm analyze`` takes."""
     add_problem(parser)
-    add(parser, "--gpu", "--beta", "--base-offset", "--epilogue")
+    add(parser, "--gpu", "--beta", "--base-offset", "--epilogue", "--group-sizes")
     add_options(parser, {"--build": "compile it too, for registers and occupancy"})
     add(parser, "--html")
 
@@ -22,4 +22,4 @@ def command(arguments: argparse.Namespace) -> int:
     plan = planned(arguments)
     if arguments.build:
         _ = plan.build
-    return show_report(arguments, plan.report(beta=arguments.beta))
+    return show_report(arguments, plan.report(beta=arguments.beta, offsets=group_ends(arguments)))

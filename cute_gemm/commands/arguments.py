@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, named, wrapped
@@ -22,7 +23,7 @@ TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f1
 #: What ``add_problem`` adds beside op, kernel and arch; ``plan`` has parameters of these names.
 PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
-    "scale_a", "scale_b", "fast_accum",
+    "scale_a", "scale_b", "fast_accum", "ragged",
 )  # fmt: skip
 
 
@@ -75,6 +76,11 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--fast-accum": {
         "action": "store_const", "const": True,
         "help": "of 8-bit floats: leave sums in the accumulators of tensor cores",
+    },
+    "--group-sizes": {
+        "metavar": "LIST",
+        "help": "of --ragged: the extent of each group, as in 100,0,300, in place of -l; their sum "
+        "is that of the mode (default: equal ones)",
     },
     "--compute": {"help": "products of float32 matrices: float32, tf32, bf16x9 or bf16x6"},
     "--seed": {"type": int, "default": 0, "help": "seed of the random matrices (default 0)"},
@@ -153,7 +159,10 @@ def add_problem(
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "products in each sum")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
-    parser.add_argument("-l", type=int, default=1, help="matrices in a batch (default 1)")
+    text = "matrices in a batch, or groups with --ragged (default 1)"
+    parser.add_argument("-l", type=int, default=1, help=text)
+    text = "of a grouped GEMM the mode along which groups lie, whose extent is that of all"
+    parser.add_argument("--ragged", choices=("M", "N", "K"), help=text)
     text = f"type of A and B: {TYPES} (default "
     text += f"{dtype})" if dtype else "float32, or the first that the kernel takes)"
     parser.add_argument("--dtype", default=dtype, help=text)
@@ -193,7 +202,34 @@ def options_help() -> str:
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return extents, types, leading dimensions and orders, as keyword arguments of ``plan``."""
-    return named(arguments, *PROBLEM_WORDS)
+    found, ends = named(arguments, *PROBLEM_WORDS), group_ends(arguments)
+    if ends:
+        found |= {"l": len(ends), arguments.ragged.lower(): ends[-1]}
+    return found
+
+
+def group_ends(arguments: argparse.Namespace) -> list[int] | None:
+    """Return where the groups of ``--group-sizes`` end; None without it."""
+    text = getattr(arguments, "group_sizes", None)
+    if text is None:
+        return None
+    if arguments.ragged is None:
+        raise OptionError(
+            f"--group-sizes {text} came without the mode that groups lie along; expected --ragged "
+            "M, N or K beside it"
+        )
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise OptionError(
+            f"--group-sizes {text!r} is not understood; expected extents with commas, as in "
+            "100,0,300"
+        )
+    ends = list(accumulate(integers(words, "--group-sizes")))
+    if arguments.l not in (1, len(ends)):
+        raise OptionError(
+            f"-l {arguments.l} came with --group-sizes of {len(ends)} groups: leave -l out"
+        )
+    return ends
 
 
 def planned(

@@ -86,8 +86,11 @@ def _run(words: list[str]) -> int:
             module.add_arguments(commands[name])
             words, kernel_words = split_kernel_options(words, commands[name])
         try:
-            # Leaves where no command is named, and after --help and --version.
-            arguments = parser.parse_args(join_negative_values(words))
+            words = join_negative_values(words)
+            if name and words[0] == name:  # whose OP may stand behind options
+                arguments = commands[name].parse_intermixed_args(words[1:])
+            else:  # leaves where no command is named, and after --help and --version
+                arguments = parser.parse_args(words)
         except OptionError as error:
             raise SystemExit(_fail(error, as_json)) from None
         if name:

@@ -7,12 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import FORMAT, named
-from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, sizes
+from cute_gemm.commands.arguments import (
+    PROBLEM_WORDS,
+    add,
+    add_options,
+    add_problem,
+    group_ends,
+    sizes,
+)
 from cute_gemm.commands.output import OK, print_json, say, show
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from cute_gemm.analysis.explain import Explanation, Next
@@ -33,18 +42,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"auto, or one of {', '.join(registry.names())}; without one the ladder is listed"
     parser.add_argument("name", metavar="KERNEL", nargs="?", help=text)
     add_problem(parser, kernel=False, dtype=None, op="NN")
-    add(parser, "--gpu", "--beta")
+    add(parser, "--gpu", "--beta", "--group-sizes")
     add_options(parser, {f"--{kind}": f"print {text}" for kind, text in _CODE.items()})
 
 
 def explain(
-    kernel: str, op: str, *, gpu: GpuLike | None = None, beta: complex = 0.0, **arguments: Any
+    kernel: str,
+    op: str,
+    *,
+    gpu: GpuLike | None = None,
+    beta: complex = 0.0,
+    ends: Sequence[int] | None = None,
+    **arguments: Any,
 ) -> Explanation:
     """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
 
     ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config), ``gpu``,
     whose rates bound the kernel, and errors are those of :func:`cute_gemm.plan`; with a ``beta``
-    other than 0, C is read too.
+    other than 0, C is read too. ``ends``: where groups end, if they are not of equal sizes.
     """
     from cute_gemm.analysis.explain import Next, explanation
     from cute_gemm.analysis.ideas import idea
@@ -52,7 +67,7 @@ def explain(
 
     def explained(name: str, **options: Any) -> Explanation:
         made = plan(op, kernel=name, gpu=gpu, **{"backend": "cpu", **options})
-        report = made.report(beta=beta) if made.compiled else None
+        report = made.report(beta=beta, offsets=ends) if made.compiled else None
         return explanation(registry.get(made.kernel), made, report, beta != 0)
 
     first = explained(kernel, **arguments)
@@ -81,7 +96,12 @@ def command(arguments: argparse.Namespace) -> int:
         types = () if arguments.name == "auto" else registry.get(arguments.name).dtypes
         arguments.dtype = types[0] if types and "float32" not in types else "float32"
     result = explain(
-        arguments.name, arguments.op, **sizes(arguments), **options, **arguments.options
+        arguments.name,
+        arguments.op,
+        ends=group_ends(arguments),
+        **sizes(arguments),
+        **options,
+        **arguments.options,
     )
     code = {kind: _code(result.plan, kind) for kind in _CODE if getattr(arguments, kind)}
     if arguments.json:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm.commands.arguments import group_ends
 from cute_gemm.dtypes import DTYPES
 
 if TYPE_CHECKING:
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
 
@@ -20,11 +22,15 @@ def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, An
 
     rng = generator(arguments.seed)
 
+    alone = {"M": "AC", "N": "BC", "K": "AB"}.get(problem.ragged, "")
+
     def matrix(
-        shape: tuple[int, int], order: str, ld: int | None, name: str, unread: bool = False
+        shape: tuple[int, int], order: str, ld: int | None, which: Matrix, unread: bool = False
     ) -> Any:
+        name = which.dtype
         inner, outer = shape if order == "F" else shape[::-1]
-        batch = () if problem.l == 1 else (problem.l,)
+        single = which.name in alone or (problem.l == 1 and not problem.ragged)
+        batch = () if single else (problem.l,)
         buffer = np.empty((*batch, outer, max(ld or 0, inner)), DTYPES[name].numpy)
         if unread:  # what a kernel must neither read nor leave behind
             buffer[...] = -(2**31) if name == "int32" else np.nan
@@ -34,23 +40,32 @@ def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, An
         return np.swapaxes(view, -1, -2) if order == "F" else view
 
     m, n, k, op = problem.m, problem.n, problem.k, problem.op
-    a, b, storage = problem.A.dtype, problem.B.dtype, arguments.storage
+    storage = arguments.storage
     unread = arguments.beta == 0
     return (
-        matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, a),
-        matrix((k, n) if op[1] == "N" else (n, k), storage, arguments.ldb, b),
-        matrix((m, n), arguments.order, arguments.ldc, problem.C.dtype, unread),
+        matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, problem.A),
+        matrix((k, n) if op[1] == "N" else (n, k), storage, arguments.ldb, problem.B),
+        matrix((m, n), arguments.order, arguments.ldc, problem.C, unread),
     )
 
 
-def stored_scales(arguments: argparse.Namespace, problem: GemmProblem) -> dict[str, Any]:
-    """Return random scales of the recipes that were asked for, by name."""
+def stored_operands(arguments: argparse.Namespace, problem: GemmProblem) -> dict[str, Any]:
+    """Return what a call takes beside A, B and C, by name.
+
+    Random scales of the recipes that were asked for, and where groups end.
+    """
+    import numpy as np
+
     from cute_gemm.measure.matrices import generator
+    from cute_gemm.problem.grouped import equal_ends
     from cute_gemm.problem.scaling import DTYPE, SCALES, named_shape
 
     rng = generator(arguments.seed)
     asked = {name: kind for name in SCALES if (kind := getattr(arguments, name))}
-    return {
+    made: dict[str, Any] = {
         name: (rng.random(named_shape(name, kind, problem) or (1, 1)) + 0.5).astype(DTYPE)
         for name, kind in asked.items()
     }
+    if problem.ragged:
+        made["offsets"] = np.array(group_ends(arguments) or equal_ends(problem), np.int32)
+    return made

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add, add_options, add_problem, sizes
+from cute_gemm.commands.arguments import add, add_options, add_problem, group_ends, planned, sizes
 from cute_gemm.commands.output import OK, WRONG, print_json, show
+from cute_gemm.errors import OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm profile`` takes."""
     add_problem(parser)
-    add(parser, "--beta", "--base-offset", "--epilogue")
+    add(parser, "--beta", "--base-offset", "--epilogue", "--group-sizes")
     add_options(
         parser, {"--ncu PATH": "the program ncu of Nsight Compute (default: search for it)"}
     )
@@ -21,9 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Print predicted | counted | difference, and return 1 if any figure differs, else 0."""
     from cute_gemm.measure.profile import Case, profile
+    from cute_gemm.problem.grouped import equal_ends
 
     others = named(arguments, "op", "kernel", "arch", "options", "beta", "base_offset", "epilogue")
-    [result] = profile([Case(**sizes(arguments), **others)], arguments.ncu)
+    sized = sizes(arguments)
+    if sized.pop("ragged"):
+        if arguments.base_offset:
+            raise OptionError(
+                f"--base-offset {arguments.base_offset} came with --ragged, whose groups are "
+                "counted at aligned addresses: leave one of the two out"
+            )
+        ends = group_ends(arguments) or equal_ends(planned(arguments).problem)
+        sized |= {"ragged": arguments.ragged, "offsets": ends}
+    [result] = profile([Case(**sized, **others)], arguments.ncu)
     if arguments.json:
         print_json(result.to_dict())
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import counted, named
 from cute_gemm.commands.arguments import add, add_problem, planned
-from cute_gemm.commands.matrices import stored, stored_scales
+from cute_gemm.commands.matrices import stored, stored_operands
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
 from cute_gemm.problem.scaling import SCALES
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     text = "where to compute (default auto: the GPU, or the CPU without one)"
     parser.add_argument("--backend", choices=get_args(Backend), default="auto", help=text)
-    add(parser, "--seed", "--no-check")
+    add(parser, "--seed", "--group-sizes", "--no-check")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -41,17 +41,18 @@ def command(arguments: argparse.Namespace) -> int:
     for name in ("alpha", "beta"):
         scalar(getattr(arguments, name), name, sized.accumulator.name, None)
     A, B, C = stored(arguments, sized)
-    scales = stored_scales(arguments, sized)
+    operands = stored_operands(arguments, sized)
     plan = make_plan(
-        arguments.op, A, B, C, **arguments.options, **scales,
+        arguments.op, A, B, C, **arguments.options, **operands,
         **named(arguments, "compute", "fast_accum", "kernel", "backend", "arch"),
     )  # fmt: skip
-    problem = plan.problem
+    problem, ends = plan.problem, operands.get("offsets")
     result: dict[str, Any] = {
         **named(problem, "op", "blas_op", "m", "n", "k", "l", "dtype"),
         "out_dtype": problem.C.dtype,
         "compute": problem.compute,
         **named(arguments, *SCALES, "alpha", "beta"),
+        **({} if ends is None else {"ragged": problem.ragged, "offsets": ends.tolist()}),
     }
 
     product = _scaled_product(problem.op, arguments.alpha, arguments.beta)
@@ -66,21 +67,21 @@ def command(arguments: argparse.Namespace) -> int:
     result["candidates"] = prices_dict(plan.candidates())
 
     if plan.compiled:
-        _show_kernel(arguments, plan, tell, result)
+        _show_kernel(arguments, plan, ends, tell, result)
 
     before = C.copy(order="K") if arguments.beta != 0 else None
-    plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta, **scales)
+    plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta, **operands)
     tell(f"run      on the {_where(plan)}")
     result["backend"] = plan.backend
 
     status = OK
     if not arguments.no_check:
-        status = _check(arguments, plan, A, B, C, before, scales, tell, result)
+        status = _check(arguments, plan, A, B, C, before, operands, tell, result)
     if plan.backend == "cuda" and plan.compiled and status == OK and problem.flops:
         from cute_gemm.measure.timed import time_plan
 
         factors = named(arguments, "alpha", "beta")
-        timing = time_plan(plan, A, B, C, **factors, operands=scales)
+        timing = time_plan(plan, A, B, C, **factors, operands=operands)
         result["timing"] = timing.to_dict()
         tell(f"speed    {timing}")
     if arguments.json:
@@ -89,14 +90,18 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _show_kernel(
-    arguments: argparse.Namespace, plan: Plan, tell: Callable[..., None], result: dict[str, Any]
-) -> None:
+    arguments: argparse.Namespace, plan: Plan, ends: Any, tell: Callable[..., None],
+    result: dict[str, Any],
+) -> None:  # fmt: skip
     """Say how the kernel accesses memory and what its build is like."""
     from cute_gemm.analysis.causes import Causes
     from cute_gemm.analysis.shown import spilled
     from cute_gemm.analysis.tables import Cell, table
 
-    report = plan.report(beta=arguments.beta)
+    report = plan.report(beta=arguments.beta, offsets=ends)
+    if report.groups:
+        tell()
+        tell(report.groups)
     cells = []
     for row in report.rows:
         if row.space != "global":
@@ -122,13 +127,13 @@ def _show_kernel(
 
 def _check(
     arguments: argparse.Namespace, plan: Plan, A: Any, B: Any, C: Any, before: Any,
-    scales: dict[str, Any], tell: Callable[..., None], result: dict[str, Any],
+    given: dict[str, Any], tell: Callable[..., None], result: dict[str, Any],
 ) -> int:  # fmt: skip
     """Compare C with float64, say so, and return the exit status."""
     from cute_gemm.analysis.shown import verdict_dict
     from cute_gemm.problem.verify import verify
 
-    operands = plan.executable.on_host(A, B, C, arguments.beta, scales)[3].on_host()
+    operands = plan.executable.on_host(A, B, C, arguments.beta, given)[3].on_host()
     verdict = verify(
         plan.problem, A, B, C, C=before, operands=operands, **named(arguments, "alpha", "beta")
     )

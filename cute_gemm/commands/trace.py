@@ -50,7 +50,7 @@ _LIMIT = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm trace`` takes."""
     add_problem(parser, without_op="omit it with --ptx")
-    add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--html")
+    add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--group-sizes", "--html")
     add_options(
         parser,
         {"--access NAME": "show one request lane by lane; NAME is A, B, C, an --arg, or shared"},
@@ -100,22 +100,22 @@ def _planned(arguments: argparse.Namespace) -> int:
     """Execute the kernel of a problem on random matrices."""
     from cute_gemm.api import plan as make_plan
     from cute_gemm.commands.arguments import planned
-    from cute_gemm.commands.matrices import stored, stored_scales
+    from cute_gemm.commands.matrices import stored, stored_operands
 
     if arguments.op is None:
         raise OptionError("OP is missing; expected NN, NT, TN or TT, or --ptx FILE")
     check_html(arguments)
     sized = planned(arguments).problem
     A, B, C = stored(arguments, sized)
-    scales = stored_scales(arguments, sized)
+    operands = stored_operands(arguments, sized)
     plan = make_plan(
-        arguments.op, A, B, C, backend="interpreter", **arguments.options, **scales,
+        arguments.op, A, B, C, backend="interpreter", **arguments.options, **operands,
         **named(arguments, "compute", "fast_accum", "kernel", "arch", "base_offset"),
     )  # fmt: skip
     if not plan.compiled:
         raise OptionError(f"kernel {plan.kernel!r} is not compiled: it has no PTX to execute")
     with _shown():
-        trace = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta, **scales)
+        trace = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta, **operands)
     if arguments.access:
         requests = trace.requests(arguments.access, arguments.cta, arguments.warp)
         trace = replace(trace, shown=_chosen(arguments, requests))

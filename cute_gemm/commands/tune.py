@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from cute_gemm._text import duration, named
+from cute_gemm._text import counted, duration, named
 from cute_gemm.api import plan
 from cute_gemm.commands.arguments import add_options, add_problem, sizes
 from cute_gemm.commands.bench import parse_sizes
@@ -42,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
         extents = parse_sizes(arguments.sizes)
     tuned: list[dict[str, Any]] = []
     for (m, n, k), op in product(extents, arguments.ops):
-        of = f"{op} {m} x {n} x {k}" + f", {arguments.l} times" * (arguments.l != 1)
+        of = f"{op} {m} x {n} x {k}" + _several(arguments)
         with progress() as shown:
             tuning = Tuning(
                 **named(arguments, "candidates", "again", "heuristics"),
@@ -65,6 +65,13 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"tuned": tuned})
     return OK
+
+
+def _several(arguments: argparse.Namespace) -> str:
+    """How many products there are, if not one."""
+    if arguments.ragged:
+        return f", {counted(arguments.l, 'group')} along {arguments.ragged}"
+    return f", {arguments.l} times" * (arguments.l != 1)
 
 
 def _advice(measured: Measured) -> Iterator[str]:

@@ -106,7 +106,9 @@ class Step:
             if any(isinstance(x, TensorMapParameter) for x in parameters):
                 mode = "MNK".index(self.problem.ragged)
                 last = self.config.tile[mode] * (*self.config.cluster, 1)[mode]
-            problems = tuple(parts(self.problem, ends, last))
+            # Where C goes by TMA, operands of the epilogue are read for whole tiles too.
+            by_tma = bool(getattr(self.config, "tma_c", False))
+            problems = tuple(parts(self.problem, ends, last, by_tma))
         for problem in problems:
             reads = reads_c and self.scales
             found += self.kernel.all_accesses(self.config, problem, reads_c=reads)

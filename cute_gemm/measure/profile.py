@@ -100,8 +100,7 @@ class Case:
         compute = with_fast_accum(self.compute, self.fast_accum)
         sizes = named(self, *_PROBLEM) | {"compute": compute}
         if self.ragged:
-            for name in ("l", "batch_a", "batch_b", "batch_c"):
-                del sizes[name]
+            del sizes["l"]
             problem = from_group_sizes(self.ragged, len(self.offsets), **sizes)
         else:
             problem = from_sizes(**sizes)

@@ -21,6 +21,7 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.matrices import Place, generator
+from cute_gemm.problem.grouped import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import (
     Clock,
@@ -225,7 +226,8 @@ def time_plan(
     with machine(device) as gpu, ExitStack() as stack:
         given = {"A": A, "B": B, "C": C, **(operands or {})}
         arrays = (given[matrix.name] for matrix in problem.arrays)
-        place = [stack.enter_context(upload(array, device)).pointer for array in arrays]
+        matrices = (array[:, None] if array.ndim == 1 else array for array in arrays)
+        place = [stack.enter_context(upload(array, device)).pointer for array in matrices]
         starts = {ours: of_kernel(plan, [place], device, alpha, beta)}
         about = gpu.about_cublas
         try:
@@ -267,7 +269,7 @@ def time_in_turns(
         for number, plan in enumerate(plans):
             problem = plan.problem
             copies = copies_past_l2(problem, l2_bytes(device))
-            hold = functools.partial(_held, rng, stack, copies, device)
+            hold = functools.partial(_held, problem, rng, stack, copies, device)
             places = [*zip(*map(hold, problem.arrays), strict=True)]
             try:
                 start = of_kernel(plan, places, device, 1, beta)
@@ -287,13 +289,20 @@ def _at_turn(start: Start, copies: int, index: int) -> None:
 
 
 def _held(
-    rng: np.random.Generator, stack: ExitStack, copies: int, device: int, matrix: Matrix
-) -> list[int]:
-    """Addresses of copies of a random matrix, or batch, each aligned as the descriptor says."""
+    problem: GemmProblem, rng: np.random.Generator, stack: ExitStack, copies: int, device: int,
+    matrix: Matrix,
+) -> list[int]:  # fmt: skip
+    """Addresses of copies of a random matrix, or batch, each aligned as the descriptor says.
+
+    Of where groups end those of equal sizes.
+    """
     from cute_gemm.run.memory import upload
 
     offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
     elements = -(-(offset + matrix.span) // matrix.element.bytes)
-    values = random_values(rng, (elements, 1), matrix.dtype)
+    if matrix.name == "offsets" and problem.ragged:
+        values = stored_ends(problem, offset)
+    else:
+        values = random_values(rng, (elements, 1), matrix.dtype)
     uploaded = (stack.enter_context(upload(values, device)) for _ in range(copies))
     return [buffer.pointer + offset for buffer in uploaded]

@@ -72,11 +72,7 @@ def from_groups(
             f"C has shape {C.shape}, {C.shape[0]} matrices, and offsets ends {groups} groups; "
             "expected as many"
         )
-    if compute in COMPONENT_PRODUCTS:
-        raise OptionError(
-            f"compute={compute!r} came with a grouped GEMM, which has no components: leave it out, "
-            "or take 'tf32'"
-        )
+    _check_compute(compute)
     options: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
     if ragged == "K":
         shared = replace(A, shape=(groups, *A.shape), strides=(0, *A.strides))
@@ -104,14 +100,37 @@ def from_groups(
 def from_group_sizes(ragged: str, groups: int, **sizes: Any) -> GemmProblem:
     """Return the problem of so many groups along a mode, without arrays.
 
-    ``sizes``: those that `from_sizes` takes, of which the extent of that mode is of all groups.
+    ``sizes``: those that `from_sizes` takes but for a batch's; the extent of that mode is of all
+    groups. OptionError for a mode, a number of groups or ``compute`` that there is not.
     """
+    if ragged not in ("M", "N", "K"):
+        raise OptionError(f"ragged={ragged!r} is unknown; expected 'M', 'N' or 'K'")
+    if not isinstance(groups, int) or groups < 1:
+        raise OptionError(
+            f"l={groups!r} groups came with ragged={ragged!r}; expected 1 group or more"
+        )
+    for name in ("batch_a", "batch_b", "batch_c"):
+        if sizes.pop(name, None) is not None:
+            raise OptionError(
+                f"{name} came with ragged={ragged!r}, whose matrices lie one behind the other: "
+                "leave it out"
+            )
+    _check_compute(sizes.get("compute"))
     if ragged == "K":
         problem = from_sizes(**sizes, l=groups, batch_a=0, batch_b=0)
         return _grouped(problem, ragged, problem.C, groups, ALIGNMENT)
     several = from_sizes(**sizes, l=groups)
     own = several.B if ragged == "M" else several.A
     return _grouped(from_sizes(**sizes), ragged, own, groups, ALIGNMENT)
+
+
+def _check_compute(compute: str | None) -> None:
+    """Refuse products of components."""
+    if compute in COMPONENT_PRODUCTS:
+        raise OptionError(
+            f"compute={compute!r} came with a grouped GEMM, which has no components: leave it out, "
+            "or take 'tf32'"
+        )
 
 
 def _single(operand: Operand, groups: int) -> Operand:
@@ -152,23 +171,10 @@ def _grouped(
 ) -> GemmProblem:
     """Return a problem of one group, or a batch along K, with all groups and their ends."""
     ends = Matrix("offsets", (groups, 1), (1, groups), "int32", alignment)
-    parts: dict[str, Any] = {x.name: _cut(x, ragged) for x in (problem.A, problem.B, problem.C)}
+    parts: dict[str, Any] = {x.name: x.of_groups(ragged) for x in (problem.A, problem.B, problem.C)}
     if ragged != "K":
         parts[own.name] = own
     return replace(problem, l=groups, ragged=ragged, offsets=ends, **parts)
-
-
-def _cut(matrix: Matrix, ragged: str) -> Matrix:
-    """Return a matrix of all groups with the alignment of each, which begins anywhere."""
-    if ragged not in matrix.modes:
-        return matrix
-    mode = matrix.modes.index(ragged)
-    if matrix.shape[mode] <= 1:
-        return matrix
-    every = matrix.alignment | matrix.stride[mode] * matrix.element.bytes
-    every &= -every
-    first = matrix.alignment if matrix.alignment > every else 0
-    return replace(matrix, alignment=every, first_alignment=first)
 
 
 def evenly(problem: GemmProblem) -> GemmProblem:
@@ -201,13 +207,16 @@ def _block_scales(problem: GemmProblem, rows: int) -> tuple[Matrix, ...]:
     )
 
 
-def parts(problem: GemmProblem, ends: Sequence[int], beyond: int = 0) -> Iterator[GemmProblem]:
+def parts(
+    problem: GemmProblem, ends: Sequence[int], beyond: int = 0, operands_beyond: bool = False
+) -> Iterator[GemmProblem]:
     """Yield the problems of groups that have elements of C, with where their matrices begin.
 
     Groups that are alike are a batch. ``beyond``: extent of the last tile of a ragged M or N, of
-    which all is read that A and B have; 0: what the group has.
+    which all is read that A and B have, and, with ``operands_beyond``, the epilogue's operands; 0:
+    what the group has.
     """
-    for part, count in Counter(_each(problem, ends, beyond)).items():
+    for part, count in Counter(_each(problem, ends, beyond, operands_beyond)).items():
         yield part if count == 1 else _several(part, count)
 
 
@@ -218,10 +227,13 @@ def _several(part: GemmProblem, count: int) -> GemmProblem:
         return replace(matrix, l=count, batch_stride=ALIGNMENT)
 
     A, B, C = (apart(x) for x in (part.A, part.B, part.C))
-    return replace(part, l=count, A=A, B=B, C=C, operands=tuple(map(apart, part.operands)))
+    scales, operands = (tuple(map(apart, x)) for x in (part.scales, part.operands))
+    return replace(part, l=count, A=A, B=B, C=C, scales=scales, operands=operands)
 
 
-def _each(problem: GemmProblem, ends: Sequence[int], beyond: int) -> Iterator[GemmProblem]:
+def _each(
+    problem: GemmProblem, ends: Sequence[int], beyond: int, operands_beyond: bool
+) -> Iterator[GemmProblem]:
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}
     whole, begin = extents[problem.ragged], 0
     for number, value in enumerate(ends):
@@ -239,13 +251,19 @@ def _each(problem: GemmProblem, ends: Sequence[int], beyond: int) -> Iterator[Ge
             if beyond and problem.ragged != "K":
                 length = min(-(-(end - begin) // beyond) * beyond, whole - begin)
                 matrices = tuple(
-                    _longer(x, problem.ragged, length) if x.name in ("A", "B") else x
+                    _longer(x, problem.ragged, length)
+                    if x.name in ("A", "B") or (operands_beyond and x.name != "C")
+                    else x
                     for x in matrices
                 )
             A, B, C, *operands = matrices
+            scales = tuple(
+                _part(problem, x, number, begin, x.shape)
+                for x in _block_scales(problem, end - begin)
+            )
             yield replace(
                 problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, operands=tuple(operands), ragged="",
-                offsets=None, scales=_block_scales(problem, end - begin),
+                offsets=None, scales=scales,
             )  # fmt: skip
         begin = end
 
@@ -278,6 +296,11 @@ def equal_ends(problem: GemmProblem) -> list[int]:
     whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.ragged]
     each = -(-whole // problem.l)
     return [min(each * (group + 1), whole) for group in range(problem.l)]
+
+
+def stored_ends(problem: GemmProblem, offset: int) -> np.ndarray:
+    """Return the ends of groups of equal sizes as a column, so many bytes from its beginning."""
+    return np.array([0] * (offset // 4) + equal_ends(problem), np.int32)[:, None]
 
 
 def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:

@@ -101,6 +101,18 @@ class Matrix:
         last = sum((extent - 1) * step for extent, step in steps)
         return (last + 1) * self.element.bytes
 
+    def of_groups(self, mode: str) -> Matrix:
+        """Return the matrix of groups along a mode, with the alignment of each: it begins anywhere.
+
+        One that lacks the mode is returned as it is.
+        """
+        if mode not in self.modes or self.shape[self.modes.index(mode)] <= 1:
+            return self
+        every = self.alignment | self.stride[self.modes.index(mode)] * self.element.bytes
+        every &= -every
+        first = self.alignment if self.alignment > every else 0
+        return replace(self, alignment=every, first_alignment=first)
+
     def at(self, address: int) -> Matrix:
         """Return the matrix, or the batch, as it is described at this address."""
         first, every = address | ALIGNMENT, address | ALIGNMENT | self.batch_bytes

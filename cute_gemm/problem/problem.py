@@ -97,7 +97,7 @@ class GemmProblem:
                 f"base_offset is {base_offset!r}; expected 0 or a power of two, in elements"
             )
         A, B, C = (
-            matrix.at(int(base_offset) * matrix.element.bytes)
+            matrix.at(int(base_offset) * matrix.element.bytes).of_groups(self.ragged)
             for matrix in (self.A, self.B, self.C)
         )
         return replace(self, A=A, B=B, C=C)

@@ -50,15 +50,15 @@ def times(op: str, m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
     return {"op": op, "shape": (m, n, k), "us": us}
 
 
-def drawn(kind: str, rows: int, columns: int) -> torch.Tensor:
-    """A matrix of float32."""
+def drawn(kind: str, rows: int, columns: int, large: float) -> torch.Tensor:
+    """A matrix of float32; one of ``kind`` "large" is normal numbers times ``large``."""
     x = torch.randn(rows, columns, device="cuda", dtype=torch.float64)
     if kind == "positive":
         x = x.abs()
     elif kind == "wide":
         x *= 2.0 ** torch.randint(-16, 17, x.shape, device="cuda")
     elif kind == "large":
-        x *= 1e30 if rows == ROWS else 1e-30
+        x *= large
     return x.float()
 
 
@@ -73,7 +73,7 @@ def errors() -> Iterator[dict[str, Any]]:
     for kind in KINDS:
         for k in DEEP:
             torch.manual_seed(0)
-            a, b = drawn(kind, ROWS, k), drawn(kind, k, COLUMNS)
+            a, b = drawn(kind, ROWS, k, 1e30), drawn(kind, k, COLUMNS, 1e-30)
             if kind == "cancelling":  # the second half of k takes the first one away
                 a[:, k // 2 :], b[k // 2 :] = a[:, : k // 2], -b[: k // 2] * (1 + 2**-12)
             wide = a.double(), b.double()

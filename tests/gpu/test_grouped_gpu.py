@@ -76,6 +76,43 @@ def test_small(case: GroupedCase) -> None:
     check(case, by_device)
 
 
+def by_host(case: GroupedCase, given: Arrays) -> None:
+    """A call on NumPy arrays, of which C is in the middle of a whole with canaries."""
+    epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
+    result = cg.grouped_gemm(
+        case.op, given.A, given.B, given.offsets, given.C, alpha=case.alpha, beta=case.beta,
+        backend="cuda", **epilogue, **given.operands, **case.chosen,
+    )  # fmt: skip
+    assert result is given.C
+
+
+@pytest.mark.parametrize("case", cases(36, 8, dtype="float16"), ids=str)
+def test_host_arrays(case: GroupedCase) -> None:
+    """What is of no group keeps its values, though C is not read where beta is 0."""
+    check(case, by_host)
+
+
+@pytest.mark.parametrize("ragged", "MN")
+def test_rows_around_groups_of_host_arrays(ragged: str) -> None:
+    """Rows before the first group and behind the last one, without beta, in a C that is a part."""
+    rows, n, k, ends = 96, 64, 40, np.array([0, 33, 33, 70], np.int32)
+    random = np.random.default_rng(3)
+    x = random.standard_normal((rows, k)).astype(np.float32)
+    w = random.standard_normal((4, k, n)).astype(np.float32)
+    whole = np.full((rows + 24, n), -99, np.float32)
+    C = whole[8 : rows + 8]
+    if ragged == "M":
+        cg.grouped_gemm("NN", x, w, ends, C, backend="cuda")
+    else:
+        cg.grouped_gemm("TT", w, x, ends, C.T, backend="cuda")
+    begin = 0
+    for g, end in enumerate(ends.tolist()):
+        np.testing.assert_allclose(C[begin:end], x[begin:end] @ w[g], rtol=1e-4, atol=1e-4)
+        begin = end
+    for outside in (whole[:8], C[begin:], whole[rows + 8 :]):
+        assert (outside == -99).all()
+
+
 @pytest.mark.parametrize("case", cases(60, 3, times=6, dtype="bfloat16"), ids=str)
 def test_large(case: GroupedCase) -> None:
     check(case, by_device)

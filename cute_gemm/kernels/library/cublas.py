@@ -87,8 +87,10 @@ def call(problem: GemmProblem) -> Call:
     """Return the call that computes ``problem``.
 
     A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, a leading
-    dimension below the extent, or 8-bit floats.
+    dimension below the extent, 8-bit floats, or groups.
     """
+    if problem.ragged:
+        raise CublasError("cuBLAS has no grouped GEMM whose sizes are on the device")
     if problem.A.dtype in FLOAT8:
         raise CublasError(
             f"cublasGemmEx takes no {problem.dtype}, which is for cublasLtMatmul: time "
