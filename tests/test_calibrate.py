@@ -219,7 +219,7 @@ def test_the_fit_finds_the_numbers_behind_times() -> None:
     before = fit.quality(held, reference(), H200)
     found = fit.fitted(known, reference(), H200, "a test")
     after = fit.quality(held, found, H200)
-    assert before.rms > 0.15 and after.rms < 0.07 and after.regret <= before.regret + 0.02
+    assert before.rms > 0.1 and after.rms < 0.07 and after.regret <= before.regret + 0.02
     assert found.bases["sm90_wgmma"]["half"].times >= 12
     # Numbers that no time depends on stay: of these types nothing was measured.
     assert found.pace("sm90_wgmma", "int8") == reference().pace("sm90_wgmma", "int8")
