@@ -22,6 +22,7 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.model.price import (
+    DEPTH,
     OPERAND_LOAD,
     Footprint,
     Pace,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from cute_gemm.access import Access, Partition, Shares, Work
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.model.ideal import Kind
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
@@ -168,6 +170,10 @@ class Kernel(ABC):
         What `common_traits` has may be left out.
         """
         return problem
+
+    def contends(self, problem: GemmProblem) -> bool:
+        """Return whether ``kernel="auto"`` considers it for a problem."""
+        return True
 
     def shapes(self, extent: int) -> Iterable[tuple[int, int]]:
         """Return m and n, about an extent, of problems that have all of its configs between them.
@@ -338,6 +344,8 @@ class CompiledKernel(Compiled, Kernel):
     """
 
     fuses: ClassVar[bool] = True
+    #: k-tiles of a `sample`.
+    depth: ClassVar[int] = DEPTH
     #: Whether nvcc builds its unit too, which calls no function of the host's then.
     nvcc: ClassVar[bool] = True
 
@@ -449,6 +457,14 @@ class CompiledKernel(Compiled, Kernel):
         """
         return config
 
+    def sample(self, config: Any, problem: GemmProblem) -> GemmProblem:
+        """Return a problem whose accesses are those of a cluster of CTAs, for `footprint`."""
+        return sample(problem, config.tile, getattr(config, "cluster", (1, 1)))
+
+    def lie(self, matrix: Matrix) -> Any:
+        """Return what of a matrix's strides the counts of its accesses in a `sample` depend on."""
+        return pitch(matrix)
+
     def spill_clocks(self, config: Any) -> float:
         """Return the clocks of a CTA that an epilogue loses to values beyond its registers."""
         return 0.0
@@ -461,10 +477,10 @@ class CompiledKernel(Compiled, Kernel):
         ``ideal``: accesses that are counted as if they were ideal (`model.ideal`).
         """
         cluster = getattr(config, "cluster", (1, 1))
-        typical = sample(problem, config.tile, cluster)
+        typical = self.sample(config, problem)
         keys = {
             x.name: (
-                self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment,
+                self.name, self.of_operand(config, x.name), x.name, self.lie(x), x.alignment,
                 x.stride if x in typical.scales else (),
                 frozenset(kind for kind in ideal if kind.operand == x.name),
             )
@@ -476,7 +492,7 @@ class CompiledKernel(Compiled, Kernel):
             accesses = self.all_accesses(config, typical)
             for name in [name for name, counts in tallies.items() if counts is None]:
                 own = (access for access in accesses if access.operand == name)
-                counts = tally(own, cluster[0] * cluster[1], ideal)
+                counts = tally(own, cluster[0] * cluster[1], ideal, self.depth)
                 tallies[name] = _tallies[keys[name]] = counts
         return footprint(
             config.tile,
@@ -492,6 +508,8 @@ class CompiledKernel(Compiled, Kernel):
                 counts["CTA"].moves for name, counts in tallies.items()
                 if counts is not None and name not in ("A", "B", "C")
             ),
+            self.depth,
+            getattr(config, "products", 1),
         )  # fmt: skip
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:

@@ -145,6 +145,8 @@ class Footprint:
     cluster: tuple[int, int]
     #: Microseconds of the launch.
     launch: float
+    #: Products of a batch that a CTA computes.
+    products: int = 1
 
     @property
     def latency_cubed(self) -> float:
@@ -275,18 +277,19 @@ def _at_ends(access: Access) -> bool:
 
 
 def tally(
-    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = ()
+    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = (), depth: int = DEPTH
 ) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
     ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
-    are counted as if they were as good as an access can be (`model.ideal`).
+    are counted as if they were as good as an access can be (`model.ideal`); ``depth``: k-tiles of
+    the sample.
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
         # wgmma's reads of shared memory are part of its rate.
         if not _at_ends(access) and access.instruction != "wgmma":
-            share = ctas * (DEPTH if access.unit == "k-tile" else 1)
+            share = ctas * (depth if access.unit == "k-tile" else 1)
             counts = analyze(access).launch
             counts = ideal_counts(counts) if kind_of(access) in ideal else counts
             tallies[access.unit] += _tally(access, counts, share)
@@ -330,17 +333,20 @@ def footprint(
     min_ctas: int,
     cluster: tuple[int, int] = (1, 1),
     operand_clocks: float = 0.0,
+    depth: int = DEPTH,
+    products: int = 1,
 ) -> Footprint:
     """Return what a CTA costs, from its operands' tallies and what a `sample` multiplies.
 
     ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
     is told to leave registers for; ``cluster``: CTAs along M and N; ``operand_clocks``: those of
-    the epilogue's own operands, beside their lines.
+    the epilogue's own operands, beside their lines; ``depth``: k-tiles of the sample;
+    ``products``: products of a batch that a CTA computes.
     """
     each, end = Tally(), Tally()
     for tallied in tallies:
         each, end = each + tallied["k-tile"], end + tallied["CTA"]
-    products = work.products / work.ctas / DEPTH
+    multiplied = work.products / work.ctas / depth
     clocks = gpu.sms * gpu.clock_ghz * 1e9
     # GeForce cards list no float64 rate for tensor cores: the other unit's is taken.
     peak = gpu.peak(work.rate, work.unit) or gpu.peak(work.rate)
@@ -350,17 +356,18 @@ def footprint(
     if work.unit == "tensor cores" and work.rate != "float64" and not pace.wgmma:
         rate *= gpu.arch.mma_sync_part
     units = {
-        work.unit: products / rate * pace.slowdown,
+        work.unit: multiplied / rate * pace.slowdown,
         "shared memory": each.waves * WAVEFRONT,
         "L1": each.passes * pace.passes,
         "TMA": each.lines * TMA_LINE,
         "instruction issue": each.moves * pace.issue / 4 + pace.adds * tile[0] * tile[1] / 32 / 4,
     }
     if work.unit == "CUDA cores":
-        units["instruction issue"] += products / 32 / 4
+        units["instruction issue"] += multiplied / 32 / 4
     power = ASYNCHRONOUS if pace.wgmma else TOGETHER
     busy = sum(clock**power for clock in units.values()) ** (1 / power)
-    registers = min(tile[0] * tile[1] * accumulator_bytes // 4 // launch.block + REGISTERS, 255)
+    sums = products * tile[0] * tile[1] * accumulator_bytes // 4
+    registers = min(sums // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
@@ -385,6 +392,7 @@ def footprint(
         pace=pace,
         cluster=cluster,
         launch=DEPENDENT_US if launch.dependent else LAUNCH_US,
+        products=products,
     )
 
 
@@ -407,6 +415,7 @@ class _Costs(NamedTuple):
     end_bytes: Any
     resident: Any
     launch: Any
+    products: Any
     #: Fields of `Pace`.
     dram: Any
     start: Any
@@ -416,7 +425,7 @@ class _Costs(NamedTuple):
 
 
 #: The fields of `_Costs` from ``busy`` on, of a footprint.
-_fields = attrgetter(*_Costs._fields[5:12], *(f"pace.{name}" for name in _Costs._fields[12:]))
+_fields = attrgetter(*_Costs._fields[5:13], *(f"pace.{name}" for name in _Costs._fields[13:]))
 
 
 def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
@@ -488,7 +497,7 @@ class Prices:
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
         tiles = _tiles(problem, "M", costs.cluster_m) * _tiles(problem, "N", costs.cluster_n)
-        ctas = tiles * (costs.cluster_ctas * problem.l) * slices
+        ctas = tiles * costs.cluster_ctas * np.ceil(problem.l / costs.products) * slices
         k_tiles = _tiles(problem, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
