@@ -54,12 +54,13 @@ def _visited(
     config: Config, operand: Operand, matrix: Matrix, crd: np.ndarray, ctas: int, **more: Any
 ) -> GlobalAccess:
     """Return an access to the vectors at ``crd`` (`Operand.vectors`) of each CTA's matrices."""
-    order = config.orders["ABC".index(matrix.name)]
-    extents, batched = operand.smem.extents, matrix.batch_stride != 0
+    index = "ABC".index(matrix.name)
+    order, shared = config.orders[index], index < 2 and config.shared[index]
+    extents = operand.smem.extents
     run, products = extents[0] * extents[1], crd[..., 2]
     unit: int = operand.unit
     grouped: dict[str, Any] = {"sweeps": 1}
-    if order == "run" and batched:
+    if order == "run" and not shared:
         run *= config.products
         matrix = _as_run(matrix, extents[0] * extents[1] * matrix.l, 1)
     elif order in ("run", "matrices"):
@@ -70,7 +71,7 @@ def _visited(
     else:
         unit, tile = 0, (run, 1)
         place = np.stack((crd[..., 0], np.minimum(crd[..., 0], 0)), axis=-1)
-    if not batched:
+    if shared:
         matrix = replace(matrix, l=1)
         grouped = {"sweeps": ctas}
     elif order != "run":

@@ -18,9 +18,10 @@ from cute_gemm.kernels.batched.structure import (
     Config,
     Order,
     lowest_bit,
+    results_of,
     structure,
 )
-from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
+from cute_gemm.kernels.options import access_bytes, registers, with_options
 from cute_gemm.model.price import Pace
 from cute_gemm.toolchain.signature import Launch
 
@@ -57,7 +58,10 @@ class Batched(EmittedKernel):
     )  # fmt: skip
     options = ("products", "thread_tile", "min_ctas")
     label_options: ClassVar = {"products": "{} products"}
-    takes: ClassVar = {"products": "1 or more products of a CTA"}
+    takes: ClassVar = {
+        "products": "1 or more products of a CTA",
+        "thread_tile": "most results of a thread along M and N: 4x4",
+    }
     depth: ClassVar = 1
     # Estimates, not fitted to times. A CTA waits once, for all of its matrices; instructions for
     # addresses and predicates go with each access.
@@ -117,6 +121,11 @@ class Batched(EmittedKernel):
         config = with_options(config, options)
         if config.products < 1 or min(config.thread_tile) < 1:
             return config
+        wanted = enumerate(zip(config.tile, config.thread_tile, strict=False))
+        rows, columns = (
+            results_of(config.operation, mode, extent, most) for mode, (extent, most) in wanted
+        )
+        config = replace(config, thread_tile=(rows, columns))
         lies = [_lie(matrix, config.products) for matrix in operands]
         a, b, c = (order for order, _ in lies)
         config = replace(
@@ -153,10 +162,10 @@ class Batched(EmittedKernel):
             raise OptionError("option min_ctas must be 1 or more")
         tm, tn = config.thread_tile
         words = max(1, problem.accumulator.bytes // 4)
-        if not all(map(power_of_two, config.thread_tile)) or tm * tn * words > 2 * _SUMS:
+        if not 1 <= tm * tn * words <= 2 * _SUMS or min(tm, tn) < 1:
             raise OptionError(
-                f"option thread_tile={config.thread_tile}: each extent must be a power of two, and "
-                f"the sums {2 * _SUMS} registers or fewer, which take {tm * tn * words}"
+                f"option thread_tile={config.thread_tile} takes {tm * tn * words} registers for "
+                f"the sums of a thread; expected 1 to {2 * _SUMS}"
             )
         if config.threads > 1024:
             raise OptionError(

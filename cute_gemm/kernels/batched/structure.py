@@ -147,13 +147,25 @@ def _up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
+def run_of(operation: Operation, mode: int, extent: int, most: int) -> int:
+    """Return how many neighbours along M (0) or N (1) a thread reads together, ``most`` at most."""
+    if operation.majors[mode] == "K":
+        return 1
+    widest = VECTOR // (operation.a, operation.b)[mode].bytes
+    return min(lowest_bit(extent), widest, 1 << most.bit_length() - 1)
+
+
+def results_of(operation: Operation, mode: int, extent: int, most: int) -> int:
+    """Return the results along M (0) or N (1) of a thread: the fewest for so many threads."""
+    run = run_of(operation, mode, extent, most)
+    runs, each = extent // run, max(1, most // run)
+    return -(-runs // -(-runs // each)) * run
+
+
 def _values(config: Config, mode: int) -> Layout:
     """Return the results of a thread along M (0) or N (1), from its first: (run, repeat)."""
-    operation, extent, count = config.operation, config.tile[mode], config.thread_tile[mode]
-    element = (operation.a, operation.b)[mode]
-    run = 1
-    if operation.majors[mode] == "MN":  # neighbours that are read together
-        run = min(count, max(1, VECTOR // element.bytes), lowest_bit(extent))
+    extent, count = config.tile[mode], config.thread_tile[mode]
+    run = run_of(config.operation, mode, extent, count)
     return Layout((run, count // run), (1, run * config.parts[mode] if count > run else 0))
 
 
