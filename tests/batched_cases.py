@@ -113,9 +113,7 @@ class BatchedCase:
         ]
 
 
-def _lie(
-    random: np.random.Generator, how: str, rows: int, run: int, l: int, aligned: int
-) -> Lie:
+def _lie(random: np.random.Generator, how: str, rows: int, run: int, l: int, aligned: int) -> Lie:
     """``run``: elements along the unit stride; ``aligned``: a multiple that all steps are."""
 
     def up(number: int) -> int:
@@ -165,7 +163,9 @@ def drawn(seed: int, kind: str = "", most: int = 24, l: int = 0) -> BatchedCase:
     beta = float(random.choice([0, 0.5])) * (1 if kind != "int8" else 4)
     arch = ("sm_80", "sm_90a")[seed % 2]
     case = BatchedCase(kind, op, orders, (m, n, k, l), tuple(lies), beta, arch)  # type: ignore[arg-type]
-    if random.integers(0, 3) == 0:
+    if dtypes[0] in ("float16", "bfloat16"):
+        case = replace(case, options=(("unit", ("fma", "mma")[seed // 2 % 2]),))
+    elif random.integers(0, 3) == 0:
         tile = tuple(int(x) for x in random.choice([1, 2, 4, 8], 2))
         if tile[0] * tile[1] * DTYPES[DTYPES[dtypes[0]].accumulator].bytes <= 256:
             case = replace(case, options=(("thread_tile", tile),))

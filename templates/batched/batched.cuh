@@ -4,15 +4,19 @@
 // as many of them as keep its threads and the memory busy. Their extents are static. Lanes go along the
 // unit-stride mode and on to the next row or the next product, whichever is nearer, so that neighbours
 // read neighbours, however short the rows are; matrices that lie one behind the other are copied as one
-// run, in vectors that take no notice of where one ends. From shared memory a few threads multiply each
-// product, with sums in registers; these go back through shared memory and leave as A and B came.
+// run, in vectors that take no notice of where one ends. From shared memory a few threads, or a warp by
+// MMA, multiply each product, with sums in registers; these go back through shared memory and leave as A
+// and B came.
 //
 // Of a Config, beside what simt/gemm.cuh says:
 //
 //   Tile                 Shape<M,N,K>: extents of a product
 //   kProducts, kThreads  of a CTA
+//   kRunsC               whether vectors of C may have elements of several rows
 //   Parts                (along C's unit-stride mode, across, product): how threads share the products
-//   kDepth               k that are multiplied at a time
+//   RowsA, RowsB         rows of A, and of B, that a thread reads, from the first
+//   Mma                  CuTe's instruction, or void: FMA
+//   kDepth               k that a thread reads at a time
 //   CopyA, CopyB, CopyC  ProductCopy: how the threads share the copies of the matrices
 //   SmemA, SmemB, SmemC  (M,K,product), (N,K,product), (M,N,product) -> element of shared memory, of C
 //                        accumulator
@@ -115,8 +119,8 @@ struct ProductCopy {
 template <class Smem, class Values, int kRead, bool kMajorK, class Element>
 struct ProductRows {
   enum : int {
-    kCount = size(Values{}), kRun = kMajorK ? 1 : kRead,
-    kStarts = kCount / kRun, kRows = size<0>(Smem{})
+    kCount = size(Values{}), kRun = kMajorK ? 1 : kRead, kStarts = kCount / kRun,
+    kRows = size<0>(Smem{}), kK = size<1>(Smem{})
   };
   static_assert(kRun == size<0>(Values{}) || kMajorK);
 
@@ -130,24 +134,24 @@ struct ProductRows {
     }
   }
 
-  template <class T, int kDepth>
+  // From k on; with kCut what lies beyond the end of K is 0.
+  template <bool kCut = false, class T, int kDepth>
   CUTE_DEVICE void read(T (&to)[kDepth][kCount], int k) const {
-    if constexpr (kMajorK) {
+    constexpr int kTogether = kMajorK ? kRead : 1;  // k
+    CUTE_UNROLL
+    for (int e = 0; e < kDepth; e += kTogether) {
+      bool const inside = !kCut || k + e < kK;
       CUTE_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        CUTE_UNROLL
-        for (int e = 0; e < kDepth; e += kRead) {
-          T vector[kRead];
+      for (int i = 0; i < kStarts; ++i) {
+        T vector[kRead];
+        if (inside) {
           cute_gemm::read<kRead>(vector, at(starts[i], k + e));
+        } else {
           CUTE_UNROLL
-          for (int v = 0; v < kRead; ++v) to[e + v][i] = vector[v];
+          for (int v = 0; v < kRead; ++v) vector[v] = T(0);
         }
-      }
-    } else {
-      CUTE_UNROLL
-      for (int e = 0; e < kDepth; ++e) {
         CUTE_UNROLL
-        for (int i = 0; i < kStarts; ++i) cute_gemm::read<kRun>(to[e] + i * kRun, at(starts[i], k + e));
+        for (int v = 0; v < kRead; ++v) (kMajorK ? to[e + v][i] : to[e][i * kRun + v]) = vector[v];
       }
     }
   }
@@ -157,6 +161,145 @@ struct ProductRows {
   }
 };
 
+template <class Config>
+using ProductRowsA = ProductRows<typename Config::SmemA, typename Config::RowsA, Config::kReadA,
+                                 Config::kMajorKA, typename Config::ElementA>;
+template <class Config>
+using ProductRowsB = ProductRows<typename Config::SmemB, typename Config::RowsB, Config::kReadB,
+                                 Config::kMajorKB, typename Config::ElementB>;
+
+// ---- products -----------------------------------------------------------------------------------
+
+// A thread's sums: (row,column) is the place of the first.
+template <class Config, bool kMma = !is_void_v<typename Config::Mma>>
+struct ProductSums {
+  using Accumulator = typename Config::Accumulator;
+  using ValuesM = typename Config::ValuesM;
+  using ValuesN = typename Config::ValuesN;
+  enum : int { kTM = size(ValuesM{}), kTN = size(ValuesN{}), kK = size<2>(typename Config::Tile{}) };
+
+  int row, column, product;
+  Accumulator sums[kTM][kTN] = {};
+
+  CUTE_DEVICE explicit ProductSums(int thread) {
+    auto const part = idx2crd(thread, typename Config::Parts{});
+    int const along = get<0>(part), across = get<1>(part);
+    row = (Config::kMajorNC ? across : along) * size<0>(ValuesM{});
+    column = (Config::kMajorNC ? along : across) * size<0>(ValuesN{});
+    product = get<2>(part);
+  }
+
+  CUTE_DEVICE Accumulator operator()(int i, int j) const { return sums[i][j]; }
+
+  CUTE_DEVICE void multiply(uint32_t smem) {
+    constexpr int kDepth = Config::kDepth, kUnroll = Config::kUnroll;
+    ProductRowsA<Config> const rows(smem, row, product);
+    ProductRowsB<Config> const columns(smem + Config::kBeginB, column, product);
+#pragma unroll kUnroll
+    for (int k = 0; k < kK; k += kDepth) {
+      Accumulator a[kDepth][kTM], b[kDepth][kTN];
+      rows.read(a, k);
+      columns.read(b, k);
+      CUTE_UNROLL
+      for (int e = 0; e < kDepth; ++e) outer_product<Config>(sums, a[e], b[e]);
+    }
+  }
+};
+
+// By MMA, a warp for 16 rows and 8 columns, or several times as many. Which k a lane has of an MMA does
+// not matter, as long as they are the same of A and of B: so it takes four neighbours.
+template <class Config>
+struct ProductSums<Config, true> {
+  using Mma = typename Config::Mma;
+  using Element = typename Config::ElementA;
+  using ValuesM = typename Config::ValuesM;
+  using ValuesN = typename Config::ValuesN;
+  enum : int {
+    kTM = size(ValuesM{}), kTN = size(ValuesN{}), kK = size<2>(typename Config::Tile{}), kMmaK = 16,
+    kDepth = Config::kDepth
+  };
+  static_assert(kDepth == 4 && sizeof(Element) == 2);
+
+  int row, column, product;
+  float sums[kTM / 2][kTN / 2][4] = {};
+
+  CUTE_DEVICE explicit ProductSums(int thread) {
+    auto const part = idx2crd(thread / 32, typename Config::Parts{});
+    int const along = get<0>(part), across = get<1>(part), lane = thread % 32;
+    row = (Config::kMajorNC ? across : along) * 8 * kTM + lane / 4;
+    column = (Config::kMajorNC ? along : across) * 4 * kTN + lane % 4 * 2;
+    product = get<2>(part);
+  }
+
+  CUTE_DEVICE float operator()(int i, int j) const { return sums[i / 2][j / 2][i % 2 * 2 + j % 2]; }
+
+  static CUTE_DEVICE uint32_t pair(Element const& low, Element const& high) {
+    return uint32_t(low.raw()) | uint32_t(high.raw()) << 16;
+  }
+
+  CUTE_DEVICE void multiply(uint32_t smem) {
+    int const lane = threadIdx.x % 32, first = lane % 4 * kDepth;
+    ProductRowsA<Config> const rows(smem, row, product);
+    ProductRowsB<Config> const columns(smem + Config::kBeginB, column - lane % 4 * 2 + lane / 4, product);
+    CUTE_UNROLL
+    for (int k = 0; k < kK; k += kMmaK) {
+      Element a[kDepth][kTM], b[kDepth][kTN / 2];
+      constexpr bool kCut = kK % kMmaK != 0;
+      rows.template read<kCut>(a, k + first);
+      columns.template read<kCut>(b, k + first);
+      CUTE_UNROLL
+      for (int i = 0; i < kTM; i += 2) {
+        uint32_t const a0 = pair(a[0][i], a[1][i]), a1 = pair(a[0][i + 1], a[1][i + 1]);
+        uint32_t const a2 = pair(a[2][i], a[3][i]), a3 = pair(a[2][i + 1], a[3][i + 1]);
+        CUTE_UNROLL
+        for (int j = 0; j < kTN / 2; ++j) {
+          float(&c)[4] = sums[i / 2][j];
+          Mma::fma(c[0], c[1], c[2], c[3], a0, a1, a2, a3, pair(b[0][j], b[1][j]),
+                   pair(b[2][j], b[3][j]), c[0], c[1], c[2], c[3]);
+        }
+      }
+    }
+  }
+};
+
+// ---- epilogue -----------------------------------------------------------------------------------
+
+// Updates the first `left` of N elements of C that are adjacent in memory, each at a coordinate of its own.
+template <int N, class Epilogue, class ElementC, class Accumulator, class At>
+CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator const* sums, int left,
+                            At const& coord) {
+  using Vector = cutlass::AlignedArray<ElementC, N>;
+  using One = cutlass::AlignedArray<ElementC, 1>;
+  bool const whole = left >= N, reads_c = epilogue.reads_c();
+  Vector old, results;
+  if (reads_c) {
+    if (whole) {
+      old = *reinterpret_cast<Vector const*>(c);
+    } else {
+      CUTE_UNROLL
+      for (int e = 0; e < N; ++e) {
+        if (e < left) old[e] = reinterpret_cast<One const*>(c)[e][0];
+      }
+    }
+  }
+  CUTE_UNROLL
+  for (int e = 0; e < N; ++e) {
+    if (e < left) {
+      auto operands = epilogue.template load<Block<1, 1>>(coord(e));
+      results[e] = reads_c ? epilogue(sums[e], old[e], operands, 0, 0) : epilogue(sums[e], operands, 0, 0);
+      epilogue.template store<Block<1, 1>>(coord(e), operands);
+    }
+  }
+  if (whole) {
+    *reinterpret_cast<Vector*>(c) = results;
+  } else {
+    CUTE_UNROLL
+    for (int e = 0; e < N; ++e) {
+      if (e < left) reinterpret_cast<One*>(c)[e][0] = results[e];
+    }
+  }
+}
+
 // ---- the kernel ---------------------------------------------------------------------------------
 
 template <class Config>
@@ -164,15 +307,10 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
                          typename Config::ElementC* C, int k, uint32_t l, int64_t lda, int64_t ldb,
                          int64_t ldc, int64_t batch_a, int64_t batch_b, int64_t batch_c,
                          typename Config::Epilogue::Params const& params) {
-  using ElementA = typename Config::ElementA;
-  using ElementB = typename Config::ElementB;
   using Accumulator = typename Config::Accumulator;
   using Tile = typename Config::Tile;
-  using ValuesM = typename Config::ValuesM;
-  using ValuesN = typename Config::ValuesN;
   constexpr int kM = size<0>(Tile{}), kN = size<1>(Tile{}), kK = size<2>(Tile{});
-  constexpr int kTM = size(ValuesM{}), kTN = size(ValuesN{}), kDepth = Config::kDepth;
-  constexpr int kThreads = Config::kThreads, kUnroll = Config::kUnroll;
+  constexpr int kThreads = Config::kThreads;
   extern __shared__ __align__(128) char shared[];
   uint32_t const smem = cast_smem_ptr_to_uint(shared);
   int const thread = threadIdx.x;
@@ -184,14 +322,8 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
   B += first * batch_b;
   C += first * batch_c;
 
-  // Which results a thread has: of the first, its run of neighbours, and the others' distances.
-  auto const part = idx2crd(thread, typename Config::Parts{});
-  int const along = get<0>(part), across = get<1>(part), product = get<2>(part);
-  int const row = (Config::kMajorNC ? across : along) * size<0>(ValuesM{});
-  int const column = (Config::kMajorNC ? along : across) * size<0>(ValuesN{});
-  bool const has_results = product < products;
-
-  Accumulator sums[kTM][kTN] = {};
+  ProductSums<Config> sums(thread);
+  bool const has_results = sums.product < products;
   if (!epilogue.skips_products(k)) {
     using CopyA = typename Config::CopyA;
     using CopyB = typename Config::CopyB;
@@ -199,20 +331,7 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
     CopyB::template load<kThreads, kN * kK>(smem + Config::kBeginB, B, ldb, batch_b, products, thread);
     asm volatile("cp.async.wait_all;\n" ::: "memory");
     __syncthreads();
-    if (has_results) {
-      ProductRows<typename Config::SmemA, ValuesM, Config::kReadA, Config::kMajorKA, ElementA> const rows(
-          smem, row, product);
-      ProductRows<typename Config::SmemB, ValuesN, Config::kReadB, Config::kMajorKB, ElementB> const columns(
-          smem + Config::kBeginB, column, product);
-#pragma unroll kUnroll
-      for (int step = 0; step < kK; step += kDepth) {
-        Accumulator a[kDepth][kTM], b[kDepth][kTN];
-        rows.read(a, step);
-        columns.read(b, step);
-        CUTE_UNROLL
-        for (int e = 0; e < kDepth; ++e) outer_product<Config>(sums, a[e], b[e]);
-      }
-    }
+    if (has_results) sums.multiply(smem);
     __syncthreads();  // before sums take the place of A and B
   }
 
@@ -220,17 +339,22 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
   using SmemC = typename Config::SmemC;
   constexpr int kWrite = Config::kWriteC;
   if (has_results) {
+    typename Config::ValuesM const rows;
+    typename Config::ValuesN const columns;
     constexpr bool kRows = Config::kMajorNC;
+    constexpr int kOuter = kRows ? size(rows) : size(columns), kInner = kRows ? size(columns) : size(rows);
     CUTE_UNROLL
-    for (int outer = 0; outer < (kRows ? kTM : kTN); ++outer) {
+    for (int outer = 0; outer < kOuter; ++outer) {
       CUTE_UNROLL
-      for (int inner = 0; inner < (kRows ? kTN : kTM); inner += kWrite) {
+      for (int inner = 0; inner < kInner; inner += kWrite) {
         Accumulator run[kWrite];
         CUTE_UNROLL
-        for (int e = 0; e < kWrite; ++e) run[e] = kRows ? sums[outer][inner + e] : sums[inner + e][outer];
-        int const m = row + int(ValuesM{}(kRows ? outer : inner));
-        int const n = column + int(ValuesN{}(kRows ? inner : outer));
-        if (m < kM && n < kN) store_shared<kWrite>(smem + sizeof(Accumulator) * SmemC{}(m, n, product), run);
+        for (int e = 0; e < kWrite; ++e) run[e] = kRows ? sums(outer, inner + e) : sums(inner + e, outer);
+        int const m = sums.row + int(rows(kRows ? outer : inner));
+        int const n = sums.column + int(columns(kRows ? inner : outer));
+        if (m < kM && n < kN) {
+          store_shared<kWrite>(smem + sizeof(Accumulator) * SmemC{}(m, n, sums.product), run);
+        }
       }
     }
   }
@@ -241,8 +365,8 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
   constexpr int kVector = CopyC::kVector;
   CUTE_NO_UNROLL
   for (int vector = thread; vector < CopyC::kVectors; vector += kThreads) {
-    auto const at = CopyC::place(vector);
-    if (at.product >= products) continue;
+    int const left = CopyC::valid(vector, products, kM * kN);
+    if (left <= 0) continue;
     Accumulator run[kVector];
     constexpr int kRead = cute::min(kVector, cute::max(1, 16 / int(sizeof(Accumulator))));
     uint32_t const from = smem + sizeof(Accumulator) * typename CopyC::Smem{}(vector);
@@ -250,9 +374,20 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
     for (int e = 0; e < kVector; e += kRead) {
       read<kRead>(run + e, shared_pointer<Accumulator const>(from + e * int(sizeof(Accumulator))));
     }
-    Coord const own{Config::kMajorNC ? at.across : at.along, Config::kMajorNC ? at.along : at.across,
-                    int(first) + at.product};
-    update<kVector, !Config::kMajorNC>(epilogue, C + CopyC::offset(vector, ldc, batch_c), run, own);
+    auto const at = CopyC::place(vector);
+    auto* const c = C + CopyC::offset(vector, ldc, batch_c);
+    auto const coord = [&](int along, int across, int product) {
+      return Coord{Config::kMajorNC ? across : along, Config::kMajorNC ? along : across, int(first) + product};
+    };
+    if constexpr (Config::kRunsC) {
+      constexpr int kRun = Config::kMajorNC ? kN : kM, kRows = Config::kMajorNC ? kM : kN;
+      update_run<kVector>(epilogue, c, run, left, [&](int e) {
+        int const place = at.along + e;
+        return coord(place % kRun, place / kRun % kRows, at.product + place / (kRun * kRows));
+      });
+    } else {
+      update<kVector, !Config::kMajorNC>(epilogue, c, run, coord(at.along, at.across, at.product));
+    }
   }
 }
 

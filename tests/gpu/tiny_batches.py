@@ -70,9 +70,7 @@ def entry(rng: random.Random, kernels: list[str], rounds: int, bandwidth: float)
     op = rng.choice(("NN", "NT", "TN", "TT"))
     shapes = [(m, k) if op[0] == "N" else (k, m), (k, n) if op[1] == "N" else (n, k)]
     ways = [rng.choice(LIES), rng.choice(LIES)]
-    lies = [
-        drawn_lie(rng, way, *shape, l, size) for way, shape in zip(ways, shapes, strict=True)
-    ]
+    lies = [drawn_lie(rng, way, *shape, l, size) for way, shape in zip(ways, shapes, strict=True)]
     A, B = (made(lie, *shape, l, dtype) for lie, shape in zip(lies, shapes, strict=True))
     left = A if op[0] == "N" else A.transpose(1, 2)
     right = B if op[1] == "N" else B.transpose(1, 2)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.kernels.batched.structure import VECTOR, WARP, Config, Operand, Structure
+from cute_gemm.kernels.batched.structure import (
+    MMA_LANES,
+    MMA_SHAPE,
+    VECTOR,
+    WARP,
+    Config,
+    Operand,
+    Structure,
+)
 from cute_gemm.kernels.staging import element_by_element
 
 if TYPE_CHECKING:
@@ -91,22 +100,28 @@ def _as_run(matrix: Matrix, elements: int, l: int) -> Matrix:
     )  # fmt: skip
 
 
-def read(
-    config: Config, parts: Structure, index: int, problem: GemmProblem
-) -> list[SharedAccess]:
+def read(config: Config, parts: Structure, index: int, problem: GemmProblem) -> list[SharedAccess]:
     """Return the reads of A's (0) or B's (1) rows by the threads that multiply."""
-    operand, values = parts.operands[index], parts.values[index]
+    operand, values = parts.operands[index], parts.rows[index]
     name, k = operand.name, config.tile[2]
     element = (config.operation.a, config.operation.b)[index].bytes
     own, product = _first_results(config, parts)
+    own, first_k, steps = own[:, index], np.zeros(len(own), int), np.arange(k)
+    if config.unit == "mma":  # 8 lanes along the rows, 4 along k
+        lane = np.arange(len(own)) % WARP
+        first_k = lane % MMA_LANES[1] * parts.depth
+        own = own if index == 0 else own - lane % MMA_LANES[1] * 2 + lane // MMA_LANES[1]
+        steps = np.arange(0, k, MMA_SHAPE[2])[:, None] + np.arange(parts.depth)
     major_k = config.operation.majors[index] == "K"
     step_k, step = (operand.read, 1) if major_k else (1, operand.read)
     last = config.tile[index] - step
-    first = own[:, index, None] + values(np.arange(0, values.size, step))[None, :]
+    first = own[:, None] + values(np.arange(0, values.size, step))[None, :]
     rows = np.minimum(first, last)[None, :, :]
-    columns = np.arange(0, k, step_k)[:, None, None]
-    places = operand.modes(rows, columns, product[None, :, None])
-    offsets = parts.begins[index] + element * np.moveaxis(places, 1, 2).reshape(-1, len(own))
+    columns = steps.reshape(-1)[::step_k, None, None] + first_k[:, None]
+    inside = columns < k
+    places = operand.modes(rows, np.where(inside, columns, 0), product[None, :, None])
+    places = np.where(inside, parts.begins[index] + element * places, -1)
+    offsets = np.moveaxis(places, 1, 2).reshape(-1, len(own))
     return _executed(config, problem, offsets, product, "k-tile", SharedAccess(
         name, "load", "ld.shared", 8 * element * operand.read, offsets,
     ))  # fmt: skip
@@ -114,12 +129,17 @@ def read(
 
 def _first_results(config: Config, parts: Structure) -> tuple[np.ndarray, np.ndarray]:
     """Return m and n of each thread's first result, int [threads, 2], and its product."""
-    along, across, product = np.unravel_index(
-        np.minimum(np.arange(config.threads), config.workers - 1), parts.parts, order="F"
-    )
+    lanes = prod(config.lanes)
+    worker = np.minimum(np.arange(config.threads), config.workers - 1) // lanes
+    along, across, product = np.unravel_index(worker, parts.parts, order="F")
     places = (across, along) if config.operation.row_major else (along, across)
-    runs = (int(layout.extents[0]) for layout in parts.values)
-    first = np.stack([place * run for place, run in zip(places, runs, strict=True)], axis=-1)
+    steps = [int(layout.extents[0]) for layout in parts.values]
+    if config.unit == "mma":
+        steps = [x * y for x, y in zip(config.lanes, config.thread_tile, strict=True)]
+    first = np.stack([place * step for place, step in zip(places, steps, strict=True)], axis=-1)
+    if config.unit == "mma":
+        lane = np.arange(config.threads) % WARP
+        first += np.stack((lane // MMA_LANES[1], lane % MMA_LANES[1] * 2), axis=-1)
     # Threads beyond the last that has results have a product that is none.
     return first, np.where(np.arange(config.threads) < config.workers, product, config.products)
 
@@ -169,15 +189,34 @@ def results(
     each = np.arange(0, operand.width, width)[:, None, None]
     sums = np.where(some, (at + each) * size, -1)
     load = SharedAccess("C", "load", "ld.shared", 8 * size * width, sums)
-    found += _executed(config, problem, sums, crd[None, ..., 2], "CTA", load)
+    # Of a run, the product of a vector's first element: those that there are not are not read.
+    product_of = crd[..., 2] + crd[..., 0] // (operand.smem.extents[0] * operand.smem.extents[1])
+    found += _executed(config, problem, sums, product_of[None], "CTA", load)
     ctas = -(-problem.l // config.products)
     bits = 8 * C.element.bytes * operand.width
     store = _visited(
         config, operand, C, crd, ctas, direction="store", instruction="st.global", bits=bits,
-        unit="CTA", limit=limit if bits < 128 else "",
+        unit="CTA", limit=limit if bits < 128 else "", tail="full",
     )  # fmt: skip
-    return [
-        *found,
-        *([replace(store, direction="load", instruction="ld.global")] if reads_c else []),
-        store,
-    ]
+    stores = [store]
+    if config.orders[2] == "run":
+        stores += element_by_element(replace(store, part="at the end of the last product"))
+    loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
+    return [*found, *(loads if reads_c else []), *stores]
+
+
+def elements_of_c(config: Config, parts: Structure, problem: GemmProblem) -> GlobalAccess:
+    """Return C's elements, of which a lane has those of a vector one after the other."""
+    operand, C = parts.operands[2], problem.C
+    run, rows, _ = operand.smem.extents
+    crd, _, some = operand.vectors(config.threads)
+    at = crd[:, None, :, 0] + np.arange(operand.width)[None, :, None]
+    product = crd[:, None, :, 2] + at // (run * rows)
+    place = np.stack((at % run, at // run % rows), axis=-1)[..., :: -1 if operand.unit else 1]
+    inside = np.broadcast_to(some[:, None, :], at.shape) & (product < config.products)
+    return GlobalAccess(
+        operand="C", direction="store", instruction="st.global", bits=8 * C.element.bytes,
+        matrix=C, tile=C.shape, coords=np.where(inside[..., None], place, -1).reshape(-1, WARP, 2),
+        axis=operand.unit, sweeps=1, unit="CTA", group=config.products,
+        products=np.where(inside, product, 0).reshape(-1, WARP),
+    )  # fmt: skip

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cute_gemm.access import Access, Shares, Work
+from cute_gemm.access import Access, GlobalAccess, Shares, Work
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
-from cute_gemm.kernels.batched.accesses import copied, read, results
+from cute_gemm.kernels.batched.accesses import copied, elements_of_c, read, results
 from cute_gemm.kernels.batched.structure import (
+    MMA_SHAPE,
     VECTOR,
-    WARP,
     Config,
     Order,
     lowest_bit,
@@ -22,6 +22,7 @@ from cute_gemm.kernels.batched.structure import (
     structure,
 )
 from cute_gemm.kernels.options import access_bytes, registers, with_options
+from cute_gemm.kernels.staging import Block
 from cute_gemm.model.price import Pace
 from cute_gemm.toolchain.signature import Launch
 
@@ -42,6 +43,8 @@ _OTHERS = 40
 _SUMS = 64
 #: Threads of a CTA that candidates have, about; and their results along M and N.
 _THREADS, _RESULTS = (128, 256), (1, 2, 4, 8)
+#: The same of warps that multiply by MMA.
+_OF_MMA = (2, 4, 8)
 #: Bytes of shared memory that candidates take at most where a product needs less.
 _SHARED = 48 << 10
 
@@ -56,22 +59,27 @@ class Batched(EmittedKernel):
         "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8",
         *(name for name in FLOAT8 if "/" not in name),
     )  # fmt: skip
-    options = ("products", "thread_tile", "min_ctas")
+    options = ("unit", "products", "thread_tile", "min_ctas")
+    choices: ClassVar = {"unit": ("fma", "mma")}
     label_options: ClassVar = {"products": "{} products"}
     takes: ClassVar = {
         "products": "1 or more products of a CTA",
         "thread_tile": "most results of a thread along M and N: 4x4",
     }
     depth: ClassVar = 1
-    # Estimates, not fitted to times. A CTA waits once, for all of its matrices; instructions for
-    # addresses and predicates go with each access.
+    # Estimates, not fitted to times. A CTA waits once, for all of its matrices. Beside an access go
+    # instructions for its address and predicate, for the conversion of what was read, or for pairs.
     paces: ClassVar = {
-        kind: Pace(slowdown, 120, 0.3, waits=1.0, issue=6.0, dram=0.85)
-        for kind, slowdown in (
-            ("half", 1.5), ("float8", 2.5), ("int8", 2.0), ("float32", 1.3), ("float64", 1.3),
-            ("complex", 1.3),
+        kind: Pace(slowdown, 120, 0.3, waits=1.0, issue=issue, dram=0.85)
+        for kind, slowdown, issue in (
+            ("half", 1.5, 3.0), ("mma", 1.5, 3.0), ("float8", 2.5, 4.0), ("int8", 2.0, 3.0),
+            ("float32", 1.3, 2.0), ("float64", 1.3, 2.0), ("complex", 1.3, 2.0),
         )
     }  # fmt: skip
+
+    def pace(self, config: Config) -> Pace:
+        """Return the pace of the unit that multiplies."""
+        return self.paces["mma"] if config.unit == "mma" else super().pace(config)
 
     def contends(self, problem: GemmProblem) -> bool:
         """Return whether it is a large batch of small products."""
@@ -82,34 +90,37 @@ class Batched(EmittedKernel):
     ) -> Iterator[Config]:
         m, n, _ = extents = _extents(problem)
         if not _small(problem):
-            yield self._config(problem, (m, n, 1), 1, (1, 1), options)
+            yield self._config(problem, (m, n, 1), "fma", 1, (1, 1), options)
             return
         words = problem.accumulator.bytes // 4
-        tiles = dict.fromkeys(
-            (min(results, _power(m)), min(results, _power(n))) for results in _RESULTS
-        )
-        for tile, threads in product(tiles, _THREADS):
-            if tile[0] * tile[1] * words > _SUMS and tile != (1, 1):
+        tiles = [("fma", x, y) for x, y in _up_to(_RESULTS, _power(m), _power(n))]
+        if _multiplied_by_mma(problem):
+            tiles += [("mma", x, y) for x, y in _up_to(_OF_MMA, 2 * -(-m // 16), 2 * -(-n // 8))]
+        for (unit, *tile), threads in product(tiles, _THREADS):
+            if tile[0] * tile[1] * words > _SUMS and tile != [1, 1]:
                 continue
-            own = -(-m // tile[0]) * -(-n // tile[1])
-            count = max(1, threads // own)
-            one = self._config(problem, extents, 1, tile, options)
+            one = self._config(problem, extents, unit, 1, (tile[0], tile[1]), options)
+            if _refusal(one):
+                yield one
+                return
+            count = max(1, threads // one.workers)
             count = min(count, max(1, _SHARED // structure(one).smem))
             # Of matrices one behind the other, vectors end with those of a CTA.
             for grain in (16, 8, 4, 2):
                 if count >= grain:
                     count -= count % grain
                     break
-            yield self._config(problem, extents, count, tile, options)
+            yield self._config(problem, extents, unit, count, (tile[0], tile[1]), options)
 
     def _config(
-        self, problem: GemmProblem, tile: tuple[int, int, int], products: int,
+        self, problem: GemmProblem, tile: tuple[int, int, int], unit: str, products: int,
         thread_tile: tuple[int, int], options: dict[str, Any],
     ) -> Config:  # fmt: skip
         """Return the config of so many products of a CTA, or of as many as the options say."""
         operands = problem.A, problem.B, problem.C
         plain: tuple[Order, Order, Order] = ("rows", "rows", "rows")
         config = Config(
+            unit=unit,
             products=products,
             thread_tile=thread_tile,
             min_ctas=1,
@@ -119,11 +130,12 @@ class Batched(EmittedKernel):
             operation=problem.operation(*(x.element.bytes for x in operands)),
         )
         config = with_options(config, options)
-        if config.products < 1 or min(config.thread_tile) < 1:
+        if _refusal(config):
             return config
         wanted = enumerate(zip(config.tile, config.thread_tile, strict=False))
         rows, columns = (
-            results_of(config.operation, mode, extent, most) for mode, (extent, most) in wanted
+            results_of(config.operation, config.unit, mode, extent, most)
+            for mode, (extent, most) in wanted
         )
         config = replace(config, thread_tile=(rows, columns))
         lies = [_lie(matrix, config.products) for matrix in operands]
@@ -143,6 +155,8 @@ class Batched(EmittedKernel):
         tm, tn = config.thread_tile
         words = max(1, config.operation.accumulator.bytes // 4)
         depth = structure(config).depth
+        if config.unit == "mma":
+            return _OTHERS + tm * tn + depth * (2 * tm + tn)
         return _OTHERS + words * (tm * tn + depth * (tm + tn))
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
@@ -151,18 +165,22 @@ class Batched(EmittedKernel):
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} takes m, n and "
                 f"k up to {MOST}; take kernel='auto'"
             )
-        if problem.slices > 1:
+        if problem.slices > 1 or problem.k_last:
             raise UnsupportedError(
                 f"kernel {self.name!r} takes no slices of K, which is {MOST} at most: leave "
                 "split_k out"
             )
-        if not 1 <= config.products <= 1024:
-            raise OptionError(f"option products={config.products}; expected 1 to 1024")
+        if refusal := _refusal(config):
+            raise OptionError(refusal)
+        if config.unit == "mma" and not _multiplied_by_mma(problem):
+            raise OptionError(
+                f"option unit='mma' came with {problem.spelled}; expected float16 or bfloat16"
+            )
         if config.min_ctas < 1:
             raise OptionError("option min_ctas must be 1 or more")
         tm, tn = config.thread_tile
         words = max(1, problem.accumulator.bytes // 4)
-        if not 1 <= tm * tn * words <= 2 * _SUMS or min(tm, tn) < 1:
+        if tm * tn * words > 2 * _SUMS:
             raise OptionError(
                 f"option thread_tile={config.thread_tile} takes {tm * tn * words} registers for "
                 f"the sums of a thread; expected 1 to {2 * _SUMS}"
@@ -190,7 +208,7 @@ class Batched(EmittedKernel):
         if not _small(problem):
             return None
         strides = ((*x.stride, x.batch_stride, x.first_alignment) for x in problem.matrices)
-        return (_extents(problem), problem.slices, *strides)
+        return (_extents(problem), problem.slices, problem.k_last, *strides)
 
     def lie(self, matrix: Matrix) -> Any:
         """Return the strides: lanes of a request may belong to several matrices."""
@@ -233,14 +251,45 @@ class Batched(EmittedKernel):
         limit = access_bytes(problem.C, True)[1]
         return (*out, *results(config, parts, problem, reads_c, limit))
 
+    def epilogue_blocks(
+        self, config: Config, problem: GemmProblem
+    ) -> list[tuple[GlobalAccess, Block]]:
+        """Return what the epilogue is applied to at a time: in a run, single elements."""
+        if config.orders[2] not in ("run", "matrices"):
+            return super().epilogue_blocks(config, problem)
+        return [(elements_of_c(config, structure(config), problem), Block((1, 1)))]
+
     def work(self, config: Config, problem: GemmProblem) -> Work:
         ctas = -(-problem.l // config.products)
         results = config.workers * config.thread_tile[0] * config.thread_tile[1]
+        if config.unit == "mma":
+            depth = -(-problem.k // MMA_SHAPE[2]) * MMA_SHAPE[2]
+            return Work(ctas, ctas * results * depth, "tensor cores", problem.A.dtype)
         real = 4 if problem.is_complex else 1
         return Work(ctas, ctas * results * problem.k * real, "CUDA cores", problem.products)
 
     def shares(self, config: Config) -> Shares:
         return Shares(config.tile[:2], config.thread_tile)
+
+
+def _multiplied_by_mma(problem: GemmProblem) -> bool:
+    return problem.dtype in ("float16", "bfloat16")
+
+
+def _up_to(sides: Iterable[int], m: int, n: int) -> Iterator[tuple[int, int]]:
+    """Yield results along M and N, as many of each, but no more than there are."""
+    yield from dict.fromkeys((min(side, m), min(side, n)) for side in sides)
+
+
+def _refusal(config: Config) -> str:
+    """Return what is wrong with the options of a config by themselves, or ``""``."""
+    if config.unit not in ("fma", "mma"):
+        return f"option unit={config.unit!r} is unknown; expected one of fma, mma"
+    if not 1 <= config.products <= 1024:
+        return f"option products={config.products}; expected 1 to 1024"
+    if min(config.thread_tile) < 1:
+        return f"option thread_tile={config.thread_tile}: each extent must be 1 or more"
+    return ""
 
 
 def _small(problem: GemmProblem) -> bool:
@@ -267,13 +316,15 @@ def _lie(matrix: Matrix, products: int) -> tuple[Order, int]:
     inner = rows > 1 and 0 < step < matrix.ld
     order: Order = "interleaved" if inner else "rows"
     width = access_bytes(matrix, True)[0]
-    if matrix.name == "C" or (rows > 1 and matrix.ld != run):
+    if rows > 1 and matrix.ld != run:
         return order, width
     # Rows follow each other without gaps; so may matrices.
     whole = max(size, lowest_bit(matrix.alignment | run * rows * size | VECTOR))
     first = max(matrix.alignment, matrix.first_alignment)
     every = 0
-    if step == 0:
+    if step == 0 and matrix.name == "C":  # there is one
+        every = max(size, lowest_bit(first | VECTOR))
+    elif step == 0:
         every = whole
     elif step == run * rows:
         every = max(size, lowest_bit(first | products * run * rows * size | VECTOR))

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from cute_gemm.cute.atoms import MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
+#: Lanes of an MMA along M and N.
+MMA_LANES = (8, 4)
+#: M, N and K of an MMA of 16-bit types.
+MMA_SHAPE = (16, 8, 16)
 #: Bytes of the widest access.
 VECTOR = 16
 #: In which order the elements of the matrices of a CTA are copied, behind the unit-stride mode. In
@@ -32,6 +38,8 @@ class Config:
 
     kernel: ClassVar[str] = "batched"
     raster: ClassVar[int] = 1  #: There are no tiles.
+    #: ``"fma"``: each thread multiplies for its results; ``"mma"``: the lanes of a warp together.
+    unit: str
     products: int  #: Products of a CTA.
     thread_tile: tuple[int, int]  #: (TM, TN): results of a thread.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
@@ -51,7 +59,7 @@ class Config:
             "batched",
             self.operation.name,
             "x".join(map(str, self.tile)),
-            f"p{self.products}",
+            f"{self.unit}_p{self.products}",
             "x".join(map(str, self.thread_tile)),
             *orders,
             self.operation.access_name,
@@ -60,15 +68,27 @@ class Config:
         return "_".join(parts)
 
     @property
+    def lanes(self) -> tuple[int, int]:
+        """Lanes along M and N that have their results together: an MMA's, or one."""
+        return MMA_LANES if self.unit == "mma" else (1, 1)
+
+    @property
     def parts(self) -> tuple[int, int]:
-        """Threads along M and N that share a product."""
-        (m, n, _), (tm, tn) = self.tile, self.thread_tile
-        return -(-m // tm), -(-n // tn)
+        """Threads, or warps, along M and N that share a product."""
+        sides = zip(self.tile, self.lanes, self.thread_tile, strict=False)
+        m, n = (-(-extent // (lanes * results)) for extent, lanes, results in sides)
+        return m, n
 
     @property
     def workers(self) -> int:
         """Threads of a CTA that have results."""
-        return self.products * self.parts[0] * self.parts[1]
+        return self.products * prod(self.parts) * prod(self.lanes)
+
+    @property
+    def atom(self) -> MmaAtom | None:
+        """The MMA atom, or None: FMA."""
+        tag = self.operation.a.tag
+        return mma_atoms(tag, tag)[0] if self.unit == "mma" else None
 
     @property
     def threads(self) -> int:
@@ -125,13 +145,14 @@ class Operand:
 class Structure:
     """Values derived from a config.
 
-    ``values`` (run, repeat) -> m, and -> n, of a thread's results from its first; ``parts``:
-    threads of a product, those along C's unit-stride mode first, and products. ``depth``: k that
-    are multiplied at a time.
+    ``values`` (run, repeat) -> m, and -> n, of a thread's results from its first; ``rows``: the
+    same of the rows of A, and of B, that it reads. ``parts``: threads (warps) of a product, those
+    along C's unit-stride mode first, and products. ``depth``: k that a thread reads at a time.
     """
 
     operands: tuple[Operand, Operand, Operand]
     values: tuple[Layout, Layout]
+    rows: tuple[Layout, Layout]
     parts: tuple[int, int, int]
     depth: int
     begins: tuple[int, int, int]  #: Bytes of shared memory in front of the matrices A, B and C.
@@ -155,8 +176,11 @@ def run_of(operation: Operation, mode: int, extent: int, most: int) -> int:
     return min(lowest_bit(extent), widest, 1 << most.bit_length() - 1)
 
 
-def results_of(operation: Operation, mode: int, extent: int, most: int) -> int:
+def results_of(operation: Operation, unit: str, mode: int, extent: int, most: int) -> int:
     """Return the results along M (0) or N (1) of a thread: the fewest for so many threads."""
+    if unit == "mma":  # two along M and along N of each MMA
+        tiles, each = -(-extent // MMA_SHAPE[mode]), max(1, most // 2)
+        return -(-tiles // -(-tiles // each)) * 2
     run = run_of(operation, mode, extent, most)
     runs, each = extent // run, max(1, most // run)
     return -(-runs // -(-runs // each)) * run
@@ -165,12 +189,16 @@ def results_of(operation: Operation, mode: int, extent: int, most: int) -> int:
 def _values(config: Config, mode: int) -> Layout:
     """Return the results of a thread along M (0) or N (1), from its first: (run, repeat)."""
     extent, count = config.tile[mode], config.thread_tile[mode]
+    if config.unit == "mma":
+        return Layout((1, count), (0, 8)) if mode == 0 else Layout((2, count // 2), (1, 8))
     run = run_of(config.operation, mode, extent, count)
     return Layout((run, count // run), (1, run * config.parts[mode] if count > run else 0))
 
 
 def _depth(config: Config) -> int:
     """Return the k that are multiplied at a time: those that are read together, if any."""
+    if config.unit == "mma":
+        return MMA_SHAPE[2] // MMA_LANES[1]
     operation, (tm, tn) = config.operation, config.thread_tile
     depth = 1
     for mode, element in enumerate((operation.a, operation.b)):
@@ -198,10 +226,9 @@ def _operand(config: Config, index: int, depth: int, values: tuple[Layout, Layou
     element = (operation.a, operation.b, operation.c)[index]
     width = operation.bytes[index] // element.bytes
     if index == 2:
-        read = values[unit].extents[0]
         size = operation.accumulator.bytes
-        widest = max(1, VECTOR // size)
-        read = min(read, widest)
+        # Of MMAs the second of two neighbours may lie beyond the end.
+        read = min(int(values[unit].extents[0]), max(1, VECTOR // size), lowest_bit(run))
     elif major == "K":
         read = min(depth, VECTOR // element.bytes, lowest_bit(k))
         size = element.bytes
@@ -216,7 +243,7 @@ def _operand(config: Config, index: int, depth: int, values: tuple[Layout, Layou
         if major == "K" and pitch // grain % 2 == 0:
             pitch += grain
     matrix = rows * pitch
-    if order != "run" or index == 2:
+    if order != "run":
         matrix = _up(matrix, grain)
         matrix += grain * (matrix // grain % 2 == 0)
     smem = Layout((run, rows, products), (1, pitch, matrix if products > 1 else 0))
@@ -245,18 +272,21 @@ def _operand(config: Config, index: int, depth: int, values: tuple[Layout, Layou
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Derive the structure of a config."""
-    values = _values(config, 0), _values(config, 1)
+    values = rows = _values(config, 0), _values(config, 1)
+    if config.unit == "mma":  # A's rows and B's lie along the same lanes
+        rows = values[0], Layout((1, config.thread_tile[1] // 2), (0, 8))
     depth, operation = _depth(config), config.operation
-    A, B, C = (_operand(config, index, depth, values) for index in range(3))
+    A, B = (_operand(config, index, depth, rows) for index in (0, 1))
+    C = _operand(config, 2, depth, values)
     along, across = config.parts[:: -1 if operation.row_major else 1]
     begin = _up(A.elements * operation.a.bytes, 128)
     copied = begin + B.elements * operation.b.bytes
     return Structure(
         operands=(A, B, C),
         values=values,
+        rows=rows,
         parts=(along, across, config.products),
         depth=depth,
         begins=(0, begin, 0),
         smem=_up(max(copied, C.elements * operation.accumulator.bytes), VECTOR),
     )
-

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _UNIT = (
     """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C of many ${extents}: ${types}
-#include "batched/batched.cuh"
+${include}#include "batched/batched.cuh"
 
 """
     + TYPES
@@ -30,12 +30,17 @@ _UNIT = (
   using Element = ElementA;  // B's too, or one of as many bytes
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
-  enum : int { kProducts = ${products}, kThreads = ${threads}, kDepth = ${depth}, kUnroll = ${unroll} };
+  enum : bool { kRunsC = ${runs_c} };
+  enum : int { kProducts = ${products}, kThreads = ${threads} };
+  enum : int { kDepth = ${depth}, kUnroll = ${unroll} };
 
   using Tile = ${tile};  // (M,N,K)
   using Parts = ${parts};
   using ValuesM = ${values_m};
   using ValuesN = ${values_n};
+  using RowsA = ${rows_a};
+  using RowsB = ${rows_b};
+  using Mma = ${mma};
 ${operands}
   enum : int { kReadA = ${read_a}, kReadB = ${read_b}, kWriteC = ${write_c}, kBeginB = ${begin_b} };
 };
@@ -70,12 +75,16 @@ class EmitBatched(Emitter):
         operation = config.operation
         a, b, c = parts.operands
         tm, tn = config.thread_tile
+        atom = config.atom
         products = tm * tn * parts.depth * (4 if operation.a.is_complex else 1)
         return {
+            "include": f"#include <{atom.header}>\n" if atom else "",
+            "mma": atom.cpp if atom else "void",
             "extents": "x".join(map(str, config.tile)),
             "major_k_a": cpp_bool(operation.majors[0] == "K"),
             "major_k_b": cpp_bool(operation.majors[1] == "K"),
             "major_n_c": cpp_bool(operation.row_major),
+            "runs_c": cpp_bool(config.orders[2] in ("run", "matrices")),
             "products": str(config.products),
             "threads": str(config.threads),
             "depth": str(parts.depth),
@@ -84,6 +93,8 @@ class EmitBatched(Emitter):
             "parts": cpp_shape(parts.parts),
             "values_m": parts.values[0].cpp(),
             "values_n": parts.values[1].cpp(),
+            "rows_a": parts.rows[0].cpp(),
+            "rows_b": parts.rows[1].cpp(),
             "operands": "".join(map(_operand, parts.operands)),
             "read_a": str(a.read),
             "read_b": str(b.read),
@@ -96,6 +107,7 @@ class EmitBatched(Emitter):
         """Return the facts that layouts have these extents and Python's offsets."""
         parts = self.structure
         layouts = {"ValuesM": parts.values[0], "ValuesN": parts.values[1]}
+        layouts |= {"RowsA": parts.rows[0], "RowsB": parts.rows[1]}
         for operand in parts.operands:
             layouts[f"Copy{operand.name}::Smem"] = operand.copy
             layouts[f"Smem{operand.name}"] = operand.modes
