@@ -99,7 +99,7 @@ def planned(op: str = "TN", **given: Any) -> cg.Plan:
     ({"thread_tile": (0, 4)}, OptionError, "each extent must be 1 or more"),
     ({"products": 60, "thread_tile": (8, 8), "m": 60, "n": 60, "unit": "fma"}, OptionError,
      "1024 or fewer"),
-    ({"m": 64, "n": 64, "k": 64, "dtype": "float64", "products": 4, "thread_tile": (4, 4),
+    ({"m": 64, "n": 64, "k": 64, "dtype": "float64", "products": 3, "thread_tile": (8, 8),
       "arch": "sm_80"}, OptionError, "bytes of shared memory"),
     ({"unit": "wgmma"}, OptionError, "expected one of fma, mma"),
     ({"unit": "mma", "dtype": "float32"}, OptionError, "expected float16 or bfloat16"),

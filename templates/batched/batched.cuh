@@ -278,7 +278,10 @@ CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator c
     } else {
       CUTE_UNROLL
       for (int e = 0; e < N; ++e) {
-        if (e < left) old[e] = reinterpret_cast<One const*>(c)[e][0];
+        if (e < left) {
+          One const one = reinterpret_cast<One const*>(c)[e];
+          old[e] = one[0];
+        }
       }
     }
   }
@@ -295,7 +298,11 @@ CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator c
   } else {
     CUTE_UNROLL
     for (int e = 0; e < N; ++e) {
-      if (e < left) reinterpret_cast<One*>(c)[e][0] = results[e];
+      if (e < left) {
+        One one;
+        one[0] = results[e];
+        reinterpret_cast<One*>(c)[e] = one;
+      }
     }
   }
 }

@@ -67,10 +67,11 @@ class Batched(EmittedKernel):
         "thread_tile": "most results of a thread along M and N: 4x4",
     }
     depth: ClassVar = 1
-    # Estimates, not fitted to times. A CTA waits once, for all of its matrices. Beside an access go
-    # instructions for its address and predicate, for the conversion of what was read, or for pairs.
+    # Estimates, not fitted to times. A CTA waits once, for all of its matrices; others multiply or
+    # store meanwhile. Beside an access go instructions for its address and predicate, and for the
+    # conversion of what was read.
     paces: ClassVar = {
-        kind: Pace(slowdown, 120, 0.3, waits=1.0, issue=issue, dram=0.85)
+        kind: Pace(slowdown, 120, 0.3, waits=1.0, issue=issue, dram=0.85, exposed=0.6)
         for kind, slowdown, issue in (
             ("half", 1.5, 3.0), ("mma", 1.5, 3.0), ("float8", 2.5, 4.0), ("int8", 2.0, 3.0),
             ("float32", 1.3, 2.0), ("float64", 1.3, 2.0), ("complex", 1.3, 2.0),
