@@ -157,7 +157,7 @@ class Batched(EmittedKernel):
         words = max(1, config.operation.accumulator.bytes // 4)
         depth = structure(config).depth
         if config.unit == "mma":
-            return _OTHERS + tm * tn + depth * (2 * tm + tn)
+            return _OTHERS + tm * tn + depth * (tm + tn // 2)
         return _OTHERS + words * (tm * tn + depth * (tm + tn))
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:

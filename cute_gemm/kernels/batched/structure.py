@@ -234,14 +234,13 @@ def _operand(config: Config, index: int, depth: int, values: tuple[Layout, Layou
         size = element.bytes
     else:
         read, size = int(values[index].extents[0]), element.bytes
-    # Vectors of rows begin at multiples of them, and so do those of products, an odd number apart,
-    # by which neighbouring lanes read different banks.
+    # Rows and products begin at multiples of vectors, an odd number apart, by which lanes that read
+    # neighbouring ones find them in different banks.
     grain = max(read, min(width, max(1, VECTOR // size)))
     pitch = run
-    if index < 2 and order in ("rows", "interleaved"):
+    if order in ("rows", "interleaved"):
         pitch = _up(run, grain)
-        if major == "K" and pitch // grain % 2 == 0:
-            pitch += grain
+        pitch += grain * (pitch // grain % 2 == 0)
     matrix = rows * pitch
     if order != "run":
         matrix = _up(matrix, grain)
