@@ -146,6 +146,12 @@ def test_a_report_and_an_explanation() -> None:
     assert "batched" in str(report)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_reports_of_matrices_that_lie_anyhow(seed: int) -> None:
+    report = drawn(seed).plan().report()
+    assert report.to_html() and report.to_json() and str(report)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_its_proof_holds(seed: int) -> None:
     """C++ CuTe computes the offsets that Python does."""
