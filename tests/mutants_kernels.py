@@ -265,6 +265,10 @@ KERNELS: tuple[Mutant, ...] = (
     _t("rows and products exchanged on their way to C", "batched/batched.cuh",
        "return kProductMode == 1 ? Place{along, third, second} : Place{along, second, third};",
        "return Place{along, second, third};", "batched"),
+    _t("k beyond the end of small products multiplied", "batched/batched.cuh",
+       "bool const inside = !kCut || k + e < kK;", "bool const inside = true;", "batched"),
+    _t("columns of B's fragments by the lanes of C's", "batched/batched.cuh",
+       "column - lane % 4 * 2 + lane / 4, product", "column, product", "batched"),
     _t("sums that nobody waited for", "batched/batched.cuh",
        "  __syncthreads();\n\n  // And on to C.", "\n  // And on to C.", "batched"),
     # Rings of stages
