@@ -461,7 +461,7 @@ class CompiledKernel(Compiled, Kernel):
         """Return a problem whose accesses are those of a cluster of CTAs, for `footprint`."""
         return sample(problem, config.tile, getattr(config, "cluster", (1, 1)))
 
-    def lie(self, matrix: Matrix) -> Any:
+    def strides(self, matrix: Matrix) -> Any:
         """Return what of a matrix's strides the counts of its accesses in a `sample` depend on."""
         return pitch(matrix)
 
@@ -480,7 +480,7 @@ class CompiledKernel(Compiled, Kernel):
         typical = self.sample(config, problem)
         keys = {
             x.name: (
-                self.name, self.of_operand(config, x.name), x.name, self.lie(x), x.alignment,
+                self.name, self.of_operand(config, x.name), x.name, self.strides(x), x.alignment,
                 x.stride if x in typical.scales else (),
                 frozenset(kind for kind in ideal if kind.operand == x.name),
             )

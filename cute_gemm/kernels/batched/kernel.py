@@ -139,10 +139,10 @@ class Batched(EmittedKernel):
             for mode, (extent, most) in wanted
         )
         config = replace(config, thread_tile=(rows, columns))
-        lies = [_lie(matrix, config.products) for matrix in operands]
-        a, b, c = (order for order, _ in lies)
+        ways = [_order_and_width(matrix, config.products) for matrix in operands]
+        a, b, c = (order for order, _ in ways)
         config = replace(
-            config, orders=(a, b, c), operation=problem.operation(*(width for _, width in lies))
+            config, orders=(a, b, c), operation=problem.operation(*(width for _, width in ways))
         )
         if "min_ctas" not in options and config.threads:
             need = self._registers(config)
@@ -211,7 +211,7 @@ class Batched(EmittedKernel):
         strides = ((*x.stride, x.batch_stride, x.first_alignment) for x in problem.matrices)
         return (_extents(problem), problem.slices, problem.k_last, *strides)
 
-    def lie(self, matrix: Matrix) -> Any:
+    def strides(self, matrix: Matrix) -> Any:
         """Return the strides: lanes of a request may belong to several matrices."""
         return matrix.shape, matrix.stride, matrix.batch_stride, matrix.first_alignment
 
@@ -306,7 +306,7 @@ def _power(extent: int) -> int:
     return 1 << (extent - 1).bit_length()
 
 
-def _lie(matrix: Matrix, products: int) -> tuple[Order, int]:
+def _order_and_width(matrix: Matrix, products: int) -> tuple[Order, int]:
     """Return the order in which a CTA's matrices are copied, and the bytes of an access.
 
     Vectors end with rows where these allow widest accesses; else a run may be longer.
