@@ -47,7 +47,8 @@ class GlobalAccess:
 
     The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
     outside the region are predicated off. Of a batch it stands for all matrices: each is visited
-    alike, and so counted.
+    alike, and so counted. Where a CTA has ``group`` products of the batch, a visit is of the tiles
+    of so many matrices, and lanes may move elements of different ones (``products``).
     """
 
     operand: str  #: ``"A"``.
@@ -84,6 +85,10 @@ class GlobalAccess:
     #: Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
     #: goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
     targets: np.ndarray | None = None
+    #: int array [requests, 32]: the matrix, of those that a CTA visits together, of each lane's
+    #: vector; None where a CTA visits one.
+    products: np.ndarray | None = None
+    group: int = 1  #: Matrices of a batch that a CTA visits together.
 
     @property
     def region(self) -> tuple[int, int]:
@@ -117,23 +122,39 @@ class GlobalAccess:
             )
         return size, width
 
-    def tile_classes(self) -> list[tuple[tuple[int, int], int, bool]]:
+    @property
+    def modes(self) -> tuple[tuple[int, int, int], ...]:
+        """Extent, extent of a tile, and stride of the modes that are tiled.
+
+        They are the region's two and, where a CTA visits several matrices, the batch.
+        """
+        modes = tuple(zip(self.region, self.tile, self.matrix.stride, strict=True))
+        if self.products is None:
+            return modes
+        return (*modes, (self.matrix.l, self.group, self.matrix.batch_stride))
+
+    def tile_classes(self) -> list[tuple[tuple[int, ...], int, bool]]:
         """The tiles of the region by extent: (elements in each mode, number of tiles, full)."""
         modes = []
-        for extent, tile in zip(self.region, self.tile, strict=True):
+        for extent, tile, _ in self.modes:
             whole, rest = divmod(extent, tile)
             modes.append([(tile, whole, True)] * (whole > 0) + [(rest, 1, False)] * (rest > 0))
-        return [((v0, v1), n0 * n1, f0 and f1) for (v0, n0, f0), (v1, n1, f1) in product(*modes)]
+        return [
+            (tuple(valid), prod(numbers), all(full))
+            for valid, numbers, full in (zip(*each, strict=True) for each in product(*modes))
+        ]
 
-    def _left(self, valid: tuple[int, int]) -> np.ndarray:
+    def _left(self, valid: tuple[int, ...]) -> np.ndarray:
         """Elements from each lane's first to the end of the region; 0 for lanes that are off."""
         coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
         # NumPy takes ten times as long for `all` along so short an axis.
         takes_part = (coords[..., 0] >= 0) & (coords[..., 1] >= 0)
         takes_part &= coords[..., 1 - self.axis] < valid[1 - self.axis]
+        if self.products is not None:
+            takes_part &= self.products < (valid[2] if len(valid) > 2 else self.group)
         return np.where(takes_part, valid[self.axis] - coords[..., self.axis], 0)
 
-    def straddling(self, valid: tuple[int, int]) -> np.ndarray:
+    def straddling(self, valid: tuple[int, ...]) -> np.ndarray:
         """Which lanes' vectors the region's end cuts, of a tile of ``valid`` elements in each mode.
 
         bool [requests, 32].
@@ -147,7 +168,7 @@ class GlobalAccess:
         """Bytes of a lane's vector, or of the word that it goes in elements of."""
         return self.width * self.bits // 8
 
-    def _words(self, valid: tuple[int, int], place: Place) -> tuple[np.ndarray, np.ndarray]:
+    def _words(self, valid: tuple[int, ...], place: Place) -> tuple[np.ndarray, np.ndarray]:
         size, (coords, matrix) = self.vector[0], (self.coords, self.matrix)
         coords = np.asarray(coords, np.int64).reshape(-1, 32, 2)
         starts = (coords @ np.asarray(matrix.stride, np.int64)) * size
@@ -169,7 +190,7 @@ class GlobalAccess:
         return starts, np.where(some, size, 0).reshape(-1, 32)
 
     def lanes(
-        self, valid: tuple[int, int], place: Place | None = None
+        self, valid: tuple[int, ...], place: Place | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """First byte and number of bytes of every lane of every request of a tile.
 
@@ -184,6 +205,8 @@ class GlobalAccess:
         coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
         down, across = self.matrix.stride
         starts = (coords[..., 0] * down + coords[..., 1] * across) * size
+        if self.products is not None:
+            starts = starts + self.products * self.matrix.batch_bytes
         left = self._left(valid)
         if self.tail == "elements":
             step = np.arange(self.width)[None, :, None]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cute_gemm.tuned import Measured
 
 #: The kernels that ``"auto"`` chooses from; the other rungs of the ladder are slower on purpose.
-CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "sm90_wgmma")
+CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "batched", "sm90_wgmma")
 
 
 #: Numbers of slices of K that are tried where the call gives none.
@@ -353,7 +353,7 @@ def _shelf(
 
     ``problems``: the problem that the kernel gets for each value of ``pack``.
     """
-    kernels = _contenders(space.options) if kernel == "auto" else [registry.get(kernel)]
+    kernels = [registry.get(kernel)] if kernel != "auto" else _contenders(space.options, problem)
     options = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(space.options.items())
@@ -374,10 +374,11 @@ def _shelf(
     return shelf
 
 
-def _contenders(options: dict[str, Any]) -> list[Kernel]:
-    """Return the contending kernels that have these options."""
+def _contenders(options: dict[str, Any], problem: GemmProblem) -> list[Kernel]:
+    """Return the kernels that contend for a problem and have these options."""
     kernels = [registry.get(name) for name in CONTENDERS]
     contenders = [kernel for kernel in kernels if set(options) <= set(kernel.options)]
+    contenders = [kernel for kernel in contenders if kernel.contends(problem)] or contenders
     if not contenders:
         several = "s" * (len(options) > 1)
         owners = [set(registry.options().get(name, ())) for name in options]

@@ -75,6 +75,9 @@ CASES = (
     FusedCase("sm80_pipeline", "bfloat16", "F", k=200, l=2, options=(("split_k", 2),)),
     FusedCase("thin", "bfloat16", "C", m=5),
     FusedCase("thin", "float32", "F", "NN", n=3),
+    FusedCase("batched", "bfloat16", "C", m=13, n=16, k=24, l=21),
+    FusedCase("batched", "float32", "F", "TN", m=9, n=7, k=5, l=40),
+    FusedCase("batched", "float64", "C", "NN", m=8, n=4, k=6, l=9),
     *(
         FusedCase("sm90_wgmma", dtype, order, m=72, n=56, out_dtype=out,
                   options=(*_WGMMA, ("swap_ab", swap_ab)))

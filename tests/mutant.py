@@ -9,6 +9,7 @@ TESTS = (
     "tests/test_steps.py",
     "tests/test_passes.py",
     "tests/test_thin.py",
+    "tests/test_batched.py",
     "tests/test_ptx_gemm.py",
     "tests/test_ladder_accesses.py",
     "tests/test_unaligned.py",

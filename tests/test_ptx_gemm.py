@@ -68,7 +68,7 @@ def spread() -> Iterator[Case]:
     kinds = tuple(KINDS)
     simt = tuple(kernel for kernel in KERNELS if isinstance(registry.get(kernel), SimtKernel))
     for number, kernel in enumerate(KERNELS):
-        if kernel == "thin":  # of which test_thin.py has a spread of its own
+        if kernel in ("thin", "batched"):  # of which there are spreads of their own
             continue
         # Complex types of tensor cores: see CONJUGATES.
         types = [name for name in types_of(kernel) if kernel in simt or name in TYPES]
@@ -139,7 +139,7 @@ def empty(kernel: str, k: int) -> Case:
 #: Of each family, and of each way to C in it.
 FAMILIES = (
     "naive", "smem_full_k", "double_buffered", "sm80_pipeline", "tensor_core", "sm90_wgmma", "thin",
-    "cutlass_universal",
+    "cutlass_universal", "batched",
 )  # fmt: skip
 EMPTY = [empty(kernel, k) for kernel in FAMILIES for k in (23, 0)]
 

@@ -97,6 +97,12 @@ INTEGERS = {
     "dp4a.s32.s32 %r22, %r20, %r21, 9;": lambda a, b: (
         9 + sum(signed(a >> 8 * i, 8) * signed(b >> 8 * i, 8) for i in range(4))
     ),
+    "dp2a.lo.s32.s32 %r22, %r20, %r21, 9;": lambda a, b: (
+        9 + sum(signed(a >> 16 * i, 16) * signed(b >> 8 * i, 8) for i in range(2))
+    ),
+    "dp2a.hi.s32.u32 %r22, %r20, %r21, 9;": lambda a, b: (
+        9 + sum(signed(a >> 16 * i, 16) * (b >> 16 + 8 * i & 255) for i in range(2))
+    ),
 }
 
 

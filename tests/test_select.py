@@ -257,6 +257,8 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
         archs, sizes = ("sm_90a",), (16, 112, 1024)  # type: ignore[assignment]
     for arch, size in product(archs, sizes):
         k = min(size, 256) if name == "smem_full_k" else size
+        size = min(size, 64) if name == "batched" else size
+        k = min(size, k)
         m = min(size, 32) if name == "thin" else size
         found = plan("TN", arch, m=m, n=size, k=k, **given)
         first, *others = found.candidates()
@@ -274,6 +276,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             if isinstance(kernel, CompiledKernel)
             and (f"{dtype}/{compute}" if compute else dtype) in kernel.dtypes
             and (kernel.name != "thin" or min(m, size) <= 32)
+            and (name != "auto" or kernel.contends(found.problem))
             for config in legal_of(kernel, found.problem, arch)
         ]
         direct = [one.config for one in found.candidates() if one.route == DIRECT]
@@ -297,7 +300,7 @@ def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
         assert kernel.price(one, each, gpu) == price
 
 
-@pytest.mark.parametrize("name", PRICED)
+@pytest.mark.parametrize("name", [name for name in PRICED if name != "batched"])
 def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) -> None:
     """What `of_operand` leaves out of a config changes none of that operand's accesses."""
     kernel = registry.get(name)

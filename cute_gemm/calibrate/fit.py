@@ -11,7 +11,6 @@ import numpy as np
 
 from cute_gemm.calibrate.times import Contest
 from cute_gemm.gpus.gpu import Gpu
-from cute_gemm.kernels.base import kinds_of_products
 from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.model.calibration import Basis, Calibration, Constants, Pace
 from cute_gemm.model.price import Counts, Extents, Prices, footprint
@@ -45,7 +44,7 @@ class Sample:
     @property
     def kind(self) -> tuple[str, str]:
         """Kernel and type of the products, by which it has a pace."""
-        return self.kernel.name, kinds_of_products(self.config.operation)[0]
+        return self.kernel.name, self.kernel.kinds(self.config)[0]
 
 
 class Quality(NamedTuple):
@@ -168,7 +167,7 @@ def _blocks(flat: list[Sample], now: Calibration) -> list[_Block]:
     blocks = []
     groups = _grouped(flat)
     for (kernel, kind), of in groups.items():
-        own = now.pace(kernel, *kinds_of_products(of[0].config.operation)) or Pace()
+        own = now.pace(kernel, *of[0].kernel.kinds(of[0].config)) or Pace()
         values = {name: float(getattr(own, name)) for name in _FITTED if getattr(own, name)}
         blocks.append(_Block(of, values, _put_pace(kernel, kind, own)))
     for kernel, factors in now.factors.items():

@@ -24,6 +24,7 @@ from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.model.calibration import Pace
 from cute_gemm.model.price import (
+    DEPTH,
     Counts,
     Footprint,
     Price,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.model.calibration import Calibration
     from cute_gemm.model.ideal import Kind
-    from cute_gemm.problem.operation import Operation
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
@@ -172,6 +173,10 @@ class Kernel(ABC):
         What `common_traits` has may be left out.
         """
         return problem
+
+    def contends(self, problem: GemmProblem) -> bool:
+        """Return whether ``kernel="auto"`` considers it for a problem."""
+        return True
 
     def shapes(self, extent: int) -> Iterable[tuple[int, int]]:
         """Return m and n, about an extent, of problems that have all of its configs between them.
@@ -342,6 +347,8 @@ class CompiledKernel(Compiled, Kernel):
     """
 
     fuses: ClassVar[bool] = True
+    #: k-tiles of a `sample`.
+    depth: ClassVar[int] = DEPTH
     #: Whether nvcc builds its unit too, which calls no function of the host's then.
     nvcc: ClassVar[bool] = True
 
@@ -422,13 +429,24 @@ class CompiledKernel(Compiled, Kernel):
         """Return how its threads divide tiles, as far as that is worth a picture."""
         return ()
 
-    #: How well it keeps its units busy, by the type of its products (`kinds_of_products`), of a
+    #: How well it keeps its units busy, by the type of its products (`kinds`), of a
     #: kernel that calibrations do not have.
     paces: ClassVar[Mapping[str, Pace]] = {}
 
+    def kinds(self, config: Any) -> tuple[str, ...]:
+        """Return by which types of products a config's `Pace` is looked up, the first there is."""
+        element = config.operation.a
+        if config.operation.compute == "tf32":
+            return ("tf32",)
+        if element.name in FLOAT8:
+            return ("float8",)
+        if element.is_complex:
+            return element.name, "complex"
+        return ("half" if element.bytes == 2 else element.name,)
+
     def pace(self, config: Any, calibration: Calibration) -> Pace:
         """Return how well a config keeps its units busy."""
-        kinds = kinds_of_products(config.operation)
+        kinds = self.kinds(config)
         found = calibration.pace(self.name, *kinds)
         return found or next((self.paces[x] for x in kinds if x in self.paces), Pace())
 
@@ -446,6 +464,14 @@ class CompiledKernel(Compiled, Kernel):
         Configs of which this is the same share the counts of these accesses.
         """
         return config
+
+    def sample(self, config: Any, problem: GemmProblem) -> GemmProblem:
+        """Return a problem whose accesses are those of a cluster of CTAs, for `footprint`."""
+        return sample(problem, config.tile, getattr(config, "cluster", (1, 1)))
+
+    def strides(self, matrix: Matrix) -> Any:
+        """Return what of a matrix's strides the counts of its accesses in a `sample` depend on."""
+        return pitch(matrix)
 
     def spill_clocks(self, config: Any, calibration: Calibration) -> float:
         """Return the clocks of a CTA that an epilogue loses to values beyond its registers."""
@@ -469,10 +495,10 @@ class CompiledKernel(Compiled, Kernel):
     ) -> Counts:
         """Return what a CTA of a config asks of a multiprocessor."""
         cluster = getattr(config, "cluster", (1, 1))
-        typical = sample(problem, config.tile, cluster)
+        typical = self.sample(config, problem)
         keys = {
             x.name: (
-                self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment,
+                self.name, self.of_operand(config, x.name), x.name, self.strides(x), x.alignment,
                 x.stride if x in typical.scales else (),
                 frozenset(kind for kind in ideal if kind.operand == x.name),
             )
@@ -483,7 +509,7 @@ class CompiledKernel(Compiled, Kernel):
             accesses = self.all_accesses(config, typical)
             for name in [name for name, counts in tallies.items() if counts is None]:
                 own = (access for access in accesses if access.operand == name)
-                counts = tally(own, cluster[0] * cluster[1], ideal)
+                counts = tally(own, cluster[0] * cluster[1], ideal, self.depth)
                 tallies[name] = _tallies[keys[name]] = counts
         return counted(
             config.tile,
@@ -500,6 +526,8 @@ class CompiledKernel(Compiled, Kernel):
                 if counts is not None and name not in ("A", "B", "C")
             ),
             self.spill_clocks(config, calibration(gpu)),
+            self.depth,
+            getattr(config, "products", 1),
         )
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
@@ -521,18 +549,6 @@ class EmittedKernel(CompiledKernel):
     def proof(self, config: Any) -> TranslationUnit:
         """Return the unit of the config's facts, without the kernel."""
         return self.emitter(config).proof()
-
-
-def kinds_of_products(operation: Operation) -> tuple[str, ...]:
-    """Return by which type a `Pace` is looked up, the first that there is."""
-    element = operation.a
-    if operation.compute == "tf32":
-        return ("tf32",)
-    if element.name in FLOAT8:
-        return ("float8",)
-    if element.is_complex:
-        return element.name, "complex"
-    return ("half" if element.bytes == 2 else element.name,)
 
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:

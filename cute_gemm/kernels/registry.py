@@ -30,6 +30,7 @@ KERNELS = {
     "sm90_wgmma": ("cute_gemm.kernels.sm90.wgmma", "Sm90Wgmma"),
     "cutlass_universal": ("cute_gemm.kernels.cutlass.universal", "CutlassUniversal"),
     "thin": ("cute_gemm.kernels.thin.kernel", "Thin"),
+    "batched": ("cute_gemm.kernels.batched.kernel", "Batched"),
     "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 

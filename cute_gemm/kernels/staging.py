@@ -183,6 +183,9 @@ def epilogue_loads(
         step = (np.array(first_elements) * block.steps)[:, None, :]
         first = np.asarray(store.coords).reshape(-1, 1, LANES, 2)
         coords = np.where(first < 0, -1, first + step).reshape(-1, LANES, 2)
+        products = store.products
+        if products is not None:
+            products = np.repeat(products, len(first_elements), axis=0)
         written = spec in epilogue.results
         widest = _WIDEST // DTYPES[spec.dtype].bytes
         limit = ""
@@ -194,7 +197,7 @@ def epilogue_loads(
                 store, operand=spec.name, direction="store" if written else "load",
                 instruction="st.global" if written else "ld.global",
                 bits=8 * DTYPES[spec.dtype].bytes * width, matrix=matrix, coords=coords, axis=axis,
-                limit=limit, fix="", tail="cut", width=1,
+                limit=limit, fix="", tail="cut", width=1, products=products,
             )
         )  # fmt: skip
     return loads

@@ -234,7 +234,7 @@ class _Patterns(NamedTuple):
 class TileClass(NamedTuple):
     """The tiles of one extent: ``valid`` elements in each mode, counted by base residue."""
 
-    valid: tuple[int, int]
+    valid: tuple[int, ...]
     tiles: np.ndarray  # int64 [LINE]
     full: bool
     place: Place | None = None  # where words are moved
@@ -254,7 +254,7 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct, which
 
 
-def _patterns(access: GlobalAccess, valid: tuple[int, int], place: Place | None) -> _Patterns:
+def _patterns(access: GlobalAccess, valid: tuple[int, ...], place: Place | None) -> _Patterns:
     """Sort the requests of a tile with ``valid`` elements in each mode into patterns."""
     starts, lengths = access.lanes(valid, place)
     active = lengths > 0
@@ -322,7 +322,11 @@ def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
     ``base`` is the residue of element (0, 0) of the first matrix; by default its ``base_residue``.
     """
     base = base_residue(access.matrix) if base is None else base
-    tile_sets = tile_classes(access.matrix, access.region, access.tile, base + corner_bytes(access))
+    begin = base + corner_bytes(access)
+    if access.products is not None:
+        tiles = _tiles_by_extent(access.modes, access.matrix.element.bytes)
+        return [tiled._replace(tiles=np.roll(tiled.tiles, begin % LINE)) for tiled in tiles]
+    tile_sets = tile_classes(access.matrix, access.region, access.tile, begin)
     return _word_classes(access, base, tile_sets) if access.words else tile_sets
 
 
@@ -368,25 +372,33 @@ def tile_classes(
     matrix: Matrix, region: tuple[int, int], tile: tuple[int, int], base: int
 ) -> list[TileClass]:
     """Sort the tiles of a region whose first element is at ``base``; no tile is visited."""
-    modes = []
-    for extent, length, stride in zip(region, tile, matrix.stride, strict=True):
-        step = length * stride * matrix.element.bytes
+    modes = tuple(zip(region, tile, matrix.stride, strict=True))
+    tile_sets = _tiles_by_extent(modes, matrix.element.bytes) if matrix.l else []
+    return [
+        tiled._replace(tiles=np.roll(in_batch(tiled.tiles, matrix), base % LINE))
+        for tiled in tile_sets
+    ]
+
+
+def _tiles_by_extent(modes: tuple[tuple[int, int, int], ...], size: int) -> list[TileClass]:
+    """Sort tiles by extent and residue of their first element, the region's being at 0.
+
+    ``modes``: extent, extent of a tile, and stride of each.
+    """
+    found = [TileClass((), one_residue(0), True)]
+    for extent, length, stride in modes:
+        step = length * stride * size
         whole, rest = divmod(extent, length)
         options = []
         if whole:
             options.append((length, residue_histogram(whole, step), True))
         if rest:
             options.append((rest, one_residue(whole * step), False))
-        modes.append(options)
-    return [
-        TileClass(
-            (v0, v1),
-            np.roll(in_batch(convolve(h0, h1), matrix), base % LINE),
-            full0 and full1,
-        )
-        for (v0, h0, full0), (v1, h1, full1) in product(*modes)
-        if matrix.l
-    ]
+        found = [
+            TileClass((*tiled.valid, valid), convolve(tiled.tiles, histogram), tiled.full and full)
+            for tiled, (valid, histogram, full) in product(found, options)
+        ]
+    return found
 
 
 def _total(weights: np.ndarray, values: np.ndarray) -> int:
@@ -480,7 +492,7 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     tile, aligned = GlobalCounts(), True
     sums = {True: GlobalCounts(), False: GlobalCounts()}  # of full tiles and of the others
     worsts: dict[bool, WorstRequest | None] = {True: None, False: None}
-    corner = tuple(min(t, s) for t, s in zip(access.tile, access.region, strict=True))
+    corner = tuple(min(extent, tile) for extent, tile, _ in access.modes)
     begin = corner_bytes(access)
     first = Place((base + begin) % access.word, begin)
     for valid, tiles, full, place in classes(access, base):

@@ -79,6 +79,8 @@ class Footprint:
     cluster: tuple[int, int]
     #: Microseconds of the launch.
     launch: float
+    #: Products of a batch that a CTA computes.
+    products: int = 1
 
     @property
     def latency_cubed(self) -> float:
@@ -209,18 +211,19 @@ def _at_ends(access: Access) -> bool:
 
 
 def tally(
-    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = ()
+    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = (), depth: int = DEPTH
 ) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
     ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
-    are counted as if they were as good as an access can be (`model.ideal`).
+    are counted as if they were as good as an access can be (`model.ideal`); ``depth``: k-tiles of
+    the sample.
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
         # wgmma's reads of shared memory are part of its rate.
         if not _at_ends(access) and access.instruction != "wgmma":
-            share = ctas * (DEPTH if access.unit == "k-tile" else 1)
+            share = ctas * (depth if access.unit == "k-tile" else 1)
             counts = analyze(access).launch
             counts = ideal_counts(counts) if kind_of(access) in ideal else counts
             tallies[access.unit] += _tally(access, counts, share)
@@ -264,7 +267,7 @@ class Counts(NamedTuple):
     each: Tally
     end: Tally
     #: Multiply-adds of a k-tile, the unit that makes them, and the type by which its rate is known.
-    products: float
+    multiplied: float
     unit: Unit
     rate: str
     #: Threads.
@@ -277,6 +280,8 @@ class Counts(NamedTuple):
     operand_loads: float = 0.0
     #: Clocks of the epilogue for values beyond its registers.
     spills: float = 0.0
+    #: Products of a batch that it computes.
+    products: int = 1
 
 
 def counted(
@@ -290,25 +295,29 @@ def counted(
     cluster: tuple[int, int] = (1, 1),
     operand_loads: float = 0.0,
     spills: float = 0.0,
+    depth: int = DEPTH,
+    products: int = 1,
 ) -> Counts:
     """Return what a CTA asks, from its operands' tallies and what a `sample` multiplies.
 
     ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
-    is told to leave registers for; ``cluster``: CTAs along M and N.
+    is told to leave registers for; ``cluster``: CTAs along M and N;
+    ``depth``: k-tiles of the sample; ``products``: products of a batch that a CTA computes.
     """
     each, end = Tally(), Tally()
     for tallied in tallies:
         each, end = each + tallied["k-tile"], end + tallied["CTA"]
-    registers = min(tile[0] * tile[1] * accumulator_bytes // 4 // launch.block + REGISTERS, 255)
+    sums = products * tile[0] * tile[1] * accumulator_bytes // 4
+    registers = min(sums // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
         by_registers = occupancy(sm, launch.block, registers, launch.smem).ctas_per_sm
         resident = max(1, by_registers, min(min_ctas, by_shape))
-    products = work.products / work.ctas / DEPTH
+    multiplied = work.products / work.ctas / depth
     return Counts(
-        tile, cluster, each, end, products, work.unit, work.rate, launch.block, launch.dependent,
-        resident, operand_loads, spills,
+        tile, cluster, each, end, multiplied, work.unit, work.rate, launch.block, launch.dependent,
+        resident, operand_loads, spills, products,
     )  # fmt: skip
 
 
@@ -324,14 +333,14 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
     if counts.unit == "tensor cores" and counts.rate != "float64" and not pace.wgmma:
         rate *= gpu.arch.mma_sync_part
     units: dict[str, float] = {
-        counts.unit: counts.products / rate * pace.slowdown,
+        counts.unit: counts.multiplied / rate * pace.slowdown,
         "shared memory": each.waves * constants.wavefront,
         "L1": each.passes * pace.passes,
         "TMA": each.lines * constants.tma_line,
         "instruction issue": each.moves * pace.issue / 4 + pace.adds * tile[0] * tile[1] / 32 / 4,
     }
     if counts.unit == "CUDA cores":
-        units["instruction issue"] += counts.products / 32 / 4
+        units["instruction issue"] += counts.multiplied / 32 / 4
     power = ASYNCHRONOUS if pace.wgmma else TOGETHER
     busy = sum(clock**power for clock in units.values()) ** (1 / power)
     alone = pace.serial * busy * 128 / counts.block
@@ -354,6 +363,7 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         pace=pace,
         cluster=counts.cluster,
         launch=constants.launch(counts.dependent),
+        products=counts.products,
     )
 
 
@@ -376,6 +386,7 @@ class _Costs(NamedTuple):
     end_bytes: Any
     resident: Any
     launch: Any
+    products: Any
     #: Fields of `Pace`.
     dram: Any
     start: Any
@@ -385,7 +396,7 @@ class _Costs(NamedTuple):
 
 
 #: The fields of `_Costs` from ``busy`` on, of a footprint.
-_fields = attrgetter(*_Costs._fields[5:12], *(f"pace.{name}" for name in _Costs._fields[12:]))
+_fields = attrgetter(*_Costs._fields[5:13], *(f"pace.{name}" for name in _Costs._fields[13:]))
 
 
 def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
@@ -481,7 +492,7 @@ class Prices:
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
         tiles = _tiles(extents, "M", costs.cluster_m) * _tiles(extents, "N", costs.cluster_n)
-        ctas = tiles * (costs.cluster_ctas * extents.l) * slices
+        ctas = tiles * costs.cluster_ctas * np.ceil(extents.l / costs.products) * slices
         k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))

@@ -294,7 +294,7 @@ def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int
 
 
 def guarded_offsets(
-    access: SharedAccess, valid: tuple[int, int], place: Place | None = None
+    access: SharedAccess, valid: tuple[int, ...], place: Place | None = None
 ) -> np.ndarray:
     """``access.offsets`` with -1 for what its guard leaves out of a tile of ``valid`` elements."""
     guard = access.guard
@@ -364,7 +364,7 @@ def _counted(
     access: SharedAccess,
     offsets: np.ndarray,
     source: GlobalAccess,
-    valid: tuple[int, int],
+    valid: tuple[int, ...],
     tiles: np.ndarray,
 ) -> tuple[int, int] | None:
     """Wavefronts and conflicts counted for ``cp.async`` in tiles, given by base residue."""

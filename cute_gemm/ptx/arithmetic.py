@@ -242,3 +242,21 @@ def _dp4a(code: Code, inst: Instruction) -> Step:
         return np.asarray(total)
 
     return code.apply(inst, dot, "u32", ("u32", "u32", "u32"))
+
+
+@opcode("dp2a", parts=r"(lo|hi)\.[su]32\.[su]32")
+def _dp2a(code: Code, inst: Instruction) -> Step:
+    """Add two products of 16 bits and a byte, of the lower or upper two (9.7.1.24)."""
+    _, half, left, right = inst.op
+    halves, bytes_ = {"s32": np.int16, "u32": np.uint16}, {"s32": np.int8, "u32": np.uint8}
+
+    def dot(a: Array, b: Array, c: Array) -> Array:
+        total = c
+        for place in range(2):
+            byte = np.uint32(8 * (place + 2 * (half == "hi")))
+            x = (a >> np.uint32(16 * place)).astype(np.uint16).view(halves[left]).astype(np.int32)
+            y = (b >> byte).astype(np.uint8).view(bytes_[right]).astype(np.int32)
+            total = total + (x * y).view(np.uint32)
+        return np.asarray(total)
+
+    return code.apply(inst, dot, "u32", ("u32", "u32", "u32"))

@@ -86,6 +86,13 @@ THIN_PLACES = {
     "32": Place(2048, 32, 1024),
     "odd": Place(261, 7, 331),
 }
+#: Batches of small products: runs, whole vectors, rows and matrices that begin anywhere.
+BATCHED_PLACES = {
+    "run": Place(7, 5, 3, l=1000),
+    "aligned": Place(16, 32, 64, l=201),
+    "ld+1 beta": Place(49, 20, 33, pad=1, beta=1, l=101),
+    "base+1": Place(12, 12, 12, base_offset=1, l=300),
+}
 #: Of the kernel on TMA and wgmma: types by op, options, and what each case has of its own.
 WGMMA_OPS = {"NN": "bfloat16", "NT": "float16", "TN": "bfloat16", "TT": "float16"}
 WGMMA = {"tile": "128x128x64", "groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
@@ -279,6 +286,11 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
             for place, at in THIN_PLACES.items():
                 transposed = at._replace(m=at.n, n=at.m) if number % 2 else at
                 yield cell("thin", {}, name, op, place, transposed)
+    for name in (*PLAIN, *COMPLEX):
+        units = ("fma", "mma") if TYPES.get(name) and TYPES[name].bytes == 2 else ("fma",)
+        for (place, at), op, unit in product(BATCHED_PLACES.items(), OPS, units):
+            if name != "tf32":
+                yield cell("batched", {"unit": unit}, name, op, place, at)
     for kernel, options in LADDER_OPTIONS:
         for op in OPS:
             for place in ("aligned", "ragged"):

@@ -13,7 +13,7 @@ M, N, K, L = 40, 24, 32, 3
 #: One of each family, and of each way to the elements of A, B and C in it.
 KERNELS = (
     "naive", "coalesced", "smem_tiled", "vectorized", "double_buffered", "sm80_pipeline",
-    "tensor_core", "sm90_wgmma", "thin", "cutlass_universal",
+    "tensor_core", "sm90_wgmma", "thin", "cutlass_universal", "batched",
 )  # fmt: skip
 
 

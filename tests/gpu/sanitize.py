@@ -4,8 +4,8 @@
 ``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``) runs
 them. NumPy arrays only, which are copied to allocations that end with their last element. Exits
 with 1 if a result is wrong; words on the command line choose the cases whose names contain all of
-them, as ``fp8`` and ``grouped`` do those of 8-bit floats and of grouped GEMMs, and ``2/4`` the
-second of four parts.
+them, as ``fp8``, ``grouped`` and ``batched`` do those of 8-bit floats, of grouped GEMMs and of
+batches of small products, and ``2/4`` the second of four parts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
+import batched_cases
 import fp8_cases
 import fused_cases
 import grouped_cases
@@ -97,7 +98,21 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
         found[name] = partial(fp8_cases.execute, case, arch, "cuda")
     for name, case in groups(arch).items():
         found[name] = partial(check_groups, case, arch)
+    for seed, kind in enumerate(sorted(batched_cases.KINDS) * 4):
+        case = batched_cases.drawn(seed, kind)
+        found[f"batched {case}"] = partial(check_batched, case)
     return found
+
+
+def check_batched(case: batched_cases.BatchedCase) -> None:
+    """AssertionError when a result of a batch of small products is wrong."""
+    A, B, C = case.views(case.buffers())
+    before, beta = C.copy(), int(case.beta) if C.dtype.kind == "i" else case.beta
+    options = {"kernel": "batched", "backend": "cuda", **dict(case.options)}
+    plan = cg.plan(case.op, A, B, C, **options)
+    plan(A, B, C, alpha=2, beta=beta)
+    verdict = verify(plan.problem, A, B, C, C=before, alpha=2, beta=beta)
+    assert verdict.ok, verdict
 
 
 def scaled(arch: str) -> dict[str, fp8_cases.Case]:

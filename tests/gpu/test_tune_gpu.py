@@ -35,6 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "packed": ("TN", {"m": 1023, "n": 1025, "k": 1021, "dtype": "bfloat16", "pack": "AB"}),
     "split": ("NT", {"m": 64, "n": 96, "k": 16384, "dtype": "float16", "split_k": 4}),
     "thin": ("TN", {"m": 1, "n": 1000, "k": 2048, "dtype": "float16"}),
+    "small products": ("NN", {"m": 9, "n": 7, "k": 16, "l": 500, "dtype": "float16"}),
     "a batch": ("NN", {"m": 96, "n": 80, "k": 64, "l": 5, "dtype": "float32"}),
     "tf32": ("NT", {"m": 256, "n": 256, "k": 256, "dtype": "float32", "compute": "tf32"}),
     "int8": ("TN", {"m": 256, "n": 192, "k": 128, "dtype": "int8"}),

@@ -121,8 +121,8 @@ class _GlobalSearch:
     def fixes(self) -> list[tuple[Fix, tuple[AccessRow, ...]]]:
         """The fixes, each with the accesses of the shared memory that the new copy fills."""
         matrix, worst = self.access.matrix, getattr(self.now.analysis, "worst", None)
-        if worst is None or quality(self.now) >= IDEAL:
-            return []
+        if worst is None or quality(self.now) >= IDEAL or self.access.products is not None:
+            return []  # no copies of several matrices are searched
         tile = Place(Layout(self.access.tile, matrix.stride), matrix.alignment)
         changes = search(
             rounds(tile, self.size, matrix.shape, 0, self.stored),

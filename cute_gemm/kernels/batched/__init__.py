@@ -1,0 +1,1 @@
+"""Batches of small products, several of which a CTA computes."""

@@ -1,0 +1,222 @@
+"""The memory accesses of ``batched``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.kernels.batched.structure import (
+    MMA_LANES,
+    MMA_SHAPE,
+    VECTOR,
+    WARP,
+    Config,
+    Operand,
+    Structure,
+)
+from cute_gemm.kernels.staging import element_by_element
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
+
+
+def copied(
+    config: Config, operand: Operand, matrix: Matrix, begin: int, ctas: int, limit: str
+) -> list[Access]:
+    """Return the copies of A's or B's matrices, and of what the last CTA has of a vector."""
+    size = matrix.element.bytes
+    bits = 8 * size * operand.width
+    crd, places, some = operand.vectors(config.threads)
+    targets = np.where(some, begin + places * size, -1)
+    load = _visited(
+        config, operand, matrix, crd, ctas,
+        direction="load", instruction="cp.async" if bits >= 32 else "ld.global", bits=bits,
+        tail="full", targets=targets if bits >= 32 else None, limit=limit if bits < 128 else "",
+    )  # fmt: skip
+    store = SharedAccess(
+        matrix.name, "store", "cp.async" if bits >= 32 else "st.shared", bits, targets, guard=load
+    )
+    found: list[Access] = [load, store]
+    if config.orders["AB".index(matrix.name)] != "run":
+        return found
+    part = "at the end of the last product"
+    cut = replace(load, instruction="ld.global", targets=None, part=part)
+    for each in element_by_element(cut):
+        step = (np.arange(each.width) * size)[None, :, None]
+        into = np.where(targets[:, None, :] < 0, -1, targets[:, None, :] + step)
+        found += [
+            each,
+            replace(
+                store, instruction="st.shared", bits=8 * size, offsets=into.reshape(-1, WARP),
+                guard=each, part=part,
+            ),
+        ]  # fmt: skip
+    return found
+
+
+def _visited(
+    config: Config, operand: Operand, matrix: Matrix, crd: np.ndarray, ctas: int, **more: Any
+) -> GlobalAccess:
+    """Return an access to the vectors at ``crd`` (`Operand.vectors`) of each CTA's matrices."""
+    index = "ABC".index(matrix.name)
+    order, shared = config.orders[index], index < 2 and config.shared[index]
+    extents = operand.smem.extents
+    run, products = extents[0] * extents[1], crd[..., 2]
+    unit: int = operand.unit
+    grouped: dict[str, Any] = {"sweeps": 1}
+    if order == "run" and not shared:
+        run *= config.products
+        matrix = _as_run(matrix, extents[0] * extents[1] * matrix.l, 1)
+    elif order in ("run", "matrices"):
+        matrix = _as_run(matrix, run, matrix.l)
+    if order not in ("run", "matrices"):
+        unit, tile = operand.unit, matrix.shape
+        place = np.stack((crd[..., unit], crd[..., 1 - unit]), axis=-1)
+    else:
+        unit, tile = 0, (run, 1)
+        place = np.stack((crd[..., 0], np.minimum(crd[..., 0], 0)), axis=-1)
+    if shared:
+        matrix = replace(matrix, l=1)
+        grouped = {"sweeps": ctas}
+    elif order != "run":
+        grouped |= {"products": products, "group": config.products}
+    return GlobalAccess(
+        operand=matrix.name, matrix=matrix, tile=tile, coords=place, axis=unit, **grouped, **more
+    )  # fmt: skip
+
+
+def _as_run(matrix: Matrix, elements: int, l: int) -> Matrix:
+    """Return matrices without gaps as one column each."""
+    alignment = matrix.alignment if l > 1 else max(matrix.alignment, matrix.first_alignment)
+    step = matrix.batch_stride if l > 1 else 0
+    return replace(
+        matrix, shape=(elements, 1), stride=(1, elements), l=l, batch_stride=step,
+        alignment=alignment,
+    )  # fmt: skip
+
+
+def read(config: Config, parts: Structure, index: int, problem: GemmProblem) -> list[SharedAccess]:
+    """Return the reads of A's (0) or B's (1) rows by the threads that multiply."""
+    operand, values = parts.operands[index], parts.rows[index]
+    name, k = operand.name, config.tile[2]
+    element = (config.operation.a, config.operation.b)[index].bytes
+    own, product = _first_results(config, parts)
+    own, first_k, steps = own[:, index], np.zeros(len(own), int), np.arange(k)
+    if config.unit == "mma":  # 8 lanes along the rows, 4 along k
+        lane = np.arange(len(own)) % WARP
+        first_k = lane % MMA_LANES[1] * parts.depth
+        own = own if index == 0 else own - lane % MMA_LANES[1] * 2 + lane // MMA_LANES[1]
+        steps = np.arange(0, k, MMA_SHAPE[2])[:, None] + np.arange(parts.depth)
+    major_k = config.operation.majors[index] == "K"
+    step_k, step = (operand.read, 1) if major_k else (1, operand.read)
+    last = config.tile[index] - step
+    first = own[:, None] + values(np.arange(0, values.size, step))[None, :]
+    rows = np.minimum(first, last)[None, :, :]
+    columns = steps.reshape(-1)[::step_k, None, None] + first_k[:, None]
+    inside = columns < k
+    places = operand.modes(rows, np.where(inside, columns, 0), product[None, :, None])
+    places = np.where(inside, parts.begins[index] + element * places, -1)
+    offsets = np.moveaxis(places, 1, 2).reshape(-1, len(own))
+    return _executed(config, problem, offsets, product, "k-tile", SharedAccess(
+        name, "load", "ld.shared", 8 * element * operand.read, offsets,
+    ))  # fmt: skip
+
+
+def _first_results(config: Config, parts: Structure) -> tuple[np.ndarray, np.ndarray]:
+    """Return m and n of each thread's first result, int [threads, 2], and its product."""
+    lanes = prod(config.lanes)
+    worker = np.minimum(np.arange(config.threads), config.workers - 1) // lanes
+    along, across, product = np.unravel_index(worker, parts.parts, order="F")
+    places = (across, along) if config.operation.row_major else (along, across)
+    steps = [int(layout.extents[0]) for layout in parts.values]
+    if config.unit == "mma":
+        steps = [x * y for x, y in zip(config.lanes, config.thread_tile, strict=True)]
+    first = np.stack([place * step for place, step in zip(places, steps, strict=True)], axis=-1)
+    if config.unit == "mma":
+        lane = np.arange(config.threads) % WARP
+        first += np.stack((lane // MMA_LANES[1], lane % MMA_LANES[1] * 2), axis=-1)
+    # Threads beyond the last that has results have a product that is none.
+    return first, np.where(np.arange(config.threads) < config.workers, product, config.products)
+
+
+def _executed(
+    config: Config, problem: GemmProblem, offsets: np.ndarray, product: np.ndarray,
+    unit: Literal["k-tile", "CTA"], access: SharedAccess,
+) -> list[SharedAccess]:  # fmt: skip
+    """Return an access by CTAs with all of their products, and by the last, which may lack some.
+
+    ``offsets``: [..., lanes], of which those take part that have a product.
+    """
+    whole, rest = divmod(problem.l, config.products)
+    found = []
+    for count, ctas, part in (
+        (config.products, whole, ""),
+        (rest, 1, "last CTA" if whole else ""),
+    ):
+        if count and ctas:
+            lanes = np.where(product < count, offsets, -1).reshape(-1, WARP)
+            found.append(replace(access, offsets=lanes, executions=ctas, unit=unit, part=part))
+    return found
+
+
+def results(
+    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool, limit: str
+) -> list[Access]:
+    """Return the ways of the sums: into shared memory, out of it, and to C."""
+    operand, C, size = parts.operands[2], problem.C, config.operation.accumulator.bytes
+    own, product = _first_results(config, parts)
+    unit = operand.unit
+    step = [1, 1]
+    step[unit] = operand.read
+    m, n = (
+        own[:, mode, None] + values(np.arange(0, values.size, step[mode]))[None, :]
+        for mode, values in enumerate(parts.values)
+    )
+    m, n = (x.reshape(len(own), -1) for x in np.broadcast_arrays(m[:, :, None], n[:, None, :]))
+    inside = (m < config.tile[0]) & (n < config.tile[1])
+    places = operand.modes(np.where(inside, m, 0), np.where(inside, n, 0), product[:, None])
+    offsets = np.where(inside, places * size, -1).T
+    write = SharedAccess("C", "store", "st.shared", 8 * size * operand.read, offsets)
+    found: list[Access] = [*_executed(config, problem, offsets, product, "CTA", write)]
+
+    crd, at, some = operand.vectors(config.threads)
+    width = min(operand.width, max(1, VECTOR // size))
+    each = np.arange(0, operand.width, width)[:, None, None]
+    sums = np.where(some, (at + each) * size, -1)
+    load = SharedAccess("C", "load", "ld.shared", 8 * size * width, sums)
+    # Of a run, the product of a vector's first element: those that there are not are not read.
+    product_of = crd[..., 2] + crd[..., 0] // (operand.smem.extents[0] * operand.smem.extents[1])
+    found += _executed(config, problem, sums, product_of[None], "CTA", load)
+    ctas = -(-problem.l // config.products)
+    bits = 8 * C.element.bytes * operand.width
+    store = _visited(
+        config, operand, C, crd, ctas, direction="store", instruction="st.global", bits=bits,
+        unit="CTA", limit=limit if bits < 128 else "", tail="full",
+    )  # fmt: skip
+    stores = [store]
+    if config.orders[2] == "run":
+        stores += element_by_element(replace(store, part="at the end of the last product"))
+    loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
+    return [*found, *(loads if reads_c else []), *stores]
+
+
+def elements_of_c(config: Config, parts: Structure, problem: GemmProblem) -> GlobalAccess:
+    """Return C's elements, of which a lane has those of a vector one after the other."""
+    operand, C = parts.operands[2], problem.C
+    run, rows, _ = operand.smem.extents
+    crd, _, some = operand.vectors(config.threads)
+    at = crd[:, None, :, 0] + np.arange(operand.width)[None, :, None]
+    product = crd[:, None, :, 2] + at // (run * rows)
+    place = np.stack((at % run, at // run % rows), axis=-1)[..., :: -1 if operand.unit else 1]
+    inside = np.broadcast_to(some[:, None, :], at.shape) & (product < config.products)
+    return GlobalAccess(
+        operand="C", direction="store", instruction="st.global", bits=8 * C.element.bytes,
+        matrix=C, tile=C.shape, coords=np.where(inside[..., None], place, -1).reshape(-1, WARP, 2),
+        axis=operand.unit, sweeps=1, unit="CTA", group=config.products,
+        products=np.where(inside, product, 0).reshape(-1, WARP),
+    )  # fmt: skip

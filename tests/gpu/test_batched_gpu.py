@@ -1,0 +1,111 @@
+"""Batches of small products on a GPU: drawn ones, long ones, and what lies beside C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from batched_cases import KINDS, BatchedCase, Lie, drawn
+
+import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.verify import verify
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.gpu
+
+
+def on_device(buffer: np.ndarray, dtype: str) -> Any:
+    """The same bytes in a tensor."""
+    return torch.from_numpy(buffer.view(np.uint8).copy()).cuda().view(getattr(torch, dtype))
+
+
+def check(case: BatchedCase, kernel: str = "batched") -> cg.Plan:
+    """C is right, and what lies between its elements stays."""
+    buffers = case.buffers()
+    tensors = [on_device(x, dtype) for x, dtype in zip(buffers, case.dtypes, strict=True)]
+    views = []
+    for tensor, lie, shape, order in zip(tensors, case.lies, case.shapes, case.orders, strict=True):
+        steps = (lie.batch, *((1, lie.ld) if order == "F" else (lie.ld, 1)))
+        views.append(torch.as_strided(tensor, shape, steps, lie.offset))
+    A, B, C = case.views(buffers)
+    before, around = C.copy(), buffers[2].copy()
+    alpha = {"c": 1.5 - 0.5j, "i": 3}.get(C.dtype.kind, -1.5)
+    beta = int(case.beta) if C.dtype.kind == "i" else case.beta
+    options = dict(case.options) if kernel == "batched" else {}
+    plan = cg.plan(case.op, *views, kernel=kernel, **options)
+    plan(*views, alpha=alpha, beta=beta)
+    found = tensors[2].cpu().view(torch.uint8).numpy().view(DTYPES[case.dtypes[2]].numpy)
+    buffers[2][...] = found
+    verdict = verify(plan.problem, A, B, C, C=before, alpha=alpha, beta=beta)
+    assert verdict.ok, verdict
+    C[...] = before
+    assert buffers[2].tobytes() == around.tobytes(), "what lies beside C was written"
+    return plan
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_batches(seed: int) -> None:
+    check(drawn(seed, sorted(KINDS)[seed % len(KINDS)], most=64 if seed % 3 else 24))
+
+
+def long(kind: str, m: int, n: int, k: int, l: int, lies: tuple[Lie, ...], **more: Any) -> Any:
+    return BatchedCase(kind, "NN", "CCC", (m, n, k, l), lies, **{"beta": 0.0, **more})  # type: ignore[arg-type]
+
+
+def dense(rows: int, run: int, l: int, offset: int = 0) -> Lie:
+    """Rows and matrices one behind the other."""
+    return Lie(run, rows * run, offset, offset + rows * run * l + 16)
+
+
+def heads(rows: int, run: int, l: int) -> Lie:
+    """Rows of all matrices in turn."""
+    return Lie(run * l, run, 0, rows * run * l + 16)
+
+
+LONG = {
+    "rows of 12 bytes": long("float32", 3, 3, 3, 50000, (dense(3, 3, 50000),) * 3),
+    "rows of 12 bytes, odd bases": long(
+        "float32", 3, 3, 3, 70001, tuple(dense(3, 3, 70001, offset) for offset in (1, 3, 2))
+    ),
+    "rows of 98 bytes": long(
+        "float16", 49, 32, 49, 1000, (dense(49, 49, 1000), dense(49, 32, 1000), dense(49, 32, 1000))
+    ),
+    "rows of 394 bytes": long(
+        "bfloat16", 16, 32, 49, 1200,
+        (Lie(197, 197 * 16, 1, 197 * 16 * 1200 + 16), dense(49, 32, 1200), dense(16, 32, 1200)),
+    ),
+    "heads": long(
+        "float16", 16, 64, 16, 4096, (dense(16, 16, 4096), heads(16, 64, 4096), heads(16, 64, 4096))
+    ),
+    "heads of 6 bytes": long(
+        "float16", 20, 3, 20, 3000, (dense(20, 20, 3000), heads(20, 3, 3000), heads(20, 3, 3000))
+    ),
+    "one B for all": long(
+        "float64", 3, 8, 3, 66000, (dense(3, 3, 66000), Lie(8, 0, 0, 40), dense(3, 8, 66000)),
+        beta=0.5,
+    ),
+    "a column each": long(
+        "float32", 64, 1, 64, 3000, (dense(64, 64, 3000), dense(64, 1, 3000), dense(64, 1, 3000))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_batches(name: str) -> None:
+    check(LONG[name])
+
+
+def test_auto_takes_it() -> None:
+    plan = check(LONG["rows of 12 bytes"], "auto")
+    assert plan.kernel == "batched"
+
+
+def test_an_empty_batch_and_no_k() -> None:
+    A, B = torch.ones(0, 3, 4, device="cuda"), torch.ones(0, 4, 5, device="cuda")
+    assert cg.gemm("NN", A, B, kernel="batched").shape == (0, 3, 5)
+    A, B = torch.ones(100, 3, 0, device="cuda"), torch.ones(100, 0, 5, device="cuda")
+    C = torch.ones(100, 3, 5, device="cuda")
+    cg.gemm("NN", A, B, C, beta=2.0, kernel="batched")
+    assert (C == 2).all()
