@@ -26,6 +26,7 @@ from cute_gemm.problem.scalars import scalar
 #: loaded, a handle and a pool of each device, choices that were measured, warnings that were given,
 #: handlers of custom calls.
 NOT_BY_SHAPE = {
+    "cute_gemm.calibrated._known",  # by GPU
     "cute_gemm.jax.ffi._registered",
     "cute_gemm.tuned._choices",
     "cute_gemm.run.launch._loaded",
