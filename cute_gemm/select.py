@@ -330,14 +330,15 @@ def gpu_of_device(device: int) -> Gpu:
 class _Shelf(NamedTuple):
     """Legal configs of a class of problems by route, and their prices if they have any.
 
-    A route's ``split_k`` of 0 stands for the number of slices of the call. ``barred`` is infinity
-    in the first row for configs with slices, in the second for those without, else 0. ``packs``:
+    The first have K in one piece, and ``whole`` their prices; the others, of whose routes the
+    ``split_k`` of 0 stands for the number of slices of the call, have those of ``cut``. ``packs``:
     index of each config's ``pack`` in the packs of the search space.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
     prices: Prices | None
-    barred: np.ndarray
+    whole: Prices | None
+    cut: Prices | None
     packs: np.ndarray
 
 
@@ -403,7 +404,7 @@ def _filled(
     refused: Exception | None = None
     # Where the call gives the number of slices, no other is tried.
     splits = [0] if len(space.splits) == 1 else [1, 0] if space.splits else [1]
-    for pack, split in product(space.packs, splits):
+    for split, pack in product(splits, space.packs):
         problem = problems[pack] if split else sliced_class(problems[pack], space.splits[0])
         for kernel in kernels:
             try:
@@ -415,13 +416,12 @@ def _filled(
                 refused = refused or error
     if not offers and refused is not None:
         raise refused
-    priced = len(footprints) == len(offers)
-    return _Shelf(
-        offers,
-        Prices(footprints, gpu) if priced else None,
-        np.array([(0, np.inf) if route.split_k else (np.inf, 0) for *_, route in offers]).T,
-        np.array([space.packs.index(route.pack) for *_, route in offers]),
-    )
+    packs = np.array([space.packs.index(route.pack) for *_, route in offers])
+    if len(footprints) < len(offers):
+        return _Shelf(offers, None, None, None, packs)
+    prices, whole = Prices(footprints, gpu), sum(route.split_k for *_, route in offers)
+    parts = prices.part(0, whole), prices.part(whole, len(offers))
+    return _Shelf(offers, prices, *parts, packs)
 
 
 def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
@@ -444,26 +444,22 @@ class _Times:
         self, problem: GemmProblem, shelf: _Shelf, packings: dict[str, Packing],
         space: _Space, gpu: Gpu,
     ) -> None:  # fmt: skip
-        assert shelf.prices is not None
+        assert shelf.whole is not None and shelf.cut is not None
         self._shelf = shelf
         constants = calibration(gpu).constants
         self._packing = {
             pack: packer(packing).seconds(packing, gpu, constants)
             for pack, packing in packings.items()
         }
-        if not space.splits:
-            self.seconds = shelf.prices.seconds(problem)
-            self._table, self._counts = self.seconds[None], np.ones((1, 1))
-        else:
-            counts = np.array((1, *space.splits), float)[:, None]
-            behind = REDUCE.seconds(problem, counts, gpu, constants)
-            behind[0] = 0.0
-            table = shelf.prices.seconds(problem, counts) + behind
-            # Row 0 is one piece, for direct configs; the other rows are for configs with slices.
-            table[0] += shelf.barred[0]
-            table[1:] += shelf.barred[1]
-            self._table, self._counts, self._behind = table, counts, behind
-            self.seconds = table.min(axis=0)
+        self._whole = shelf.whole.seconds(problem) if len(shelf.whole) else np.empty(0)
+        self.seconds = self._whole
+        #: Numbers of slices, and seconds of adding them; with each, of the configs with slices.
+        self._counts = space.splits
+        if space.splits and len(shelf.cut):
+            counts = np.array(space.splits, float)[:, None]
+            self._behind = REDUCE.seconds(problem, counts, gpu, constants)
+            self._cut = shelf.cut.seconds(problem, counts) + self._behind
+            self.seconds = np.concatenate((self._whole, self._cut.min(axis=0)))
         self._sums = SUM.all_seconds(problem, gpu, constants)
         self._beside = self._sums
         if packings:
@@ -482,7 +478,13 @@ class _Times:
                 group = kernel.name, kernel.sums(config), config.tile[2]
                 alike.setdefault(group, []).append(index)
         # Infinity where a config has another number of slices.
-        table = dict(zip(map(int, self._counts[:, 0]), self._table + self._beside, strict=True))
+        of_none = np.full(len(self.seconds), np.inf)
+        table = {1: of_none.copy(), **{count: of_none.copy() for count in self._counts}}
+        begin = len(self._whole)
+        table[1][:begin] = self._whole
+        for place, count in enumerate(self._counts if begin < len(of_none) else ()):
+            table[count][begin:] = self._cut[place]
+        table = {count: seconds + self._beside for count, seconds in table.items()}
         found: dict[OrderOfSums, float] = {}
         for group, indices in alike.items():
             for count, seconds in table.items():
@@ -518,8 +520,8 @@ class _Times:
         route = self._shelf.offers[index][2]
         passes = {"packing": self._packing[route.pack]} if route.pack else {}
         if not route.split_k:
-            best = int(self._table[:, index].argmin())
-            route = route._replace(split_k=int(self._counts[best, 0]))
+            best = int(self._cut[:, index - len(self._whole)].argmin())
+            route = route._replace(split_k=self._counts[best])
             passes["reduction"] = float(self._behind[best, 0])
         if self._sums:
             passes["sums"] = self._sums

@@ -448,11 +448,23 @@ class Prices:
 
     __slots__ = ("_costs", "_gpu", "footprints")
 
-    def __init__(self, footprints: Sequence[Footprint], gpu: Gpu) -> None:
+    def __init__(
+        self, footprints: Sequence[Footprint], gpu: Gpu, costs: _Costs | None = None
+    ) -> None:
         self.footprints = tuple(footprints)
         self._gpu = gpu
-        rows = [_costs(footprint, gpu) for footprint in footprints]
-        self._costs = _Costs(*np.array(rows, float).reshape(-1, len(_Costs._fields)).T)
+        if costs is None:
+            rows = [_costs(footprint, gpu) for footprint in footprints]
+            costs = _Costs(*np.array(rows, float).reshape(-1, len(_Costs._fields)).T)
+        self._costs = costs
+
+    def __len__(self) -> int:
+        return len(self.footprints)
+
+    def part(self, begin: int, end: int) -> Prices:
+        """Return the prices of some of the footprints."""
+        costs = _Costs(*(array[begin:end] for array in self._costs))
+        return Prices(self.footprints[begin:end], self._gpu, costs)
 
     def seconds(self, problem: GemmProblem, slices: Any = 1) -> np.ndarray:
         """Return the predicted seconds of each footprint, K being cut into ``slices``.
@@ -500,14 +512,17 @@ class Prices:
         full_rounds = np.floor(sm_ctas / resident)
         rest = sm_ctas - full_rounds * resident
 
-        def clocks_of(ctas: Any, rounds: Any) -> Any:
-            """Clocks of so many CTAs at a time, in so many rounds."""
+        def round_of(ctas: Any) -> tuple[Any, Any]:
+            """Clocks of the k-tiles of so many CTAs at a time, and of their starts and ends."""
             main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
-            ends = costs.start + ctas * costs.end
-            return rounds * main + (1 + costs.exposed * (rounds - 1)) * ends
+            return main, costs.start + ctas * costs.end
 
-        last_round = np.where(rest > 0, clocks_of(rest, 1), 0.0)
-        on_sm = (clocks_of(resident, full_rounds) + last_round) / clock
+        main, ends = round_of(resident)
+        clocks = full_rounds * main + (1 + costs.exposed * (full_rounds - 1)) * ends
+        if np.any(rest):
+            last, last_ends = round_of(rest)
+            clocks = clocks + np.where(rest > 0, last + last_ends, 0.0)
+        on_sm = clocks / clock
         l2_bytes = (costs.tile_bytes * k_tiles + costs.end_bytes) * ctas
         l2 = l2_bytes / (costs.l2 * gpu.sms * clock)
         dram = extents.moved / (costs.dram * gpu.bandwidth_gbs * 1e9)

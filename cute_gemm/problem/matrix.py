@@ -50,7 +50,8 @@ class Matrix:
     @property
     def unit(self) -> int:
         """The mode whose stride is 1, 0 or 1; 0 where none is, in an epilogue's operand."""
-        return self.stride.index(1) if 1 in self.stride else 0
+        first, second = self.stride
+        return int(first != 1 and second == 1)
 
     @property
     def extents(self) -> tuple[int, ...]:
