@@ -157,7 +157,7 @@ def test_how_far_sums_are_off(k: int, fast_accum: bool, record_property: Any) ->
     relative = abs(call.C - exact).max() / exact.max()
     part = f"{verdict.max_ratio:.4f} of the bound"
     print(f"\nk={k} fast_accum={fast_accum}: {relative:.2e} off, {part}")
-    record_property("relative", relative)
+    record_property("relative", float(relative))
     assert verdict.ok, verdict
 
 
