@@ -1,4 +1,4 @@
-"""``cute_gemm.torch`` on DTensors: two processes of one machine, over gloo."""
+"""``cute_gemm.torch`` on DTensors: two processes of one machine, over gloo or NCCL."""
 
 from __future__ import annotations
 
@@ -36,19 +36,24 @@ LIMIT = 100
 
 
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
+    run_two_processes(tmp_path, "cpu", LIMIT)
+
+
+def run_two_processes(tmp_path: Path, device: str, limit: int) -> None:
+    """Run the cases of a device in two processes, on the CPU or on a GPU each."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    words = [sys.executable, __file__, str(tmp_path / "store")]
+    words = [sys.executable, __file__, str(tmp_path / "store"), device, str(limit)]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([*words, rank], env=environment, **pipes) for rank in "01"]
     try:
-        said = [process.communicate(timeout=LIMIT) for process in processes]
+        said = [process.communicate(timeout=limit) for process in processes]
     finally:
         for process in processes:
             process.kill()
     for process, (out, err) in zip(processes, said, strict=True):
         assert process.returncode == 0, f"{out}\n{err[-4000:]}"
-        assert out.split() == [case.__name__ for case in CASES]
+        assert out.split() == [case.__name__ for case in CASES[device]]
 
 
 # ---- what each process does ---------------------------------------------------------------------
@@ -177,17 +182,24 @@ def compare(
             )
 
 
-CASES = [columns_and_rows, sharded_sequences, every_placement, every_placement_of_a_layer]
+#: By device. Placements of operands do not depend on it.
+CASES = {
+    "cpu": [columns_and_rows, sharded_sequences, every_placement, every_placement_of_a_layer],
+    "cuda": [columns_and_rows, sharded_sequences],
+}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    store, rank = sys.argv[1], int(sys.argv[2])
+    (store, device, limit), rank = sys.argv[1:4], int(sys.argv[4])
+    if device == "cuda":
+        torch.set_default_device(f"cuda:{rank}")
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=2,
-        timeout=timedelta(seconds=LIMIT / 2),
+        "nccl" if device == "cuda" else "gloo", init_method=f"file://{store}", rank=rank,
+        world_size=2, timeout=timedelta(seconds=int(limit) / 2),
     )  # fmt: skip
-    mesh = init_device_mesh("cpu", (2,))
-    for case in CASES:
+    mesh = init_device_mesh(device, (2,))
+    for case in CASES[device]:
         case(mesh)
         print(case.__name__, flush=True)
     dist.barrier()

@@ -249,6 +249,14 @@ class Event:
         with entered(self.device):
             checked(load_driver().cuEventRecord(self._event, stream), "recording an event")
 
+    def record_in_graph(self, stream: int) -> None:
+        """Record the mark, whenever it runs, in the graph that ``stream`` captures."""
+        driver = load_driver()
+        external = driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        with entered(self.device):
+            recorded = driver.cuEventRecordWithFlags(self._event, stream, external)
+            checked(recorded, "recording an event in a graph")
+
     def synchronize(self) -> None:
         """Wait until the device has reached the mark."""
         with entered(self.device):

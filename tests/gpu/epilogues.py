@@ -7,9 +7,10 @@ plain product; bias; bias and gelu; silu of a sum with a bias, and a residual; a
 silu(x @ w.T) * up. Beside them the product by cuBLAS (``torch.mm``), what PyTorch has fused by
 cuBLASLt (``addmm``; ``_addmm_activation``, whose gelu is the approximation by tanh), and PyTorch's
 operations one after the other, of the first shapes (``--autotune``) also compiled by
-``torch.compile(mode="max-autotune-no-cudagraphs")``. Each is captured in a CUDA graph; an entry is
-the median of the rounds' microseconds, in which all take turns. Results are compared with PyTorch's
-in float32, those in float32 with float64.
+``torch.compile(mode="max-autotune-no-cudagraphs")``, and with ``--quack`` QuACK's ``gemm_act`` by
+its own choice (``pip install quack-kernels``). Each is captured in a CUDA graph, whose calls take
+operands from past L2; an entry is the median of the rounds' microseconds, in which all take turns.
+Results are compared with PyTorch's in float32, those in float32 with float64.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from graph_times import clocked
+from graph_times import clocked, in_turns, places
 from torch.nn import functional
 
 import cute_gemm as cg
@@ -88,36 +89,61 @@ def wrong(y: torch.Tensor, exact: torch.Tensor, k: int) -> bool:
     return bool(((y.to(exact.dtype) - exact).abs() > slack).any())
 
 
-def entries(
-    shape: tuple[int, int, int], dtype: torch.dtype, rounds: int, autotune: bool
-) -> dict[str, Any]:
-    """Microseconds of all of one shape."""
-    m, n, k = shape
-    made = {"x": torch.randn(m, k), "w": torch.randn(n, k) / k**0.5, "bias": torch.randn(n)}
-    made |= {"residual": torch.randn(m, n), "up": torch.randn(m, n)}
-    given = {name: tensor.cuda().to(dtype) for name, tensor in made.items()}
-    x, w = given["x"], given["w"]
-    runs: dict[str, Callable[[], Any]] = {"cuBLAS": lambda: torch.mm(x, w.T)}
-    for name, (epilogue, words, unfused, fused) in EPILOGUES.items():
-        operands = {word: given[word] for word in words.split()}
+def quack(name: str) -> Callable[..., Any]:
+    """Return QuACK's function for an epilogue of the same name."""
+    from quack.gemm_interface import gemm, gemm_act
 
-        def ours(epilogue: Any = epilogue, operands: Any = operands) -> Any:
+    if name == "bias":
+        return lambda x, w, bias: gemm(x, w.T, bias=bias, tuned=False)
+    return lambda x, w, bias: gemm_act(
+        x, w.T, bias=bias, activation="gelu_tanh_approx", store_preact=False, tuned=False
+    )[1]
+
+
+def entries(
+    shape: tuple[int, int, int], dtype: torch.dtype, rounds: int, autotune: bool, peers: bool
+) -> dict[str, Any]:
+    """Microseconds of all of one shape; ``peers``: QuACK's too."""
+    m, n, k = shape
+    shapes = {"x": (m, k), "w": (n, k), "bias": (n,), "residual": (m, n), "up": (m, n)}
+
+    def made() -> dict[str, torch.Tensor]:
+        found = {name: torch.randn(shape, device="cuda") for name, shape in shapes.items()}
+        found["w"] /= k**0.5
+        return {name: tensor.to(dtype) for name, tensor in found.items()}
+
+    copies = places(made, dtype.itemsize * (m * k + n * k))
+    runs: dict[str, Callable[[], Any]] = {}
+
+    def add(name: str, words: str, run: Callable[..., Any]) -> None:
+        operands = [[copy[word] for word in ("x", "w", *words.split())] for copy in copies]
+        runs[name] = in_turns(run, operands)
+
+    add("cuBLAS", "", lambda x, w: torch.mm(x, w.T))
+    for name, (epilogue, words, unfused, fused) in EPILOGUES.items():
+        names = words.split()
+
+        def ours(x: Any, w: Any, *rest: Any, epilogue: Any = epilogue, names: Any = names) -> Any:
+            operands = dict(zip(names, rest, strict=True))
             return cg.gemm("NT", x, w, order="C", epilogue=epilogue, **operands)
 
+        operands = [copies[0][word] for word in ("x", "w", *names)]
         wider = torch.float64 if dtype == torch.float32 else torch.float32
-        exact = unfused(*(each.to(wider) for each in (x, w, *operands.values())))
-        if wrong(ours(), exact, k):
+        exact = unfused(*(each.to(wider) for each in operands))
+        if wrong(ours(*operands), exact, k):
             raise AssertionError(f"{name} of {shape} is wrong")
-        runs[name] = ours
+        add(name, words, ours)
         if epilogue is not None:
-            runs[f"{name}, unfused"] = lambda f=unfused, o=operands: f(x, w, *o.values())
+            add(f"{name}, unfused", words, unfused)
         if autotune:
             tuned = torch.compile(unfused, mode="max-autotune-no-cudagraphs", dynamic=False)
-            runs[f"{name}, max-autotune"] = lambda f=tuned, o=operands: f(x, w, *o.values())
+            add(f"{name}, max-autotune", words, tuned)
         if fused is not None:
-            runs[f"{name}, cuBLASLt"] = lambda f=fused, o=operands: f(x, w, *o.values())
-    reps = max(1, min(20, round(300 / max(3.0, 2 * m * n * k / 6e8))))
-    times = clocked(runs, reps, rounds)
+            add(f"{name}, cuBLASLt", words, fused)
+        if peers and name in ("bias", "bias+gelu_tanh"):
+            add(f"{name}, QuACK", words, quack(name))
+    calls = max(len(copies), 1, min(20, round(300 / max(3.0, 2 * m * n * k / 6e8))))
+    times = clocked(runs, calls, rounds)
     return {"shape": shape, "us": {name: statistics.median(x) for name, x in times.items()}}
 
 
@@ -144,6 +170,7 @@ def main() -> int:
     parser.add_argument("--random", type=int, default=40, help="shapes that are drawn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--autotune", type=int, default=0, help="shapes that torch.compile tunes")
+    parser.add_argument("--quack", action="store_true", help="also QuACK, of 16-bit types")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", help="write all entries to this file")
     given = parser.parse_args()
@@ -157,8 +184,8 @@ def main() -> int:
         found = []
         for place, shape in enumerate(shapes):
             torch._dynamo.reset()
-            tuned = place < given.autotune
-            found.append(entries(shape, getattr(torch, dtype), given.rounds, tuned))
+            tuned, peers = place < given.autotune, given.quack and dtype != "float32"
+            found.append(entries(shape, getattr(torch, dtype), given.rounds, tuned, peers))
             us = found[-1]["us"]
             print(f"{dtype} {'x'.join(map(str, shape))}", flush=True)
             for name, time in us.items():
@@ -173,6 +200,7 @@ def main() -> int:
                 f"{name}, cuBLASLt",
                 f"{name}, unfused",
                 f"{name}, max-autotune",
+                f"{name}, QuACK",
                 "cuBLAS",
             ):
                 known = ratios(found, name, other)

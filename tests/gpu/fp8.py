@@ -5,8 +5,9 @@
 TN (x @ w.T of row-major x and w) with scales of tensors and of rows, by default and with
 ``fast_accum``, and by ``torch._scaled_mm`` with ``use_fast_accum`` both ways; the other ops beside
 TN; and scales of blocks beside those of rows. C is bfloat16, row-major. Each is captured in a CUDA
-graph; all of a shape take turns, and an entry is the median of the rounds' microseconds. Of two
-times their ratio is the median of the rounds' ratios. What torch refuses has no entry.
+graph, whose calls take A and B from past L2; all of a shape take turns, and an entry is the median
+of the rounds' microseconds. Of two times their ratio is the median of the rounds' ratios. What
+torch refuses has no entry.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from graph_times import clocked
+from graph_times import clocked, in_turns, places
 
 import cute_gemm as cg
 
@@ -60,9 +61,9 @@ def scales(*shape: int) -> torch.Tensor:
     return torch.rand(*shape, device="cuda") + 0.5
 
 
-def clocked_by_work(runs: Runs, flops: float, rounds: int) -> dict[str, list[float]]:
-    """Microseconds of each in every round, of fewer calls the longer one takes."""
-    return clocked(runs, max(1, min(20, round(400 / max(4.0, flops / 1.2e9)))), rounds)
+def calls_of(flops: float, copies: int = 1) -> int:
+    """Calls of a graph: fewer the longer one takes, and each copy of the operands once."""
+    return max(copies, 1, min(20, round(400 / max(4.0, flops / 1.2e9))))
 
 
 def expected(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -84,33 +85,33 @@ def check(
 def beside_torch(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
     """TN with scales of tensors and of rows, and PyTorch's."""
     m, n, k = shape
-    x, w = matrix(m, k), matrix(n, k)
+    copies = places(lambda: (matrix(m, k), matrix(n, k)), (m + n) * k)
     one, rows, columns = scales(1), scales(m, 1), scales(n, 1)
-    exact = expected(x, w)
+    exact = expected(*copies[0])
     runs: Runs = {}
     for kind, a, b in (("tensor", one, one), ("row", rows, columns)):
         for fast in (False, True):
             suffix = ", fast_accum" * fast
 
-            def ours(a: Any = a, b: Any = b, fast: bool = fast) -> Any:
+            def ours(x: Any, w: Any, a: Any = a, b: Any = b, fast: bool = fast) -> Any:
                 return cg.gemm("NT", x, w, order="C", scale_a=a, scale_b=b, fast_accum=fast)
 
-            def theirs(a: Any = a, b: Any = b, fast: bool = fast) -> Any:
+            def theirs(x: Any, w: Any, a: Any = a, b: Any = b, fast: bool = fast) -> Any:
                 return torch._scaled_mm(
                     x, w.t(), scale_a=a, scale_b=b.t() if b.dim() == 2 else b,
                     out_dtype=torch.bfloat16, use_fast_accum=fast,
                 )  # fmt: skip
 
-            check(f"{shape} {kind}{suffix}", ours(), exact, k, a * b.T)
-            runs[f"{kind}{suffix}"] = ours
+            check(f"{shape} {kind}{suffix}", ours(*copies[0]), exact, k, a * b.T)
+            runs[f"{kind}{suffix}"] = in_turns(ours, copies)
             try:
-                theirs()
+                theirs(*copies[0])
                 torch.cuda.synchronize()
             except RuntimeError as error:
                 print(f"  torch refuses {shape} {kind}{suffix}: {str(error).splitlines()[0][:90]}")
                 continue
-            runs[f"torch {kind}{suffix}"] = theirs
-    return entry("TN beside torch", shape, runs, given.rounds)
+            runs[f"torch {kind}{suffix}"] = in_turns(theirs, copies)
+    return entry("TN beside torch", shape, runs, given.rounds, len(copies))
 
 
 def ops(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
@@ -167,10 +168,12 @@ def blocks(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, 
     return entry("blocks", shape, runs, given.rounds)
 
 
-def entry(what: str, shape: tuple[int, int, int], runs: Runs, rounds: int) -> dict[str, Any]:
+def entry(
+    what: str, shape: tuple[int, int, int], runs: Runs, rounds: int, copies: int = 1
+) -> dict[str, Any]:
     """Microseconds of all of one shape, printed."""
     flops = 2.0 * math.prod(shape)
-    times = clocked_by_work(runs, flops, rounds)
+    times = clocked(runs, calls_of(flops, copies), rounds)
     us = {name: statistics.median(found) for name, found in times.items()}
     print(f"{what} {'x'.join(map(str, shape))}", flush=True)
     for name, time in us.items():
