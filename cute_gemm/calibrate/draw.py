@@ -11,22 +11,30 @@ from cute_gemm.calibrate.times import Contest, entry
 from cute_gemm.errors import GemmError
 from cute_gemm.gpus.gpu import Gpu
 
-#: Multiply-adds of a problem, bytes of its matrices, and extents.
-_WORK = 2e6, 1.5e11
-_BYTES = 1 << 30
-_EXTENTS = 8, 16384
+#: Types that CUDA cores, or FP64 tensor cores, multiply.
+_SLOW = "float32", "float64", "complex64", "complex128"
+#: Multiply-adds of a problem, the most of slow types, bytes of its matrices, and extents.
+_WORK, _WORK_OF_SLOW = (1e7, 1.5e11), 2e10
+_BYTES = 1 << 29
+_EXTENTS = 16, 16384
+#: Of batches of small products: the largest extent, and products.
+_SMALL, _PRODUCTS = 64, (1000, 50_000)
 #: Configs of a problem: the cheapest, and some of those behind them.
-_CHEAPEST, _OTHERS, _AMONG = 6, 2, 30
+_CHEAPEST, _OTHERS, _AMONG = 30, 10, 100
 
 
 class Kind(NamedTuple):
-    """A class of problems: types, op, and whether rows are aligned to 16 bytes."""
+    """A class of problems: types, op, whether rows are aligned to 16 bytes, small products.
+
+    All matrices are column-major, so that the problems of a class have kernels in common.
+    """
 
     dtype: str
     compute: str | None
     op: str
     aligned: bool
     fast_accum: bool | None = None
+    small: bool = False
 
 
 def kinds(dtypes: tuple[str, ...], hopper: bool) -> list[Kind]:
@@ -36,11 +44,14 @@ def kinds(dtypes: tuple[str, ...], hopper: bool) -> list[Kind]:
         name, _, compute = dtype.partition("/")
         if name.startswith("float8"):
             if hopper:
-                rows = [Kind(name, None, "NT", True, fast) for fast in (False, True)]
+                rows = [Kind(name, None, "TN", True, fast) for fast in (False, True)]
                 every.append([*rows, Kind(name, None, "NN", True, False)])
             continue
         pairs = (("NT", True), ("NN", False), ("TN", True), ("NN", True), ("TT", False))
-        every.append([Kind(name, compute or None, op, aligned) for op, aligned in pairs])
+        rows = [Kind(name, compute or None, op, aligned) for op, aligned in pairs]
+        if not compute:  # batches of small products have their own kernel
+            rows.insert(2, Kind(name, None, "TN", False, small=True))
+        every.append(rows)
     most = max(map(len, every), default=0)
     return [rows[place] for place in range(most) for rows in every if place < len(rows)]
 
@@ -58,7 +69,7 @@ def contests(gpu: Gpu, seed: int, dtypes: tuple[str, ...] = DTYPES) -> Iterator[
     every = kinds(dtypes, gpu.arch.has("wgmma"))
     while True:
         for kind in every:
-            contest = Contest(_sizes(kind, rng), ())
+            contest = Contest(_batch(kind, rng) if kind.small else _sizes(kind, rng), ())
             try:
                 candidates = contest.plan(gpu).candidates()
             except GemmError:  # a type without a kernel on this GPU
@@ -69,10 +80,24 @@ def contests(gpu: Gpu, seed: int, dtypes: tuple[str, ...] = DTYPES) -> Iterator[
             yield Contest(contest.sizes, tuple(entries))
 
 
+def _element(kind: Kind) -> int:
+    """Bytes of an element of the largest type of a class."""
+    return {"float64": 8, "complex64": 8, "complex128": 16, "int8": 1}.get(kind.dtype, 4)
+
+
+def _batch(kind: Kind, rng: random.Random) -> dict[str, Any]:
+    """Draw a batch of small products."""
+    m, n, k = (rng.choice((4, 8, 16, 32, 49, 64, rng.randint(1, _SMALL))) for _ in "mnk")
+    least, most = _PRODUCTS
+    bound = _BYTES // (_element(kind) * (m * k + n * k + m * n))
+    l = min(bound, round(least * (most / least) ** rng.random()))
+    return {"op": kind.op, "m": m, "n": n, "k": k, "l": l, "dtype": kind.dtype}
+
+
 def _sizes(kind: Kind, rng: random.Random) -> dict[str, Any]:
     """Draw extents: about every third problem has few rows, few columns, or a short k."""
-    size = {"float64": 8, "complex64": 8, "complex128": 16, "int8": 1}.get(kind.dtype, 4)
-    unit = 16 if kind.aligned else 1
+    size, unit = _element(kind), 16 if kind.aligned else 1
+    slow = kind.dtype in _SLOW and kind.compute is None
     while True:
         most = [_EXTENTS[1]] * 3
         if rng.random() < 1 / 3:
@@ -82,9 +107,10 @@ def _sizes(kind: Kind, rng: random.Random) -> dict[str, Any]:
             for x in most
         )
         moved = size * (m * k + n * k + m * n)
-        if _WORK[0] <= m * n * k <= _WORK[1] and moved <= _BYTES:
+        work = _WORK_OF_SLOW if slow else _WORK[1]
+        if _WORK[0] <= m * n * k <= work and moved <= _BYTES:
             break
     sizes: dict[str, Any] = {"op": kind.op, "m": m, "n": n, "k": k, "dtype": kind.dtype}
     sizes |= {} if kind.compute is None else {"compute": kind.compute}
     sizes |= {} if kind.fast_accum is None else {"fast_accum": kind.fast_accum}
-    return sizes | {"order": rng.choice("CF"), "storage": rng.choice("CF")}
+    return sizes

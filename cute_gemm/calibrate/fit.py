@@ -1,7 +1,8 @@
-"""The numbers of prices, fitted to measured times by least squares of logarithms."""
+"""The numbers of prices, fitted to measured times: one least squares of all, of logarithms."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +22,11 @@ from cute_gemm.select import sliced_class
 #: An error of this part of a time weighs as much as a number that is so many times the one it
 #: began with: numbers that no time depends on stay as they are.
 _ERROR, _MOVED = 0.08, 3.0
-#: Fewest times of a kernel and type that its pace is fitted to.
-_LEAST = 12
-#: Turns of fitting paces, factors and constants, and digits of the numbers.
-_TURNS, _DIGITS = 3, 4
+#: Fewest times of a kernel and type that its pace is fitted to, steps of the fit, and digits of the
+#: numbers.
+_LEAST, _STEPS, _DIGITS = 12, 30, 4
+#: Predictions of a fit, about: those of its derivatives are most of them.
+_CALLS = 42 * _STEPS
 #: Fields of a pace that are fitted, where they are not 0.
 _FITTED = "slowdown", "latency", "serial", "dram", "passes", "start", "memory", "l2"
 
@@ -80,19 +82,56 @@ def _samples(contest: Contest, gpu: Gpu) -> list[Sample]:
     return found
 
 
+class _Set:
+    """Contests with what does not change while numbers are fitted to them: extents, and twins.
+
+    Samples of one config and the same counts have one footprint.
+    """
+
+    def __init__(self, contests: Sequence[Sequence[Sample]]) -> None:
+        self.samples = of = [sample for contest in contests for sample in contest]
+        self.real = np.array([sample.seconds for sample in of])
+        #: The least time of a contest over each: what is far behind counts less.
+        self.weights = np.concatenate([_parts(contest) for contest in contests] or [self.real])
+        each = np.array([Extents.of(sample.problem)[:5] for sample in of], float).reshape(-1, 5)
+        self.extents = Extents(*each.T)
+        self.slices = np.array([sample.slices for sample in of], float)
+        twins: dict[Any, int] = {}
+        self.twin = [
+            twins.setdefault((sample.kernel.name, sample.config, sample.counts), len(twins))
+            for sample in of
+        ]
+        firsts = dict(zip(self.twin[::-1], of[::-1], strict=True))
+        self.unlike = [firsts[place] for place in range(len(twins))]
+        self.with_passes = [
+            place for place, sample in enumerate(of) if sample.packing or sample.slices > 1
+        ]
+        self._passes: tuple[Constants, np.ndarray] | None = None
+
+    def predicted(self, calibration: Calibration, gpu: Gpu) -> np.ndarray:
+        """Return the seconds that a calibration predicts of each sample."""
+        constants = calibration.constants
+        footprints = [
+            footprint(x.counts, x.kernel.pace(x.config, calibration), constants, gpu)
+            for x in self.unlike
+        ]
+        main = Prices(footprints, gpu).of(self.twin).of_each(self.extents, self.slices)
+        if self._passes is None or self._passes[0] != constants:
+            passes = np.zeros(len(self.samples))
+            for place in self.with_passes:
+                passes[place] = _passes(self.samples[place], constants, gpu)
+            self._passes = constants, passes
+        return main + self._passes[1]
+
+
+def _parts(contest: Sequence[Sample]) -> np.ndarray:
+    seconds = np.array([sample.seconds for sample in contest])
+    return seconds.min() / seconds if len(seconds) else seconds
+
+
 def predicted(of: Sequence[Sample], calibration: Calibration, gpu: Gpu) -> np.ndarray:
     """Return the seconds that a calibration predicts of each sample."""
-    constants, paces, costs = calibration.constants, {}, []
-    for sample in of:
-        key = sample.kernel.name, sample.config
-        if key not in paces:
-            paces[key] = sample.kernel.pace(sample.config, calibration)
-        costs.append(footprint(sample.counts, paces[key], constants, gpu))
-    each = np.array([Extents.of(sample.problem)[:5] for sample in of], float)
-    extents = Extents(*each.T[:5])
-    slices = np.array([sample.slices for sample in of], float)
-    main = Prices(costs, gpu).of_each(extents, slices)
-    return main + [_passes(sample, constants, gpu) for sample in of]
+    return _Set([of]).predicted(calibration, gpu)
 
 
 def _passes(sample: Sample, constants: Constants, gpu: Gpu) -> float:
@@ -121,11 +160,11 @@ def quality(contests: Sequence[Sequence[Sample]], calibration: Calibration, gpu:
     return Quality(float(np.sqrt(np.mean(errors**2))), mean - 1, float(1 / worst))
 
 
-class _Block(NamedTuple):
-    """Numbers that are fitted together: the samples that depend on them, and how they are set."""
+class _Numbers(NamedTuple):
+    """Numbers that are fitted: values, which samples depend on them, and how they are set."""
 
-    samples: list[Sample]
-    start: dict[str, float]
+    values: dict[str, float]
+    samples: Callable[[Sample], bool]
     put: Callable[[Calibration, dict[str, float]], Calibration]
 
 
@@ -135,21 +174,17 @@ def fitted(
 ) -> Calibration:  # fmt: skip
     """Return the numbers that predict these times best, from those of another calibration on.
 
-    Paces, each kernel's factors and the constants are fitted in turn. Of a kernel and type with
+    Paces, each kernel's factors and the constants are fitted together. Of a kernel and type with
     fewer than 12 times the pace stays.
     """
-    flat = [sample for contest in contests for sample in contest]
-    now = replace(start, gpu=gpu.name, source=source, bases={})
-    total, done = 0, 0
-    for _ in range(_TURNS):
-        blocks = _blocks(flat, now)
-        total = total or _TURNS * len(blocks)
-        for block in blocks:
-            now = _improved(block, now, gpu)
-            done += 1
-            tell("fit", done, total)
+    known = _Set([contest for contest in contests if contest])
+    begin = replace(start, gpu=gpu.name, source=source, bases={})
+    every = _numbers(known.samples, begin)
+    if not every:
+        return begin
+    now = _solved(known, every, begin, gpu, tell)
     bases: dict[str, dict[str, Basis]] = {}
-    for (kernel, kind), of in _grouped(flat).items():
+    for (kernel, kind), of in _grouped(known.samples).items():
         rms = quality([of], now, gpu).rms
         bases.setdefault(kernel, {})[kind] = Basis(len(of), _rounded(rms, 3))
     return replace(now, bases=bases)
@@ -163,20 +198,28 @@ def _grouped(flat: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
     return {kind: of for kind, of in sorted(groups.items()) if len(of) >= _LEAST}
 
 
-def _blocks(flat: list[Sample], now: Calibration) -> list[_Block]:
-    blocks = []
-    groups = _grouped(flat)
-    for (kernel, kind), of in groups.items():
+def _numbers(flat: Sequence[Sample], now: Calibration) -> list[_Numbers]:
+    """Return what is fitted to these samples."""
+    found = []
+    for (kernel, kind), of in _grouped(flat).items():
         own = now.pace(kernel, *of[0].kernel.kinds(of[0].config)) or Pace()
         values = {name: float(getattr(own, name)) for name in _FITTED if getattr(own, name)}
-        blocks.append(_Block(of, values, _put_pace(kernel, kind, own)))
+        found.append(_Numbers(values, _having_kind(kernel, kind), _put_pace(kernel, kind, own)))
     for kernel, factors in now.factors.items():
-        of = [sample for sample in flat if sample.kernel.name == kernel]
-        if len(of) >= _LEAST:
-            blocks.append(_Block(of, dict(factors), _put_factors(kernel)))
+        having = _having_kernel(kernel)
+        if sum(map(having, flat)) >= _LEAST:
+            found.append(_Numbers(dict(factors), having, _put_factors(kernel)))
     if len(flat) >= _LEAST:
-        blocks.append(_Block(flat, now.constants._asdict(), _put_constants))
-    return blocks
+        found.append(_Numbers(now.constants._asdict(), lambda _: True, _put_constants))
+    return found
+
+
+def _having_kind(kernel: str, kind: str) -> Callable[[Sample], bool]:
+    return lambda sample: sample.kind == (kernel, kind)
+
+
+def _having_kernel(kernel: str) -> Callable[[Sample], bool]:
+    return lambda sample: sample.kernel.name == kernel
 
 
 def _put_pace(
@@ -200,28 +243,41 @@ def _put_constants(calibration: Calibration, values: dict[str, float]) -> Calibr
     return replace(calibration, constants=Constants(**values))
 
 
-def _improved(block: _Block, now: Calibration, gpu: Gpu) -> Calibration:
-    """Return a calibration with the numbers of a block that predict its samples best."""
+def _solved(
+    known: _Set, every: Sequence[_Numbers], begin: Calibration, gpu: Gpu,
+    tell: Callable[[str, int, int], None],
+) -> Calibration:  # fmt: skip
+    """Return a calibration with the numbers that predict the samples best."""
     from scipy.optimize import least_squares
+    from scipy.sparse import csr_matrix, eye, vstack
 
-    names, before = list(block.start), np.array(list(block.start.values()))
-    real = np.array([sample.seconds for sample in block.samples])
+    before = np.array([value for numbers in every for value in numbers.values.values()])
+    logarithms, calls = np.log(known.real), itertools.count(1)
 
-    def at(steps: np.ndarray) -> Calibration:
-        values = (_rounded(x) for x in before * np.exp(steps))
-        return block.put(now, dict(zip(names, values, strict=True)))
+    def at(moved: np.ndarray, digits: int = 17) -> Calibration:
+        values = iter([_rounded(x, digits) for x in before * np.exp(moved)])
+        found = begin
+        for numbers in every:
+            found = numbers.put(found, {name: next(values) for name in numbers.values})
+        return found
 
-    def errors(steps: np.ndarray) -> np.ndarray:
-        exact = dict(zip(names, map(float, before * np.exp(steps)), strict=True))
-        said = predicted(block.samples, block.put(now, exact), gpu)
-        return np.append(np.log(said / real) / _ERROR, steps / math.log(_MOVED))
+    def errors(moved: np.ndarray) -> np.ndarray:
+        said = np.log(known.predicted(at(moved), gpu))
+        tell("fit", min(next(calls), _CALLS), _CALLS)
+        return np.append(known.weights * (said - logarithms) / _ERROR, moved / math.log(_MOVED))
 
+    # Numbers of other kernels and types have no sample in common: derivatives are had together.
+    depends = np.array([
+        [numbers.samples(sample) for sample in known.samples]
+        for numbers in every for _ in numbers.values
+    ])  # fmt: skip
+    sparsity = vstack([csr_matrix(depends.T), eye(len(before))])
     # Few large errors, as of a kernel that spills, do not decide.
     found = least_squares(
-        errors, np.zeros(len(names)), loss="soft_l1", bounds=(-3.0, 3.0), diff_step=1e-4,
-        max_nfev=20,
+        errors, np.zeros(len(before)), loss="soft_l1", bounds=(-3.0, 3.0), diff_step=1e-4,
+        max_nfev=_STEPS, jac_sparsity=sparsity, x_scale="jac",
     )  # fmt: skip
-    return at(found.x)
+    return at(found.x, _DIGITS)
 
 
 def _rounded(value: float, digits: int = _DIGITS) -> float:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Contests whose kernels are built at a time.
 _TOGETHER = 16
 #: Milliseconds of a graph, most calls of it, and rounds, in which all configs take turns.
-_GRAPH_MS, _MOST_CALLS, _ROUNDS = 2.0, 200, 5
+_GRAPH_MS, _MOST_CALLS, _ROUNDS = 1.0, 100, 5
 
 Tell = Callable[[str, int, int], None]
 

@@ -16,7 +16,7 @@ from cute_gemm.commands.output import OK, print_json, progress, say
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.model.calibration import Calibration
+from cute_gemm.model.calibration import Calibration, prior
 
 _MINUTES = 9.0
 #: Fewest problems that numbers are fitted to.
@@ -110,8 +110,8 @@ def _fit(
         )
     before = calibrated.calibration(gpu)
     known, held = (samples(part, gpu) for part in divided(times.contests))
-    judged = fitted(known, before, gpu, times.source, tell)
-    found = fitted([*known, *held], before, gpu, times.source, tell)
+    judged = fitted(known, prior(), gpu, times.source, tell)
+    found = fitted([*known, *held], prior(), gpu, times.source, tell)
     count = sum(map(len, (*known, *held)))
     said = {
         "gpu": gpu.name,

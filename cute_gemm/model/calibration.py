@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 #: Of files; another number makes them unread.
-_FORMAT = 1
+_FORMAT = 2
 #: Fields of a `Pace` that a file always has; others where they are not the default.
 _ALWAYS = "slowdown", "latency", "serial"
 
@@ -28,6 +28,13 @@ class Constants(NamedTuple):
     launch_us: float
     dependent_us: float
     ahead_us: float
+    #: Microseconds more of a launch of clusters, and for each 128 threads of a CTA.
+    cluster_us: float
+    group_us: float
+    #: Microseconds more of a launch whose matrices have to come from DRAM, at most, and the megabytes
+    #: of which 63 % of them are reached.
+    cold_us: float
+    cold_mb: float
     #: Clocks that a CTA of a pass takes to start.
     start: float
     #: Clocks in the epilogue of a wavefront, a pass through L1's tags and a line that TMA stores.
@@ -40,16 +47,21 @@ class Constants(NamedTuple):
     operand_load: float
     #: Clocks of a sector of L2 that the epilogue reads or writes only in part.
     partial: float
-    #: Clocks of the TMA unit for a line of L2 that a row of a box touches.
+    #: Clocks of the TMA unit for a line of L2 that a row of a box touches, and for a row of a box
+    #: that lies outside of its matrix.
     tma_line: float
+    outside: float
+    #: Part of the bytes that a multicast brings to further CTAs that counts as L2's.
+    multicast: float
     #: Part of DRAM's bandwidth that a pass reaches, and one with accesses narrower than 16 bytes.
     #: Scratch that is still in L2 is read no faster: a pass has too few bytes in flight.
     stream_part: float
     narrow_part: float
 
-    def launch(self, dependent: bool) -> float:
-        """Return the microseconds of a launch."""
-        return self.dependent_us if dependent else self.launch_us
+    def launch(self, dependent: bool, block: int = 128, clusters: bool = False) -> float:
+        """Return the microseconds of a launch, of so many threads of a CTA."""
+        alone = self.dependent_us if dependent else self.launch_us
+        return alone + self.group_us * (block / 128 - 1) + self.cluster_us * clusters
 
 
 class Pace(NamedTuple):
@@ -183,6 +195,17 @@ def _lines(value: Any, depth: int = 0) -> str:
 
 #: The GPU whose calibration serves where there is none.
 REFERENCE = "H200"
+
+
+#: The file of the numbers that a fit starts from.
+_PRIOR = "prior"
+
+
+def prior() -> Calibration:
+    """Return the numbers that a fit starts from, and that stay where no time depends on them."""
+    found = shipped(_PRIOR)
+    assert found is not None
+    return found
 
 
 @cache

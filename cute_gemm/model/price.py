@@ -13,7 +13,7 @@ products, is fitted to times that were measured on a GPU: its `Calibration` (`mo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import gcd
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,6 +81,18 @@ class Footprint:
     launch: float
     #: Products of a batch that a CTA computes.
     products: int = 1
+    #: Of the GPU.
+    constants: Constants = field(kw_only=True)
+
+    @property
+    def outside(self) -> float:
+        """Clocks of the TMA unit for a row of a box outside of its matrix."""
+        return self.constants.outside if self.pace.wgmma else 0.0
+
+    @property
+    def tma(self) -> float:
+        """Clocks of a k-tile on the TMA unit."""
+        return dict(self.units)["TMA"]
 
     @property
     def latency_cubed(self) -> float:
@@ -199,6 +211,8 @@ class Tally(NamedTuple):
     partial: float = 0.0
     #: Boxes of C that TMA moves.
     boxes: float = 0.0
+    #: Sectors among those of L2 that a multicast reads once for several CTAs.
+    shared: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally(*map(sum, zip(self, other, strict=True)))
@@ -241,10 +255,14 @@ def _tally(access: Access, counts: Any, share: int) -> Tally:
         # A multicast is counted once, and asks L2 for the sectors of every CTA that it serves.
         lines = float(counts.lines)
         sectors = float(counts.l2_sectors * access.multicast)
+        shared = float(counts.l2_sectors * (access.multicast - 1))
         if access.direction == "load":
             sectors += STRADDLED * max(0.0, lines - counts.bytes / LINE) * LINE / SECTOR
         boxes = moves if access.unit == "CTA" else 0.0
-        return Tally(sectors=sectors / share, moves=moves, lines=lines / share, boxes=boxes)
+        return Tally(
+            sectors=sectors / share, moves=moves, lines=lines / share, boxes=boxes,
+            shared=shared / share,
+        )  # fmt: skip
     passes = max(counts.requests, counts.lines / 4)
     sectors = float(counts.l2_sectors)
     filled = counts.bytes / SECTOR
@@ -356,14 +374,15 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         + pace.box * end.boxes
         + counts.spills
         + constants.operand_load * counts.operand_loads,
-        tile_bytes=each.sectors * SECTOR,
+        tile_bytes=(each.sectors - (1 - constants.multicast) * each.shared) * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=counts.resident,
         units=tuple(units.items()),
         pace=pace,
         cluster=counts.cluster,
-        launch=constants.launch(counts.dependent),
+        launch=constants.launch(counts.dependent, counts.block, counts.cluster != (1, 1)),
         products=counts.products,
+        constants=constants,
     )
 
 
@@ -378,6 +397,9 @@ class _Costs(NamedTuple):
     cluster_ctas: Any
     #: Multiprocessors that clusters of this size can occupy.
     sms: Any
+    #: CTA tiles beside each other, as the extents of a cluster over those of a tile.
+    beside_m: Any
+    beside_n: Any
     #: Fields of `Footprint`.
     busy: Any
     latency_cubed: Any
@@ -387,6 +409,8 @@ class _Costs(NamedTuple):
     resident: Any
     launch: Any
     products: Any
+    tma: Any
+    outside: Any
     #: Fields of `Pace`.
     dram: Any
     start: Any
@@ -396,7 +420,7 @@ class _Costs(NamedTuple):
 
 
 #: The fields of `_Costs` from ``busy`` on, of a footprint.
-_fields = attrgetter(*_Costs._fields[5:13], *(f"pace.{name}" for name in _Costs._fields[13:]))
+_fields = attrgetter(*_Costs._fields[7:17], *(f"pace.{name}" for name in _Costs._fields[17:]))
 
 
 def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
@@ -404,7 +428,7 @@ def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
     (m, n, k), (along_m, along_n) = footprint.tile, footprint.cluster
     ctas = along_m * along_n
     sms = clusters_at_a_time(gpu.sms, ctas) * ctas
-    return m * along_m, n * along_n, k, ctas, sms, *_fields(footprint)
+    return m * along_m, n * along_n, k, ctas, sms, along_m, along_n, *_fields(footprint)
 
 
 class Extents(NamedTuple):
@@ -466,6 +490,11 @@ class Prices:
         costs = _Costs(*(array[begin:end] for array in self._costs))
         return Prices(self.footprints[begin:end], self._gpu, costs)
 
+    def of(self, places: Sequence[int]) -> Prices:
+        """Return the prices of the footprints at these places, of each as often as it is there."""
+        costs = _Costs(*(array[places] for array in self._costs))
+        return Prices([self.footprints[place] for place in places], self._gpu, costs)
+
     def seconds(self, problem: GemmProblem, slices: Any = 1) -> np.ndarray:
         """Return the predicted seconds of each footprint, K being cut into ``slices``.
 
@@ -503,12 +532,19 @@ class Prices:
         """
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
-        tiles = _tiles(extents, "M", costs.cluster_m) * _tiles(extents, "N", costs.cluster_n)
+        tiles_m = _tiles(extents, "M", costs.cluster_m)
+        tiles_n = _tiles(extents, "N", costs.cluster_n)
+        tiles = tiles_m * tiles_n
         ctas = tiles * costs.cluster_ctas * np.ceil(extents.l / costs.products) * slices
         k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
         busy = np.where(sm_ctas > 1, costs.busy, costs.busy * costs.lone)
+        if not extents.ragged:
+            # Rows of boxes that have nothing of A or B, on average.
+            rows = (costs.cluster_m - extents.m / tiles_m) / costs.beside_m
+            rows = rows + (costs.cluster_n - extents.n / tiles_n) / costs.beside_n
+            busy = np.maximum(busy, costs.tma + costs.outside * rows)
         full_rounds = np.floor(sm_ctas / resident)
         rest = sm_ctas - full_rounds * resident
 
@@ -527,6 +563,10 @@ class Prices:
         l2 = l2_bytes / (costs.l2 * gpu.sms * clock)
         dram = extents.moved / (costs.dram * gpu.bandwidth_gbs * 1e9)
         seconds = costs.launch * 1e-6 + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
+        if self.footprints:
+            constants = self.footprints[0].constants
+            cold = 1.0 - np.exp(extents.moved * (-1e-6 / constants.cold_mb))
+            seconds = seconds + constants.cold_us * 1e-6 * cold
         return _Times(seconds, sm_ctas, resident, ctas, k_tiles, l2, dram)
 
 
