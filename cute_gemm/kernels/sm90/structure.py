@@ -20,8 +20,9 @@ from cute_gemm.problem.scaling import BLOCK
 ROWS, GROUP, DEEP = 64, 128, 32
 #: Columns of a wgmma, at most.
 MOST_COLUMNS = 256
-#: Registers of a thread of the group that loads, and the most that setmaxnreg gives.
-LOADER_REGISTERS, MOST_REGISTERS = 40, 240
+#: Registers of a thread of the group that loads, also where a warp of it loads scales, and the most
+#: that setmaxnreg gives.
+LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
 
 
 @dataclass(frozen=True)
@@ -150,21 +151,35 @@ def scale_rows(config: Config) -> tuple[int, int]:
     return (b, a) if config.swap_ab else (a, b)
 
 
+def scale_steps(config: Config) -> tuple[int, int]:
+    """Rows of a tile of A and of B that share a scale in a stage.
+
+    Of blocks of 128 these are not of two: a tile's rows begin at a multiple of 64, and a group's
+    columns at one of the largest power of two in their number.
+    """
+    rows, columns = scale_rows(config)
+    across = columns_of_group(config)
+    return (ROWS if rows == BLOCK else 1, min(across & -across, BLOCK) if columns == BLOCK else 1)
+
+
+def scales_of_stage(config: Config) -> tuple[int, int]:
+    """Scales of A and of B in a stage."""
+    bm, bn, _ = kernel_tile(config)
+    (rows, columns), (down, across) = scale_rows(config), scale_steps(config)
+    return bm // down * (rows > 0), bn // across * (columns > 0)
+
+
+def first_of_b(config: Config) -> int:
+    """The place of B's scales in a stage, behind A's: vectors of two are aligned."""
+    return -(-scales_of_stage(config)[0] // 4) * 4
+
+
 def scales_of_thread(config: Config) -> tuple[int, int]:
     """Scales of a k tile that a thread holds, of its rows and of its columns."""
-    rows, columns = scale_rows(config)
+    (rows, columns), (_, step) = scale_rows(config), scale_steps(config)
     down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
-    across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, scale_blocks(config))
+    across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, columns_of_group(config) // step)
     return down, across
-
-
-def scale_blocks(config: Config) -> int:
-    """Blocks of 128 columns that a group's columns may lie in.
-
-    They begin at a multiple of the largest power of two in their number.
-    """
-    columns = columns_of_group(config)
-    return (columns - min(columns & -columns, BLOCK) + 2 * BLOCK - 1) // BLOCK
 
 
 def columns_of_group(config: Config) -> int:
@@ -175,16 +190,11 @@ def columns_of_group(config: Config) -> int:
 def adds_of_sum(config: Config) -> float:
     """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
 
-    Scales of A and of B are multiplied once for all sums of a thread that have both: of each eight
-    columns it has four, in two rows. It also chooses among B's scales of 128 columns for them.
+    Where there are scales of A and of B, those of each of a thread's rows are multiplied by those
+    of its columns once for all sums that have both.
     """
-    rows, columns = scale_rows(config)
-    if not columns:
-        return 1.0
-    choices = 0 if columns == 1 else scale_blocks(config) - 1
-    of_columns = 2 if columns == 1 else min(choices, 1)
-    of_rows = {0: 0, 1: 2}.get(rows, 1)
-    return 1.0 + (of_rows * of_columns + choices) / 4
+    down, across = scales_of_thread(config)
+    return 1.0 + down * across / sums_of_thread(config)
 
 
 def blocks_of_group(config: Config) -> int:
@@ -223,11 +233,18 @@ def _operand(
     return OperandPlan(source, major, extents, *tile, sharers)
 
 
+def loader_registers(config: Config) -> int:
+    """Registers of a thread of the group that loads."""
+    return SCALE_LOADER_REGISTERS if any(config.operation.scales) else LOADER_REGISTERS
+
+
 def _registers(config: Config) -> int:
     """What setmaxnreg gives a thread that multiplies: what the group that loads does not keep."""
     groups = config.groups + 1
     entry = min(registers(GROUP * groups, config.min_ctas) // 8 * 8, MOST_REGISTERS)
-    return min(MOST_REGISTERS, (entry * groups - LOADER_REGISTERS) // config.groups // 8 * 8)
+    return min(
+        MOST_REGISTERS, (entry * groups - loader_registers(config)) // config.groups // 8 * 8
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -251,7 +268,8 @@ def structure(config: Config) -> Structure:
     stores *= config.tma_c
     stage = (bm + bn) * bk * config.operation.a.bytes
     places = config.groups * max(stores, 1)
-    smem = shared_storage(config.stages, stage, places * part.size * out, places)
+    scales = 4 * (first_of_b(config) + -(-scales_of_stage(config)[1] // 4) * 4)
+    smem = shared_storage(config.stages, stage, places * part.size * out, places, scales)
     return Structure(
         tile=tile,
         operands=operands,

@@ -398,8 +398,13 @@ class Sm90Wgmma(EmittedKernel):
 
 def _stages(config: Config, arch: Arch) -> int:
     """The most stages that fit."""
+    limit = arch.shared_limit // config.min_ctas
     two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
-    return min(_STAGES, max(2, 2 + (arch.shared_limit // config.min_ctas - two) // (three - two)))
+    stages = min(_STAGES, max(2, 3 + (limit - two) // (three - two)))
+    # Scales of a stage are no multiple of what its size is rounded to.
+    while stages > 2 and structure(replace(config, stages=stages)).smem > limit:
+        stages -= 1
+    return stages
 
 
 def _broken(config: Config) -> str:
@@ -460,8 +465,7 @@ def _check(config: Config, arch: Arch) -> None:
     others += _OPERANDS * bool(config.operation.epilogue.operands)
     if config.operation.promoted:
         # What the main loop has is gone in the epilogue.
-        # Scales are those of the k tile that is added, and of the next.
-        scales = 2 * sum(scales_of_thread(config))
+        scales = sum(scales_of_thread(config))
         loop = products_of_thread(config) + scales + rows_of_thread(config)
         others = max(others, loop + _OTHERS_BESIDE_PRODUCTS)
     if sums > most or sums + others > parts.registers:
