@@ -6,7 +6,7 @@
 // tile before. The grid is persistent: a CTA computes tile after tile, so that the loads of the next tile run
 // while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast.
 // Elements of other than 2 bytes along M, which wgmma does not read from shared memory, are loaded into
-// registers a k step ahead.
+// registers a k step ahead. Block scales come into the stages by a warp beside the producer (scales.cuh).
 //
 // The template parameters are one `Config`, for every layout of A(M,K), B(N,K), C(M,N):
 //
