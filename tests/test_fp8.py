@@ -85,19 +85,22 @@ def of_wgmma(scales: tuple[str, str], sizes: tuple[int, int, int], tile: tuple[i
 
 
 #: Edges that cut blocks of 64 and 128, groups below and beside each other and by turns, clusters
-#: whose tiles lie beyond C, A and B swapped, A from registers, batches and slices of K.
+#: whose tiles lie beyond C, A and B swapped, A from registers, batches and slices of K, narrow
+#: epilogue tiles.
 TRACED = [
     of_wgmma(("1x128", "128x128"), (300, 330, 200), (128, 160), 2, (2, 1)),
     of_wgmma(("128x128", "1x128"), (330, 130, 200), (64, 96), 1, (2, 2)),
     of_wgmma(("128x128", "128x128"), (130, 400, 300), (64, 160), 2),
     of_wgmma(("1x128", "1x128"), (130, 400, 300), (64, 160), 2, order="C"),
-    of_wgmma(("1x128", "128x128"), (200, 400, 300), (64, 96), 2, ping_pong=1),
+    of_wgmma(("1x128", "128x128"), (200, 400, 300), (64, 96), 2, ping_pong=1, stages=2),
     of_wgmma(("1x128", "128x128"), (200, 400, 300), (96, 128), 2, (1, 2), swap_ab=1),
-    of_wgmma(("128x128", "1x128"), (208, 160, 300), (128, 48), 2, op="NN"),
+    of_wgmma(("128x128", "1x128"), (208, 160, 300), (128, 48), 2, op="NN", stages=2),
     of_wgmma(("1x128", "128x128"), (208, 304, 272), (64, 192), 2, op="NN"),
     of_wgmma(("row", "1x128"), (208, 96, 272), (32, 64), 1, op="TT", swap_ab=1, l=2),
     of_wgmma(("1x128", "128x128"), (72, 56, 1000), (64, 64), 1, l=2, split_k=3),
     of_wgmma(("", "128x128"), (260, 560, 130), (192, 96), 3),
+    of_wgmma(("1x128", "128x128"), (300, 140, 300), (256, 128), 2, stages=4),
+    of_wgmma(("1x128", "128x128"), (300, 140, 130), (256, 128), 2, stages=4, order="C", swap_ab=0),
     of_wgmma(("tensor", "row"), (208, 96, 272), (64, 32), 1, op="NN"),
 ]
 

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include "../tma/tile_scheduler.cuh"
 #include "mma.cuh"
 
 namespace cute_gemm {

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import gcd
 from typing import ClassVar
 
+from cute_gemm.arch import Arch
 from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.options import registers
-from cute_gemm.kernels.tma import epilogue_tile, operand_tile, shared_storage
+from cute_gemm.kernels.tma import SPAN, TmaTile, epilogue_tile, operand_tile, shared_storage
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.scaling import BLOCK
 
@@ -23,6 +25,10 @@ MOST_COLUMNS = 256
 #: Registers of a thread of the group that loads, also where a warp of it loads scales, and the most
 #: that setmaxnreg gives.
 LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
+#: Stages that are worth more than epilogue tiles of all columns, where block scales take room.
+FEW_STAGES = 4
+#: Shared memory of a CTA.
+_SHARED = Arch("sm_90a").shared_limit
 
 
 @dataclass(frozen=True)
@@ -247,6 +253,21 @@ def _registers(config: Config) -> int:
     )
 
 
+def _storage(config: Config, width: int, column_major: bool) -> tuple[TmaTile, int, int]:
+    """An epilogue tile whose columns divide ``width``, how many a group has, and shared memory."""
+    bm, bn, bk = kernel_tile(config)
+    out = config.operation.c.bytes
+    tile = epilogue_tile(ROWS, width, column_major, out)
+    parts = bm // ROWS * bn // tile.layout.extents[1] // sharers_of_tile(config)
+    stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
+    stores *= config.tma_c
+    stage = (bm + bn) * bk * config.operation.a.bytes
+    places = config.groups * max(stores, 1)
+    scales = 4 * (first_of_b(config) + -(-scales_of_stage(config)[1] // 4) * 4)
+    epilogue = places * tile.layout.size * out
+    return tile, stores, shared_storage(config.stages, stage, epilogue, places, scales)
+
+
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Work a config out."""
@@ -261,22 +282,17 @@ def structure(config: Config) -> Structure:
 
     out = config.operation.c.bytes
     column_major = config.operation.row_major == bool(config.swap_ab)
-    part, box, span = epilogue_tile(ROWS, width, column_major, out)
-    columns = part.extents[1]
-    parts = bm // ROWS * bn // columns // sharers_of_tile(config)
-    stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
-    stores *= config.tma_c
-    stage = (bm + bn) * bk * config.operation.a.bytes
-    places = config.groups * max(stores, 1)
-    scales = 4 * (first_of_b(config) + -(-scales_of_stage(config)[1] // 4) * 4)
-    smem = shared_storage(config.stages, stage, places * part.size * out, places, scales)
+    epilogue, stores, smem = _storage(config, width, column_major)
+    if config.stages <= FEW_STAGES and any(config.operation.scales) and smem > _SHARED:
+        narrow = gcd(width, SPAN // out // 2)
+        epilogue, stores, smem = _storage(config, narrow, column_major)
     return Structure(
         tile=tile,
         operands=operands,
         column_major=column_major,
-        part=part,
-        box=box if not config.swap_ab else box[::-1],
-        span=span,
+        part=epilogue.layout,
+        box=epilogue.box if not config.swap_ab else epilogue.box[::-1],
+        span=epilogue.span,
         stores=stores,
         columns=width,
         threads=GROUP * (config.groups + 1),

@@ -276,7 +276,8 @@ class Sm90Wgmma(EmittedKernel):
 
         Where rows of a tile are no whole lines, those of a cluster begin at other places of a line.
         Where A goes through registers the threads read it, once for each group beside another, and
-        have other sums than wgmma gives them else.
+        have other sums than wgmma gives them else. How wide an epilogue tile of C is may depend on
+        the stages.
         """
         parts, by_threads = structure(config), register_a(config)
         for plan, tiles in zip(parts.operands, kernel_cluster(config), strict=True):
@@ -290,7 +291,7 @@ class Sm90Wgmma(EmittedKernel):
         if not by_threads:
             c, major = config.operation.dtypes[2], config.operation.majors[2]
             operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
-        return replace(config, stages=2, operation=operation)
+        return replace(config, stages=2, operation=operation), parts.part.extents
 
     def emitter(self, config: Config) -> EmitSm90Wgmma:
         from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
