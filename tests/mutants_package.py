@@ -190,7 +190,7 @@ PACKAGE: tuple[Mutant, ...] = (
     _m("tiles begin with a block of 128", "kernels/sm90/accesses.py",
        "together = lcm(tile, rows)", "together = max(tile, rows)", "fp8", "rows_are"),
     _m("scales of B where those of A end", "kernels/sm90/structure.py",
-       "-(-scales_of_stage(config)[0] // 4) * 4", "scales_of_stage(config)[0]", "proofs",
+       "first = -(-a * down // 4) * 4", "first = a * down", "proofs",
        "scaled_8_bit"),
     _m("scales of the first slice of K in each", "problem/passes.py",
        "near, extent = problem.k // BLOCK * matrix.stride[1], -(-k // BLOCK)",

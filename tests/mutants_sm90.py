@@ -255,7 +255,7 @@ SM90: tuple[Mutant, ...] = (
     _f("a row scaled by the other one of its thread", "sm90/scales.cuh",
        "2 * m + i / 2 % 2", "2 * m", "interpreter"),
     _f("scales of a group's columns for those beside it", "sm90/scales.cuh",
-       "column(Accumulators::column(group) / Places::kStepB)", "column(0)", "rows_are"),
+       "Accumulators::column(group) / Places::kStepB", "0", "rows_are"),
     _f("scales of one of 32 rows", "sm90/scales.cuh",
        "from += 32 * scales.stride_mn;", "", "rows_are"),
     _f("scales go to stages that are not empty", "sm90/scales.cuh",

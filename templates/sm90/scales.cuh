@@ -17,7 +17,8 @@ struct BlockScales {
 
 // How many scales a stage has, of A and then of B. Of a Config, kScaleRowsA and kScaleRowsB say how many rows share
 // a scale in memory: 1, 128, or 0 without scales. In a stage kStep of them do, which are not of two blocks of 128: a
-// tile's rows begin at a multiple of 64, and a group's columns at a multiple of their number.
+// tile's rows begin at a multiple of 64, and a group's columns at a multiple of their number. Those lie kApart words
+// from each other: else ptxas would merge a thread's loads, differently for each tile. 5 words have no bank conflicts.
 template <class Config>
 struct ScalePlaces {
   enum : int {
@@ -27,7 +28,8 @@ struct ScalePlaces {
     kStepA = kRowsA == 128 ? 64 : 1,
     kStepB = kRowsB != 128 ? 1 : (kColumns & -kColumns) < 128 ? kColumns & -kColumns : 128,
     kA = kRowsA > 0 ? kBM / kStepA : 0, kB = kRowsB > 0 ? kBN / kStepB : 0,
-    kFirstB = ceil_div(int(kA), 4) * 4, kCount = kFirstB + ceil_div(int(kB), 4) * 4
+    kApartA = kRowsA == 128 ? 5 : 1, kApartB = kRowsB == 128 ? 5 : 1,
+    kFirstB = ceil_div(kA * kApartA, 4) * 4, kCount = kFirstB + ceil_div(kB * kApartB, 4) * 4
   };
 };
 
@@ -39,8 +41,9 @@ struct StageScales<Config, true> {
   alignas(16) float values[ScalePlaces<Config>::kCount];
 };
 
-// The scales of a tile of A, or of B, that a warp loads, of one k tile at a time: `Count`, a lane each 32nd.
-template <int Rows, int Step, int Count>
+// The scales of a tile of A, or of B, that a warp loads, of one k tile at a time: `Count`, of which a lane has each
+// 32nd.
+template <int Rows, int Step, int Apart, int Count>
 struct LoadScales {
   enum : int { kLoads = ceil_div(Count, 32) };
 
@@ -75,7 +78,7 @@ struct LoadScales {
   CUTE_DEVICE void store(float* to) const {
     CUTE_UNROLL
     for (int i = 0; i < kLoads; ++i) {
-      if (has(i)) to[i * 32 + lane] = values[i];
+      if (has(i)) to[(i * 32 + lane) * Apart] = values[i];
     }
   }
 
@@ -88,8 +91,8 @@ template <class Config>
 struct ScaleLoader {
   using Places = ScalePlaces<Config>;
 
-  LoadScales<Places::kRowsA, Places::kStepA, Places::kA> a;
-  LoadScales<Places::kRowsB, Places::kStepB, Places::kB> b;
+  LoadScales<Places::kRowsA, Places::kStepA, Places::kApartA, Places::kA> a;
+  LoadScales<Places::kRowsB, Places::kStepB, Places::kApartB, Places::kB> b;
 
   CUTE_DEVICE ScaleLoader(BlockScales const& scale_a, BlockScales const& scale_b) : a(scale_a), b(scale_b) {}
 
@@ -133,7 +136,8 @@ struct ScaleFactors {
   float a[kA + 1], b[kB + 1];
 
   CUTE_DEVICE ScaleFactors(int group, int thread)
-      : row(Accumulators::row(group) / Places::kStepA), column(Accumulators::column(group) / Places::kStepB) {
+      : row(Accumulators::row(group) / Places::kStepA * Places::kApartA),
+        column(Accumulators::column(group) / Places::kStepB * Places::kApartB) {
     AccumulatorCoord<Config> const own(thread);
     if constexpr (kRowsA == 1) row += own.first_row;
     if constexpr (kRowsB == 1) column += own.first_column;
@@ -145,22 +149,31 @@ struct ScaleFactors {
     if constexpr (kRowsA > 0) {
       float const* const from = stage.values + row;
       CUTE_UNROLL
-      for (int i = 0; i < kA; ++i) {
-        a[i] = from[kRowsA == 1 ? i / 2 * 64 + i % 2 * AccumulatorCoord<Config>::kRowStep : i];
+      for (int m = 0; m < kBlocks; ++m) {
+        if constexpr (kRowsA == 128) {
+          a[m] = from[m * Places::kApartA];
+        } else if constexpr (int(AccumulatorCoord<Config>::kRowStep) == 1) {
+          read_pair(a + 2 * m, from + m * 64);
+        } else {
+          a[2 * m] = from[m * 64], a[2 * m + 1] = from[m * 64 + AccumulatorCoord<Config>::kRowStep];
+        }
       }
     }
     if constexpr (kRowsB > 0) {
       float const* const from = stage.values + Places::kFirstB + column;
-      CUTE_UNROLL
-      for (int i = 0; i < kB; i += kRowsB == 1 ? 2 : 1) {
-        if constexpr (kRowsB == 1) {
-          float2 const pair = *reinterpret_cast<float2 const*>(from + i * 4);
-          b[i] = pair.x, b[i + 1] = pair.y;
-        } else {
-          b[i] = from[i];
-        }
+      if constexpr (kRowsB == 128) {
+        CUTE_UNROLL
+        for (int i = 0; i < kB; ++i) b[i] = from[i * Places::kApartB];
+      } else {
+        CUTE_UNROLL
+        for (int i = 0; i < kB; i += 2) read_pair(b + i, from + i * 4);
       }
     }
+  }
+
+  CUTE_DEVICE static void read_pair(float* to, float const* from) {
+    float2 const pair = *reinterpret_cast<float2 const*>(from);
+    to[0] = pair.x, to[1] = pair.y;
   }
 
   // The scale of value i of block m.

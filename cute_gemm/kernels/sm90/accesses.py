@@ -18,11 +18,12 @@ from cute_gemm.kernels.sm90.structure import (
     OperandPlan,
     Structure,
     blocks_of_group,
-    first_of_b,
     kernel_cluster,
+    places_of_scales,
     register_a,
     scale_rows,
     scale_steps,
+    scale_words,
     scales_of_stage,
 )
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
@@ -140,18 +141,18 @@ def _scales(
         names.reverse()
         extents.reverse()
     found: list[Access] = []
-    numbers, first = scales_of_stage(config), (0, first_of_b(config))
+    numbers, first = scales_of_stage(config), (0, places_of_scales(config)[0])
     for side, rows in enumerate(scale_rows(config)):
         if not rows:
             continue
-        name, step = names[side], scale_steps(config)[side]
+        name, step, words = names[side], scale_steps(config)[side], scale_words(config)[side]
         places = np.arange(-(-numbers[side] // LANES) * LANES).reshape(-1, LANES)
         places = np.where(places < numbers[side], places, -1)
         visits = parts.tile[side], step, tiles[1 - side]
         found += _loads_of_scales(matrices[name], places, rows, extents[side], *visits)
-        stored = np.where(places < 0, -1, 4 * (first[side] + places))
+        stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
         read, bits = (_scales_of_rows, _scales_of_columns)[side](config, parts)
-        read = 4 * (first[side] + read.reshape(-1, LANES))
+        read = 4 * (first[side] + read.reshape(-1, LANES) * words)
         found += [
             SharedAccess(name, "store", "st.shared", 32, stored, executions),
             SharedAccess(name, "load", "ld.shared", bits, read, executions),
@@ -192,8 +193,9 @@ def _scales_of_rows(config: Config, parts: Structure) -> tuple[np.ndarray, int]:
     if scale_rows(config)[0] == BLOCK:
         return np.broadcast_to(block, (beside, parts.blocks, 4, LANES)), 32
     row = block * ROWS + _first_row(config, warp, lane)
-    both = np.stack([row, row + _below(config)], -2)
-    return np.broadcast_to(both, (beside, *both.shape[1:])), 32
+    adjacent = _below(config) == 1  # a vector of two
+    both = np.stack([row] if adjacent else [row, row + _below(config)], -2)
+    return np.broadcast_to(both, (beside, *both.shape[1:])), 64 if adjacent else 32
 
 
 def _scales_of_columns(config: Config, parts: Structure) -> tuple[np.ndarray, int]:

@@ -27,6 +27,8 @@ MOST_COLUMNS = 256
 LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
 #: Stages that are worth more than epilogue tiles of all columns, where block scales take room.
 FEW_STAGES = 4
+#: Words between scales of blocks of 128: more than a vector has, and free of bank conflicts.
+_APART = 5
 #: Shared memory of a CTA.
 _SHARED = Arch("sm_90a").shared_limit
 
@@ -175,9 +177,20 @@ def scales_of_stage(config: Config) -> tuple[int, int]:
     return bm // down * (rows > 0), bn // across * (columns > 0)
 
 
-def first_of_b(config: Config) -> int:
-    """The place of B's scales in a stage, behind A's: vectors of two are aligned."""
-    return -(-scales_of_stage(config)[0] // 4) * 4
+def scale_words(config: Config) -> tuple[int, int]:
+    """Words from a scale to the next in a stage, of A and of B.
+
+    Those of blocks lie apart: else ptxas would merge a thread's loads, differently for each tile.
+    """
+    rows, columns = scale_rows(config)
+    return (_APART if rows == BLOCK else 1, _APART if columns == BLOCK else 1)
+
+
+def places_of_scales(config: Config) -> tuple[int, int]:
+    """The place of B's scales in a stage, behind A's, and where the stage ends, in words."""
+    (a, b), (down, across) = scales_of_stage(config), scale_words(config)
+    first = -(-a * down // 4) * 4  # vectors of two are aligned
+    return first, first + -(-b * across // 4) * 4
 
 
 def scales_of_thread(config: Config) -> tuple[int, int]:
@@ -263,7 +276,7 @@ def _storage(config: Config, width: int, column_major: bool) -> tuple[TmaTile, i
     stores *= config.tma_c
     stage = (bm + bn) * bk * config.operation.a.bytes
     places = config.groups * max(stores, 1)
-    scales = 4 * (first_of_b(config) + -(-scales_of_stage(config)[1] // 4) * 4)
+    scales = 4 * places_of_scales(config)[1]
     epilogue = places * tile.layout.size * out
     return tile, stores, shared_storage(config.stages, stage, epilogue, places, scales)
 

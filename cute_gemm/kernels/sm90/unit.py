@@ -9,9 +9,9 @@ from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import (
     Config,
     Structure,
-    first_of_b,
     kernel_cluster,
     loader_registers,
+    places_of_scales,
     ragged,
     register_a,
     scale_rows,
@@ -181,8 +181,9 @@ class EmitSm90Wgmma(Emitter):
         if any(config.operation.scales):
             staged, own = (f"cute_gemm::{x}<Config>::" for x in ("ScalePlaces", "ScaleFactors"))
             down, across = scales_of_stage(config)
-            first = f"{staged}kFirstB == {first_of_b(config)}"
-            of_stage = f"{staged}kA == {down} && {staged}kB == {across} && {first}"
+            first, end = places_of_scales(config)
+            of_stage = f"{staged}kA == {down} && {staged}kB == {across}"
+            of_stage += f" && {staged}kFirstB == {first} && {staged}kCount == {end}"
             facts.append((of_stage, "scales of a stage"))
             down, across = scales_of_thread(config)
             facts.append((f"{own}kA == {down} && {own}kB == {across}", "scales"))
