@@ -89,6 +89,7 @@ class GlobalAccess:
     #: vector; None where a CTA visits one.
     products: np.ndarray | None = None
     group: int = 1  #: Matrices of a batch that a CTA visits together.
+    tiles: int = 1  #: Tiles of CTAs that a visit is of.
 
     @property
     def region(self) -> tuple[int, int]:

@@ -545,7 +545,7 @@ class Plan:
         # How many atomics end a reduction depends on how warps diverge.
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
         # Lanes that stored rows of a group may be apart from others in the next tile.
-        by_lanes = [] if ends is None else ["offsets", *(x.name for x in self.problem.scales)]
+        by_lanes = [] if ends is None else ["offsets"]
         passes = tuple(
             (launch.kernel, compare(launch.rows, its, amax))
             for launch, its in zip(report.passes, beside, strict=True)

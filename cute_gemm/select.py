@@ -186,9 +186,9 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 f"{kernel!r} is not one of them: leave them out"
             )
         splits = ()
-    if problem.scales and problem.k and 0 in (problem.m, problem.n, problem.l):
+    if problem.scales and 0 in (problem.m, problem.n, problem.k, problem.l):
         # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
-        # block scales asks for. Nothing is launched.
+        # block scales asks for. Nothing is packed.
         packs = ("AB",)
     if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
         able = ", ".join(x for x in registry.names() if registry.get(x).batch_invariant)

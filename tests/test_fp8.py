@@ -59,6 +59,17 @@ def test_scales_on_the_cpu(kind_a: str, kind_b: str) -> None:
     execute(Case("auto", "NT", pair, (kind_a, kind_b), 130, 56, 300), "sm_90a", "cpu")
 
 
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize("words", [{}, {"kernel": "sm90_wgmma"}, {"pack": "AB"}], ids=str)
+def test_block_scales_of_no_products(words: dict[str, Any], backend: Any) -> None:
+    A, B = (np.ones((rows, 0), DTYPES[E4M3].numpy) for rows in (70, 30))
+    words = words | {"scale_a": np.ones((70, 0), "f4"), "scale_b": np.ones((1, 0), "f4")}
+    C = np.arange(2100, dtype=np.float32).reshape(70, 30)
+    expected = C * np.float32(0.5)
+    cg.gemm("NT", A, B, C, beta=0.5, arch="sm_90a", backend=backend, **words)
+    np.testing.assert_array_equal(C, expected)
+
+
 @pytest.mark.parametrize("kind", ["row", "1x128", "128x128"])
 def test_batches_of_scales_on_the_cpu(kind: str) -> None:
     execute(Case("auto", "TN", scales=(kind, kind), m=130, l=3), "sm_90a", "cpu")
@@ -74,19 +85,22 @@ def of_wgmma(scales: tuple[str, str], sizes: tuple[int, int, int], tile: tuple[i
 
 
 #: Edges that cut blocks of 64 and 128, groups below and beside each other and by turns, clusters
-#: whose tiles lie beyond C, A and B swapped, A from registers, batches and slices of K.
+#: whose tiles lie beyond C, A and B swapped, A from registers, batches and slices of K, narrow
+#: epilogue tiles.
 TRACED = [
     of_wgmma(("1x128", "128x128"), (300, 330, 200), (128, 160), 2, (2, 1)),
     of_wgmma(("128x128", "1x128"), (330, 130, 200), (64, 96), 1, (2, 2)),
     of_wgmma(("128x128", "128x128"), (130, 400, 300), (64, 160), 2),
     of_wgmma(("1x128", "1x128"), (130, 400, 300), (64, 160), 2, order="C"),
-    of_wgmma(("1x128", "128x128"), (200, 400, 300), (64, 96), 2, ping_pong=1),
+    of_wgmma(("1x128", "128x128"), (200, 400, 300), (64, 96), 2, ping_pong=1, stages=2),
     of_wgmma(("1x128", "128x128"), (200, 400, 300), (96, 128), 2, (1, 2), swap_ab=1),
-    of_wgmma(("128x128", "1x128"), (208, 160, 300), (128, 48), 2, op="NN"),
+    of_wgmma(("128x128", "1x128"), (208, 160, 300), (128, 48), 2, op="NN", stages=2),
     of_wgmma(("1x128", "128x128"), (208, 304, 272), (64, 192), 2, op="NN"),
     of_wgmma(("row", "1x128"), (208, 96, 272), (32, 64), 1, op="TT", swap_ab=1, l=2),
     of_wgmma(("1x128", "128x128"), (72, 56, 1000), (64, 64), 1, l=2, split_k=3),
     of_wgmma(("", "128x128"), (260, 560, 130), (192, 96), 3),
+    of_wgmma(("1x128", "128x128"), (300, 140, 300), (256, 128), 2, stages=4),
+    of_wgmma(("1x128", "128x128"), (300, 140, 130), (256, 128), 2, stages=4, order="C", swap_ab=0),
     of_wgmma(("tensor", "row"), (208, 96, 272), (64, 32), 1, op="NN"),
 ]
 
@@ -109,10 +123,14 @@ def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
     report = cg.analyze("TN", **sizes, scale_a=(512, 8), scale_b=(4, 8), kernel="sm90_wgmma",
                         tile=(128, 128, 128), groups=2)  # fmt: skip
     rows, blocks = report["scale_a"].rows[0], report["scale_b"].rows[0]
-    assert (rows.sectors, rows.ideal_sectors, rows.verdict) == (8, 1, "strided")
+    assert (rows.sectors, rows.ideal_sectors, rows.verdict) == (32, 4, "strided")
     assert "scale_a M-major" in rows.fix
-    # Two groups of four warps: 2 rows of a thread, and one block of 128 columns.
-    assert (rows.requests, blocks.requests) == (16, 8)
+    # One warp loads 128 of them, 32 at a time, and one of 128 columns.
+    assert (rows.requests, blocks.requests) == (4, 1)
+    stored, read = report["scale_a"].rows[1:]
+    # Two groups of four warps: 2 rows of a thread.
+    assert (stored.instruction, stored.requests) == ("st.shared", 4)
+    assert (read.instruction, read.requests, read.conflicts) == ("ld.shared", 16, 0)
     assert (blocks.sectors, blocks.bytes, blocks.good) == (1, 4, True)
     assert "scale_a(M,K)" in str(report)
 

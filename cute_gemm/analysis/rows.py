@@ -112,7 +112,8 @@ class AccessRow:
         """Requests of one ``unit``."""
         analysis = self.analysis
         once = analysis.once if isinstance(analysis, smem.SharedAnalysis) else analysis.tile
-        return once.requests * getattr(self.access, "times", 1)
+        tiles = getattr(self.access, "tiles", 1)
+        return once.requests * getattr(self.access, "times", 1) // tiles
 
     @property
     def efficiency(self) -> float | None:

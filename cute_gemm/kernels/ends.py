@@ -20,12 +20,13 @@ def loads_of_ends(
     """Return the loads of the ends of groups, which are ``ends``, or those of equal sizes.
 
     In a persistent grid (``templates/tma/tile_scheduler.cuh``) they are loaded by one thread that
-    loads, and by each warp that multiplies; in others (``templates/common/groups.cuh``) by all.
+    loads, by the warp that loads block scales and by each that multiplies; in others
+    (``templates/common/groups.cuh``) by all.
     """
     warps, groups = launch.block // LANES, problem.l
     every = np.zeros((warps, LANES), np.int64)
-    if launch.places:  # of the first four warps one thread is left
-        every = every[3:]
+    if launch.places:  # of the first four warps one thread is left, and with scales a warp
+        every = every[2 if any(config.operation.scales) else 3 :]
         every[0, 1:] = -1
     if problem.ragged == "K":
         # A tile's group begins where the one before ends, the first at 0.

@@ -152,7 +152,8 @@ def steps(
     which = "".join(name for name in route.pack if name not in kept)
     if which:
         _, packing = packed(problem, which)
-        before = [packing_step(packing, arch)]
+        if all(0 not in source.shape for source in packing.sources):
+            before = [packing_step(packing, arch)]
         for target, offset in zip(packing.targets, packing.offsets, strict=True):
             places[target.name] = Place("scratch", offset)
         scratch = packing.nbytes

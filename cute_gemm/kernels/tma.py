@@ -72,13 +72,17 @@ def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTi
     return TmaTile(_mn_major(rows, columns, span, size), (span // size, columns), span)
 
 
-def shared_storage(stages: int, stage: int, epilogue: int, epilogue_stages: int) -> int:
+def shared_storage(
+    stages: int, stage: int, epilogue: int, epilogue_stages: int, stored: int = 0
+) -> int:
     """Return the bytes of ``SharedStorage``.
 
-    ``stage``: bytes of A and B in a pipeline stage; ``epilogue``: those of all ``epilogue_stages``.
+    ``stage``: bytes of A and B in a pipeline stage; ``epilogue``: those of all ``epilogue_stages``;
+    ``stored``: what threads store in a pipeline stage, a multiple of 16.
     """
     barriers = BARRIER * (2 * stages + epilogue_stages)
-    return aligned(stages * stage + aligned(epilogue) + barriers)
+    barriers += -barriers % 16 * (stored > 0)
+    return aligned(stages * stage + aligned(epilogue) + barriers + stages * stored)
 
 
 def aligned(size: int) -> int:

@@ -2,14 +2,14 @@
 
 #pragma once
 
-#include "mma.cuh"
+#include "scales.cuh"
 
 namespace cute_gemm {
 
 // What both loops need of a consumer: where its warp group reads A and B, and which peer each lane releases.
 template <class Config>
 struct Consumer {
-  using Memory = SharedStorage<Config>;
+  using Memory = SharedStorage<Config, StageScales<Config>>;
   using Accumulators = Accumulators<Config>;
   using State = PipelineState<Config::kStages>;
 

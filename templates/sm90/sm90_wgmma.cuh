@@ -6,7 +6,7 @@
 // tile before. The grid is persistent: a CTA computes tile after tile, so that the loads of the next tile run
 // while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast.
 // Elements of other than 2 bytes along M, which wgmma does not read from shared memory, are loaded into
-// registers a k step ahead.
+// registers a k step ahead. Block scales come into the stages by a warp beside the producer (scales.cuh).
 //
 // The template parameters are one `Config`, for every layout of A(M,K), B(N,K), C(M,N):
 //
@@ -61,7 +61,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
                             int const* ends = nullptr) {
   using CtaTiler = typename Config::CtaTiler;  // (BLK_M,BLK_N,BLK_K)
   using Cluster = typename Config::Cluster;
-  using Memory = SharedStorage<Config>;
+  using Memory = typename Consumer<Config>::Memory;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
   using Products = ComponentProducts<Config::kProducts, Config::kSwapAB>;
   constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
@@ -121,6 +121,17 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         }
       }
     }
+    if constexpr (Memory::kProducers > 1) {
+      // A warp beside it loads the block scales of the same k tiles.
+      if (warp % 4 == 1) {
+        ScaleLoader<Config> load_scales(scale_a, scale_b);
+        for (int index = scheduler.first(); index < scheduler.known(index); index += scheduler.step()) {
+          Tile<Config> const tile = scheduler(index, rank);
+          auto const& part = of_tile(c, tile);
+          load_scales(memory, state, k_tiles_of(tile), tile, part.m, part.n, tile.batch / slices, first_k_of(tile));
+        }
+      }
+    }
     __syncwarp();
   } else {
     // Consumers: a warp group waits for full stages, multiplies, releases them, and stores its part of the tile.
@@ -130,16 +141,6 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     TmaEpilogue<Config> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
     using Mainloop = conditional_t<Config::kPromoted, MainloopPromoted<Config>, MainloopInPlace<Config>>;
     Mainloop mainloop(memory, group, thread, peer);
-    auto const multiply = [&](Tile<Config> const& tile, int k_tiles) {
-      if constexpr (Config::kPromoted) {
-        auto const& part = of_tile(c, tile);
-        ScaleFactors<Config> const scales(scale_a, scale_b, part.m, part.n, tile.row, tile.column,
-                                          tile.batch / slices, tile.batch % slices * k, group, thread);
-        return mainloop(accumulators, state, k_tiles, scales);
-      } else {
-        return mainloop(accumulators, state, k_tiles);
-      }
-    };
     // Ping-pong: the other group's tiles lie between a group's own; their k tiles are skipped.
     bool const second = Config::kPingPong && group == 1;
     auto const skip = [&](int index) {
@@ -166,7 +167,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
-      int const last = multiply(tile, k_tiles);
+      int const last = mainloop(accumulators, state, k_tiles);
       if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
         order_arrive(1 - group);
       }

@@ -159,10 +159,14 @@ struct TmaLoad {
   }
 };
 
+// Of a stage: what threads do not store there.
+struct NothingStored {};
+
 // Shared memory of a kernel: the stages of A and B, the epilogue tiles of C, and their barriers. A stage's
 // full barrier completes when all of its bytes have arrived, its empty barrier when all consumer warps of all
-// peers have read it. `full_c` completes when an epilogue tile of C has been read.
-template <class Config>
+// peers have read it. `full_c` completes when an epilogue tile of C has been read. A stage also has what a warp
+// stores there, `Stored`, for which that arrives at the full barrier too.
+template <class Config, class Stored = NothingStored>
 struct SharedStorage {
   using ElementA = typename Config::ElementA;
   using ElementB = typename Config::ElementB;
@@ -170,6 +174,7 @@ struct SharedStorage {
   enum : int {
     kStages = Config::kStages,
     kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // of a stage
+    kProducers = is_base_of<NothingStored, Stored>::value ? 1 : 2,      // that arrive at a full barrier
     kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
     kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB),
     kC = Config::kStagesC * size(typename Config::SmemLayoutC{})  // of a warp group
@@ -179,11 +184,12 @@ struct SharedStorage {
   alignas(1024) ElementB b[kStages][kB];                              // (PIPE,BLK_N*BLK_K)
   alignas(1024) typename Config::ElementC c[Config::kConsumers][kC];  // (GROUP,PIPE_C*EPI_M*EPI_N)
   uint64_t full[kStages], empty[kStages], full_c[Config::kConsumers][Config::kStagesC];
+  Stored stored[kStages];
 
   CUTE_DEVICE void init_barriers() {
     CUTE_UNROLL
     for (int stage = 0; stage < kStages; ++stage) {
-      Barrier::init(&full[stage], 1);
+      Barrier::init(&full[stage], kProducers);
       Barrier::init(&empty[stage], kConsumerWarps * Config::Cluster::kPeers);
     }
     CUTE_UNROLL
@@ -191,12 +197,22 @@ struct SharedStorage {
     cutlass::arch::fence_barrier_init();
   }
 
+  CUTE_DEVICE void wait_empty(PipelineState<kStages> const& state) {
+    Barrier::wait(&empty[state.stage], state.phase ^ 1);
+  }
+
   // Producer: waits until a stage is empty, and expects its bytes. Returns its full barrier.
   CUTE_DEVICE uint64_t* producer_acquire(PipelineState<kStages> const& state) {
     uint64_t* const barrier = &full[state.stage];
-    Barrier::wait(&empty[state.stage], state.phase ^ 1);
+    wait_empty(state);
     Barrier::arrive_and_expect_tx(barrier, kStageBytes);
     return barrier;
+  }
+
+  // The warp beside the producer: its lanes have stored what a stage has beside A and B.
+  CUTE_DEVICE void arrive_stored(int stage) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) Barrier::arrive(&full[stage]);
   }
 
   CUTE_DEVICE void consumer_wait(PipelineState<kStages> const& state) {

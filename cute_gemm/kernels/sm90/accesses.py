@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
@@ -19,12 +19,16 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     blocks_of_group,
     kernel_cluster,
+    places_of_scales,
     register_a,
-    scale_blocks,
     scale_rows,
+    scale_steps,
+    scale_words,
+    scales_of_stage,
 )
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
+from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scaling import BLOCK
 
@@ -62,7 +66,7 @@ def accesses(
             listed += [load, read]
             if by_threads and config.operation.promoted:
                 listed.append(_read_ahead(read, config, ctas * reads))
-        listed += _scales(config, parts, problem, (rows, columns))
+        listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))
     if config.swap_ab:
@@ -125,65 +129,85 @@ def _read_ahead(read: SharedAccess, config: Config, executions: int) -> SharedAc
 
 
 def _scales(
-    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int]
-) -> list[GlobalAccess]:
-    """The loads of block scales by each warp, of the rows and columns of its sums in a k tile.
+    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int], executions: int
+) -> list[Access]:
+    """The way of block scales: to a stage by one warp, and to threads by those that multiply.
 
-    ``tiles``: of the launch along the kernel's M and N. A number of 128 rows is one for the whole
-    warp, and takes a sector wherever it lies: it is described as one of 64 rows of A, or of a
-    group's columns, which are what loads go by.
+    ``tiles``: of the launch along the kernel's M and N; ``executions``: k tiles of all of them.
     """
     matrices = {x.name: x for x in problem.scales}
-    a, b = ("scale_b", "scale_a") if config.swap_ab else ("scale_a", "scale_b")
-    below, beside = parts.blocks // blocks_of_group(config), parts.tile[1] // parts.columns
-    down, across = scale_rows(config)
-    found = []
-
-    def load(
-        name: str, rows: np.ndarray, groups: int, tile: int, visits: int, extent: int = 0,
-        part: str = "",
-    ) -> None:  # fmt: skip
-        """A load of the scales of these ``rows`` of a tile, by so many groups or warps.
-
-        ``extent``: of the rows, where these are not the matrix's own.
-        """
-        matrix, k_tiles = matrices[name], -(-problem.k // BLOCK)
-        if extent:
-            matrix = replace(matrix, shape=(extent, k_tiles), stride=(0, matrix.stride[1]))
-        coords = np.tile(rows.reshape(-1, LANES, 1), (groups, 1, 2)) * (1, 0)
-        found.append(
-            GlobalAccess(
-                name, "load", "ld.global", 32, matrix, (tile, 1), coords, 1, visits,
-                limit="" if extent else "strides of scales are those of the call", part=part,
-                extents=(matrix.shape[0], k_tiles),
-            )
-        )  # fmt: skip
-
-    warp, lane, block = np.ogrid[:4, :LANES, : parts.blocks]
-    if down == 1:
-        first = block * ROWS + _first_row(config, warp, lane)
-        both = np.stack([first, first + _below(config)])
-        load(a, both.transpose(3, 0, 1, 2), beside, parts.tile[0], tiles[1])
-    elif down:
-        rows = np.broadcast_to(np.arange(parts.blocks)[:, None], (parts.blocks, 4 * LANES))
-        extent = -(-(problem.n if config.swap_ab else problem.m) // ROWS)
-        load(a, rows, beside, parts.blocks, tiles[1], extent)
-    if across == 1:
-        column, lane = np.ogrid[: parts.tile[1] // 8, :LANES]
-        columns = np.stack([column * 8 + lane % 4 * 2 + i for i in (0, 1)], 1)
-        load(b, columns, 4 * below, parts.tile[1], tiles[0])
-    elif across:
-        # A group loads the number of each block of 128 that begins within the matrix.
-        limits = Counter(
-            min(tiles[1] * beside, -(-(matrices[b].shape[0] - i) * across // parts.columns))
-            for i in range(scale_blocks(config))
-        )
-        for i, (extent, loads) in enumerate(limits.items()):
-            if extent > 0:
-                columns = np.broadcast_to(np.arange(beside)[:, None], (beside, LANES))
-                part = "columns behind the next multiple of 128" * bool(i)
-                load(b, columns, 4 * below * loads, beside, tiles[0], extent, part)
+    names, extents = ["scale_a", "scale_b"], [problem.m, problem.n]
+    if config.swap_ab:
+        names.reverse()
+        extents.reverse()
+    found: list[Access] = []
+    numbers, first = scales_of_stage(config), (0, places_of_scales(config)[0])
+    for side, rows in enumerate(scale_rows(config)):
+        if not rows:
+            continue
+        name, step, words = names[side], scale_steps(config)[side], scale_words(config)[side]
+        places = np.arange(-(-numbers[side] // LANES) * LANES).reshape(-1, LANES)
+        places = np.where(places < numbers[side], places, -1)
+        visits = parts.tile[side], step, tiles[1 - side]
+        found += _loads_of_scales(matrices[name], places, rows, extents[side], *visits)
+        stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
+        read, bits = (_scales_of_rows, _scales_of_columns)[side](config, parts)
+        read = 4 * (first[side] + read.reshape(-1, LANES) * words)
+        found += [
+            SharedAccess(name, "store", "st.shared", 32, stored, executions),
+            SharedAccess(name, "load", "ld.shared", bits, read, executions),
+        ]
     return found
+
+
+def _loads_of_scales(
+    matrix: Matrix, places: np.ndarray, rows: int, extent: int, tile: int, step: int, sweeps: int
+) -> Iterator[GlobalAccess]:
+    """The loads of a tile's scales, ``step`` of its rows each, lane by lane.
+
+    Where ``rows`` share a scale tiles are described that together begin and end with one: those
+    that lie in the matrix, and those behind.
+    """
+    together = lcm(tile, rows)
+    row = np.arange(0, together, tile)[:, None, None] + step * places
+    blocks = np.where(places < 0, -1, row // rows)
+    whole = extent // together * together if rows > 1 else extent
+    behind = np.where(row < extent - whole, blocks, -1)
+    for begin, end, each in ((0, whole, blocks), (whole, extent, behind)):
+        requests = each[(each >= 0).any(axis=-1)][..., None]
+        if begin < end:
+            yield GlobalAccess(
+                matrix.name, "load", "ld.global", 32, matrix, (together // rows, 1),
+                np.where(requests < 0, -1, requests * (1, 0)), 1, sweeps,
+                limit="strides of scales are those of the call", origin=(begin // rows, 0),
+                extents=(-(-end // rows) - begin // rows, matrix.shape[1]),
+                part=f"rows from {begin} on" if begin else "",
+                tiles=len(requests) // len(places),
+            )  # fmt: skip
+
+
+def _scales_of_rows(config: Config, parts: Structure) -> tuple[np.ndarray, int]:
+    """The scales of a stage that threads read for their rows: [..., 32], and bits of a vector."""
+    beside = parts.tile[1] // parts.columns
+    _, block, warp, lane = np.ogrid[:beside, : parts.blocks, :4, :LANES]
+    if scale_rows(config)[0] == BLOCK:
+        return np.broadcast_to(block, (beside, parts.blocks, 4, LANES)), 32
+    row = block * ROWS + _first_row(config, warp, lane)
+    adjacent = _below(config) == 1  # a vector of two
+    both = np.stack([row] if adjacent else [row, row + _below(config)], -2)
+    return np.broadcast_to(both, (beside, *both.shape[1:])), 64 if adjacent else 32
+
+
+def _scales_of_columns(config: Config, parts: Structure) -> tuple[np.ndarray, int]:
+    """The scales of a stage that threads read for their columns, by each group and its warps."""
+    warps = 4 * parts.blocks // blocks_of_group(config)
+    _, step = scale_steps(config)
+    if scale_rows(config)[1] == BLOCK:
+        column = np.arange(parts.tile[1] // step)[:, None]
+        return np.broadcast_to(column, (warps, len(column), LANES)), 32
+    eighth, lane = np.ogrid[: parts.tile[1] // 8, :LANES]
+    column = eighth * 8 + lane % 4 * 2
+    return np.broadcast_to(column, (warps, *column.shape)), 64
 
 
 def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:

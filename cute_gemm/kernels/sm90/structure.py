@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import gcd
 from typing import ClassVar
 
+from cute_gemm.arch import Arch
 from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.options import registers
-from cute_gemm.kernels.tma import epilogue_tile, operand_tile, shared_storage
+from cute_gemm.kernels.tma import SPAN, TmaTile, epilogue_tile, operand_tile, shared_storage
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.scaling import BLOCK
 
@@ -20,8 +22,15 @@ from cute_gemm.problem.scaling import BLOCK
 ROWS, GROUP, DEEP = 64, 128, 32
 #: Columns of a wgmma, at most.
 MOST_COLUMNS = 256
-#: Registers of a thread of the group that loads, and the most that setmaxnreg gives.
-LOADER_REGISTERS, MOST_REGISTERS = 40, 240
+#: Registers of a thread of the group that loads, also where a warp of it loads scales, and the most
+#: that setmaxnreg gives.
+LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
+#: Stages that are worth more than epilogue tiles of all columns, where block scales take room.
+FEW_STAGES = 4
+#: Words between scales of blocks of 128: more than a vector has, and free of bank conflicts.
+_APART = 5
+#: Shared memory of a CTA.
+_SHARED = Arch("sm_90a").shared_limit
 
 
 @dataclass(frozen=True)
@@ -150,21 +159,46 @@ def scale_rows(config: Config) -> tuple[int, int]:
     return (b, a) if config.swap_ab else (a, b)
 
 
+def scale_steps(config: Config) -> tuple[int, int]:
+    """Rows of a tile of A and of B that share a scale in a stage.
+
+    Of blocks of 128 these are not of two: a tile's rows begin at a multiple of 64, and a group's
+    columns at one of the largest power of two in their number.
+    """
+    rows, columns = scale_rows(config)
+    across = columns_of_group(config)
+    return (ROWS if rows == BLOCK else 1, min(across & -across, BLOCK) if columns == BLOCK else 1)
+
+
+def scales_of_stage(config: Config) -> tuple[int, int]:
+    """Scales of A and of B in a stage."""
+    bm, bn, _ = kernel_tile(config)
+    (rows, columns), (down, across) = scale_rows(config), scale_steps(config)
+    return bm // down * (rows > 0), bn // across * (columns > 0)
+
+
+def scale_words(config: Config) -> tuple[int, int]:
+    """Words from a scale to the next in a stage, of A and of B.
+
+    Those of blocks lie apart: else ptxas would merge a thread's loads, differently for each tile.
+    """
+    rows, columns = scale_rows(config)
+    return (_APART if rows == BLOCK else 1, _APART if columns == BLOCK else 1)
+
+
+def places_of_scales(config: Config) -> tuple[int, int]:
+    """The place of B's scales in a stage, behind A's, and where the stage ends, in words."""
+    (a, b), (down, across) = scales_of_stage(config), scale_words(config)
+    first = -(-a * down // 4) * 4  # vectors of two are aligned
+    return first, first + -(-b * across // 4) * 4
+
+
 def scales_of_thread(config: Config) -> tuple[int, int]:
     """Scales of a k tile that a thread holds, of its rows and of its columns."""
-    rows, columns = scale_rows(config)
+    (rows, columns), (_, step) = scale_rows(config), scale_steps(config)
     down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
-    across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, scale_blocks(config))
+    across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, columns_of_group(config) // step)
     return down, across
-
-
-def scale_blocks(config: Config) -> int:
-    """Blocks of 128 columns that a group's columns may lie in.
-
-    They begin at a multiple of the largest power of two in their number.
-    """
-    columns = columns_of_group(config)
-    return (columns - min(columns & -columns, BLOCK) + 2 * BLOCK - 1) // BLOCK
 
 
 def columns_of_group(config: Config) -> int:
@@ -175,16 +209,11 @@ def columns_of_group(config: Config) -> int:
 def adds_of_sum(config: Config) -> float:
     """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
 
-    Scales of A and of B are multiplied once for all sums of a thread that have both: of each eight
-    columns it has four, in two rows. It also chooses among B's scales of 128 columns for them.
+    Where there are scales of A and of B, those of each of a thread's rows are multiplied by those
+    of its columns once for all sums that have both.
     """
-    rows, columns = scale_rows(config)
-    if not columns:
-        return 1.0
-    choices = 0 if columns == 1 else scale_blocks(config) - 1
-    of_columns = 2 if columns == 1 else min(choices, 1)
-    of_rows = {0: 0, 1: 2}.get(rows, 1)
-    return 1.0 + (of_rows * of_columns + choices) / 4
+    down, across = scales_of_thread(config)
+    return 1.0 + down * across / sums_of_thread(config)
 
 
 def blocks_of_group(config: Config) -> int:
@@ -223,11 +252,33 @@ def _operand(
     return OperandPlan(source, major, extents, *tile, sharers)
 
 
+def loader_registers(config: Config) -> int:
+    """Registers of a thread of the group that loads."""
+    return SCALE_LOADER_REGISTERS if any(config.operation.scales) else LOADER_REGISTERS
+
+
 def _registers(config: Config) -> int:
     """What setmaxnreg gives a thread that multiplies: what the group that loads does not keep."""
     groups = config.groups + 1
     entry = min(registers(GROUP * groups, config.min_ctas) // 8 * 8, MOST_REGISTERS)
-    return min(MOST_REGISTERS, (entry * groups - LOADER_REGISTERS) // config.groups // 8 * 8)
+    return min(
+        MOST_REGISTERS, (entry * groups - loader_registers(config)) // config.groups // 8 * 8
+    )
+
+
+def _storage(config: Config, width: int, column_major: bool) -> tuple[TmaTile, int, int]:
+    """An epilogue tile whose columns divide ``width``, how many a group has, and shared memory."""
+    bm, bn, bk = kernel_tile(config)
+    out = config.operation.c.bytes
+    tile = epilogue_tile(ROWS, width, column_major, out)
+    parts = bm // ROWS * bn // tile.layout.extents[1] // sharers_of_tile(config)
+    stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
+    stores *= config.tma_c
+    stage = (bm + bn) * bk * config.operation.a.bytes
+    places = config.groups * max(stores, 1)
+    scales = 4 * places_of_scales(config)[1]
+    epilogue = places * tile.layout.size * out
+    return tile, stores, shared_storage(config.stages, stage, epilogue, places, scales)
 
 
 @lru_cache(maxsize=4096)
@@ -244,21 +295,17 @@ def structure(config: Config) -> Structure:
 
     out = config.operation.c.bytes
     column_major = config.operation.row_major == bool(config.swap_ab)
-    part, box, span = epilogue_tile(ROWS, width, column_major, out)
-    columns = part.extents[1]
-    parts = bm // ROWS * bn // columns // sharers_of_tile(config)
-    stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
-    stores *= config.tma_c
-    stage = (bm + bn) * bk * config.operation.a.bytes
-    places = config.groups * max(stores, 1)
-    smem = shared_storage(config.stages, stage, places * part.size * out, places)
+    epilogue, stores, smem = _storage(config, width, column_major)
+    if config.stages <= FEW_STAGES and any(config.operation.scales) and smem > _SHARED:
+        narrow = gcd(width, SPAN // out // 2)
+        epilogue, stores, smem = _storage(config, narrow, column_major)
     return Structure(
         tile=tile,
         operands=operands,
         column_major=column_major,
-        part=part,
-        box=box if not config.swap_ab else box[::-1],
-        span=span,
+        part=epilogue.layout,
+        box=epilogue.box if not config.swap_ab else epilogue.box[::-1],
+        span=epilogue.span,
         stores=stores,
         columns=width,
         threads=GROUP * (config.groups + 1),

@@ -7,13 +7,15 @@ from itertools import product
 from cute_gemm.cute.atoms import wgmma
 from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import (
-    LOADER_REGISTERS,
     Config,
     Structure,
     kernel_cluster,
+    loader_registers,
+    places_of_scales,
     ragged,
     register_a,
     scale_rows,
+    scales_of_stage,
     scales_of_thread,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
@@ -120,7 +122,7 @@ class EmitSm90Wgmma(Emitter):
             "stages_c": str(parts.stores or 1),
             "cluster": f"cute_gemm::ClusterShape<{below}, {beside}>",
             "registers": str(parts.registers),
-            "producer_registers": str(LOADER_REGISTERS),
+            "producer_registers": str(loader_registers(config)),
             "major_k_a": cpp_bool(a.major == "K"),
             "major_k_b": cpp_bool(b.major == "K"),
             "ragged": f"kRagged{ragged(config) or 'None'}",
@@ -154,7 +156,7 @@ class EmitSm90Wgmma(Emitter):
         facts = [
             *element_proofs(config),
             (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
-            (f"sizeof(cute_gemm::SharedStorage<Config>) <= {parts.smem}", "shared memory"),
+            (f"sizeof(cute_gemm::Consumer<Config>::Memory) <= {parts.smem}", "shared memory"),
         ]
         layouts = ((a.layout, a.extents), (b.layout, b.extents), (parts.part, parts.part.extents))
         for letter, (layout, extents) in zip("ABC", layouts, strict=True):
@@ -177,8 +179,13 @@ class EmitSm90Wgmma(Emitter):
             run, deep = (plan.box[::-1]) if plan.major == "K" else plan.box
             facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))
         if any(config.operation.scales):
+            staged, own = (f"cute_gemm::{x}<Config>::" for x in ("ScalePlaces", "ScaleFactors"))
+            down, across = scales_of_stage(config)
+            first, end = places_of_scales(config)
+            of_stage = f"{staged}kA == {down} && {staged}kB == {across}"
+            of_stage += f" && {staged}kFirstB == {first} && {staged}kCount == {end}"
+            facts.append((of_stage, "scales of a stage"))
             down, across = scales_of_thread(config)
-            own = "cute_gemm::ScaleFactors<Config>::"
             facts.append((f"{own}kA == {down} && {own}kB == {across}", "scales"))
         return facts
 

@@ -276,7 +276,8 @@ class Sm90Wgmma(EmittedKernel):
 
         Where rows of a tile are no whole lines, those of a cluster begin at other places of a line.
         Where A goes through registers the threads read it, once for each group beside another, and
-        have other sums than wgmma gives them else.
+        have other sums than wgmma gives them else. How wide an epilogue tile of C is may depend on
+        the stages.
         """
         parts, by_threads = structure(config), register_a(config)
         for plan, tiles in zip(parts.operands, kernel_cluster(config), strict=True):
@@ -290,7 +291,7 @@ class Sm90Wgmma(EmittedKernel):
         if not by_threads:
             c, major = config.operation.dtypes[2], config.operation.majors[2]
             operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
-        return replace(config, stages=2, operation=operation)
+        return replace(config, stages=2, operation=operation), parts.part.extents
 
     def emitter(self, config: Config) -> EmitSm90Wgmma:
         from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
@@ -398,8 +399,13 @@ class Sm90Wgmma(EmittedKernel):
 
 def _stages(config: Config, arch: Arch) -> int:
     """The most stages that fit."""
+    limit = arch.shared_limit // config.min_ctas
     two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
-    return min(_STAGES, max(2, 2 + (arch.shared_limit // config.min_ctas - two) // (three - two)))
+    stages = min(_STAGES, max(2, 3 + (limit - two) // (three - two)))
+    # Scales of a stage are no multiple of what its size is rounded to.
+    while stages > 2 and structure(replace(config, stages=stages)).smem > limit:
+        stages -= 1
+    return stages
 
 
 def _broken(config: Config) -> str:
@@ -460,8 +466,7 @@ def _check(config: Config, arch: Arch) -> None:
     others += _OPERANDS * bool(config.operation.epilogue.operands)
     if config.operation.promoted:
         # What the main loop has is gone in the epilogue.
-        # Scales are those of the k tile that is added, and of the next.
-        scales = 2 * sum(scales_of_thread(config))
+        scales = sum(scales_of_thread(config))
         loop = products_of_thread(config) + scales + rows_of_thread(config)
         others = max(others, loop + _OTHERS_BESIDE_PRODUCTS)
     if sums > most or sums + others > parts.registers:

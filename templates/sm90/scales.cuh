@@ -1,0 +1,202 @@
+// Block scales: a warp beside the producer's loads those of a k tile into its stage, where each thread that
+// multiplies reads those of its sums.
+
+#pragma once
+
+#include "../tma/tile_scheduler.cuh"
+#include "mma.cuh"
+
+namespace cute_gemm {
+
+// Scales of A or of B: a tensor (MN / Rows, K / 128, L), where Rows is 1 or 128, and L the batch or the groups; rows
+// of all groups have a stride of 0 there.
+struct BlockScales {
+  float const* data;
+  int64_t stride_mn, stride_k, stride_l;
+};
+
+// How many scales a stage has, of A and then of B. Of a Config, kScaleRowsA and kScaleRowsB say how many rows share
+// a scale in memory: 1, 128, or 0 without scales. In a stage kStep of them do, which are not of two blocks of 128: a
+// tile's rows begin at a multiple of 64, and a group's columns at a multiple of their number. Those lie kApart words
+// from each other: else ptxas would merge a thread's loads, differently for each tile. 5 words have no bank conflicts.
+template <class Config>
+struct ScalePlaces {
+  enum : int {
+    kRowsA = Config::kScaleRowsA, kRowsB = Config::kScaleRowsB,
+    kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{}),
+    kColumns = Accumulators<Config>::kColumns,
+    kStepA = kRowsA == 128 ? 64 : 1,
+    kStepB = kRowsB != 128 ? 1 : (kColumns & -kColumns) < 128 ? kColumns & -kColumns : 128,
+    kA = kRowsA > 0 ? kBM / kStepA : 0, kB = kRowsB > 0 ? kBN / kStepB : 0,
+    kApartA = kRowsA == 128 ? 5 : 1, kApartB = kRowsB == 128 ? 5 : 1,
+    kFirstB = ceil_div(kA * kApartA, 4) * 4, kCount = kFirstB + ceil_div(kB * kApartB, 4) * 4
+  };
+};
+
+// The scales of a stage.
+template <class Config, bool = (ScalePlaces<Config>::kCount > 0)>
+struct StageScales : NothingStored {};
+template <class Config>
+struct StageScales<Config, true> {
+  alignas(16) float values[ScalePlaces<Config>::kCount];
+};
+
+// The scales of a tile of A, or of B, that a warp loads, of one k tile at a time: `Count`, of which a lane has each
+// 32nd.
+template <int Rows, int Step, int Apart, int Count>
+struct LoadScales {
+  enum : int { kLoads = ceil_div(Count, 32) };
+
+  BlockScales scales;
+  int lane, left;      // rows that C, or its group, has from the lane's first one on
+  float const* first;  // of the lane, in the k tile that is loaded next
+  float values[kLoads + 1];
+
+  CUTE_DEVICE explicit LoadScales(BlockScales const& scales) : scales(scales), lane(threadIdx.x % 32) {}
+
+  CUTE_DEVICE void start(int row, int end, int batch, int first_k) {
+    if constexpr (Count > 0) {
+      left = end - row - lane * Step;
+      first = scales.data + (row + lane * Step) / Rows * scales.stride_mn + first_k / 128 * scales.stride_k +
+              batch * scales.stride_l;
+    }
+  }
+
+  // What lies outside is 0.
+  CUTE_DEVICE void load() {
+    if constexpr (Count > 0) {
+      float const* from = first;
+      CUTE_UNROLL
+      for (int i = 0; i < kLoads; ++i) {
+        values[i] = has(i) && i * 32 * Step < left ? *from : 0.0f;
+        from += 32 * scales.stride_mn;
+      }
+      first += scales.stride_k;
+    }
+  }
+
+  CUTE_DEVICE void store(float* to) const {
+    CUTE_UNROLL
+    for (int i = 0; i < kLoads; ++i) {
+      if (has(i)) to[(i * 32 + lane) * Apart] = values[i];
+    }
+  }
+
+ private:
+  CUTE_DEVICE bool has(int i) const { return Count % 32 == 0 || i * 32 + lane < Count; }
+};
+
+// The warp that loads scales of A and of B. It has loaded those of the next k tile when their stage becomes empty.
+template <class Config>
+struct ScaleLoader {
+  using Places = ScalePlaces<Config>;
+
+  LoadScales<Places::kRowsA, Places::kStepA, Places::kApartA, Places::kA> a;
+  LoadScales<Places::kRowsB, Places::kStepB, Places::kApartB, Places::kB> b;
+
+  CUTE_DEVICE ScaleLoader(BlockScales const& scale_a, BlockScales const& scale_b) : a(scale_a), b(scale_b) {}
+
+  // The scales of `k_tiles` of a tile of C, which has the rows up to m and the columns up to n.
+  template <class Memory, class State>
+  CUTE_DEVICE void operator()(Memory& memory, State& state, int k_tiles, WorkTile const& tile, int m, int n,
+                              int batch, int first_k) {
+    a.start(tile.row, m, batch, first_k);
+    b.start(tile.column, n, batch, first_k);
+    CUTE_NO_UNROLL
+    for (int k_tile = 0; k_tile <= k_tiles; ++k_tile) {
+      if (k_tile > 0) {
+        memory.wait_empty(state);
+        float* const values = memory.stored[state.stage].values;
+        a.store(values);
+        b.store(values + Places::kFirstB);
+        memory.arrive_stored(state.stage);
+        ++state;
+      }
+      if (k_tile < k_tiles) {
+        a.load();
+        b.load();
+      }
+    }
+  }
+};
+
+// The scales of a thread's accumulators, of one k tile: those of its rows, and those of its columns.
+template <class Config>
+struct ScaleFactors {
+  using Accumulators = Accumulators<Config>;
+  using Places = ScalePlaces<Config>;
+  enum : int {
+    kRowsA = Config::kScaleRowsA, kRowsB = Config::kScaleRowsB,
+    kBlocks = Accumulators::kBlocks, kValues = Accumulators::kValues,
+    kA = kRowsA == 1 ? 2 * kBlocks : kRowsA == 0 ? 0 : int(kBlocks),
+    kB = kRowsB == 1 ? kValues / 2 : kRowsB == 0 ? 0 : Accumulators::kColumns / Places::kStepB
+  };
+
+  int row, column;  // of the first ones, in a stage
+  float a[kA + 1], b[kB + 1];
+
+  CUTE_DEVICE ScaleFactors(int group, int thread)
+      : row(Accumulators::row(group) / Places::kStepA * Places::kApartA),
+        column(Accumulators::column(group) / Places::kStepB * Places::kApartB) {
+    AccumulatorCoord<Config> const own(thread);
+    if constexpr (kRowsA == 1) row += own.first_row;
+    if constexpr (kRowsB == 1) column += own.first_column;
+    if constexpr (kRowsA > 0) asm("" : "+r"(row));
+    if constexpr (kRowsB > 0) asm("" : "+r"(column));
+  }
+
+  CUTE_DEVICE void read(StageScales<Config> const& stage) {
+    if constexpr (kRowsA > 0) {
+      float const* const from = stage.values + row;
+      CUTE_UNROLL
+      for (int m = 0; m < kBlocks; ++m) {
+        if constexpr (kRowsA == 128) {
+          a[m] = from[m * Places::kApartA];
+        } else if constexpr (int(AccumulatorCoord<Config>::kRowStep) == 1) {
+          read_pair(a + 2 * m, from + m * 64);
+        } else {
+          a[2 * m] = from[m * 64], a[2 * m + 1] = from[m * 64 + AccumulatorCoord<Config>::kRowStep];
+        }
+      }
+    }
+    if constexpr (kRowsB > 0) {
+      float const* const from = stage.values + Places::kFirstB + column;
+      if constexpr (kRowsB == 128) {
+        CUTE_UNROLL
+        for (int i = 0; i < kB; ++i) b[i] = from[i * Places::kApartB];
+      } else {
+        CUTE_UNROLL
+        for (int i = 0; i < kB; i += 2) read_pair(b + i, from + i * 4);
+      }
+    }
+  }
+
+  CUTE_DEVICE static void read_pair(float* to, float const* from) {
+    float2 const pair = *reinterpret_cast<float2 const*>(from);
+    to[0] = pair.x, to[1] = pair.y;
+  }
+
+  // The scale of value i of block m.
+  CUTE_DEVICE float factor(int m, int i) const {
+    int const of_row = kRowsA == 1 ? 2 * m + i / 2 % 2 : m;
+    int const of_column = kRowsB == 1 ? i / 4 * 2 + i % 2 : i / 4 * 8 / Places::kStepB;
+    if constexpr (kRowsA == 0) return b[of_column];
+    if constexpr (kRowsB == 0) return a[of_row];
+    return a[of_row] * b[of_column];
+  }
+
+  // Adds the products of a block, multiplied by their scales.
+  template <class Sums, class Products>
+  CUTE_DEVICE void add(int m, Sums& sums, Products const& products) const {
+    CUTE_UNROLL
+    for (int i = 0; i < kValues; ++i) {
+      if constexpr (kRowsA == 0 && kRowsB == 0) {
+        sums[i] += products[i];
+      } else {
+        sums[i] += products[i] * factor(m, i);
+      }
+    }
+  }
+};
+
+}  // namespace cute_gemm
