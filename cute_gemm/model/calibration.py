@@ -31,8 +31,8 @@ class Constants(NamedTuple):
     #: Microseconds more of a launch of clusters, and for each 128 threads of a CTA.
     cluster_us: float
     group_us: float
-    #: Microseconds more of a launch whose matrices have to come from DRAM, at most, and the megabytes
-    #: of which 63 % of them are reached.
+    #: Microseconds more of a launch whose matrices have to come from DRAM, at most, and megabytes
+    #: from which on it is 63 % of them.
     cold_us: float
     cold_mb: float
     #: Clocks that a CTA of a pass takes to start.
