@@ -27,6 +27,9 @@ _ERROR, _MOVED = 0.08, 3.0
 _LEAST, _STEPS, _DIGITS = 12, 30, 4
 #: Predictions of a fit, about: those of its derivatives are most of them.
 _CALLS = 42 * _STEPS
+#: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, and of
+#: passes with narrow accesses.
+_KEPT = "partial", "narrow_part"
 #: Fields of a pace that are fitted, where they are not 0.
 _FITTED = "slowdown", "latency", "serial", "dram", "passes", "start", "memory", "l2"
 
@@ -210,7 +213,8 @@ def _numbers(flat: Sequence[Sample], now: Calibration) -> list[_Numbers]:
         if sum(map(having, flat)) >= _LEAST:
             found.append(_Numbers(dict(factors), having, _put_factors(kernel)))
     if len(flat) >= _LEAST:
-        found.append(_Numbers(now.constants._asdict(), lambda _: True, _put_constants))
+        values = {name: x for name, x in now.constants._asdict().items() if name not in _KEPT}
+        found.append(_Numbers(values, lambda _: True, _put_constants))
     return found
 
 
@@ -240,7 +244,7 @@ def _put_factors(kernel: str) -> Callable[[Calibration, dict[str, float]], Calib
 
 
 def _put_constants(calibration: Calibration, values: dict[str, float]) -> Calibration:
-    return replace(calibration, constants=Constants(**values))
+    return replace(calibration, constants=calibration.constants._replace(**values))
 
 
 def _solved(

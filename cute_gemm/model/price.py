@@ -542,8 +542,8 @@ class Prices:
         busy = np.where(sm_ctas > 1, costs.busy, costs.busy * costs.lone)
         if not extents.ragged:
             # Rows of boxes that have nothing of A or B, on average.
-            rows = (costs.cluster_m - extents.m / tiles_m) / costs.beside_m
-            rows = rows + (costs.cluster_n - extents.n / tiles_n) / costs.beside_n
+            rows = (costs.cluster_m - extents.m / np.maximum(tiles_m, 1)) / costs.beside_m
+            rows = rows + (costs.cluster_n - extents.n / np.maximum(tiles_n, 1)) / costs.beside_n
             busy = np.maximum(busy, costs.tma + costs.outside * rows)
         full_rounds = np.floor(sm_ctas / resident)
         rest = sm_ctas - full_rounds * resident
