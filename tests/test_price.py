@@ -112,6 +112,7 @@ def test_slices_of_k_are_taken_where_they_pay() -> None:
 
 def test_a_cluster_pays_where_tma_asks_for_more_lines() -> None:
     """Rows of TMA's boxes that straddle lines cost two, of which a cluster shares half."""
+    assert chosen("NT", 4096, 4096, 4096).config.cluster == (2, 1)
     assert chosen("TN", 6448, 2776, 5928).config.cluster == (2, 1)
     assert chosen("TN", 288, 5944, 5128).config.cluster == (2, 2)
 
@@ -131,8 +132,8 @@ def test_thin_is_left_where_others_are_faster() -> None:
     packed = chosen("NT", 25, 1984, 5272)
     assert packed.kernel == "sm90_wgmma" and packed.route.pack == "A"
     assert chosen("NT", 11696, 32, 1376).kernel == "sm90_wgmma"
-    for dtype in ("complex64", "float32"):
-        assert chosen("TT", 8192, 32, 8192, dtype).kernel != "thin"
+    assert chosen("TT", 8192, 32, 8192, "complex64").kernel == "double_buffered"
+    assert chosen("TT", 8192, 32, 8192, "float32").kernel == "sm80_pipeline"
 
 
 def test_complex_doubles_go_to_the_tensor_cores() -> None:
