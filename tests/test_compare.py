@@ -32,7 +32,10 @@ def found(comparison: Comparison, group: str) -> dict[tuple[str, str], tuple[Any
 
 
 def test_configs_side_by_side():
-    a, b = (made(kernel="sm80_pipeline", copy=copy, tile=(128, 128, 32)) for copy in ("auto", "mn_major"))
+    a, b = (
+        made(kernel="sm80_pipeline", copy=copy, tile=(128, 128, 32))
+        for copy in ("auto", "mn_major")
+    )
     both = compare(a, b, given=("copy=auto", "copy=mn_major"))
     assert found(both, KERNEL)["", "copy"] == ("auto", "mn_major")
     accesses = found(both, ACCESSES)
