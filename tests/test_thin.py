@@ -252,11 +252,22 @@ def test_what_is_refused(given, said):
         cg.plan("TN", **sizes, kernel="thin", backend="cpu")
 
 
+#: Kernels that are chosen for products of few rows or columns, where it is not thin alone.
+CHOSEN = {
+    "float16": ("sm80_pipeline",),
+    "bfloat16": ("sm80_pipeline",),
+    "complex64": ("double_buffered",),
+    "complex128": ("sm80_pipeline", "thin"),
+}
+
+
 @pytest.mark.parametrize("type", TYPES)
 def test_it_is_chosen_for_what_is_thin(type):
     """With wgmma its types have another kernel that reads at memory speed.
 
-    Many columns by FMA are bound by products, of which others make more.
+    Many columns by FMA are bound by products, of which others make more. Of the types in `CHOSEN`
+    an H200's times have another kernel ahead: 37 and 46 us of bfloat16 at 14160x16x4688, 38 and 56
+    of complex64 at 16x8560x784, 24 and 48 of complex128 at 5466x14x589.
     """
     dtype, _, compute = type.partition("/")
     arch = "sm_80" if type in registry.get("sm90_wgmma").dtypes else "sm_90a"
@@ -265,7 +276,7 @@ def test_it_is_chosen_for_what_is_thin(type):
         for extents in ({"m": t, "n": 8192}, {"m": 8192, "n": t}):
             plan = cg.plan(op, **extents, k=8192, dtype=dtype, compute=compute or None,
                            arch=arch, backend="cpu")  # fmt: skip
-            assert plan.kernel == "thin", plan.why
+            assert plan.kernel in CHOSEN.get(type, ("thin",)), plan.why
     plan = cg.plan("TN", m=64, n=8192, k=8192, dtype=dtype, compute=compute or None,
                    arch="sm_90a", backend="cpu")  # fmt: skip
     assert "thin" not in {one.kernel.name for one in plan.candidates()}
