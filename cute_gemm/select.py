@@ -236,7 +236,7 @@ _SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2
 
 def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
     """Whether packing may help: it makes the operand K-major, or its accesses wider."""
-    transposed = wants_k_major(problem) and matrix.major != "K" and problem.ragged != "K"
+    transposed = wants_k_major(problem) and matrix.major != "K"
     return transposed or access_bytes(matrix, False)[0] < 16
 
 

@@ -119,7 +119,7 @@ class GroupedCase(NamedTuple):
             pack = "".join(
                 name
                 for name, unit in units.items()
-                if unit == self.ragged or (along_k and name == shared and unit != "K")
+                if unit == self.ragged != "K" or (along_k and name == shared and unit != "K")
             )
             options |= {"pack": pack} if pack else {}
         if self.fast_accum is not None:
@@ -399,8 +399,7 @@ def listed_cases() -> list[GroupedCase]:
         ragged = "MNK"[(number + number // len(KINDS)) % 3]
         case = GroupedCase(ragged, OPS[number % 4], "CF"[number // 4 % 2], (WHOLE,), (24, 40))
         case = case._replace(**{"pad": 16, "alpha": 2.0, **kind})
-        along_k = DTYPES[case.dtype].bytes == 1 or case.compute == "tf32"
-        if case.kernel == "sm90_wgmma" and along_k and ragged == "K":
+        if "128" in "".join(case.scales) and ragged == "K":
             case = case._replace(ragged="MN"[number % 2])
         if case.ragged == "N":
             case = case._replace(scales=case.scales[::-1])

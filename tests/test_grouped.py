@@ -119,7 +119,7 @@ def test_bound_of_tiles() -> None:
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize("op", OPS)
 def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
-    """TMA does not take them: refused by name, and packed with the other major by ``"auto"``."""
+    """TMA takes them along K: a ragged M or N is refused by name, and packed by ``"auto"``."""
     case = GroupedCase(ragged, op, "C", (3, 64, 61, 0), (72, 64))
     given = arrays(case)
     along = case.chosen.get("pack", "")
@@ -140,14 +140,10 @@ def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize(("dtype", "compute"), [("int8", ""), ("float32", "tf32")])
 def test_elements_of_one_byte_or_four(dtype: str, compute: str, ragged: str) -> None:
-    """Tensor cores read these along K, and TMA takes no groups there: other modes are packed."""
+    """Tensor cores read these along K: other modes are packed."""
     case = GroupedCase(ragged, "TN", "C", (3, 64, 61, 0), (80, 64), dtype=dtype, compute=compute)
     case = case._replace(pad=16, options="packed")
-    if ragged == "K":
-        with pytest.raises(UnsupportedError, match="TMA takes no groups along an operand's"):
-            planned(case, arrays(case), backend="cpu")
-    else:
-        check(case, by("interpreter"))
+    check(case, by("interpreter"))
 
 
 #: Clusters, whose CTAs may have tiles behind a group; packed operands; complex numbers.
@@ -155,6 +151,14 @@ TRACED = (
     *(GroupedCase(ragged, "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5) for ragged in "MNK"),
     GroupedCase("M", "TN", "F", (3, 130, 0, 61), (136, 72), options="cluster"),
     GroupedCase("K", "TT", "C", (70, 3, 70), (72, 88), options="swapped", beta=1.0),
+    *(
+        GroupedCase(
+            "K", op, "C", (70, 0, 3, 290, 17, 128), (72, 288), 5, options=options, dtype=dtype,
+            pad=16, scales=scales,
+        )
+        for op, options in (("NT", "one"), ("NN", "turns"), ("TT", "cluster"), ("TN", "swapped"))
+        for dtype, scales in (("bfloat16", ("", "")), ("float8_e4m3fn", ("row", "tensor")))
+    ),
     GroupedCase("M", "NT", "F", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options=""),
     GroupedCase("N", "TN", "C", (3, 65), (40, 24), kernel="sm80_pipeline", options="", beta=1.0),
     GroupedCase(

@@ -34,6 +34,7 @@ EXECUTED = (
     *scaled_cases("double_buffered", "M", _ROWS[1::5]),
     *scaled_cases("double_buffered", "N", _ROWS[::5]),
     *scaled_cases("double_buffered", "K", _BOTH[::3]),
+    *scaled_cases("sm90_wgmma", "K", _BOTH),
 )  # fmt: skip
 
 
@@ -159,11 +160,9 @@ def test_a_plan_refuses_scales_of_another_recipe() -> None:
             plan(given.A, given.B, given.C, **(words | {"scale_b": other}))
 
 
-def test_ragged_k_goes_to_another_kernel() -> None:
-    with pytest.raises(UnsupportedError, match="TMA takes no groups along an operand's"):
-        planned_with(ragged="K", kernel="sm90_wgmma")
-    assert planned_with(ragged="K").kernel == "double_buffered"
-    assert planned_with(m=8192).kernel == "sm90_wgmma"
+def test_large_groups_are_multiplied_by_wgmma() -> None:
+    for more in ({"m": 8192}, {"ragged": "K", "k": 8192}):
+        assert planned_with(**more).kernel == "sm90_wgmma"
 
 
 def test_report_and_trace() -> None:

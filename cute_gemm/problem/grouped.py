@@ -212,9 +212,9 @@ def parts(
 ) -> Iterator[GemmProblem]:
     """Yield the problems of groups that have elements of C, with where their matrices begin.
 
-    Groups that are alike are a batch. ``beyond``: extent of the last tile of a ragged M or N, of
-    which all is read that A and B have, and, with ``operands_beyond``, the epilogue's operands; 0:
-    what the group has.
+    Groups that are alike are a batch. ``beyond``: extent of the last tile along the ragged mode, of
+    which all is read that A and B have, and of a ragged K, where it is a unit-stride mode, another
+    tile; with ``operands_beyond``, the epilogue's operands; 0: what the group has.
     """
     for part, count in Counter(_each(problem, ends, beyond, operands_beyond)).items():
         yield part if count == 1 else _several(part, count)
@@ -236,6 +236,7 @@ def _each(
 ) -> Iterator[GemmProblem]:
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}
     whole, begin = extents[problem.ragged], 0
+    along_k = 1 in (problem.A.unit, problem.B.unit)
     for number, value in enumerate(ends):
         end = min(max(int(value), begin), whole)
         extents[problem.ragged] = end - begin
@@ -248,8 +249,9 @@ def _each(
                     ((m, k), (n, k), *((m, n),) * (1 + len(problem.operands))), strict=True,
                 )
             )  # fmt: skip
-            if beyond and problem.ragged != "K":
-                length = min(-(-(end - begin) // beyond) * beyond, whole - begin)
+            if beyond and (problem.ragged != "K" or along_k):
+                tiles = -(-(end - begin) // beyond) + (problem.ragged == "K")
+                length = min(tiles * beyond, whole - begin)
                 matrices = tuple(
                     _longer(x, problem.ragged, length)
                     if x.name in ("A", "B") or (operands_beyond and x.name != "C")

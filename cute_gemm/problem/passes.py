@@ -101,19 +101,20 @@ def packed(
     """Return the problem with the operands named in ``which`` packed, and how they get there.
 
     ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
-    the major stays. The unit-stride mode of groups is another than the one along which they lie.
+    the major stays. The unit-stride mode of groups is another than the one along which they lie,
+    but where K becomes it.
     """
     k_major = wants_k_major(problem) if k_major is None else k_major
     splits = problem.compute in COMPONENT_PRODUCTS
     sources = tuple(
-        _of_all(matrix, problem.ragged)
+        of_all_groups(matrix, problem.ragged)
         for matrix in (problem.A, problem.B) if matrix.name in which
     )  # fmt: skip
     new = {matrix.name: matrix for matrix in (problem.A, problem.B)}
     targets, offsets, end = [], [], 0
     for matrix in sources:
         unit = 1 if k_major else matrix.unit
-        if problem.ragged in matrix.modes:
+        if problem.ragged in matrix.modes and not (k_major and problem.ragged == "K"):
             unit = 1 - matrix.modes.index(problem.ragged)
         target = _aligned(replace(matrix, dtype=COMPONENT) if splits else matrix, unit)
         if splits:
@@ -147,8 +148,8 @@ def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
     return replace(every, l=count, batch_stride=every.slice_stride, slices=1, slice_stride=0)
 
 
-def _of_all(matrix: Matrix, ragged: str) -> Matrix:
-    """Return a matrix of groups with the alignment of its first element, as all are copied."""
+def of_all_groups(matrix: Matrix, ragged: str) -> Matrix:
+    """Return a matrix of groups along a mode with the alignment of its first element."""
     if ragged not in matrix.modes or not matrix.first_alignment:
         return matrix
     return replace(matrix, alignment=matrix.first_alignment, first_alignment=0)

@@ -6,6 +6,58 @@
 
 namespace cute_gemm {
 
+// The part of a k tile that its group has, where groups lie along K and that is the unit-stride mode of A or B. There
+// TMA does not cut boxes, and begins them at multiples of 16 bytes: it brings elements of other groups too, in whose
+// place threads put zeros before the products.
+template <class Config>
+struct GroupPart {
+  enum : bool { kPartial = int(Config::kRagged) == kRaggedK && (Config::kMajorKA || Config::kMajorKB) };
+  enum : int {
+    kBK = size<2>(typename Config::CtaTiler{}), kThreads = 128 * (Config::kPingPong ? 1 : Config::kConsumers),
+    kUnit = 16 / sizeof(typename Config::ElementA)  // elements, of A as of B
+  };
+
+  int begin, end;  // of the group, from the first k tile on
+
+  // Where the k tiles of a group begin.
+  CUTE_DEVICE static int aligned(int begin) { return kPartial ? begin / kUnit * kUnit : begin; }
+
+  // By all threads that read the stage of a k tile.
+  template <class Memory>
+  CUTE_DEVICE void clear_others(Memory& memory, int stage, int group, int k_tile) const {
+    if constexpr (kPartial) {
+      int const first = begin - k_tile * kBK, last = end - k_tile * kBK;
+      if (first <= 0 && last >= kBK) return;
+      clear<typename Config::SmemLayoutA, Config::kMajorKA>(memory.a[stage], first, last);
+      clear<typename Config::SmemLayoutB, Config::kMajorKB>(memory.b[stage], first, last);
+      asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // wgmma sees what was written
+      asm volatile("bar.sync %0, %1;\n" ::"r"(Config::kPingPong ? 1 + group : 6), "r"(int(kThreads)) : "memory");
+    }
+  }
+
+ private:
+  // Vectors along the unit-stride mode that are not of the group as a whole.
+  template <class SmemLayout, bool kMajorK, class Element>
+  CUTE_DEVICE static void clear(Element* tile, int first, int last) {
+    constexpr int kAlong = size<kMajorK ? 1 : 0>(SmemLayout{}) / kUnit, kAcross = size<kMajorK ? 0 : 1>(SmemLayout{});
+    using Vector = cutlass::AlignedArray<Element, kUnit>;
+    CUTE_NO_UNROLL
+    for (int i = threadIdx.x % kThreads; i < kAlong * kAcross; i += kThreads) {
+      int const along = i % kAlong * kUnit, across = i / kAlong;
+      int const k = kMajorK ? along : across;
+      if (k >= first && k + (kMajorK ? int(kUnit) : 1) <= last) continue;
+      Vector& at = *reinterpret_cast<Vector*>(tile + SmemLayout{}(kMajorK ? across : along, k));
+      Vector values = at;
+      CUTE_UNROLL
+      for (int e = 0; e < kUnit; ++e) {
+        int const own = kMajorK ? k + e : k;
+        if (own < first || own >= last) values[e] = Element(0);
+      }
+      at = values;
+    }
+  }
+};
+
 // What both loops need of a consumer: where its warp group reads A and B, and which peer each lane releases.
 template <class Config>
 struct Consumer {
@@ -16,11 +68,18 @@ struct Consumer {
   Memory& memory;
   int group, peer;
   uint64_t desc_a, desc_b;  // of the group's part of stage 0
+  GroupPart<Config> part;   // of a tile with groups along K, set by the caller
 
   CUTE_DEVICE Consumer(Memory& memory, int group, int peer)
       : memory(memory), group(group), peer(peer),
         desc_a(Accumulators::A::descriptor(memory.a[0]) + Accumulators::A::offset(Accumulators::row(group), 0)),
         desc_b(Accumulators::B::descriptor(memory.b[0]) + Accumulators::B::offset(Accumulators::column(group), 0)) {}
+
+  // Waits for the stage of a k tile.
+  CUTE_DEVICE void wait(State const& state, int k_tile) {
+    memory.consumer_wait(state);
+    part.clear_others(memory, state.stage, group, k_tile);
+  }
 
   CUTE_DEVICE uint64_t stage_a(int stage) const {
     return desc_a + stage * int(Memory::kA * sizeof(typename Config::ElementA) / 16);
@@ -44,7 +103,7 @@ struct MainloopSmem : Consumer<Config> {
     int previous = 0;  // the stage of the k tile before
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
-      this->memory.consumer_wait(state);
+      this->wait(state, k_tile);
       accumulators.fence();
       accumulators.multiply(this->stage_a(state.stage), this->stage_b(state.stage), k_tile == 0);
       accumulators.fence();
@@ -69,8 +128,8 @@ struct MainloopRegisterA : Consumer<Config> {
   CUTE_DEVICE MainloopRegisterA(typename Base::Memory& memory, int group, int thread, int peer)
       : Base(memory, group, peer), fragment(Base::Accumulators::row(group), thread) {}
 
-  CUTE_DEVICE ElementA const* wait(typename Base::State const& state) {
-    this->memory.consumer_wait(state);
+  CUTE_DEVICE ElementA const* wait(typename Base::State const& state, int k_tile) {
+    Base::wait(state, k_tile);
     return this->memory.a[state.stage];
   }
 
@@ -84,7 +143,7 @@ struct MainloopRegisterA : Consumer<Config> {
 
   CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
                              int k_tiles) {
-    ElementA const* a = wait(state);
+    ElementA const* a = wait(state, 0);
     fragment.load(a, 0);
     accumulators.fence();
     multiply(accumulators, a, this->stage_b(state.stage), true);
@@ -93,7 +152,7 @@ struct MainloopRegisterA : Consumer<Config> {
       uint64_t const b = this->stage_b(state.stage);
       int const previous = state.stage;
       ++state;
-      a = wait(state);
+      a = wait(state, k_tile);
       accumulators.multiply(kLast, fragment, a, b, false);
       multiply(accumulators, a, this->stage_b(state.stage), false);
       this->memory.consumer_release(previous, this->peer);

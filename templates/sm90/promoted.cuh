@@ -79,7 +79,7 @@ struct MainloopPromotedSmem : Consumer<Config> {
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
       if (order.largest_from(k_tile)) drop_not_finite(sums);
       bool const more = k_tile + 1 < k_tiles;
-      this->memory.consumer_wait(state);
+      this->wait(state, k_tile);
       scales.read(this->memory.stored[state.stage]);
       CUTE_UNROLL
       for (int m = 0; m < Accumulators::kBlocks; ++m) {
@@ -111,7 +111,7 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
 
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
     int last = state.stage;
-    auto const* a = this->wait(state);
+    auto const* a = this->wait(state, 0);
     sums.clear();
     this->fragment.load(a, 0);
     CUTE_NO_UNROLL
@@ -124,7 +124,7 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
       scales.read(this->memory.stored[state.stage]);
       last = state.stage;
       ++state;
-      if (more) a = this->wait(state);
+      if (more) a = this->wait(state, k_tile + 1);
       products.multiply(Base::kLast, this->fragment, a, b, false);
       products.fence();
       warpgroup_wait<0>();

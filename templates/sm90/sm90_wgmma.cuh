@@ -66,8 +66,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using Products = ComponentProducts<Config::kProducts, Config::kSwapAB>;
   constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
   // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
-  static_assert(!kGroupsAlongK || !(Config::kMajorKA || Config::kMajorKB));
-  using Place = conditional_t<kGroupsAlongK, InGroup, InBatch>;
+  constexpr bool kPartial = GroupPart<Config>::kPartial;
+  using Place = conditional_t<kGroupsAlongK && !kPartial, InGroup, InBatch>;
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
@@ -89,11 +89,14 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   int const all = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
   int const fewer = min(all, ceil_div(k_last, kBK));
   auto const first_k_of = [&](Tile<Config> const& tile) {
-    if constexpr (kGroupsAlongK) return tile.begin;
+    if constexpr (kGroupsAlongK) return GroupPart<Config>::aligned(tile.begin);
     return tile.batch % slices * k;
   };
   auto const k_tiles_of = [&](Tile<Config> const& tile) {
-    if constexpr (kGroupsAlongK) return min(all, ceil_div(tile.end - tile.begin, kBK));
+    if constexpr (kGroupsAlongK) {
+      bool const none = all == 0 || tile.end == tile.begin;
+      return none ? 0 : ceil_div(tile.end - first_k_of(tile), kBK);
+    }
     return Products::kCount * (k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all);
   };
 
@@ -108,8 +111,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         Products const products(k_tiles);
         CUTE_NO_UNROLL
         for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
-          Place const place_a{kGroupsAlongK ? end_of(tile) : products.matrix_a(matrix_a, k_tile)};
-          Place const place_b{kGroupsAlongK ? end_of(tile) : products.matrix_b(matrix_b, k_tile)};
+          Place const place_a{kGroupsAlongK ? kPartial ? 0 : end_of(tile) : products.matrix_a(matrix_a, k_tile)};
+          Place const place_b{kGroupsAlongK ? kPartial ? 0 : end_of(tile) : products.matrix_b(matrix_b, k_tile)};
           int const at_k = first_k + products.k_tile(k_tile) * kBK;
           uint64_t* const full = memory.producer_acquire(state);
           TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
@@ -167,6 +170,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
+      if constexpr (kPartial) mainloop.part = {tile.begin - first_k_of(tile), tile.end - first_k_of(tile)};
       int const last = mainloop(accumulators, state, k_tiles);
       if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
         order_arrive(1 - group);

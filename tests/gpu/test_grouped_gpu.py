@@ -145,6 +145,7 @@ PAIRS_OF_KINDS = [*BLOCK_PAIRS, *product(RAGGED, SHARED)]
         *scaled_cases("double_buffered", "M", [*product(RAGGED, SHARED)][::5]),
         *scaled_cases("double_buffered", "N", [*product(RAGGED, SHARED)][1::5]),
         *scaled_cases("double_buffered", "K", [*product(SHARED, SHARED)][::3]),
+        *scaled_cases("sm90_wgmma", "K", [*product(SHARED, SHARED)][1::3]),
     ],
     ids=str,
 )
@@ -154,7 +155,11 @@ def test_scales(case: GroupedCase) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [*scaled_cases("auto", "M", PAIRS_OF_KINDS, 7), *scaled_cases("auto", "N", BLOCK_PAIRS, 7)],
+    [
+        *scaled_cases("auto", "M", PAIRS_OF_KINDS, 7),
+        *scaled_cases("auto", "N", BLOCK_PAIRS, 7),
+        *scaled_cases("auto", "K", [*product(SHARED, SHARED)][2::3], 7),
+    ],
     ids=str,
 )
 def test_scales_as_chosen(case: GroupedCase) -> None:

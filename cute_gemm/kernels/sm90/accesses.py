@@ -10,6 +10,7 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.cute.copies import LANES
+from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import (
     DEEP,
@@ -19,6 +20,7 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     blocks_of_group,
     kernel_cluster,
+    partial,
     places_of_scales,
     register_a,
     scale_rows,
@@ -46,14 +48,17 @@ def accesses(
     listed: list[Access] = []
     ctas = rows * columns * problem.l
     if problem.k:
-        k_tiles = -(-problem.k // parts.tile[2])
+        first, matrices = 0, {"A": problem.A, "B": problem.B}
+        if partial(config):
+            first, matrices = _from_vector(problem, config)
+        k_tiles = -(-(first + problem.k) // parts.tile[2])
         products = config.operation.component_products
         # B is read for each block of 64 rows, and these by each group that has columns of them.
         groups = parts.tile[1] // parts.columns
         for plan, extent, sweeps, reads in zip(
             parts.operands, extents, (columns, rows), (groups, parts.blocks), strict=True
         ):
-            matrix = problem.A if plan.source == "A" else problem.B
+            matrix = matrices[plan.source]
             region = extent, k_tiles * parts.tile[2]
             load = TmaAccess(
                 plan.source, "load", matrix, plan.box, sweeps * products, plan.span, plan.sharers,
@@ -66,6 +71,8 @@ def accesses(
             listed += [load, read]
             if by_threads and config.operation.promoted:
                 listed.append(_read_ahead(read, config, ctas * reads))
+            if partial(config):
+                listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
         listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))
@@ -126,6 +133,54 @@ def _read_ahead(read: SharedAccess, config: Config, executions: int) -> SharedAc
         read, offsets=read.offsets[first], coords=read.coords[first], executions=executions,
         unit="CTA", part=UNUSED_PREFETCH,
     )  # fmt: skip
+
+
+def _from_vector(problem: GemmProblem, config: Config) -> tuple[int, dict[str, Matrix]]:
+    """Return how far behind a multiple of 16 bytes a group begins along K, and A and B from there.
+
+    They end with the group's last k tile, or where all groups end.
+    """
+    size, deep = config.operation.a.bytes, config.tile[2]
+    both = problem.A, problem.B
+    begins = {x.name: max(x.alignment, x.first_alignment) for x in both}
+    (before, *_) = (begins[x.name] % MATRIX_ROW_BYTES // size for x in both if x.unit == 1)
+    found, end = {}, -(-(before + problem.k) // deep) * deep
+    for x in both:
+        begin = (begins[x.name] - before * x.stride[1] * size) % ALIGNMENT or ALIGNMENT
+        every = begin & -begin
+        found[x.name] = replace(
+            x, shape=(x.shape[0], min(x.shape[1] + before, end)), alignment=every,
+            first_alignment=begin if begin > every else 0,
+        )  # fmt: skip
+    return before, found
+
+
+def _zeros(
+    plan: OperandPlan, config: Config, group: tuple[int, int], k_tiles: int, executions: int
+) -> Iterator[SharedAccess]:
+    """The zeros in the first and last k tile, in place of what lies before and behind a group.
+
+    ``group``: where it begins and ends. A vector that is not of the group as a whole is read,
+    changed and written.
+    """
+    size, deep = config.operation.a.bytes, plan.extents[1]
+    each, unit = MATRIX_ROW_BYTES // size, int(plan.major == "K")
+    across, along = np.mgrid[: plan.extents[1 - unit], : plan.extents[unit] : each]
+    coords = np.stack((across, along) if unit else (along, across), -1).reshape(-1, LANES, 2)
+    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
+    k, width = coords[..., 1], each if unit else 1
+    for k_tile in sorted({0, k_tiles - 1}):
+        first, last = (end - k_tile * deep for end in group)
+        others = (k < first) | (k + width > last)
+        some = others.any(axis=1)
+        if some.any():
+            load = SharedAccess(
+                plan.source, "load", "ld.shared", 8 * MATRIX_ROW_BYTES,
+                np.where(others, offsets, -1)[some], executions=executions, unit="CTA",
+                layout=plan.layout, coords=coords[some], element_bits=8 * size,
+            )  # fmt: skip
+            yield load
+            yield replace(load, direction="store", instruction="st.shared")
 
 
 def _scales(

@@ -130,6 +130,11 @@ def kernel_cluster(config: Config) -> tuple[int, int]:
     return (along_n, along_m) if config.swap_ab else (along_m, along_n)
 
 
+def partial(config: Config) -> bool:
+    """Whether k tiles may have elements of other groups, in whose place threads put zeros."""
+    return config.operation.ragged == "K" and "K" in config.operation.majors[:2]
+
+
 def ragged(config: Config) -> str:
     """The mode along which groups lie as the kernel sees it, "" but in a grouped GEMM."""
     mode = config.operation.ragged

@@ -29,6 +29,7 @@ from cute_gemm.kernels.sm90.structure import (
     adds_of_sum,
     kernel_cluster,
     kernel_tile,
+    partial,
     products_of_thread,
     register_a,
     rows_of_thread,
@@ -40,7 +41,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.grouped import tiles_at_most
-from cute_gemm.problem.passes import wants_k_major, whole
+from cute_gemm.problem.passes import of_all_groups, wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
     from cute_gemm.kernels.staging import Block
     from cute_gemm.model.calibration import Calibration, Pace
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
 
@@ -196,7 +198,7 @@ class Sm90Wgmma(EmittedKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
+        a, b = (access_bytes(_in_boxes(x, problem), False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
         operation = problem.operation(a, b, c)
         deep = _DEEP // operation.a.bytes
@@ -225,14 +227,8 @@ class Sm90Wgmma(EmittedKernel):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
             )
-        if problem.ragged == "K" and wants_k_major(problem):
-            raise UnsupportedError(
-                f"kernel {self.name!r} takes {problem.spelled} along K, and TMA takes no groups "
-                "along an operand's unit-stride mode, which a ragged K would be: take another "
-                "kernel, as kernel='auto' does"
-            )
         for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
-            if problem.groups_along_unit(matrix):
+            if problem.ragged != "K" and problem.groups_along_unit(matrix):
                 raise UnsupportedError(
                     f"kernel {self.name!r} needs groups that begin at addresses that are multiples "
                     f"of 16 bytes, and those of {matrix.name} may begin at any element, since "
@@ -240,7 +236,7 @@ class Sm90Wgmma(EmittedKernel):
                     f"pack={matrix.name!r} or 'AB'"
                 )
             if width < 16:
-                _, limit = access_bytes(matrix, False)
+                _, limit = access_bytes(_in_boxes(matrix, problem), False)
                 raise UnsupportedError(
                     f"kernel {self.name!r} needs addresses of the rows of A and B that are "
                     f"multiples of 16 bytes, and those of {matrix.name} are not, by {limit}: pack "
@@ -269,7 +265,8 @@ class Sm90Wgmma(EmittedKernel):
 
     def traits(self, problem: GemmProblem) -> Any:
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
-        return (problem.m, problem.n, problem.l) * huge
+        first = (_in_boxes(x, problem).alignment for x in (problem.A, problem.B))
+        return (problem.m, problem.n, problem.l) * huge + (*first,) * (problem.ragged == "K")
 
     def of_operand(self, config: Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
@@ -340,7 +337,7 @@ class Sm90Wgmma(EmittedKernel):
             # TMA rounds to tf32 what it brings as that.
             TensorMap(
                 whole(matrix, problem), *boxes[matrix.name], factor.name,
-                in_groups=problem.ragged == "K",
+                in_groups=problem.ragged == "K" and not partial(config),
             )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]  # fmt: skip
@@ -395,6 +392,11 @@ class Sm90Wgmma(EmittedKernel):
         columns = structure(config).columns
         reader = (columns, ROWS) if config.swap_ab else (ROWS, columns)
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
+
+
+def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
+    """Return A or B with the alignment that counts for TMA: along K boxes begin at any element."""
+    return of_all_groups(matrix, "K") if problem.ragged == "K" else matrix
 
 
 def _stages(config: Config, arch: Arch) -> int:
