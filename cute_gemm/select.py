@@ -26,7 +26,7 @@ from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
-from cute_gemm.model.price import Footprint, Prices
+from cute_gemm.model.price import Extents, Footprint, Prices
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import (
@@ -451,14 +451,15 @@ class _Times:
             pack: packer(packing).seconds(packing, gpu, constants)
             for pack, packing in packings.items()
         }
-        self._whole = shelf.whole.seconds(problem) if len(shelf.whole) else np.empty(0)
+        extents = Extents.of(problem)
+        self._whole = shelf.whole.seconds(extents) if len(shelf.whole) else np.empty(0)
         self.seconds = self._whole
         #: Numbers of slices, and seconds of adding them; with each, of the configs with slices.
         self._counts = space.splits
         if space.splits and len(shelf.cut):
             counts = np.array(space.splits, float)[:, None]
             self._behind = REDUCE.seconds(problem, counts, gpu, constants)
-            self._cut = shelf.cut.seconds(problem, counts) + self._behind
+            self._cut = shelf.cut.seconds(extents, counts) + self._behind
             self.seconds = np.concatenate((self._whole, self._cut.min(axis=0)))
         self._sums = SUM.all_seconds(problem, gpu, constants)
         self._beside = self._sums

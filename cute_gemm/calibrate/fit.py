@@ -120,7 +120,7 @@ class _Set:
             footprint(x.counts, x.kernel.pace(x.config, calibration), constants, gpu)
             for x in self.unlike
         ]
-        main = Prices(footprints, gpu).of(self.twin).of_each(self.extents, self.slices)
+        main = Prices(footprints, gpu).of(self.twin).seconds(self.extents, self.slices)
         if self._passes is None or self._passes[0] != constants:
             passes = np.zeros(len(self.samples))
             for place in self.with_passes:

@@ -26,6 +26,7 @@ from cute_gemm.model.calibration import Pace
 from cute_gemm.model.price import (
     DEPTH,
     Counts,
+    Extents,
     Footprint,
     Price,
     Prices,
@@ -412,7 +413,7 @@ class CompiledKernel(Compiled, Kernel):
         gpu = nearest(Arch(arch))
         offers = self.offers(problem, arch, options, gpu)
         prices = Prices([cost for _, cost in offers], gpu)
-        return offers[int(prices.seconds(problem).argmin())][0]
+        return offers[int(prices.seconds(Extents.of(problem)).argmin())][0]
 
     def offers(  # type: ignore[override]
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu

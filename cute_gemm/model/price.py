@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -387,7 +386,10 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
 
 
 class _Costs(NamedTuple):
-    """The numbers of a `Footprint` that times depend on; for several, an array of each."""
+    """What times depend on of a footprint and a GPU; for several footprints, an array of each.
+
+    Clocks are in seconds here: few operations are left for a problem.
+    """
 
     #: Extents of a cluster along M and N, and of a k-tile.
     cluster_m: Any
@@ -397,38 +399,44 @@ class _Costs(NamedTuple):
     cluster_ctas: Any
     #: Multiprocessors that clusters of this size can occupy.
     sms: Any
-    #: CTA tiles beside each other, as the extents of a cluster over those of a tile.
-    beside_m: Any
-    beside_n: Any
-    #: Fields of `Footprint`.
-    busy: Any
-    latency_cubed: Any
-    end: Any
-    tile_bytes: Any
-    end_bytes: Any
+    #: CTAs of a multiprocessor at a time, and products of a batch that one computes.
     resident: Any
-    launch: Any
     products: Any
-    tma: Any
-    outside: Any
-    #: Fields of `Pace`.
-    dram: Any
-    start: Any
-    l2: Any
-    exposed: Any
+    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA.
+    busy: Any
     lone: Any
-
-
-#: The fields of `_Costs` from ``busy`` on, of a footprint.
-_fields = attrgetter(*_Costs._fields[7:17], *(f"pace.{name}" for name in _Costs._fields[17:]))
+    #: Seconds of a k-tile on the TMA unit with boxes outside of the matrices, and those of a row of
+    #: a CTA's boxes, which a row of the matrices saves, over the tiles that a cluster has beside.
+    tma: Any
+    outside_m: Any
+    outside_n: Any
+    #: `Footprint.latency_cubed`, starts and ends of CTAs, and the part of them that is exposed.
+    latency_cubed: Any
+    start: Any
+    end: Any
+    exposed: Any
+    #: Seconds of L2 for a k-tile and for the end of a CTA, of DRAM for a byte, and of the launch.
+    l2_tile: Any
+    l2_end: Any
+    dram: Any
+    launch: Any
 
 
 def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
     """Return the fields of `_Costs` for one footprint."""
-    (m, n, k), (along_m, along_n) = footprint.tile, footprint.cluster
-    ctas = along_m * along_n
+    (m, n, k), (along_m, along_n), pace = footprint.tile, footprint.cluster, footprint.pace
+    ctas, clock = along_m * along_n, gpu.clock_ghz * 1e9
     sms = clusters_at_a_time(gpu.sms, ctas) * ctas
-    return m * along_m, n * along_n, k, ctas, sms, along_m, along_n, *_fields(footprint)
+    row, l2 = footprint.outside / clock, pace.l2 * gpu.sms * clock
+    return (
+        m * along_m, n * along_n, k, ctas, sms, footprint.resident, footprint.products,
+        footprint.busy / clock, footprint.busy * pace.lone / clock,
+        footprint.tma / clock + row * (m + n), row / along_m, row / along_n,
+        footprint.latency_cubed / clock**3, pace.start / clock, footprint.end / clock, pace.exposed,
+        footprint.tile_bytes / l2,
+        footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
+        footprint.launch * 1e-6,
+    )  # fmt: skip
 
 
 class Extents(NamedTuple):
@@ -495,15 +503,11 @@ class Prices:
         costs = _Costs(*(array[places] for array in self._costs))
         return Prices([self.footprints[place] for place in places], self._gpu, costs)
 
-    def seconds(self, problem: GemmProblem, slices: Any = 1) -> np.ndarray:
+    def seconds(self, extents: Extents, slices: Any = 1) -> np.ndarray:
         """Return the predicted seconds of each footprint, K being cut into ``slices``.
 
-        The shape is that of the footprints, broadcast with ``slices``.
+        The shape is that of the footprints, broadcast with ``slices`` and with the extents.
         """
-        return self._times(Extents.of(problem), slices, self._costs).seconds
-
-    def of_each(self, extents: Extents, slices: np.ndarray) -> np.ndarray:
-        """Return the predicted seconds of each footprint on a problem of its own."""
         return self._times(extents, slices, self._costs).seconds
 
     def price(self, problem: GemmProblem, index: int, slices: int = 1) -> Price:
@@ -530,39 +534,36 @@ class Prices:
 
         The first call on a problem waits for this: few operations on arrays.
         """
-        gpu = self._gpu
-        clock = gpu.clock_ghz * 1e9
         tiles_m = _tiles(extents, "M", costs.cluster_m)
         tiles_n = _tiles(extents, "N", costs.cluster_n)
-        tiles = tiles_m * tiles_n
-        ctas = tiles * costs.cluster_ctas * np.ceil(extents.l / costs.products) * slices
+        ctas = tiles_m * tiles_n * costs.cluster_ctas * slices
+        if not (isinstance(extents.l, int) and extents.l == 1):
+            ctas = ctas * np.ceil(extents.l / costs.products)
         k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
-        busy = np.where(sm_ctas > 1, costs.busy, costs.busy * costs.lone)
+        busy = np.where(sm_ctas > 1, costs.busy, costs.lone)
         if not extents.ragged:
-            # Rows of boxes that have nothing of A or B, on average.
-            rows = (costs.cluster_m - extents.m / np.maximum(tiles_m, 1)) / costs.beside_m
-            rows = rows + (costs.cluster_n - extents.n / np.maximum(tiles_n, 1)) / costs.beside_n
-            busy = np.maximum(busy, costs.tma + costs.outside * rows)
+            # Less for rows of boxes that have something of A or B, on average.
+            tma = costs.tma - costs.outside_m * (extents.m / np.maximum(tiles_m, 1))
+            tma = tma - costs.outside_n * (extents.n / np.maximum(tiles_n, 1))
+            busy = np.maximum(busy, tma)
         full_rounds = np.floor(sm_ctas / resident)
         rest = sm_ctas - full_rounds * resident
 
         def round_of(ctas: Any) -> tuple[Any, Any]:
-            """Clocks of the k-tiles of so many CTAs at a time, and of their starts and ends."""
+            """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
             main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
             return main, costs.start + ctas * costs.end
 
         main, ends = round_of(resident)
-        clocks = full_rounds * main + (1 + costs.exposed * (full_rounds - 1)) * ends
-        if np.any(rest):
+        on_sm = full_rounds * main + (1 + costs.exposed * (full_rounds - 1)) * ends
+        if rest.any():
             last, last_ends = round_of(rest)
-            clocks = clocks + np.where(rest > 0, last + last_ends, 0.0)
-        on_sm = clocks / clock
-        l2_bytes = (costs.tile_bytes * k_tiles + costs.end_bytes) * ctas
-        l2 = l2_bytes / (costs.l2 * gpu.sms * clock)
-        dram = extents.moved / (costs.dram * gpu.bandwidth_gbs * 1e9)
-        seconds = costs.launch * 1e-6 + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
+            on_sm = on_sm + (rest > 0) * (last + last_ends)
+        l2 = (costs.l2_tile * k_tiles + costs.l2_end) * ctas
+        dram = extents.moved * costs.dram
+        seconds = costs.launch + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
         if self.footprints:
             constants = self.footprints[0].constants
             cold = 1.0 - np.exp(extents.moved * (-1e-6 / constants.cold_mb))
