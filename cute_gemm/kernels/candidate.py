@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
 
 
+#: What a launch does where the kernel does not take the pairs of columns of an epilogue.
+_PAIRED = "pairing columns behind it"
+
+
 class Candidate(NamedTuple):
     """A kernel with a config and a route that take the problem, and what it is to cost."""
 
@@ -53,9 +57,10 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
         said.append(f"adding up results takes {duration(price.terms['sums'])}")
     if route.pack:
         said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
-    if route.split_k > 1:
+    if "reduction" in price.terms:
         seconds = duration(price.terms["reduction"])
-        said.append(f"adding {route.split_k} slices of K takes {seconds}")
+        of = f"adding {route.split_k} slices of K" if route.split_k > 1 else _PAIRED
+        said.append(f"{of} takes {seconds}")
     for candidate in candidates:
         if route != DIRECT and candidate.route == DIRECT and candidate.price is not None:
             direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
@@ -82,6 +87,8 @@ def label(candidate: Candidate, whole: bool = False) -> str:
         words.append(f"with {' and '.join(candidate.route.pack)} packed")
     if candidate.route.split_k > 1:
         words.append(f"in {candidate.route.split_k} slices of K")
+    elif candidate.price is not None and "reduction" in candidate.price.terms:
+        words.append(f"with {_PAIRED}")
     return " ".join(filter(None, words))
 
 

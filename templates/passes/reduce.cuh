@@ -2,7 +2,7 @@
 //
 // The idea: a thread has 16 bytes of sums of each slice, several slices on their way at a time. They
 // are one vector, or several narrower ones where C's rows allow no wider; neighbouring threads have
-// neighbouring vectors.
+// neighbouring vectors. Where the epilogue takes pairs of columns a thread has both.
 
 #pragma once
 
@@ -34,6 +34,10 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   using Vector = cutlass::AlignedArray<Accumulator, kVector>;
   typename Config::Epilogue epilogue(params);
   int const slices = epilogue.skips_products(shape.slices) ? 0 : shape.slices;
+  // The columns of a pair: of rows along M they are rows, of rows along N places of a row.
+  constexpr int kPairs = Config::Epilogue::kPairs, kBoth = kPairs == kPairsNone ? 1 : 2;
+  constexpr bool kBeside = kPairs == kPairsOfColumns, kInterleaved = kBeside && Config::kRowMajorC;
+  constexpr int kStep = kInterleaved ? 2 : 1;  // from an element of C to the next, in the sums
 
   uint32_t const tile_column = blockIdx.x % shape.along, tile_row = blockIdx.x / shape.along;
   uint32_t const step = kVector << shape.across;  // from run to run
@@ -43,29 +47,36 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   uint32_t const matrix = blockIdx.y + blockIdx.z * gridDim.y;
   if (row >= shape.rows || matrix >= shape.matrices) return;
 
-  Accumulator const* at = sums + matrix * shape.slices * shape.step + row * shape.ld + first;
+  int64_t const other = kInterleaved             ? kVector
+                        : kBeside                ? shape.ld
+                        : kPairs == kPairsNone   ? 0
+                        : Config::kRowMajorC     ? shape.extent
+                                                 : shape.rows * shape.ld;
+  int64_t const own_row = kBeside && !Config::kRowMajorC ? 2 * int64_t(row) : row;
+  Accumulator const* at = sums + matrix * shape.slices * shape.step + own_row * shape.ld + kStep * first;
   C += matrix * shape.batch;
-  Vector total[kRuns];
+  Vector total[kRuns * kBoth];
   CUTE_UNROLL
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < kRuns * kBoth; ++run) {
     CUTE_UNROLL
     for (int e = 0; e < kVector; ++e) total[run][e] = Accumulator(0);
   }
   for (int slice = 0; slice < slices; slice += kAhead, at += kAhead * shape.step) {
-    Vector parts[kAhead][kRuns];
+    Vector parts[kAhead][kRuns * kBoth];
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       CUTE_UNROLL
-      for (int run = 0; run < kRuns; ++run) {
-        if (slice + i < slices && first + run * step < shape.extent) {
-          parts[i][run] = *reinterpret_cast<Vector const*>(at + i * shape.step + run * step);
+      for (int run = 0; run < kRuns * kBoth; ++run) {
+        uint32_t const in_row = run / kBoth * step;
+        if (slice + i < slices && first + in_row < shape.extent) {
+          parts[i][run] = *reinterpret_cast<Vector const*>(at + i * shape.step + kStep * in_row + run % kBoth * other);
         }
       }
     }
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       CUTE_UNROLL
-      for (int run = 0; run < kRuns; ++run) {
+      for (int run = 0; run < kRuns * kBoth; ++run) {
         CUTE_UNROLL
         for (int e = 0; e < kVector; ++e) {
           if (slice + i < slices) total[run][e] += parts[i][run][e];
@@ -74,17 +85,35 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
     }
   }
 
+  // The sums of a vector of C, as the epilogue takes them.
+  auto const sums_of = [&](int run) -> decltype(auto) {
+    if constexpr (kPairs == kPairsNone) {
+      return (total[run]);
+    } else {
+      Vector const* const both = total + 2 * run;
+      constexpr int kNext = kInterleaved ? 1 : kVector;  // from the sum of a pair's first column to the second's
+      cutlass::AlignedArray<typename Config::Epilogue::Sum, kVector> pairs;
+      CUTE_UNROLL
+      for (int e = 0; e < kVector; ++e) {
+        int const first = kStep * e, second = first + kNext;
+        pairs[e] = {both[first / kVector][first % kVector], both[second / kVector][second % kVector]};
+      }
+      return pairs;
+    }
+  };
+
   CUTE_UNROLL
   for (int run = 0; run < kRuns; ++run) {
     uint32_t const column = first + run * step;
+    auto const& vector = sums_of(run);
     typename Config::ElementC* const c = C + row * shape.ldc + column;
     if (column + kVector <= shape.extent) {
-      update<kVector, !Config::kRowMajorC>(epilogue, c, total[run], coord<Config::kRowMajorC>(column, row, matrix));
+      update<kVector, !Config::kRowMajorC>(epilogue, c, vector, coord<Config::kRowMajorC>(column, row, matrix));
     } else {
       CUTE_UNROLL
       for (int e = 0; e < kVector; ++e) {
         if (column + e < shape.extent) {
-          update<1>(epilogue, c + e, &total[run][e], coord<Config::kRowMajorC>(column + e, row, matrix));
+          update<1>(epilogue, c + e, &vector[e], coord<Config::kRowMajorC>(column + e, row, matrix));
         }
       }
     }
