@@ -148,6 +148,23 @@ def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
     return replace(every, l=count, batch_stride=every.slice_stride, slices=1, slice_stride=0)
 
 
+def of_pairs(matrix: Matrix, pairs: str) -> Matrix:
+    """Return B, or a batch, as two matrices (N / 2, K) each: the columns that make one of C.
+
+    ``pairs``: which those are, as `Epilogue.pairs` says it.
+    """
+    (n, k), (step, along_k) = matrix.shape, matrix.stride
+    apart = step if pairs == "pairs" else n // 2 * step
+    first = max(matrix.alignment, matrix.first_alignment)
+    every = matrix.alignment | apart * matrix.element.bytes
+    every &= -every
+    return replace(
+        matrix, shape=(n // 2, k), stride=(2 * step if pairs == "pairs" else step, along_k),
+        l=2 * matrix.l, slices=2, slice_stride=apart, alignment=every,
+        first_alignment=first if first > every else 0,
+    )  # fmt: skip
+
+
 def _of_all(matrix: Matrix, ragged: str) -> Matrix:
     """Return a matrix of groups with the alignment of its first element, as all are copied."""
     if ragged not in matrix.modes or not matrix.first_alignment:

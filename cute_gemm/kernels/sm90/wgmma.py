@@ -27,6 +27,7 @@ from cute_gemm.kernels.sm90.structure import (
     Config,
     Structure,
     adds_of_sum,
+    columns_of_result,
     kernel_cluster,
     kernel_tile,
     products_of_thread,
@@ -40,7 +41,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.grouped import tiles_at_most
-from cute_gemm.problem.passes import wants_k_major, whole
+from cute_gemm.problem.passes import of_pairs, wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
     from cute_gemm.kernels.staging import Block
     from cute_gemm.model.calibration import Calibration, Pace
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
 
@@ -136,6 +138,7 @@ class Sm90Wgmma(EmittedKernel):
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     scales: ClassVar = True
+    pairs: ClassVar = True
     dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
@@ -255,7 +258,7 @@ class Sm90Wgmma(EmittedKernel):
                     f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
                     f"pack={matrix.name!r} or 'AB'"
                 )
-        if broken := _broken(config):
+        if broken := _broken(config) or _broken_pairs(problem):
             raise OptionError(broken)
         _check(config, arch)
         if (
@@ -269,7 +272,7 @@ class Sm90Wgmma(EmittedKernel):
 
     def traits(self, problem: GemmProblem) -> Any:
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
-        return (problem.m, problem.n, problem.l) * huge
+        return (problem.m, problem.n, problem.l) * huge, _broken_pairs(problem)
 
     def of_operand(self, config: Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
@@ -286,7 +289,10 @@ class Sm90Wgmma(EmittedKernel):
                 reads = parts.tile[1] // parts.columns if by_threads and first else 0
                 apart = tiles * (plan.span < SPAN)
                 products = config.operation.component_products
-                return plan.extents, plan.box, plan.span, plan.sharers, apart, reads, products
+                pairs = config.operation.epilogue.pairs
+                return (
+                    plan.extents, plan.box, plan.span, plan.sharers, apart, reads, products, pairs
+                )  # fmt: skip
         operation = replace(config.operation, bytes=(16, 16, 16))
         if not by_threads:
             c, major = config.operation.dtypes[2], config.operation.majors[2]
@@ -334,12 +340,18 @@ class Sm90Wgmma(EmittedKernel):
     def maps(self, config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
         from cute_gemm.run.tensormap import TensorMap
 
+        def mapped(matrix: Matrix, problem: GemmProblem) -> Matrix:
+            """A or B as its map describes it."""
+            of_products, pairs = whole(matrix, problem), problem.epilogue.pairs
+            paired = pairs and matrix.name == "B"
+            return of_pairs(of_products, pairs) if paired else of_products
+
         parts = structure(config)
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
         maps: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
             TensorMap(
-                whole(matrix, problem), *boxes[matrix.name], factor.name,
+                mapped(matrix, problem), *boxes[matrix.name], factor.name,
                 in_groups=problem.ragged == "K",
             )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
@@ -431,8 +443,14 @@ def _broken(config: Config) -> str:
             f"be a multiple of {ROWS}; it is {bm}"
         )
     beside = side_by_side(config)
+    if config.operation.epilogue.pairs and (config.swap_ab or beside):
+        said = "swap_ab=1" if config.swap_ab else f"tile={config.tile}, whose groups lie beside,"
+        return (
+            f"option {said} came with an epilogue of pairs of columns; expected swap_ab=0 and "
+            "groups below each other, of whose threads each has both columns of its pairs"
+        )
     # A row of what TMA stores at a time has 32 bytes or more.
-    least = max(STEP, 32 // config.operation.c.bytes)
+    least = max(STEP, 32 // config.operation.c.bytes) * columns_of_result(config)
     step, most = (n * (config.groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
@@ -454,6 +472,22 @@ def _broken(config: Config) -> str:
         )
     if bk not in (deep, 2 * deep):
         return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
+    return ""
+
+
+def _broken_pairs(problem: GemmProblem) -> str:
+    """The first rule of pairs of columns that a problem breaks, as a sentence, or ""."""
+    B, pairs = problem.B, problem.epilogue.pairs
+    if pairs and problem.scales:
+        return "scales of blocks came with an epilogue of pairs of columns, whose scales are others"
+    if pairs and B.major == "MN":
+        if pairs == "pairs":
+            return "pairs of columns are elements side by side where N is B's unit-stride mode"
+        if half := B.shape[0] // 2 * B.element.bytes % 16:
+            return (
+                f"the second half of B's columns begins {half} bytes behind a multiple of 16; "
+                "expected n / 2 to be a multiple of 16 bytes"
+            )
     return ""
 
 
