@@ -387,20 +387,20 @@ def _fuse(
     numbers: tuple[str, ...], recipes: tuple[tuple[str, str], ...],
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
-    if function.expression.results[1:]:
-        check_results(problem, function.name)
-    blocks = [name for name, recipe in recipes if recipe in BLOCKS]
-    scales = tuple(_block_scales(problem, *each) for each in stored if each[0] in blocks)
-    matrices = tuple(_matrix(problem, *each) for each in stored if each[0] not in blocks)
-    problem = replace(problem, scales=scales)
-    own = tuple(name for name, recipe in recipes if recipe not in BLOCKS)
     expression = function.expression
+    if expression.results[1:]:
+        check_results(problem, function.name)
     if expression.pairs and ("scale_b", "row") in recipes:
         raise OptionError(
             f"scale_b has a number for each column of the product, of which epilogue "
             f"{function.name!r} takes {expression.pairs}; expected one number, and those of "
             "columns as operands that the epilogue multiplies the two by"
         )
+    blocks = [name for name, recipe in recipes if recipe in BLOCKS]
+    scales = tuple(_block_scales(problem, *each) for each in stored if each[0] in blocks)
+    matrices = tuple(_matrix(problem, *each) for each in stored if each[0] not in blocks)
+    problem = replace(problem, scales=scales)
+    own = tuple(name for name, recipe in recipes if recipe not in BLOCKS)
     if expression == _IDENTITY and not own:
         return replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
     beside = {result_name(x): result for x, result in enumerate(expression.results) if x}

@@ -31,13 +31,14 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
                         typename Config::Epilogue::Params const& params) {
   using Accumulator = typename Config::Accumulator;
   constexpr int kVector = Config::kVector, kRuns = 16 / sizeof(Accumulator) / kVector, kAhead = 8;
-  using Vector = cutlass::AlignedArray<Accumulator, kVector>;
+  // The columns of a pair are two rows of the sums, or lie in one row: side by side, or half of it apart.
+  constexpr int kPairs = Config::Epilogue::kPairs;
+  constexpr bool kBeside = kPairs == kPairsOfColumns, kInterleaved = kBeside && Config::kRowMajorC;
+  constexpr int kStep = kInterleaved ? 2 : 1;                           // sums from an element of C to the next
+  constexpr int kParts = kPairs == kPairsNone || kInterleaved ? 1 : 2;  // vectors of a run
+  using Vector = cutlass::AlignedArray<Accumulator, kStep * kVector>;
   typename Config::Epilogue epilogue(params);
   int const slices = epilogue.skips_products(shape.slices) ? 0 : shape.slices;
-  // The columns of a pair: of rows along M they are rows, of rows along N places of a row.
-  constexpr int kPairs = Config::Epilogue::kPairs, kBoth = kPairs == kPairsNone ? 1 : 2;
-  constexpr bool kBeside = kPairs == kPairsOfColumns, kInterleaved = kBeside && Config::kRowMajorC;
-  constexpr int kStep = kInterleaved ? 2 : 1;  // from an element of C to the next, in the sums
 
   uint32_t const tile_column = blockIdx.x % shape.along, tile_row = blockIdx.x / shape.along;
   uint32_t const step = kVector << shape.across;  // from run to run
@@ -47,38 +48,35 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   uint32_t const matrix = blockIdx.y + blockIdx.z * gridDim.y;
   if (row >= shape.rows || matrix >= shape.matrices) return;
 
-  int64_t const other = kInterleaved             ? kVector
-                        : kBeside                ? shape.ld
-                        : kPairs == kPairsNone   ? 0
-                        : Config::kRowMajorC     ? shape.extent
-                                                 : shape.rows * shape.ld;
-  int64_t const own_row = kBeside && !Config::kRowMajorC ? 2 * int64_t(row) : row;
+  int64_t const half = Config::kRowMajorC ? shape.extent : shape.rows * shape.ld;
+  int64_t const other = kBeside ? shape.ld : half;  // from a vector to that of the other columns
+  int64_t const own_row = kBeside && !kInterleaved ? 2 * int64_t(row) : row;
   Accumulator const* at = sums + matrix * shape.slices * shape.step + own_row * shape.ld + kStep * first;
   C += matrix * shape.batch;
-  Vector total[kRuns * kBoth];
+  Vector total[kRuns * kParts];
   CUTE_UNROLL
-  for (int run = 0; run < kRuns * kBoth; ++run) {
+  for (int run = 0; run < kRuns * kParts; ++run) {
     CUTE_UNROLL
-    for (int e = 0; e < kVector; ++e) total[run][e] = Accumulator(0);
+    for (int e = 0; e < kStep * kVector; ++e) total[run][e] = Accumulator(0);
   }
   for (int slice = 0; slice < slices; slice += kAhead, at += kAhead * shape.step) {
-    Vector parts[kAhead][kRuns * kBoth];
+    Vector parts[kAhead][kRuns * kParts];
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       CUTE_UNROLL
-      for (int run = 0; run < kRuns * kBoth; ++run) {
-        uint32_t const in_row = run / kBoth * step;
+      for (int run = 0; run < kRuns * kParts; ++run) {
+        uint32_t const in_row = run / kParts * step;
         if (slice + i < slices && first + in_row < shape.extent) {
-          parts[i][run] = *reinterpret_cast<Vector const*>(at + i * shape.step + kStep * in_row + run % kBoth * other);
+          parts[i][run] = *reinterpret_cast<Vector const*>(at + i * shape.step + kStep * in_row + run % kParts * other);
         }
       }
     }
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       CUTE_UNROLL
-      for (int run = 0; run < kRuns * kBoth; ++run) {
+      for (int run = 0; run < kRuns * kParts; ++run) {
         CUTE_UNROLL
-        for (int e = 0; e < kVector; ++e) {
+        for (int e = 0; e < kStep * kVector; ++e) {
           if (slice + i < slices) total[run][e] += parts[i][run][e];
         }
       }
@@ -90,13 +88,14 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
     if constexpr (kPairs == kPairsNone) {
       return (total[run]);
     } else {
-      Vector const* const both = total + 2 * run;
-      constexpr int kNext = kInterleaved ? 1 : kVector;  // from the sum of a pair's first column to the second's
       cutlass::AlignedArray<typename Config::Epilogue::Sum, kVector> pairs;
       CUTE_UNROLL
       for (int e = 0; e < kVector; ++e) {
-        int const first = kStep * e, second = first + kNext;
-        pairs[e] = {both[first / kVector][first % kVector], both[second / kVector][second % kVector]};
+        if constexpr (kInterleaved) {
+          pairs[e] = {total[run][2 * e], total[run][2 * e + 1]};
+        } else {
+          pairs[e] = {total[2 * run][e], total[2 * run + 1][e]};
+        }
       }
       return pairs;
     }

@@ -92,7 +92,8 @@ def _vector(C: Matrix, sums: str, pairs: str) -> int:
     widest = access_bytes(C, False)[0] // C.element.bytes
     if pairs == "halves" and C.unit == 1:  # the second half of a row begins at any of them
         widest = gcd(widest, C.shape[1])
-    return min(widest, VECTOR // DTYPES[sums].bytes)
+    both = 2 if pairs == "pairs" and C.unit == 1 else 1  # sums side by side that make one
+    return min(widest, VECTOR // DTYPES[sums].bytes // both)
 
 
 def _place(config: Config, reduction: Reduction) -> Place:
@@ -125,9 +126,9 @@ def _of_pairs(load: GlobalAccess, config: Config) -> list[GlobalAccess]:
         rows, columns = load.matrix.shape
         first = replace(load, extents=(rows, columns // 2), part="first half")
         return [first, replace(first, origin=(0, columns // 2), part="second half")]
-    # Neighbouring columns: in a row all that a thread takes of both lies together.
-    step = config.vector if config.row_major else 1
-    both = [coords * (1, 2) + (0, step * which) for which in (0, 1)]
+    if config.row_major:  # both are in one vector
+        return [replace(load, bits=2 * load.bits, tile=(m, 2 * n), coords=coords * (1, 2))]
+    both = [coords * (1, 2) + (0, which) for which in (0, 1)]
     return [replace(load, tile=(m, 2 * n), coords=np.concatenate(both))]
 
 
