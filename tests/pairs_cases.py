@@ -107,6 +107,7 @@ APART = tuple(
     for case in (
         PairsCase("naive", "float32", n=54, pad=1),
         PairsCase("naive", "float64", "NN", "F", n=54, pad=1),
+        PairsCase("naive", "float32", m=3, n=1204, k=8, pad=4),  # longer than a CTA's threads
         PairsCase("double_buffered", "float32", "TN", "C", m=71, n=62, l=3, pad=1),
         PairsCase("sm80_pipeline", "bfloat16", "NT", "C"),
         PairsCase("sm80_pipeline", "float16", "TT", "F", n=62, pad=1, out_dtype="float32"),

@@ -110,6 +110,16 @@ def test_what_is_read_and_written_of_a_product() -> None:
         assert first.terms["tensor cores"] == direct.terms["tensor cores"]
 
 
+def test_a_launch_behind_has_its_price() -> None:
+    sizes: dict[str, Any] = {"m": 256, "n": 1024, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
+    plan = cg.plan("NT", **sizes, order="C", storage="C", epilogue="swiglu", backend="cpu")
+    prices = [candidate.price for candidate in plan.candidates()]
+    seconds = [price.seconds for price in prices if price]
+    assert seconds == sorted(seconds)
+    behind = ["reduction" in price.terms for price in prices if price]
+    assert any(behind) and not all(behind)
+
+
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_names(order: Any, backend: Any) -> None:
@@ -161,17 +171,18 @@ def test_empty_products(m: int, n: int, k: int, arch: str) -> None:
     assert sums.shape == (m,) and (sums == 1.5 * (n // 2)).all()
 
 
-@pytest.mark.parametrize("kernel", ["naive", "sm90_wgmma"])
-def test_a_product_that_is_not_read(kernel: str) -> None:
-    """With alpha = 0 NaN in A does not spread; nor does what C held."""
-    a, b = np.full((M, 64), np.nan, "f2"), np.ones((N, 64), "f2")
-    c = np.full((M, N // 2), np.nan, "f2")
-    arch = "sm_90a" if kernel == "sm90_wgmma" else "sm_80"
-    plan = cg.plan(
-        "NT", a, b, c, epilogue=cg.epilogue(lambda acc: cg.pairs(acc)[0] + 2), kernel=kernel,
-        backend="interpreter", arch=arch,
-    )  # fmt: skip
-    assert (plan(a, b, c, alpha=0.0) == 2).all()
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("case", [WGMMA[1], WGMMA[-2], APART[0], APART[5]], ids=str)
+def test_a_product_that_is_not_read(case: PairsCase, kind: str) -> None:
+    """With alpha = 0 NaN in A does not spread, nor what C held."""
+    plan, a, b, c, whole, operands = planned(case, kind, "interpreter", arch_of(case))
+    a[...], c[...] = np.nan, np.nan
+    y, gate, *_ = plan(a, b, c, alpha=0.0, **operands)
+    exact = np.broadcast_to(-0.75 * operands["both"].astype(float), y.shape)
+    np.testing.assert_allclose(y.astype(float), exact, rtol=2.0**-7)
+    assert (gate == 0).all()
+    c[...] = 7.0
+    assert (whole == 7).all()
 
 
 def test_scales() -> None:

@@ -54,9 +54,12 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
     "silu": silu,
     "sigmoid": sigmoid,
     "tanh": tanh,
-    "swiglu": lambda x: silu((both := pairs(x))[0]) * both[1],
-    "geglu": lambda x: gelu((both := pairs(x))[0]) * both[1],
 }
+GATED_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
+    "swiglu": lambda acc: silu((pair := pairs(acc))[0]) * pair[1],
+    "geglu": lambda acc: gelu((pair := pairs(acc))[0]) * pair[1],
+}
+_FUNCTIONS_OF_NAMES = ACTIVATION_FUNCTIONS | GATED_FUNCTIONS
 PARTS_WITH_OPERAND: dict[str, Callable[[Value, Value], Value]] = {
     "bias": lambda x, bias: x + bias,
     "residual": lambda x, residual: x + residual,
@@ -130,9 +133,9 @@ def named(name: str) -> EpilogueFunction:
     """
     parts = name.split("+")
     operands = [part for part in parts if part in PARTS_WITH_OPERAND]
-    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *ACTIVATION_FUNCTIONS)]
+    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *_FUNCTIONS_OF_NAMES)]
     if unknown or len(set(operands)) < len(operands):
-        known = ", ".join((*PARTS_WITH_OPERAND, *ACTIVATION_FUNCTIONS))
+        known = ", ".join((*PARTS_WITH_OPERAND, *_FUNCTIONS_OF_NAMES))
         wrong = f"{unknown[0]!r} is not known" if unknown else "an operand is there twice"
         raise OptionError(
             f"epilogue={name!r}: {wrong}; expected some of {known}, each once, joined by '+'"
@@ -148,7 +151,7 @@ def _composed(parts: list[str]) -> Callable[..., Value]:
             if part in PARTS_WITH_OPERAND:
                 acc = PARTS_WITH_OPERAND[part](acc, operands[part])
             else:
-                acc = ACTIVATION_FUNCTIONS[part](acc)
+                acc = _FUNCTIONS_OF_NAMES[part](acc)
         return acc
 
     return composed
