@@ -72,8 +72,9 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   static_assert(!kGroupsAlongK || !(Config::kMajorKA || Config::kMajorKB));
   using Place = conditional_t<kGroupsAlongK, InGroup, InBatch>;
   constexpr int kPerResult = Accumulators<Config>::kPerResult;  // columns of B for one of C
-  using PlaceB = conditional_t<(kPerResult > 1), InPairs, Place>;
-  static_assert(kPerResult == 1 || int(Config::kRagged) == kRaggedNone);
+  constexpr bool kPairs = kPerResult > 1;
+  using PlaceB = conditional_t<kPairs, InPairs, Place>;
+  static_assert(!kPairs || int(Config::kRagged) == kRaggedNone);
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
@@ -121,7 +122,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
           TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
               map_a, full, memory.a[state.stage], tile.row, at_k, place_a,
               Cluster::n(rank), Cluster::mask_a(rank));
-          TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM, (kPerResult > 1)>::load(
+          TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM, kPairs>::load(
               map_b, full, memory.b[state.stage], tile.column / kPerResult, at_k, place_b,
               Cluster::m(rank), Cluster::mask_b(rank));
         }
