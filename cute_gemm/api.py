@@ -119,7 +119,8 @@ def gemm(
         joined by ``+`` (``"bias+gelu"``), or a function of the accumulator and operands
         (:func:`epilogue`). Its operands are keyword arguments of this call (``bias=b``): numbers,
         or arrays that broadcast to C as in NumPy, (N,), (M, 1) or (M, N), with any strides; those
-        on the host that have no dimensions count as numbers.
+        on the host that have no dimensions count as numbers. Of one that takes `pairs` or `halves`
+        of columns (``"swiglu"``) C has half as many columns, and beta is 0.
     kernel, **kernel_options
         A name from :func:`kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
         where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``, ``"none"``

@@ -57,7 +57,7 @@ PAIRS: tuple[Mutant, ...] = (
     _p("the second columns on a place of the batch", "run/tensormap.py",
        "(matrix.slices, matrix.slice_stride * size)", "(matrix.slices, layer)"),
     _p("adjacent columns along N by TMA", "kernels/sm90/wgmma.py",
-       'if pairs == "pairs":', 'if pairs == "none":'),
+       'if pairs == "pairs" and B.major', 'if pairs == "none" and B.major'),
     _p("boxes of C counted as the product's", "kernels/sm90/accesses.py",
        "extents = rows * parts.tile_c[0], columns * parts.tile_c[1]",
        "extents = rows * parts.tile[0], columns * parts.tile[1]", _COUNTS),

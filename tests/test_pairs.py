@@ -202,6 +202,25 @@ def test_scales() -> None:
     np.testing.assert_allclose(found, silu(z[:, 0::2]) * z[:, 1::2], rtol=1e-2, atol=1e-1)
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "given"),
+    [
+        ("NT", "bfloat16", {"tile": (128, 128, 64), "groups": 2, "cluster": (2, 1)}),
+        ("NN", "float16", {"tile": (128, 192, 64), "groups": 2, "ping_pong": 1}),
+        ("TT", "float8_e4m3fn", {"tile": (64, 64, 128), "groups": 1, "cluster": (4, 1)}),
+    ],
+)
+def test_layouts_are_those_of_cute(op: str, dtype: str, given: dict[str, Any]) -> None:
+    sizes: dict[str, Any] = {"m": 4096, "n": 8192, "k": 1024, "dtype": dtype, "arch": "sm_90a"}
+    sizes |= {"kernel": "sm90_wgmma", "order": "C", "storage": "C", "backend": "cpu"}
+    halves = cg.epilogue(lambda acc: cg.silu(cg.halves(acc)[0]) * cg.halves(acc)[1])
+    plan = cg.plan(op, **sizes, epilogue=halves, **given)
+    assert len(plan.steps.each) == 1
+    unit = plan._kernel.compiled().proof(plan.config)
+    assert "true>::kDepth" in unit.source
+    assert plan.proof
+
+
 def test_a_config_with_pairs_is_refused_where_they_are_apart() -> None:
     sizes: dict[str, Any] = {"m": 512, "n": 512, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
     plan = cg.plan("NT", **sizes, order="C", storage="C", epilogue="swiglu", backend="cpu")
@@ -215,6 +234,14 @@ def test_a_config_with_pairs_is_refused_where_they_are_apart() -> None:
         ({"tile": (128, 80, 64), "groups": 2}, "must be a multiple of 32 up to 256; it is 80"),
     ):
         assert said in kernel.refuse(replace(config, **change), plan.problem, "sm_90a")
+    for op, epilogue, n, said in (
+        ("NN", "swiglu", 512, "takes pairs of columns where K is B's unit-stride mode"),
+        ("NN", lambda acc: cg.halves(acc)[0], 520, "where n / 2 is a multiple of 16 bytes, or K"),
+    ):  # fmt: skip
+        given: dict[str, Any] = sizes | {"n": n, "order": "C", "storage": "C", "backend": "cpu"}
+        other = cg.plan(op, **given, epilogue=epilogue)
+        assert len(other.steps.each) == 2
+        assert said in kernel.refuse(config, other.problem, "sm_90a")
     with pytest.raises(UnsupportedError, match="has columns of a pair in different threads"):
         registry.get("sm80_pipeline").check_call(plan.problem, "sm_90a", ())
 

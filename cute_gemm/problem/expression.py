@@ -277,9 +277,12 @@ def gelu(x: Any, approximate: str = "none") -> Value:
 def pairs(acc: Value) -> tuple[Value, Value]:
     """Return columns 2 j and 2 j + 1 of the product, of which a call makes column j of its results.
 
-    C, operands and further results are then of (M, N / 2), and `acc` is taken by this alone.
+    C, operands and further results are then of (M, N / 2), and nothing else may be made of ``acc``.
 
-    >>> print(trace(lambda acc: (gate_up := pairs(acc)) and silu(gate_up[0]) * gate_up[1]))
+    >>> def swiglu(acc):
+    ...     gate, up = pairs(acc)
+    ...     return silu(gate) * up
+    >>> print(trace(swiglu))
     v0 = acc
     v1 = even_columns(v0)
     v2 = silu(v1)

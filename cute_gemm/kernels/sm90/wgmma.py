@@ -258,8 +258,13 @@ class Sm90Wgmma(EmittedKernel):
                     f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
                     f"pack={matrix.name!r} or 'AB'"
                 )
-        if broken := _broken(config) or _broken_pairs(problem):
+        if broken := _broken(config):
             raise OptionError(broken)
+        if why := _not_paired(problem):
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes {problem.epilogue.pairs} of columns where {why}: "
+                "a launch behind it does here"
+            )
         _check(config, arch)
         if (
             tiles_at_most(problem, config.tile) >= 2**31 - 1024
@@ -272,7 +277,7 @@ class Sm90Wgmma(EmittedKernel):
 
     def traits(self, problem: GemmProblem) -> Any:
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
-        return (problem.m, problem.n, problem.l) * huge, _broken_pairs(problem)
+        return (problem.m, problem.n, problem.l) * huge, _not_paired(problem)
 
     def of_operand(self, config: Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
@@ -475,19 +480,17 @@ def _broken(config: Config) -> str:
     return ""
 
 
-def _broken_pairs(problem: GemmProblem) -> str:
-    """The first rule of pairs of columns that a problem breaks, as a sentence, or ""."""
+def _not_paired(problem: GemmProblem) -> str:
+    """What an epilogue of pairs of columns asks for that a problem does not have, or ""."""
     B, pairs = problem.B, problem.epilogue.pairs
     if pairs and problem.scales:
-        return "scales of blocks came with an epilogue of pairs of columns, whose scales are others"
-    if pairs and B.major == "MN":
-        if pairs == "pairs":
-            return "pairs of columns are elements side by side where N is B's unit-stride mode"
-        if half := B.shape[0] // 2 * B.element.bytes % 16:
-            return (
-                f"the second half of B's columns begins {half} bytes behind a multiple of 16; "
-                "expected n / 2 to be a multiple of 16 bytes"
-            )
+        return "scales are of tensors or rows"
+    if pairs == "pairs" and B.major == "MN":
+        return "K is B's unit-stride mode"
+    if pairs == "halves" and B.major == "MN" and B.shape[0] // 2 * B.element.bytes % 16:
+        return (
+            f"n / 2 is a multiple of 16 bytes, or K is B's unit-stride mode, and n is {problem.n}"
+        )
     return ""
 
 
