@@ -333,8 +333,8 @@ class _Shelf(NamedTuple):
 
     The first have K in one piece, and ``whole`` their prices; the others, of whose routes the
     ``split_k`` of 0 stands for the number of slices of the call, have those of ``cut``. ``packs``:
-    index of each config's ``pack`` in the packs of the search space; ``reduced``: whether a launch
-    behind it applies the epilogue.
+    index of each config's ``pack`` in the packs of the search space; ``reduced``: whether, with
+    K in one piece, a launch behind the kernel takes the pairs of columns of the epilogue.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
@@ -469,8 +469,9 @@ class _Times:
             for pack, packing in packings.items()
         }
         self._whole = shelf.whole.seconds(problem) if len(shelf.whole) else np.empty(0)
-        self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
-        self._whole = self._whole + shelf.reduced[: len(self._whole)] * self._pairing
+        if problem.epilogue.pairs:
+            self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
+            self._whole = self._whole + shelf.reduced[: len(self._whole)] * self._pairing
         self.seconds = self._whole
         #: Numbers of slices, and seconds of adding them; with each, of the configs with slices.
         self._counts = space.splits

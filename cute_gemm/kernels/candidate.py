@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
 
 
-#: What a launch does where the kernel does not take the pairs of columns of an epilogue.
-_PAIRED = "pairing columns behind it"
-
-
 class Candidate(NamedTuple):
     """A kernel with a config and a route that take the problem, and what it is to cost."""
 
@@ -59,8 +55,8 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
         said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
     if "reduction" in price.terms:
         seconds = duration(price.terms["reduction"])
-        of = f"adding {route.split_k} slices of K" if route.split_k > 1 else _PAIRED
-        said.append(f"{of} takes {seconds}")
+        adds = f"adding {route.split_k} slices of K"
+        said.append(f"{adds if route.split_k > 1 else 'pairing columns'} takes {seconds}")
     for candidate in candidates:
         if route != DIRECT and candidate.route == DIRECT and candidate.price is not None:
             direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
@@ -88,7 +84,7 @@ def label(candidate: Candidate, whole: bool = False) -> str:
     if candidate.route.split_k > 1:
         words.append(f"in {candidate.route.split_k} slices of K")
     elif candidate.price is not None and "reduction" in candidate.price.terms:
-        words.append(f"with {_PAIRED}")
+        words.append("with columns paired behind it")
     return " ".join(filter(None, words))
 
 

@@ -140,7 +140,8 @@ struct RegisterA<Config, Blocks, 1> {
 
 // A warp group's accumulators: kBlocks blocks of (64,kColumns) of the CTA tile. The groups divide the tile along
 // M or, with `kGroupsAlongN`, along N; with `kPingPong` each group computes whole tiles. Where the epilogue takes
-// pairs of columns the second half of the columns are the others of the first half's pairs, and make no more of C.
+// pairs of columns the first half of the columns are the first ones of pairs, and the second half their second ones:
+// both make one column of C.
 template <class Config>
 struct Accumulators {
   using Mma = typename Config::Mma;

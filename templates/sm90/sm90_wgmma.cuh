@@ -54,8 +54,8 @@ CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" 
 // Of a grouped GEMM the `l` groups lie one behind the other along M, N or K, and end at `ends`: of the operand
 // without that mode, or of C, each has a matrix of its own.
 //
-// Where the epilogue takes pairs of columns C has half as many columns as the product has, of which a tile has those
-// of whole pairs: the first ones and behind them the second ones, as B's tensor map has them in two modes.
+// Where the epilogue takes pairs of columns C has half as many columns as the product. A tile has the first ones of
+// its pairs, and behind them the second ones: B's tensor map has a mode for the two of a pair.
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,

@@ -135,8 +135,8 @@ CUTE_DEVICE void tma_store(TmaDescriptor const* map, Element* from, GroupBoxCoor
 
 // Loads of one operand's k tile (bMN,bK) by TMA. A box is a swizzle span along the unit-stride mode by up to
 // 256 along the other. In a cluster each of the `Sharers` CTAs with the same tile loads a part of it, and
-// multicasts that to all. With `kPairs` the first half of the tile's rows are the first of pairs, the second half
-// the second ones of the same pairs.
+// multicasts that to all. With `kPairs` the first half of the tile's rows are the first ones of pairs, from `row` on,
+// and the second half are the second ones of the same pairs.
 template <class SmemLayout, bool kMajorK, int Sharers, bool kPairs = false>
 struct TmaLoad {
   enum : int {

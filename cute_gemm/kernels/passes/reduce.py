@@ -92,8 +92,12 @@ def _vector(C: Matrix, sums: str, pairs: str) -> int:
     widest = access_bytes(C, False)[0] // C.element.bytes
     if pairs == "halves" and C.unit == 1:  # the second half of a row begins at any of them
         widest = gcd(widest, C.shape[1])
-    both = 2 if pairs == "pairs" and C.unit == 1 else 1  # sums side by side that make one
-    return min(widest, VECTOR // DTYPES[sums].bytes // both)
+    return min(widest, VECTOR // _sum_bytes(C, sums, pairs))
+
+
+def _sum_bytes(C: Matrix, sums: str, pairs: str) -> int:
+    """Return the bytes of the sums side by side that make an element of C."""
+    return DTYPES[sums].bytes * (2 if pairs == "pairs" and C.unit == 1 else 1)
 
 
 def _place(config: Config, reduction: Reduction) -> Place:
@@ -218,8 +222,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
         It takes the problem, since a choice would need a `Reduction` for each number of slices.
         """
-        sums = problem.accumulator.name
-        narrow = _vector(problem.C, sums, problem.epilogue.pairs) * DTYPES[sums].bytes < VECTOR
+        of = problem.C, problem.accumulator.name, problem.epilogue.pairs
+        narrow = _vector(*of) * _sum_bytes(*of) < VECTOR
         moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
         launch = constants.launch(gpu.arch.has("griddepcontrol"))
         return seconds(moved, gpu, constants, launch, narrow)
