@@ -16,9 +16,11 @@ try:
         erf,
         exp,
         gelu,
+        halves,
         log,
         maximum,
         minimum,
+        pairs,
         relu,
         rsqrt,
         sigmoid,
@@ -41,8 +43,8 @@ else:
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
     "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "grouped_gemm",
-    "kernels", "log", "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt",
-    "sum_m", "sum_n", "tanh", "where",
+    "halves", "kernels", "log", "maximum", "minimum", "pairs", "plan", "relu", "rsqrt", "sigmoid",
+    "silu", "sqrt", "sum_m", "sum_n", "tanh", "where",
 ]  # fmt: skip
 
 #: What a GEMM does without: imported when it is asked for.

@@ -38,6 +38,7 @@ from cute_gemm.problem.fuse import (
     read_offsets,
     read_operands,
     sized_operands,
+    takes_pairs,
     with_scales,
 )
 from cute_gemm.problem.grouped import from_group_sizes, from_groups
@@ -118,7 +119,8 @@ def gemm(
         joined by ``+`` (``"bias+gelu"``), or a function of the accumulator and operands
         (:func:`epilogue`). Its operands are keyword arguments of this call (``bias=b``): numbers,
         or arrays that broadcast to C as in NumPy, (N,), (M, 1) or (M, N), with any strides; those
-        on the host that have no dimensions count as numbers.
+        on the host that have no dimensions count as numbers. Of one that takes `pairs` or `halves`
+        of columns (``"swiglu"``) C has half as many columns, and beta is 0.
     kernel, **kernel_options
         A name from :func:`kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
         where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``, ``"none"``
@@ -209,6 +211,7 @@ def multiply(
     given = dict(kernel_options)
     ends = read_offsets(kernel_options.pop("offsets")) if grouped else None
     traced_epilogue, operands = _epilogue(epilogue, kernel_options)
+    pairs = takes_pairs(traced_epilogue, grouped)
     check_names(function, kernel_options, plan, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
@@ -218,11 +221,11 @@ def multiply(
     c = None if C is None else read(C, "C")
     described: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
     if ends is None:
-        problem = from_operands(op, a, b, c, **described)
+        problem = from_operands(op, a, b, c, **described, pairs=pairs)
     else:
         problem = from_groups(op, a, b, ends, c, **described)
-    factors = scalars(alpha, beta, problem, a.device, c, stream)
     problem, own = _fused(problem, traced_epilogue, operands, a.device, c)
+    factors = scalars(alpha, beta, problem, a.device, c, stream)
     if ends is not None:
         own = own.with_offsets(ends)
     made = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
@@ -342,6 +345,7 @@ def plan(
     compute = with_fast_accum(compute, fast_accum)
     kernel_options |= given_scales(scale_a, scale_b)
     function, operands = _epilogue(epilogue, kernel_options)
+    pairs = takes_pairs(function, ragged is not None or offsets is not None)
     check_names(plan, kernel_options, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
@@ -363,7 +367,7 @@ def plan(
         described |= sizes | strides
         count = 1 if l is None else l
         if ragged is None:
-            problem = from_sizes(op, **described, l=count)
+            problem = from_sizes(op, **described, l=count, pairs=pairs)
         else:
             problem = from_group_sizes(ragged, count, op=op, **described)
         if function is not None:
@@ -377,7 +381,7 @@ def plan(
         c = None if C is None else read(C, "C")
         described = {"order": order, "out_dtype": out_dtype, "compute": compute}
         if offsets is None:
-            problem = from_operands(op, a, b, c, **described)
+            problem = from_operands(op, a, b, c, **described, pairs=pairs)
         else:
             problem = from_groups(op, a, b, read_offsets(offsets), c, **described)
         device = a.device

@@ -17,7 +17,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks import ADAPTERS, host_array, read
 from cute_gemm.frameworks.base import Operand, Order
-from cute_gemm.kernels.steps import Steps, packing_step, steps
+from cute_gemm.kernels.steps import Steps, packing_step, reduces, steps
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.fuse import (
     NOTHING,
@@ -150,7 +150,8 @@ class Executable:
         """Return a launch of the operands' addresses and a stream."""
         if numbers != self.problem.numbers:
             return self.at(numbers).bind(device, alpha, beta, kept, numbers)
-        if self.route == DIRECT and not self.problem.sums:
+        reduced = reduces(self.config, self.problem, self.route)
+        if self.route == DIRECT and not (reduced or self.problem.sums):
             return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
         from cute_gemm.run.sequence import Launches
 
@@ -217,7 +218,8 @@ class Executable:
         c = None if C is None else read(C, "C")
         operands = self._check(a, b, c, given)
         problem = self.problem
-        check_beta(scalar(beta, "beta", problem.accumulator.name, None), c)
+        factor = scalar(beta, "beta", problem.accumulator.name, None)
+        check_beta(factor, c, problem.epilogue.pairs)
         if a.device is not None:
             raise DeviceError(
                 f"A is on {a.place}, and a trace is of host arrays; pass copies, such as np.asarray"
@@ -232,7 +234,7 @@ class Executable:
         order: Order = "C" if problem.C.major == "N" else "F"
         batched = problem.ragged == "K" if problem.ragged else 3 in (len(a.shape), len(b.shape))
         batch = (problem.l,) if batched else ()
-        shape = *batch, problem.m, problem.n
+        shape = *batch, problem.m, problem.columns
         return read(ADAPTERS[a.library].new(a, shape, order, problem.C.dtype), "C")
 
     def _check(
@@ -259,7 +261,8 @@ class Executable:
                     f"{planned.l} along {planned.ragged}; make a plan with these arrays"
                 )
         else:
-            problem = from_operands(planned.op, a, b, c, **described)
+            pairs = bool(planned.epilogue.pairs)
+            problem = from_operands(planned.op, a, b, c, **described, pairs=pairs)
         for name in "ABC":
             _check_matrix(getattr(planned, name), getattr(problem, name))
         device = self.device
@@ -516,7 +519,7 @@ def scalars(
     factors = (
         scalar(alpha, "alpha", kind, device, convert), scalar(beta, "beta", kind, device, convert)
     )  # fmt: skip
-    check_beta(factors[1], c)
+    check_beta(factors[1], c, problem.epilogue.pairs)
     return factors
 
 

@@ -17,11 +17,11 @@ from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.order import OrderOfSums
-from cute_gemm.kernels.steps import Step, Steps
+from cute_gemm.kernels.steps import Step, Steps, reduces
 from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.passes import packed
-from cute_gemm.problem.scalars import scalar
+from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 from cute_gemm.problem.scaling import describe_scales
 from cute_gemm.select import Choice
 from cute_gemm.toolchain.nvrtc import prove
@@ -115,7 +115,12 @@ class Plan:
         candidates = self.candidates()
         text = why(candidates, self._by_name, str(self.measured or ""))
         prices = provenance(self.gpu) if candidates[0].price else ""
-        return "; ".join(filter(None, (describe_scales(self.problem), text, prices)))
+        paired = ""
+        if self.problem.epilogue.pairs:
+            apart = reduces(self.config, self.problem, self.route)
+            by = "a launch behind the kernel" if apart else "the kernel itself"
+            paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
+        return "; ".join(filter(None, (describe_scales(self.problem), paired, text, prices)))
 
     def candidates(self, gpu: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
@@ -300,6 +305,7 @@ class Plan:
         from cute_gemm.analysis.report import make_report
 
         kernel, reads_c = self._kernel.compiled(), beta != 0
+        check_beta(Scalar(beta), self.problem.C, self.problem.epilogue.pairs)
         if offsets is not None and not self.problem.ragged:
             raise OptionError("offsets= came to the report of a plan without groups: leave it out")
         ends = None if offsets is None else [int(end) for end in offsets]
@@ -485,6 +491,7 @@ class Plan:
         """
         kind = self.problem.accumulator.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
+        check_beta(factors[1], self.problem.C, self.problem.epilogue.pairs)
         values = tuple(numbers[name] for name in self.problem.epilogue.numbers)
         return self.executable.bind(device, *factors, kept, values)
 

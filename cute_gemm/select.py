@@ -26,6 +26,7 @@ from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
+from cute_gemm.kernels.steps import reduces
 from cute_gemm.model.price import Extents, Footprint, Prices
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.grouped import evenly
@@ -332,7 +333,8 @@ class _Shelf(NamedTuple):
 
     The first have K in one piece, and ``whole`` their prices; the others, of whose routes the
     ``split_k`` of 0 stands for the number of slices of the call, have those of ``cut``. ``packs``:
-    index of each config's ``pack`` in the packs of the search space.
+    index of each config's ``pack`` in the packs of the search space; ``reduced``: whether, with
+    K in one piece, a launch behind the kernel takes the pairs of columns of the epilogue.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
@@ -340,6 +342,7 @@ class _Shelf(NamedTuple):
     whole: Prices | None
     cut: Prices | None
     packs: np.ndarray
+    reduced: np.ndarray
 
 
 #: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.
@@ -405,8 +408,10 @@ def _filled(
     # Where the call gives the number of slices, no other is tried.
     splits = [0] if len(space.splits) == 1 else [1, 0] if space.splits else [1]
     for split, pack in product(splits, space.packs):
-        problem = problems[pack] if split else sliced_class(problems[pack], space.splits[0])
-        for kernel in kernels:
+        asked = problems[pack]
+        for kernel, problem in product(kernels, _variants(asked, split or space.splits[0])):
+            if problem is not asked and kernel.runs_on != "gpu":
+                continue  # there is no launch behind it
             try:
                 kernel.check_call(problem, arch, space.options)
                 for config, cost in kernel.offers(problem, arch, space.options, gpu):
@@ -417,11 +422,23 @@ def _filled(
     if not offers and refused is not None:
         raise refused
     packs = np.array([space.packs.index(route.pack) for *_, route in offers])
+    asked = problems[space.packs[0]]
+    reduced = np.array([reduces(config, asked, route) for _, config, route in offers])
     if len(footprints) < len(offers):
-        return _Shelf(offers, None, None, None, packs)
+        return _Shelf(offers, None, None, None, packs, reduced)
     prices, whole = Prices(footprints, gpu), sum(route.split_k for *_, route in offers)
     parts = prices.part(0, whole), prices.part(whole, len(offers))
-    return _Shelf(offers, prices, *parts, packs)
+    return _Shelf(offers, prices, *parts, packs, reduced)
+
+
+def _variants(problem: GemmProblem, slices: int) -> tuple[GemmProblem, ...]:
+    """Return what a kernel may be asked for so many slices of K: with the epilogue, or without it.
+
+    An epilogue of pairs of columns is also applied behind kernels that do not take it.
+    """
+    if slices > 1:
+        return (sliced_class(problem, slices),)
+    return (sliced_class(problem, 1), problem) if problem.epilogue.pairs else (problem,)
 
 
 def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
@@ -453,6 +470,9 @@ class _Times:
         }
         extents = Extents.of(problem)
         self._whole = shelf.whole.seconds(extents) if len(shelf.whole) else np.empty(0)
+        if problem.epilogue.pairs:
+            self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
+            self._whole = self._whole + shelf.reduced[: len(self._whole)] * self._pairing
         self.seconds = self._whole
         #: Numbers of slices, and seconds of adding them; with each, of the configs with slices.
         self._counts = space.splits
@@ -524,6 +544,8 @@ class _Times:
             best = int(self._cut[:, index - len(self._whole)].argmin())
             route = route._replace(split_k=self._counts[best])
             passes["reduction"] = float(self._behind[best, 0])
+        elif self._shelf.reduced[index]:
+            passes["reduction"] = self._pairing
         if self._sums:
             passes["sums"] = self._sums
         return route, passes

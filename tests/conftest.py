@@ -73,8 +73,8 @@ SPREAD = {
     for name in (
         "batch_invariant", "components", "cutlass_universal", "epilogue", "explain", "fp8",
         "fused", "fused_calls", "grouped", "grouped_fp8", "jax", "ladder", "ladder_accesses",
-        "passes", "proofs", "ptx_gemm", "sm80_pipeline", "sm90_wgmma", "steps", "sums", "thin",
-        "torch", "torch_grouped", "unaligned",
+        "pairs", "passes", "proofs", "ptx_gemm", "sm80_pipeline", "sm90_wgmma", "steps", "sums",
+        "thin", "torch", "torch_grouped", "unaligned",
     )
 }  # fmt: skip
 

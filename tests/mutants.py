@@ -24,11 +24,12 @@ from mutant import Mutant
 from mutants_grouped import GROUPED
 from mutants_kernels import KERNELS
 from mutants_package import PACKAGE
+from mutants_pairs import PAIRS
 from mutants_sm90 import SM90
 
 ROOT = Path(__file__).resolve().parents[1]
 
-MUTANTS: tuple[Mutant, ...] = KERNELS + SM90 + GROUPED + PACKAGE
+MUTANTS: tuple[Mutant, ...] = KERNELS + SM90 + GROUPED + PAIRS + PACKAGE
 
 
 class Found(NamedTuple):

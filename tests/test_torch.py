@@ -391,6 +391,33 @@ def test_epilogues_are_differentiable(compiled: Callable[..., Any]) -> None:
     assert half.dtype == torch.float16 and half.requires_grad
 
 
+def test_pairs_of_columns_are_differentiable(compiled: Callable[..., Any]) -> None:
+    A, B, bias = wanted(2, 3), wanted(3, 4), wanted(2)
+
+    @cg.epilogue
+    def gated(acc: Any, bias: Any) -> Any:
+        gate, up = cg.halves(acc)
+        return cg.silu(gate + bias) * up
+
+    def function(a: Any, b: Any, bias: Any) -> Any:
+        y = cg.gemm("NN", a, b, epilogue=gated, bias=bias, order="C")
+        return y + cg.gemm("NN", a, b, epilogue="swiglu", order="C")
+
+    twice(function, A, B, bias)
+    plain = function(*(x.detach() for x in (A, B, bias)))
+    z = A @ B
+    silu = torch.nn.functional.silu
+    expected = silu(z[:, :2] + bias) * z[:, 2:] + silu(z[:, 0::2]) * z[:, 1::2]
+    torch.testing.assert_close(plain, expected)
+    torch.testing.assert_close(function(A, B, bias), expected)
+    a, b = A.detach(), B.detach()
+    found = compiled(lambda a, b: 2 * cg.gemm("NN", a, b, epilogue="swiglu", order="C"))(a, b)
+    torch.testing.assert_close(found, 2 * silu(z[:, 0::2]) * z[:, 1::2])
+    plan = cg.plan("NN", a, b, epilogue="swiglu")
+    found = compiled(lambda a, b: 2 * plan(a, b))(a, b)
+    torch.testing.assert_close(found, 2 * silu(z[:, 0::2]) * z[:, 1::2])
+
+
 @cg.epilogue
 def summed(acc: Any, bias: Any) -> Any:
     y, z = acc + bias, cg.silu(acc)

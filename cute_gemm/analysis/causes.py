@@ -255,7 +255,7 @@ def _in_groups(problem: GemmProblem, matrix: Matrix) -> bool:
 def _turned(problem: GemmProblem) -> tuple[str, Matrix]:
     """What to write for a C of the other order, and that C."""
     C, order = problem.C, "FC"[problem.C.unit == 0]
-    strides = (1, max(problem.m, 1)) if order == "F" else (max(problem.n, 1), 1)
+    strides = (1, max(problem.m, 1)) if order == "F" else (max(problem.columns, 1), 1)
     first = max(C.alignment, C.first_alignment)
     placed = replace(C, stride=strides, alignment=first, first_alignment=0)
     return f'order="{order}"', placed.of_groups(problem.ragged)

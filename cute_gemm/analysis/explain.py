@@ -173,7 +173,7 @@ class Explanation(Shown):
             yield f"{what}, {cost} per result", _figure(getattr(count, cost))
         conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
         each = evenly(self.problem)
-        results = each.m * each.n * each.l
+        results = each.m * each.columns * each.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
         yield "FLOP per requested byte", _figure(self.requested_intensity)
         if self.ceiling is not None:

@@ -52,7 +52,9 @@ class PassReport:
         if isinstance(problem, Summation):
             source, target, mode = problem.source, problem.target, MODES[problem.mode]
             return (f"{target.name}  {target}, sums over {mode} of {source.name}: {source}",)
-        return (f"C  from {problem.slices} slices of K: {problem.sums} in scratch",)
+        parts = [f"{problem.slices} slices of K"] * (problem.slices > 1)
+        parts += [f"{problem.epilogue.pairs} of columns"] * bool(problem.epilogue.pairs)
+        return (f"C  from {' and '.join(parts)}: {problem.sums} in scratch",)
 
     @property
     def coalesced(self) -> bool:

@@ -55,7 +55,7 @@ def per_result(
         figures = {"elements": moved // sizes[row.operand], **named(launch, "requests", cost)}
         totals = {name: totals.get(name, 0) + figure for name, figure in figures.items()}
     each = evenly(problem)
-    results = each.m * each.n * each.l
+    results = each.m * each.columns * each.l
     return {name: total / results if results else 0.0 for name, total in totals.items()}
 
 
@@ -72,16 +72,17 @@ class Formula:
         return number if self.symbols in ("", number) else f"{self.symbols} = {number}"
 
 
-def formulas(shares: Shares, reads: bool) -> dict[str, Formula]:
+def formulas(shares: Shares, reads: bool, products: int = 1) -> dict[str, Formula]:
     """Return the elements of A, of B and of both (``"AB"``) per result.
 
     Those that are read from shared memory if ``reads``, else those that are loaded from global
-    memory, which are as many as are written to shared memory.
+    memory, which are as many as are written to shared memory. ``products``: columns of the product
+    that a result is made of.
     """
     extents = (shares.reader if reads else None) or shares.cta
-    rows, columns = (Fraction(1, extent) for extent in extents)
-    m, n = shares.names[reads]
-    symbols = (f"K/{n}", f"K/{m}", f"K/{m} + K/{n}") if shares.reader else ("",) * 3
+    rows, columns = (Fraction(products, extent) for extent in extents)
+    (m, n), k = shares.names[reads], "K" if products == 1 else f"{products}K"
+    symbols = (f"{k}/{n}", f"{k}/{m}", f"{k}/{m} + {k}/{n}") if shares.reader else ("",) * 3
     factors = (columns, rows, rows + columns)
     return dict(zip(("A", "B", "AB"), map(Formula, symbols, factors), strict=True))
 
@@ -119,7 +120,8 @@ def counts(
             continue
         by_operand: dict[str, Formula | None] = {}
         if kind != ("global", "store"):
-            by_operand.update(formulas(shares, kind == ("shared", "load")))
+            products = problem.n // problem.columns
+            by_operand.update(formulas(shares, kind == ("shared", "load"), products))
         if space == "global" and (direction == "store" or per_result(problem, rows, "C", *kind)):
             by_operand["C"] = None  # loaded, if beta is not 0
         for operand, formula in by_operand.items():

@@ -315,8 +315,12 @@ def performance(
     rows, passes = tuple(rows), tuple(passes)
     place = stands_for(Arch(arch)) if gpu is None else of_arch(gpu, Arch(arch))
     traffic = _traffic(problem, rows, passes, reads_c)
-    sums = [x.problem.sums for x in passes if isinstance(x.problem, Reduction)]
-    stored = replace(problem, C=sums[0] if sums else problem.C)
+    reductions = [x.problem for x in passes if isinstance(x.problem, Reduction)]
+    stored = replace(problem, C=reductions[0].sums if reductions else problem.C)
+    # What an elementwise kernel would read and write, of the product; one for pairs alone is there.
+    saved = 2 * problem.C.nbytes * (problem.epilogue != LINEAR_COMBINATION)
+    if problem.epilogue.pairs:
+        saved *= 2 * all(x.slices > 1 for x in reductions)
     residency = grid = None
     sm = MULTIPROCESSORS.get(place.cc) if place else Arch(arch).multiprocessor
     if sm is not None:
@@ -333,5 +337,5 @@ def performance(
     )
     return Performance(
         flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof,
-        residency, grid, 2 * problem.C.nbytes * (problem.epilogue != LINEAR_COMBINATION),
+        residency, grid, saved,
     )  # fmt: skip

@@ -88,6 +88,11 @@ def gemm(
         _check_matrix(name, x)
     compute = with_fast_accum(compute, fast_accum)
     function = None if epilogue is None else as_function(epilogue)
+    if function is not None and function.expression.pairs:
+        raise OptionError(
+            f"epilogue {function.name!r} takes {function.expression.pairs} of columns, which "
+            "cute_gemm.jax does not have: return the product, and compute on its columns behind it"
+        )
     given = {}
     if function is not None:
         names = function.expression.operands

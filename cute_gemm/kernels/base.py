@@ -97,6 +97,8 @@ class Kernel(ABC):
     scales: ClassVar[bool] = False
     #: Whether it takes epilogues other than BLAS's.
     fuses: ClassVar[bool] = False
+    #: Whether it takes epilogues of pairs of columns, which else are applied behind it.
+    pairs: ClassVar[bool] = False
     #: Whether it takes grouped GEMMs.
     groups: ClassVar[bool] = False
     #: Whether `sums` of a config depend on neither the tile of C nor its place in the matrix.
@@ -138,6 +140,11 @@ class Kernel(ABC):
             label = getattr(problem.epilogue, "label", problem.epilogue.name)
             raise UnsupportedError(
                 f"kernel {self.name!r} computes alpha A B + beta C alone, not epilogue {label!r}: "
+                "take kernel='auto'"
+            )
+        if problem.epilogue.pairs and not self.pairs:
+            raise UnsupportedError(
+                f"kernel {self.name!r} has columns of a pair in different threads: "
                 "take kernel='auto'"
             )
         if problem.ragged and not self.groups:

@@ -53,9 +53,10 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
         said.append(f"adding up results takes {duration(price.terms['sums'])}")
     if route.pack:
         said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
-    if route.split_k > 1:
+    if "reduction" in price.terms:
         seconds = duration(price.terms["reduction"])
-        said.append(f"adding {route.split_k} slices of K takes {seconds}")
+        adds = f"adding {route.split_k} slices of K"
+        said.append(f"{adds if route.split_k > 1 else 'pairing columns'} takes {seconds}")
     for candidate in candidates:
         if route != DIRECT and candidate.route == DIRECT and candidate.price is not None:
             direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
@@ -82,6 +83,8 @@ def label(candidate: Candidate, whole: bool = False) -> str:
         words.append(f"with {' and '.join(candidate.route.pack)} packed")
     if candidate.route.split_k > 1:
         words.append(f"in {candidate.route.split_k} slices of K")
+    elif candidate.price is not None and "reduction" in candidate.price.terms:
+        words.append("with columns paired behind it")
     return " ".join(filter(None, words))
 
 

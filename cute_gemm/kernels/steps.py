@@ -133,6 +133,15 @@ class Steps:
         return iter(self.each)
 
 
+def reduces(config: Any, problem: GemmProblem, route: Route) -> bool:
+    """Return whether a launch behind the kernel of this config applies the epilogue.
+
+    It adds slices of K, or takes pairs of columns where the kernel does not.
+    """
+    pairs = problem.epilogue.pairs
+    return route.split_k > 1 or (bool(pairs) and config.operation.epilogue.pairs != pairs)
+
+
 def steps(
     kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str, route: Route,
     kept: str = "",
@@ -159,7 +168,7 @@ def steps(
         scratch = packing.nbytes
     if route.pack:
         problem, _ = packed(problem, route.pack)
-    if route.split_k > 1:
+    if reduces(config, problem, route):
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
         slices = places["C"] = Place("scratch", scratch)
         ends = (slices, Place("C"), *(Place(name) for name in names[before_epilogue:]))

@@ -38,12 +38,14 @@ def swizzle(span: int, size: int) -> Swizzle:
 
 
 def operand_tile(
-    extents: tuple[int, int], k_major: bool, size: int, sharers: int, block: int
-) -> TmaTile:
+    extents: tuple[int, int], k_major: bool, size: int, sharers: int, block: int,
+    most: int = MOST_ROWS,
+) -> TmaTile:  # fmt: skip
     """Return the tile (bMN, bK) of A or B, of elements of ``size`` bytes.
 
     ``sharers``: CTAs of a cluster that load a part of it each; ``block``: rows of it, of an operand
-    that is MN-major, that a swizzle span may not cross.
+    that is MN-major, that a swizzle span may not cross; ``most``: rows of a box of one that is
+    K-major.
     """
     rows, columns = extents
     span = gcd(SPAN, (columns if k_major else block) * size)
@@ -51,7 +53,7 @@ def operand_tile(
     if k_major:
         layout = Layout((rows, (run, columns // run)), (run, (1, rows * run)), swizzle(span, size))
         share = rows // sharers
-        return TmaTile(layout, (share // -(-share // MOST_ROWS), run), span)
+        return TmaTile(layout, (share // -(-share // most), run), span)
     return TmaTile(_mn_major(rows, columns, span, size), (run, columns // sharers), span)
 
 

@@ -28,9 +28,18 @@ from cute_gemm.analysis.tables import table
 from cute_gemm.api import Plan, with_fast_accum
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
-from cute_gemm.problem.fuse import as_function, fuse, read_operands, sized_operands, with_scales
+from cute_gemm.problem.fuse import (
+    EpilogueFunction,
+    as_function,
+    fuse,
+    read_operands,
+    sized_operands,
+    takes_pairs,
+    with_scales,
+)
 from cute_gemm.problem.grouped import from_group_sizes
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.scalars import Scalar, check_beta
 from cute_gemm.problem.scaling import SCALES
 
 if TYPE_CHECKING:
@@ -99,14 +108,17 @@ class Case:
 
         compute = with_fast_accum(self.compute, self.fast_accum)
         sizes = named(self, *_PROBLEM) | {"compute": compute}
+        function = None if self.epilogue is None else as_function(self.epilogue)
+        pairs = takes_pairs(function, bool(self.ragged))
         if self.ragged:
             del sizes["l"]
             problem = from_group_sizes(self.ragged, len(self.offsets), **sizes)
         else:
-            problem = from_sizes(**sizes)
+            problem = from_sizes(**sizes, pairs=pairs)
         scales = {name: kind for name in SCALES if (kind := getattr(self, name)) is not None}
-        if self.epilogue is not None or scales:
-            problem = with_epilogue(problem, self.epilogue, scales)
+        if function is not None or scales:
+            problem = with_epilogue(problem, function, scales)
+        check_beta(Scalar(self.beta), problem.C, problem.epilogue.pairs)
         if not self.ragged:
             problem = problem.with_base_offset(self.base_offset)
         if not (problem.m and problem.n and problem.l):
@@ -136,9 +148,10 @@ class Case:
         return " ".join((self.kernel, self.op, size, self.dtype, *words))
 
 
-def with_epilogue(problem: GemmProblem, name: str | None, scales: Mapping[str, str]) -> GemmProblem:
-    """Return a problem without arrays with the epilogue of a name, and scales of recipes."""
-    function = None if name is None else as_function(name)
+def with_epilogue(
+    problem: GemmProblem, function: EpilogueFunction | None, scales: Mapping[str, str]
+) -> GemmProblem:
+    """Return a problem without arrays with an epilogue, and scales of recipes."""
     if function is None or scales:
         function = with_scales(function, tuple(scales))
     operands = sized_operands(function, scales, problem)

@@ -152,8 +152,9 @@ def sample(
             batch_stride=0, first_alignment=0, slices=1, slice_stride=0,
         )  # fmt: skip
 
-    A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, (m, n))
-    operands = tuple(part(matrix, (m, n)) for matrix in problem.operands)
+    results = m, n // 2 if problem.epilogue.pairs else n
+    A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, results)
+    operands = tuple(part(matrix, results) for matrix in problem.operands)
     rows = {"scale_a": m, "scale_b": n}
     scales = tuple(
         replace(

@@ -92,6 +92,14 @@ class Epilogue:
         """Names of numbers that it is given by value, of the accumulator's type."""
         return ()
 
+    @property
+    def pairs(self) -> str:
+        """Which two columns of the product make one of C, (M, N / 2); "" where each makes its own.
+
+        ``"pairs"``: those beside each other; ``"halves"``: column j and column N / 2 + j.
+        """
+        return ""
+
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         """Return the elements of C before they are rounded to its type.
 

@@ -75,6 +75,16 @@ FUNCTIONS = {
         "cute_gemm::gelu_tanh<ElementC>({0})", lambda x: x * _sigmoid(gelu_argument(x))
     ),
 }
+#: Of two columns of the product that an epilogue takes together the one and the other: those beside
+#: each other, or those of the first and of the second half.
+COLUMNS = {
+    "even_columns": Function("{0}.first", lambda acc: acc[..., 0::2]),
+    "odd_columns": Function("{0}.second", lambda acc: acc[..., 1::2]),
+    "first_half": Function("{0}.first", lambda acc: acc[..., : acc.shape[-1] // 2]),
+    "second_half": Function("{0}.second", lambda acc: acc[..., acc.shape[-1] // 2 :]),
+}
+#: The functions that make values of each kind.
+PAIRS = {"pairs": ("even_columns", "odd_columns"), "halves": ("first_half", "second_half")}
 #: Names that no operand may have: arguments of calls and of kernels, names in the functor, C++.
 _RESERVED = """
     op A B C alpha beta order out_dtype compute kernel backend arch stream tune epilogue storage
@@ -264,6 +274,48 @@ def gelu(x: Any, approximate: str = "none") -> Value:
     return _apply(names[approximate], x)
 
 
+def pairs(acc: Value) -> tuple[Value, Value]:
+    """Return columns 2 j and 2 j + 1 of the product, of which a call makes column j of its results.
+
+    C, operands and further results are then of (M, N / 2), and nothing else may be made of ``acc``.
+
+    >>> def swiglu(acc):
+    ...     gate, up = pairs(acc)
+    ...     return silu(gate) * up
+    >>> print(trace(swiglu))
+    v0 = acc
+    v1 = even_columns(v0)
+    v2 = silu(v1)
+    v3 = odd_columns(v0)
+    v4 = multiply(v2, v3)
+    return v4
+    """
+    return _columns("pairs", acc)
+
+
+def halves(acc: Value) -> tuple[Value, Value]:
+    """Return columns j and N / 2 + j of the product, and else what `pairs` does.
+
+    >>> print(trace(lambda acc: halves(acc)[0] - halves(acc)[1]))
+    v0 = acc
+    v1 = first_half(v0)
+    v2 = second_half(v0)
+    v3 = subtract(v1, v2)
+    return v3
+    """
+    return _columns("halves", acc)
+
+
+def _columns(name: str, acc: Value) -> tuple[Value, Value]:
+    if not (isinstance(acc, Value) and acc.name == ACCUMULATOR):
+        given = (acc.name or acc.function) if isinstance(acc, Value) else repr(acc)
+        raise OptionError(
+            f"an epilogue gives {name} {given}; expected the accumulator as it comes: {name}(acc)"
+        )
+    first, second = PAIRS[name]
+    return Value(first, (acc,)), Value(second, (acc,))
+
+
 @dataclass(frozen=True, eq=False)
 class Returned:
     """What `amax`, `cast`, `sum_m` and `sum_n` make of a value, to be returned.
@@ -395,6 +447,12 @@ class Expression:
         return "\n".join((*lines, f"return {', '.join(map(str, self.results))}"))
 
     @property
+    def pairs(self) -> str:
+        """Which columns of the product it takes together, a key of `PAIRS`; "" for none."""
+        used = {step.function for step in self.steps}
+        return next((name for name, both in PAIRS.items() if not used.isdisjoint(both)), "")
+
+    @property
     def stored(self) -> Expression:
         """The expression without its sums, which are computed of what it stores."""
         results = tuple(result for result in self.results if not result.mode)
@@ -443,7 +501,8 @@ class Expression:
             elif step.function == "constant":
                 found.append(step.constant)
             else:
-                found.append(FUNCTIONS[step.function].numpy(*(found[x] for x in step.inputs)))
+                function = FUNCTIONS.get(step.function) or COLUMNS[step.function]
+                found.append(function.numpy(*(found[x] for x in step.inputs)))
         return found[self.results[0].place]
 
 
@@ -493,6 +552,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
         which = str(found[0]).partition("(")[0]
         raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
     expression = Expression(tuple(places), names, tuple(found))
+    _check_pairs(named, expression)
     for result in found:
         if result.mode and result._replace(mode="") not in found:
             which = f"sum_{result.mode.lower()}"
@@ -501,6 +561,22 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
                 f"expected it among the results too: return y, {which}(y)"
             )
     return expression
+
+
+def _check_pairs(named: str, expression: Expression) -> None:
+    """Refuse an epilogue that takes pairs of columns, and other columns or kinds of pairs too."""
+    whole = [x for x, step in enumerate(expression.steps) if step.name == ACCUMULATOR]
+    takes = {x.function for x in expression.steps if not set(whole).isdisjoint(x.inputs)}
+    kinds = [name for name, both in PAIRS.items() if not takes.isdisjoint(both)]
+    if len(kinds) > 1:
+        raise OptionError(f"epilogue {named} takes pairs and halves of acc; expected one of them")
+    others = takes - COLUMNS.keys()
+    if kinds and (others or any(result.place in whole for result in expression.results)):
+        what = f"in {min(others)}" if others else "as a result"
+        raise OptionError(
+            f"epilogue {named} has {kinds[0]}(acc) beside acc itself, {what}; expected the values "
+            f"of {kinds[0]}(acc) in its place"
+        )
 
 
 def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:

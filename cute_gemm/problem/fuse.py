@@ -29,6 +29,7 @@ from cute_gemm.problem.expression import (
     Result,
     Value,
     gelu,
+    pairs,
     relu,
     sigmoid,
     silu,
@@ -54,6 +55,11 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
     "sigmoid": sigmoid,
     "tanh": tanh,
 }
+GATED_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
+    "swiglu": lambda acc: silu((pair := pairs(acc))[0]) * pair[1],
+    "geglu": lambda acc: gelu((pair := pairs(acc))[0]) * pair[1],
+}
+_FUNCTIONS_OF_NAMES = ACTIVATION_FUNCTIONS | GATED_FUNCTIONS
 PARTS_WITH_OPERAND: dict[str, Callable[[Value, Value], Value]] = {
     "bias": lambda x, bias: x + bias,
     "residual": lambda x, residual: x + residual,
@@ -113,7 +119,9 @@ def named(name: str) -> EpilogueFunction:
     """Return the epilogue of a name, whose parts are joined by ``+``: ``"bias+gelu"``.
 
     Parts are ``bias``, ``residual`` (added) and ``scale`` (a factor), which are operands' names
-    too, and activations: ``relu``, ``gelu``, ``gelu_tanh``, ``silu``, ``sigmoid``, ``tanh``.
+    too, and activations: ``relu``, ``gelu``, ``gelu_tanh``, ``silu``, ``sigmoid``, ``tanh``; at the
+    front also ``swiglu`` and ``geglu``, which take `pairs` of columns, gate and up:
+    ``silu(gate) * up`` and ``gelu(gate) * up``.
 
     >>> print(named("bias+relu").expression)
     v0 = acc
@@ -125,9 +133,9 @@ def named(name: str) -> EpilogueFunction:
     """
     parts = name.split("+")
     operands = [part for part in parts if part in PARTS_WITH_OPERAND]
-    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *ACTIVATION_FUNCTIONS)]
+    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *_FUNCTIONS_OF_NAMES)]
     if unknown or len(set(operands)) < len(operands):
-        known = ", ".join((*PARTS_WITH_OPERAND, *ACTIVATION_FUNCTIONS))
+        known = ", ".join((*PARTS_WITH_OPERAND, *_FUNCTIONS_OF_NAMES))
         wrong = f"{unknown[0]!r} is not known" if unknown else "an operand is there twice"
         raise OptionError(
             f"epilogue={name!r}: {wrong}; expected some of {known}, each once, joined by '+'"
@@ -143,7 +151,7 @@ def _composed(parts: list[str]) -> Callable[..., Value]:
             if part in PARTS_WITH_OPERAND:
                 acc = PARTS_WITH_OPERAND[part](acc, operands[part])
             else:
-                acc = ACTIVATION_FUNCTIONS[part](acc)
+                acc = _FUNCTIONS_OF_NAMES[part](acc)
         return acc
 
     return composed
@@ -283,7 +291,7 @@ def sized_operands(
     lead, step = ((problem.l,), (C.batch_stride,)) if problem.l > 1 else ((), ())
     made: dict[str, Any] = {}
     for name in dict.fromkeys((*function.operands, *given)):
-        value = given.get(name, (problem.n,) if name == "bias" else None)
+        value = given.get(name, (problem.columns,) if name == "bias" else None)
         if isinstance(value, str) and name in function.scales:
             value = named_shape(name, value, problem)
         if isinstance(value, tuple):
@@ -318,6 +326,18 @@ def check_names(function: EpilogueFunction, given: Mapping[str, Any]) -> None:
     if others:
         reads = f"reads {', '.join(names)}" if names else "reads no operand"
         raise OptionError(f"{others[0]}= came with epilogue {function.name!r}, which {reads}")
+
+
+def takes_pairs(function: EpilogueFunction | None, grouped: bool = False) -> bool:
+    """Return whether an epilogue takes pairs of columns; OptionError for one of a grouped GEMM."""
+    kind = "" if function is None else function.expression.pairs
+    if kind and grouped:
+        assert function is not None
+        raise OptionError(
+            f"epilogue {function.name!r} takes {kind} of columns, which grouped_gemm() does not "
+            "have: return the product, and compute on its columns behind it"
+        )
+    return bool(kind)
 
 
 def check_overlap(c: Operand, operands: Operands) -> None:
@@ -370,14 +390,20 @@ def _fuse(
     numbers: tuple[str, ...], recipes: tuple[tuple[str, str], ...],
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
-    if function.expression.results[1:]:
+    expression = function.expression
+    if expression.results[1:]:
         check_results(problem, function.name)
+    if expression.pairs and ("scale_b", "row") in recipes:
+        raise OptionError(
+            f"scale_b has a number for each column of the product, of which epilogue "
+            f"{function.name!r} takes {expression.pairs}; expected one number, and those of "
+            "columns as operands that the epilogue multiplies the two by"
+        )
     blocks = [name for name, recipe in recipes if recipe in BLOCKS]
     scales = tuple(_block_scales(problem, *each) for each in stored if each[0] in blocks)
     matrices = tuple(_matrix(problem, *each) for each in stored if each[0] not in blocks)
     problem = replace(problem, scales=scales)
     own = tuple(name for name, recipe in recipes if recipe not in BLOCKS)
-    expression = function.expression
     if expression == _IDENTITY and not own:
         return replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
     beside = {result_name(x): result for x, result in enumerate(expression.results) if x}
@@ -405,10 +431,10 @@ def _result(problem: GemmProblem, name: str, result: Result) -> Matrix:
     """The descriptor of a further result: a new matrix with C's order, or a number."""
     C = problem.C
     if result.amax:
-        kind, size = problem.accumulator.name, (problem.m, problem.n)
+        kind, size = problem.accumulator.name, C.shape
         return Matrix(name, size, (0, 0), kind, ALIGNMENT, l=problem.l)
-    stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.n, 1), 1)
-    step = problem.m * problem.n if problem.l != 1 else 0
+    stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.columns, 1), 1)
+    step = problem.m * problem.columns if problem.l != 1 else 0
     return _new(problem, name, C.shape, stride, result.dtype or C.dtype, step)
 
 
@@ -416,7 +442,7 @@ def _sum(problem: GemmProblem, name: str, result: Result, summed: int) -> Sum:
     """A result that is the sum of the result of that number."""
     mode = MODES.index(result.mode)
     source = result_name(summed) if summed else "C"
-    shape, stride = ((1, problem.n), (0, 1)) if mode == 0 else ((problem.m, 1), (1, 0))
+    shape, stride = ((1, problem.columns), (0, 1)) if mode == 0 else ((problem.m, 1), (1, 0))
     step = shape[1 - mode] if problem.l != 1 else 0
     kind = sums_dtype(result.dtype or problem.C.dtype)
     return Sum(source, mode, _new(problem, name, shape, stride, kind, step))
@@ -436,7 +462,7 @@ def _matrix(
     stored_strides: tuple[int, ...], dtype: str, alignment: int,
 ) -> Matrix:  # fmt: skip
     """Return the descriptor of an operand, with stride 0 in a mode that it lacks."""
-    whole = (problem.l, problem.m, problem.n)
+    whole = (problem.l, problem.m, problem.columns)
     if problem.ragged and operand_shape(problem, stored_shape) != stored_shape:
         stored_shape = operand_shape(problem, stored_shape)
         stored_strides = stored_strides[0], 0, stored_strides[1]
@@ -444,7 +470,7 @@ def _matrix(
     strides = (0, 0, 0, *stored_strides)[-3:]
     fits = all(own in (1, extent) for own, extent in zip(shape, whole, strict=True))
     if len(stored_shape) > 3 or not fits:
-        m, n = problem.m, problem.n
+        m, n = problem.m, problem.columns
         batch = f" in a batch of {problem.l}" * (problem.l != 1)
         raise ShapeError(
             f"{name} has shape {stored_shape}, and C is ({m}, {n}){batch}; expected ({n},), "
@@ -466,7 +492,7 @@ def _matrix(
     jump = {"M": along_m, "N": along_n}.get(problem.ragged, 0)
     every = alignment | step * row.bytes | jump * row.bytes
     return Matrix(
-        name, (problem.m, problem.n), (along_m, along_n), dtype, every & -every,
+        name, problem.C.shape, (along_m, along_n), dtype, every & -every,
         l=problem.l, batch_stride=step,
     )  # fmt: skip
 

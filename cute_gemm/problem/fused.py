@@ -20,6 +20,7 @@ from cute_gemm.problem.epilogue import (
 )
 from cute_gemm.problem.expression import (
     ACCUMULATOR,
+    COLUMNS,
     CONDITIONS,
     FUNCTIONS,
     Expression,
@@ -35,7 +36,7 @@ FUNCTOR = """\
 
 template <{parameters}>
 struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
-  using Base = cute_gemm::LinearCombination<Accumulator, ElementC>;
+  using Base = cute_gemm::LinearCombination<Accumulator, ElementC>;{pairs}
   struct Params : Base::Params {{
     {declarations}
   }};
@@ -65,7 +66,7 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
   }}
 
   template <class Operands>
-  CUTE_DEVICE ElementC apply(Accumulator const& acc, Operands& operands, int i, int j) const {{
+  CUTE_DEVICE ElementC apply({sums} const& acc, Operands& operands, int i, int j) const {{
     {values}
     {results}
     return ElementC(v{first});
@@ -74,18 +75,41 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
   CUTE_DEVICE Accumulator scaled(Accumulator const& sum, Operands& operands, int i, int j) const {{
     return {scaled};
   }}
-  template <class Operands>
-  CUTE_DEVICE ElementC operator()(Accumulator const& sum, Operands& operands, int i, int j) const {{
-    return apply(this->combine(scaled(sum, operands, i, j)), operands, i, j);
-  }}
-  template <class Operands>
-  CUTE_DEVICE ElementC operator()(Accumulator const& sum, ElementC const& c, Operands& operands,
-                                  int i, int j) const {{
-    return apply(this->combine(scaled(sum, operands, i, j), c), operands, i, j);
-  }}
-}};
+{calls}}};
 
 """
+#: What a kernel calls with an accumulator, and where beta is not 0 with the element of C too.
+CALLS = """\
+  template <class Operands>
+  CUTE_DEVICE ElementC operator()(Accumulator const& sum, Operands& operands, int i, int j) const {
+    return apply(this->combine(scaled(sum, operands, i, j)), operands, i, j);
+  }
+  template <class Operands>
+  CUTE_DEVICE ElementC operator()(Accumulator const& sum, ElementC const& c, Operands& operands,
+                                  int i, int j) const {
+    return apply(this->combine(scaled(sum, operands, i, j), c), operands, i, j);
+  }
+"""
+#: The same of an expression that takes pairs of columns, where beta is 0.
+PAIRED = """
+  using Sum = cute_gemm::Pair<Accumulator>;
+  enum : int {{ kPairs = cute_gemm::{kind} }};
+  CUTE_DEVICE static constexpr bool reads_c() {{ return false; }}
+"""
+PAIRED_CALLS = """\
+  template <class Operands>
+  CUTE_DEVICE ElementC operator()(Sum const& sum, Operands& operands, int i, int j) const {
+    return apply({this->combine(scaled(sum.first, operands, i, j)),
+                  this->combine(scaled(sum.second, operands, i, j))}, operands, i, j);
+  }
+  template <class Operands>
+  CUTE_DEVICE ElementC operator()(Sum const& sum, ElementC const&, Operands& operands, int i,
+                                  int j) const {
+    return (*this)(sum, operands, i, j);
+  }
+"""
+#: C++ of the kinds of pairs.
+PAIRS_CPP = {"pairs": "kPairsOfColumns", "halves": "kPairsOfHalves"}
 
 
 @dataclass(frozen=True)
@@ -123,6 +147,11 @@ class Fused(Epilogue):
         return self.values
 
     @cached_property
+    def pairs(self) -> str:
+        """Which columns of the product the expression takes together."""
+        return self.expression.pairs
+
+    @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
         said = f"{self.expression.stored}\n{self.tensors}\n{self.values}\n{self.further}"
@@ -155,9 +184,9 @@ class Fused(Epilogue):
             else f"params.{x}.template store<Block>(at, operands.{x});"
             for x, _ in results
         ]
+        sums = "Sum" if self.pairs else "Accumulator"
         values = [
-            f"{'bool' if step.function in CONDITIONS else 'Accumulator'} const v{i} = "
-            f"{self._cpp(step)};"
+            f"{_kind(step, sums)} const v{i} = {self._cpp(step)};"
             for i, step in enumerate(self.expression.steps)
         ]
         set_results = [
@@ -183,6 +212,8 @@ class Fused(Epilogue):
             first=self.expression.results[0].place, gathered=lines(gathered, 2),
             scaled=" * ".join(("sum", *map(self._named, self.scales))),
             destructor=f"CUTE_DEVICE ~{self.functor}() {{ {finishes} }}" if finishes else "",
+            sums=sums, calls=PAIRED_CALLS if self.pairs else CALLS,
+            pairs=PAIRED.format(kind=PAIRS_CPP[self.pairs]) if self.pairs else "",
         )  # fmt: skip
 
     def _cpp(self, step: Step) -> str:
@@ -193,7 +224,8 @@ class Fused(Epilogue):
             return "acc"
         if step.function == "constant":
             return f"Accumulator({_literal(step.constant)})"
-        return FUNCTIONS[step.function].cpp.format(*(f"v{place}" for place in step.inputs))
+        function = FUNCTIONS.get(step.function) or COLUMNS[step.function]
+        return function.cpp.format(*(f"v{place}" for place in step.inputs))
 
     def _named(self, name: str) -> str:
         """What C++ writes for an operand."""
@@ -237,7 +269,9 @@ class Fused(Epilogue):
         values[ACCUMULATOR] = LINEAR_COMBINATION.apply(accumulator, arguments)
         with np.errstate(all="ignore"):
             result = expression.evaluate(values)
-        return np.broadcast_to(result, accumulator.shape).astype(kind, copy=False)
+        *others, columns = accumulator.shape
+        shape = *others, columns // 2 if self.pairs else columns
+        return np.broadcast_to(result, shape).astype(kind, copy=False)
 
     def bound(
         self,
@@ -271,6 +305,13 @@ class Fused(Epilogue):
             computed = rules.evaluate(self.expression, leaves)
             exact = self.apply(accumulator, arguments)
             return np.fmax(computed.high - exact, exact - computed.low)
+
+
+def _kind(step: Step, sums: str) -> str:
+    """The C++ type of a value; ``sums``: that of the accumulator's."""
+    if step.name == ACCUMULATOR:
+        return sums
+    return "bool" if step.function in CONDITIONS else "Accumulator"
 
 
 def _type(operand: EpilogueOperand) -> str:
@@ -377,6 +418,8 @@ class Rules:
     def _apply(self, function: str, *inputs: Interval) -> Interval:
         if function in CONDITIONS:
             return _condition(function, *inputs)
+        if function in COLUMNS:
+            return Interval(*map(COLUMNS[function].numpy, inputs[0]))
         if function == "where":
             return _either(*inputs)
         x, y = inputs[0], inputs[-1]

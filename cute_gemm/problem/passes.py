@@ -65,7 +65,8 @@ class Reduction:
 
     ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K (of a
     batch those of a product one after the other), with the major of C; a slice's sums are complete,
-    without alpha and beta.
+    without alpha and beta. There may be a single slice, where the epilogue takes pairs of columns
+    and the kernel that multiplies takes none.
     """
 
     sums: Matrix
@@ -148,6 +149,23 @@ def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
     return replace(every, l=count, batch_stride=every.slice_stride, slices=1, slice_stride=0)
 
 
+def of_pairs(matrix: Matrix, pairs: str) -> Matrix:
+    """Return B, or a batch, as two matrices (N / 2, K) each: the columns that make one of C.
+
+    ``pairs``: which those are, as `Epilogue.pairs` says it.
+    """
+    (n, k), (step, along_k) = matrix.shape, matrix.stride
+    apart = step if pairs == "pairs" else n // 2 * step
+    first = max(matrix.alignment, matrix.first_alignment)
+    every = matrix.alignment | apart * matrix.element.bytes
+    every &= -every
+    return replace(
+        matrix, shape=(n // 2, k), stride=(2 * step if pairs == "pairs" else step, along_k),
+        l=2 * matrix.l, slices=2, slice_stride=apart, alignment=every,
+        first_alignment=first if first > every else 0,
+    )  # fmt: skip
+
+
 def of_all_groups(matrix: Matrix, ragged: str) -> Matrix:
     """Return a matrix of groups along a mode with the alignment of its first element."""
     if ragged not in matrix.modes or not matrix.first_alignment:
@@ -160,12 +178,13 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
 
     Slices of a product are next to each other in it. The last is shorter where K asks for it, and
     there may be fewer than ``slices``; A and B have its extents, since what a kernel may do depends
-    on where rows end. For k > 0.
+    on where rows end. For k > 0, or a single slice: the product as it is, with the epilogue behind.
     """
     depth, count = slice_extents(problem, slices, tile_k)
     last = problem.k - (count - 1) * depth
     ends = last if last > 1 or count == 1 else depth + last  # a single one has no leading dimension
-    sums = _aligned(replace(problem.C, dtype=problem.accumulator.name), problem.C.unit)
+    shape, kind = (problem.m, problem.n), problem.accumulator.name
+    sums = _aligned(replace(problem.C, dtype=kind, shape=shape), problem.C.unit)
     each = _span(replace(sums, l=1)) // sums.element.bytes
     total = problem.l * count
     sums = replace(sums, l=total, batch_stride=each if total > 1 else 0)
@@ -181,7 +200,8 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
         )  # fmt: skip
 
     parts = replace(
-        problem, k=depth, k_last=last % depth, l=total, A=cut(problem.A), B=cut(problem.B), C=sums,
+        problem, k=depth, k_last=last % max(depth, 1), l=total, A=cut(problem.A),
+        B=cut(problem.B), C=sums,
         epilogue=LINEAR_COMBINATION, operands=(), numbers=(), sums=(),
     )  # fmt: skip
     end = Reduction(sums, problem.C, problem.epilogue, problem.operands, problem.numbers)
@@ -190,6 +210,8 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
 
 def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:
     """Return k of each slice but the last, and how many there are of a product."""
+    if slices == 1:
+        return problem.k, 1
     # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
     narrowest = min(matrix.element.bytes for matrix in (problem.A, problem.B))
     step = math.lcm(tile_k, LINE // narrowest)
@@ -244,8 +266,8 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
 
 def sums_bytes(problem: GemmProblem) -> int:
     """Return the bytes of scratch that the sums of a slice of K take."""
-    C, size = problem.C, problem.accumulator.bytes
-    return padded(C.shape[C.unit] * size) * C.shape[1 - C.unit]
+    unit, shape = problem.C.unit, (problem.m, problem.n)
+    return padded(shape[unit] * problem.accumulator.bytes) * shape[1 - unit]
 
 
 def padded(row: int) -> int:

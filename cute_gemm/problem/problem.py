@@ -128,6 +128,11 @@ class GemmProblem:
         return (*self.matrices[:read], *self.results)
 
     @property
+    def columns(self) -> int:
+        """Columns of C: n, or half of it where the epilogue takes pairs of them (`Epilogue`)."""
+        return self.C.shape[1]
+
+    @property
     def slices(self) -> int:
         """Of a batch, how many in a row are slices of K of one product."""
         return self.A.slices
@@ -227,6 +232,7 @@ def from_operands(
     order: Order = "F",
     out_dtype: Any = None,
     compute: str | None = None,
+    pairs: bool = False,
 ) -> GemmProblem:
     """Check op and operands, and write them down as CuTe descriptors.
 
@@ -238,7 +244,8 @@ def from_operands(
     padding. Matrices without elements are column-major.
 
     A or B with a leading dimension L more makes a batch: C is (L, M, N), and an operand without
-    that dimension, or whose L is 1 or has the stride 0, is shared by all.
+    that dimension, or whose L is 1 or has the stride 0, is shared by all. ``pairs``: two columns of
+    the product make one of C, which is (M, N / 2).
 
     Equal arguments give the same object again: all that does not depend on addresses is looked up.
     Each cause of refusal has its class in `errors`.
@@ -248,7 +255,7 @@ def from_operands(
         order = ADAPTERS[A.library].new_order(order)
     else:
         c = _stored(C)
-    problem = _describe(checked_op(op), _stored(A), _stored(B), c, order, out_dtype, compute)
+    problem = _describe(checked_op(op), _stored(A), _stored(B), c, order, out_dtype, compute, pairs)
     if A.device != B.device:
         raise DeviceError(f"A is on {A.place} and B is on {B.place}; expected one place for both")
     if C is not None:
@@ -290,6 +297,7 @@ def from_sizes(
     out_dtype: Any = None,
     compute: str | None = None,
     storage: Order = "F",
+    pairs: bool = False,
 ) -> GemmProblem:
     """Return the problem that BLAS arguments describe, without any arrays.
 
@@ -297,7 +305,7 @@ def from_sizes(
     products, each from 0 to 2**31 - 1. Leading dimensions and batch strides are those of the stored
     arrays, in elements, by default without padding; a batch stride of 0 shares A or B. ``storage``
     is the order of A and B as stored, ``order`` that of C. ``dtype_b`` is B's type where it is not
-    A's; both may be said as `GemmProblem.dtype` does.
+    A's; both may be said as `GemmProblem.dtype` does. ``pairs`` is as for `from_operands`.
     """
     op = checked_op(op)
     turn_A, turn_B = _turns(op)
@@ -311,8 +319,8 @@ def from_sizes(
     out = _out(element, out_dtype)
     a = _sized("A", (k, m) if turn_A else (m, k), lda, batch, batch_a, storage, element.name)
     b = _sized("B", (n, k) if turn_B else (k, n), ldb, batch, batch_b, storage, element_b.name)
-    c = _sized("C", (m, n), ldc, batch, batch_c, order, out)
-    return _describe(op, a, b, c, order, out, compute)
+    c = _sized("C", (m, n // 2 if pairs else n), ldc, batch, batch_c, order, out)
+    return _describe(op, a, b, c, order, out, compute, pairs)
 
 
 def _stored(operand: Operand) -> _Stored:
@@ -380,6 +388,7 @@ def _describe(
     order: str,
     out_dtype: Any,
     compute: str | None,
+    pairs: bool,
 ) -> GemmProblem:
     """Return the problem of operands as stored, after every check that needs no address."""
     turn_A, turn_B = _turns(op)
@@ -414,6 +423,12 @@ def _describe(
         )
     m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
     leading = _batch(a, b)
+    if pairs and n % 2:
+        raise ShapeError(
+            f"op {op!r} with B of shape {b.shape} makes n = {n}, and the epilogue takes pairs of "
+            "columns; expected an even n"
+        )
+    columns = n // 2 if pairs else n
     if compute is None:
         compute = element.computes[0]
     elif compute == FAST_ACCUM and compute not in element.computes:
@@ -430,9 +445,9 @@ def _describe(
         compute = element.computes[0]  # there are no products
     if c is None:
         out = _out(element, out_dtype)
-        strides = (1, max(1, m)) if order == "F" else (max(1, n), 1)
-        steps = (m * n,) * len(leading)
-        shape = (*leading, m, n)
+        strides = (1, max(1, m)) if order == "F" else (max(1, columns), 1)
+        steps = (m * columns,) * len(leading)
+        shape = (*leading, m, columns)
         c = _Stored(shape, (*steps, *strides), out, ALIGNMENT, a.library)
     elif out_dtype is not None and dtype_name(out_dtype) != c.dtype:
         raise DTypeError(
@@ -444,10 +459,11 @@ def _describe(
             f"C of dtype {c.dtype} does not go with A and B of dtype {element.name}; expected "
             f"{_one_of(element.outputs)}"
         )
-    if c.shape != (*leading, m, n):
+    if c.shape != (*leading, m, columns):
+        halved = ", two columns of which make one of C" * pairs
         raise ShapeError(
-            f"C has shape {c.shape}; expected {(*leading, m, n)}, because op {op!r} multiplies A "
-            f"of shape {a.shape} by B of shape {b.shape}"
+            f"C has shape {c.shape}; expected {(*leading, m, columns)}, because op {op!r} "
+            f"multiplies A of shape {a.shape} by B of shape {b.shape}{halved}"
         )
     batch = leading[0] if leading else 1
     A = _matrix("A", a, batch, turn_A, element.is_complex and op[0] in "CH")

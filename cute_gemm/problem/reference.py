@@ -72,7 +72,7 @@ def gemm(
     if problem.epilogue != LINEAR_COMBINATION:
         given = dict(operands or {})
         blocks = {x.name: given.pop(x.name) for x in problem.scales}
-        sums = np.empty_like(C, problem.accumulator.numpy)
+        sums = np.empty_like(C, problem.accumulator.numpy, shape=(*C.shape[:-1], problem.n))
         plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=(), sums=())
         gemm(plain, A, B, sums, alpha=float(alpha != 0), operands=blocks)
         old = None if beta == 0 else C.astype(sums.dtype)

@@ -62,10 +62,20 @@ def scalar(
     return Scalar(_rounded(x, name, accumulator))
 
 
-def check_beta(beta: Scalar, C: object | None) -> None:
-    """Refuse a beta that is not known to be 0 when there is no C to scale."""
-    if C is None and (beta.pointer or beta.value != 0):
-        value = "on the device" if beta.pointer else f"= {beta.value}"
+def check_beta(beta: Scalar, C: object | None, pairs: str = "") -> None:
+    """Refuse a beta that is not known to be 0 when there is no C to scale.
+
+    ``pairs``: which columns of the product make one of C (`Epilogue.pairs`); it is not scaled then.
+    """
+    if not (beta.pointer or beta.value != 0):
+        return
+    value = "on the device" if beta.pointer else f"= {beta.value}"
+    if pairs:
+        raise ScalarError(
+            f"beta {value} scales C, and the epilogue makes C of {pairs} of the product's columns; "
+            "expected beta = 0, and C as an operand of the epilogue"
+        )
+    if C is None:
         raise ScalarError(f"beta {value} scales C, and no C is given: pass C, or beta = 0")
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -162,12 +162,12 @@ def verify_sum(
     """
     asked = next(each for each in problem.sums if each.target.name == name)
     of = of_result(problem, asked.source)
-    count, axis = (problem.m, problem.n)[asked.mode], asked.mode - 2
+    count, axis = (problem.m, problem.columns)[asked.mode], asked.mode - 2
     roundings = count * asked.target.element.roundoff
     # In float64 the reference has errors of the same size.
     roundings *= (2 if asked.target.dtype == "float64" else 1) / (1 - roundings)
     total, bound = np.zeros(result.shape), np.zeros(result.shape)
-    shape = (*result.shape[:-1], problem.m, problem.n)
+    shape = (*result.shape[:-1], problem.m, problem.columns)
     with np.errstate(all="ignore"):
         for index, products, sums, arguments, lost in _blocks(
             of, A, B, shape, C, alpha, beta, operands, floats=True
@@ -263,7 +263,7 @@ def _blocks(
     use_ab = alpha != 0 and problem.k > 0
     alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
     wide: type[np.inexact] = np.complex128 if problem.C.element.is_complex else np.float64
-    m, n = problem.m, problem.n
+    m, n = problem.m, problem.columns
     columns = max(1, _BLOCK // max(1, m))
     integers = problem.C.element.roundoff == 0 and not floats
     broadcast = {name: np.broadcast_to(array, shape) for name, array in operands.items()}
@@ -271,10 +271,15 @@ def _blocks(
         left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left
         for j in range(0, n, columns):
             index = (*part, slice(None), slice(j, j + columns))
+            of_product = (*part, slice(None), _product_columns(problem, j, min(j + columns, n)))
             with np.errstate(all="ignore"):
                 old = None if before is None else before[index].astype(wide)
-                right64 = _widened(right[index], wide, problem.B.conj) if use_ab else right
-                products = left64 @ right64 if use_ab else np.zeros(result[index].shape, wide)
+                right64 = right[of_product]
+                if use_ab:
+                    right64 = _widened(right64, wide, problem.B.conj)
+                    products = left64 @ right64
+                else:
+                    products = np.zeros((*result[index].shape[:-1], right64.shape[-1]), wide)
                 sums = None
                 lost: np.ndarray | float = 0.0
                 if not integers:
@@ -285,6 +290,15 @@ def _blocks(
                         lost = lost_of(problem, left64, right64)
             own = {name: array[index].astype(wide) for name, array in broadcast.items()}
             yield _Block(index, products, sums, EpilogueArguments(old, alpha, beta, own), lost)
+
+
+def _product_columns(problem: GemmProblem, begin: int, end: int) -> Any:
+    """Index the columns of the product that some of C are made of."""
+    if problem.epilogue.pairs == "halves":
+        both = range(begin, end), range(problem.columns + begin, problem.columns + end)
+        return [column for half in both for column in half]
+    each = problem.n // max(problem.columns, 1)
+    return slice(each * begin, each * end)
 
 
 def lost_of(problem: GemmProblem, left: np.ndarray, right: np.ndarray) -> np.ndarray | float:

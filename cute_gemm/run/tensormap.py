@@ -28,6 +28,7 @@ _NAMES = {"tf32": "TFLOAT32", **dict.fromkeys(("int8", "float8_e4m3fn", "float8_
 class TensorMap:
     """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` of a span in bytes.
 
+    Where it is two matrices side by side (`problem.passes.of_pairs`) these are a mode of their own.
     ``kind``: the type that it is brought as, by default its own. ``in_groups``: groups end anywhere
     in the mode across, and a box ends with its group. That mode is there twice then, with one
     stride: `_LONG` elements, by whose end TMA cuts the box, and as it is; and by a fourth mode
@@ -45,7 +46,7 @@ class TensorMap:
         """The map without the address."""
         matrix = self.matrix
         size, unit = matrix.element.bytes, matrix.unit
-        batch = matrix.l if matrix.batch_stride else 1
+        batch = matrix.l // matrix.slices if matrix.batch_stride else 1
         # Of a single row, or matrix, any step will do.
         run = -(-max(matrix.shape[unit] * size, 1) // 16) * 16
         step = matrix.ld * size if matrix.shape[1 - unit] > 1 else run
@@ -55,9 +56,13 @@ class TensorMap:
             box = self.box[unit], self.box[1 - unit], 1, 1
             kind = self.kind or matrix.dtype
             return Tensor(kind, extents, (step, step, _WRAP - step), box, self.swizzle)
-        modes = max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1)
-        in_batch = self.box[unit], self.box[1 - unit], 1
-        return Tensor(self.kind or matrix.dtype, modes, (step, layer), in_batch, self.swizzle)
+        # The two columns of pairs are a mode of their own.
+        pair = [(matrix.slices, matrix.slice_stride * size)] * (matrix.slices > 1)
+        others = [*pair, (max(batch, 1), layer)]
+        modes = max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), *(x for x, _ in others)
+        steps = step, *(x for _, x in others)
+        in_batch = self.box[unit], self.box[1 - unit], *(1 for _ in others)
+        return Tensor(self.kind or matrix.dtype, modes, steps, in_batch, self.swizzle)
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:

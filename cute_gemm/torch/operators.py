@@ -16,8 +16,14 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError, ShapeError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad, wants_gradient
-from cute_gemm.problem.expression import ACCUMULATOR, Expression
-from cute_gemm.problem.fuse import EpilogueFunction, as_function, check_names, with_scales
+from cute_gemm.problem.expression import ACCUMULATOR, COLUMNS, Expression
+from cute_gemm.problem.fuse import (
+    EpilogueFunction,
+    as_function,
+    check_names,
+    takes_pairs,
+    with_scales,
+)
 from cute_gemm.problem.scaling import SCALES
 from cute_gemm.problem.sums import MODES, sums_dtype
 from cute_gemm.torch.products import ACTIVATIONS, matmul_gradients
@@ -141,6 +147,7 @@ _FUNCTIONS: dict[str, Any] = {
     "maximum": lambda a, b: torch.where((b >= a) | b.isnan(), b, a),  # relu's gradient at 0 is 0
     "minimum": lambda a, b: torch.where((b <= a) | b.isnan(), b, a),
     **{name: ACTIVATIONS[name] for name in ("gelu", "gelu_tanh", "silu")},
+    **{name: function.numpy for name, function in COLUMNS.items()},
 }
 
 
@@ -213,6 +220,7 @@ def gemm(A: Any, B: Any, *given: Any) -> Any:
 def _(A: Any, B: Any, op: str, *given: Any) -> Any:
     keywords = _read(given[-2])
     m, n = A.shape[-2 if op[0] in "Nn" else -1], B.shape[-1 if op[1] in "Nn" else -2]
+    n //= 2 if _takes_pairs(keywords) else 1
     operands = dtype_name(A.dtype)
     # What no kernel multiplies is refused when the graph runs.
     outputs = DTYPES[operands].outputs if operands in DTYPES else ()
@@ -223,6 +231,15 @@ def _(A: Any, B: Any, op: str, *given: Any) -> Any:
     if batches:
         shape, strides = (max(batches), *shape), (m * n, *strides)
     return torch.empty_strided(shape, strides, dtype=getattr(torch, name), device=A.device)
+
+
+def _takes_pairs(keywords: dict[str, str]) -> bool:
+    """Return whether the epilogue of a call, or of a plan's, makes C of pairs of columns."""
+    if (number := keywords.get("plan")) is not None:
+        plan = CALLED.get(number)
+        return plan is not None and bool(plan.problem.epilogue.pairs)
+    name = keywords.get("epilogue")
+    return takes_pairs(None if name is None else CALLED.get(name) or as_function(name))
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:

@@ -2,7 +2,7 @@
 //
 // An epilogue is constructed from its `Params`, the parameters of the kernel's entry. A kernel asks
 // `skips_products(k)` before its main loop. For a block of elements of its tile it calls `load`, which returns
-// the operands' values there; the epilogue is then a functor of an accumulator, the element of C that was there
+// the operands' values there; the epilogue is then a functor of an accumulator (or a Pair of them), the element of C that was there
 // if `reads_c()`, those operands, and the element's row and column in the block. It puts further results beside
 // the operands, and `store` takes them to where they belong; reductions end when the epilogue is destroyed.
 // `update` does so for elements that are one access.
@@ -31,6 +31,16 @@ CUTE_DEVICE Coord coord(int row, int column, int batch) {
 template <int M, int N, int StepM = 1, int StepN = 1>
 struct Block {
   enum : int { kM = M, kN = N, kStepM = StepM, kStepN = StepN };
+};
+
+// Which two columns of the product an epilogue takes together: those beside each other, or those of the first and of
+// the second half. C has half as many columns then, and is not read.
+enum Pairs : int { kPairsNone, kPairsOfColumns, kPairsOfHalves };
+
+// The accumulators of two columns.
+template <class Accumulator>
+struct Pair {
+  Accumulator first, second;
 };
 
 // An operand of an epilogue: a tensor (M,N,L). Strides are `_0` in a mode that it lacks, `_1` or dynamic. Where
@@ -189,6 +199,9 @@ struct EpilogueAmax {
 // C <- alpha * accumulator + beta * C, by BLAS's rules.
 template <class Accumulator, class ElementC>
 struct LinearCombination {
+  using Sum = Accumulator;  // what it takes for an element of C: an accumulator, or a Pair
+  enum : int { kPairs = kPairsNone };
+
   // BLAS's two pointer modes: a value in device memory, if there is one, replaces the argument.
   struct Params {
     Accumulator alpha, beta;
@@ -268,8 +281,13 @@ CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators cons
 // The same of one element without products.
 template <class Accumulator, class Epilogue, class ElementC>
 CUTE_DEVICE void update_without_products(Epilogue const& epilogue, ElementC* c, Coord const& at) {
-  Accumulator const zero[1] = {Accumulator(0)};
-  update<1>(epilogue, c, zero, at);
+  if constexpr (int(Epilogue::kPairs) == kPairsNone) {
+    Accumulator const zero[1] = {Accumulator(0)};
+    update<1>(epilogue, c, zero, at);
+  } else {
+    Pair<Accumulator> const zero[1] = {{Accumulator(0), Accumulator(0)}};
+    update<1>(epilogue, c, zero, at);
+  }
 }
 
 }  // namespace cute_gemm

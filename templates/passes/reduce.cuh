@@ -2,7 +2,7 @@
 //
 // The idea: a thread has 16 bytes of sums of each slice, several slices on their way at a time. They
 // are one vector, or several narrower ones where C's rows allow no wider; neighbouring threads have
-// neighbouring vectors.
+// neighbouring vectors. Where the epilogue takes pairs of columns a thread has both.
 
 #pragma once
 
@@ -31,7 +31,12 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
                         typename Config::Epilogue::Params const& params) {
   using Accumulator = typename Config::Accumulator;
   constexpr int kVector = Config::kVector, kRuns = 16 / sizeof(Accumulator) / kVector, kAhead = 8;
-  using Vector = cutlass::AlignedArray<Accumulator, kVector>;
+  // The columns of a pair are two rows of the sums, or lie in one row: side by side, or half of it apart.
+  constexpr int kPairs = Config::Epilogue::kPairs;
+  constexpr bool kBeside = kPairs == kPairsOfColumns, kInterleaved = kBeside && Config::kRowMajorC;
+  constexpr int kStep = kInterleaved ? 2 : 1;                           // sums from an element of C to the next
+  constexpr int kParts = kPairs == kPairsNone || kInterleaved ? 1 : 2;  // vectors of a run
+  using Vector = cutlass::AlignedArray<Accumulator, kStep * kVector>;
   typename Config::Epilogue epilogue(params);
   int const slices = epilogue.skips_products(shape.slices) ? 0 : shape.slices;
 
@@ -43,48 +48,71 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   uint32_t const matrix = blockIdx.y + blockIdx.z * gridDim.y;
   if (row >= shape.rows || matrix >= shape.matrices) return;
 
-  Accumulator const* at = sums + matrix * shape.slices * shape.step + row * shape.ld + first;
+  int64_t const half = Config::kRowMajorC ? shape.extent : shape.rows * shape.ld;
+  int64_t const other = kBeside ? shape.ld : half;  // from a vector to that of the other columns
+  int64_t const own_row = kBeside && !kInterleaved ? 2 * int64_t(row) : row;
+  Accumulator const* at = sums + matrix * shape.slices * shape.step + own_row * shape.ld + kStep * first;
   C += matrix * shape.batch;
-  Vector total[kRuns];
+  Vector total[kRuns * kParts];
   CUTE_UNROLL
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < kRuns * kParts; ++run) {
     CUTE_UNROLL
-    for (int e = 0; e < kVector; ++e) total[run][e] = Accumulator(0);
+    for (int e = 0; e < kStep * kVector; ++e) total[run][e] = Accumulator(0);
   }
   for (int slice = 0; slice < slices; slice += kAhead, at += kAhead * shape.step) {
-    Vector parts[kAhead][kRuns];
+    Vector parts[kAhead][kRuns * kParts];
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       CUTE_UNROLL
-      for (int run = 0; run < kRuns; ++run) {
-        if (slice + i < slices && first + run * step < shape.extent) {
-          parts[i][run] = *reinterpret_cast<Vector const*>(at + i * shape.step + run * step);
+      for (int run = 0; run < kRuns * kParts; ++run) {
+        uint32_t const in_row = run / kParts * step;
+        if (slice + i < slices && first + in_row < shape.extent) {
+          parts[i][run] = *reinterpret_cast<Vector const*>(at + i * shape.step + kStep * in_row + run % kParts * other);
         }
       }
     }
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       CUTE_UNROLL
-      for (int run = 0; run < kRuns; ++run) {
+      for (int run = 0; run < kRuns * kParts; ++run) {
         CUTE_UNROLL
-        for (int e = 0; e < kVector; ++e) {
+        for (int e = 0; e < kStep * kVector; ++e) {
           if (slice + i < slices) total[run][e] += parts[i][run][e];
         }
       }
     }
   }
 
+  // The sums of a vector of C, as the epilogue takes them.
+  auto const sums_of = [&](int run) -> decltype(auto) {
+    if constexpr (kPairs == kPairsNone) {
+      return (total[run]);
+    } else {
+      cutlass::AlignedArray<typename Config::Epilogue::Sum, kVector> pairs;
+      CUTE_UNROLL
+      for (int e = 0; e < kVector; ++e) {
+        if constexpr (kInterleaved) {
+          pairs[e] = {total[run][2 * e], total[run][2 * e + 1]};
+        } else {
+          pairs[e] = {total[2 * run][e], total[2 * run + 1][e]};
+        }
+      }
+      return pairs;
+    }
+  };
+
   CUTE_UNROLL
   for (int run = 0; run < kRuns; ++run) {
     uint32_t const column = first + run * step;
+    auto const& vector = sums_of(run);
     typename Config::ElementC* const c = C + row * shape.ldc + column;
     if (column + kVector <= shape.extent) {
-      update<kVector, !Config::kRowMajorC>(epilogue, c, total[run], coord<Config::kRowMajorC>(column, row, matrix));
+      update<kVector, !Config::kRowMajorC>(epilogue, c, vector, coord<Config::kRowMajorC>(column, row, matrix));
     } else {
       CUTE_UNROLL
       for (int e = 0; e < kVector; ++e) {
         if (column + e < shape.extent) {
-          update<1>(epilogue, c + e, &total[run][e], coord<Config::kRowMajorC>(column + e, row, matrix));
+          update<1>(epilogue, c + e, &vector[e], coord<Config::kRowMajorC>(column + e, row, matrix));
         }
       }
     }

@@ -56,12 +56,12 @@ CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, Tile<C
   CUTE_UNROLL
   for (int m = 0; m < Accumulators::kBlocks; ++m) {
     CUTE_UNROLL
-    for (int i = 0; i < Accumulators::kValues; ++i) {
+    for (int i = 0; i < Accumulators::kResults; ++i) {
       int const row = tile.row + Accumulators::row(group) + m * 64 + own.row(i);
-      int const column = tile.column + Accumulators::column(group) + own.column(i);
+      int const column = tile.column / Accumulators::kPerResult + Accumulators::column(group) + own.column(i);
       if (c.contains(row, column)) {
-        update<1>(epilogue, c.at(row, column, tile.batch), accumulators.block(m) + i,
-                  coord<Config::kSwapAB>(row, column, tile.batch));
+        auto const& sum = Accumulators::sum(accumulators.block(m), i);
+        update<1>(epilogue, c.at(row, column, tile.batch), &sum, coord<Config::kSwapAB>(row, column, tile.batch));
       }
     }
   }
@@ -71,12 +71,13 @@ CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, Tile<C
 template <class Config>
 CUTE_DEVICE void update_elements(Tile<Config> const& tile, int thread, TensorC<Config> const& whole,
                                  typename Config::Epilogue const& epilogue) {
-  constexpr int kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{});
+  constexpr int kPerResult = Accumulators<Config>::kPerResult;
+  constexpr int kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{}) / kPerResult;
   auto const& c = of_tile(whole, tile);
   CUTE_NO_UNROLL
   for (int i = thread; i < kBM * kBN; i += SharedStorage<Config>::kConsumerWarps * 32) {
     int const row = tile.row + (Config::kColumnMajorC ? i % kBM : i / kBN);
-    int const column = tile.column + (Config::kColumnMajorC ? i / kBM : i % kBN);
+    int const column = tile.column / kPerResult + (Config::kColumnMajorC ? i / kBM : i % kBN);
     if (c.contains(row, column)) {
       update_without_products<typename Config::Accumulator>(epilogue, c.at(row, column, tile.batch),
                                                             coord<Config::kSwapAB>(row, column, tile.batch));
@@ -100,7 +101,8 @@ struct TmaEpilogue {
     kColumns = size<1>(SmemLayout{}), kSpan = swizzle_span(SmemLayout{}), kStages = Config::kStagesC,
     kSize = size(SmemLayout{}),
     kBoxes = (Config::kColumnMajorC ? 64 : int(kColumns)) / kSpan,
-    kTilesN = Accumulators::kColumns / kColumns, kTiles = Accumulators::kBlocks * kTilesN,
+    kWidth = Accumulators::kColumns / Accumulators::kPerResult,  // columns of C
+    kTilesN = kWidth / kColumns, kTiles = Accumulators::kBlocks * kTilesN,
     kDepth = Config::kColumnMajorC ? int(kColumns) : 64  // of a box, across
   };
   static_assert(kTiles % kStages == 0);
@@ -131,7 +133,7 @@ struct TmaEpilogue {
     return tile.row + Accumulators::row(group) + i / kTilesN * 64;
   }
   CUTE_DEVICE int column_of(WorkTile const& tile, int i) const {
-    return tile.column + Accumulators::column(group) + i % kTilesN * kColumns;
+    return tile.column / Accumulators::kPerResult + Accumulators::column(group) + i % kTilesN * kColumns;
   }
 
   // Calls `function` with the shared memory of each box of an epilogue tile, and with its coordinates.
@@ -164,8 +166,8 @@ struct TmaEpilogue {
   // Starts to load the first epilogue tiles of C, and to bring the epilogue's operands into L2, before the main
   // loop.
   CUTE_DEVICE void prefetch(WorkTile const& tile, Epilogue const& epilogue) const {
-    constexpr int kRows = 64 * Accumulators::kBlocks, kWidth = Accumulators::kColumns;
-    epilogue.template prefetch<Config::kSwapAB ? kWidth : kRows, Config::kSwapAB ? kRows : kWidth, 128>(
+    constexpr int kRows = 64 * Accumulators::kBlocks;
+    epilogue.template prefetch<Config::kSwapAB ? int(kWidth) : kRows, Config::kSwapAB ? kRows : int(kWidth), 128>(
         coord<Config::kSwapAB>(row_of(tile, 0), column_of(tile, 0), tile.batch), thread);
     if (epilogue.reads_c() && thread == 0) {
       tma_store_wait<0>();
@@ -223,8 +225,8 @@ struct TmaEpilogue {
     auto const result = [&](int i, ElementC const& c) {
       int const row = i / 2 % 2, next = i % 2;
       int const m = Config::kSwapAB ? next : row, n = Config::kSwapAB ? row : next;
-      return kReadsC ? epilogue(accumulators[i], c, operands[i / 4], m, n)
-                     : epilogue(accumulators[i], operands[i / 4], m, n);
+      auto const& sum = Accumulators::sum(accumulators, i);
+      return kReadsC ? epilogue(sum, c, operands[i / 4], m, n) : epilogue(sum, operands[i / 4], m, n);
     };
     alignas(16) ElementC values[8];
     if constexpr (kMatrix) {

@@ -9,6 +9,7 @@
 #include <cute/arch/util.hpp>
 #include <cutlass/array.h>
 
+#include "../common/epilogue.cuh"
 #include "../tma/pipeline.cuh"
 
 namespace cute_gemm {
@@ -138,7 +139,9 @@ struct RegisterA<Config, Blocks, 1> {
 };
 
 // A warp group's accumulators: kBlocks blocks of (64,kColumns) of the CTA tile. The groups divide the tile along
-// M or, with `kGroupsAlongN`, along N; with `kPingPong` each group computes whole tiles.
+// M or, with `kGroupsAlongN`, along N; with `kPingPong` each group computes whole tiles. Where the epilogue takes
+// pairs of columns the first half of the columns are the first ones of pairs, and the second half their second ones:
+// both make one column of C.
 template <class Config>
 struct Accumulators {
   using Mma = typename Config::Mma;
@@ -151,9 +154,13 @@ struct Accumulators {
     kBlocks = size<0>(typename Config::CtaTiler{}) / (64 * kGroupsM),
     kColumns = size<1>(typename Config::CtaTiler{}) / (Config::kGroupsAlongN ? Config::kConsumers : 1),
     kValues = kColumns / 2,  // of a thread in a block
+    kPerResult = int(Config::Epilogue::kPairs) == kPairsNone ? 1 : 2,  // columns for one of C
+    kResults = kValues / kPerResult,                                   // of C, of a thread in a block
     kMmaK = 32 / sizeof(ElementA),
     kSteps = size<2>(typename Config::CtaTiler{}) / kMmaK
   };
+
+  static_assert(kPerResult == 1 || !(Config::kGroupsAlongN || Config::kSwapAB));
 
   using FragmentA = RegisterA<Config, kBlocks, Config::kRegisterA ? sizeof(ElementA) : 4>;
 
@@ -164,6 +171,15 @@ struct Accumulators {
   // The accumulators of a block in their own type: wgmma's registers are unsigned for integers.
   CUTE_DEVICE Accumulator const* block(int m) const {
     return reinterpret_cast<Accumulator const*>(values[m]);
+  }
+
+  // What the epilogue takes for result i of a block.
+  CUTE_DEVICE static decltype(auto) sum(Accumulator const* block, int i) {
+    if constexpr (kPerResult == 1) {
+      return (block[i]);
+    } else {
+      return Pair<Accumulator>{block[i], block[i + kResults]};
+    }
   }
 
   // The first row and column of a group's part of the tile.

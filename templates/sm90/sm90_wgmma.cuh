@@ -53,6 +53,9 @@ CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" 
 //
 // Of a grouped GEMM the `l` groups lie one behind the other along M, N or K, and end at `ends`: of the operand
 // without that mode, or of C, each has a matrix of its own.
+//
+// Where the epilogue takes pairs of columns C has half as many columns as the product. A tile has the first ones of
+// its pairs, and behind them the second ones: B's tensor map has a mode for the two of a pair.
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,
@@ -68,12 +71,16 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
   constexpr bool kPartial = GroupPart<Config>::kPartial;
   using Place = conditional_t<kGroupsAlongK && !kPartial, InGroup, InBatch>;
+  constexpr int kPerResult = Accumulators<Config>::kPerResult;  // columns of B for one of C
+  constexpr bool kPairs = kPerResult > 1;
+  using PlaceB = conditional_t<kPairs, InPairs, Place>;
+  static_assert(!kPairs || int(Config::kRagged) == kRaggedNone);
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
   int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
   int const rank = Cluster::kCtas > 1 ? int(block_rank_in_cluster()) : 0;
-  Scheduler<Config> scheduler(c.m, c.n, l, k, ends);
+  Scheduler<Config> scheduler(c.m, kPerResult * c.n, l, k, ends);
   PipelineState<Config::kStages> state;
 
   // No thread waits on a barrier before all are initialized, in all CTAs of the cluster.
@@ -112,14 +119,14 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         CUTE_NO_UNROLL
         for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
           Place const place_a{kGroupsAlongK ? kPartial ? 0 : end_of(tile) : products.matrix_a(matrix_a, k_tile)};
-          Place const place_b{kGroupsAlongK ? kPartial ? 0 : end_of(tile) : products.matrix_b(matrix_b, k_tile)};
+          PlaceB const place_b{kGroupsAlongK ? kPartial ? 0 : end_of(tile) : products.matrix_b(matrix_b, k_tile)};
           int const at_k = first_k + products.k_tile(k_tile) * kBK;
           uint64_t* const full = memory.producer_acquire(state);
           TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
               map_a, full, memory.a[state.stage], tile.row, at_k, place_a,
               Cluster::n(rank), Cluster::mask_a(rank));
-          TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM>::load(
-              map_b, full, memory.b[state.stage], tile.column, at_k, place_b,
+          TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM, kPairs>::load(
+              map_b, full, memory.b[state.stage], tile.column / kPerResult, at_k, place_b,
               Cluster::m(rank), Cluster::mask_b(rank));
         }
       }

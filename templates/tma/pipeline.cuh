@@ -75,9 +75,16 @@ struct InBatch {
   CUTE_DEVICE BoxCoord at(int const& along, int const& across) const { return {along, across, batch}; }
 };
 
-// A box of a group, whose tensor map has four modes.
+// A box of a group, or of columns of pairs, whose tensor map has four modes.
 struct GroupBoxCoord : BoxCoord {
   int fourth;
+};
+
+// Boxes of the columns of pairs of one matrix of a batch: the map's third mode is of the two of a pair.
+struct InPairs {
+  int batch;
+
+  CUTE_DEVICE GroupBoxCoord at(int along, int across, int which) const { return {{along, across, which}, batch}; }
 };
 
 // Boxes that a group ends at `end`, any place of the mode across: what lies behind is not stored, and is zeros
@@ -128,14 +135,17 @@ CUTE_DEVICE void tma_store(TmaDescriptor const* map, Element* from, GroupBoxCoor
 
 // Loads of one operand's k tile (bMN,bK) by TMA. A box is a swizzle span along the unit-stride mode by up to
 // 256 along the other. In a cluster each of the `Sharers` CTAs with the same tile loads a part of it, and
-// multicasts that to all.
-template <class SmemLayout, bool kMajorK, int Sharers>
+// multicasts that to all. With `kPairs` the first half of the tile's rows are the first ones of pairs, from `row` on,
+// and the second half are the second ones of the same pairs.
+template <class SmemLayout, bool kMajorK, int Sharers, bool kPairs = false>
 struct TmaLoad {
   enum : int {
     kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}), kSpan = swizzle_span(SmemLayout{}),
     kSpans = (kMajorK ? kColumns : kRows) / kSpan,
+    kHalf = kRows / 2,
     kShare = (kMajorK ? kRows : kColumns) / Sharers,
-    kPieces = ceil_div(int(kShare), 256),
+    kMost = kPairs && kMajorK && kHalf < 256 ? int(kHalf) : 256,
+    kPieces = ceil_div(int(kShare), int(kMost)),
     kDepth = kShare / kPieces
   };
 
@@ -149,7 +159,14 @@ struct TmaLoad {
       int const along = box * kSpan + (kMajorK ? k : row), across = first + (kMajorK ? row : k);
       Element* const to =
           smem + (kMajorK ? SmemLayout{}(0, box * kSpan) : SmemLayout{}(box * kSpan, 0)) + first * kSpan;
-      auto const at = place.template at<kDepth>(along, across);
+      auto const at = [&] {
+        if constexpr (kPairs) {
+          int const which = (kMajorK ? first : box * kSpan) / kHalf, others = which * kHalf;
+          return place.at(along - (kMajorK ? 0 : others), across - (kMajorK ? others : 0), which);
+        } else {
+          return place.template at<kDepth>(along, across);
+        }
+      }();
       if constexpr (Sharers > 1) {
         tma_load_multicast(map, full, mask, kHint, to, at);
       } else {

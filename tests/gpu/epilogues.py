@@ -4,13 +4,14 @@
 
 ``y = epilogue(x @ w.T)`` with x (M, K), w (N, K) and y row-major, as a linear layer has them: the
 plain product; bias; bias and gelu; silu of a sum with a bias, and a residual; a gated product,
-silu(x @ w.T) * up. Beside them the product by cuBLAS (``torch.mm``), what PyTorch has fused by
-cuBLASLt (``addmm``; ``_addmm_activation``, whose gelu is the approximation by tanh), and PyTorch's
-operations one after the other, of the first shapes (``--autotune``) also compiled by
-``torch.compile(mode="max-autotune-no-cudagraphs")``, and with ``--quack`` QuACK's ``gemm_act`` by
-its own choice (``pip install quack-kernels``). Each is captured in a CUDA graph, whose calls take
-operands from past L2; an entry is the median of the rounds' microseconds, in which all take turns.
-Results are compared with PyTorch's in float32, those in float32 with float64.
+silu(x @ w.T) * up; swiglu of adjacent columns, of which y has half as many. Beside them the product
+by cuBLAS (``torch.mm``), what PyTorch has fused by cuBLASLt (``addmm``; ``_addmm_activation``,
+whose gelu is the approximation by tanh), and PyTorch's operations one after the other, of the first
+shapes (``--autotune``) also compiled by ``torch.compile(mode="max-autotune-no-cudagraphs")``, and
+with ``--quack`` QuACK's ``gemm_act`` by its own choice (``pip install quack-kernels``). Each is
+captured in a CUDA graph, whose calls take operands from past L2; an entry is the median of the
+rounds' microseconds, in which all take turns. Results are compared with PyTorch's in float32, those
+in float32 with float64.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ def gated(acc: Any, up: Any) -> Any:
     return cg.silu(acc) * up
 
 
+def swiglu(z: torch.Tensor) -> torch.Tensor:
+    return functional.silu(z[:, 0::2]) * z[:, 1::2]
+
+
 #: By name: the epilogue, its operands, PyTorch's operations, and what PyTorch has fused.
 EPILOGUES: dict[str, tuple[Any, str, Callable[..., Any], Callable[..., Any] | None]] = {
     "plain": (None, "", lambda x, w: x @ w.T, None),
@@ -63,6 +68,7 @@ EPILOGUES: dict[str, tuple[Any, str, Callable[..., Any], Callable[..., Any] | No
         lambda x, w, bias, residual: functional.silu(x @ w.T + bias) + residual, None,
     ),
     "gated": (gated, "up", lambda x, w, up: functional.silu(x @ w.T) * up, None),
+    "swiglu": ("swiglu", "", lambda x, w: swiglu(x @ w.T), None),
 }  # fmt: skip
 
 

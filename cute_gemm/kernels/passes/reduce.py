@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -86,10 +87,17 @@ class Place(NamedTuple):
     matrices: int  #: Of a batch.
 
 
-def _vector(C: Matrix, sums: str) -> int:
+def _vector(C: Matrix, sums: str, pairs: str) -> int:
     """Return how many neighbouring elements of C a thread has: at most its widest access."""
     widest = access_bytes(C, False)[0] // C.element.bytes
-    return min(widest, VECTOR // DTYPES[sums].bytes)
+    if pairs == "halves" and C.unit == 1:  # the second half of a row begins at any of them
+        widest = gcd(widest, C.shape[1])
+    return min(widest, VECTOR // _sum_bytes(C, sums, pairs))
+
+
+def _sum_bytes(C: Matrix, sums: str, pairs: str) -> int:
+    """Return the bytes of the sums side by side that make an element of C."""
+    return DTYPES[sums].bytes * (2 if pairs == "pairs" and C.unit == 1 else 1)
 
 
 def _place(config: Config, reduction: Reduction) -> Place:
@@ -115,6 +123,19 @@ def _signature(epilogue: Epilogue) -> Signature:
     return Signature((sums, C, *pointers, shape, *strides, *scalars))
 
 
+def _of_pairs(load: GlobalAccess, config: Config) -> list[GlobalAccess]:
+    """Return the loads of both columns of pairs, from that of sums that lie as C does."""
+    (m, n), coords = load.tile, np.asarray(load.coords)
+    if config.epilogue.pairs == "halves":
+        rows, columns = load.matrix.shape
+        first = replace(load, extents=(rows, columns // 2), part="first half")
+        return [first, replace(first, origin=(0, columns // 2), part="second half")]
+    if config.row_major:  # both are in one vector
+        return [replace(load, bits=2 * load.bits, tile=(m, 2 * n), coords=coords * (1, 2))]
+    both = [coords * (1, 2) + (0, which) for which in (0, 1)]
+    return [replace(load, tile=(m, 2 * n), coords=np.concatenate(both))]
+
+
 class Reduce(Compiled):
     """The kernel that ends a split-k GEMM: a thread has 16 bytes of sums of each slice."""
 
@@ -128,7 +149,7 @@ class Reduce(Compiled):
         """Return the config, which follows from the types, from how C lies, and from the arch."""
         sums, C = reduction.sums.dtype, reduction.C
         dependent = Arch(arch).has("griddepcontrol")
-        vector = _vector(C, sums)
+        vector = _vector(C, sums, reduction.epilogue.pairs)
         return Config(sums, C.dtype, vector, dependent, C.unit == 1, reduction.epilogue)
 
     def unit(self, config: Config) -> TranslationUnit:
@@ -193,15 +214,16 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         )  # fmt: skip
         stores = [store, *element_by_element(cut)]
         reads = [replace(x, direction="load", instruction="ld.global") for x in stores]
-        return (load, *(reads if reads_c else []), *stores)
+        loads = _of_pairs(load, config) if config.epilogue.pairs else [load]
+        return (*loads, *(reads if reads_c else []), *stores)
 
     def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu, constants: Constants) -> Any:
         """Return the predicted time for a number of slices, or for each of an array of them.
 
         It takes the problem, since a choice would need a `Reduction` for each number of slices.
         """
-        sums = problem.accumulator.name
-        narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
+        of = problem.C, problem.accumulator.name, problem.epilogue.pairs
+        narrow = _vector(*of) * _sum_bytes(*of) < VECTOR
         moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
         launch = constants.launch(gpu.arch.has("griddepcontrol"))
         return seconds(moved, gpu, constants, launch, narrow)

@@ -31,6 +31,7 @@ from cute_gemm.kernels.sm90.structure import (
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.passes import of_pairs
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scaling import BLOCK
 
@@ -58,11 +59,14 @@ def accesses(
         for plan, extent, sweeps, reads in zip(
             parts.operands, extents, (columns, rows), (groups, parts.blocks), strict=True
         ):
-            matrix = matrices[plan.source]
+            matrix, modes = matrices[plan.source], 3
+            if problem.epilogue.pairs and plan.source == "B":
+                matrix, modes = of_pairs(matrix, problem.epilogue.pairs), 4
+                extent //= 2
             region = extent, k_tiles * parts.tile[2]
             load = TmaAccess(
                 plan.source, "load", matrix, plan.box, sweeps * products, plan.span, plan.sharers,
-                region, modes=3, times=prod(plan.extents) // prod(plan.box) // plan.sharers,
+                region, modes=modes, times=prod(plan.extents) // prod(plan.box) // plan.sharers,
             )  # fmt: skip
             by_threads = plan is parts.operands[0] and register_a(config)
             executions = ctas * k_tiles * products * reads
@@ -76,11 +80,12 @@ def accesses(
         listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))
+    extents = rows * parts.tile_c[0], columns * parts.tile_c[1]
     if config.swap_ab:
         extents = extents[::-1]
     store = TmaAccess(
         "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3,
-        times=prod(parts.tile[:2]) // prod(parts.box),
+        times=prod(parts.tile_c) // prod(parts.box),
     )  # fmt: skip
     staged = _staged(config, parts, ctas)
     listed += [staged, store]
@@ -280,8 +285,11 @@ def _below(config: Config) -> int:
 
 
 def held(config: Config, parts: Structure) -> np.ndarray:
-    """Where each thread's sums of a block of 64 rows lie: int [128, values, 2] of (row, column)."""
-    thread, value = np.ogrid[:128, : parts.columns // 2]
+    """Where each thread's results of a block of 64 rows lie: int [128, values, 2] of (row, column).
+
+    They lie as its sums do, of which there are twice as many with an epilogue of pairs.
+    """
+    thread, value = np.ogrid[:128, : parts.results // 2]
     row = _first_row(config, thread // 32, thread % 32) + value // 2 % 2 * _below(config)
     column = thread % 4 * 2 + value // 4 * 8 + value % 2
     return np.stack(np.broadcast_arrays(row, column), -1)
@@ -290,7 +298,7 @@ def held(config: Config, parts: Structure) -> np.ndarray:
 def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
     """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
     out, columns = config.operation.c.bytes, parts.part.extents[1]
-    each = parts.blocks * parts.tile[1] // columns
+    each = parts.blocks * parts.tile_c[1] // columns
     warp, lane = np.ogrid[:4, :32]
     if out == 2 and not register_a(config):
         row, column = warp * 16 + lane // 8 % 2 * 8, lane // 16 * 8
@@ -338,12 +346,12 @@ def elements(
     config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
 ) -> list[GlobalAccess]:
     """Return C element by element: from registers or, without products, in its order."""
-    tile = parts.tile[:2]
+    tile = parts.tile_c
     if problem.k:
         own = held(config, parts)  # a request: a value of a warp's threads
         block = own.reshape(4, 32, -1, 2).swapaxes(1, 2).reshape(-1, 32, 2)
-        below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.columns]
-        corner = np.stack(np.broadcast_arrays(below * ROWS, beside * parts.columns), -1)
+        below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.results]
+        corner = np.stack(np.broadcast_arrays(below * ROWS, beside * parts.results), -1)
         coords = corner[:, :, None, None] + block
     else:
         unit = int(not parts.column_major)

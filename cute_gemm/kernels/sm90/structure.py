@@ -14,7 +14,14 @@ from typing import ClassVar
 from cute_gemm.arch import Arch
 from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.options import registers
-from cute_gemm.kernels.tma import SPAN, TmaTile, epilogue_tile, operand_tile, shared_storage
+from cute_gemm.kernels.tma import (
+    MOST_ROWS,
+    SPAN,
+    TmaTile,
+    epilogue_tile,
+    operand_tile,
+    shared_storage,
+)
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.scaling import BLOCK
 
@@ -103,6 +110,7 @@ class Structure:
     span: int
     stores: int
     columns: int  #: Of a group's part, and of its wgmmas.
+    results: int  #: Columns of C of a group's part: half of them with an epilogue of pairs.
     threads: int
     registers: int  #: Of a thread that multiplies.
     smem: int
@@ -116,6 +124,11 @@ class Structure:
     def blocks(self) -> int:
         """Blocks of 64 rows of the tile."""
         return self.tile[0] // ROWS
+
+    @property
+    def tile_c(self) -> tuple[int, int]:
+        """Extents of the tile of C."""
+        return self.tile[0], self.tile[1] // self.columns * self.results
 
 
 def kernel_tile(config: Config) -> tuple[int, int, int]:
@@ -139,6 +152,11 @@ def ragged(config: Config) -> str:
     """The mode along which groups lie as the kernel sees it, "" but in a grouped GEMM."""
     mode = config.operation.ragged
     return {"M": "N", "N": "M"}.get(mode, mode) if config.swap_ab else mode
+
+
+def columns_of_result(config: Config) -> int:
+    """Columns of the product that make one of C: 2 where the epilogue takes pairs of them."""
+    return 2 if config.operation.epilogue.pairs else 1
 
 
 def register_a(config: Config) -> bool:
@@ -250,10 +268,11 @@ def side_by_side(config: Config) -> bool:
 
 
 def _operand(
-    config: Config, source: str, extents: tuple[int, int], sharers: int, block: int
-) -> OperandPlan:
+    config: Config, source: str, extents: tuple[int, int], sharers: int, block: int,
+    most: int = MOST_ROWS,
+) -> OperandPlan:  # fmt: skip
     major = config.operation.majors["AB".index(source)]
-    tile = operand_tile(extents, major == "K", config.operation.a.bytes, sharers, block)
+    tile = operand_tile(extents, major == "K", config.operation.a.bytes, sharers, block, most)
     return OperandPlan(source, major, extents, *tile, sharers)
 
 
@@ -276,7 +295,14 @@ def _storage(config: Config, width: int, column_major: bool) -> tuple[TmaTile, i
     bm, bn, bk = kernel_tile(config)
     out = config.operation.c.bytes
     tile = epilogue_tile(ROWS, width, column_major, out)
-    parts = bm // ROWS * bn // tile.layout.extents[1] // sharers_of_tile(config)
+    parts = (
+        bm
+        // ROWS
+        * bn
+        // columns_of_result(config)
+        // tile.layout.extents[1]
+        // sharers_of_tile(config)
+    )
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
     stage = (bm + bn) * bk * config.operation.a.bytes
@@ -292,10 +318,13 @@ def structure(config: Config) -> Structure:
     tile = bm, bn, bk = kernel_tile(config)
     a, b = "BA" if config.swap_ab else "AB"
     below_each_other, beside_each_other = kernel_cluster(config)
-    width = bn // config.groups if side_by_side(config) else bn  # of a group
+    columns = bn // config.groups if side_by_side(config) else bn  # of a group
+    width = columns // columns_of_result(config)
+    # A box has columns of one half of a tile of pairs.
+    most = min(MOST_ROWS, width) if width < columns else MOST_ROWS
     operands = (
         _operand(config, a, (bm, bk), beside_each_other, ROWS),
-        _operand(config, b, (bn, bk), below_each_other, width),
+        _operand(config, b, (bn, bk), below_each_other, width, most),
     )
 
     out = config.operation.c.bytes
@@ -312,7 +341,8 @@ def structure(config: Config) -> Structure:
         box=epilogue.box if not config.swap_ab else epilogue.box[::-1],
         span=epilogue.span,
         stores=stores,
-        columns=width,
+        columns=columns,
+        results=width,
         threads=GROUP * (config.groups + 1),
         registers=_registers(config),
         smem=smem,

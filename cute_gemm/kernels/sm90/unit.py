@@ -98,13 +98,14 @@ class EmitSm90Wgmma(Emitter):
         a, b = parts.operands
         order = (lambda x, y: f"{y}, {x}") if config.swap_ab else (lambda x, y: f"{x}, {y}")
         below, beside = kernel_cluster(config)
+        columns = "n / 2" if operation.epilogue.pairs else "n"  # of C
         entry = {
             "threads": str(parts.threads),
             "min_ctas": str(config.min_ctas),
             "symbol": config.name,
             "parameters": tma_signature(operation).cpp("Config::"),
-            "extents": order("m", "n"),
-            "epilogue_params": epilogue_params(operation.epilogue),
+            "extents": order("m", columns),
+            "epilogue_params": epilogue_params(operation.epilogue, extents=f"m, {columns}"),
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
             "scales": _scales(config),
@@ -175,7 +176,8 @@ class EmitSm90Wgmma(Emitter):
             facts.append((" && ".join(places), f"accumulators: {name}"))
         for letter, plan in zip("AB", parts.operands, strict=True):
             boxes = f"cute_gemm::TmaLoad<Config::SmemLayout{letter}, Config::kMajorK{letter}, "
-            boxes += f"{plan.sharers}>"
+            pairs = letter == "B" and config.operation.epilogue.pairs
+            boxes += f"{plan.sharers}{', true' if pairs else ''}>"
             run, deep = (plan.box[::-1]) if plan.major == "K" else plan.box
             facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))
         if any(config.operation.scales):

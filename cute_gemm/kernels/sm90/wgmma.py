@@ -27,6 +27,7 @@ from cute_gemm.kernels.sm90.structure import (
     Config,
     Structure,
     adds_of_sum,
+    columns_of_result,
     kernel_cluster,
     kernel_tile,
     partial,
@@ -41,7 +42,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.grouped import tiles_at_most
-from cute_gemm.problem.passes import of_all_groups, wants_k_major, whole
+from cute_gemm.problem.passes import of_all_groups, of_pairs, wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
@@ -138,6 +139,7 @@ class Sm90Wgmma(EmittedKernel):
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     scales: ClassVar = True
+    pairs: ClassVar = True
     dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
@@ -253,6 +255,11 @@ class Sm90Wgmma(EmittedKernel):
                 )
         if broken := _broken(config):
             raise OptionError(broken)
+        if why := _not_paired(problem):
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes {problem.epilogue.pairs} of columns where {why}: "
+                "a launch behind it does here"
+            )
         _check(config, arch)
         if (
             tiles_at_most(problem, config.tile) >= 2**31 - 1024
@@ -266,7 +273,8 @@ class Sm90Wgmma(EmittedKernel):
     def traits(self, problem: GemmProblem) -> Any:
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
         first = (_in_boxes(x, problem).alignment for x in (problem.A, problem.B))
-        return (problem.m, problem.n, problem.l) * huge + (*first,) * (problem.ragged == "K")
+        extents = (problem.m, problem.n, problem.l) * huge
+        return extents, (*first,) * (problem.ragged == "K"), _not_paired(problem)
 
     def of_operand(self, config: Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
@@ -283,7 +291,10 @@ class Sm90Wgmma(EmittedKernel):
                 reads = parts.tile[1] // parts.columns if by_threads and first else 0
                 apart = tiles * (plan.span < SPAN)
                 products = config.operation.component_products
-                return plan.extents, plan.box, plan.span, plan.sharers, apart, reads, products
+                pairs = config.operation.epilogue.pairs
+                return (
+                    plan.extents, plan.box, plan.span, plan.sharers, apart, reads, products, pairs
+                )  # fmt: skip
         operation = replace(config.operation, bytes=(16, 16, 16))
         if not by_threads:
             c, major = config.operation.dtypes[2], config.operation.majors[2]
@@ -331,12 +342,18 @@ class Sm90Wgmma(EmittedKernel):
     def maps(self, config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
         from cute_gemm.run.tensormap import TensorMap
 
+        def mapped(matrix: Matrix, problem: GemmProblem) -> Matrix:
+            """A or B as its map describes it."""
+            of_products, pairs = whole(matrix, problem), problem.epilogue.pairs
+            paired = pairs and matrix.name == "B"
+            return of_pairs(of_products, pairs) if paired else of_products
+
         parts = structure(config)
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
         maps: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
             TensorMap(
-                whole(matrix, problem), *boxes[matrix.name], factor.name,
+                mapped(matrix, problem), *boxes[matrix.name], factor.name,
                 in_groups=problem.ragged == "K" and not partial(config),
             )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
@@ -433,8 +450,14 @@ def _broken(config: Config) -> str:
             f"be a multiple of {ROWS}; it is {bm}"
         )
     beside = side_by_side(config)
+    if config.operation.epilogue.pairs and (config.swap_ab or beside):
+        said = "swap_ab=1" if config.swap_ab else f"tile={config.tile}, whose groups lie beside,"
+        return (
+            f"option {said} came with an epilogue of pairs of columns; expected swap_ab=0 and "
+            "groups below each other, of whose threads each has both columns of its pairs"
+        )
     # A row of what TMA stores at a time has 32 bytes or more.
-    least = max(STEP, 32 // config.operation.c.bytes)
+    least = max(STEP, 32 // config.operation.c.bytes) * columns_of_result(config)
     step, most = (n * (config.groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
@@ -456,6 +479,20 @@ def _broken(config: Config) -> str:
         )
     if bk not in (deep, 2 * deep):
         return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
+    return ""
+
+
+def _not_paired(problem: GemmProblem) -> str:
+    """What an epilogue of pairs of columns asks for that a problem does not have, or ""."""
+    B, pairs = problem.B, problem.epilogue.pairs
+    if pairs and problem.scales:
+        return "scales are of tensors or rows"
+    if pairs == "pairs" and B.major == "MN":
+        return "K is B's unit-stride mode"
+    if pairs == "halves" and B.major == "MN" and B.shape[0] // 2 * B.element.bytes % 16:
+        return (
+            f"n / 2 is a multiple of 16 bytes, or K is B's unit-stride mode, and n is {problem.n}"
+        )
     return ""
 
 
