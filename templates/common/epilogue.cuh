@@ -2,10 +2,10 @@
 //
 // An epilogue is constructed from its `Params`, the parameters of the kernel's entry. A kernel asks
 // `skips_products(k)` before its main loop. For a block of elements of its tile it calls `load`, which returns
-// the operands' values there; the epilogue is then a functor of an accumulator (or a Pair of them), the element of C that was there
-// if `reads_c()`, those operands, and the element's row and column in the block. It puts further results beside
-// the operands, and `store` takes them to where they belong; reductions end when the epilogue is destroyed.
-// `update` does so for elements that are one access.
+// the operands' values there; the epilogue is then a functor of an accumulator (or a `Pair` of them), the element
+// of C that was there if `reads_c()`, those operands, and the element's row and column in the block. It puts
+// further results beside the operands, and `store` takes them to where they belong; reductions end when the
+// epilogue is destroyed. `update` does so for elements that are one access.
 
 #pragma once
 
