@@ -306,6 +306,25 @@ def test_compile(activation: str, compiled: Callable[..., Any]) -> None:
         torch.testing.assert_close(torch.autograd.grad(quick(x), every), expected)
 
 
+@pytest.mark.parametrize("epilogue", [None, "relu", "bias+gelu", "swiglu"])
+def test_compile_a_call_with_an_epilogue(
+    epilogue: str | None, compiled: Callable[..., Any]
+) -> None:
+    bias = wanted(6, dtype=torch.float32)
+    more = {"epilogue": epilogue} if epilogue else {}
+
+    def function(x: Any, w: Any) -> Any:
+        given = more | ({"bias": bias} if epilogue == "bias+gelu" else {})
+        return cg.gemm("NT", x, w, order="C", **given).square().sum()
+
+    quick = compiled(function)
+    for rows in (2, 3):
+        x, w = wanted(rows, 4, dtype=torch.float32), wanted(6, 4, dtype=torch.float32)
+        every = x, w, *([bias] if epilogue == "bias+gelu" else [])
+        expected = torch.autograd.grad(function(x, w), every)
+        torch.testing.assert_close(torch.autograd.grad(quick(x, w), every), expected)
+
+
 def test_export() -> None:
     layer, x = ct.Linear(4, 3, activation="gelu"), random(2, 5, 4, dtype=torch.float32)
     rows = torch.export.Dim("rows")

@@ -318,7 +318,8 @@ def _check(problem: GemmProblem, function: EpilogueFunction) -> None:
 
 def check_names(function: EpilogueFunction, given: Mapping[str, Any]) -> None:
     """Refuse operands that the epilogue does not have, and a call that lacks one."""
-    names = function.operands
+    # PyTorch's compiler reads the fields of a frozen dataclass, and no property.
+    names = *function.scales, *function.expression.operands
     missing = [name for name in names if name not in given]
     if missing:
         raise OptionError(f"epilogue {function.name!r} reads {missing[0]}: pass {missing[0]}=")
