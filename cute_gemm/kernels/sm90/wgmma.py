@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 #: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
 #: has beside them, and beside them and rows of A.
 _SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
-#: In a main loop with accumulators beside its sums.
-_OTHERS_BESIDE_PRODUCTS = 24
+#: In a main loop with accumulators beside its sums; and where it has rows of A and puts zeros too.
+_OTHERS_BESIDE_PRODUCTS, _OTHERS_BESIDE_ZEROS = 24, 48
 #: And where an epilogue has operands; for each that is loaded element by element.
 _OPERANDS, _SINGLE = 48, 32
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
@@ -507,7 +507,8 @@ def _check(config: Config, arch: Arch) -> None:
         # What the main loop has is gone in the epilogue.
         scales = sum(scales_of_thread(config))
         loop = products_of_thread(config) + scales + rows_of_thread(config)
-        others = max(others, loop + _OTHERS_BESIDE_PRODUCTS)
+        zeros = partial(config) and register_a(config)
+        others = max(others, loop + (_OTHERS_BESIDE_ZEROS if zeros else _OTHERS_BESIDE_PRODUCTS))
     if sums > most or sums + others > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
