@@ -89,6 +89,9 @@ class GlobalAccess:
     #: vector; None where a CTA visits one.
     products: np.ndarray | None = None
     group: int = 1  #: Matrices of a batch that a CTA visits together.
+    #: int array [requests]: how many elements of the region a lane must have along ``axis``, from
+    #: its first one on, to take part; None where it takes part with one.
+    least: np.ndarray | None = None
     tiles: int = 1  #: Tiles of CTAs that a visit is of.
 
     @property
@@ -153,7 +156,10 @@ class GlobalAccess:
         takes_part &= coords[..., 1 - self.axis] < valid[1 - self.axis]
         if self.products is not None:
             takes_part &= self.products < (valid[2] if len(valid) > 2 else self.group)
-        return np.where(takes_part, valid[self.axis] - coords[..., self.axis], 0)
+        left = valid[self.axis] - coords[..., self.axis]
+        if self.least is not None:
+            takes_part &= left >= self.least[:, None]
+        return np.where(takes_part, left, 0)
 
     def straddling(self, valid: tuple[int, ...]) -> np.ndarray:
         """Which lanes' vectors the region's end cuts, of a tile of ``valid`` elements in each mode.

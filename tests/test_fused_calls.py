@@ -71,6 +71,28 @@ def test_accesses_are_as_reported(kernel: str, order: Any) -> None:
     assert (rows["bias"].direction, rows["result_1"].direction) == ("load", "store")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [("double_buffered", {}), ("vectorized", {}), ("sm80_pipeline", {"split_k": 2})],
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_accesses_where_vectors_of_c_straddle_its_end(
+    kernel: str, options: dict[str, Any], order: Any
+) -> None:
+    """Where rows are padded: element by element there, and so are operands and results."""
+    m, n, k = 38, 45, 64
+    whole = np.zeros((m, 48) if order == "C" else (n, 40), np.float32)
+    C = whole[:, :n] if order == "C" else whole[:, :m].T
+    up = random(m, 48)[:, :n], np.asfortranarray(random(40, n))[:m]
+    for number in (0, 1):
+        given = {"bias": random(n), "up": up[number], "scale": 0.5}
+        a, b = random(m, k), random(n, k)
+        plan = cg.plan("NT", a, b, C, epilogue=gated, kernel=kernel, arch="sm_80",
+                       backend="cpu", **given, **options)  # fmt: skip
+        trace = plan.trace(a, b, C, **given)
+        assert trace.agrees and trace.verdict.ok
+
+
 def test_a_nan_is_the_greatest() -> None:
     a = A.copy()
     a[3, 5] = np.nan

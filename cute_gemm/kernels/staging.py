@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.access import Access, GlobalAccess, SharedAccess, Tail
 from cute_gemm.cute.copies import LANES
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.model import gmem
@@ -165,6 +165,7 @@ def epilogue_loads(
     """Return the loads of the epilogue's operands, and the stores of its results beside C.
 
     ``stores``: of C, each request of which stands for a block of every lane, with its coordinates.
+    Where a vector of C straddles the end, the block is one of its elements at a time.
     """
     loads = []
     epilogue = problem.epilogue
@@ -188,7 +189,13 @@ def epilogue_loads(
             products = np.repeat(products, len(first_elements), axis=0)
         written = spec in epilogue.results
         widest = _WIDEST // DTYPES[spec.dtype].bytes
-        limit = ""
+        limit, least = "", None
+        tail: Tail = "cut"
+        if store.tail == "full" and store.vector[1] > 1:
+            axis = store.axis if width == 1 else axis
+            least = np.tile(store.vector[1] - step[:, 0, store.axis], len(first))
+        elif store.tail == "elements":
+            axis, tail = store.axis, "elements"
         if width < widest and "MN"[axis] in spec.modes:
             beside = "a thread's elements are no neighbours"
             limit = beside if width < spec.vector else "its addresses and extents allow no more"
@@ -197,7 +204,7 @@ def epilogue_loads(
                 store, operand=spec.name, direction="store" if written else "load",
                 instruction="st.global" if written else "ld.global",
                 bits=8 * DTYPES[spec.dtype].bytes * width, matrix=matrix, coords=coords, axis=axis,
-                limit=limit, fix="", tail="cut", width=1, products=products,
+                limit=limit, fix="", tail=tail, products=products, least=least,
             )
         )  # fmt: skip
     return loads

@@ -186,7 +186,7 @@ class _GlobalSearch:
             # The targets of vectors lie side by side, where a new layout puts them.
             access = replace(
                 self.in_place(place), tile=(extents[0], extents[1]), coords=copy.requests(extents),
-                axis=axis, bits=copy.bits, instruction=copy.atom.name, targets=None,
+                axis=axis, bits=copy.bits, instruction=copy.atom.name, targets=None, least=None,
             )  # fmt: skip
             return _Tried(words, make_row(access), copy)
         return None
@@ -270,7 +270,8 @@ def of_part(fixes: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
         assert fix.made is not None
         changed = named(fix.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
         same = np.array_equal(part.coords, fix.made.coords)
-        row = make_row(replace(part, **changed, targets=part.targets if same else None))
+        own = named(part, "targets", "least") if same else {"targets": None, "least": None}
+        row = make_row(replace(part, **changed, **own))
         if _as_efficient(row, now) and quality(row) > quality(now):
             offered.append(fix_to(fix.what, row))
     return tuple(offered)
