@@ -156,8 +156,12 @@ TRACED = (
             "K", op, "C", (70, 0, 3, 290, 17, 128), (72, 288), 5, options=options, dtype=dtype,
             pad=16, scales=scales,
         )
-        for op, options in (("NT", "one"), ("NN", "turns"), ("TT", "cluster"), ("TN", "swapped"))
-        for dtype, scales in (("bfloat16", ("", "")), ("float8_e4m3fn", ("row", "tensor")))
+        for op, options, dtype, scales in (
+            ("NT", "one", "bfloat16", ("", "")),
+            ("NN", "turns", "float8_e4m3fn", ("row", "tensor")),
+            ("TT", "cluster", "bfloat16", ("", "")),
+            ("TN", "swapped", "float8_e4m3fn", ("row", "tensor")),
+        )
     ),
     GroupedCase("M", "NT", "F", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options=""),
     GroupedCase("N", "TN", "C", (3, 65), (40, 24), kernel="sm80_pipeline", options="", beta=1.0),
