@@ -27,8 +27,8 @@ _ERROR, _MOVED = 0.08, 3.0
 _LEAST, _STEPS, _DIGITS = 12, 15, 4
 #: Predictions of a fit, about: those of its derivatives are most of them.
 _CALLS = 32 * _STEPS
-#: How far the logarithm of a number may move. A part of DRAM's bandwidth is 1 at most.
-_FARTHEST, _PARTS = 3.0, ("dram",)
+#: How far the logarithm of a number may move. A fraction of a bandwidth is 1 at most.
+_MOST, _FRACTIONS = 3.0, ("dram",)
 #: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, and of
 #: passes with narrow accesses.
 _KEPT = "partial", "narrow_part"
@@ -260,7 +260,7 @@ def _solved(
     names = [name for numbers in every for name in numbers.values]
     before = np.array([value for numbers in every for value in numbers.values.values()])
     most = [
-        -math.log(x) if name in _PARTS else _FARTHEST for name, x in zip(names, before, strict=True)
+        -math.log(x) if name in _FRACTIONS else _MOST for name, x in zip(names, before, strict=True)
     ]
     logarithms, calls = np.log(known.real), itertools.count(1)
 
@@ -284,7 +284,7 @@ def _solved(
     sparsity = vstack([csr_matrix(depends.T), eye(len(before))])
     # Few large errors, as of a kernel that spills, do not decide.
     found = least_squares(
-        errors, np.zeros(len(before)), loss="soft_l1", bounds=(-_FARTHEST, most),
+        errors, np.zeros(len(before)), loss="soft_l1", bounds=(-_MOST, most),
         diff_step=1e-4, max_nfev=_STEPS, jac_sparsity=sparsity, x_scale="jac",
     )  # fmt: skip
     return at(found.x, _DIGITS)

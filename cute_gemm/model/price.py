@@ -406,8 +406,8 @@ class _Costs(NamedTuple):
     #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA.
     busy: Any
     lone: Any
-    #: Seconds of a k-tile on the TMA unit with boxes outside of the matrices, and those of a row of
-    #: a CTA's boxes, which a row of the matrices saves, over the tiles that a cluster has beside.
+    #: Seconds of a k-tile on the TMA unit if no row of its boxes were inside of A and B, and what a
+    #: row of A, and of B, in a cluster's tile takes off.
     tma: Any
     outside_m: Any
     outside_n: Any

@@ -12,6 +12,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -446,7 +447,7 @@ class Expression:
         lines = [f"v{place} = {step}" for place, step in enumerate(self.steps)]
         return "\n".join((*lines, f"return {', '.join(map(str, self.results))}"))
 
-    @property
+    @cached_property
     def pairs(self) -> str:
         """Which columns of the product it takes together, a key of `PAIRS`; "" for none."""
         used = {step.function for step in self.steps}

@@ -146,7 +146,7 @@ class Fused(Epilogue):
         """The operands that are given by value."""
         return self.values
 
-    @cached_property
+    @property
     def pairs(self) -> str:
         """Which columns of the product the expression takes together."""
         return self.expression.pairs

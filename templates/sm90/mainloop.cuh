@@ -11,7 +11,7 @@ namespace cute_gemm {
 // place threads put zeros before the products.
 template <class Config>
 struct GroupPart {
-  enum : bool { kPartial = int(Config::kRagged) == kRaggedK && (Config::kMajorKA || Config::kMajorKB) };
+  enum : bool { kZeroFill = int(Config::kRagged) == kRaggedK && (Config::kMajorKA || Config::kMajorKB) };
   enum : int {
     kBK = size<2>(typename Config::CtaTiler{}), kThreads = 128 * (Config::kPingPong ? 1 : Config::kConsumers),
     kUnit = 16 / sizeof(typename Config::ElementA)  // elements, of A as of B
@@ -20,16 +20,16 @@ struct GroupPart {
   int begin, end;  // of the group, from the first k tile on
 
   // Where the k tiles of a group begin.
-  CUTE_DEVICE static int aligned(int begin) { return kPartial ? begin / kUnit * kUnit : begin; }
+  CUTE_DEVICE static int aligned(int begin) { return kZeroFill ? begin / kUnit * kUnit : begin; }
 
   // By all threads that read the stage of a k tile.
   template <class Memory>
-  CUTE_DEVICE void clear_others(Memory& memory, int stage, int group, int k_tile) const {
-    if constexpr (kPartial) {
+  CUTE_DEVICE void zero_fill(Memory& memory, int stage, int group, int k_tile) const {
+    if constexpr (kZeroFill) {
       int const first = begin - k_tile * kBK, last = end - k_tile * kBK;
       if (first <= 0 && last >= kBK) return;
-      clear<typename Config::SmemLayoutA, Config::kMajorKA>(memory.a[stage], first, last);
-      clear<typename Config::SmemLayoutB, Config::kMajorKB>(memory.b[stage], first, last);
+      zero_fill<typename Config::SmemLayoutA, Config::kMajorKA>(memory.a[stage], first, last);
+      zero_fill<typename Config::SmemLayoutB, Config::kMajorKB>(memory.b[stage], first, last);
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // wgmma sees what was written
       asm volatile("bar.sync %0, %1;\n" ::"r"(Config::kPingPong ? 1 + group : 6), "r"(int(kThreads)) : "memory");
     }
@@ -38,7 +38,7 @@ struct GroupPart {
  private:
   // Vectors along the unit-stride mode that are not of the group as a whole.
   template <class SmemLayout, bool kMajorK, class Element>
-  CUTE_DEVICE static void clear(Element* tile, int first, int last) {
+  CUTE_DEVICE static void zero_fill(Element* tile, int first, int last) {
     constexpr int kAlong = size<kMajorK ? 1 : 0>(SmemLayout{}) / kUnit, kAcross = size<kMajorK ? 0 : 1>(SmemLayout{});
     using Vector = cutlass::AlignedArray<Element, kUnit>;
     CUTE_NO_UNROLL
@@ -78,7 +78,7 @@ struct Consumer {
   // Waits for the stage of a k tile.
   CUTE_DEVICE void wait(State const& state, int k_tile) {
     memory.consumer_wait(state);
-    part.clear_others(memory, state.stage, group, k_tile);
+    part.zero_fill(memory, state.stage, group, k_tile);
   }
 
   CUTE_DEVICE uint64_t stage_a(int stage) const {

@@ -69,8 +69,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using Products = ComponentProducts<Config::kProducts, Config::kSwapAB>;
   constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
   // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
-  constexpr bool kPartial = GroupPart<Config>::kPartial;
-  using Place = conditional_t<kGroupsAlongK && !kPartial, InGroup, InBatch>;
+  constexpr bool kZeroFill = GroupPart<Config>::kZeroFill;
+  using Place = conditional_t<kGroupsAlongK && !kZeroFill, InGroup, InBatch>;
   constexpr int kPerResult = Accumulators<Config>::kPerResult;  // columns of B for one of C
   constexpr bool kPairs = kPerResult > 1;
   using PlaceB = conditional_t<kPairs, InPairs, Place>;
@@ -115,11 +115,12 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         Tile<Config> const tile = scheduler(index, rank);
         int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
         int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
+        int const along_k = kZeroFill ? 0 : end_of(tile);  // groups along K are parts of one matrix
         Products const products(k_tiles);
         CUTE_NO_UNROLL
         for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
-          Place const place_a{kGroupsAlongK ? kPartial ? 0 : end_of(tile) : products.matrix_a(matrix_a, k_tile)};
-          PlaceB const place_b{kGroupsAlongK ? kPartial ? 0 : end_of(tile) : products.matrix_b(matrix_b, k_tile)};
+          Place const place_a{kGroupsAlongK ? along_k : products.matrix_a(matrix_a, k_tile)};
+          PlaceB const place_b{kGroupsAlongK ? along_k : products.matrix_b(matrix_b, k_tile)};
           int const at_k = first_k + products.k_tile(k_tile) * kBK;
           uint64_t* const full = memory.producer_acquire(state);
           TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
@@ -177,7 +178,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
-      if constexpr (kPartial) mainloop.part = {tile.begin - first_k_of(tile), tile.end - first_k_of(tile)};
+      if constexpr (kZeroFill) mainloop.part = {tile.begin - first_k_of(tile), tile.end - first_k_of(tile)};
       int const last = mainloop(accumulators, state, k_tiles);
       if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
         order_arrive(1 - group);

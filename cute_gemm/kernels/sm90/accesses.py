@@ -20,13 +20,13 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     blocks_of_group,
     kernel_cluster,
-    partial,
     places_of_scales,
     register_a,
     scale_rows,
     scale_steps,
     scale_words,
     scales_of_stage,
+    zero_fills,
 )
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
@@ -50,8 +50,8 @@ def accesses(
     ctas = rows * columns * problem.l
     if problem.k:
         first, matrices = 0, {"A": problem.A, "B": problem.B}
-        if partial(config):
-            first, matrices = _from_vector(problem, config)
+        if zero_fills(config):
+            first, matrices = _from_multiple_of_16(problem, config)
         k_tiles = -(-(first + problem.k) // parts.tile[2])
         products = config.operation.component_products
         # B is read for each block of 64 rows, and these by each group that has columns of them.
@@ -75,7 +75,7 @@ def accesses(
             listed += [load, read]
             if by_threads and config.operation.promoted:
                 listed.append(_read_ahead(read, config, ctas * reads))
-            if partial(config):
+            if zero_fills(config):
                 listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
         listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
     if not (config.tma_c and problem.k):
@@ -140,7 +140,7 @@ def _read_ahead(read: SharedAccess, config: Config, executions: int) -> SharedAc
     )  # fmt: skip
 
 
-def _from_vector(problem: GemmProblem, config: Config) -> tuple[int, dict[str, Matrix]]:
+def _from_multiple_of_16(problem: GemmProblem, config: Config) -> tuple[int, dict[str, Matrix]]:
     """Return how far behind a multiple of 16 bytes a group begins along K, and A and B from there.
 
     They end with the group's last k tile, or where all groups end.

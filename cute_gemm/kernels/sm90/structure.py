@@ -143,8 +143,8 @@ def kernel_cluster(config: Config) -> tuple[int, int]:
     return (along_n, along_m) if config.swap_ab else (along_m, along_n)
 
 
-def partial(config: Config) -> bool:
-    """Whether k tiles may have elements of other groups, in whose place threads put zeros."""
+def zero_fills(config: Config) -> bool:
+    """Whether threads put zeros in the place of other groups' elements of a k tile."""
     return config.operation.ragged == "K" and "K" in config.operation.majors[:2]
 
 
@@ -295,14 +295,8 @@ def _storage(config: Config, width: int, column_major: bool) -> tuple[TmaTile, i
     bm, bn, bk = kernel_tile(config)
     out = config.operation.c.bytes
     tile = epilogue_tile(ROWS, width, column_major, out)
-    parts = (
-        bm
-        // ROWS
-        * bn
-        // columns_of_result(config)
-        // tile.layout.extents[1]
-        // sharers_of_tile(config)
-    )
+    columns = bn // columns_of_result(config)
+    parts = bm // ROWS * columns // tile.layout.extents[1] // sharers_of_tile(config)
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
     stage = (bm + bn) * bk * config.operation.a.bytes

@@ -30,7 +30,6 @@ from cute_gemm.kernels.sm90.structure import (
     columns_of_result,
     kernel_cluster,
     kernel_tile,
-    partial,
     products_of_thread,
     register_a,
     rows_of_thread,
@@ -39,6 +38,7 @@ from cute_gemm.kernels.sm90.structure import (
     side_by_side,
     structure,
     sums_of_thread,
+    zero_fills,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.grouped import tiles_at_most
@@ -354,7 +354,7 @@ class Sm90Wgmma(EmittedKernel):
             # TMA rounds to tf32 what it brings as that.
             TensorMap(
                 mapped(matrix, problem), *boxes[matrix.name], factor.name,
-                in_groups=problem.ragged == "K" and not partial(config),
+                in_groups=problem.ragged == "K" and not zero_fills(config),
             )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]  # fmt: skip
@@ -507,7 +507,7 @@ def _check(config: Config, arch: Arch) -> None:
         # What the main loop has is gone in the epilogue.
         scales = sum(scales_of_thread(config))
         loop = products_of_thread(config) + scales + rows_of_thread(config)
-        zeros = partial(config) and register_a(config)
+        zeros = zero_fills(config) and register_a(config)
         others = max(others, loop + (_OTHERS_BESIDE_ZEROS if zeros else _OTHERS_BESIDE_PRODUCTS))
     if sums > most or sums + others > parts.registers:
         raise OptionError(
