@@ -7,11 +7,11 @@ plain product; bias; bias and gelu; silu of a sum with a bias, and a residual; a
 silu(x @ w.T) * up; swiglu of adjacent columns, of which y has half as many. Beside them the product
 by cuBLAS (``torch.mm``), what PyTorch has fused by cuBLASLt (``addmm``; ``_addmm_activation``,
 whose gelu is the approximation by tanh), and PyTorch's operations one after the other, of the first
-shapes (``--autotune``) also compiled by ``torch.compile(mode="max-autotune-no-cudagraphs")``, and
-with ``--quack`` QuACK's ``gemm_act`` by its own choice (``pip install quack-kernels``). Each is
-captured in a CUDA graph, whose calls take operands from past L2; an entry is the median of the
-rounds' microseconds, in which all take turns. Results are compared with PyTorch's in float32, those
-in float32 with float64.
+shapes (``--autotune 2``) also compiled by ``torch.compile(mode="max-autotune-no-cudagraphs")``, and
+of the first (``--quack 7``) QuACK's ``gemm_act`` by its own choice (``pip install quack-kernels``).
+Each is captured in a CUDA graph, whose calls take operands from past L2; an entry is the median of
+the rounds' microseconds, in which all take turns. Results are compared with PyTorch's in float32,
+those in float32 with float64.
 """
 
 from __future__ import annotations
@@ -99,11 +99,13 @@ def quack(name: str) -> Callable[..., Any]:
     """Return QuACK's function for an epilogue of the same name."""
     from quack.gemm_interface import gemm, gemm_act
 
+    options = {"store_preact": False, "tuned": False}
     if name == "bias":
         return lambda x, w, bias: gemm(x, w.T, bias=bias, tuned=False)
-    return lambda x, w, bias: gemm_act(
-        x, w.T, bias=bias, activation="gelu_tanh_approx", store_preact=False, tuned=False
-    )[1]
+    if name == "swiglu":
+        return lambda x, w: gemm_act(x, w.T, activation="swiglu", **options)[1]
+    options["activation"] = "gelu_tanh_approx"
+    return lambda x, w, bias: gemm_act(x, w.T, bias=bias, **options)[1]
 
 
 def entries(
@@ -146,7 +148,7 @@ def entries(
             add(f"{name}, max-autotune", words, tuned)
         if fused is not None:
             add(f"{name}, cuBLASLt", words, fused)
-        if peers and name in ("bias", "bias+gelu_tanh"):
+        if peers and name in ("bias", "bias+gelu_tanh", "swiglu"):
             add(f"{name}, QuACK", words, quack(name))
     calls = max(len(copies), 1, min(20, round(300 / max(3.0, 2 * m * n * k / 6e8))))
     times = clocked(runs, calls, rounds)
@@ -176,7 +178,7 @@ def main() -> int:
     parser.add_argument("--random", type=int, default=40, help="shapes that are drawn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--autotune", type=int, default=0, help="shapes that torch.compile tunes")
-    parser.add_argument("--quack", action="store_true", help="also QuACK, of 16-bit types")
+    parser.add_argument("--quack", type=int, default=0, help="shapes that QuACK has, of 16 bits")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", help="write all entries to this file")
     given = parser.parse_args()
@@ -190,7 +192,7 @@ def main() -> int:
         found = []
         for place, shape in enumerate(shapes):
             torch._dynamo.reset()
-            tuned, peers = place < given.autotune, given.quack and dtype != "float32"
+            tuned, peers = place < given.autotune, place < given.quack and dtype != "float32"
             found.append(entries(shape, getattr(torch, dtype), given.rounds, tuned, peers))
             us = found[-1]["us"]
             print(f"{dtype} {'x'.join(map(str, shape))}", flush=True)

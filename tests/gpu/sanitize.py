@@ -25,6 +25,7 @@ import batched_cases
 import fp8_cases
 import fused_cases
 import grouped_cases
+import pairs_cases
 from cases import Case
 from epilogue_cases import CASES, epilogue_case, on_gpu
 from gemm_cases import (
@@ -94,6 +95,8 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
     for fused in fused_cases.CASES:
         if fused.kernel != "sm90_wgmma" or arch == "sm_90a":
             found[f"epilogue {fused}"] = partial(fused_cases.run, fused, "cuda")
+    for name, of_pairs in paired(arch).items():
+        found[name] = partial(pairs_cases.run, *of_pairs, "cuda")
     for name, case in scaled(arch).items():
         found[name] = partial(fp8_cases.execute, case, arch, "cuda")
     for name, case in groups(arch).items():
@@ -113,6 +116,13 @@ def check_batched(case: batched_cases.BatchedCase) -> None:
     plan(A, B, C, alpha=2, beta=beta)
     verdict = verify(plan.problem, A, B, C, C=before, alpha=2, beta=beta)
     assert verdict.ok, verdict
+
+
+def paired(arch: str) -> dict[str, tuple[pairs_cases.PairsCase, str]]:
+    """Cases of epilogues of pairs of columns by name, each with its kind of pairs."""
+    runs = (*pairs_cases.APART, *(pairs_cases.WGMMA if arch == "sm_90a" else ()))
+    both = product(runs, pairs_cases.BOTH)
+    return {f"epilogue of {kind}, {case}": (case, kind) for case, kind in both}
 
 
 def scaled(arch: str) -> dict[str, fp8_cases.Case]:
@@ -150,6 +160,9 @@ def groups(arch: str) -> dict[str, GroupedCase]:
     pairs = [*grouped_cases.BLOCK_PAIRS, ("row", "row of group")]
     for ragged in "MN" if arch == "sm_90a" else "":
         every += grouped_cases.scaled_cases("sm90_wgmma", ragged, pairs)
+    for case in grouped_cases.listed_cases() if arch == "sm_90a" else ():
+        if case.kernel == "sm90_wgmma" and case.ragged == "K":
+            every += [*grouped_cases.lists(case, 2)]
     return {f"grouped {case}": case for case in every}
 
 
@@ -191,6 +204,11 @@ def main(words: list[str]) -> int:
             plans.append(epilogue_case((case[0], arch, *case[2:])).plan)
         plans += [plan_scaled(case, arch) for name, case in scaled(arch).items() if name in small]
         plans += [plan_groups(case, arch) for name, case in groups(arch).items() if name in small]
+        plans += [
+            pairs_cases.planned(*case, "cpu", arch)[0]
+            for name, case in paired(arch).items()
+            if name in small
+        ]
         builds = Builds(plans)
         try:
             for plan in plans:
