@@ -63,7 +63,13 @@ def epilogues(name: str) -> str:
     run = stored(name)
     if run is None:
         return MISSING
-    tables, others = [f"`{run['command']}`", _where(run)], ("cuBLASLt", "unfused", "max-autotune")
+    tables = [f"`{run['command']}`", _where(run)]
+    peers = {
+        "cuBLASLt": "cuBLASLt's time over ours",
+        "unfused": "PyTorch's, unfused",
+        "max-autotune": "torch.compile, max-autotune",
+        "QuACK": "QuACK's",
+    }
     for found in run["result"].values():
         named = dict.fromkeys(name.partition(",")[0] for each in found for name in each["us"])
         fused = [name for name in named if name not in ("cuBLAS", "plain")]
@@ -74,20 +80,17 @@ def epilogues(name: str) -> str:
             size = " x ".join(map(str, each["shape"]))
             cells = (f"{us[name] / us['plain']:.2f}" for name in fused)
             rows.append([size, f"{us['plain']:.1f}", *cells])
+        timed = [
+            x
+            for x in peers
+            if any(name.endswith(f", {x}") for each in found for name in each["us"])
+        ]
         means = [
-            [f"`{name}`", *(_ratio(found, name, f"{name}, {other}") for other in others)]
+            [f"`{name}`", *(_ratio(found, name, f"{name}, {other}") for other in timed)]
             for name in fused
         ]
         tables += [
-            _table(
-                [
-                    "geometric mean of",
-                    "cuBLASLt's time over ours",
-                    "PyTorch's, unfused",
-                    "torch.compile, max-autotune",
-                ],
-                means,
-            ),
+            _table(["geometric mean of", *(peers[other] for other in timed)], means),
             _table(heads, rows),
         ]
     return "\n\n".join(tables) + "\n"

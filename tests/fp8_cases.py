@@ -223,6 +223,13 @@ def block_scaled() -> Iterator[Case]:
                options=(*_WGMMA, ("tile", (64, 64, 128))))  # fmt: skip
 
 
+def k_tiles() -> Iterator[Case]:
+    """One to five k tiles, whose products take turns."""
+    for i, k in enumerate((112, 240, 400, 608)):
+        yield Case("sm90_wgmma", "TN", PAIRS[i], BLOCKS, k=k,
+                   options=(*_WGMMA, ("tile", (64, 64, 128))))  # fmt: skip
+
+
 def packed() -> Iterator[Case]:
     """Rows that are not aligned, and two operands along M and N."""
     for i, (op, fast_accum) in enumerate(product(OPS, (False, True))):

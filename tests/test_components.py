@@ -123,13 +123,15 @@ def test_components_are_the_elements() -> None:
     assert (C == A).all()
 
 
+@pytest.mark.parametrize("rows", [64, 128])  # with products that take turns, and without
 @pytest.mark.parametrize("compute", COMPUTES)
-def test_infinities_and_nan_are_those_of_float32(compute: str) -> None:
+def test_infinities_and_nan_are_those_of_float32(compute: str, rows: int) -> None:
     A, B = given("NN", 8, 16, 64)
     A[0, 3], A[1, 5], A[2, 7], A[3, :2] = np.inf, -np.inf, np.nan, (np.inf, -np.inf)
     B[9, 4] = np.inf
     A[4, 9], A[5, 9] = 0, 1 / 3
-    C = cg.gemm("NN", A, B, compute=compute, **INTERPRETED, **FAST)
+    options = {**FAST, "tile": (rows, 64, 64), "swap_ab": 0}
+    C = cg.gemm("NN", A, B, compute=compute, **INTERPRETED, **options)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(np.where(np.isfinite(C), 0, C),
                                       np.where(np.isfinite(A @ B), 0, A @ B))  # fmt: skip

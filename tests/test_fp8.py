@@ -18,6 +18,7 @@ from fp8_cases import (
     Case,
     block_scaled,
     execute,
+    k_tiles,
     packed,
     spread,
 )
@@ -30,7 +31,7 @@ from cute_gemm.problem.values import saturated
 from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
 #: A spread of the cases, which the GPU tests have all of.
-HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4]]
+HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4], *k_tiles()]
 
 
 @pytest.mark.parametrize("case", HERE, ids=str)

@@ -98,6 +98,68 @@ struct MainloopPromotedSmem : Consumer<Config> {
   }
 };
 
+// The same for one block and with two sets of accumulators for products: those of a k tile run while those of the k
+// tile before are added. ptxas follows this where as many products run whenever a round of the loop begins.
+template <class Config>
+struct MainloopPromotedInTurns : Consumer<Config> {
+  using Base = Consumer<Config>;
+  using Accumulators = typename Base::Accumulators;
+  using Products = typename Accumulators::Mma::CRegisters;
+
+  static_assert(int(Accumulators::kBlocks) == 1);
+
+  ScaleFactors<Config> scales;
+
+  CUTE_DEVICE MainloopPromotedInTurns(typename Base::Memory& memory, int group, int thread, int peer)
+      : Base(memory, group, peer), scales(group, thread) {}
+
+  // Returns the last stage, which the caller releases.
+  CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
+    ComponentProducts<Config::kProducts, Config::kSwapAB> const order(k_tiles);
+    Products products[2];
+    sums.clear();
+    auto const start = [&](Products& of_k_tile, int k_tile) {
+      this->wait(state, k_tile);
+      Accumulators::fence(of_k_tile);
+      Accumulators::multiply_block(of_k_tile, 0, this->stage_a(state.stage), this->stage_b(state.stage));
+      Accumulators::fence(of_k_tile);
+    };
+    auto const add = [&](Products& of_k_tile, int k_tile, int stage) {
+      Accumulators::fence(of_k_tile);
+      scales.read(this->memory.stored[stage]);
+      if (k_tile + 1 < k_tiles) this->memory.consumer_release(stage, this->peer);
+      if (order.largest_from(k_tile)) drop_not_finite(sums);
+      scales.add(0, sums.values[0], of_k_tile);
+    };
+    // Starts the products of a k tile, and adds those of the one before.
+    auto const turn = [&](Products& of_k_tile, Products& before, int k_tile) {
+      int const stage = state.stage;
+      ++state;
+      start(of_k_tile, k_tile);
+      warpgroup_wait<1>();
+      add(before, k_tile - 1, stage);
+    };
+    start(products[0], 0);
+    int k_tile = 1;
+    CUTE_NO_UNROLL
+    for (; k_tile + 1 < k_tiles; k_tile += 2) {
+      turn(products[1], products[0], k_tile);
+      turn(products[0], products[1], k_tile + 1);
+    }
+    if (k_tile < k_tiles) {
+      turn(products[1], products[0], k_tile);
+      warpgroup_wait<0>();
+      add(products[1], k_tile, state.stage);
+    } else {
+      warpgroup_wait<0>();
+      add(products[0], k_tile - 1, state.stage);
+    }
+    int const last = state.stage;
+    ++state;
+    return last;
+  }
+};
+
 // A from registers: all blocks of 64 rows together, whose k steps are loaded while those before are multiplied.
 template <class Config>
 struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
@@ -139,7 +201,9 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
 
 template <class Config>
 using MainloopPromoted =
-    conditional_t<Config::kRegisterA, MainloopPromotedRegisterA<Config>, MainloopPromotedSmem<Config>>;
+    conditional_t<Config::kRegisterA, MainloopPromotedRegisterA<Config>,
+                  conditional_t<Config::kProductSets == 2, MainloopPromotedInTurns<Config>,
+                                MainloopPromotedSmem<Config>>>;
 template <class Config>
 using MainloopInPlace = conditional_t<Config::kRegisterA, MainloopRegisterA<Config>, MainloopSmem<Config>>;
 

@@ -12,6 +12,7 @@ from cute_gemm.kernels.sm90.structure import (
     kernel_cluster,
     loader_registers,
     places_of_scales,
+    product_sets,
     ragged,
     register_a,
     scale_rows,
@@ -46,7 +47,8 @@ _SM90_WGMMA = (
   enum : int {
     kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
     kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers},
-    kProducts = ${products}, kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b},
+    kProducts = ${products}, kProductSets = ${product_sets},
+    kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b},
     kRagged = cute_gemm::${ragged}
   };
   enum : bool {
@@ -135,6 +137,7 @@ class EmitSm90Wgmma(Emitter):
             "ping_pong": cpp_bool(bool(config.ping_pong)),
             "promoted": cpp_bool(operation.promoted),
             "products": str(operation.component_products),
+            "product_sets": str(product_sets(config)),
             "scale_rows_a": str(scale_rows(config)[0]),
             "scale_rows_b": str(scale_rows(config)[1]),
             "smem_layout_a": a.layout.cpp(),
