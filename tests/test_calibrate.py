@@ -223,7 +223,6 @@ def test_the_fit_finds_the_numbers_behind_times() -> None:
     assert found.bases["sm90_wgmma"]["half"].times >= 12
     # Numbers that no time depends on stay: of these types nothing was measured.
     assert found.pace("sm90_wgmma", "int8") == reference().pace("sm90_wgmma", "int8")
-    assert fit.fitted(known, reference(), H200, "a test").encoded() == found.encoded()
     assert decoded(found.encoded()) == found
 
 

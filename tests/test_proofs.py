@@ -110,25 +110,35 @@ def hold(configs: list[Config]) -> None:
     assert {names[number]: found for number, found in failing(cases).items()} == {}
 
 
+#: Configs: aligned, of large tiles, of a copy of columns, of rows that begin anywhere, and of
+#: `tensor_core`.
+GIVEN: dict[str, dict[str, Any]] = {
+    "aligned": {"op": "TN"},
+    "large": {"op": "NT", "arch": "sm_90a", "m": 4096, "n": 4096, "k": 4096, "order": "C"},
+    "mn_major": {"copy": "mn_major", "lda": 257},
+    "words": {"op": "NN", "lda": 257, "ldb": 257},
+    "tensor_core": {"op": "NN", "kernel": TensorCore(), "order": "C"},
+}
+
+
+def held_by(dtype: str, given: str) -> bool:
+    """Whether a type has such configs of its own."""
+    kinds = {"mn_major": dtype == "float16", "tensor_core": dtype == "bfloat16"}
+    return kinds.get(given, given != "words" or DTYPES[dtype].bytes < 4)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "compute"),
-    # bfloat16's layouts are float16's.
-    [pytest.param(*row, marks=[pytest.mark.matrix] * (row[0] == "bfloat16")) for row in TYPES],
+    ("dtype", "compute", "given"),
+    [
+        # bfloat16's layouts are float16's.
+        pytest.param(*row, given, marks=[pytest.mark.matrix] * (row[0] == "bfloat16"))
+        for row, given in product(TYPES, GIVEN)
+        if held_by(row[0], given)
+    ],
     ids=lambda value: str(value or ""),
 )
-def test_they_hold(dtype: str, compute: str | None) -> None:
-    given: dict[str, Any] = {"dtype": dtype, "compute": compute}
-    configs = [
-        config("TN", **given),
-        config("NT", "sm_90a", m=4096, n=4096, k=4096, order="C", **given),
-    ]
-    if dtype == "float16":
-        configs.append(config(copy="mn_major", lda=257, **given))
-    if dtype == "bfloat16":
-        configs.append(config("NN", kernel=TensorCore(), order="C", **given))
-    if DTYPES[dtype].bytes < 4:  # rows that begin anywhere
-        configs.append(config("NN", lda=257, ldb=257, **given))
-    hold(configs)
+def test_they_hold(dtype: str, compute: str | None, given: str) -> None:
+    hold([config(dtype=dtype, compute=compute, **GIVEN[given])])
 
 
 TYPED = [
