@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import Case
@@ -36,3 +40,37 @@ def builds(request: pytest.FixtureRequest, cache_directory: Path, arch: str) -> 
     found = Builds(case.plan(arch) for case in some)
     yield found
     found.close()
+
+
+#: Bytes that a test of large matrices takes at most, and how many such tests run at a time at most.
+LARGE, AT_ONCE = 24 << 30, 4
+
+
+@pytest.fixture
+def large_matrices(cache_directory: Path) -> Iterator[None]:
+    """For tests that take gigabytes of the GPU's memory: few of all processes' run at a time.
+
+    What PyTorch keeps is given back, for the next one and for the other libraries.
+    """
+    import torch
+
+    _, total = torch.cuda.mem_get_info()
+    if total < LARGE:
+        pytest.skip(f"the GPU has {total >> 30} GiB of memory; the test takes {LARGE >> 30}")
+    places = range(min(AT_ONCE, total * 3 // 4 // LARGE) or 1)  # a quarter is for other tests
+    with ExitStack() as stack:
+        paths = (cache_directory.parent / f"large-matrices-{place}" for place in places)
+        files = [stack.enter_context(path.open("w")) for path in paths]
+        while not any(map(_locked, files)):
+            time.sleep(0.05)
+        try:
+            yield
+        finally:
+            torch.cuda.empty_cache()
+
+
+def _locked(file: Any) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -472,19 +472,6 @@ def test_threads_share_a_plan(builds: Builds, arch: str) -> None:
 LONG, SHORT = 2**17 + 1, 2**14 + 1
 
 
-def needs_memory(gib: int) -> None:
-    free, _ = torch.cuda.mem_get_info()
-    if free < gib * 2**30:
-        pytest.skip(f"needs {gib} GiB of device memory; {free / 2**30:.1f} are free")
-
-
-@pytest.fixture
-def free_memory() -> Iterator[None]:
-    """What PyTorch keeps is given back, for the other libraries here."""
-    yield
-    torch.cuda.empty_cache()
-
-
 def ends(extent: int, count: int = 40) -> torch.Tensor:
     """The first and the last indices."""
     return torch.cat((torch.arange(count), torch.arange(extent - count, extent))).to(DEVICE)
@@ -493,9 +480,8 @@ def ends(extent: int, count: int = 40) -> torch.Tensor:
 @pytest.mark.parametrize("letter", ["N", "T"])
 @pytest.mark.parametrize("side", ["A", "B"])
 def test_an_operand_of_more_than_2_to_the_31_elements(
-    side: str, letter: str, free_memory: None
+    side: str, letter: str, large_matrices: None
 ) -> None:
-    needs_memory(8)
     random = torch.Generator(DEVICE).manual_seed(7)
 
     def integers(rows: int, columns: int) -> torch.Tensor:
@@ -522,8 +508,7 @@ def test_an_operand_of_more_than_2_to_the_31_elements(
 
 
 @pytest.mark.parametrize("order", ["F", "C"])
-def test_a_c_of_more_than_2_to_the_31_elements(order: str, free_memory: None) -> None:
-    needs_memory(16)
+def test_a_c_of_more_than_2_to_the_31_elements(order: str, large_matrices: None) -> None:
     random = torch.Generator(DEVICE).manual_seed(8)
     A = torch.randint(-2, 3, (3, LONG), generator=random, device=DEVICE).half()
     B = torch.randint(-2, 3, (SHORT, 3), generator=random, device=DEVICE).half().T
@@ -538,9 +523,10 @@ def test_a_c_of_more_than_2_to_the_31_elements(order: str, free_memory: None) ->
         assert torch.equal(C[:, part], (left @ right[:, part]).half())
 
 
-def test_a_leading_dimension_of_2_to_the_25(builds: Builds, arch: str, free_memory: None) -> None:
+def test_a_leading_dimension_of_2_to_the_25(
+    builds: Builds, arch: str, large_matrices: None
+) -> None:
     """Offsets pass 2**31 elements at the last column and 2**32 bytes half way."""
-    needs_memory(12)
     case = narrow("sm80_pipeline", "float32", "TN")
     builds.wait(case.plan(arch))
     given = inputs(case)

@@ -72,12 +72,10 @@ def test_sums_are_the_same_at_every_launch(mode, order, arch):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_more_elements_than_32_bits_count(transposed, arch):
+def test_more_elements_than_32_bits_count(transposed, arch, large_matrices):
     """An int8 matrix of more than 2**31 elements, off a word."""
     torch = pytest.importorskip("torch")
     rows, extent = 46341, 46349
-    if torch.cuda.mem_get_info()[0] < 12 * rows * extent:
-        pytest.skip("too little memory is free")
     op, m, k = ("NN", extent, rows) if transposed else ("TN", rows, extent)
     problem = from_sizes(op, m=m, n=1, k=k, dtype="int8", lda=extent + 2)
     memory = torch.randint(0, 256, (problem.A.span + 1,), dtype=torch.uint8, device="cuda")[1:]
@@ -94,9 +92,6 @@ def test_more_elements_than_32_bits_count(transposed, arch):
 
 def memory(elements: int, dtype: str) -> Any:
     torch = pytest.importorskip("torch")
-    torch.cuda.empty_cache()
-    if torch.cuda.mem_get_info()[0] < 20 << 30:
-        pytest.skip("too little memory is free")
     return torch.empty(elements, dtype=getattr(torch, dtype), device="cuda")
 
 
@@ -106,7 +101,7 @@ def strided(flat: Any, one: Matrix) -> Any:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_packed_matrices_far_apart(transposed, arch):
+def test_packed_matrices_far_apart(transposed, arch, large_matrices):
     """Packed matrices of a batch, 2**31 elements from the first to the last."""
     problem = from_sizes("NT", m=40, n=24, k=32, l=3, dtype="float16")
     _, packing = packed(problem, "A", transposed)
@@ -119,7 +114,7 @@ def test_packed_matrices_far_apart(transposed, arch):
 
 
 @pytest.mark.parametrize("far", ["slices", "C"])
-def test_sums_far_apart(far, arch):
+def test_sums_far_apart(far, arch, large_matrices):
     """Slices, or C's matrices, 2**31 elements from the first to the last."""
     batch = {"l": 3, "batch_c": 2**30 + 64} if far == "C" else {}
     problem = from_sizes("NN", m=40, n=24, k=384, dtype="float16", **batch)
