@@ -223,11 +223,15 @@ def block_scaled() -> Iterator[Case]:
                options=(*_WGMMA, ("tile", (64, 64, 128))))  # fmt: skip
 
 
-def k_tiles() -> Iterator[Case]:
-    """One to five k tiles, whose products take turns."""
-    for i, k in enumerate((112, 240, 400, 608)):
-        yield Case("sm90_wgmma", "TN", PAIRS[i], BLOCKS, k=k,
-                   options=(*_WGMMA, ("tile", (64, 64, 128))))  # fmt: skip
+#: Of k: one k tile, two, four and five.
+K_TILES = (112, 240, 400, 608)
+
+
+def k_tiles(*ks: int) -> Iterator[Case]:
+    """K tiles whose products take turns, of A from shared memory and through registers."""
+    for i, (k, op) in enumerate(product(ks or K_TILES, ("TN", "NN"))):
+        options = (*_WGMMA, ("tile", (64, 64, 128)), ("swap_ab", 0), ("stages", 2))
+        yield Case("sm90_wgmma", op, PAIRS[i % 4], BLOCKS, k=k, options=options)
 
 
 def packed() -> Iterator[Case]:

@@ -12,6 +12,7 @@ from fp8_cases import (
     BLOCKS,
     E4M3,
     E5M2,
+    K_TILES,
     PAIRS,
     SCALES,
     Call,
@@ -26,17 +27,47 @@ from fp8_cases import (
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError, GemmError, OptionError, ShapeError, UnsupportedError
-from cute_gemm.kernels.sm90.structure import adds_of_sum
+from cute_gemm.kernels.sm90.structure import adds_of_sum, product_sets, register_a
 from cute_gemm.problem.values import saturated
 from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
 #: A spread of the cases, which the GPU tests have all of.
-HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4], *k_tiles()]
+HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4]]
 
 
 @pytest.mark.parametrize("case", HERE, ids=str)
 def test_kernels_in_the_interpreter(case: Case) -> None:
     execute(case, "sm_90a")
+
+
+@pytest.mark.parametrize("k", K_TILES)
+def test_products_that_take_turns(k: int) -> None:
+    for case in k_tiles(k):
+        call = Call.of(case)
+        plan = cg.plan(case.op, call.A, call.B, call.C, backend="cpu", arch="sm_90a",
+                       **call.operands, **call.keywords)  # fmt: skip
+        assert product_sets(plan.config) == 2 and register_a(plan.config) == (case.op == "NN")
+        execute(case, "sm_90a")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"scale_a": "1x128", "scale_b": "128x128", "l": 3},
+        {"epilogue": "bias+gelu", "bias": (512,)},
+        {"ragged": "N", "l": 3},
+        {"ragged": "K", "l": 3},  # threads put zeros into k tiles: no turns
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_ptxas_lets_products_take_turns(given: dict[str, Any]) -> None:
+    """It would wait for each product, which is an error, if it did not follow them."""
+    sizes = {"m": 256, "n": 512, "k": 1024, "dtype": E4M3, "arch": "sm_90a", "backend": "cpu"}
+    options = {"kernel": "sm90_wgmma", "tile": (64, 64, 128), "groups": 1, "swap_ab": 0}
+    for op in ("TN", "NN"):
+        plan = cg.plan(op, **sizes, **options, **given)
+        assert product_sets(plan.config) == (1 if given.get("ragged") == "K" else 2)
+        assert plan.build.resources.spill_loads == 0
 
 
 @pytest.mark.parametrize("kernel", ["naive", "double_buffered", "thin"])

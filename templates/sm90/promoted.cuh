@@ -199,11 +199,71 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
   }
 };
 
+// The same for one block and with two sets of accumulators for products: those of a k tile are added when the second
+// step of the next one has been started, before which all of them are complete.
 template <class Config>
-using MainloopPromoted =
-    conditional_t<Config::kRegisterA, MainloopPromotedRegisterA<Config>,
-                  conditional_t<Config::kProductSets == 2, MainloopPromotedInTurns<Config>,
-                                MainloopPromotedSmem<Config>>>;
+struct MainloopPromotedRegisterAInTurns : MainloopRegisterA<Config> {
+  using Base = MainloopRegisterA<Config>;
+  using Accumulators = typename Base::Accumulators;
+
+  static_assert(int(Accumulators::kBlocks) == 1 && int(Accumulators::FragmentA::kInFlight) == 1 && Base::kLast >= 2);
+
+  ScaleFactors<Config> scales;
+
+  CUTE_DEVICE MainloopPromotedRegisterAInTurns(typename Base::Memory& memory, int group, int thread, int peer)
+      : Base(memory, group, thread, peer), scales(group, thread) {}
+
+  CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
+    Accumulators products[2];
+    int stage = state.stage;  // of the k tile whose products are not added yet
+    auto const* a = this->wait(state, 0);
+    sums.clear();
+    this->fragment.load(a, 0);
+    auto const add = [&](Accumulators& of_k_tile, bool release) {
+      of_k_tile.fence();
+      scales.read(this->memory.stored[stage]);
+      if (release) this->memory.consumer_release(stage, this->peer);
+      scales.add(0, sums.values[0], of_k_tile.values[0]);
+    };
+    // Starts the products of a k tile, and adds those of the one before, if there is one.
+    auto const turn = [&](Accumulators& of_k_tile, Accumulators& before, int k_tile, auto first) {
+      uint64_t const b = this->stage_b(state.stage);
+      of_k_tile.fence();
+      of_k_tile.multiply(0, this->fragment, a, b, true);
+      of_k_tile.multiply(1, this->fragment, a, b, false);
+      if constexpr (!first) add(before, true);
+      CUTE_UNROLL
+      for (int step = 2; step < Base::kLast; ++step) of_k_tile.multiply(step, this->fragment, a, b, false);
+      stage = state.stage;
+      ++state;
+      if (k_tile + 1 < k_tiles) a = this->wait(state, k_tile + 1);
+      of_k_tile.multiply(Base::kLast, this->fragment, a, b, false);
+      of_k_tile.fence();
+    };
+    turn(products[0], products[1], 0, true_type{});
+    int k_tile = 1;
+    CUTE_NO_UNROLL
+    for (; k_tile + 1 < k_tiles; k_tile += 2) {
+      turn(products[1], products[0], k_tile, false_type{});
+      turn(products[0], products[1], k_tile + 1, false_type{});
+    }
+    if (k_tile < k_tiles) {
+      turn(products[1], products[0], k_tile, false_type{});
+      warpgroup_wait<0>();
+      add(products[1], false);
+    } else {
+      warpgroup_wait<0>();
+      add(products[0], false);
+    }
+    return stage;
+  }
+};
+
+template <class Config>
+using MainloopPromoted = conditional_t<
+    Config::kProductSets == 2,
+    conditional_t<Config::kRegisterA, MainloopPromotedRegisterAInTurns<Config>, MainloopPromotedInTurns<Config>>,
+    conditional_t<Config::kRegisterA, MainloopPromotedRegisterA<Config>, MainloopPromotedSmem<Config>>>;
 template <class Config>
 using MainloopInPlace = conditional_t<Config::kRegisterA, MainloopRegisterA<Config>, MainloopSmem<Config>>;
 
