@@ -239,12 +239,12 @@ struct Accumulators {
     warpgroup_commit_batch();
   }
 
-  // Starts the products of one k step with A from registers, and the loads of the next step from `next_a`. All
-  // products but those of the last kInFlight steps are complete afterwards.
-  CUTE_DEVICE void multiply(int step, FragmentA& a, ElementA const* next_a, uint64_t b, bool first) {
+  // Starts the products of one k step with A from registers, and the loads of the next step from `next_a`, unless
+  // there are no more. All products but those of the last kInFlight steps are complete afterwards.
+  CUTE_DEVICE void multiply(int step, FragmentA& a, ElementA const* next_a, uint64_t b, bool first, bool more = true) {
     warpgroup_wait<FragmentA::kInFlight>();
     a.pack(step);
-    a.load(next_a, (step + 1) % kSteps);
+    if (more) a.load(next_a, (step + 1) % kSteps);
     warpgroup_arrive();
     uint64_t const desc_b = step_b(b, step);
     auto const scale = first ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;

@@ -236,8 +236,9 @@ struct MainloopPromotedRegisterAInTurns : MainloopRegisterA<Config> {
       for (int step = 2; step < Base::kLast; ++step) of_k_tile.multiply(step, this->fragment, a, b, false);
       stage = state.stage;
       ++state;
-      if (k_tile + 1 < k_tiles) a = this->wait(state, k_tile + 1);
-      of_k_tile.multiply(Base::kLast, this->fragment, a, b, false);
+      bool const more = k_tile + 1 < k_tiles;
+      if (more) a = this->wait(state, k_tile + 1);
+      of_k_tile.multiply(Base::kLast, this->fragment, a, b, false, more);
       of_k_tile.fence();
     };
     turn(products[0], products[1], 0, true_type{});
