@@ -98,10 +98,10 @@ struct MainloopPromotedSmem : Consumer<Config> {
   }
 };
 
-// The same for one block and with two sets of accumulators for products: those of a k tile run while those of the k
-// tile before are added. ptxas follows this where as many products run whenever a round of the loop begins.
+// The same for one block with double-buffered accumulators: the products of a k tile run while those of the k tile
+// before are added. ptxas follows this where as many products run whenever a round of the loop begins.
 template <class Config>
-struct MainloopPromotedInTurns : Consumer<Config> {
+struct MainloopPromotedDoubleBuffered : Consumer<Config> {
   using Base = Consumer<Config>;
   using Accumulators = typename Base::Accumulators;
   using Products = typename Accumulators::Mma::CRegisters;
@@ -110,7 +110,7 @@ struct MainloopPromotedInTurns : Consumer<Config> {
 
   ScaleFactors<Config> scales;
 
-  CUTE_DEVICE MainloopPromotedInTurns(typename Base::Memory& memory, int group, int thread, int peer)
+  CUTE_DEVICE MainloopPromotedDoubleBuffered(typename Base::Memory& memory, int group, int thread, int peer)
       : Base(memory, group, peer), scales(group, thread) {}
 
   // Returns the last stage, which the caller releases.
@@ -199,10 +199,10 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
   }
 };
 
-// The same for one block and with two sets of accumulators for products: those of a k tile are added when the second
-// step of the next one has been started, before which all of them are complete.
+// The same for one block with double-buffered accumulators: the products of a k tile are added when the second step
+// of the next one has been started, before which all of them are complete.
 template <class Config>
-struct MainloopPromotedRegisterAInTurns : MainloopRegisterA<Config> {
+struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
   using Base = MainloopRegisterA<Config>;
   using Accumulators = typename Base::Accumulators;
 
@@ -210,7 +210,7 @@ struct MainloopPromotedRegisterAInTurns : MainloopRegisterA<Config> {
 
   ScaleFactors<Config> scales;
 
-  CUTE_DEVICE MainloopPromotedRegisterAInTurns(typename Base::Memory& memory, int group, int thread, int peer)
+  CUTE_DEVICE MainloopPromotedRegisterADoubleBuffered(typename Base::Memory& memory, int group, int thread, int peer)
       : Base(memory, group, thread, peer), scales(group, thread) {}
 
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
@@ -263,7 +263,8 @@ struct MainloopPromotedRegisterAInTurns : MainloopRegisterA<Config> {
 template <class Config>
 using MainloopPromoted = conditional_t<
     Config::kProductSets == 2,
-    conditional_t<Config::kRegisterA, MainloopPromotedRegisterAInTurns<Config>, MainloopPromotedInTurns<Config>>,
+    conditional_t<Config::kRegisterA, MainloopPromotedRegisterADoubleBuffered<Config>,
+                  MainloopPromotedDoubleBuffered<Config>>,
     conditional_t<Config::kRegisterA, MainloopPromotedRegisterA<Config>, MainloopPromotedSmem<Config>>>;
 template <class Config>
 using MainloopInPlace = conditional_t<Config::kRegisterA, MainloopRegisterA<Config>, MainloopSmem<Config>>;

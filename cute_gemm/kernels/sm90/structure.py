@@ -32,9 +32,9 @@ MOST_COLUMNS = 256
 #: Registers of a thread of the group that loads, also where a warp of it loads scales, and the most
 #: that setmaxnreg gives.
 LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
-#: Registers of a thread beside sums, products and scales that two sets of products want, and with
-#: rows of A.
-_BESIDE_TWO_SETS, _BESIDE_ROWS_TOO = 32, 56
+#: Registers of a thread that double-buffered accumulators need beside sums, products and scales,
+#: and beside rows of A too.
+_BESIDE_TWO_SETS, _BESIDE_TWO_SETS_AND_ROWS = 32, 56
 #: Stages that are worth more than epilogue tiles of all columns, where block scales take room.
 FEW_STAGES = 4
 #: Words between scales of blocks of 128: more than a vector has, and free of bank conflicts.
@@ -180,15 +180,16 @@ def products_of_thread(config: Config) -> int:
 
 
 def product_sets(config: Config) -> int:
-    """Sets of accumulators that take turns for the products of k tiles which are promoted.
+    """Buffers of accumulators for the products of a k tile that are promoted: 2 or 1.
 
-    Two for a block of 64 rows, where registers suffice: one is added while the other is multiplied
-    into. ptxas would wait for each product where threads put zeros into k tiles between them.
+    Two for a block of 64 rows, where registers suffice: one is added while wgmma writes the other.
+    ptxas would wait for each product where threads put zeros into k tiles between them.
     """
     if not config.operation.promoted or zero_fills(config) or blocks_of_group(config) > 1:
         return 1
     needs = sums_of_thread(config) + 2 * products_of_thread(config) + sum(scales_of_thread(config))
-    needs += rows_of_thread(config) + (_BESIDE_ROWS_TOO if register_a(config) else _BESIDE_TWO_SETS)
+    needs += rows_of_thread(config)
+    needs += _BESIDE_TWO_SETS_AND_ROWS if register_a(config) else _BESIDE_TWO_SETS
     return 1 + (needs <= _registers(config))
 
 
