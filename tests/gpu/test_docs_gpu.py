@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import update
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_choices")]  # some measure choices
 pytest.importorskip("torch")
 
 PAGES = {

@@ -6,7 +6,6 @@ No test here says how fast anything is.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import api, tuned
+from cute_gemm import tuned
 from cute_gemm.commands import cli
 from cute_gemm.errors import CompileError
 from cute_gemm.kernels.steps import Step
@@ -45,14 +44,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where choices are stored: no other test sees them, and cubins are still found."""
-    where = f"{tmp_path}{os.pathsep}{cache_directory}"
-    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", where)
-    monkeypatch.setattr(tuned, "_choices", {})
-    monkeypatch.setattr(api, "_plans", type(api._plans)(64))
-    monkeypatch.setattr(api, "_recent", type(api._recent)(64))
-    return tmp_path
+def place(own_choices: Path) -> Path:
+    return own_choices
 
 
 def rows(place: Path) -> list[dict[str, Any]]:
