@@ -13,11 +13,9 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.cluster import ClusterMachine
-from cute_gemm.ptx.memory import Array
+from cute_gemm.ptx.memory import REMOTE, Array
 from cute_gemm.ptx.parser import Instruction
 
-#: An address of shared memory of another CTA of the cluster: its rank, plus 1, from this bit on.
-REMOTE = 24
 _BYTES = 8
 
 

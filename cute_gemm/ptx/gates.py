@@ -39,7 +39,10 @@ class Gates:
         self.machine: ClusterMachine = proxy(machine)  # which holds this
         self._gates: dict[tuple[int, int | None], _Gate] = {}
         self._which = np.zeros(machine.shape, np.int64)
+        #: Uses of a named barrier, and of the cluster's, at which a lane has come; between arriving
+        #: at one and waiting there it may come to others.
         self._turn = np.zeros(machine.shape, np.int64)
+        self._turn_of_cluster = np.zeros(machine.shape, np.int64)
         self._come = np.zeros(machine.shape, bool)
 
     def _gate(self, group: int, number: int | None) -> _Gate:
@@ -49,15 +52,15 @@ class Gates:
             self._gates[key] = _Gate(self.machine.shared.clocks.nothing())
         return self._gates[key]
 
-    def _enter(self, gate: _Gate, lanes: Array) -> None:
+    def _enter(self, gate: _Gate, lanes: Array, turns: Array) -> None:
         """Let lanes come to a barrier, with what they have seen."""
-        self._turn[lanes] = gate.times
+        turns[lanes] = gate.times
         shared = self.machine.shared
         shared.clocks.give(np.unique(shared.own[lanes]), gate.given)
 
-    def _leave(self, gate: _Gate, lanes: Array) -> Array:
+    def _leave(self, gate: _Gate, lanes: Array, turns: Array) -> Array:
         """Return which lanes came before the barrier was completed last: they go on."""
-        go = lanes & (self._turn < gate.times)
+        go = lanes & (turns < gate.times)
         if go.any():
             shared = self.machine.shared
             shared.clocks.take(np.unique(shared.own[go]), gate.done)
@@ -91,7 +94,7 @@ class Gates:
             if len(wanted) > 1 or gate.come > gate.count:
                 what = f"barrier {number}: {gate.come} threads come where {gate.count} were to"
                 raise machine.barriers.fault(inst, "barrier", what)
-            self._enter(gate, arriving)
+            self._enter(gate, arriving, self._turn)
             if gate.come == gate.count:
                 gate.open()
 
@@ -106,7 +109,7 @@ class Gates:
                 gate = self._gate(cta, number)
                 if gate.whole and 0 < gate.come == alive[cta]:
                     gate.open()
-                free |= self._leave(gate, here & (self._which == number))
+                free |= self._leave(gate, here & (self._which == number), self._turn)
         return free
 
     def missing(self) -> str:
@@ -122,7 +125,8 @@ class Gates:
             raise machine.barriers.fault(inst, "barrier", "it arrives twice, and waits not between")
         self._come |= lanes
         for cluster in self._clusters():
-            self._enter(self._gate(cluster, None), self._of_group(cluster, machine.cluster))
+            here = self._of_group(cluster, machine.cluster)
+            self._enter(self._gate(cluster, None), here, self._turn_of_cluster)
 
     def _clusters(self) -> list[int]:
         """The first CTAs of the clusters with lanes that execute."""
@@ -135,11 +139,11 @@ class Gates:
         for cluster in self._clusters():
             gate, here = self._gate(cluster, None), self._of_group(cluster, self.machine.cluster)
             part = slice(cluster, cluster + self.machine.cluster)
-            waiting = here & (self._turn == gate.times)
+            waiting = here & (self._turn_of_cluster == gate.times)
             if waiting.any() and (self._come[part] | ~alive[part]).all():
                 self._come[part] = False
                 gate.open()
-            free |= self._leave(gate, here)
+            free |= self._leave(gate, here, self._turn_of_cluster)
         return free
 
     def missing_cluster(self) -> str:

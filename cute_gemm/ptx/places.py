@@ -8,7 +8,7 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import WINDOW, Code
-from cute_gemm.ptx.memory import GLOBAL, Array, Bytes, Wrong
+from cute_gemm.ptx.memory import GLOBAL, REMOTE, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
 
@@ -219,3 +219,31 @@ class Place:
         bad = np.asarray(machine.memory.forbidden(addresses, 1, False).any(axis=1))
         self._fault(bad, "out of bounds", "out of bounds: {near}")
         return machine.memory.raw.take(addresses)
+
+
+class ClusterPlace(Place):
+    """The address of a load from any CTA of the cluster (``shared::cluster``)."""
+
+    def __init__(self, code: Code, inst: Instruction, operand: Operand, width: int):
+        super().__init__(code, inst, operand, width, "shared")
+
+    def addresses(self) -> Array:
+        return super().addresses() & (1 << REMOTE) - 1
+
+    def offsets(self, shared: bool, write: bool) -> Array:
+        machine: Any = self.machine  # one of clusters
+        if machine.undefined[self.slot] is not None:
+            demand(machine, self.inst, self.slot, "its address")
+        machine.moved = machine.steps
+        values = np.broadcast_to(machine.values[self.slot].astype(np.int64), machine.shape)
+        own, size = np.arange(machine.ctas)[:, None], machine.cluster
+        rank, inside = values >> REMOTE, (values & (1 << REMOTE) - 1) + self.offset
+        ctas = self._executing(np.where(rank > 0, own // size * size + rank - 1, own))
+        rank, inside = self._executing(rank), self._executing(inside)
+        self._aligned(inside)
+        bad = (rank < 0) | (rank > size) | machine.shared.forbidden(inside, self.width, write)
+        self._fault(bad, "out of bounds", f"out of bounds: no CTA of {size} has these bytes")
+        rows = self._executing(np.broadcast_to(machine.shared.own, machine.shape))
+        for cta, row in np.unique(np.stack((ctas, rows), -1).reshape(-1, 2), axis=0).tolist():
+            machine.barriers.visit(self.inst, cta, row)
+        return np.asarray(inside + machine.shared.rows[:, 0][ctas])
