@@ -400,12 +400,57 @@ def test_an_arrival_at_another_cta():
     assert "CTA (1, 0, 0), warp 0" in said and "32 of 64 threads have come" in said
 
 
+#: Each of four CTAs of two clusters reads what the other one of its cluster has stored; another
+#: barrier comes between arriving at the cluster's and waiting there. %r8: a place for each thread.
+READ_OF_CLUSTER = """mov.u32 %r20, %cluster_ctarank; mul.lo.u32 %r21, %r4, 100;
+add.u32 %r21, %r21, %r2; st.shared.u32 [%r8+16], %r21;
+barrier.cluster.arrive.aligned; bar.sync 2, 32;
+barrier.cluster.wait.aligned; xor.b32 %r22, %r20, 1; mapa.shared::cluster.u32 %r23, %r8, %r22;
+ld.shared::cluster.u32 %r24, [%r23+16]; st.global.u32 [%d5], %r24;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"""
+
+
+def test_a_cta_reads_what_lies_in_another_of_its_cluster():
+    zeros, options = ([0], np.zeros(128, np.uint32)), {"ctas": 4, "cluster": 2}
+    out, done = small(READ_OF_CLUSTER, *zeros, record=True, **options)
+    ctas = np.arange(4)[:, None] ^ 1
+    assert np.array_equal(out.reshape(4, 32), 100 * ctas + np.arange(32))
+    counts = executed(done)
+    (kind,) = (kind for kind in counts if kind.instruction == "ld.shared::cluster")
+    assert (kind.direction, kind.space, kind.bits) == ("load", "shared", 32)
+    assert counts[kind]["requests"] == 4 and counts[kind]["wavefronts"] == 4
+    own, _ = small(READ_OF_CLUSTER.replace("xor.b32 %r22, %r20, 1", "mov.u32 %r22, %r20"), *zeros,
+                   **options)  # fmt: skip
+    assert np.array_equal(own.reshape(4, 32), 100 * np.arange(4)[:, None] + np.arange(32))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("bar.sync 2, 32;\nbarrier.cluster.wait.aligned;", "bar.sync 2, 32;", "race"),
+        ("barrier.cluster.arrive.aligned; bar.sync 2, 32;\nbarrier.cluster.wait.aligned;", "",
+         "race"),
+        ("[%d5], %r24;\nbarrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;",
+         "[%d5], %r24;", "race"),
+        ("[%d5], %r24;\n", "[%d5], %r24; st.shared.u32 [%r8+16], %r2;\n", "race"),
+        ("xor.b32 %r22, %r20, 1", "add.u32 %r22, %r20, 1", "out of bounds"),
+        ("[%r23+16]", "[%r23+18]", "misaligned"),
+        ("[%r23+16]", "[%r23+32768]", "out of bounds"),
+    ],
+)  # fmt: skip
+def test_a_wrong_read_of_a_cluster_is_found(old, new, kind):
+    assert old in READ_OF_CLUSTER
+    zeros = [0], np.zeros(128, np.uint32)
+    fault(kind, READ_OF_CLUSTER.replace(old, new), *zeros, ctas=4, cluster=2)
+
+
 @pytest.mark.parametrize(
     "statement",
     ["cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7], [%d4], 64, [%r8];",
      "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
      "[%r7], [%d30, {%r2, %r2, %r2}], [%r8], {%h1};",
      "cp.async.bulk.prefetch.tensor.2d.L2.global [%d30, {%r2, %r2}];",
+     "st.shared::cluster.u32 [%r7], %r2;",
      "mbarrier.arrive.shared::cta.b64 %d20, [%r7];", "mbarrier.arrive_drop.b64 _, [%r7];",
      "mbarrier.test_wait.shared::cta.b64 %p1, [%r7], %d20;", "mapa.u64 %d20, %d4, 1;",
      "@%p1 bar.arrive 1, 64;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "

@@ -45,8 +45,10 @@ class Case:
     grid: int = 0
 
     def __str__(self) -> str:
-        tile = "x".join(map(str, dict(self.options)["tile"]))
-        return "-".join((self.op, self.dtype, self.order, tile))
+        options = dict(self.options)
+        words = [self.op, self.dtype, self.order, "x".join(map(str, options["tile"]))]
+        words += [f"cluster_k={options[name]}" for name in ("cluster_k",) if name in options]
+        return "-".join(words)
 
     @property
     def alpha(self) -> float:
@@ -179,8 +181,8 @@ DIVIDED = [
     Case("TT", "bfloat16", "F", of((192, 128, 64), 2, stages=3, cluster_k=2), (200, 136, 330), 1),
     Case("TN", "float16", "F", of((64, 128, 64), 1, stages=2, cluster_k=8), (72, 136, 1000),
          out="float32"),
-    Case("NN", "bfloat16", "C", of((64, 64, 64), 1, stages=2, cluster_k=4), (72, 200, 520), 1, 3, 0,
-         grid=8),
+    Case("NN", "bfloat16", "C", of((64, 64, 64), 1, stages=2, cluster=(1, 2), cluster_k=4),
+         (72, 200, 520), 1, 3, 0, grid=8),
     Case("NN", "tf32", "F", of((64, 64, 32), 1, stages=3, cluster_k=2), (72, 72, 200), l=2, grid=2),
     Case("TN", "int8", "C", of((128, 64, 128), 2, stages=2, cluster=(2, 1), cluster_k=2),
          (208, 72, 600), beta=2),
