@@ -228,7 +228,7 @@ K_TILES = (112, 240, 400, 608)
 
 
 def k_tiles(*ks: int) -> Iterator[Case]:
-    """K tiles whose products take turns, of A from shared memory and through registers."""
+    """K tiles of double-buffered accumulators, with A from shared memory and through registers."""
     for i, (k, op) in enumerate(product(ks or K_TILES, ("TN", "NN"))):
         options = (*_WGMMA, ("tile", (64, 64, 128)), ("swap_ab", 0), ("stages", 2))
         yield Case("sm90_wgmma", op, PAIRS[i % 4], BLOCKS, k=k, options=options)

@@ -14,6 +14,7 @@ TESTS = (
     "tests/test_ladder_accesses.py",
     "tests/test_unaligned.py",
     "tests/test_ptx_hopper.py",
+    "tests/test_ptx_cluster.py",
     "tests/test_ptx_wgmma.py",
 )
 

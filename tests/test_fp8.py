@@ -41,7 +41,7 @@ def test_kernels_in_the_interpreter(case: Case) -> None:
 
 
 @pytest.mark.parametrize("k", K_TILES)
-def test_products_that_take_turns(k: int) -> None:
+def test_double_buffered_accumulators(k: int) -> None:
     for case in k_tiles(k):
         call = Call.of(case)
         plan = cg.plan(case.op, call.A, call.B, call.C, backend="cpu", arch="sm_90a",
@@ -57,11 +57,11 @@ def test_products_that_take_turns(k: int) -> None:
         {"scale_a": "1x128", "scale_b": "128x128", "l": 3},
         {"epilogue": "bias+gelu", "bias": (512,)},
         {"ragged": "N", "l": 3},
-        {"ragged": "K", "l": 3},  # threads put zeros into k tiles: no turns
+        {"ragged": "K", "l": 3},  # threads put zeros into k tiles: one set
     ],
     ids=lambda given: next(iter(given)),
 )
-def test_ptxas_lets_products_take_turns(given: dict[str, Any]) -> None:
+def test_ptxas_follows_double_buffered_accumulators(given: dict[str, Any]) -> None:
     """It would wait for each product, which is an error, if it did not follow them."""
     sizes = {"m": 256, "n": 512, "k": 1024, "dtype": E4M3, "arch": "sm_90a", "backend": "cpu"}
     options = {"kernel": "sm90_wgmma", "tile": (64, 64, 128), "groups": 1, "swap_ab": 0}
