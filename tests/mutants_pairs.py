@@ -64,10 +64,10 @@ PAIRS: tuple[Mutant, ...] = (
     _p("B counted once for both columns", "kernels/sm90/accesses.py",
        "matrix, modes = of_pairs(matrix, problem.epilogue.pairs), 4",
        "modes = 4", _COUNTS),
-    _p("even columns twice", "problem/expression.py",
+    _p("even columns twice", "problem/functions.py",
        'Function("{0}.second", lambda acc: acc[..., 1::2])',
        'Function("{0}.first", lambda acc: acc[..., 1::2])'),
-    _p("the second half of what is half", "problem/expression.py",
+    _p("the second half of what is half", "problem/functions.py",
        'Function("{0}.second", lambda acc: acc[..., acc.shape[-1] // 2 :])',
        'Function("{0}.second", lambda acc: acc[..., : acc.shape[-1] // 2])'),
     # The launch behind other kernels.

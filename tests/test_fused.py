@@ -18,7 +18,8 @@ from cute_gemm.errors import DTypeError, OptionError, ScalarError, ShapeError, S
 from cute_gemm.problem import expression as ex
 from cute_gemm.problem import fuse
 from cute_gemm.problem.epilogue import EpilogueArguments, EpilogueOperand
-from cute_gemm.problem.expression import FUNCTIONS, Expression, Value, trace
+from cute_gemm.problem.expression import Expression, Value, trace
+from cute_gemm.problem.functions import FUNCTIONS
 from cute_gemm.problem.fused import Fused, Interval, Rules
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem, from_sizes

@@ -8,84 +8,19 @@ them and returns what it returns.
 from __future__ import annotations
 
 import inspect
-import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.frameworks.base import dtype_name, dtype_row
+from cute_gemm.problem.functions import COLUMNS, CONDITIONS, FUNCTIONS, PAIRS
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
 ACCUMULATOR = "acc"
-
-
-class Function(NamedTuple):
-    """A primitive: how C++ spells it of ``{0}``, ``{1}``, ..., and NumPy's function."""
-
-    cpp: str
-    numpy: Callable[..., Any]
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    from scipy.special import erf
-
-    return np.asarray(erf(x))
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def gelu_argument(x: Any) -> Any:
-    """Return what gelu's approximation has the sigmoid of: ``2 sqrt(2/pi) (x + 0.044715 x^3)``."""
-    return 2 * math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x))
-
-
-#: Primitives by name. Of ``maximum`` and ``minimum`` a NaN of either is the result, as in NumPy.
-FUNCTIONS = {
-    "add": Function("{0} + {1}", np.add),
-    "subtract": Function("{0} - {1}", np.subtract),
-    "multiply": Function("{0} * {1}", np.multiply),
-    "divide": Function("cute_gemm::divide<ElementC>({0}, {1})", np.divide),
-    "negative": Function("-{0}", np.negative),
-    "less": Function("{0} < {1}", np.less),
-    "less_equal": Function("{0} <= {1}", np.less_equal),
-    "equal": Function("{0} == {1}", np.equal),
-    "where": Function("{0} ? {1} : {2}", np.where),
-    "maximum": Function("cute_gemm::maximum({0}, {1})", np.maximum),
-    "minimum": Function("cute_gemm::minimum({0}, {1})", np.minimum),
-    "abs": Function("cute_gemm::abs({0})", np.abs),
-    "exp": Function("cute_gemm::exp<ElementC>({0})", np.exp),
-    "log": Function("cute_gemm::log({0})", np.log),
-    "sqrt": Function("cute_gemm::sqrt({0})", np.sqrt),
-    "rsqrt": Function("cute_gemm::rsqrt({0})", lambda x: 1 / np.sqrt(x)),
-    "tanh": Function("cute_gemm::tanh<ElementC>({0})", np.tanh),
-    "erf": Function("cute_gemm::erf<ElementC>({0})", _erf),
-    "sigmoid": Function("cute_gemm::sigmoid<ElementC>({0})", _sigmoid),
-    "silu": Function("cute_gemm::silu<ElementC>({0})", lambda x: x * _sigmoid(x)),
-    "gelu": Function(
-        "cute_gemm::gelu<ElementC>({0})", lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
-    ),
-    "gelu_tanh": Function(
-        "cute_gemm::gelu_tanh<ElementC>({0})", lambda x: x * _sigmoid(gelu_argument(x))
-    ),
-}
-#: Of two columns of the product that an epilogue takes together the one and the other: those beside
-#: each other, or those of the first and of the second half.
-COLUMNS = {
-    "even_columns": Function("{0}.first", lambda acc: acc[..., 0::2]),
-    "odd_columns": Function("{0}.second", lambda acc: acc[..., 1::2]),
-    "first_half": Function("{0}.first", lambda acc: acc[..., : acc.shape[-1] // 2]),
-    "second_half": Function("{0}.second", lambda acc: acc[..., acc.shape[-1] // 2 :]),
-}
-#: The functions that make values of each kind.
-PAIRS = {"pairs": ("even_columns", "odd_columns"), "halves": ("first_half", "second_half")}
 #: Names that no operand may have: arguments of calls and of kernels, names in the functor, C++.
 _RESERVED = """
     op A B C alpha beta order out_dtype compute kernel backend arch stream tune epilogue storage
@@ -98,8 +33,6 @@ _RESERVED = """
     typedef typeid typename union unsigned using virtual void volatile
 """
 RESERVED = frozenset(_RESERVED.split())
-#: Those whose result is a condition.
-CONDITIONS = frozenset(("less", "less_equal", "equal"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,15 +18,8 @@ from cute_gemm.problem.epilogue import (
     EpilogueArguments,
     EpilogueOperand,
 )
-from cute_gemm.problem.expression import (
-    ACCUMULATOR,
-    COLUMNS,
-    CONDITIONS,
-    FUNCTIONS,
-    Expression,
-    Step,
-    gelu_argument,
-)
+from cute_gemm.problem.expression import ACCUMULATOR, Expression, Step
+from cute_gemm.problem.functions import COLUMNS, CONDITIONS, FUNCTIONS, gelu_argument
 from cute_gemm.problem.values import saturated
 
 #: The C++ class template of an expression.

@@ -16,7 +16,8 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError, ShapeError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad, wants_gradient
-from cute_gemm.problem.expression import ACCUMULATOR, COLUMNS, Expression
+from cute_gemm.problem.expression import ACCUMULATOR, Expression
+from cute_gemm.problem.functions import COLUMNS
 from cute_gemm.problem.fuse import (
     EpilogueFunction,
     as_function,

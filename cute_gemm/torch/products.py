@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from cute_gemm.frameworks.torch import CALLED, traced, wants_gradient
-from cute_gemm.problem.expression import Value, erf, exp, gelu_argument, sigmoid, trace, where
+from cute_gemm.problem.expression import Value, erf, exp, sigmoid, trace, where
+from cute_gemm.problem.functions import gelu_argument
 from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
 
 _aten = torch.ops.aten
