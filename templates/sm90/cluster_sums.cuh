@@ -22,8 +22,9 @@ struct PartOfColumns : Config {
   };
 };
 
+// The config of the epilogue.
 template <class Config>
-using Stored = cute::conditional_t<int(Config::Cluster::kK) == 1, Config, PartOfColumns<Config>>;
+using EpilogueConfig = cute::conditional_t<int(Config::Cluster::kK) == 1, Config, PartOfColumns<Config>>;
 
 // The k tiles of a tile of C that a CTA multiplies.
 struct KTiles {
@@ -105,7 +106,10 @@ struct ClusterSums {
     cluster_sync();
     cluster_arrive();
   }
-  CUTE_DEVICE static void finish() { cluster_wait(); }
+  CUTE_DEVICE static void finish() {
+    __syncwarp();  // lanes may have stored elements one by one
+    cluster_wait();
+  }
 
  private:
   template <class Memory>

@@ -173,7 +173,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     cutlass::arch::warpgroup_reg_alloc<Config::kConsumerRegisters>();
     int const thread = threadIdx.x % 128, peer = Cluster::peer(rank, thread % 32);
     Accumulators<Config> accumulators;  // (kBlocks,kValues)
-    TmaEpilogue<Stored<Config>> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
+    TmaEpilogue<EpilogueConfig<Config>> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
     using Mainloop = conditional_t<Config::kPromoted, MainloopPromoted<Config>, MainloopInPlace<Config>>;
     Mainloop mainloop(memory, group, thread, peer);
     // Ping-pong: the other group's tiles lie between a group's own; their k tiles are skipped.
@@ -214,15 +214,15 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
           ClusterSums<Config>::put(memory, nullptr);
         }
         int const own_rank = block_rank_in_cluster();  // which no register keeps meanwhile
-        Accumulators<Stored<Config>> sums;
+        Accumulators<EpilogueConfig<Config>> sums;
         ClusterSums<Config>::add(memory, sums, own_rank);
         Tile<Config> const stored = stored_of<Config>(tile, group, own_rank);
         if constexpr (Config::kTmaC) {
-          typename TmaEpilogue<Stored<Config>>::Operands operands;
+          typename TmaEpilogue<EpilogueConfig<Config>>::Operands operands;
           tma_epilogue.load_operands(operands, stored, epilogue);
           tma_epilogue.store(sums, operands, stored, epilogue);
         } else {
-          TensorC<Stored<Config>> const part{c.C, c.m, c.n, c.ldc, c.batch_stride};
+          TensorC<EpilogueConfig<Config>> const part{c.C, c.m, c.n, c.ldc, c.batch_stride};
           store_elements(sums, stored, group, thread, part, epilogue);
         }
         ClusterSums<Config>::finish();
