@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -215,7 +216,7 @@ class Tally(NamedTuple):
     shared: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
-        return Tally(*map(sum, zip(self, other, strict=True)))
+        return Tally._make(map(add, self, other))
 
 
 def _at_ends(access: Access) -> bool:

@@ -319,11 +319,23 @@ def _registers(config: Config) -> int:
     )
 
 
-def _storage(config: Config, width: int, column_major: bool) -> tuple[TmaTile, int, int]:
+def _results(config: Config) -> int:
+    """Columns of C of a group's part of the tile."""
+    _, bn, _ = kernel_tile(config)
+    columns = bn // config.groups if side_by_side(config) else bn
+    return columns // columns_of_result(config)
+
+
+def _column_major(config: Config) -> bool:
+    """Whether M is the unit-stride mode of the kernel's C."""
+    return config.operation.row_major == bool(config.swap_ab)
+
+
+def _storage(config: Config, width: int) -> tuple[TmaTile, int, int]:
     """An epilogue tile whose columns divide ``width``, how many a group has, and shared memory."""
     bm, bn, bk = kernel_tile(config)
     out = config.operation.c.bytes
-    tile = epilogue_tile(ROWS, width, column_major, out)
+    tile = epilogue_tile(ROWS, width, _column_major(config), out)
     columns = bn // columns_of_result(config) // config.cluster_k  # that a CTA stores
     parts = bm // ROWS * columns // tile.layout.extents[1] // sharers_of_tile(config)
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
@@ -335,14 +347,28 @@ def _storage(config: Config, width: int, column_major: bool) -> tuple[TmaTile, i
     return tile, stores, shared_storage(config.stages, stage, epilogue, places, scales)
 
 
+def _fitting_storage(config: Config) -> tuple[TmaTile, int, int]:
+    """The same with an epilogue tile of all columns or, where those leave few stages, narrow."""
+    width = _results(config) // config.cluster_k
+    found = _storage(config, width)
+    if config.stages <= FEW_STAGES and any(config.operation.scales) and found[2] > _SHARED:
+        found = _storage(config, gcd(width, SPAN // config.operation.c.bytes // 2))
+    return found
+
+
+def shared_memory(config: Config) -> int:
+    """Bytes of shared memory of a CTA."""
+    return _fitting_storage(config)[2]
+
+
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Work a config out."""
     tile = bm, bn, bk = kernel_tile(config)
     a, b = "BA" if config.swap_ab else "AB"
     below_each_other, beside_each_other = kernel_cluster(config)
-    columns = bn // config.groups if side_by_side(config) else bn  # of a group
-    width = columns // columns_of_result(config)
+    width = _results(config)
+    columns = width * columns_of_result(config)  # of a group
     # A box has columns of one half of a tile of pairs.
     most = min(MOST_ROWS, width) if width < columns else MOST_ROWS
     operands = (
@@ -350,17 +376,11 @@ def structure(config: Config) -> Structure:
         _operand(config, b, (bn, bk), below_each_other, width, most),
     )
 
-    out = config.operation.c.bytes
-    column_major = config.operation.row_major == bool(config.swap_ab)
-    stored = width // config.cluster_k
-    epilogue, stores, smem = _storage(config, stored, column_major)
-    if config.stages <= FEW_STAGES and any(config.operation.scales) and smem > _SHARED:
-        narrow = gcd(stored, SPAN // out // 2)
-        epilogue, stores, smem = _storage(config, narrow, column_major)
+    epilogue, stores, smem = _fitting_storage(config)
     return Structure(
         tile=tile,
         operands=operands,
-        column_major=column_major,
+        column_major=_column_major(config),
         part=epilogue.layout,
         box=epilogue.box if not config.swap_ab else epilogue.box[::-1],
         span=epilogue.span,

@@ -35,6 +35,7 @@ from cute_gemm.kernels.sm90.structure import (
     register_a,
     rows_of_thread,
     scales_of_thread,
+    shared_memory,
     sharers_of_tile,
     side_by_side,
     structure,
@@ -429,10 +430,10 @@ def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
 def _stages(config: Config, arch: Arch) -> int:
     """The most stages that fit."""
     limit = arch.shared_limit // config.min_ctas
-    two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
+    two, three = (shared_memory(replace(config, stages=n)) for n in (2, 3))
     stages = min(_STAGES, max(2, 3 + (limit - two) // (three - two)))
     # Scales of a stage are no multiple of what its size is rounded to.
-    while stages > 2 and structure(replace(config, stages=stages)).smem > limit:
+    while stages > 2 and shared_memory(replace(config, stages=stages)) > limit:
         stages -= 1
     return stages
 
