@@ -234,6 +234,26 @@ def test_without_times_nothing_changes() -> None:
 # -- the command ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("gpu", "expected"), [("H200", "prior"), ("H100 SXM", "H200"), ("A100 SXM 80GB", "H200")]
+)
+def test_where_a_fit_starts(
+    gpu: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run
+) -> None:
+    """Never from the GPU's own calibration: the same times give the same numbers."""
+    calibrated.store(replace(changed(), gpu=gpu))
+    replace(timed(8, reference()), gpu=gpu).write(tmp_path / "times.gz")
+    starts: list[Calibration] = []
+
+    def fitted(contests: Any, start: Calibration, *_: Any) -> Calibration:
+        starts.append(start)
+        return start
+
+    monkeypatch.setattr(fit, "fitted", fitted)
+    run("calibrate", "--fit", str(tmp_path / "times.gz"))
+    assert starts == [shipped(expected)] * 2  # fitted to a part, and to all
+
+
 def test_stored_times_are_fitted_again(tmp_path: Path, run) -> None:
     timed(12, changed()).write(tmp_path / "h200.gz")
     words = ("calibrate", "--fit", str(tmp_path / "h200.gz"), "--output", str(tmp_path / "h.json"))

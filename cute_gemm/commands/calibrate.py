@@ -16,7 +16,7 @@ from cute_gemm.commands.output import OK, print_json, progress, say
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.model.calibration import Calibration, prior
+from cute_gemm.model.calibration import Calibration, start
 
 _MINUTES = 9.0
 #: Fewest problems that numbers are fitted to.
@@ -108,10 +108,10 @@ def _fit(
             f"{len(times.contests)} problems were measured; expected {_LEAST} or more: give it "
             "more --minutes"
         )
-    before = calibrated.calibration(gpu)
+    before, begin = calibrated.calibration(gpu), start(gpu.name)
     known, held = (samples(part, gpu) for part in divided(times.contests))
-    judged = fitted(known, prior(), gpu, times.source, tell)
-    found = fitted([*known, *held], prior(), gpu, times.source, tell)
+    judged = fitted(known, begin, gpu, times.source, tell)
+    found = fitted([*known, *held], begin, gpu, times.source, tell)
     count = sum(map(len, (*known, *held)))
     said = {
         "gpu": gpu.name,

@@ -197,13 +197,24 @@ def _lines(value: Any, depth: int = 0) -> str:
 REFERENCE = "H200"
 
 
-#: The file of the numbers that a fit starts from.
+#: The file of the numbers that the `REFERENCE`'s fit starts from.
 _PRIOR = "prior"
 
 
 def prior() -> Calibration:
-    """Return the numbers that a fit starts from, and that stay where no time depends on them."""
+    """Return the numbers that the fit of the `REFERENCE` starts from."""
     found = shipped(_PRIOR)
+    assert found is not None
+    return found
+
+
+def start(gpu: str) -> Calibration:
+    """Return the numbers that a fit of a GPU starts from: they stay where no time depends on them.
+
+    They are the package's of the `REFERENCE`, which most times are of, and `prior` for the
+    `REFERENCE` itself; never the GPU's own, so that the same times give the same numbers.
+    """
+    found = prior() if gpu == REFERENCE else shipped(REFERENCE)
     assert found is not None
     return found
 
