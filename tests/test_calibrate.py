@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,19 @@ def test_a_gpu_is_calibrated(device: Device, monkeypatch: pytest.MonkeyPatch, ru
     assert "Kept: choices on this GPU take it from now on" in said
     assert calibrated.provenance(H200) == "prices calibrated on this H200"
     assert calibrated.calibration(H200).source.startswith("cute-gemm calibrate --seed 0, 20")
+
+
+def test_a_calibration_that_chooses_worse_is_not_kept(
+    device: Device, monkeypatch: pytest.MonkeyPatch, run
+) -> None:
+    monkeypatch.setattr(measure, "times", lambda *_: iter(timed(8, reference()).contests))
+    monkeypatch.setattr(fit, "fitted", lambda *_: changed())
+    worse = cycle((fit.Quality(0.1, 0.02, 0.9), fit.Quality(0.08, 0.03, 0.9)))
+    monkeypatch.setattr(fit, "quality", lambda *_: next(worse))
+    row = json.loads(run("calibrate", "--minutes", "2", "--json").out)
+    assert row["held_out"]["before"]["regret"] < row["held_out"]["after"]["regret"]
+    assert not row["kept"] and calibrated.calibration(H200) == reference()
+    assert "Not kept, since it chooses worse" in run("calibrate", "--minutes", "2").out
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure, fit, say what changed, and keep the result; return 0."""
+    """Measure, fit, say what changed, and keep the result if it chooses no worse; return 0."""
     if not 0 < arguments.minutes < 1e4:
         raise OptionError(f"--minutes {arguments.minutes} does not fit; expected more than 0")
     with progress() as shown:
@@ -55,11 +55,14 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.output:
         arguments.output.write_text(found.encoded(), encoding="utf-8")
     elif device is not None:
-        calibrated.store(found)
+        held = said["held_out"]
+        said["kept"] = held["after"]["regret"] <= held["before"]["regret"]
+        if said["kept"]:
+            calibrated.store(found)
     if arguments.json:
         print_json(said)
     else:
-        _say(said, arguments, device is not None)
+        _say(said, arguments)
     return OK
 
 
@@ -133,7 +136,7 @@ def _fit(
     return found, said
 
 
-def _say(said: dict[str, Any], arguments: argparse.Namespace, here: bool) -> None:
+def _say(said: dict[str, Any], arguments: argparse.Namespace) -> None:
     say(f"{said['gpu']}: {said['times']} times of {said['problems']} problems")
     if said["dropped"]:
         say(f"  {said['dropped']} times are of configs that there are no more")
@@ -150,5 +153,10 @@ def _say(said: dict[str, Any], arguments: argparse.Namespace, here: bool) -> Non
         )
     if arguments.output:
         say(f"Written to {arguments.output}")
-    elif here:
+    elif said.get("kept"):
         say("Kept: choices on this GPU take it from now on; cute-gemm cache clear drops it")
+    elif "kept" in said:
+        say(
+            "Not kept, since it chooses worse: the numbers in use stay; more --minutes may tell "
+            "more"
+        )
