@@ -473,7 +473,10 @@ def _broken(config: Config) -> str:
             "groups below each other, of whose threads each has both columns of its pairs"
         )
     if config.cluster_k > 1 and (why := _not_divided(config)):
-        return f"option cluster_k={config.cluster_k} came with {why}, where K of a tile is not cut"
+        return (
+            f"option cluster_k={config.cluster_k} came with {why}, where K of a tile is not cut: "
+            "leave it out"
+        )
     # A row of what TMA stores at a time has 32 bytes or more.
     least = max(STEP, 32 // config.operation.c.bytes) * columns_of_result(config)
     least *= config.cluster_k  # each of these CTAs stores a part of the columns
