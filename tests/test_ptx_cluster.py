@@ -107,3 +107,21 @@ def test_a_wrong_read_of_a_cluster_is_found(old, new, kind):
     assert old in READ_OF_CLUSTER
     zeros = [0], np.zeros(128, np.uint32)
     fault(kind, READ_OF_CLUSTER.replace(old, new), *zeros, ctas=4, cluster=2)
+
+
+def test_a_read_of_a_cluster_that_is_narrower_than_all_else_is_watched():
+    body = READ_OF_CLUSTER.replace(
+        "st.shared.u32 [%r8+16], %r21;",
+        "mov.u32 %r25, %r2; shl.b32 %r25, %r25, 4; add.s32 %r25, %r25, %r7;"
+        "st.shared.v4.u32 [%r25], {%r21, %r21, %r21, %r21};",
+    ).replace("mapa.shared::cluster.u32 %r23, %r8,", "mapa.shared::cluster.u32 %r23, %r25,")
+    body = body.replace("[%r23+16]", "[%r23+4]")
+    zeros, options = ([0], np.zeros(128, np.uint32)), {"ctas": 4, "cluster": 2}
+    out, _ = small(body, *zeros, **options)
+    assert np.array_equal(out.reshape(4, 32), 100 * (np.arange(4)[:, None] ^ 1) + np.arange(32))
+    fault(
+        "race",
+        body.replace("bar.sync 2, 32;\nbarrier.cluster.wait.aligned;", ""),
+        *zeros,
+        **options,
+    )

@@ -47,7 +47,8 @@ class Case:
     def __str__(self) -> str:
         options = dict(self.options)
         words = [self.op, self.dtype, self.order, "x".join(map(str, options["tile"]))]
-        words += [f"cluster_k={options[name]}" for name in ("cluster_k",) if name in options]
+        if "cluster_k" in options:
+            words.append(f"cluster_k={options['cluster_k']}")
         return "-".join(words)
 
     @property

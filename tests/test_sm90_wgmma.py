@@ -249,7 +249,7 @@ def test_a_cluster_beyond_the_matrix_is_counted() -> None:
         ),
         (
             {"cluster_k": 2, "ping_pong": 1, "groups": 2, "cluster": (1, 1)},
-            "cluster_k=2 came with ping_pong=1, where K of a tile is not cut",
+            "cluster_k=2 came with ping_pong=1; expected cluster_k=1",
         ),
         (
             {**SMALL, "tile": (64, 96, 64), "cluster_k": 4},

@@ -157,6 +157,6 @@ def _say(said: dict[str, Any], arguments: argparse.Namespace) -> None:
         say("Kept: choices on this GPU take it from now on; cute-gemm cache clear drops it")
     elif "kept" in said:
         say(
-            "Not kept, since it chooses worse: the numbers in use stay; more --minutes may tell "
-            "more"
+            "Not kept, since it chooses slower configs of these: the calibration in use stays; "
+            "measure more, with --minutes"
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.cluster import ClusterMachine
-from cute_gemm.ptx.memory import REMOTE, Array
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
 
 _BYTES = 8
@@ -72,11 +72,7 @@ class Barriers:
     def places(self, inst: Instruction, addresses: Array) -> list[tuple[int, int, int]]:
         """Return CTA, address there and row of the warp for each executing lane."""
         machine = self.machine
-        ctas = np.nonzero(machine.lanes())[0]
-        rank, size = addresses >> REMOTE, machine.cluster
-        bad = (rank < 0) | (rank > size)
-        ctas = np.where(rank > 0, ctas // size * size + rank - 1, ctas)
-        inside = addresses & (1 << REMOTE) - 1
+        ctas, inside, bad = machine.in_cluster(addresses, np.nonzero(machine.lanes())[0])
         bad |= inside > machine.shared.bytes - _BYTES
         apart = inside % _BYTES != 0
         for wrong, kind in ((bad, "out of bounds"), (apart, "misaligned")):

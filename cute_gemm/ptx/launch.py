@@ -305,7 +305,8 @@ def _granule(kernel: Kernel, space: str) -> int:
     for inst in kernel.instructions:
         shape = shape_of(inst) if inst.op[0] in ("ld", "st") else None
         counts = (space, inst.op[0]) != ("global", "ld")
-        if shape is not None and shape[0] in (space, "") and counts:
+        spaces = ("", space, *(CLUSTER,) * (space == "shared"))
+        if shape is not None and shape[0] in spaces and counts:
             widths.append(shape[1] * BYTES[shape[2]])
         elif space == "shared" and inst.op[:2] == ("cp", "async"):
             widths += [width for width in (4, 8) if Immediate(width) in inst.operands[2:3]]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import PtxError
+from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import WINDOW, Code
 from cute_gemm.ptx.memory import GLOBAL, REMOTE, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
@@ -231,19 +232,23 @@ class ClusterPlace(Place):
         return super().addresses() & (1 << REMOTE) - 1
 
     def offsets(self, shared: bool, write: bool) -> Array:
-        machine: Any = self.machine  # one of clusters
+        machine = machine_of(self.code)
         if machine.undefined[self.slot] is not None:
             demand(machine, self.inst, self.slot, "its address")
         machine.moved = machine.steps
-        values = np.broadcast_to(machine.values[self.slot].astype(np.int64), machine.shape)
-        own, size = np.arange(machine.ctas)[:, None], machine.cluster
-        rank, inside = values >> REMOTE, (values & (1 << REMOTE) - 1) + self.offset
-        ctas = self._executing(np.where(rank > 0, own // size * size + rank - 1, own))
-        rank, inside = self._executing(rank), self._executing(inside)
+        values = self._executing(
+            np.broadcast_to(machine.values[self.slot].astype(np.int64), machine.shape)
+        )
+        own, rows = (
+            self._executing(np.broadcast_to(x, machine.shape))
+            for x in (np.arange(machine.ctas)[:, None], machine.shared.own)
+        )
+        ctas, inside, bad = machine.in_cluster(values, own)
+        inside = inside + self.offset
         self._aligned(inside)
-        bad = (rank < 0) | (rank > size) | machine.shared.forbidden(inside, self.width, write)
-        self._fault(bad, "out of bounds", f"out of bounds: no CTA of {size} has these bytes")
-        rows = self._executing(np.broadcast_to(machine.shared.own, machine.shape))
+        bad = bad | machine.shared.forbidden(inside, self.width, write)
+        what = f"out of bounds: no CTA of {machine.cluster} has these bytes"
+        self._fault(bad, "out of bounds", what)
         for cta, row in np.unique(np.stack((ctas, rows), -1).reshape(-1, 2), axis=0).tolist():
             machine.barriers.visit(self.inst, cta, row)
         return np.asarray(inside + machine.shared.rows[:, 0][ctas])

@@ -4,8 +4,8 @@
 // into stages of shared memory, which signal their bytes on a full barrier; consumer warp groups multiply
 // straight from shared memory by wgmma, 64 x N x 32 bytes at a time, and wait only for the products of the k
 // tile before. The grid is persistent: a CTA computes tile after tile, so that the loads of the next tile run
-// while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast, or divide
-// K (cluster_sums.cuh).
+// while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast, or split
+// K (cluster_reduction.cuh).
 // Elements of other than 2 bytes along M, which wgmma does not read from shared memory, are loaded into
 // registers a k step ahead. Block scales come into the stages by a warp beside the producer (scales.cuh).
 //
@@ -27,7 +27,7 @@
 //   kGroupsAlongN                            they divide the tile along N, not along M
 //   kPingPong                                each computes whole tiles, in turns
 //   kStages, kStagesC                        pipeline stages, and epilogue stages of each group
-//   Cluster                                  ClusterShape<M,N> or, where K is divided, ClusterShape<M,N,K>
+//   Cluster                                  ClusterShape<M,N> or, with split-K, ClusterShape<M,N,K>
 //   kConsumerRegisters, kProducerRegisters   of a thread (setmaxnreg)
 //   kRasterGroup                             rows of tiles of a raster group
 //   kRagged                                  mode of groups (Ragged), none but in a grouped GEMM
@@ -36,7 +36,7 @@
 
 #pragma once
 
-#include "cluster_sums.cuh"
+#include "cluster_reduction.cuh"
 #include "epilogue.cuh"
 #include "promoted.cuh"
 
@@ -77,8 +77,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   constexpr bool kPairs = kPerResult > 1;
   using PlaceB = conditional_t<kPairs, InPairs, Place>;
   static_assert(!kPairs || int(Config::kRagged) == kRaggedNone);
-  constexpr bool kDividesK = Cluster::kK > 1;
-  static_assert(!kDividesK || !(kPairs || Config::kPingPong || Products::kCount > 1 || kGroupsAlongK));
+  constexpr bool kSplitsK = Cluster::kK > 1;
+  static_assert(!kSplitsK || !(kPairs || Config::kPingPong || Products::kCount > 1 || kGroupsAlongK));
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
@@ -149,7 +149,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     };
     constexpr bool kScales = Memory::kProducers > 1;
     bool const loads = warp % 4 == 0 && elect_one_sync();
-    if constexpr (kDividesK) {
+    if constexpr (kSplitsK) {
       for_each_tile([&](Tile<Config> const& tile) {
         if (loads) load(tile);
         if constexpr (kScales) {
@@ -157,8 +157,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         }
         __syncwarp();
         if (k_tiles_of(tile) > 0) {
-          ClusterSums<Config>::meet();
-          ClusterSums<Config>::finish();
+          ClusterReduction<Config>::producer_wait();
         }
       });
     } else {
@@ -203,20 +202,19 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(stored_of<Config>(tile, group, rank), epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
       if constexpr (kZeroFill) mainloop.part = {tile.begin - first_k_of(tile), tile.end - first_k_of(tile)};
-      if constexpr (kDividesK) {
+      if constexpr (kSplitsK) {
         if (int const own = k_tiles_of_cta<Cluster>(k_tiles, rank).count) {
           int const last = mainloop(accumulators, state, own);
           warpgroup_wait<0>();
           accumulators.fence();
           memory.consumer_release(last, peer);
-          ClusterSums<Config>::put(memory, &accumulators);
+          ClusterReduction<Config>::store_partial(memory, &accumulators);
         } else {
-          ClusterSums<Config>::put(memory, nullptr);
+          ClusterReduction<Config>::store_partial(memory, nullptr);
         }
-        int const own_rank = block_rank_in_cluster();  // which no register keeps meanwhile
         Accumulators<EpilogueConfig<Config>> sums;
-        ClusterSums<Config>::add(memory, sums, own_rank);
-        Tile<Config> const stored = stored_of<Config>(tile, group, own_rank);
+        ClusterReduction<Config>::reduce(memory, sums, rank);
+        Tile<Config> const stored = stored_of<Config>(tile, group, rank);
         if constexpr (Config::kTmaC) {
           typename TmaEpilogue<EpilogueConfig<Config>>::Operands operands;
           tma_epilogue.load_operands(operands, stored, epilogue);
@@ -225,7 +223,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
           TensorC<EpilogueConfig<Config>> const part{c.C, c.m, c.n, c.ldc, c.batch_stride};
           store_elements(sums, stored, group, thread, part, epilogue);
         }
-        ClusterSums<Config>::finish();
+        ClusterReduction<Config>::wait();
       } else {
         int const last = mainloop(accumulators, state, k_tiles);
         if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {

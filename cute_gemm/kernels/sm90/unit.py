@@ -99,7 +99,7 @@ class EmitSm90Wgmma(Emitter):
         config, parts, operation = self.config, self.structure, self.config.operation
         a, b = parts.operands
         order = (lambda x, y: f"{y}, {x}") if config.swap_ab else (lambda x, y: f"{x}, {y}")
-        cluster = *kernel_cluster(config), *[config.cluster_k] * (config.cluster_k > 1)
+        cluster = (*kernel_cluster(config), config.cluster_k)[: len(config.cluster_shape)]
         columns = "n / 2" if operation.epilogue.pairs else "n"  # of C
         entry = {
             "threads": str(parts.threads),

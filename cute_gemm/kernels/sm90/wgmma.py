@@ -156,7 +156,7 @@ class Sm90Wgmma(EmittedKernel):
         "ping_pong": "0: they share each tile; 1: they take whole tiles by turns",
         "stages": "2 to 12",
         "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
-        "cluster_k": "CTAs of a cluster that divide K of a tile, and add up its sums: 1, 2, 4 or 8",
+        "cluster_k": "CTAs of a cluster over which K of a tile is split: 1, 2, 4 or 8",
         "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
     }
 
@@ -474,8 +474,8 @@ def _broken(config: Config) -> str:
         )
     if config.cluster_k > 1 and (why := _not_divided(config)):
         return (
-            f"option cluster_k={config.cluster_k} came with {why}, where K of a tile is not cut: "
-            "leave it out"
+            f"option cluster_k={config.cluster_k} came with {why}; expected cluster_k=1, which "
+            "does not split K over a cluster"
         )
     # A row of what TMA stores at a time has 32 bytes or more.
     least = max(STEP, 32 // config.operation.c.bytes) * columns_of_result(config)

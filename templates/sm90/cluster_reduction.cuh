@@ -1,5 +1,5 @@
-// Sums of a tile of C whose K is divided among the CTAs of a cluster: each adds those of a part of the columns, which
-// it reads from the shared memory of all (distributed shared memory), and stores them.
+// Split-K over the CTAs of a cluster: each has partial sums of a tile of C. Each CTA reduces those of a part of the
+// columns, which it reads from the shared memory of all (distributed shared memory), and stores them.
 
 #pragma once
 
@@ -49,7 +49,7 @@ CUTE_DEVICE Tile stored_of(Tile tile, int group, int rank) {
 }
 
 template <class Config>
-struct ClusterSums {
+struct ClusterReduction {
   using Cluster = typename Config::Cluster;
   using All = Accumulators<Config>;
   using Part = Accumulators<PartOfColumns<Config>>;
@@ -61,9 +61,9 @@ struct ClusterSums {
 
   static_assert(Part::kValues % 4 == 0);
 
-  // Puts a CTA's sums where its stages were; without `all` zeros, if it has no part of K.
+  // Consumers: stores a CTA's partial sums to where its stages were; without `all` zeros, if it has no part of K.
   template <class Memory>
-  CUTE_DEVICE static void put(Memory& memory, All const* all) {
+  CUTE_DEVICE static void store_partial(Memory& memory, All const* all) {
     static_assert(kBytes <= Memory::kStages * int(Memory::kStageBytes));
     // All groups have multiplied what the stages had.
     asm volatile("bar.sync 6, %0;\n" ::"n"(int(kThreads)) : "memory");
@@ -79,10 +79,10 @@ struct ClusterSums {
     }
   }
 
-  // Adds the sums of this CTA's columns, in order of K. All threads of the cluster `meet`, those that load too, and
-  // `finish` when they are done with the tile: until then the sums are where the stages were.
+  // Consumers: adds the partial sums of this CTA's columns, in order of K. Then they call `wait`: until all CTAs have
+  // read them the partial sums are where the stages were.
   template <class Memory>
-  CUTE_DEVICE static void add(Memory& memory, Part& sums, int rank) {
+  CUTE_DEVICE static void reduce(Memory& memory, Part& sums, int rank) {
     cluster_sync();
     uint32_t const here = cute::cast_smem_ptr_to_uint(first(memory) + place(Cluster::k(rank), 0, 0));
     sums.clear();
@@ -102,13 +102,15 @@ struct ClusterSums {
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA writes behind what was read
     cluster_arrive();
   }
-  CUTE_DEVICE static void meet() {
-    cluster_sync();
-    cluster_arrive();
-  }
-  CUTE_DEVICE static void finish() {
+  CUTE_DEVICE static void wait() {
     __syncwarp();  // lanes may have stored elements one by one
     cluster_wait();
+  }
+
+  // Producers: the same barriers, before they load the next tile.
+  CUTE_DEVICE static void producer_wait() {
+    cluster_sync();
+    cluster_sync();
   }
 
  private:
