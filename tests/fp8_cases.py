@@ -234,17 +234,6 @@ def k_tiles(*ks: int) -> Iterator[Case]:
         yield Case("sm90_wgmma", op, PAIRS[i % 4], BLOCKS, k=k, options=options)
 
 
-def divided() -> Iterator[Case]:
-    """CTAs of a cluster that divide K, with every kind of scale, and A through registers."""
-    kinds = (("", ""), ("row", "tensor"), BLOCKS, BLOCKS[::-1])
-    for i, (pair, cluster_k) in enumerate(product(kinds, (2, 4))):
-        op, swap_ab = (("TN", 0), ("TN", 1), ("NN", 0), ("TT", 1), ("TN", 0))[i % 5]
-        given = {"groups": 1, "cluster": ((1, 1), (2, 1))[i // 2 % 2], "cluster_k": cluster_k,
-                 "tile": (64, 64, 128), "swap_ab": swap_ab, "stages": 3}  # fmt: skip
-        yield Case("sm90_wgmma", op, PAIRS[i % 4], pair, 144, 80, (304, 1008)[i % 3 // 2],
-                   order="FC"[i % 2], fast_accum=i == 1, options=tuple(given.items()))  # fmt: skip
-
-
 def packed() -> Iterator[Case]:
     """Rows that are not aligned, and two operands along M and N."""
     for i, (op, fast_accum) in enumerate(product(OPS, (False, True))):

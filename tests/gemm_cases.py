@@ -148,37 +148,6 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
         yield case
         if number % 6 == 0:  # many tiles for each CTA
             yield replace(case, m=2064, n=1984, k=336, widths=(16, 16, 16))
-    for number, case in enumerate(divided_cases()):
-        yield case
-        if number % 3 == 0:
-            yield replace(case, m=2064, n=1984, k=336, widths=(16, 16, 16))
-
-
-#: Tile, as the kernel sees it, with k in bytes; groups, cluster and CTAs that divide K.
-_DIVIDED = (
-    ((64, 64, 128), 1, (1, 1), 2), ((128, 128, 128), 2, (2, 1), 4), ((64, 128, 256), 1, (1, 1), 8),
-    ((192, 64, 128), 2, (1, 2), 2), ((128, 160, 128), 2, (2, 2), 2),
-    ((128, 64, 128), 2, (1, 2), 4),
-)  # fmt: skip
-
-
-def divided_cases() -> Iterator[Case]:
-    """CTAs of a cluster of ``sm90_wgmma`` that divide K, of all ops and types in turn."""
-    count, names = len(SIZES), ("bfloat16", "tf32", "float16-float32", "int8", "float16")
-    for number, ((tile, groups, cluster, cluster_k), op) in enumerate(product(_DIVIDED, OPS)):
-        swap_ab, name = int(op == "TT"), names[number % len(names)]
-        size = TYPES[name].bytes
-        bm, bn, bk = tile
-        more = (
-            ("tile", ((bn, bm) if swap_ab else (bm, bn)) + (bk // size,)), ("groups", groups),
-            ("cluster", cluster[::-1] if swap_ab else cluster), ("cluster_k", cluster_k),
-            ("ping_pong", 0), ("swap_ab", swap_ab),
-            *(() if size == 2 else (("pack", "B" if op == "NT" else "none"),)),
-        )  # fmt: skip
-        m, n = (-(-SIZES[(number + step) % count] // 8) * 8 for step in (0, 5))
-        k = (70, 1000, 4099)[number % 3]
-        yield Case("sm90_wgmma", name, op, None, m, n, k, "FC"[number // 2 % 2],
-                   (16, 16, 16 if number % 4 else 4), number % 5 > 2, more)  # fmt: skip
 
 
 def register_cases() -> Iterator[Case]:
@@ -202,7 +171,7 @@ def register_cases() -> Iterator[Case]:
 def small_wgmma(**replacements: Any) -> Iterator[Case]:
     """A small case of each kind, and groups that take turns."""
     tiled = takewhile(lambda case: case.more, wgmma_cases(_WGMMA[::2], 7))
-    for case in (*tiled, *islice(register_cases(), 0, None, 3), *divided_cases()):
+    for case in (*tiled, *islice(register_cases(), 0, None, 3)):
         small = replace(case, m=min(case.m, 129), n=min(case.n, 129), k=min(case.k, 129))
         yield replace(small, **replacements)
         if dict(small.more)["ping_pong"]:

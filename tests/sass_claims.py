@@ -15,7 +15,6 @@ _OPCODES = {
     "ld.global": "LDG.E",
     "st.global": "STG.E",
     "ld.shared": "LDS",
-    "ld.shared::cluster": "LDG.E",  # by a generic address, as `_kind` spells it
     "st.shared": "STS",
 }
 _WIDTHS = {8: ".U8", 16: ".U16", 32: "", 64: ".64", 128: ".128"}

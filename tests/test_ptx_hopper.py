@@ -352,7 +352,7 @@ def test_where_boxes_must_not_be():
      "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
      "[%r7], [%d30, {%r2, %r2, %r2}], [%r8], {%h1};",
      "cp.async.bulk.prefetch.tensor.2d.L2.global [%d30, {%r2, %r2}];",
-     "st.shared::cluster.u32 [%r7], %r2;",
+     "ld.shared::cluster.u32 %r2, [%r7];", "st.shared::cluster.u32 [%r7], %r2;",
      "mbarrier.arrive.shared::cta.b64 %d20, [%r7];", "mbarrier.arrive_drop.b64 _, [%r7];",
      "mbarrier.test_wait.shared::cta.b64 %p1, [%r7], %d20;", "mapa.u64 %d20, %d4, 1;",
      "@%p1 bar.arrive 1, 64;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "

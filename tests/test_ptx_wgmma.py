@@ -45,11 +45,8 @@ class Case:
     grid: int = 0
 
     def __str__(self) -> str:
-        options = dict(self.options)
-        words = [self.op, self.dtype, self.order, "x".join(map(str, options["tile"]))]
-        if "cluster_k" in options:
-            words.append(f"cluster_k={options['cluster_k']}")
-        return "-".join(words)
+        tile = "x".join(map(str, dict(self.options)["tile"]))
+        return "-".join((self.op, self.dtype, self.order, tile))
 
     @property
     def alpha(self) -> float:
@@ -172,31 +169,8 @@ CASES += [
 ]  # fmt: skip
 
 
-#: CTAs of a cluster that divide K: with fewer k tiles than CTAs, with tile after tile, with groups
-#: below and beside each other, of all types and with A through registers.
-DIVIDED = [
-    Case("TN", "bfloat16", "F", of((64, 64, 64), 1, stages=2, cluster_k=2), (100, 72, 300)),
-    Case("NT", "float16", "C", of((128, 64, 64), 2, stages=2, cluster_k=4), (136, 72, 136), beta=0),
-    Case("NN", "float16", "C", of((128, 128, 64), 2, swap_ab=1, stages=3, cluster=(1, 2),
-         cluster_k=2), (200, 264, 400), l=2, grid=4),
-    Case("TT", "bfloat16", "F", of((192, 128, 64), 2, stages=3, cluster_k=2), (200, 136, 330), 1),
-    Case("TN", "float16", "F", of((64, 128, 64), 1, stages=2, cluster_k=8), (72, 136, 1000),
-         out="float32"),
-    Case("NN", "bfloat16", "C", of((64, 64, 64), 1, stages=2, cluster=(1, 2), cluster_k=4),
-         (72, 200, 520), 1, 3, 0, grid=8),
-    Case("NN", "tf32", "F", of((64, 64, 32), 1, stages=3, cluster_k=2), (72, 72, 200), l=2, grid=2),
-    Case("TN", "int8", "C", of((128, 64, 128), 2, stages=2, cluster=(2, 1), cluster_k=2),
-         (208, 72, 600), beta=2),
-    Case("NN", "int8", "F", of((64, 64, 128), 1, stages=2, cluster_k=4), (80, 72, 700), beta=2),
-]  # fmt: skip
-CASES += DIVIDED
-
-
 #: C by TMA and by elements, by turns, exchanged: kernels of their own, for K has no stride.
-EMPTY = [
-    replace(case, mnk=(*case.mnk[:2], 0))
-    for case in (*(CASES[i] for i in (0, 4, 11, 13)), DIVIDED[0])
-]
+EMPTY = [replace(CASES[i], mnk=(*CASES[i].mnk[:2], 0)) for i in (0, 4, 11, 13)]
 
 
 @lru_cache(maxsize=1)
@@ -259,8 +233,9 @@ def test_a_cluster_at_a_time_and_unwatched():
     assert len({c for c, _ in found}) == 1 and found[1][1] > found[0][1]
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[11], CASES[13], DIVIDED[0]], ids=str)
+@pytest.mark.parametrize("case", [0, 11, 13])
 def test_nothing_is_read_where_nothing_is_summed(case):
+    case = CASES[case]
     plan = emitted(case)[0]
     A, B, C = case.arrays()
     A[...], B[...] = np.nan, np.nan
@@ -322,30 +297,3 @@ def test_what_is_missing_is_found(case, old, new, kind):
     with pytest.raises(FaultError) as caught:
         computed(CASES[case], alter(CASES[case], old, new))
     assert caught.value.kind == kind, caught.value
-
-
-@pytest.mark.parametrize("places", [(0,), (3,), (2, 4, 5)])
-def test_a_cluster_that_does_not_wait_for_sums_is_found(places: tuple[int, ...]) -> None:
-    """Waits: at the start, twice of those that load, twice of those that multiply, at the end.
-
-    The second ones and that at the end hold a CTA until others have read its sums: one suffices.
-    """
-    case = replace(DIVIDED[0], mnk=(200, 72, 300), grid=2)
-    plan, wait = case.plan(), "barrier.cluster.wait.aligned;"
-    (step,) = plan.steps
-    parts = step.ptx.split(wait)
-    assert len(parts) == 7
-    waits = ["" if place in places else wait for place in range(6)]
-    step.__dict__["ptx"] = "".join(x + y for x, y in zip(parts, [*waits, ""], strict=True))
-    with pytest.raises(FaultError) as caught:
-        computed(case, plan)
-    assert caught.value.kind == "race", caught.value
-
-
-def test_sums_of_a_cluster_are_the_same_bits_whichever_cta_adds_them() -> None:
-    """In order of K: what each element is does not depend on the columns that a CTA adds."""
-    case = DIVIDED[1]
-    A, B, C = case.arrays()
-    B[...] = B[:1].copy()
-    execute(emitted(case)[0], A, B, C, 1, 0)
-    assert np.array_equal(C, np.broadcast_to(C[:, :1], C.shape))

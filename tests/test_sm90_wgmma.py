@@ -21,7 +21,6 @@ import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
-from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels.sm90.structure import (
     MOST_COLUMNS,
     Config,
@@ -33,7 +32,7 @@ from cute_gemm.kernels.sm90.structure import (
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.sm90.wgmma import STEP, Sm90Wgmma
 from cute_gemm.model import smem, tma
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run import tensormap
 from cute_gemm.run.tensormap import SIZE, TensorMap, TensorMaps
 from cute_gemm.toolchain.nvrtc import build, prove, ptx
@@ -85,22 +84,6 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("TT", "C", "int8", None, 4099, {"tile": (96, 128, 256), "ping_pong": 1, "swap_ab": 1}),
     ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "swap_ab": 0}),
     ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "swap_ab": 0, "cluster": (1, 2)}),
-    (
-        "TN",
-        "C",
-        "bfloat16",
-        None,
-        4096,
-        {"tile": (128, 128, 64), "groups": 2, "swap_ab": 0, "cluster": (2, 1), "cluster_k": 2},
-    ),
-    (
-        "NN",
-        "F",
-        "int8",
-        None,
-        4099,
-        {"tile": (128, 128, 128), "groups": 2, "swap_ab": 0, "cluster": (1, 1), "cluster_k": 4},
-    ),
 )
 spread = pytest.mark.parametrize(
     "case", SPREAD, ids=lambda case: "-".join(map(str, case[:5])).replace("None", "same")
@@ -242,27 +225,6 @@ def test_a_cluster_beyond_the_matrix_is_counted() -> None:
         ({"cluster": (3, 1)}, "cluster=(3, 1) is none; expected 1, 2 or 4 each, 8 CTAs at most"),
         ({"cluster": (4, 4)}, "cluster=(4, 4) is none"),
         ({"cluster": 2}, "cluster=2 does not fit; expected 2 integers"),
-        ({"cluster_k": 3}, "cluster_k=3 with cluster="),
-        (
-            {"cluster_k": 4, "cluster": (4, 1)},
-            "cluster_k=4 with cluster=(4, 1) is none; expected 1, 2, 4 or 8, and 8 CTAs",
-        ),
-        (
-            {"cluster_k": 2, "ping_pong": 1, "groups": 2, "cluster": (1, 1)},
-            "cluster_k=2 came with ping_pong=1; expected cluster_k=1",
-        ),
-        (
-            {**SMALL, "tile": (64, 96, 64), "cluster_k": 4},
-            "with groups=1, cluster_k=4 and swap_ab=0 its N extent must be a multiple of 64",
-        ),
-        (
-            {**SMALL, "tile": (128, 192, 64), "groups": 2, "cluster_k": 2},
-            "needs 98304 bytes of stages for sums; stages=2 have 81920: take more stages",
-        ),
-        (
-            {**SMALL, "tile": (128, 256, 64), "groups": 2, "stages": 4, "cluster_k": 2},
-            "needs 128 registers of a thread for sums",
-        ),
         ({"swap_ab": 2}, "swap_ab=2 is out of range; expected 0 or 1"),
         ({"ping_pong": 2}, "ping_pong=2 is out of range"),
         ({"ping_pong": 1, "groups": 1}, "ping_pong=1 is for two groups; groups=1"),
@@ -384,7 +346,7 @@ def test_names_say_all_that_the_code_depends_on() -> None:
     config = configure(problem(), **SMALL)
     others: dict[str, Any] = {
         "tile": (64, 128, 64), "groups": 2, "ping_pong": 1, "stages": 3, "cluster": (2, 1),
-        "cluster_k": 2, "raster": 4, "swap_ab": 1, "min_ctas": 2, "tma_c": False,
+        "raster": 4, "swap_ab": 1, "min_ctas": 2, "tma_c": False,
         "operation": problem(dtype="bfloat16").operation(16, 16, 16),
     }  # fmt: skip
     assert {field.name for field in fields(Config)} == set(others)
@@ -392,35 +354,6 @@ def test_names_say_all_that_the_code_depends_on() -> None:
     assert len(names) == len(others) + 1
     units = {KERNEL.unit(replace(config, stages=n)).source for n in (2, 3)}
     assert len(units) == 2
-
-
-def test_what_divides_k_is_asked_for() -> None:
-    asked = problem("TN", 512, dtype="bfloat16")
-    assert {config.cluster_k for config in KERNEL.legal(asked, ARCH, {})} == {1}
-    divided = {**SMALL, "tile": (128, 128, 64), "groups": 2, "cluster": (2, 1), "cluster_k": 4}
-    config = configure(asked, **divided)
-    launch = KERNEL.launch_on(config, asked, 132)
-    assert (launch.cluster, launch.grid, launch.tiles) == (8, 64, 64)
-    assert config.name.split("_")[10] == "c2x1x4"
-    assert KERNEL.sums(config).endswith("sums of 4 parts of K added in their order")
-
-
-def test_k_of_groups_is_not_divided() -> None:
-    asked = problem("TN", 512, dtype="bfloat16")
-    config = configure(asked, **{**SMALL, "cluster_k": 2})
-    ragged = replace(config, operation=replace(config.operation, ragged="M"))
-    with pytest.raises(OptionError, match="cluster_k=2 came with a grouped GEMM"):
-        KERNEL.check(ragged, asked, ARCH)
-
-
-def test_a_divided_k_takes_less_time_where_there_are_few_tiles() -> None:
-    asked = from_sizes("TN", m=256, n=256, k=32768, dtype="bfloat16")
-    prices = []
-    for parts in (1, 8):
-        divided = {**SMALL, "tile": (128, 128, 64), "groups": 2, "cluster_k": parts}
-        prices.append(KERNEL.price(configure(asked, **divided), asked, gpu("H200")))
-    assert [price.ctas for price in prices] == [4, 32]
-    assert 4 < prices[0].seconds / prices[1].seconds < 8
 
 
 # -- the unit -------------------------------------------------------------------------------------

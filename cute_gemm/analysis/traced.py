@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 
 #: Parts of opcodes that the table of instructions distinguishes.
-_SPACES = frozenset(
-    ("global", "shared", "shared::cta", "shared::cluster", "param", "local", "async")
-)
+_SPACES = frozenset(("global", "shared", "shared::cta", "param", "local", "async"))
 
 
 class Request(NamedTuple):

@@ -502,7 +502,7 @@ class CompiledKernel(Compiled, Kernel):
         self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset()
     ) -> Counts:
         """Return what a CTA of a config asks of a multiprocessor."""
-        cluster = (*getattr(config, "cluster", (1, 1)), getattr(config, "cluster_k", 1))
+        cluster = getattr(config, "cluster", (1, 1))
         typical = self.sample(config, problem)
         keys = {
             x.name: (
@@ -517,7 +517,7 @@ class CompiledKernel(Compiled, Kernel):
             accesses = self.all_accesses(config, typical)
             for name in [name for name, counts in tallies.items() if counts is None]:
                 own = (access for access in accesses if access.operand == name)
-                counts = tally(own, cluster[0] * cluster[1], ideal, self.depth, cluster[2])
+                counts = tally(own, cluster[0] * cluster[1], ideal, self.depth)
                 tallies[name] = _tallies[keys[name]] = counts
         return counted(
             config.tile,

@@ -75,8 +75,8 @@ class Footprint:
     units: tuple[tuple[str, float], ...]
     #: Of the kernel.
     pace: Pace
-    #: CTAs of a cluster along M and N, and those that divide K of a tile.
-    cluster: tuple[int, int, int]
+    #: CTAs of a cluster along M and N.
+    cluster: tuple[int, int]
     #: Microseconds of the launch.
     launch: float
     #: Products of a batch that a CTA computes.
@@ -226,20 +226,19 @@ def _at_ends(access: Access) -> bool:
 
 
 def tally(
-    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = (), depth: int = DEPTH,
-    cluster_k: int = 1,
-) -> dict[str, Tally]:  # fmt: skip
+    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = (), depth: int = DEPTH
+) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
-    ``ctas``: tiles of the sample, by whose number the counts are divided, those by ``"CTA"`` also
-    by ``cluster_k``, the CTAs of a tile; ``ideal``: accesses that are counted as if they were as
-    good as an access can be (`model.ideal`); ``depth``: k-tiles of the sample.
+    ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
+    are counted as if they were as good as an access can be (`model.ideal`); ``depth``: k-tiles of
+    the sample.
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
         # wgmma's reads of shared memory are part of its rate.
         if not _at_ends(access) and access.instruction != "wgmma":
-            share = ctas * (depth if access.unit == "k-tile" else cluster_k)
+            share = ctas * (depth if access.unit == "k-tile" else 1)
             counts = analyze(access).launch
             counts = ideal_counts(counts) if kind_of(access) in ideal else counts
             tallies[access.unit] += _tally(access, counts, share)
@@ -281,8 +280,8 @@ class Counts(NamedTuple):
 
     #: Extents of the CTA's tile along M, N and K.
     tile: tuple[int, int, int]
-    #: CTAs of a cluster along M and N, and those that divide K of a tile.
-    cluster: tuple[int, int, int]
+    #: CTAs of a cluster along M and N.
+    cluster: tuple[int, int]
     #: Of a k-tile, and of the epilogue.
     each: Tally
     end: Tally
@@ -312,7 +311,7 @@ def counted(
     gpu: Gpu,
     accumulator_bytes: int,
     min_ctas: int,
-    cluster: tuple[int, int, int] = (1, 1, 1),
+    cluster: tuple[int, int] = (1, 1),
     operand_loads: float = 0.0,
     spills: float = 0.0,
     depth: int = DEPTH,
@@ -321,7 +320,7 @@ def counted(
     """Return what a CTA asks, from its operands' tallies and what a `sample` multiplies.
 
     ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
-    is told to leave registers for; ``cluster``: CTAs along M and N, and those that divide K;
+    is told to leave registers for; ``cluster``: CTAs along M and N;
     ``depth``: k-tiles of the sample; ``products``: products of a batch that a CTA computes.
     """
     each, end = Tally(), Tally()
@@ -382,7 +381,7 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         units=tuple(units.items()),
         pace=pace,
         cluster=counts.cluster,
-        launch=constants.launch(counts.dependent, counts.block, counts.cluster != (1, 1, 1)),
+        launch=constants.launch(counts.dependent, counts.block, counts.cluster != (1, 1)),
         products=counts.products,
         constants=constants,
     )
@@ -394,7 +393,7 @@ class _Costs(NamedTuple):
     Clocks are in seconds here: few operations are left for a problem.
     """
 
-    #: Extents of a cluster along M and N, and of the k-tiles that its CTAs multiply at a time.
+    #: Extents of a cluster along M and N, and of a k-tile.
     cluster_m: Any
     cluster_n: Any
     tile_k: Any
@@ -427,12 +426,12 @@ class _Costs(NamedTuple):
 
 def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
     """Return the fields of `_Costs` for one footprint."""
-    (m, n, k), (along_m, along_n, along_k) = footprint.tile, footprint.cluster
-    pace, ctas, clock = footprint.pace, along_m * along_n * along_k, gpu.clock_ghz * 1e9
+    (m, n, k), (along_m, along_n), pace = footprint.tile, footprint.cluster, footprint.pace
+    ctas, clock = along_m * along_n, gpu.clock_ghz * 1e9
     sms = clusters_at_a_time(gpu.sms, ctas) * ctas
     row, l2 = footprint.outside / clock, pace.l2 * gpu.sms * clock
     return (
-        m * along_m, n * along_n, k * along_k, ctas, sms, footprint.resident, footprint.products,
+        m * along_m, n * along_n, k, ctas, sms, footprint.resident, footprint.products,
         footprint.busy / clock, footprint.busy * pace.lone / clock,
         footprint.tma / clock + row * (m + n), row / along_m, row / along_n,
         footprint.latency_cubed / clock**3, pace.start / clock, footprint.end / clock, pace.exposed,

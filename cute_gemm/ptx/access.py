@@ -20,21 +20,16 @@ from cute_gemm.ptx.parser import (
     Register,
     Variable,
 )
-from cute_gemm.ptx.places import ClusterPlace, Place
+from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand
 
-#: Shared memory of a CTA of the cluster.
-CLUSTER = "shared::cluster"
 #: Parts of opcodes that say how caches are used, in which order or by whom else: nothing here.
 _HINTS = frozenset(
     ("ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "weak", "volatile", "relaxed", "acquire",
      "release", "cta", "gpu", "sys", "L2::64B", "L2::128B", "L2::256B", "L1::no_allocate",
      "L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::evict_unchanged")
 )  # fmt: skip
-SPACES = {
-    "global": "global", "shared": "shared", "shared::cta": "shared", "const": "global",
-    CLUSTER: CLUSTER,
-}  # fmt: skip
+SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "const": "global"}
 
 
 def shape_of(inst: Instruction) -> tuple[str, int, str] | None:
@@ -69,8 +64,6 @@ def described(inst: Instruction) -> tuple[str, str, int]:
     shape = shape_of(inst)
     assert shape is not None
     bits = 8 * BYTES[shape[2]] * shape[1]
-    if shape[0] == CLUSTER:
-        return f"{inst.op[0]}.{CLUSTER}", "load", bits
     return ("ld.{}", "load", bits) if inst.op[0] == "ld" else ("st.{}", "store", bits)
 
 
@@ -88,11 +81,7 @@ def _ld(code: Code, inst: Instruction) -> Step:
     code.require(inst, len(targets) == count)
     if space == "param":
         return _parameter(code, inst, kind, targets)
-    of, width = inst.operands[1], BYTES[kind] * count
-    if space == CLUSTER:
-        place: Place = ClusterPlace(code, inst, of, width)
-    else:
-        place = Place(code, inst, of, width, space)
+    place = Place(code, inst, inst.operands[1], BYTES[kind] * count, space)
     loads = [
         (step, *_loaded(code, inst, target, kind))
         for step, target in enumerate(targets)
@@ -171,7 +160,7 @@ def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand,
 def _st(code: Code, inst: Instruction) -> Step:
     space, count, kind = _shape(code, inst)
     given = code.parts(inst.operands[1])
-    code.require(inst, len(given) == count and space not in ("param", CLUSTER))
+    code.require(inst, len(given) == count and space != "param")
     place = Place(code, inst, inst.operands[0], BYTES[kind] * count, space)
     stores = [(step, *_stored(code, inst, each, kind)) for step, each in enumerate(given)]
     values, machine, unit = code.values, code.machine, BYTES[kind]

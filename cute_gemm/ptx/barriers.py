@@ -16,6 +16,8 @@ from cute_gemm.ptx.cluster import ClusterMachine
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
 
+#: An address of shared memory of another CTA of the cluster: its rank, plus 1, from this bit on.
+REMOTE = 24
 _BYTES = 8
 
 
@@ -72,7 +74,11 @@ class Barriers:
     def places(self, inst: Instruction, addresses: Array) -> list[tuple[int, int, int]]:
         """Return CTA, address there and row of the warp for each executing lane."""
         machine = self.machine
-        ctas, inside, bad = machine.in_cluster(addresses, np.nonzero(machine.lanes())[0])
+        ctas = np.nonzero(machine.lanes())[0]
+        rank, size = addresses >> REMOTE, machine.cluster
+        bad = (rank < 0) | (rank > size)
+        ctas = np.where(rank > 0, ctas // size * size + rank - 1, ctas)
+        inside = addresses & (1 << REMOTE) - 1
         bad |= inside > machine.shared.bytes - _BYTES
         apart = inside % _BYTES != 0
         for wrong, kind in ((bad, "out of bounds"), (apart, "misaligned")):

@@ -71,13 +71,12 @@ class Clocks:
 class OrderedMemory(SharedMemory):
     """Shared memory with the clocks of each granule's last write and of each warp's read of it.
 
-    ``own`` has the rows of lanes; ``remote``: whether CTAs read what lies in others of their
-    cluster.
+    ``own`` has the rows of lanes.
     """
 
     def __init__(
         self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool,
-        cluster: int, remote: bool,
+        cluster: int,
     ) -> None:  # fmt: skip
         super().__init__(ctas, threads, arrays, granule, watched)
         warps = -(-threads // WARP)
@@ -85,8 +84,7 @@ class OrderedMemory(SharedMemory):
         self.own = np.arange(ctas)[:, None] * warps + np.arange(threads)[None, :] // WARP
         if watched:
             self.wrote_by = np.zeros(self.size // granule, np.int32)
-            self.readers = warps * (cluster if remote else 1)
-            self.reads = np.zeros((self.size // granule, self.readers), np.int32)
+            self.reads = np.zeros((self.size // granule, warps), np.int32)
 
     # ---- accesses of threads -------------------------------------------------------------------
 
@@ -96,8 +94,10 @@ class OrderedMemory(SharedMemory):
 
     def _unread(self, granules: Array, own: Array) -> Array:
         """Which granules have a read that these warps have not seen."""
-        first = self.clocks.column[own] // self.readers * self.readers
-        seen = self.clocks.known[0][own[..., None], first[..., None] + np.arange(self.readers)]
+        warps = self.clocks.warps
+        first = self.clocks.column[own] // warps * warps
+        # What lies in a CTA is read by its own warps alone.
+        seen = self.clocks.known[0][own[..., None], first[..., None] + np.arange(warps)]
         return np.asarray((self.reads[granules] > seen).any(axis=-1))
 
     def _steps(self, offsets: Array, own: Array, width: int) -> tuple[list[Array], Array]:
@@ -111,7 +111,7 @@ class OrderedMemory(SharedMemory):
             bad = self._unseen(part, own)
             if bad.any():
                 return bad, "in flight" if (self.wrote[part][bad] >= OPEN).any() else "race"
-            place = part, self.clocks.column[own] % self.readers
+            place = part, own % self.clocks.warps
             self.reads[place] = np.maximum(self.reads[place], clocks)
         return None
 
@@ -148,12 +148,12 @@ class OrderedMemory(SharedMemory):
         of_threads = by < self.clocks.cluster * self.clocks.warps
         if (of_threads & (wrote > self.clocks.known[1][rows, by])).any():
             return "proxy"
-        self.reads[granules, self.clocks.column[rows] % self.readers] = OPEN + serial
+        self.reads[granules, rows % self.clocks.warps] = OPEN + serial
         return ""
 
     def end_read(self, granules: Array, rows: Array, serial: int) -> None:
         """Note that the read, and none that began after it, has ended for these warps."""
-        own, clocks = self.clocks.column[rows] % self.readers, self.clocks.now(rows)
+        own, clocks = rows % self.clocks.warps, self.clocks.now(rows)
         before = self.reads[granules[:, None], own]
         ended = (before >= OPEN) & (before <= OPEN + serial)
         self.reads[granules[:, None], own] = np.where(ended, clocks, before)

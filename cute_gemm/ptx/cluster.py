@@ -13,7 +13,7 @@ import numpy as np
 from cute_gemm.ptx.clocks import OrderedMemory
 from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import REMOTE, Array
+from cute_gemm.ptx.memory import Array
 
 
 class ClusterMachine(Machine):
@@ -28,12 +28,6 @@ class ClusterMachine(Machine):
     def rows(self) -> Array:
         """The rows (`cute_gemm.ptx.clocks`) of the warps with lanes that execute."""
         return np.unique(self.shared.own[self.lanes()])
-
-    def in_cluster(self, addresses: Array, ctas: Array) -> tuple[Array, Array, Array]:
-        """Return the CTA and the address there of addresses of CTAs, and which name no CTA."""
-        rank, size = addresses >> REMOTE, self.cluster
-        there = np.where(rank > 0, ctas // size * size + rank - 1, ctas)
-        return there, addresses & (1 << REMOTE) - 1, (rank < 0) | (rank > size)
 
 
 def machine_of(code: Code) -> ClusterMachine:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.problem.tensor import Tensor
-from cute_gemm.ptx.access import CLUSTER, shape_of
+from cute_gemm.ptx.access import shape_of
 from cute_gemm.ptx.bulk import Map
 from cute_gemm.ptx.clocks import OrderedMemory
 from cute_gemm.ptx.code import Code
@@ -224,9 +224,7 @@ def run(
             elements = [tensor_map.size for tensor_map in machine.maps.values()]
             memory.watch(min([_granule(kernel, "global"), *elements]))
         made_of = WarpMemory if in_warps else EpochMemory
-        remote = any(inst.op[0] == "ld" and CLUSTER in inst.op for inst in kernel.instructions)
-        ordered = partial(OrderedMemory, cluster=cluster, remote=remote)
-        shared_memory = ordered if waits else made_of
+        shared_memory = partial(OrderedMemory, cluster=cluster) if waits else made_of
         for first in range(0, ctas, fitting):
             count = min(fitting, ctas - first)
             if tell is not None:
@@ -305,8 +303,7 @@ def _granule(kernel: Kernel, space: str) -> int:
     for inst in kernel.instructions:
         shape = shape_of(inst) if inst.op[0] in ("ld", "st") else None
         counts = (space, inst.op[0]) != ("global", "ld")
-        spaces = ("", space, *(CLUSTER,) * (space == "shared"))
-        if shape is not None and shape[0] in spaces and counts:
+        if shape is not None and shape[0] in (space, "") and counts:
             widths.append(shape[1] * BYTES[shape[2]])
         elif space == "shared" and inst.op[:2] == ("cp", "async"):
             widths += [width for width in (4, 8) if Immediate(width) in inst.operands[2:3]]

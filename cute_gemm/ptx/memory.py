@@ -16,9 +16,6 @@ Array = np.ndarray[Any, Any]
 
 #: Where global memory begins, and the window of shared memory among generic addresses.
 GLOBAL, SHARED_WINDOW = 0x7F00_0000_0000, 0x7E00_0000_0000
-#: An address of shared memory of a CTA of the cluster, where it need not be the CTA's own: the rank
-#: of that CTA, plus 1, from this bit on.
-REMOTE = 24
 #: Where the parameters begin: nothing reads them there but TMA, which finds its tensor maps.
 PARAMETERS = 0x7D00_0000_0000
 #: Bytes before, between and behind buffers, at least; and between arrays in shared memory, where

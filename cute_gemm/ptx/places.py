@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import WINDOW, Code
-from cute_gemm.ptx.memory import GLOBAL, REMOTE, Array, Bytes, Wrong
+from cute_gemm.ptx.memory import GLOBAL, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
 
@@ -220,35 +219,3 @@ class Place:
         bad = np.asarray(machine.memory.forbidden(addresses, 1, False).any(axis=1))
         self._fault(bad, "out of bounds", "out of bounds: {near}")
         return machine.memory.raw.take(addresses)
-
-
-class ClusterPlace(Place):
-    """The address of a load from any CTA of the cluster (``shared::cluster``)."""
-
-    def __init__(self, code: Code, inst: Instruction, operand: Operand, width: int):
-        super().__init__(code, inst, operand, width, "shared")
-
-    def addresses(self) -> Array:
-        return super().addresses() & (1 << REMOTE) - 1
-
-    def offsets(self, shared: bool, write: bool) -> Array:
-        machine = machine_of(self.code)
-        if machine.undefined[self.slot] is not None:
-            demand(machine, self.inst, self.slot, "its address")
-        machine.moved = machine.steps
-        values = self._executing(
-            np.broadcast_to(machine.values[self.slot].astype(np.int64), machine.shape)
-        )
-        own, rows = (
-            self._executing(np.broadcast_to(x, machine.shape))
-            for x in (np.arange(machine.ctas)[:, None], machine.shared.own)
-        )
-        ctas, inside, bad = machine.in_cluster(values, own)
-        inside = inside + self.offset
-        self._aligned(inside)
-        bad = bad | machine.shared.forbidden(inside, self.width, write)
-        what = f"out of bounds: no CTA of {machine.cluster} has these bytes"
-        self._fault(bad, "out of bounds", what)
-        for cta, row in np.unique(np.stack((ctas, rows), -1).reshape(-1, 2), axis=0).tolist():
-            machine.barriers.visit(self.inst, cta, row)
-        return np.asarray(inside + machine.shared.rows[:, 0][ctas])

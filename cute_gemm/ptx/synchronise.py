@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cute_gemm.ptx.barriers import Barriers
+from cute_gemm.ptx.barriers import REMOTE, Barriers
 from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode, translator_of
 from cute_gemm.ptx.flow import results
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step, Wait
-from cute_gemm.ptx.memory import REMOTE, Array
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Name
 
 #: Of a barrier: CTA, address there, and row of the warp that names it.

@@ -4,8 +4,7 @@
 // into stages of shared memory, which signal their bytes on a full barrier; consumer warp groups multiply
 // straight from shared memory by wgmma, 64 x N x 32 bytes at a time, and wait only for the products of the k
 // tile before. The grid is persistent: a CTA computes tile after tile, so that the loads of the next tile run
-// while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast, or split
-// K (cluster_reduction.cuh).
+// while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast.
 // Elements of other than 2 bytes along M, which wgmma does not read from shared memory, are loaded into
 // registers a k step ahead. Block scales come into the stages by a warp beside the producer (scales.cuh).
 //
@@ -27,7 +26,7 @@
 //   kGroupsAlongN                            they divide the tile along N, not along M
 //   kPingPong                                each computes whole tiles, in turns
 //   kStages, kStagesC                        pipeline stages, and epilogue stages of each group
-//   Cluster                                  ClusterShape<M,N> or, with split-K, ClusterShape<M,N,K>
+//   Cluster                                  ClusterShape<M,N>
 //   kConsumerRegisters, kProducerRegisters   of a thread (setmaxnreg)
 //   kRasterGroup                             rows of tiles of a raster group
 //   kRagged                                  mode of groups (Ragged), none but in a grouped GEMM
@@ -36,7 +35,6 @@
 
 #pragma once
 
-#include "cluster_reduction.cuh"
 #include "epilogue.cuh"
 #include "promoted.cuh"
 
@@ -77,8 +75,6 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   constexpr bool kPairs = kPerResult > 1;
   using PlaceB = conditional_t<kPairs, InPairs, Place>;
   static_assert(!kPairs || int(Config::kRagged) == kRaggedNone);
-  constexpr bool kSplitsK = Cluster::kK > 1;
-  static_assert(!kSplitsK || !(kPairs || Config::kPingPong || Products::kCount > 1 || kGroupsAlongK));
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
@@ -120,13 +116,12 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     };
     // Producer: one thread waits for an empty stage, and has TMA load a k tile of A and B into it.
     auto const load = [&](Tile<Config> const& tile) {
-      int const matrix = tile.batch / slices, first_k = first_k_of(tile), all_k_tiles = k_tiles_of(tile);
+      int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
       int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
       int const along_k = kZeroFill ? 0 : end_of(tile);  // groups along K are parts of one matrix
-      Products const products(all_k_tiles);
-      KTiles const own = k_tiles_of_cta<Cluster>(all_k_tiles, rank);
+      Products const products(k_tiles);
       CUTE_NO_UNROLL
-      for (int k_tile = own.first; k_tile < own.first + own.count; ++k_tile, ++state) {
+      for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
         Place const place_a{kGroupsAlongK ? along_k : products.matrix_a(matrix_a, k_tile)};
         PlaceB const place_b{kGroupsAlongK ? along_k : products.matrix_b(matrix_b, k_tile)};
         int const at_k = first_k + products.k_tile(k_tile) * kBK;
@@ -143,28 +138,11 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     ScaleLoader<Config> load_scales(scale_a, scale_b);
     auto const load_scales_of = [&](auto const& tile) {
       auto const& part = of_tile(c, tile);
-      KTiles const own = k_tiles_of_cta<Cluster>(k_tiles_of(tile), rank);
-      load_scales(memory, state, own.count, tile, part.m, part.n, tile.batch / slices,
-                  first_k_of(tile) + own.first * kBK);
+      load_scales(memory, state, k_tiles_of(tile), tile, part.m, part.n, tile.batch / slices, first_k_of(tile));
     };
-    constexpr bool kScales = Memory::kProducers > 1;
-    bool const loads = warp % 4 == 0 && elect_one_sync();
-    if constexpr (kSplitsK) {
-      for_each_tile([&](Tile<Config> const& tile) {
-        if (loads) load(tile);
-        if constexpr (kScales) {
-          if (warp % 4 == 1) load_scales_of(tile);
-        }
-        __syncwarp();
-        if (k_tiles_of(tile) > 0) {
-          ClusterReduction<Config>::producer_wait();
-        }
-      });
-    } else {
-      if (loads) for_each_tile(load);
-      if constexpr (kScales) {
-        if (warp % 4 == 1) for_each_tile(load_scales_of);
-      }
+    if (warp % 4 == 0 && elect_one_sync()) for_each_tile(load);
+    if constexpr (Memory::kProducers > 1) {
+      if (warp % 4 == 1) for_each_tile(load_scales_of);
     }
     __syncwarp();
   } else {
@@ -172,7 +150,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     cutlass::arch::warpgroup_reg_alloc<Config::kConsumerRegisters>();
     int const thread = threadIdx.x % 128, peer = Cluster::peer(rank, thread % 32);
     Accumulators<Config> accumulators;  // (kBlocks,kValues)
-    TmaEpilogue<EpilogueConfig<Config>> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
+    TmaEpilogue<Config> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
     using Mainloop = conditional_t<Config::kPromoted, MainloopPromoted<Config>, MainloopInPlace<Config>>;
     Mainloop mainloop(memory, group, thread, peer);
     // Ping-pong: the other group's tiles lie between a group's own; their k tiles are skipped.
@@ -194,51 +172,27 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
           update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
           epilogue.alpha = alpha;
           if (Config::kPingPong) skip(index + scheduler.step());
-        } else if (Cluster::k(rank) == 0) {
+        } else {
           update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
         }
         continue;
       }
-      if constexpr (Config::kTmaC) tma_epilogue.prefetch(stored_of<Config>(tile, group, rank), epilogue);
+      if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
       if constexpr (kZeroFill) mainloop.part = {tile.begin - first_k_of(tile), tile.end - first_k_of(tile)};
-      if constexpr (kSplitsK) {
-        if (int const own = k_tiles_of_cta<Cluster>(k_tiles, rank).count) {
-          int const last = mainloop(accumulators, state, own);
-          warpgroup_wait<0>();
-          accumulators.fence();
-          memory.consumer_release(last, peer);
-          ClusterReduction<Config>::store_partial(memory, &accumulators);
-        } else {
-          ClusterReduction<Config>::store_partial(memory, nullptr);
-        }
-        Accumulators<EpilogueConfig<Config>> sums;
-        ClusterReduction<Config>::reduce(memory, sums, rank);
-        Tile<Config> const stored = stored_of<Config>(tile, group, rank);
-        if constexpr (Config::kTmaC) {
-          typename TmaEpilogue<EpilogueConfig<Config>>::Operands operands;
-          tma_epilogue.load_operands(operands, stored, epilogue);
-          tma_epilogue.store(sums, operands, stored, epilogue);
-        } else {
-          TensorC<EpilogueConfig<Config>> const part{c.C, c.m, c.n, c.ldc, c.batch_stride};
-          store_elements(sums, stored, group, thread, part, epilogue);
-        }
-        ClusterReduction<Config>::wait();
+      int const last = mainloop(accumulators, state, k_tiles);
+      if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
+        order_arrive(1 - group);
+      }
+      typename TmaEpilogue<Config>::Operands operands;
+      if constexpr (Config::kTmaC) tma_epilogue.load_operands(operands, tile, epilogue);
+      warpgroup_wait<0>();
+      accumulators.fence();
+      memory.consumer_release(last, peer);
+      if constexpr (Config::kTmaC) {
+        tma_epilogue.store(accumulators, operands, tile, epilogue);
       } else {
-        int const last = mainloop(accumulators, state, k_tiles);
-        if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
-          order_arrive(1 - group);
-        }
-        typename TmaEpilogue<Config>::Operands operands;
-        if constexpr (Config::kTmaC) tma_epilogue.load_operands(operands, tile, epilogue);
-        warpgroup_wait<0>();
-        accumulators.fence();
-        memory.consumer_release(last, peer);
-        if constexpr (Config::kTmaC) {
-          tma_epilogue.store(accumulators, operands, tile, epilogue);
-        } else {
-          store_elements(accumulators, tile, group, thread, c, epilogue);
-        }
+        store_elements(accumulators, tile, group, thread, c, epilogue);
       }
       if (Config::kPingPong) skip(index + scheduler.step());
     }

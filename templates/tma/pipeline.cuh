@@ -39,36 +39,27 @@ struct PipelineState {
   }
 };
 
-// A cluster of M x N x K CTAs; ranks run along M first and along K last. CTAs along M have the same tile of B, CTAs
-// along N the same tile of A, and CTAs along K the same tile of C, of which each multiplies a part of K. `kPeers` is
-// the number of CTAs that write into a CTA's stages, itself included.
-template <int M, int N, int K = 1>
+// A cluster of M x N CTAs; ranks run along M first. CTAs along M have the same tile of B, CTAs along N the
+// same tile of A. `kPeers` is the number of CTAs that write into a CTA's stages, itself included.
+template <int M, int N>
 struct ClusterShape {
-  enum : int { kM = M, kN = N, kK = K, kTiles = M * N, kCtas = M * N * K, kPeers = M + N - 1 };
+  enum : int { kM = M, kN = N, kCtas = M * N, kPeers = M + N - 1 };
 
   CUTE_DEVICE static int m(int rank) { return rank % M; }
-  CUTE_DEVICE static int n(int rank) { return K > 1 ? rank / M % N : rank / M; }
-  CUTE_DEVICE static int k(int rank) { return K > 1 ? rank / kTiles : 0; }
+  CUTE_DEVICE static int n(int rank) { return rank / M; }
 
   // Multicast masks: the CTAs that receive A, those with the same m, and B, those with the same n.
   CUTE_DEVICE static uint16_t mask_a(int rank) {
-    constexpr int kFirst = ((1 << kTiles) - 1) / ((1 << M) - 1);
-    return uint16_t(kFirst << first(rank) + m(rank));
+    constexpr int kFirst = ((1 << kCtas) - 1) / ((1 << M) - 1);
+    return uint16_t(kFirst << m(rank));
   }
-  CUTE_DEVICE static uint16_t mask_b(int rank) { return uint16_t(((1 << M) - 1) << first(rank) + n(rank) * M); }
+  CUTE_DEVICE static uint16_t mask_b(int rank) { return uint16_t(((1 << M) - 1) << n(rank) * M); }
 
   // The rank of peer i: the CTAs with the same n, then the others with the same m.
   CUTE_DEVICE static int peer(int rank, int i) {
-    if (i < M) return first(rank) + n(rank) * M + i;
-    return first(rank) + m(rank) + (i - M + (i - M >= n(rank))) * M;
+    if (i < M) return n(rank) * M + i;
+    return m(rank) + (i - M + (i - M >= n(rank))) * M;
   }
-
-  // The rank of the CTA that has part k of the same tile.
-  CUTE_DEVICE static int along_k(int rank, int k) { return rank % kTiles + k * kTiles; }
-
- private:
-  // The first rank with the same part of K.
-  CUTE_DEVICE static int first(int rank) { return k(rank) * kTiles; }
 };
 
 // A box as a tensor map has it: its coordinates along the unit-stride mode, across, and of the third mode.

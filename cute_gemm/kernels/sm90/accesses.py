@@ -14,7 +14,6 @@ from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import (
     DEEP,
-    GROUP,
     ROWS,
     Config,
     OperandPlan,
@@ -28,7 +27,6 @@ from cute_gemm.kernels.sm90.structure import (
     scale_steps,
     scale_words,
     scales_of_stage,
-    sums_of_thread,
     zero_fills,
 )
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
@@ -77,13 +75,10 @@ def accesses(
             read = replace(read, times=reads)
             listed += [load, read]
             if by_threads and config.operation.promoted and product_sets(config) == 1:
-                of_tile = min(config.cluster_k, k_tiles)  # CTAs that multiply
-                listed.append(_read_ahead(read, config, ctas * of_tile * reads))
+                listed.append(_read_ahead(read, config, ctas * reads))
             if zero_fills(config):
                 listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
         listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
-        if config.cluster_k > 1:
-            listed += _exchanged(config, ctas * config.cluster_k)
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))
     extents = rows * parts.tile_c[0], columns * parts.tile_c[1]
@@ -91,7 +86,7 @@ def accesses(
         extents = extents[::-1]
     store = TmaAccess(
         "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3,
-        times=prod(parts.tile_c) // prod(parts.box) // config.cluster_k,
+        times=prod(parts.tile_c) // prod(parts.box),
     )  # fmt: skip
     staged = _staged(config, parts, ctas)
     listed += [staged, store]
@@ -301,16 +296,6 @@ def held(config: Config, parts: Structure) -> np.ndarray:
     return np.stack(np.broadcast_arrays(row, column), -1)
 
 
-def _exchanged(config: Config, ctas: int) -> Iterator[SharedAccess]:
-    """The sums that CTAs which divide K store, and read from each other: in vectors of 16 bytes."""
-    threads = GROUP * config.groups
-    vector, thread = np.ogrid[: sums_of_thread(config) // 4, :threads]
-    offsets = (MATRIX_ROW_BYTES * (vector * threads + thread)).reshape(-1, LANES)
-    store = SharedAccess("C", "store", "st.shared", 128, offsets, executions=ctas, unit="CTA")
-    yield store
-    yield replace(store, direction="load", instruction="ld.shared::cluster")
-
-
 def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
     """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
     out, columns = config.operation.c.bytes, parts.part.extents[1]
@@ -335,8 +320,7 @@ def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
     ).reshape(-1, 32, 2)
     offsets = np.asarray(parts.part(coords[..., 0], coords[..., 1])) * out
     return SharedAccess(
-        "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA",
-        times=each // config.cluster_k,
+        "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", times=each,
         layout=parts.part, coords=coords, element_bits=8 * out,
     )  # fmt: skip
 

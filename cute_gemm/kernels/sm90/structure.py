@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import gcd, prod
+from math import gcd
 from typing import ClassVar
 
 from cute_gemm.arch import Arch
@@ -29,9 +29,9 @@ from cute_gemm.problem.scaling import BLOCK
 ROWS, GROUP, DEEP = 64, 128, 32
 #: Columns of a wgmma, at most.
 MOST_COLUMNS = 256
-#: Registers of a thread of the group that loads, also where a warp of it loads scales or where CTAs
-#: divide K, and the most that setmaxnreg gives.
-LOADER_REGISTERS, MORE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
+#: Registers of a thread of the group that loads, also where a warp of it loads scales, and the most
+#: that setmaxnreg gives.
+LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
 #: Registers of a thread that double-buffered accumulators need beside sums, products and scales,
 #: and beside rows of A too.
 _BESIDE_TWO_SETS, _BESIDE_TWO_SETS_AND_ROWS = 32, 56
@@ -55,18 +55,12 @@ class Config:
     ping_pong: int  #: 0: they share each tile; 1: they take whole tiles by turns.
     stages: int  #: k tiles in shared memory at a time.
     cluster: tuple[int, int]  #: CTAs along M, which share B, and along N, which share A.
-    cluster_k: int  #: CTAs of a cluster that divide K of a tile.
     raster: int  #: Rows of tiles that share an L2 group.
     swap_ab: int  #: 1: the kernel computes C^T with A and B swapped.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     tma_c: bool  #: C is stored by TMA.
     operation: Operation
     kernel: ClassVar[str] = "sm90_wgmma"
-
-    @property
-    def cluster_shape(self) -> tuple[int, ...]:
-        """CTAs of a cluster along M and N and, where they divide it, along K."""
-        return (*self.cluster, self.cluster_k) if self.cluster_k > 1 else self.cluster
 
     @cached_property
     def name(self) -> str:
@@ -77,7 +71,7 @@ class Config:
             "x".join(map(str, self.tile)),
             f"g{self.groups}{'p' if self.ping_pong else ''}",
             f"s{self.stages}",
-            f"c{'x'.join(map(str, self.cluster_shape))}",
+            f"c{self.cluster[0]}x{self.cluster[1]}",
             "x" if self.swap_ab else "",
             "tma" if self.tma_c else "elements",
             f"r{self.raster}",
@@ -150,11 +144,6 @@ def kernel_cluster(config: Config) -> tuple[int, int]:
     """CTAs of a cluster as the kernel sees them, below each other and beside."""
     along_m, along_n = config.cluster
     return (along_n, along_m) if config.swap_ab else (along_m, along_n)
-
-
-def ctas_of_cluster(config: Config) -> int:
-    """CTAs of a cluster: those with tiles of their own, times those that divide K of each."""
-    return prod(config.cluster) * config.cluster_k
 
 
 def zero_fills(config: Config) -> bool:
@@ -306,8 +295,7 @@ def _operand(
 
 def loader_registers(config: Config) -> int:
     """Registers of a thread of the group that loads."""
-    more = any(config.operation.scales) or config.cluster_k > 1
-    return MORE_LOADER_REGISTERS if more else LOADER_REGISTERS
+    return SCALE_LOADER_REGISTERS if any(config.operation.scales) else LOADER_REGISTERS
 
 
 def _registers(config: Config) -> int:
@@ -336,7 +324,7 @@ def _storage(config: Config, width: int) -> tuple[TmaTile, int, int]:
     bm, bn, bk = kernel_tile(config)
     out = config.operation.c.bytes
     tile = epilogue_tile(ROWS, width, _column_major(config), out)
-    columns = bn // columns_of_result(config) // config.cluster_k  # that a CTA stores
+    columns = bn // columns_of_result(config)
     parts = bm // ROWS * columns // tile.layout.extents[1] // sharers_of_tile(config)
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
@@ -349,7 +337,7 @@ def _storage(config: Config, width: int) -> tuple[TmaTile, int, int]:
 
 def _fitting_storage(config: Config) -> tuple[TmaTile, int, int]:
     """The same with an epilogue tile of all columns or, where those leave few stages, narrow."""
-    width = _results(config) // config.cluster_k
+    width = _results(config)
     found = _storage(config, width)
     if config.stages <= FEW_STAGES and any(config.operation.scales) and found[2] > _SHARED:
         found = _storage(config, gcd(width, SPAN // config.operation.c.bytes // 2))

@@ -99,7 +99,7 @@ class EmitSm90Wgmma(Emitter):
         config, parts, operation = self.config, self.structure, self.config.operation
         a, b = parts.operands
         order = (lambda x, y: f"{y}, {x}") if config.swap_ab else (lambda x, y: f"{x}, {y}")
-        cluster = (*kernel_cluster(config), config.cluster_k)[: len(config.cluster_shape)]
+        below, beside = kernel_cluster(config)
         columns = "n / 2" if operation.epilogue.pairs else "n"  # of C
         entry = {
             "threads": str(parts.threads),
@@ -123,7 +123,7 @@ class EmitSm90Wgmma(Emitter):
             "groups": str(config.groups),
             "stages": str(config.stages),
             "stages_c": str(parts.stores or 1),
-            "cluster": f"cute_gemm::ClusterShape<{', '.join(map(str, cluster))}>",
+            "cluster": f"cute_gemm::ClusterShape<{below}, {beside}>",
             "registers": str(parts.registers),
             "producer_registers": str(loader_registers(config)),
             "major_k_a": cpp_bool(a.major == "K"),

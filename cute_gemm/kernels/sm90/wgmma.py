@@ -28,7 +28,6 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     adds_of_sum,
     columns_of_result,
-    ctas_of_cluster,
     kernel_cluster,
     kernel_tile,
     products_of_thread,
@@ -143,20 +142,14 @@ class Sm90Wgmma(EmittedKernel):
     scales: ClassVar = True
     pairs: ClassVar = True
     dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
-    options = (
-        "tile", "groups", "ping_pong", "stages", "cluster", "cluster_k", "raster", "swap_ab",
-        "min_ctas",
-    )  # fmt: skip
-    label_options: ClassVar = {
-        "groups": "g{}", "ping_pong": "p", "cluster_shape": "c{}", "swap_ab": "x"
-    }  # fmt: skip
+    options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
+    label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
     takes: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",
         "ping_pong": "0: they share each tile; 1: they take whole tiles by turns",
         "stages": "2 to 12",
         "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
-        "cluster_k": "CTAs of a cluster over which K of a tile is split: 1, 2, 4 or 8",
         "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
     }
 
@@ -199,7 +192,7 @@ class Sm90Wgmma(EmittedKernel):
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
         return pace._replace(
             slowdown=slowdown,
-            start=pace.start + factors["meeting"] * (ctas_of_cluster(config) > 1),
+            start=pace.start + factors["meeting"] * (prod(config.cluster) > 1),
             box=factors["box"] / sharers_of_tile(config),
             ahead=config.stages - 1,
             wgmma=True,
@@ -221,7 +214,6 @@ class Sm90Wgmma(EmittedKernel):
                     ping_pong=ping_pong,
                     stages=2,
                     cluster=(beside, below) if swap_ab else (below, beside),
-                    cluster_k=1,
                     raster=8,
                     swap_ab=swap_ab,
                     min_ctas=1,
@@ -320,7 +312,7 @@ class Sm90Wgmma(EmittedKernel):
         return self.launch_on(config, problem, nearest(Arch("sm_90a")).sms)
 
     def launch_on(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
-        parts, ctas = structure(config), ctas_of_cluster(config)
+        parts, ctas = structure(config), prod(config.cluster)
         bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
         clusters = tiles_at_most(problem, (bm, bn))
         places = clusters_at_a_time(min(sms, _MOST_SMS), ctas) * config.min_ctas
@@ -406,8 +398,6 @@ class Sm90Wgmma(EmittedKernel):
             parts.append(
                 f"those of {config.tile[2]} of k are added in {operation.accumulator.name}"
             )
-        if config.cluster_k > 1:
-            parts.append(f"sums of {config.cluster_k} parts of K added in their order")
         if operation.component_products > 1:
             parts.append(f"products of components as {operation.compute} has them")
         return ", ".join(parts)
@@ -449,11 +439,6 @@ def _broken(config: Config) -> str:
             return f"option {option}={value} is out of range; expected 0 or 1"
     if not {*config.cluster} <= {1, 2, 4} or prod(config.cluster) > 8:
         return f"option cluster={config.cluster} is none; expected 1, 2 or 4 each, 8 CTAs at most"
-    if config.cluster_k not in (1, 2, 4, 8) or ctas_of_cluster(config) > 8:
-        return (
-            f"option cluster_k={config.cluster_k} with cluster={config.cluster} is none; expected "
-            "1, 2, 4 or 8, and 8 CTAs of a cluster at most"
-        )
     if config.raster < 1 or config.min_ctas < 1:
         return "options raster and min_ctas must be 1 or more"
     if config.ping_pong and config.groups != 2:
@@ -472,19 +457,13 @@ def _broken(config: Config) -> str:
             f"option {said} came with an epilogue of pairs of columns; expected swap_ab=0 and "
             "groups below each other, of whose threads each has both columns of its pairs"
         )
-    if config.cluster_k > 1 and (why := _not_divided(config)):
-        return (
-            f"option cluster_k={config.cluster_k} came with {why}; expected cluster_k=1, which "
-            "does not split K over a cluster"
-        )
     # A row of what TMA stores at a time has 32 bytes or more.
     least = max(STEP, 32 // config.operation.c.bytes) * columns_of_result(config)
-    least *= config.cluster_k  # each of these CTAs stores a part of the columns
     step, most = (n * (config.groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
-            f"option tile={config.tile}: with groups={config.groups}, cluster_k={config.cluster_k} "
-            f"and swap_ab={config.swap_ab} its {across} extent must be a multiple of {step} up to "
+            f"option tile={config.tile}: with groups={config.groups} and "
+            f"swap_ab={config.swap_ab} its {across} extent must be a multiple of {step} up to "
             f"{most}; it is {bn}"
         )
     for extent, sharers in zip((bn, bm), kernel_cluster(config), strict=True):
@@ -501,19 +480,6 @@ def _broken(config: Config) -> str:
         )
     if bk not in (deep, 2 * deep):
         return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
-    return ""
-
-
-def _not_divided(config: Config) -> str:
-    """What a config has with which the CTAs of a cluster do not divide K, or ""."""
-    if config.ping_pong:
-        return "ping_pong=1"
-    if config.operation.ragged:
-        return "a grouped GEMM"
-    if config.operation.epilogue.pairs:
-        return "an epilogue of pairs of columns"
-    if config.operation.component_products > 1:
-        return f"compute={config.operation.compute!r}"
     return ""
 
 
@@ -537,8 +503,6 @@ def _check(config: Config, arch: Arch) -> None:
     sums = sums_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
     others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
-    if config.cluster_k > 1:  # those that it has of all parts of K, beside those of its own
-        others += sums // config.cluster_k
     others += _OPERANDS * bool(config.operation.epilogue.operands)
     if config.operation.promoted:
         # What the main loop has is gone in the epilogue.
@@ -551,14 +515,6 @@ def _check(config: Config, arch: Arch) -> None:
             f"option tile={config.tile} with groups={config.groups} and "
             f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
             f"{others}; it has {parts.registers}, of which {most} can be sums"
-        )
-    # The sums of a tile lie in the stages when its CTAs exchange them.
-    stages = config.stages * (parts.tile[0] + parts.tile[1]) * parts.tile[2]
-    if config.cluster_k > 1 and 4 * prod(parts.tile[:2]) > stages * config.operation.a.bytes:
-        raise OptionError(
-            f"option cluster_k={config.cluster_k} with tile={config.tile} needs "
-            f"{4 * prod(parts.tile[:2])} bytes of stages for sums; stages={config.stages} have "
-            f"{stages * config.operation.a.bytes}: take more stages or a smaller tile"
         )
     if parts.smem > arch.shared_limit:
         raise OptionError(
