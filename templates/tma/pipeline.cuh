@@ -240,6 +240,7 @@ struct SharedStorage {
   // that this lane arrives at.
   CUTE_DEVICE void consumer_release(int stage, int peer) {
     int const lane = threadIdx.x % 32;
+    if constexpr (kProducers > 1) __syncwarp();  // all lanes have read what is stored there
     if constexpr (Config::Cluster::kCtas > 1) {
       Barrier::arrive(&empty[stage], peer, lane < Config::Cluster::kPeers);
     } else if (lane == 0) {
