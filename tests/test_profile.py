@@ -454,7 +454,8 @@ def test_the_program_under_ncu_names_the_case(
 
 
 def test_what_a_device_lacks_is_not_asked_of_it(fake: Callable[..., str]) -> None:
-    [found] = profile.count([replace(CASE, arch="sm_80")], fake())
+    case = replace(CASE, arch="sm_80")
+    [found] = profile.count([case], fake(name=case.plan().config.name))
     asked = {one.metric for one in counters.CLASSES if one.metric and 80 in one.ccs}
     assert set(found) == asked and not re.search("stsm|tma|gmma", " ".join(found))
 

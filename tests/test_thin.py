@@ -270,12 +270,12 @@ def test_it_is_chosen_for_what_is_thin(type):
     of complex64 at 16x8560x784, 24 and 48 of complex128 at 5466x14x589.
     """
     dtype, _, compute = type.partition("/")
-    arch = "sm_80" if type in registry.get("sm90_wgmma").dtypes else "sm_90a"
+    gpu = "A100" if type in registry.get("sm90_wgmma").dtypes else "H200"
     most = {"complex64": 8, "complex128": 4}.get(type, 16)
     for op, t in product(OPS, (1, 4, most)):
         for extents in ({"m": t, "n": 8192}, {"m": 8192, "n": t}):
             plan = cg.plan(op, **extents, k=8192, dtype=dtype, compute=compute or None,
-                           arch=arch, backend="cpu")  # fmt: skip
+                           gpu=gpu, backend="cpu")  # fmt: skip
             assert plan.kernel in CHOSEN.get(type, ("thin",)), plan.why
     plan = cg.plan("TN", m=64, n=8192, k=8192, dtype=dtype, compute=compute or None,
                    arch="sm_90a", backend="cpu")  # fmt: skip

@@ -14,7 +14,7 @@ from cute_gemm.gpus.gpu import Gpu
 #: Types that CUDA cores, or FP64 tensor cores, multiply.
 _SLOW = "float32", "float64", "complex64", "complex128"
 #: Multiply-adds of a problem, the most of slow types, bytes of its matrices, and extents.
-_WORK, _WORK_OF_SLOW = (1e7, 1.5e11), 2e10
+_WORK, _WORK_OF_SLOW = (1e7, 6e11), 2e10
 _BYTES = 1 << 29
 _EXTENTS = 16, 16384
 #: Of batches of small products: the largest extent, and products.
