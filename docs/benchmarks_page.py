@@ -93,7 +93,21 @@ def epilogues(name: str) -> str:
             _table(["geometric mean of", *(peers[other] for other in timed)], means),
             _table(heads, rows),
         ]
+        if "QuACK" in timed:
+            tables.append(_beside(found, "QuACK"))
     return "\n\n".join(tables) + "\n"
+
+
+def _beside(found: list[dict[str, Any]], peer: str) -> str:
+    """A table of a peer's time over ours, of each shape."""
+    suffix = f", {peer}"
+    fused = [name.removesuffix(suffix) for name in found[0]["us"] if name.endswith(suffix)]
+    rows = [
+        [" x ".join(map(str, each["shape"])),
+         *(f"{each['us'][name + suffix] / each['us'][name]:.2f}" for name in fused)]
+        for each in found
+    ]  # fmt: skip
+    return _table([f"{peer}'s time over ours", *(f"`{name}`" for name in fused)], rows)
 
 
 def _ratio(found: list[dict[str, Any]], name: str, other: str) -> str:

@@ -63,6 +63,8 @@ RUNS = {
     "batch-float32": f"{_BESIDE} -l 64 --sizes 512 --dtype float32 --rounds 5",
     "epilogues-bfloat16": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1",
     "epilogues-float32": "python tests/gpu/epilogues.py --dtypes float32 --random 12 --seed 1",
+    # With QuACK installed: pip install "quack-kernels[cu13]".
+    "epilogues-quack": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 0 --quack 7",
     "layouts-float64": f"{_LAYOUTS} float64",
     "layouts-complex64": f"{_LAYOUTS} complex64",
 }
