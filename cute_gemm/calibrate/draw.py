@@ -17,6 +17,8 @@ _SLOW = "float32", "float64", "complex64", "complex128"
 _WORK, _WORK_OF_SLOW = (1e7, 6e11), 2e10
 _BYTES = 1 << 29
 _EXTENTS = 16, 16384
+#: Of problems with few tiles of C: most rows and columns, and the least k.
+_FEW, _LONG = 2048, 2048
 #: Of batches of small products: the largest extent, and products.
 _SMALL, _PRODUCTS = 64, (1000, 50_000)
 #: Configs of a problem: the cheapest, and some of those behind them.
@@ -95,16 +97,23 @@ def _batch(kind: Kind, rng: random.Random) -> dict[str, Any]:
 
 
 def _sizes(kind: Kind, rng: random.Random) -> dict[str, Any]:
-    """Draw extents: about every third problem has few rows, few columns, or a short k."""
+    """Draw extents.
+
+    About every third problem has few rows, few columns, or a short k, and every sixth few tiles of
+    C and a long k.
+    """
     size, unit = _element(kind), 16 if kind.aligned else 1
     slow = kind.dtype in _SLOW and kind.compute is None
     while True:
-        most = [_EXTENTS[1]] * 3
-        if rng.random() < 1 / 3:
+        least, most = [_EXTENTS[0]] * 3, [_EXTENTS[1]] * 3
+        which = rng.random()
+        if which < 1 / 3:
             most[rng.randrange(3)] = 128
+        elif which < 1 / 2:
+            most[:2], least[2] = [_FEW, _FEW], _LONG
         m, n, k = (
-            unit * max(1, round(math.exp(rng.uniform(math.log(_EXTENTS[0]), math.log(x))) / unit))
-            for x in most
+            unit * max(1, round(math.exp(rng.uniform(math.log(x), math.log(y))) / unit))
+            for x, y in zip(least, most, strict=True)
         )
         moved = size * (m * k + n * k + m * n)
         work = _WORK_OF_SLOW if slow else _WORK[1]
