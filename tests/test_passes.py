@@ -14,10 +14,9 @@ from gpu.passes_cases import TYPES, view
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.executed import compare, executed
 from cute_gemm.analysis.rows import AccessRow
-from cute_gemm.arch import Arch
 from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.gpus.table import nearest
+from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.model.analyze import analyze
@@ -387,7 +386,7 @@ def test_a_turned_tile_is_of_the_shape_that_fewer_tiles_have():
 
 
 def test_seconds_are_bytes_over_bandwidth():
-    gpu = nearest(Arch("sm_90a"))
+    gpu = gpu_called("H200")
     small, large = (
         packed(from_sizes("NT", m=m, n=64, k=4096, dtype="float16"), "A")[1] for m in (4096, 262144)
     )
@@ -404,4 +403,4 @@ def test_seconds_are_bytes_over_bandwidth():
         )
         for ldc in (1024, 1025)
     ]
-    assert 3e-6 < times[0] < 40e-6 and 1.3 * times[0] < times[1] < 1.9 * times[0]
+    assert 3e-6 < times[0] < 40e-6 and 1.3 * times[0] < times[1] < 1.6 * times[0]

@@ -320,8 +320,8 @@ def counted(
     """Return what a CTA asks, from its operands' tallies and what a `sample` multiplies.
 
     ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
-    is told to leave registers for; ``cluster``: CTAs along M and N;
-    ``depth``: k-tiles of the sample; ``products``: products of a batch that a CTA computes.
+    is told to leave registers for; ``cluster``: CTAs along M and N; ``depth``: k-tiles of the
+    sample; ``products``: products of a batch that a CTA computes.
     """
     each, end = Tally(), Tally()
     for tallied in tallies:
