@@ -168,3 +168,34 @@ def run_function(name: str, dtype: str, backend: Any) -> None:
     plan = cg.plan("NT", A, B, epilogue=FUNCTIONS[name], b=b, backend=backend, order="C")
     verdict = verify(plan.problem, A, B, plan(A, B, b=b), operands={"b": b})
     assert verdict.ok, f"{name} of {dtype}: {verdict}"
+
+
+#: Configs with so many sums of a thread that a vector is loaded where it is used: type, order, and
+#: the mode of the vector.
+MANY_SUMS = tuple(
+    (dtype, order, mode, {"tile": tile, "groups": 2, "ping_pong": 1, "swap_ab": swap_ab,
+                          "cluster": (1, 1)})
+    for dtype, order, mode, tile, swap_ab in (
+        ("bfloat16", "C", "N", (128, 192, 64), 0), ("bfloat16", "C", "N", (192, 128, 64), 1),
+        ("float16", "F", "M", (128, 160, 64), 0),
+    )
+)  # fmt: skip
+
+
+def run_many_sums(
+    case: tuple[str, Any, str, dict[str, Any]], backend: Any, arch: str | None = None
+) -> None:
+    """AssertionError when a result of such a config is wrong; both groups take tiles."""
+    (dtype, order, mode, options), m, n, k = case, 264, 328, 136
+    A, B, C = placed((k, m), dtype, "F"), placed((k, n), dtype, "F"), placed((m, n), dtype, order)
+    b = placed((n,) if mode == "N" else (m, 1), dtype)
+    asked = {"kernel": "sm90_wgmma", "backend": backend, "arch": arch, **options}
+    plan = cg.plan("TN", A, B, C, epilogue=FUNCTIONS["gelu"], b=b, **asked)
+    for beta in (0.0, 0.5):
+        before = C.copy(order="K")
+        if not beta:
+            C[...] = np.nan
+        plan(A, B, C, beta=beta, b=b)
+        given: dict[str, Any] = {"C": before, "beta": beta, "operands": {"b": b}}
+        verdict = verify(plan.problem, A, B, C, **given)
+        assert verdict.ok, f"{case}: {verdict}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from fused_cases import CASES, FusedCase, run
+from fused_cases import CASES, MANY_SUMS, FusedCase, run, run_many_sums
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -57,6 +58,24 @@ def test_operands_by_keyword(backend: Any) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_family(case: FusedCase) -> None:
     run(case, "interpreter", "sm_90a" if case.kernel == "sm90_wgmma" else None)
+
+
+@pytest.mark.parametrize("case", MANY_SUMS)
+def test_a_vector_beside_many_sums(case: Any) -> None:
+    run_many_sums(case, "interpreter", "sm_90a")
+
+
+@pytest.mark.parametrize("case", MANY_SUMS)
+def test_what_is_spilled_beside_many_sums_is_outside_of_the_main_loop(case: Any) -> None:
+    dtype, order, _, options = case
+    asked = {"dtype": dtype, "order": order, "kernel": "sm90_wgmma", "arch": "sm_90a", **options}
+    plan = cg.plan("TN", m=264, n=328, k=136, epilogue="bias+gelu", bias=(328,), backend="cpu",
+                   **asked)  # fmt: skip
+    lines = plan.sass.splitlines()
+    products = [place for place, line in enumerate(lines) if "HGMMA" in line]
+    loop = lines[products[0] - 40 : products[-1] + 40]
+    assert len(products) >= 4 and not [line for line in loop if re.search("LDL|STL", line)]
+    assert plan.resources.spill_loads < 400
 
 
 @pytest.mark.parametrize("kernel", ["naive", "sm80_pipeline", "sm90_wgmma"])

@@ -182,9 +182,11 @@ struct TmaEpilogue {
   // The epilogue's operands there.
   using QuadOperands = decltype(cute::declval<Epilogue>().template load<QuadBlock>(Coord{}));
 
-  // The operands of an epilogue tile, and of as many tiles ahead of it as registers allow.
+  // The operands of an epilogue tile, and of as many tiles ahead of it as registers allow: of none where a thread has
+  // so many sums that its group takes turns with another, whose products hide these loads.
   enum : int {
-    kMostLoadsAhead = 32, kLoads = QuadOperands::kLoads * kColumns / 8,
+    kMostLoadsAhead = Accumulators::kBlocks * Accumulators::kValues > 144 ? 0 : 32,
+    kLoads = QuadOperands::kLoads * kColumns / 8,
     kAhead = kLoads == 0 ? 0 : kMostLoadsAhead / kLoads < kTiles - 1 ? kMostLoadsAhead / kLoads : kTiles - 1
   };
   struct Operands {

@@ -2,10 +2,13 @@
 
     python tests/gpu/layouts.py --dtypes bfloat16,float32 --count 60 --seed 1
 
-Classes: odd leading dimensions, odd base addresses, both, odd extents, few rows, few columns, few
-tiles with a long k, small, batches; each in the four ops. An entry is the median of the rounds'
-ratios, time of cuBLAS over time of ours; both take turns on matrices that come past L2. Results are
-compared with cuBLAS's.
+Classes: aligned (extents of multiples of 8), odd leading dimensions, odd base addresses, both, odd
+extents, few rows, few columns, few tiles with a long k, small, batches, few rows by a long n, a
+short k, little more tiles than multiprocessors; each in the four ops. "DeepBench" is its list, in
+order, and "models" are projections of open models, whose weights are K-major, of 1 to 12,000
+tokens. ``--classes aligned:40,models:20`` says how many of each. An entry is the median of the
+rounds' ratios, time of cuBLAS over time of ours; both take turns on matrices that come past L2.
+Results are compared with cuBLAS's.
 """
 
 from __future__ import annotations
@@ -34,6 +37,21 @@ CLASSES = (
     "odd ld", "odd base", "both", "odd extents", "thin m", "thin n", "long k", "small", "batch",
 )  # fmt: skip
 OPS = ("NN", "NT", "TN", "TT")
+#: Op, m, n and k of products of recurrent layers and of speech models: baidu-research/DeepBench.
+DEEP_BENCH = (
+    *((op, width, n, width) for width in (1760, 2048, 2560, 4096)
+      for op, n in (("NN", 16), ("NN", 32), ("TN", 64), ("NN", 128), ("NN", 7000), ("NT", 7133))),
+    *((op, 5124, 9124, k) for op, k in (("NN", 1760), ("TN", 2048), ("NN", 2560), ("TN", 4096))),
+    *(("NN", 35, 8457, k) for k in (1760, 4096)),
+    ("NN", 7680, 16, 2560), ("TN", 7680, 128, 2560), ("NT", 7680, 5481, 2560),
+    ("NN", 3072, 32, 1024), ("TN", 3072, 128, 1024), ("NT", 3072, 7435, 1024),
+)  # fmt: skip
+#: Outputs and inputs of projections: Llama 3 8B and 70B, Qwen 2.5 7B, DeepSeek V3.
+MODELS = (
+    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (8192, 8192),
+    (57344, 8192), (8192, 28672), (4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944),
+    (2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048),
+)  # fmt: skip
 #: Most operations of a problem, by type: what slow types do in about 10 ms.
 MOST = {"float64": 2e11, "complex64": 1e11, "float32": 3e11}
 L2 = 2**27
@@ -41,16 +59,32 @@ L2 = 2**27
 AHEAD = 150_000
 
 
-def draw(rng: random.Random, kind: str, dtype: str) -> dict[str, Any]:
-    """Extents, leading dimensions and what the base addresses are past, in elements."""
+def draw(rng: random.Random, kind: str, dtype: str, number: int) -> dict[str, Any]:
+    """Extents, leading dimensions and what the base addresses are past, in elements.
+
+    ``number``: of this problem in its class.
+    """
 
     def some(low: int, high: int, step: int = 8) -> int:
         return step * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / step))
 
     while True:
+        op = ""
         m, n, k = (some(512, 6000) for _ in "mnk")
         batch = 1
-        if kind == "odd extents":
+        if kind == "DeepBench":
+            op, m, n, k = DEEP_BENCH[number % len(DEEP_BENCH)]
+        elif kind == "models":
+            op, (m, k), n = "TN", rng.choice(MODELS), some(1, 12000, 1)
+        elif kind == "aligned":
+            m, n, k = (some(32, 12000) for _ in "mnk")
+        elif kind == "few rows":
+            m, n, k = some(40, 200), some(10000, 40000), some(1000, 8000)
+        elif kind == "short k":
+            k = some(40, 130)
+        elif kind == "one round":
+            m, n, k = some(680, 900), some(1400, 1900), some(4000, 10000)
+        elif kind == "odd extents":
             m, n, k = m | 1, n | 1, k | 1
         elif kind == "thin m":
             m = rng.randint(1, 32)
@@ -62,11 +96,12 @@ def draw(rng: random.Random, kind: str, dtype: str) -> dict[str, Any]:
             m, n, k = (some(48, 800) for _ in "mnk")
         elif kind == "batch":
             m, n, k, batch = some(64, 700), some(64, 700), some(64, 700), rng.randint(4, 64)
-        if 2 * m * n * k * batch <= MOST.get(dtype.partition("/")[0], 4e11):
+        most = MOST.get(dtype.partition("/")[0], 4e11)
+        if kind == "DeepBench" or 2 * m * n * k * batch <= most * (8 if kind == "models" else 1):
             break
     odd = kind in ("odd ld", "both")
     base = rng.choice((1, 3)) if kind in ("odd base", "both") else 0
-    op = rng.choice(OPS)
+    op = op or rng.choice(OPS)
     return {
         "op": op, "m": m, "n": n, "k": k, "l": batch, "base": base,
         "lda": (m if op[0] == "N" else k) + odd * rng.choice((1, 3)),
@@ -182,20 +217,32 @@ def measured(
     return ours, statistics.median(times[1]), ratio
 
 
+def counts(classes: list[str], count: int) -> dict[str, int]:
+    """Problems of each class; ``count`` of those without a number, spread evenly."""
+    split = [one.partition(":") for one in classes]
+    free = [kind for kind, colon, _ in split if not colon]
+    shares = {kind: len(range(i, count, len(free))) for i, kind in enumerate(free)}
+    return {kind: int(number) if colon else shares[kind] for kind, colon, number in split}
+
+
 def summary(ratios: list[float]) -> str:
     known = [x for x in ratios if not math.isnan(x)]
     if not known:
         return "cuBLAS refuses all"
     mean = statistics.geometric_mean(known)
     refused = f", {len(ratios) - len(known)} refused by cuBLAS" * (len(known) < len(ratios))
-    return f"geometric mean {mean:.2f}, worst {min(known):.2f} of {len(known)}{refused}"
+    below = sum(ratio < 0.97 for ratio in known)
+    worst = f"worst {min(known):.2f}, {below} below 0.97 of {len(known)}"
+    return f"geometric mean {mean:.2f}, {worst}{refused}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dtypes", default="bfloat16,float32")
-    parser.add_argument("--classes", default=",".join(CLASSES))
-    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--classes", default=",".join(CLASSES), metavar="KIND[:COUNT],...")
+    parser.add_argument(
+        "--count", type=int, default=60, help="of all without a number (default 60)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kernel", default="auto")
     parser.add_argument("--pack")
@@ -205,13 +252,13 @@ def main() -> int:
     options = {"pack": given.pack} if given.pack else {}
     entries: list[dict[str, Any]] = []
     work = []
+    kinds = counts(given.classes.split(","), given.count)
     for dtype in given.dtypes.split(","):
         rng = random.Random(f"{given.seed} {dtype}")
-        classes = given.classes.split(",")
-        for number in range(given.count):
-            kind = classes[number % len(classes)]
-            drawn = draw(rng, kind, dtype)
-            work.append((dtype, kind, drawn, described(drawn, dtype)))
+        for number in range(max(kinds.values())):
+            for kind in (kind for kind, count in kinds.items() if number < count):
+                drawn = draw(rng, kind, dtype, number)
+                work.append((dtype, kind, drawn, described(drawn, dtype)))
     plans = [planned(problem, given.kernel, options) for *_, problem in work]
     began = time.perf_counter()
     cg.compile(plans)
@@ -232,7 +279,7 @@ def main() -> int:
     print()
     for dtype in given.dtypes.split(","):
         mine = [one for one in entries if one["dtype"] == dtype]
-        for kind in given.classes.split(","):
+        for kind in kinds:
             ratios = [one["ratio"] for one in mine if one["class"] == kind]
             print(f"{dtype:12} {kind:12} {summary(ratios)}")
         print(f"{dtype:12} {'all':12} {summary([one['ratio'] for one in mine])}")

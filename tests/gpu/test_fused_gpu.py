@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fused_cases import CASES, FUNCTIONS, FusedCase, everything, run, run_function
+from fused_cases import (
+    CASES,
+    FUNCTIONS,
+    MANY_SUMS,
+    FusedCase,
+    everything,
+    run,
+    run_function,
+    run_many_sums,
+)
 
 import cute_gemm as cg
 
@@ -17,6 +26,13 @@ def test_every_family(case: FusedCase, arch: str) -> None:
     if case.kernel == "sm90_wgmma" and arch != "sm_90a":
         pytest.skip(f"sm90_wgmma does not run on {arch}")
     run(case, "cuda")
+
+
+@pytest.mark.parametrize("case", MANY_SUMS)
+def test_a_vector_beside_many_sums(case: Any, arch: str) -> None:
+    if arch != "sm_90a":
+        pytest.skip(f"sm90_wgmma does not run on {arch}")
+    run_many_sums(case, "cuda")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -497,13 +497,26 @@ def _not_paired(problem: GemmProblem) -> str:
     return ""
 
 
+def _operand_registers(config: Config) -> int:
+    """Registers of a thread for an epilogue's operands.
+
+    Beside more than 144 sums, where groups take turns, a single vector is loaded where it is used:
+    ptxas spills up to 55 registers for it, all outside of the main loop.
+    """
+    operands = config.operation.epilogue.operands
+    many_sums = config.ping_pong and sums_of_thread(config) > _SUMS_APART
+    if many_sums and len(operands) == 1 and operands[0].modes != "MN":
+        return 0
+    return _OPERANDS * bool(operands)
+
+
 def _check(config: Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
     parts: Structure = structure(config)
     sums = sums_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
     others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
-    others += _OPERANDS * bool(config.operation.epilogue.operands)
+    others += _operand_registers(config)
     if config.operation.promoted:
         # What the main loop has is gone in the epilogue.
         scales = sum(scales_of_thread(config))
