@@ -10,9 +10,10 @@ operations, ours and cuBLAS's. Each is captured in a CUDA graph, and all take tu
 an entry has the median of the microseconds, and ratios are medians of those of the rounds.
 ``--candidates N`` also times the N configs that are predicted to be the fastest.
 
-``--dtype float8_e4m3fn``: ragged M with scales of rows, beside ``torch._scaled_grouped_mm`` and
-``torch._scaled_mm``, by default and with ``fast_accum``; and with scales of blocks, 1x128 of x and
-128x128 of w.
+``--dtype float8_e4m3fn``: scales of rows, beside ``torch._scaled_grouped_mm`` and
+``torch._scaled_mm``, by default and with ``fast_accum``. Of ragged M with scales of blocks too,
+1x128 of x and 128x128 of w. Of ragged K, dy and x are K-major (their transposes row-major, and
+sizes of multiples of 16, as PyTorch asks), and row-major as they come.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ ROWS = {4: 4096, 8: 1024, 32: 1024, 128: 256, 256: 128}
 DISTRIBUTIONS = ("equal", "random", "power")
 
 
-def sizes_of(distribution: str, groups: int, rows: int, rng: random.Random) -> list[int]:
-    """Sizes of groups that add up to ``groups * rows``."""
+def sizes_of(distribution: str, groups: int, rows: int, rng: random.Random, step: int) -> list[int]:
+    """Sizes of groups that add up to ``groups * rows``, multiples of ``step``."""
     if distribution == "equal":
         return [rows] * groups
     if distribution == "random":
@@ -47,7 +48,7 @@ def sizes_of(distribution: str, groups: int, rows: int, rng: random.Random) -> l
         weights = [1 / (place + 1) for place in range(groups)]
         rng.shuffle(weights)
     whole, scale = groups * rows, groups * rows / sum(weights)
-    ends = [round(scale * sum(weights[: place + 1])) for place in range(groups)]
+    ends = [step * round(scale * sum(weights[: place + 1]) / step) for place in range(groups)]
     ends[-1] = whole
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -61,9 +62,12 @@ def check(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 class Layer:
-    """Arrays of one (G, n, k), and what is timed on them; ``words``: keywords of each call."""
+    """Arrays of one (G, n, k), and what is timed on them.
 
-    words: dict[str, Any]
+    ``words``: keywords of a call, by what is ragged.
+    """
+
+    words: dict[str, dict[str, Any]]
 
     def __init__(self, groups: int, rows: int, n: int, k: int) -> None:
         self.groups, self.n, self.k = groups, n, k
@@ -105,26 +109,26 @@ class Layer:
             runs["dense, cuBLAS"] = lambda: torch.mm(dy.T, x, out=dw[0])
         return runs
 
+    def call(self, ragged: str) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Op, A, B and C of ours."""
+        return ("NT", self.x, self.w, self.y) if ragged == "M" else ("TN", self.dy, self.x, self.dw)
+
     def plan(self, ragged: str, sizes: list[int]) -> cg.Plan:
         """The plan of ours."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
-        if ragged == "M":
-            return cg.plan("NT", self.x, self.w, self.y, offsets=ends, **self.words)
-        return cg.plan("TN", self.dy, self.x, self.dw, offsets=ends)
+        return cg.plan(*self.call(ragged), offsets=ends, **self.words.get(ragged, {}))
 
     def candidates(self, ragged: str, sizes: list[int], count: int) -> dict[str, Any]:
         """Calls with the configs that are predicted to be the fastest."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+        op, A, B, C = self.call(ragged)
         runs = {}
         for candidate in self.plan(ragged, sizes).candidates()[:count]:
             options = {name: getattr(candidate.config, name) for name in candidate.kernel.options}
-            options["kernel"] = candidate.kernel.name
+            options |= {"kernel": candidate.kernel.name} | self.words.get(ragged, {})
 
             def run(options: Any = options) -> Any:
-                if ragged == "M":
-                    words = self.words | options
-                    return cg.grouped_gemm("NT", self.x, self.w, ends, self.y, **words)
-                return cg.grouped_gemm("TN", self.dy, self.x, ends, self.dw, **options)
+                return cg.grouped_gemm(op, A, B, ends, C, **options)
 
             name = "x".join(map(str, options["tile"]))
             name += f" g{options['groups']}" + "p" * options["ping_pong"]
@@ -134,7 +138,7 @@ class Layer:
 
 
 class ScaledLayer(Layer):
-    """The same of 8-bit floats, with a ragged M: scales of rows and of blocks."""
+    """The same of 8-bit floats: scales of rows, and of blocks with a ragged M."""
 
     def __init__(self, groups: int, rows: int, n: int, k: int, dtype: str) -> None:
         super().__init__(groups, rows, n, k)
@@ -146,35 +150,32 @@ class ScaledLayer(Layer):
             return torch.rand(*shape, device="cuda") + 0.5
 
         deep, down = -(-k // 128), -(-n // 128)
-        self.words = {"scale_a": scales(self.rows), "scale_b": scales(groups, n)}
+        self.dy = self.dy.to(kind)
+        self.deep_x, self.deep_dy = self.x.t().contiguous(), self.dy.t().contiguous()
+        self.words = {
+            "M": {"scale_a": scales(self.rows), "scale_b": scales(groups, n)},
+            "K": {"scale_a": scales(groups, n), "scale_b": scales(groups, k)},
+        }
         self.blocks = {"scale_a": scales(self.rows, deep), "scale_b": scales(groups, down, deep)}
+
+    def call(self, ragged: str) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Op, A, B and C of ours; a ragged K is the unit-stride mode of A and B."""
+        if ragged == "M":
+            return "NT", self.x, self.w, self.y
+        return "NT", self.deep_dy, self.deep_x, self.dw
 
     def runs(self, ragged: str, sizes: list[int], loop: bool) -> dict[str, Callable[[], Any]]:
         """Each way to compute it, by name; what PyTorch refuses is left out."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
-        x, w, y = self.x, self.w, self.y
-        a, b = self.words.values()
-        kind = {"out_dtype": torch.bfloat16}
-        # Of one dense GEMM: by the first matrix.
-        one = {"scale_a": a[:, None], "scale_b": b[0][:, None]}
-        turned = {"scale_a": a[:, None], "scale_b": b[:1]}
         runs: dict[str, Callable[[], Any]] = {}
-
-        def add(end: str, fast: bool) -> None:
-            runs[f"ours{end}"] = lambda: cg.grouped_gemm(
-                "NT", x, w, ends, y, **self.words, fast_accum=fast
+        for end, fast in (("", False), (", fast_accum", True)):
+            runs |= (
+                self.products(end, fast, ends) if ragged == "M" else self.gradients(end, fast, ends)
             )
-            runs[f"torch{end}"] = lambda: torch._scaled_grouped_mm(
-                x, w.transpose(1, 2), a, b, offs=ends, use_fast_accum=fast, **kind
+        if ragged == "M":
+            runs["blocks"] = lambda: cg.grouped_gemm(
+                "NT", self.x, self.w, ends, self.y, **self.blocks
             )
-            runs[f"dense{end}"] = lambda: cg.gemm("NT", x, w[0], y, **one, fast_accum=fast)
-            runs[f"dense, cuBLAS{end}"] = lambda: torch._scaled_mm(
-                x, w[0].t(), **turned, use_fast_accum=fast, **kind
-            )
-
-        add("", fast=False)
-        add(", fast_accum", fast=True)
-        runs["blocks"] = lambda: cg.grouped_gemm("NT", x, w, ends, y, **self.blocks)
         for name in [name for name in runs if "torch" in name or "cuBLAS" in name]:
             try:
                 runs[name]()
@@ -183,6 +184,53 @@ class ScaledLayer(Layer):
                 print(f"  {name}: refused: {str(error).splitlines()[0][:90]}", flush=True)
                 del runs[name]
         return runs
+
+    def products(self, end: str, fast: bool, ends: torch.Tensor) -> dict[str, Callable[[], Any]]:
+        """``y = x @ w[g].T``; the dense product is by the first matrix."""
+        x, w, y = self.x, self.w, self.y
+        a, b = self.words["M"].values()
+        kind = {"out_dtype": torch.bfloat16}
+        one = {"scale_a": a[:, None], "scale_b": b[0][:, None]}
+        turned = {"scale_a": a[:, None], "scale_b": b[:1]}
+        return {
+            f"ours{end}": lambda: cg.grouped_gemm(
+                "NT", x, w, ends, y, **self.words["M"], fast_accum=fast
+            ),
+            f"torch{end}": lambda: torch._scaled_grouped_mm(
+                x, w.transpose(1, 2), a, b, offs=ends, use_fast_accum=fast, **kind
+            ),
+            f"dense{end}": lambda: cg.gemm("NT", x, w[0], y, **one, fast_accum=fast),
+            f"dense, cuBLAS{end}": lambda: torch._scaled_mm(
+                x, w[0].t(), **turned, use_fast_accum=fast, **kind
+            ),
+        }
+
+    def gradients(self, end: str, fast: bool, ends: torch.Tensor) -> dict[str, Callable[[], Any]]:
+        """``dy.T @ x`` of the rows of each group."""
+        x, dy, dw, deep_x, deep_dy = self.x, self.dy, self.dw, self.deep_x, self.deep_dy
+        words = self.words["K"]
+        a, b = words.values()
+        kind = {"out_dtype": torch.bfloat16}
+        return {
+            f"ours{end}": lambda: cg.grouped_gemm(
+                "NT", deep_dy, deep_x, ends, dw, **words, fast_accum=fast
+            ),
+            f"ours, row-major{end}": lambda: cg.grouped_gemm(
+                "TN", dy, x, ends, dw, **words, fast_accum=fast
+            ),
+            f"torch{end}": lambda: torch._scaled_grouped_mm(
+                deep_dy, deep_x.t(), a.flatten(), b.flatten(), offs=ends, use_fast_accum=fast,
+                **kind,
+            ),
+            f"dense{end}": lambda: cg.gemm(
+                "NT", deep_dy, deep_x, dw[0], scale_a=a[0][:, None], scale_b=b[0][:, None],
+                fast_accum=fast,
+            ),
+            f"dense, cuBLAS{end}": lambda: torch._scaled_mm(
+                deep_dy, deep_x.t(), scale_a=a[0][:, None], scale_b=b[:1], use_fast_accum=fast,
+                **kind,
+            ),
+        }  # fmt: skip
 
 
 def entry(
@@ -222,7 +270,7 @@ def main() -> int:
     parser.add_argument("--shapes", default=SHAPES, help="n x k")
     parser.add_argument("--groups", default=",".join(map(str, ROWS)))
     parser.add_argument("--rows", type=int, help="of a group on average")
-    parser.add_argument("--ragged", help="M, K or MK, which is the default; M of 8-bit floats")
+    parser.add_argument("--ragged", default="MK", help="M, K or MK, which is the default")
     parser.add_argument("--dtype", default="bfloat16", help="or float8_e4m3fn, float8_e5m2")
     parser.add_argument("--distributions", default=",".join(DISTRIBUTIONS))
     parser.add_argument("--loop", type=int, default=32, help="most groups of a loop of gemm")
@@ -232,10 +280,9 @@ def main() -> int:
     parser.add_argument("--json", help="write all entries to this file")
     given = parser.parse_args()
     scaled = given.dtype.startswith("float8")
-    given.ragged = given.ragged or ("M" if scaled else "MK")
-    if given.dtype != "bfloat16" and not (scaled and given.ragged == "M"):
-        parser.error(f"--dtype {given.dtype} --ragged {given.ragged}: expected bfloat16, or an "
-                     "8-bit float with a ragged M")  # fmt: skip
+    if given.dtype != "bfloat16" and not scaled:
+        parser.error(f"--dtype {given.dtype}: expected bfloat16 or an 8-bit float")
+    step = 16 if scaled and "K" in given.ragged else 1
     torch.manual_seed(given.seed)
     rng = random.Random(given.seed)
     entries = []
@@ -248,7 +295,7 @@ def main() -> int:
             ScaledLayer(groups, rows, n, k, given.dtype) if scaled else Layer(groups, rows, n, k)
         )
         for distribution in given.distributions.split(","):
-            sizes = sizes_of(distribution, groups, layer.rows // groups, rng)
+            sizes = sizes_of(distribution, groups, layer.rows // groups, rng, step)
             for ragged in given.ragged:
                 entries.append(entry(layer, ragged, distribution, sizes, given))
         del layer
