@@ -36,24 +36,40 @@ struct GroupPart {
   }
 
  private:
-  // Vectors along the unit-stride mode that are not of the group as a whole.
+  // Vectors along the unit-stride mode that are not of the group as a whole. The lanes of a warp have one along K each.
   template <class SmemLayout, bool kMajorK, class Element>
   CUTE_DEVICE static void zero_fill(Element* tile, int first, int last) {
-    constexpr int kAlong = size<kMajorK ? 1 : 0>(SmemLayout{}) / kUnit, kAcross = size<kMajorK ? 0 : 1>(SmemLayout{});
     using Vector = cutlass::AlignedArray<Element, kUnit>;
-    CUTE_NO_UNROLL
-    for (int i = threadIdx.x % kThreads; i < kAlong * kAcross; i += kThreads) {
-      int const along = i % kAlong * kUnit, across = i / kAlong;
-      int const k = kMajorK ? along : across;
-      if (k >= first && k + (kMajorK ? int(kUnit) : 1) <= last) continue;
-      Vector& at = *reinterpret_cast<Vector*>(tile + SmemLayout{}(kMajorK ? across : along, k));
-      Vector values = at;
-      CUTE_UNROLL
-      for (int e = 0; e < kUnit; ++e) {
-        int const own = kMajorK ? k + e : k;
-        if (own < first || own >= last) values[e] = Element(0);
+    constexpr int kRows = size<0>(SmemLayout{}), kAlong = kRows / kUnit;
+    int const thread = threadIdx.x % kThreads;
+    auto const at = [&](int row, int k) -> Vector& { return *reinterpret_cast<Vector*>(tile + SmemLayout{}(row, k)); };
+    Vector zeros;
+    zeros.clear();
+    if constexpr (kMajorK) {
+      CUTE_NO_UNROLL
+      for (int k = 0; k < kBK; k += kUnit) {
+        if (k >= first && k + kUnit <= last) continue;
+        bool const none = k + kUnit <= first || k >= last;  // of the vector is the group's
+        CUTE_UNROLL
+        for (int row = thread; row < kRows; row += kThreads) {
+          Vector values = zeros;
+          if (!none) {
+            values = at(row, k);
+            CUTE_UNROLL
+            for (int e = 0; e < kUnit; ++e) {
+              if (k + e < first || k + e >= last) values[e] = Element(0);
+            }
+          }
+          at(row, k) = values;
+        }
       }
-      at = values;
+    } else {
+      int const before = max(first, 0), end = min(last, int(kBK));
+      CUTE_NO_UNROLL
+      for (int i = thread; i < (before + kBK - end) * kAlong; i += kThreads) {
+        int const other = i / kAlong, k = other < before ? other : other - before + end;
+        at(i % kAlong * kUnit, k) = zeros;
+      }
     }
   }
 };

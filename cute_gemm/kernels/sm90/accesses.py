@@ -166,27 +166,44 @@ def _zeros(
 ) -> Iterator[SharedAccess]:
     """The zeros in the first and last k tile, in place of what lies before and behind a group.
 
-    ``group``: where it begins and ends. A vector that is not of the group as a whole is read,
+    ``group``: where it begins and ends. A vector along K that is of the group in part is read,
     changed and written.
     """
-    size, deep = config.operation.a.bytes, plan.extents[1]
-    each, unit = MATRIX_ROW_BYTES // size, int(plan.major == "K")
-    across, along = np.mgrid[: plan.extents[1 - unit], : plan.extents[unit] : each]
-    coords = np.stack((across, along) if unit else (along, across), -1).reshape(-1, LANES, 2)
-    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
-    k, width = coords[..., 1], each if unit else 1
+    deep = plan.extents[1]
+    width = MATRIX_ROW_BYTES // config.operation.a.bytes if plan.major == "K" else 1
+    k = np.arange(0, deep, width)
     for k_tile in sorted({0, k_tiles - 1}):
         first, last = (end - k_tile * deep for end in group)
-        others = (k < first) | (k + width > last)
-        some = others.any(axis=1)
+        none = (k + width <= first) | (k >= last)
+        some = ~none & ((k < first) | (k + width > last))
         if some.any():
-            load = SharedAccess(
-                plan.source, "load", "ld.shared", 8 * MATRIX_ROW_BYTES,
-                np.where(others, offsets, -1)[some], executions=executions, unit="CTA",
-                layout=plan.layout, coords=coords[some], element_bits=8 * size,
-            )  # fmt: skip
+            load = _vectors(plan, config, k[some], executions)
             yield load
             yield replace(load, direction="store", instruction="st.shared")
+        if none.any():
+            load = _vectors(plan, config, k[none], executions)
+            yield replace(load, direction="store", instruction="st.shared")
+
+
+def _vectors(
+    plan: OperandPlan, config: Config, places: np.ndarray, executions: int
+) -> SharedAccess:
+    """Loads of 16 bytes at places of k: along K a row each lane, else along the rows."""
+    size = config.operation.a.bytes
+    rows = plan.extents[0]
+    if plan.major == "K":
+        row, k = np.meshgrid(np.arange(-(-rows // LANES) * LANES), places)
+    else:
+        row, k = np.meshgrid(np.arange(0, rows, MATRIX_ROW_BYTES // size), places)
+    coords = np.stack((row, k), -1).reshape(-1, 2)
+    rest = -len(coords) % LANES
+    coords = np.concatenate((coords, np.full((rest, 2), (rows, 0)))).reshape(-1, LANES, 2)
+    offsets = np.asarray(plan.layout(coords[..., 0] % rows, coords[..., 1])) * size
+    offsets = np.where(coords[..., 0] < rows, offsets, -1)
+    return SharedAccess(
+        plan.source, "load", "ld.shared", 8 * MATRIX_ROW_BYTES, offsets, executions=executions,
+        unit="CTA", layout=plan.layout, coords=coords, element_bits=8 * size,
+    )  # fmt: skip
 
 
 def _scales(
