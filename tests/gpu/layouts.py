@@ -7,8 +7,8 @@ extents, few rows, few columns, few tiles with a long k, small, batches, few row
 short k, little more tiles than multiprocessors; each in the four ops. "DeepBench" is its list, in
 order, and "models" are projections of open models, whose weights are K-major, of 1 to 12,000
 tokens. ``--classes aligned:40,models:20`` says how many of each. An entry is the median of the
-rounds' ratios, time of cuBLAS over time of ours; both take turns on matrices that come past L2.
-Results are compared with cuBLAS's.
+rounds' ratios, time of cuBLAS over time of ours; both are CUDA graphs, which take turns, on
+matrices that come past L2. Results are compared with cuBLAS's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from graph_times import TimedGraph, clocked, in_turns
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -55,8 +56,8 @@ MODELS = (
 #: Most operations of a problem, by type: what slow types do in about 10 ms.
 MOST = {"float64": 2e11, "complex64": 1e11, "float32": 3e11}
 L2 = 2**27
-#: Clocks that the GPU sleeps for each call to come, so that the host is ahead: some 80 us.
-AHEAD = 150_000
+#: Most copies of matrices, and microseconds of a graph.
+COPIES, GRAPH = 100, 2000.0
 
 
 def draw(rng: random.Random, kind: str, dtype: str, number: int) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, in
         elements = one.ld * one.shape[1 - one.unit] + (one.l - 1) * one.batch_stride + base
         sizes.append(-(-elements // 256) * 256)
     each = sum(s * DTYPES[problem.A.dtype].bytes for s in sizes)
-    count = max(1, min(1000, -(-L2 // each)))
+    count = max(1, min(COPIES, -(-L2 // each)))
     for one, size in zip((problem.A, problem.B, problem.C), sizes, strict=True):
         if one.name == "C":
             held.append(torch.zeros(size * count, dtype=getattr(torch, one.dtype), device="cuda"))
@@ -155,18 +156,6 @@ def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, in
         parts = [x[i * size : (i + 1) * size] for x, size in zip(held, sizes, strict=True)]
         a, b, c = (x.data_ptr() + base * x.element_size() for x in parts)
         yield (a, b, c), parts
-
-
-def clock(run: Callable[[], None], calls: int) -> float:
-    """Milliseconds of a call."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(calls * AHEAD)
-    begin.record()
-    for _ in range(calls):
-        run()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / calls
 
 
 def library(problem: GemmProblem, arch: str, place: tuple[int, int, int]) -> Any:
@@ -183,38 +172,38 @@ def library(problem: GemmProblem, arch: str, place: tuple[int, int, int]) -> Any
 def measured(
     problem: GemmProblem, plan: cg.Plan, base: int, rounds: int
 ) -> tuple[float, float, float]:
-    """Median milliseconds of ours and of cuBLAS's, and of the rounds' ratios (nan: refused)."""
+    """Median microseconds of ours and of cuBLAS's, and of the rounds' ratios (nan: refused)."""
     places = list(copies(problem, base))
-    stream = torch.cuda.current_stream().cuda_stream
-    runs: list[tuple[Callable[[], None], int]] = []
+    runs: dict[str, Callable[[], None]] = {}
     results = []
-    for bound in filter(None, (plan.bind(0), library(problem, plan.arch, places[0][0]))):
-        turn = iter(range(10**9))
-
-        def run(bound: Callable[..., None] = bound, turn: Iterator[int] = turn) -> None:
-            bound(places[next(turn) % len(places)][0], stream)
-
+    every = {"ours": plan.bind(0), "cuBLAS": library(problem, plan.arch, places[0][0])}
+    for name, bound in every.items():
+        if bound is None:
+            continue
+        run = in_turns(lambda *place, bound=bound: bound(place, stream()), [at for at, _ in places])
         result = places[0][1][2]
         result.zero_()
         run()
         results.append(result.clone())
-        few = clock(run, 2)
-        runs.append((run, max(1, min(50, round(2 / few)))))
+        runs[name] = run
     if len(results) == 2:
         ours, theirs = (x.to(torch.complex128 if x.is_complex() else torch.float64)
                         for x in results)  # fmt: skip
         worst, scale = float((ours - theirs).abs().max()), float(theirs.abs().max())
         if not worst <= 0.02 * scale:
             raise AssertionError(f"{problem}: off by {worst} of {scale}")
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(rounds):
-        for one, (run, calls) in zip(times, runs, strict=True):
-            one.append(clock(run, calls))
-    ours = statistics.median(times[0])
-    if len(times) == 1:
+    slowest = max(TimedGraph(run, 2).microseconds() for run in runs.values())
+    times = clocked(runs, max(len(places), min(50, round(GRAPH / slowest))), rounds)
+    ours = statistics.median(times["ours"])
+    if "cuBLAS" not in times:
         return ours, math.nan, math.nan
-    ratio = statistics.median(b / a for a, b in zip(*times, strict=True))
-    return ours, statistics.median(times[1]), ratio
+    ratio = statistics.median(b / a for a, b in zip(*times.values(), strict=True))
+    return ours, statistics.median(times["cuBLAS"]), ratio
+
+
+def stream() -> int:
+    """The handle of PyTorch's stream."""
+    return torch.cuda.current_stream().cuda_stream
 
 
 def counts(classes: list[str], count: int) -> dict[str, int]:
@@ -266,14 +255,14 @@ def main() -> int:
     for (dtype, kind, drawn, problem), plan in zip(work, plans, strict=True):
         ours, theirs, ratio = measured(problem, plan, drawn["base"], given.rounds)
         chosen = label(plan.candidates()[0])
-        flops = problem.flops / ours / 1e9
+        flops = problem.flops / ours / 1e6
         sizes = " ".join(f"{name}={drawn[name]}" for name in drawn if name != "op")
         print(
-            f"{dtype:12} {kind:11} {drawn['op']} {sizes:64} {1e3 * ours:9.1f} us "
-            f"{flops:6.1f} TFLOP/s  cuBLAS {1e3 * theirs:9.1f} us  {ratio:5.2f}  {chosen}",
+            f"{dtype:12} {kind:11} {drawn['op']} {sizes:64} {ours:9.1f} us "
+            f"{flops:6.1f} TFLOP/s  cuBLAS {theirs:9.1f} us  {ratio:5.2f}  {chosen}",
             flush=True,
         )
-        entries.append({"dtype": dtype, "class": kind, **drawn, "ms": ours, "cublas_ms": theirs,
+        entries.append({"dtype": dtype, "class": kind, **drawn, "us": ours, "cublas_us": theirs,
                         "ratio": ratio, "chosen": chosen})  # fmt: skip
         torch.cuda.empty_cache()
     print()

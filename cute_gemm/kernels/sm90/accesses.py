@@ -195,9 +195,9 @@ def _vectors(
         row, k = np.meshgrid(np.arange(-(-rows // LANES) * LANES), places)
     else:
         row, k = np.meshgrid(np.arange(0, rows, MATRIX_ROW_BYTES // size), places)
-    coords = np.stack((row, k), -1).reshape(-1, 2)
-    rest = -len(coords) % LANES
-    coords = np.concatenate((coords, np.full((rest, 2), (rows, 0)))).reshape(-1, LANES, 2)
+    pairs = np.stack((row, k), -1).reshape(-1, 2)
+    none = np.full((-len(pairs) % LANES, 2), (rows, 0))  # of the lanes behind the last vector
+    coords = np.concatenate((pairs, none)).reshape(-1, LANES, 2)
     offsets = np.asarray(plan.layout(coords[..., 0] % rows, coords[..., 1])) * size
     offsets = np.where(coords[..., 0] < rows, offsets, -1)
     return SharedAccess(
