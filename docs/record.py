@@ -42,7 +42,15 @@ _TYPES = {
 }  # fmt: skip
 _SLOW_TYPES = ("float64", "complex64", "complex128")
 _BESIDE = "cute-gemm bench --kernels auto,cublas"
-_LAYOUTS = "python tests/gpu/layouts.py --count 27 --seed 7 --dtypes"
+_LAYOUTS = "python tests/gpu/layouts.py --seed 1127 --rounds 5 --dtypes"
+#: Classes of the layouts that are drawn, by type.
+_CLASSES = {
+    "bfloat16": "aligned:40,DeepBench:36,models:20,odd ld:7,odd base:7,both:6,batch:20,"
+    "few rows:10,short k:10,one round:10",
+    "float32": "aligned:24,odd ld:4,odd base:4,both:4,batch:12",
+    "float64": "aligned:20,odd ld:5,odd base:5,batch:10",
+    **dict.fromkeys(("complex64", "complex128"), "aligned:16,odd ld:4,odd base:4,batch:8"),
+}
 
 #: The runs in order, the most important first: about five minutes on an H200 with 16 cores.
 RUNS = {
@@ -55,8 +63,10 @@ RUNS = {
     "odd": f"{_BESIDE} --dtype bfloat16 --sizes 4096,4095x4097x4093 --pad 1 --rounds 5",
     "ladder_float16": "cute-gemm bench --kernels tensor_core,sm80_pipeline,sm90_wgmma,cublas "
     "--sizes 4096 --dtype float16 --rounds 5",
-    "layouts-bfloat16": f"{_LAYOUTS} bfloat16",
-    "layouts-float32": f"{_LAYOUTS} float32",
+    **{
+        f"layouts-{name}": f'{_LAYOUTS} {name} --classes "{classes}"'
+        for name, classes in _CLASSES.items()
+    },
     "pipeline": "cute-gemm bench --kernels sm80_pipeline,cutlass_universal,cublas --sizes 4096 "
     "--dtype float16 --rounds 5",
     "batch-float16": f"{_BESIDE} -l 64 --sizes 512 --dtype float16 --rounds 5",
@@ -65,8 +75,6 @@ RUNS = {
     "epilogues-float32": "python tests/gpu/epilogues.py --dtypes float32 --random 12 --seed 1",
     # With QuACK installed: pip install "quack-kernels[cu13]".
     "epilogues-quack": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 0 --quack 7",
-    "layouts-float64": f"{_LAYOUTS} float64",
-    "layouts-complex64": f"{_LAYOUTS} complex64",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,10 +83,10 @@ def test_layouts_are_means_by_class(docs, tmp_path):
     entries = [{"class": kind, "ratio": x} for kind, several in ratios.items() for x in several]
     store(tmp_path, "layouts-x", entries)
     assert table(docs("benchmarks_page").geomeans("layouts-x"))[1:] == [
-        ["odd ld", "1.00", "0.50", "2.00", "3", "0"],
-        ["batch", "4.00", "4.00", "4.00", "2", "1"],
-        ["small", "-", "-", "-", "1", "1"],
-        ["**all**", "1.41", "0.50", "4.00", "6", "2"],
+        ["odd ld", "1.00", "0.50", "2.00", "1", "3"],
+        ["batch", "4.00", "4.00", "4.00", "0", "1"],
+        ["small", "-", "-", "-", "-", "0"],
+        ["**all**", "1.41", "0.50", "4.00", "1", "4"],
     ]
 
 
@@ -164,7 +165,7 @@ def test_runs_are_recorded(docs, tmp_path, monkeypatch, capsys):
     assert [row[0] for row in table(page.benchmarks("host"))] == [
         "8: TFLOP/s, of cuBLAS", "`host`", "4x5x6: TFLOP/s, of cuBLAS", "---", "`host`",
     ]  # fmt: skip
-    assert table(page.geomeans("script"))[-1] == ["**all**", "-", "-", "-", "1", "1"]
+    assert table(page.geomeans("script"))[-1] == ["**all**", "-", "-", "-", "-", "0"]
     assert cli.main(["bench", "--from", str(out / "host.json")]) == 0
     assert capsys.readouterr().out == host["text"]
 
@@ -199,7 +200,7 @@ def test_the_runs_are_commands_that_are_understood(docs, monkeypatch):
 
     monkeypatch.setattr(bench, "bench", instead)
     for name, command in docs("record").RUNS.items():
-        program, *words = command.split()
+        program, *words = shlex.split(command)
         if program == "cute-gemm":
             assert cli.main(words) == 2
             if name in docs("benchmarks_page").TYPES:
@@ -211,7 +212,9 @@ def test_the_runs_are_commands_that_are_understood(docs, monkeypatch):
             assert (DOCS.parent / words[0]).exists()
             if name == "epilogues-quack":  # of the named shapes
                 assert drawn["--quack"] == "7"
-                continue
-            count, seed = ("--random", "1") if name.startswith("epilogues") else ("--count", "7")
-            assert int(drawn[count]) > 10 and drawn["--seed"] == seed
+            elif name.startswith("epilogues"):
+                assert int(drawn["--random"]) > 10 and drawn["--seed"] == "1"
+            else:  # so many of each class, of the type that it is called by
+                counts = [int(x.partition(":")[2]) for x in drawn["--classes"].split(",")]
+                assert sum(counts) > 30 and name == f"layouts-{drawn['--dtypes']}"
     assert len(asked) == 14
