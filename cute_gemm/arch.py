@@ -118,13 +118,15 @@ class Arch(str):
         known = self.multiprocessor
         return known.shared_per_cta if known else 99 * _KIB
 
-    @property
-    def mma_sync_part(self) -> float:
+    def mma_sync_part(self, dtype: str) -> float:
         """Part of the tensor cores' peak rate that ``mma.sync`` reaches (not that of float64).
 
-        Where wgmma or tcgen05 is the way to the peak: 0.62, measured on an H200.
+        Where wgmma or tcgen05 is the way to the peak: 0.62, measured on an H200, and half of it for
+        8-bit floats, which ptxas converts to float16 there.
         """
-        return 0.62 if 90 <= self.cc < 120 else 1.0
+        if not 90 <= self.cc < 120:
+            return 1.0
+        return 0.31 if dtype.startswith("float8") else 0.62
 
     def has(self, feature: str) -> bool:
         """Whether it has ``"cp.async"``, ``"stmatrix"``, ``"tma"``, ``"wgmma"``, ..."""

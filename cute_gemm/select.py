@@ -357,7 +357,11 @@ def _shelf(
 
     ``problems``: the problem that the kernel gets for each value of ``pack``.
     """
-    kernels = [registry.get(kernel)] if kernel != "auto" else _contenders(space.options, problem)
+    kernels = (
+        [registry.get(kernel)]
+        if kernel != "auto"
+        else (_contenders(space.options, problem, gpu.arch if arch == "cpu" else Arch(arch)))
+    )
     options = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(space.options.items())
@@ -378,11 +382,11 @@ def _shelf(
     return shelf
 
 
-def _contenders(options: dict[str, Any], problem: GemmProblem) -> list[Kernel]:
+def _contenders(options: dict[str, Any], problem: GemmProblem, arch: Arch) -> list[Kernel]:
     """Return the kernels that contend for a problem and have these options."""
     kernels = [registry.get(name) for name in CONTENDERS]
     contenders = [kernel for kernel in kernels if set(options) <= set(kernel.options)]
-    contenders = [kernel for kernel in contenders if kernel.contends(problem)] or contenders
+    contenders = [kernel for kernel in contenders if kernel.contends(problem, arch)] or contenders
     if not contenders:
         several = "s" * (len(options) > 1)
         owners = [set(registry.options().get(name, ())) for name in options]

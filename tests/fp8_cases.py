@@ -189,6 +189,12 @@ def spread() -> Iterator[Case]:
             yield Case("thin", op, PAIRS[i], (SCALES[i + 1], "row"), *sizes, 200,
                        out=outs[i + (thin == "n")], order="FC"[i % 2], pad=16 * (i % 2) + i // 2,
                        fast_accum=thin == "n")  # fmt: skip
+    for i, (op, fast_accum) in enumerate(product(OPS, (False, True))):
+        kinds = SCALES[i % 5], SCALES[(i + 3) % 5]
+        yield Case("sm80_pipeline", op, PAIRS[(i + i // 4) % 4], kinds, 72, 56, 208,
+                   l=3 * (i % 4 == 1), out=outs[i % 5], order="FC"[i // 2 % 2],
+                   pad=(16, 3)[i % 3 == 2], fast_accum=fast_accum,
+                   epilogue="bias+relu" * (i % 4 == 2))  # fmt: skip
     for i, (op, swap_ab) in enumerate(product(("TN", "NN", "TT"), (0, 1))):
         if (op, swap_ab) in (("NN", 1), ("TT", 0)):
             continue  # the operand along M or N goes through the kernel's A alone

@@ -15,6 +15,8 @@ from mutant import (
     in_template as _t,
 )
 
+_FP8 = ("tests/test_fp8.py",)
+
 
 def _s(name: str, file: str, old: str, new: str, only: str) -> Mutant:
     return Mutant(name, f"templates/{file}", old, new, only, ("tests/test_sums.py",))
@@ -291,6 +293,17 @@ KERNELS: tuple[Mutant, ...] = (
     _t("tiles beyond K loaded", "sm80/sm80_pipeline.cuh",
        "tiles.advance(k_tile + kStages - 1, write, k_tiles);", "tiles.advance(0, write, k_tiles);",
        "sm80_pipeline"),
+    Mutant("products of all k tiles together", "templates/sm80/sm80_pipeline.cuh",
+           "Config::kPromoted ? products : sums", "sums", "mma_sync_compiles", _FP8),
+    Mutant("products of a k tile are not added", "templates/sm80/sm80_pipeline.cuh",
+           "sums[i] += products[i];", "sums[i] = products[i];", "ada", _FP8),
+    Mutant("products of the k tile before", "templates/sm80/sm80_pipeline.cuh",
+           "      Accumulator products[Config::kPromoted ? kSums : 1] = {};\n",
+           "      static_cast<void>(0);\n", "ada", _FP8),
+    Mutant("types of A and B by the problem, not as the kernel has them",
+           "cute_gemm/kernels/sm80/pipeline.py",
+           "mma_atoms(b, a) if operation.row_major", "mma_atoms(a, b) if operation.row_major",
+           "ada", _FP8),
     _t("a tile in another stage than it is read from", "sm80/mainloop.cuh",
        "    next += k_step;\n    target = smem + pipe *",
        "    next += k_step;\n    target = smem + 0 *", "sm80_pipeline"),

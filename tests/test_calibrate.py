@@ -115,7 +115,7 @@ def test_contests_are_drawn_from_the_seed() -> None:
 
 
 def test_types_without_a_kernel_are_left_out() -> None:
-    kinds = draw.kinds(("float8_e4m3fn", "float32"), hopper=False)
+    kinds = draw.kinds(("float8_e4m3fn", "float32"), float8=False)
     assert {kind.dtype for kind in kinds} == {"float32"}
 
 

@@ -33,11 +33,49 @@ from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
 #: A spread of the cases, which the GPU tests have all of.
 HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4]]
+#: Those on mma.sync, which sm_89 has.
+ON_ADA = [case for case in spread() if case.kernel == "sm80_pipeline"]
 
 
 @pytest.mark.parametrize("case", HERE, ids=str)
 def test_kernels_in_the_interpreter(case: Case) -> None:
     execute(case, "sm_90a")
+
+
+@pytest.mark.parametrize("case", ON_ADA, ids=str)
+def test_on_ada_in_the_interpreter(case: Case) -> None:
+    execute(case, "sm_89")
+
+
+def test_mma_sync_is_chosen_where_tensor_cores_have_it() -> None:
+    sizes = {"m": 1024, "n": 1024, "k": 1024, "dtype": E4M3, "backend": "cpu"}
+    chosen = {arch: cg.plan("NN", **sizes, arch=arch).kernel
+              for arch in ("sm_80", "sm_89", "sm_90a", "sm_120a")}  # fmt: skip
+    assert chosen == {"sm_80": "double_buffered", "sm_89": "sm80_pipeline",
+                      "sm_90a": "sm90_wgmma", "sm_120a": "sm80_pipeline"}  # fmt: skip
+    message = f"kernel 'sm80_pipeline' needs sm_89 or newer for {E4M3}; arch is 'sm_86'"
+    with pytest.raises(UnsupportedError, match=message):
+        cg.plan("NN", **sizes, arch="sm_86", kernel="sm80_pipeline")
+    assert cg.plan("NN", **sizes, kernel="sm80_pipeline").arch == "sm_89"
+
+
+@pytest.mark.parametrize("fast_accum", [False, True])
+@pytest.mark.parametrize(("op", "order"), [("TN", "F"), ("NT", "C"), ("TT", "F")])
+def test_mma_sync_compiles_without_spills(op: str, order: Any, fast_accum: bool) -> None:
+    """And machine code of sm_89 has its own products, of as many as the tile has."""
+    tile = (128, 256, 64) if fast_accum else (128, 128, 64)
+    plan = cg.plan(op, m=512, n=512, k=512, dtype=f"{E4M3} x {E5M2}", order=order, arch="sm_89",
+                   backend="cpu", kernel="sm80_pipeline", fast_accum=fast_accum, tile=tile,
+                   warps=(2, 4))  # fmt: skip
+    assert plan.resources.spill_stores == plan.resources.spill_loads == 0
+    pair = "E4M3.E5M2" if order == "F" else "E5M2.E4M3"
+    products = [line for line in plan.sass.splitlines() if f"QMMA.16832.F32.{pair}" in line]
+    assert len(products) == tile[0] * tile[1] * tile[2] // (16 * 8 * 32 * 8)
+    # The first products of a k tile begin at 0, and each thread's sums are added.
+    added = sum("FADD" in line for line in plan.sass.splitlines())
+    begun = sum(", RZ ;" in line for line in products)
+    sums = 0 if fast_accum else tile[0] * tile[1] // 256
+    assert (added, begun) == (sums, sums // 4)
 
 
 @pytest.mark.parametrize("k", K_TILES)

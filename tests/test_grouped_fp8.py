@@ -34,6 +34,8 @@ EXECUTED = (
     *scaled_cases("double_buffered", "M", _ROWS[1::5]),
     *scaled_cases("double_buffered", "N", _ROWS[::5]),
     *scaled_cases("double_buffered", "K", _BOTH[::3]),
+    *scaled_cases("sm80_pipeline", "M", _ROWS[2:3]),
+    *scaled_cases("sm80_pipeline", "K", _BOTH[1:2]),
     *scaled_cases("sm90_wgmma", "K", _BOTH[::2]),
 )  # fmt: skip
 

@@ -90,7 +90,7 @@ def test_the_other_way_round_is_another_symbol() -> None:
 
 def test_kernels_of_one_type_refuse_two() -> None:
     asked = from_sizes("TN", dtype="float8_e4m3fn", dtype_b="float8_e5m2", **SIZES)
-    for name in ("vectorized", "sm80_pipeline", "cutlass_universal"):
+    for name in ("vectorized", "tensor_core", "cutlass_universal"):
         with pytest.raises(
             UnsupportedError, match="does not take float8_e4m3fn x float8_e5m2 with"
         ):

@@ -141,6 +141,11 @@ def test_they_hold(dtype: str, compute: str | None, given: str) -> None:
     hold([config(dtype=dtype, compute=compute, **GIVEN[given])])
 
 
+def test_they_hold_of_8_bit_floats() -> None:
+    given = {"dtype": "float8_e4m3fn x float8_e5m2", "m": 4096, "n": 4096, "k": 4096}
+    hold([config("TN", "sm_89", **given), config("NT", "sm_89", order="C", lda=4097, **given)])
+
+
 TYPED = [
     (kernel, dtype, compute)
     for kernel in (KERNEL, TensorCore())

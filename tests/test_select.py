@@ -276,7 +276,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             if isinstance(kernel, CompiledKernel)
             and (f"{dtype}/{compute}" if compute else dtype) in kernel.dtypes
             and (kernel.name != "thin" or min(m, size) <= 32)
-            and (name != "auto" or kernel.contends(found.problem))
+            and (name != "auto" or kernel.contends(found.problem, Arch(arch)))
             for config in legal_of(kernel, found.problem, arch)
         ]
         direct = [one.config for one in found.candidates() if one.route == DIRECT]

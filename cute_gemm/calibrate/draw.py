@@ -39,13 +39,16 @@ class Kind(NamedTuple):
     small: bool = False
 
 
-def kinds(dtypes: tuple[str, ...], hopper: bool) -> list[Kind]:
-    """Return the classes of these types, one of each type before the next of any."""
+def kinds(dtypes: tuple[str, ...], float8: bool) -> list[Kind]:
+    """Return the classes of these types, one of each type before the next of any.
+
+    ``float8``: whether tensor cores multiply 8-bit floats.
+    """
     every: list[list[Kind]] = []
     for dtype in dtypes:
         name, _, compute = dtype.partition("/")
         if name.startswith("float8"):
-            if hopper:
+            if float8:
                 rows = [Kind(name, None, "TN", True, fast) for fast in (False, True)]
                 every.append([*rows, Kind(name, None, "NN", True, False)])
             continue
@@ -68,7 +71,7 @@ DTYPES = (
 def contests(gpu: Gpu, seed: int, dtypes: tuple[str, ...] = DTYPES) -> Iterator[Contest]:
     """Yield contests without end, the classes in turn."""
     rng = random.Random(seed)
-    every = kinds(dtypes, gpu.arch.has("wgmma"))
+    every = kinds(dtypes, gpu.peak("float8") is not None)
     while True:
         for kind in every:
             contest = Contest(_batch(kind, rng) if kind.small else _sizes(kind, rng), ())

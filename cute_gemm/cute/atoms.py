@@ -51,7 +51,7 @@ def _tensor_op(name: str, a: str, b: str, c: str = "((4,8),(2,2)):((32,1),(16,8)
     """
     cc, extents, types, _ = name.split("_")
     m, n, k = map(int, extents.split("x"))
-    _, left, right, _ = re.findall(r"[a-z]+\d+", types.lower())
+    _, left, right, _ = re.findall(r"e\dm\d|[a-z]+\d+", types.lower())
     layouts = parse(a), parse(b), parse(c)
     return MmaAtom(name, (m, n, k), 32, *layouts, (left, right), minimum_cc=int(cc[2:]))
 
@@ -70,6 +70,11 @@ MMA_ATOMS: dict[str, MmaAtom] = {
         _tensor_op("SM80_16x8x16_F32BF16BF16F32_TN", _A_16BIT, _B_16BIT),
         _tensor_op("SM80_16x8x8_F32TF32TF32F32_TN", _A_32BIT, _B_32BIT),
         _tensor_op("SM80_16x8x32_S32S8S8S32_TN", _A_8BIT, _B_8BIT),
+        *(
+            _tensor_op(f"SM89_16x8x32_F32{a}{b}F32_TN", _A_8BIT, _B_8BIT)
+            for a in ("E4M3", "E5M2")
+            for b in ("E4M3", "E5M2")
+        ),
         _tensor_op("SM90_16x8x4_F64F64F64F64_TN", "((4,8),2):((16,1),8)", _ROW),
         _tensor_op("SM90_16x8x8_F64F64F64F64_TN", _A_32BIT, _B_32BIT),
         _tensor_op(

@@ -54,10 +54,15 @@ _RTX_BLACKWELL_PAPER = "NVIDIA RTX Blackwell GPU architecture whitepaper"
 
 
 def _with_float8(row: Gpu) -> Gpu:
-    """Return a GPU with the rate of 8-bit floats, which is int8's on Hopper and the B200."""
-    (int8,) = (peak for peak in row.peaks if peak.key == "int8")
-    own = (int8._replace(key="float8"),) if row.cc in (90, 100) else ()
-    return replace(row, peaks=(*row.peaks, *own))
+    """Return a GPU with the rate of 8-bit floats, which is int8's on Hopper and the B200.
+
+    On Ada and later consumer chips it is twice float16's, whose sums are float32 too.
+    """
+    peaks = {peak.key: peak for peak in row.peaks}
+    own = peaks["int8"] if row.cc in (90, 100) else peaks["float16"]
+    rate = own.tflops if own.key == "int8" else 2 * own.tflops
+    found = (own._replace(key="float8", tflops=rate),) if row.cc >= 89 else ()
+    return replace(row, peaks=(*row.peaks, *found))
 
 
 #: All of them. A name or alias occurs once; the first of a family also answers to the family.

@@ -158,17 +158,23 @@ class Kernel(ABC):
                     f"option {option!r} is not one of kernel {self.name!r}; expected {known}"
                 )
 
+    def least_cc(self, problem: GemmProblem) -> int:
+        """Return the lowest compute capability that it has a problem's types on."""
+        return self.minimum_cc
+
     def check_problem(self, problem: GemmProblem, arch: str) -> None:
         """Refuse an arch or a type that no config of this kernel serves."""
-        if Arch(arch).cc < self.minimum_cc:
-            raise UnsupportedError(
-                f"kernel {self.name!r} needs sm_{self.minimum_cc} or newer; arch is {arch!r}"
-            )
         if problem.spelled not in self.dtypes:
             raise UnsupportedError(
                 f"kernel {self.name!r} does not take {problem.dtype} with "
                 f"compute={problem.compute!r}; "
                 f"expected one of {', '.join(self.dtypes)}"
+            )
+        least = self.least_cc(problem)
+        if Arch(arch).cc < least:
+            types = f" for {problem.dtype}" * (least > self.minimum_cc)
+            raise UnsupportedError(
+                f"kernel {self.name!r} needs sm_{least} or newer{types}; arch is {arch!r}"
             )
 
     @abstractmethod
@@ -182,7 +188,7 @@ class Kernel(ABC):
         """
         return problem
 
-    def contends(self, problem: GemmProblem) -> bool:
+    def contends(self, problem: GemmProblem, arch: Arch) -> bool:
         """Return whether ``kernel="auto"`` considers it for a problem."""
         return True
 

@@ -350,7 +350,7 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
     assert peak is not None
     rate = peak.tflops * 1e12 / 2 / clocks
     if counts.unit == "tensor cores" and counts.rate != "float64" and not pace.wgmma:
-        rate *= gpu.arch.mma_sync_part
+        rate *= gpu.arch.mma_sync_part(counts.rate)
     units: dict[str, float] = {
         counts.unit: counts.multiplied / rate * pace.slowdown,
         "shared memory": each.waves * constants.wavefront,

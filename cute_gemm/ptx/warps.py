@@ -284,7 +284,10 @@ _SHAPES = {
     "f16": ("m16n8k8", "m16n8k16"), "bf16": ("m16n8k8", "m16n8k16"), "tf32": ("m16n8k4", "m16n8k8"),
     "s8": ("m16n8k16", "m16n8k32"), "u8": ("m16n8k16", "m16n8k32"),
     "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
+    "e4m3": ("m16n8k32",), "e5m2": ("m16n8k32",),
 }  # fmt: skip
+#: Types that are multiplied with each other.
+_FLOAT8 = {"e4m3", "e5m2"}
 SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
 SUMS |= {"e4m3": "f32", "e5m2": "f32"}
 
@@ -299,7 +302,8 @@ def _mma(code: Code, inst: Instruction) -> Step:
     """
     shape, clamped = inst.op[3], "satfinite" in inst.op
     result, a, b, c = (part for part in inst.op[6:] if part != "satfinite")
-    code.require(inst, shape in _SHAPES.get(a, ()) and a == b and result == c == SUMS[a])
+    fits = a == b or {a, b} == _FLOAT8
+    code.require(inst, shape in _SHAPES.get(a, ()) and fits and result == c == SUMS[a])
     code.require(inst, not clamped or result == "s32")
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
     step = 4 * FACTORS[a].per
@@ -310,7 +314,7 @@ def _mma(code: Code, inst: Instruction) -> Step:
     targets = [_target(code, inst, each, kind) for each in groups[0]]
     left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])
     sums = [code.source(inst, x, kind) for x in groups[3]]
-    return _product(code, inst, (m, k, a, clamped), targets, left, right, sums)
+    return _product(code, inst, (m, k, a, b, clamped), targets, left, right, sums)
 
 
 def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
@@ -321,7 +325,7 @@ def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Regis
 
 
 def _product(
-    code: Code, inst: Instruction, what: tuple[int, int, str, bool], targets: list[Register],
+    code: Code, inst: Instruction, what: tuple[int, int, str, str, bool], targets: list[Register],
     left: list[Source], right: list[Source], sums: list[Source],
 ) -> Step:  # fmt: skip
     """The step of an mma.
@@ -330,14 +334,13 @@ def _product(
     A has row g + 8 (i % 2) of 16 (g of 8) and columns p t to p t + p - 1 of block i // 2, of 4 p;
     of B column g and the same rows of block i; of C and D row g + 8 (i // 2), column 2 t + i % 2.
     """
-    m, k, kind, clamped = what
-    factors = FACTORS[kind]
-    block, rows = 4 * factors.per, m // 8
+    m, k, kind, other, clamped = what
+    block, rows = 4 * FACTORS[kind].per, m // 8
     machine, values = code.machine, code.values
 
-    def fragment(source: Source) -> Array:
+    def fragment(source: Source, kind: str) -> Array:
         """Elements of a register: (warps, g, p t)."""
-        return factors.numbers(_by_warp(machine, code.read(source)).reshape(-1, 8, 4))
+        return FACTORS[kind].numbers(_by_warp(machine, code.read(source)).reshape(-1, 8, 4))
 
     def multiply() -> None:
         warps = len(machine.whole(inst, WARP, "warp").reshape(-1))
@@ -345,9 +348,11 @@ def _product(
         b = np.empty((k, warps, 1, 8))
         for i, source in enumerate(left):
             begin, row = i // rows * block, i % rows * 8
-            a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(fragment(source), 2, 0)
+            a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(
+                fragment(source, kind), 2, 0
+            )
         for i, source in enumerate(right):
-            b[i * block : (i + 1) * block, :, 0] = np.moveaxis(fragment(source), 2, 0)
+            b[i * block : (i + 1) * block, :, 0] = np.moveaxis(fragment(source, other), 2, 0)
         total = np.empty((warps, m, 8))
         for i, source in enumerate(sums):
             total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)

@@ -3,11 +3,12 @@
 //
 // One `Config` for every element type and every layout of A(M,K), B(N,K), C(M,N):
 //
-//   Element, ElementC, Accumulator   types in gmem, and of the sums
+//   Element, ElementC, Accumulator   types in gmem (B's has the size of A's), and of the sums
 //   Epilogue                         what becomes of the sums (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
 //   kSwapAB                          A, B and C are the problem's B, A and C^T, of a row-major C
+//   kPromoted                        products of a k tile in accumulators of their own, then added
 //   kConjA, kConjB                   whether the conjugate is meant
 //   Mma                              CuTe's instruction; of complex numbers, that of their parts
 //   GmemCopyA, GmemCopyB             Copy: gmem -> smem

@@ -28,12 +28,13 @@ namespace cute_gemm {
 
 // C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile.
 template <class Config>
-CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Config::Element const* B,
-                               typename Config::ElementC* C, int m, int n, int k, int64_t lda,
-                               int64_t ldb, int64_t ldc, int batch,
+CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::ElementC* C, int m, int n, int k,
+                               int64_t lda, int64_t ldb, int64_t ldc, int batch,
                                typename Config::Epilogue::Params const& params, int cta = blockIdx.x) {
   using CtaTiler = typename Config::CtaTiler;
   using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,PIPE)
+  using Element = typename Config::Element;
+  using Accumulator = typename Config::Accumulator;
   constexpr int kBK = size<2>(CtaTiler{}), kStages = size<2>(SmemLayoutA{});
   // A tile that is put in place must have come one tile before it is multiplied.
   constexpr int kPlaces = Tiles<Config>::kPlaces, kWait = kStages - 2 - (kPlaces > 0);
@@ -42,12 +43,14 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
   typename Config::Epilogue epilogue(params);
   int const k_tiles = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
 
-  typename Config::Accumulator sums[size(typename Config::FragmentC{})] = {};  // (MMA,MMA_M,MMA_N)
+  constexpr int kSums = size(typename Config::FragmentC{});
+  Accumulator sums[kSums] = {};  // (MMA,MMA_M,MMA_N)
 
   if (k_tiles > 0) {
     uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
-    uint32_t const smem_b = smem_a + kStages * int(Config::kStageA * sizeof(typename Config::Element));
-    Tiles<Config> tiles(A, B, m, n, k, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
+    uint32_t const smem_b = smem_a + kStages * int(Config::kStageA * sizeof(Element));
+    Tiles<Config> tiles(static_cast<Element const*>(A), static_cast<Element const*>(B), m, n, k, lda, ldb, corner,
+                        smem_a, smem_b, threadIdx.x);
 
     // The last k tile, the only one that can be cut short, is loaded first: the loop needs no
     // predicate along k, and the order of a sum is free.
@@ -73,6 +76,9 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
     int read = 0, write = kStages - 1;
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      // Of 8-bit floats tensor cores keep some 14 bits of a sum: the products of a k tile are added to the
+      // sums in float32.
+      Accumulator products[Config::kPromoted ? kSums : 1] = {};
       CUTE_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
         if (block == kBlocks - 1) {
@@ -99,9 +105,13 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
             }
           }
           if (part < runs) tiles.take(next, first + part, words);
-          blocks.multiply(block, sums, part, runs > 0 ? runs : 1);
+          blocks.multiply(block, Config::kPromoted ? products : sums, part, runs > 0 ? runs : 1);
           if (part < runs) tiles.template put<false>(next, first + part, words, kBK);
         }
+      }
+      if constexpr (Config::kPromoted) {
+        CUTE_UNROLL
+        for (int i = 0; i < kSums; ++i) sums[i] += products[i];
       }
     }
     cp_async_wait<0>();

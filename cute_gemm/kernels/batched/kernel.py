@@ -70,7 +70,7 @@ class Batched(EmittedKernel):
     def kinds(self, config: Config) -> tuple[str, ...]:
         return ("mma",) if config.unit == "mma" else super().kinds(config)
 
-    def contends(self, problem: GemmProblem) -> bool:
+    def contends(self, problem: GemmProblem, arch: Arch) -> bool:
         """Return whether it is a large batch of small products."""
         return problem.l >= LEAST_PRODUCTS and _small(problem)
 

@@ -17,7 +17,7 @@ from cute_gemm.access import Access, GlobalAccess, Partition, Shares, Work
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
-from cute_gemm.dtypes import factor
+from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
     from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
 
 COPY_POLICIES = ("auto", "mn_major")
@@ -74,6 +75,13 @@ _HALF_TILES: tuple[Tile, ...] = (
     ((16, 128, 64), (1, 4), 4, 2),
     ((128, 16, 64), (4, 1), 4, 2),
     ((64, 64, 32), (2, 2), 4, 2),
+)
+_BYTE_TILES: tuple[Tile, ...] = (
+    ((128, 256, 64), (2, 4), 3, 1),
+    ((256, 128, 64), (4, 2), 3, 1),
+    ((64, 64, 128), (2, 2), 3, 2),
+    ((64, 64, 64), (2, 2), 4, 2),
+    ((32, 32, 128), (2, 2), 4, 2),
 )
 #: (dtype, compute) -> candidates, tuned on an H200 and fit for the 99 KiB of sm_86 in part.
 _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
@@ -115,15 +123,22 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         ((16, 16, 16), (1, 2), 4, 4),
     ),
     ("int8", "int32"): (
-        ((128, 256, 64), (2, 4), 3, 1),
-        ((256, 128, 64), (4, 2), 3, 1),
+        *_BYTE_TILES[:2],
         ((128, 128, 128), (2, 4), 3, 1),
         ((128, 128, 64), (2, 2), 3, 1),
-        ((64, 64, 128), (2, 2), 3, 2),
-        ((64, 64, 64), (2, 2), 4, 2),
-        ((32, 32, 128), (2, 2), 4, 2),
+        *_BYTE_TILES[2:],
     ),
-}
+    # Not tuned: no GPU with these instructions was at hand.
+    ("float8", FAST_ACCUM): (
+        *_BYTE_TILES[:2], ((128, 128, 64), (2, 4), 3, 1), *_BYTE_TILES[2:],
+    ),
+    ("float8", "float32"): (
+        ((128, 128, 64), (2, 4), 3, 1),
+        ((128, 64, 128), (2, 2), 3, 1),
+        ((64, 128, 128), (2, 2), 3, 1),
+        *_BYTE_TILES[2:],
+    ),
+}  # fmt: skip
 #: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`). A calibration's
 #: factor ``rolled_wait`` is the part of a load's wait that each then costs; ``put_in_place`` and
 #: ``by_words`` are the slowdown of the products by an operand whose rows are put in place, and by
@@ -143,7 +158,7 @@ class Sm80Pipeline(EmittedKernel):
     minimum_cc = 80
     dtypes: tuple[str, ...] = (
         "float16", "bfloat16", "float32", "float32/tf32", "float64", "complex128",
-        "int8",
+        "int8", *FLOAT8,
     )  # fmt: skip
     options: tuple[str, ...] = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
     label_options: ClassVar = {"warps": "w{}"}
@@ -152,16 +167,30 @@ class Sm80Pipeline(EmittedKernel):
     #: Fewest and most stages.
     stages: ClassVar[tuple[int, int]] = (2, 8)
 
+    def least_cc(self, problem: GemmProblem) -> int:
+        a, b = (factor(x.dtype, problem.compute).tag for x in (problem.A, problem.B))
+        return min(atom.minimum_cc for atom in mma_atoms(a, b))
+
+    def contends(self, problem: GemmProblem, arch: Arch) -> bool:
+        """Not for 8-bit floats beside wgmma: there ptxas converts mma.sync's to float16."""
+        return problem.A.dtype not in FLOAT8 or not arch.has("wgmma")
+
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """Return tile, warps, stages and min_ctas of each candidate, for large problems first."""
         if policy == "mn_major" and problem.A.element.bytes == 2:
             return (_REFERENCE,)
-        tiles = _TILES[problem.A.dtype, problem.compute]
+        kind = "float8" if problem.A.dtype in FLOAT8 else problem.A.dtype
+        tiles = _TILES[kind, problem.compute]
         # The largest tiles have few registers for copies of 1 and 2 bytes, which go through them,
         # and for int8's rows that are put in place.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
         narrow = narrow and (policy == "mn_major" or problem.A.element.bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
+
+    def kinds(self, config: Config) -> tuple[str, ...]:
+        """Return types by which the pace is looked up; of 8-bit floats int8's, until measured."""
+        kinds = super().kinds(config)
+        return (*kinds, "int8") if kinds == ("float8",) else kinds
 
     def pace(self, config: Config, calibration: Calibration) -> Pace:
         """Return the pace; narrow copies, which go one by one through registers, slow it down."""
@@ -191,13 +220,13 @@ class Sm80Pipeline(EmittedKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        fitting = _fitting(problem.A.dtype, problem.compute)
-        mma = next(atom.name for atom in fitting if atom.minimum_cc <= arch.cc)
         operation = problem.operation(
             access_bytes(problem.A, False)[0],
             access_bytes(problem.B, False)[0],
             access_bytes(problem.C, True)[0],
         )
+        fitting = _fitting(operation)
+        mma = next((atom for atom in fitting if atom.minimum_cc <= arch.cc), fitting[0]).name
         for tile, warps, stages, ctas in self.tiles(problem, options.get("copy", "auto")):
             config = Config(
                 tile=tile,
@@ -255,7 +284,8 @@ class Sm80Pipeline(EmittedKernel):
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
     def sums(self, config: Config) -> str:
-        return f"{config.mma} along K, the last k tile of {config.tile[2]} first"
+        apart = ", whose products are added in float32" * config.operation.promoted
+        return f"{config.mma} along K, the last k tile of {config.tile[2]} first{apart}"
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         return Work.of_tiles(problem, config.tile, _unit(config), problem.factor.name)
@@ -289,7 +319,7 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
         raise OptionError(
             f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
         )
-    fitting = [atom.name for atom in _fitting(config.operation.a.name, config.operation.compute)]
+    fitting = [atom.name for atom in _fitting(config.operation)]
     if config.mma not in fitting:
         raise OptionError(
             f"option mma={config.mma!r} does not multiply {config.operation.a.name}; "
@@ -333,6 +363,7 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
                 f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
             )
     sums = tile[0] * tile[1] // mma.size * config.operation.accumulator.bytes // 4
+    sums *= 1 + config.operation.promoted  # products of a k tile have accumulators of their own
     # Half of a thread's registers; of the 128 that 16 warps leave it a pipeline takes more than 64.
     room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
     if sums > room:
@@ -365,10 +396,10 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
         )
 
 
-def _fitting(dtype: str, compute: str) -> tuple[MmaAtom, ...]:
-    """Return the atoms that multiply elements of ``dtype`` in ``compute``, the best first."""
-    tag = factor(dtype, compute).tag
-    return mma_atoms(tag, tag)
+def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
+    """Return the atoms that multiply the factors as the kernel sees them, the best first."""
+    a, b = (factor(dtype, operation.compute).tag for dtype in operation.dtypes[:2])
+    return mma_atoms(b, a) if operation.row_major else mma_atoms(a, b)
 
 
 # ---- accesses -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +21,8 @@ class TensorCore(Sm80Pipeline):
     dtypes = ("float16", "bfloat16", "float32/tf32", "float64", "complex128", "int8")
     options = ("tile", "warps", "copy", "raster", "min_ctas", "mma")
     choices: ClassVar = {
-        **Sm80Pipeline.choices, "mma": tuple(name for name in MMA_ATOMS if "FMA" not in name),
+        **Sm80Pipeline.choices,
+        "mma": tuple(name for name in MMA_ATOMS if not re.search("FMA|SM89", name)),
     }  # fmt: skip
     stages = (1, 1)
 

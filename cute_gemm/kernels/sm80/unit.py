@@ -33,13 +33,14 @@ _SM80_PIPELINE = (
 """
     + TYPES
     + """\
-  using Element = ElementA;  // B's too
+  using Element = ElementA;  // B's have the same size
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using Mma = ${mma};
   enum : int { kThreads = ${threads}, kRasterGroup = ${raster} };
   enum : int { kStageA = ${stage_a}, kStageB = ${stage_b} };
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b} };
   enum : bool { kSwapAB = ${swap_ab} };
+  enum : bool { kPromoted = ${promoted} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
 
   using GmemCopyA = ${gmem_copy_a};
@@ -115,6 +116,7 @@ class EmitSm80Pipeline(Emitter):
             "copy": config.copy,
             "cta_tiler": cpp_shape(parts.tile),
             "swap_ab": cpp_bool(config.swap_ab),
+            "promoted": cpp_bool(config.operation.promoted),
             "threads": str(mma.size),
             "mma": mma.atom.cpp,
             "mma_header": mma.atom.header,
