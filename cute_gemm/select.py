@@ -357,11 +357,11 @@ def _shelf(
 
     ``problems``: the problem that the kernel gets for each value of ``pack``.
     """
-    kernels = (
-        [registry.get(kernel)]
-        if kernel != "auto"
-        else (_contenders(space.options, problem, gpu.arch if arch == "cpu" else Arch(arch)))
-    )
+    if kernel == "auto":
+        target = gpu.arch if arch == "cpu" else Arch(arch)
+        kernels = _contenders(space.options, problem, target)
+    else:
+        kernels = [registry.get(kernel)]
     options = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(space.options.items())

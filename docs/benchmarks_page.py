@@ -182,12 +182,8 @@ def _mean(kind: str, ratios: list[float | None]) -> list[str]:
     if not known:
         return [kind, "-", "-", "-", "-", "0"]
     mean, below = statistics.geometric_mean(known), sum(ratio < 0.97 for ratio in known)
-    return [
-        kind,
-        *(f"{x:.2f}" for x in (mean, min(known), max(known))),
-        str(below),
-        str(len(known)),
-    ]
+    ratios_of = (f"{x:.2f}" for x in (mean, min(known), max(known)))
+    return [kind, *ratios_of, str(below), str(len(known))]
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> str:

@@ -214,7 +214,7 @@ def changed() -> Calibration:
 
 
 def test_the_fit_finds_the_numbers_behind_times() -> None:
-    some = timed(30, changed())
+    some = timed(20, changed())
     known, held = (fit.samples(part, H200) for part in times.divided(some.contests))
     before = fit.quality(held, reference(), H200)
     found = fit.fitted(known, reference(), H200, "a test")
@@ -274,10 +274,10 @@ def test_where_a_fit_starts(
 
 
 def test_stored_times_are_fitted_again(tmp_path: Path, run) -> None:
-    timed(12, changed()).write(tmp_path / "h200.gz")
+    timed(8, changed()).write(tmp_path / "h200.gz")
     words = ("calibrate", "--fit", str(tmp_path / "h200.gz"), "--output", str(tmp_path / "h.json"))
     said = run(*words).out
-    assert "times of 12 problems" in said and "On 3 problems that the numbers were not" in said
+    assert "times of 8 problems" in said and "On 2 problems that the numbers were not" in said
     first = (tmp_path / "h.json").read_text()
     assert decoded(first).source == "a test"
     assert calibrated.calibration(H200) == reference()  # that of --output is not in use
@@ -289,7 +289,7 @@ def test_stored_times_are_fitted_again(tmp_path: Path, run) -> None:
 def test_a_gpu_is_calibrated(device: Device, monkeypatch: pytest.MonkeyPatch, run) -> None:
     def of_seconds(contests: Iterator[Contest], gpu: Gpu, seconds: float, *_: Any) -> Any:
         assert (gpu.name, seconds) == ("H200", 90.0)
-        yield from timed(12, changed()).contests
+        yield from timed(8, changed()).contests
 
     monkeypatch.setattr(measure, "times", of_seconds)
     said = run("calibrate", "--minutes", "2").out

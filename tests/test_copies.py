@@ -127,15 +127,18 @@ A_16: Place = lambda g, t, i: (g + 8 * (i // 2 % 2), 2 * t + i % 2 + 8 * (i >= 4
 B_16: Place = lambda g, t, i: (g, 2 * t + i % 2 + 8 * (i >= 2))  # noqa: E731
 A_32: Place = lambda g, t, i: (g + 8 * (i % 2), t + 4 * (i // 2))  # noqa: E731
 B_32: Place = lambda g, t, i: (g, t + 4 * i)  # noqa: E731
+A_8: Place = lambda g, t, i: (g + 8 * (i // 4 % 2), 4 * t + i % 4 + 16 * (i >= 8))  # noqa: E731
+B_8: Place = lambda g, t, i: (g, 4 * t + i % 4 + 16 * (i >= 4))  # noqa: E731
 FRAGMENTS: dict[str, tuple[Place, Place, Place]] = {
     "SM80_16x8x16_F32F16F16F32_TN": (A_16, B_16, C_16x8),
     "SM80_16x8x16_F32BF16BF16F32_TN": (A_16, B_16, C_16x8),
     "SM80_16x8x8_F32TF32TF32F32_TN": (A_32, B_32, C_16x8),
-    "SM80_16x8x32_S32S8S8S32_TN": (
-        lambda g, t, i: (g + 8 * (i // 4 % 2), 4 * t + i % 4 + 16 * (i >= 8)),
-        lambda g, t, i: (g, 4 * t + i % 4 + 16 * (i >= 4)),
-        C_16x8,
-    ),
+    "SM80_16x8x32_S32S8S8S32_TN": (A_8, B_8, C_16x8),
+    **{
+        f"SM89_16x8x32_F32{a}{b}F32_TN": (A_8, B_8, C_16x8)
+        for a in ("E4M3", "E5M2")
+        for b in ("E4M3", "E5M2")
+    },
     "SM80_8x8x4_F64F64F64F64_TN": (
         lambda g, t, i: (g, t),
         lambda g, t, i: (g, t),

@@ -35,6 +35,7 @@ from cute_gemm.problem.verify import PROMOTED, truncation, verify
 HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4]]
 #: Those on mma.sync, which sm_89 has.
 ON_ADA = [case for case in spread() if case.kernel == "sm80_pipeline"]
+ON_ADA = [ON_ADA[place] for place in (0, 2, 5, 7)]
 
 
 @pytest.mark.parametrize("case", HERE, ids=str)
@@ -59,8 +60,9 @@ def test_mma_sync_is_chosen_where_tensor_cores_have_it() -> None:
     assert cg.plan("NN", **sizes, kernel="sm80_pipeline").arch == "sm_89"
 
 
-@pytest.mark.parametrize("fast_accum", [False, True])
-@pytest.mark.parametrize(("op", "order"), [("TN", "F"), ("NT", "C"), ("TT", "F")])
+@pytest.mark.parametrize(
+    ("op", "order", "fast_accum"), [("TN", "F", False), ("NT", "C", True), ("TT", "F", False)]
+)
 def test_mma_sync_compiles_without_spills(op: str, order: Any, fast_accum: bool) -> None:
     """And machine code of sm_89 has its own products, of as many as the tile has."""
     tile = (128, 256, 64) if fast_accum else (128, 128, 64)
