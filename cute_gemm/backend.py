@@ -36,8 +36,7 @@ def arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
         return device_arch(0)
     if kernel == "auto" and (problem.scales or problem.compute in COMPONENT_PRODUCTS):
         kernel = "sm90_wgmma"  # the one that takes them
-    named = None if kernel == "auto" else registry.get(kernel)
-    cc = named.least_cc(problem) if named and problem.spelled in named.dtypes else 0
+    cc = 0 if kernel == "auto" else registry.get(kernel).least_cc(problem)
     least = Arch.of_device(divmod(cc, 10))
     return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)
 

@@ -58,11 +58,11 @@ def _with_float8(row: Gpu) -> Gpu:
 
     On Ada and later consumer chips it is twice float16's, whose sums are float32 too.
     """
-    peaks = {peak.key: peak for peak in row.peaks}
-    own = peaks["int8"] if row.cc in (90, 100) else peaks["float16"]
-    rate = own.tflops if own.key == "int8" else 2 * own.tflops
-    found = (own._replace(key="float8", tflops=rate),) if row.cc >= 89 else ()
-    return replace(row, peaks=(*row.peaks, *found))
+    if row.cc < 89:
+        return row
+    rates = {peak.key: peak.tflops for peak in row.peaks}
+    rate = rates["int8"] if row.cc in (90, 100) else 2 * rates["float16"]
+    return replace(row, peaks=(*row.peaks, Peak("float8", "tensor cores", rate)))
 
 
 #: All of them. A name or alias occurs once; the first of a family also answers to the family.

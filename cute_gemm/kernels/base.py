@@ -164,17 +164,17 @@ class Kernel(ABC):
 
     def check_problem(self, problem: GemmProblem, arch: str) -> None:
         """Refuse an arch or a type that no config of this kernel serves."""
-        if problem.spelled not in self.dtypes:
-            raise UnsupportedError(
-                f"kernel {self.name!r} does not take {problem.dtype} with "
-                f"compute={problem.compute!r}; "
-                f"expected one of {', '.join(self.dtypes)}"
-            )
         least = self.least_cc(problem)
         if Arch(arch).cc < least:
             types = f" for {problem.dtype}" * (least > self.minimum_cc)
             raise UnsupportedError(
                 f"kernel {self.name!r} needs sm_{least} or newer{types}; arch is {arch!r}"
+            )
+        if problem.spelled not in self.dtypes:
+            raise UnsupportedError(
+                f"kernel {self.name!r} does not take {problem.dtype} with "
+                f"compute={problem.compute!r}; "
+                f"expected one of {', '.join(self.dtypes)}"
             )
 
     @abstractmethod

@@ -169,7 +169,7 @@ class Sm80Pipeline(EmittedKernel):
 
     def least_cc(self, problem: GemmProblem) -> int:
         a, b = (factor(x.dtype, problem.compute).tag for x in (problem.A, problem.B))
-        return min(atom.minimum_cc for atom in mma_atoms(a, b))
+        return min((atom.minimum_cc for atom in mma_atoms(a, b)), default=self.minimum_cc)
 
     def contends(self, problem: GemmProblem, arch: Arch) -> bool:
         """Not for 8-bit floats beside wgmma: there ptxas converts mma.sync's to float16."""
