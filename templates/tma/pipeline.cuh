@@ -240,7 +240,8 @@ struct SharedStorage {
   // that this lane arrives at.
   CUTE_DEVICE void consumer_release(int stage, int peer) {
     int const lane = threadIdx.x % 32;
-    if constexpr (kProducers > 1) __syncwarp();  // all lanes have read what is stored there
+    // What lanes read themselves, all of them have read: scales, and A for registers.
+    if constexpr (kProducers > 1 || Config::kRegisterA) __syncwarp();
     if constexpr (Config::Cluster::kCtas > 1) {
       Barrier::arrive(&empty[stage], peer, lane < Config::Cluster::kPeers);
     } else if (lane == 0) {
