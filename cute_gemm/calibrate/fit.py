@@ -27,8 +27,9 @@ _ERROR, _MOVED = 0.08, 3.0
 _LEAST, _STEPS, _DIGITS = 12, 15, 4
 #: Predictions of a fit, about: those of its derivatives are most of them.
 _CALLS = 32 * _STEPS
-#: How far the logarithm of a number may move. A fraction of a bandwidth is 1 at most.
-_MOST, _FRACTIONS = 3.0, ("dram",)
+#: How far the logarithm of a number may move. A fraction of a bandwidth is 1 at most, and where it
+#: is that already, the fit begins so far below: from a bound it takes no steps.
+_MOST, _FRACTIONS, _INSIDE = 3.0, ("dram",), 0.05
 #: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, and of
 #: passes with narrow accesses.
 _KEPT = "partial", "narrow_part"
@@ -284,7 +285,7 @@ def _solved(
     sparsity = vstack([csr_matrix(depends.T), eye(len(before))])
     # Few large errors, as of a kernel that spills, do not decide.
     found = least_squares(
-        errors, np.zeros(len(before)), loss="soft_l1", bounds=(-_MOST, most),
+        errors, np.minimum(0.0, np.array(most) - _INSIDE), loss="soft_l1", bounds=(-_MOST, most),
         diff_step=1e-4, max_nfev=_STEPS, jac_sparsity=sparsity, x_scale="jac",
     )  # fmt: skip
     return at(found.x, _DIGITS)

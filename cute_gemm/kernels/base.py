@@ -527,7 +527,7 @@ class CompiledKernel(Compiled, Kernel):
                 tallies[name] = _tallies[keys[name]] = counts
         return counted(
             config.tile,
-            [counts for counts in tallies.values() if counts is not None],
+            {name: counts for name, counts in tallies.items() if counts is not None},
             self.work(config, typical),
             self.launch(config, typical),
             gpu,

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 #: Of files; another number makes them unread.
-_FORMAT = 2
+_FORMAT = 3
 #: Fields of a `Pace` that a file always has; others where they are not the default.
 _ALWAYS = "slowdown", "latency", "serial"
 
@@ -47,12 +47,11 @@ class Constants(NamedTuple):
     operand_load: float
     #: Clocks of a sector of L2 that the epilogue reads or writes only in part.
     partial: float
-    #: Clocks of the TMA unit for a line of L2 that a row of a box touches, and for a row of a box
-    #: that lies outside of its matrix.
+    #: Clocks of the TMA unit for a line of L2 that a row of a box touches, the part of them for a
+    #: line beyond those that its bytes fill, and clocks for a row that lies outside of its matrix.
     tma_line: float
+    straddled: float
     outside: float
-    #: Part of the bytes that a multicast brings to further CTAs that counts as L2's.
-    multicast: float
     #: Part of DRAM's bandwidth that a pass reaches, and one with accesses narrower than 16 bytes.
     #: Scratch that is still in L2 is read no faster: a pass has too few bytes in flight.
     stream_part: float
@@ -103,6 +102,8 @@ class Pace(NamedTuple):
     lone: float = 1.0
     #: Instructions that add the products of a k-tile to a sum, where the tensor cores do not.
     adds: float = 0.0
+    #: Factor on the clocks of the TMA unit.
+    tma: float = 1.0
 
 
 class Basis(NamedTuple):

@@ -12,7 +12,7 @@ products, is fitted to times that were measured on a GPU: its `Calibration` (`mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 from operator import add
@@ -57,7 +57,7 @@ class Footprint:
 
     #: Extents of the CTA's tile along M, N and K.
     tile: tuple[int, int, int]
-    #: Clocks of a k-tile when other CTAs fill its gaps.
+    #: Clocks of a k-tile when other CTAs fill its gaps, on all units but TMA.
     busy: float
     #: Clocks that a k-tile takes at least, when its CTA is the only one.
     alone: float
@@ -65,13 +65,14 @@ class Footprint:
     cover: float
     #: Clocks of the epilogue.
     end: float
-    #: Bytes of L2 of a k-tile.
-    tile_bytes: float
+    #: Bytes of L2 of a k-tile: of A and what lies along M, and of B and what lies along N.
+    bytes_m: float
+    bytes_n: float
     #: Bytes of L2 of the epilogue.
     end_bytes: float
     #: CTAs of a multiprocessor at a time.
     resident: int
-    #: Clocks of a k-tile on each unit, from which ``busy`` is computed.
+    #: Clocks of a k-tile on each unit; of TMA if all rows of its boxes were inside of A and B.
     units: tuple[tuple[str, float], ...]
     #: Of the kernel.
     pace: Pace
@@ -210,10 +211,10 @@ class Tally(NamedTuple):
     lines: float = 0.0
     #: Sectors that a warp touches beyond those that its bytes fill.
     partial: float = 0.0
+    #: Lines of L2 that TMA loads ask for beyond those that their bytes fill.
+    straddled: float = 0.0
     #: Boxes of C that TMA moves.
     boxes: float = 0.0
-    #: Sectors among those of L2 that a multicast reads once for several CTAs.
-    shared: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally._make(map(add, self, other))
@@ -253,16 +254,13 @@ def _tally(access: Access, counts: Any, share: int) -> Tally:
         moves = 0.0 if access.instruction == "cp.async" else moves
         return Tally(waves=counts.wavefronts / share, moves=moves)
     if isinstance(access, TmaAccess):
-        # A multicast is counted once, and asks L2 for the sectors of every CTA that it serves.
-        lines = float(counts.lines)
-        sectors = float(counts.l2_sectors * access.multicast)
-        shared = float(counts.l2_sectors * (access.multicast - 1))
-        if access.direction == "load":
-            sectors += STRADDLED * max(0.0, lines - counts.bytes / LINE) * LINE / SECTOR
-        boxes = moves if access.unit == "CTA" else 0.0
+        # A multicast is counted once for all CTAs that it serves.
+        lines, sectors = float(counts.lines), float(counts.l2_sectors)
+        straddled = max(0.0, lines - counts.bytes / LINE) if access.direction == "load" else 0.0
         return Tally(
-            sectors=sectors / share, moves=moves, lines=lines / share, boxes=boxes,
-            shared=shared / share,
+            sectors=(sectors + STRADDLED * straddled * LINE / SECTOR) / share, moves=moves,
+            lines=lines / share, straddled=straddled / share,
+            boxes=moves if access.unit == "CTA" else 0.0,
         )  # fmt: skip
     passes = max(counts.requests, counts.lines / 4)
     sectors = float(counts.l2_sectors)
@@ -282,8 +280,9 @@ class Counts(NamedTuple):
     tile: tuple[int, int, int]
     #: CTAs of a cluster along M and N.
     cluster: tuple[int, int]
-    #: Of a k-tile, and of the epilogue.
+    #: Of a k-tile, those among them of B and its scales, and of the epilogue.
     each: Tally
+    along_n: Tally
     end: Tally
     #: Multiply-adds of a k-tile, the unit that makes them, and the type by which its rate is known.
     multiplied: float
@@ -305,7 +304,7 @@ class Counts(NamedTuple):
 
 def counted(
     tile: tuple[int, int, int],
-    tallies: Iterable[dict[str, Tally]],
+    tallies: Mapping[str, dict[str, Tally]],
     work: Work,
     launch: Launch,
     gpu: Gpu,
@@ -323,9 +322,11 @@ def counted(
     is told to leave registers for; ``cluster``: CTAs along M and N; ``depth``: k-tiles of the
     sample; ``products``: products of a batch that a CTA computes.
     """
-    each, end = Tally(), Tally()
-    for tallied in tallies:
+    each, along_n, end = Tally(), Tally(), Tally()
+    for name, tallied in tallies.items():
         each, end = each + tallied["k-tile"], end + tallied["CTA"]
+        if name in ("B", "scale_b"):
+            along_n += tallied["k-tile"]
     sums = products * tile[0] * tile[1] * accumulator_bytes // 4
     registers = min(sums // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
@@ -335,8 +336,8 @@ def counted(
         resident = max(1, by_registers, min(min_ctas, by_shape))
     multiplied = work.products / work.ctas / depth
     return Counts(
-        tile, cluster, each, end, multiplied, work.unit, work.rate, launch.block, launch.dependent,
-        resident, operand_loads, spills, products,
+        tile, cluster, each, along_n, end, multiplied, work.unit, work.rate, launch.block,
+        launch.dependent, resident, operand_loads, spills, products,
     )  # fmt: skip
 
 
@@ -355,13 +356,14 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         counts.unit: counts.multiplied / rate * pace.slowdown,
         "shared memory": each.waves * constants.wavefront,
         "L1": each.passes * pace.passes,
-        "TMA": each.lines * constants.tma_line,
+        "TMA": (each.lines - (1 - constants.straddled) * each.straddled)
+        * (constants.tma_line * pace.tma),
         "instruction issue": each.moves * pace.issue / 4 + pace.adds * tile[0] * tile[1] / 32 / 4,
     }
     if counts.unit == "CUDA cores":
         units["instruction issue"] += counts.multiplied / 32 / 4
     power = ASYNCHRONOUS if pace.wgmma else TOGETHER
-    busy = sum(clock**power for clock in units.values()) ** (1 / power)
+    busy = sum(clocks**power for name, clocks in units.items() if name != "TMA") ** (1 / power)
     alone = pace.serial * busy * 128 / counts.block
     if counts.block < 128:  # each quarter of a multiprocessor multiplies for its own warps
         alone = max(alone, units[counts.unit] * 128 / counts.block)
@@ -375,7 +377,8 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         + pace.box * end.boxes
         + counts.spills
         + constants.operand_load * counts.operand_loads,
-        tile_bytes=(each.sectors - (1 - constants.multicast) * each.shared) * SECTOR,
+        bytes_m=(each.sectors - counts.along_n.sectors) * SECTOR,
+        bytes_n=counts.along_n.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=counts.resident,
         units=tuple(units.items()),
@@ -417,8 +420,10 @@ class _Costs(NamedTuple):
     start: Any
     end: Any
     exposed: Any
-    #: Seconds of L2 for a k-tile and for the end of a CTA, of DRAM for a byte, and of the launch.
-    l2_tile: Any
+    #: Seconds of L2 for a k-tile of A, of B, and for the end of a CTA, where all of their rows are
+    #: inside; of DRAM for a byte, and of the launch.
+    l2_m: Any
+    l2_n: Any
     l2_end: Any
     dram: Any
     launch: Any
@@ -435,8 +440,8 @@ def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
         footprint.busy / clock, footprint.busy * pace.lone / clock,
         footprint.tma / clock + row * (m + n), row / along_m, row / along_n,
         footprint.latency_cubed / clock**3, pace.start / clock, footprint.end / clock, pace.exposed,
-        footprint.tile_bytes / l2,
-        footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
+        footprint.bytes_m / l2, footprint.bytes_n / l2, footprint.end_bytes / l2,
+        1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
         footprint.launch * 1e-6,
     )  # fmt: skip
 
@@ -522,6 +527,7 @@ class Prices:
         terms = {
             unit: times.sm_ctas * times.k_tiles * clocks / clock for unit, clocks in footprint.units
         }
+        terms["TMA"] /= 1 + (times.ctas <= costs.sms / 2)
         latency = float(np.cbrt(footprint.latency_cubed))
         terms["waiting"] = rounds * times.k_tiles * latency / clock
         terms |= {"L2": times.l2, "DRAM": times.dram, "launch overhead": footprint.launch * 1e-6}
@@ -534,6 +540,8 @@ class Prices:
     def _times(self, extents: Extents, slices: Any, costs: _Costs) -> _Times:
         """Compute the times of one footprint or of all.
 
+        TMA takes half the clocks in a round in which at most half of the multiprocessors have a
+        CTA: two of them share their way to L2, as measured times show.
         The first call on a problem waits for this: few operations on arrays.
         """
         tiles_m = _tiles(extents, "M", costs.cluster_m)
@@ -544,26 +552,31 @@ class Prices:
         k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
-        busy = np.where(sm_ctas > 1, costs.busy, costs.lone)
+        tma, l2_tile, l2_end = costs.tma, costs.l2_m + costs.l2_n, costs.l2_end
         if not extents.ragged:
-            # Less for rows of boxes that have something of A or B, on average.
-            tma = costs.tma - costs.outside_m * (extents.m / np.maximum(tiles_m, 1))
-            tma = tma - costs.outside_n * (extents.n / np.maximum(tiles_n, 1))
-            busy = np.maximum(busy, tma)
-        full_rounds = np.floor(sm_ctas / resident)
-        rest = sm_ctas - full_rounds * resident
+            # Rows of A and of B in a cluster's tile, and their part of it, on average.
+            rows_m = extents.m / np.maximum(tiles_m, 1)
+            rows_n = extents.n / np.maximum(tiles_n, 1)
+            part_m, part_n = rows_m / costs.cluster_m, rows_n / costs.cluster_n
+            part_k = extents.k / np.maximum(k_tiles * slices * costs.tile_k, 1)
+            tma = costs.tma - costs.outside_m * rows_m - costs.outside_n * rows_n
+            l2_tile = (costs.l2_m * part_m + costs.l2_n * part_n) * part_k
+            l2_end = costs.l2_end * part_m * part_n
 
-        def round_of(ctas: Any) -> tuple[Any, Any]:
+        def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
             """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
             main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
             return main, costs.start + ctas * costs.end
 
-        main, ends = round_of(resident)
-        on_sm = full_rounds * main + (1 + costs.exposed * (full_rounds - 1)) * ends
-        if rest.any():
-            last, last_ends = round_of(rest)
-            on_sm = on_sm + (rest > 0) * (last + last_ends)
-        l2 = (costs.l2_tile * k_tiles + costs.l2_end) * ctas
+        places = costs.sms * costs.resident
+        before = np.maximum(np.ceil(ctas / places) - 1, 0)
+        last_ctas = ctas - before * places
+        main, ends = round_of(costs.resident, np.maximum(costs.busy, tma))
+        busy = np.where(sm_ctas > 1, costs.busy, costs.lone)
+        tma = np.where(last_ctas <= costs.sms / 2, tma / 2, tma)
+        last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma))
+        on_sm = before * (main + costs.exposed * ends) + last + last_ends
+        l2 = (l2_tile * k_tiles + l2_end) * ctas
         dram = extents.moved * costs.dram
         seconds = costs.launch + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
         if self.footprints:

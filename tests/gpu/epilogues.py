@@ -86,6 +86,11 @@ def drawn(rng: random.Random) -> tuple[int, int, int]:
             return m, n, k
 
 
+def parsed(text: str) -> tuple[int, int, int]:
+    m, n, k = map(int, text.split("x"))
+    return m, n, k
+
+
 def wrong(y: torch.Tensor, exact: torch.Tensor, k: int) -> bool:
     """Whether a result is further off than roundings of its type and of a sum over k allow.
 
@@ -179,6 +184,7 @@ def ratios(found: list[dict[str, Any]], name: str, other: str) -> list[float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtypes", default="bfloat16")
+    parser.add_argument("--shapes", help="4096x4096x4096,...: in place of the seven")
     parser.add_argument("--random", type=int, default=40, help="shapes that are drawn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--autotune", type=int, default=0, help="shapes that torch.compile tunes")
@@ -189,7 +195,8 @@ def main() -> int:
     torch.manual_seed(given.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
     rng = random.Random(given.seed)
-    shapes = [*SHAPES, *(drawn(rng) for _ in range(given.random))]
+    shapes = [parsed(text) for text in given.shapes.split(",")] if given.shapes else [*SHAPES]
+    shapes += [drawn(rng) for _ in range(given.random)]
     everything = {}
     compiled(shapes, given.dtypes.split(","))
     for dtype in given.dtypes.split(","):

@@ -70,18 +70,25 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     (bm, bn, groups, ping_pong, cluster)
     for bm, groups, ping_pong, cluster, columns in (
         (64, 1, 0, (1, 1), (16, 32, 64, 80, 96, 128, 192, 256)),
+        (64, 1, 0, (1, 2), (96, 128)),
+        (64, 1, 0, (1, 4), (64, 96, 128, 192)),
         (64, 1, 0, (2, 1), (64, 96)),
-        (64, 1, 0, (2, 4), (32,)),
+        (64, 1, 0, (2, 2), (64, 192)),
+        (64, 1, 0, (2, 4), (32, 64, 96, 192)),
         (64, 1, 0, (4, 1), (32, 64, 96, 192)),
         (64, 1, 0, (4, 2), (32, 64, 96)),
         (64, 2, 1, (1, 1), (128, 192)),
         (128, 2, 0, (1, 1), (16, 32, 64, 96, 128, 144, 160, 176, 192, 224, 240, 256, 288)),
-        (128, 2, 0, (2, 1), (96, 144, 160, 192, 240, 256, 288)),
+        (128, 2, 0, (1, 2), (64, 96, 128, 160, 192)),
+        (128, 2, 0, (1, 4), (64, 96, 128, 160)),
+        (128, 2, 0, (2, 1), (64, 96, 128, 144, 160, 192, 240, 256, 288)),
         (128, 2, 0, (2, 2), (64, 128, 144, 160)),
-        (128, 2, 0, (2, 4), (64,)),
-        (128, 2, 0, (4, 1), (96,)),
+        (128, 2, 0, (2, 4), (64, 96, 128)),
+        (128, 2, 0, (4, 1), (32, 64, 96)),
         (128, 2, 0, (4, 2), (64, 128, 160, 256)),
         (128, 2, 1, (1, 1), (80, 96, 112, 128, 144, 160, 176, 192)),
+        (128, 2, 1, (1, 2), (96, 128, 192)),
+        (128, 2, 1, (1, 4), (96, 128)),
         (128, 2, 1, (2, 1), (128, 160, 176, 192)),
         (128, 2, 1, (2, 2), (128,)),
         (128, 2, 1, (2, 4), (80, 96, 128, 160)),
@@ -92,9 +99,11 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
         (192, 2, 1, (1, 1), (128,)),
         (192, 2, 1, (2, 1), (128,)),
         (192, 3, 0, (1, 1), (64, 96, 128, 144, 192)),
+        (192, 3, 0, (1, 2), (96, 128)),
         (192, 3, 0, (2, 1), (192,)),
         (192, 3, 0, (2, 2), (96,)),
-        (256, 2, 0, (1, 1), (144, 160)),
+        (256, 2, 0, (1, 1), (128, 144, 160)),
+        (256, 2, 0, (1, 2), (128,)),
         (256, 2, 0, (2, 1), (160,)),
         (256, 2, 0, (4, 2), (128, 160)),
     )
@@ -105,11 +114,10 @@ _PROMOTED_TILES = tuple(
     (bm, bn, 2, 0, cluster)
     for bm, cluster, columns in (
         (128, (1, 1), (112,)),
-        (128, (2, 1), (64, 112, 128, 176)),
-        (128, (1, 2), (96, 128, 160, 192)),
-        (256, (1, 1), (64, 80, 96, 112, 128)),
+        (128, (2, 1), (112, 176)),
+        (256, (1, 1), (64, 80, 96, 112)),
         (256, (2, 1), (64, 96, 112, 128)),
-        (256, (1, 2), (64, 96, 112, 128)),
+        (256, (1, 2), (64, 96, 112)),
     )
     for bn in columns
 )
@@ -161,15 +169,15 @@ class Sm90Wgmma(EmittedKernel):
         """Return the pace.
 
         Of a calibration's factors ``meeting`` are the clocks of a tile that CTAs of a cluster wait
-        for each other, ``box`` those of a box of C, and ``spilled`` those of a CTA for each sum of
-        a thread where an epilogue has more values than registers. ``many_sums`` is the slowdown of
-        products with more than 128 sums of a thread, where groups share a tile; ``by_turns`` where
-        they take turns, and ``alone`` where one of these has the only tile; ``exposed`` what they
-        still see of a tile's start and end. ``between`` are the columns whose products take as long
-        as a group does not multiply between two steps of k, where A goes through registers, by the
-        bytes of an element. ``shown`` is the part of the clocks of adding promoted products that
-        shows, and ``waited`` the clocks until products are there; ``_beside``: where another group
-        multiplies meanwhile.
+        for each other, ``pair`` the factor on TMA's in a cluster of two, ``box`` the clocks of a
+        box of C, and ``spilled`` those of a CTA for each sum of a thread where an epilogue has more
+        values than registers. ``many_sums`` is the slowdown of products with more than 128 sums of
+        a thread, where groups share a tile; ``by_turns`` where they take turns, and ``alone`` where
+        one of these has the only tile; ``exposed`` what they still see of a tile's start and end.
+        ``between`` are the columns whose products take as long as a group does not multiply between
+        two steps of k, where A goes through registers, by the bytes of an element. ``shown`` is the
+        part of the clocks of adding promoted products that shows, and ``waited`` the clocks until
+        products are there; ``_beside``: where another group multiplies meanwhile.
         """
         pace = super().pace(config, calibration)
         factors = calibration.factors[self.name]
@@ -196,6 +204,7 @@ class Sm90Wgmma(EmittedKernel):
             box=factors["box"] / sharers_of_tile(config),
             ahead=config.stages - 1,
             wgmma=True,
+            tma=factors["pair"] if prod(config.cluster) == 2 else 1.0,
         )
 
     def candidates(
