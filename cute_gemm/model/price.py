@@ -541,7 +541,7 @@ class Prices:
         """Compute the times of one footprint or of all.
 
         TMA takes half the clocks in a round in which at most half of the multiprocessors have a
-        CTA: two of them share their way to L2, as measured times show.
+        CTA, as if two of them shared their way to L2: inferred from times.
         The first call on a problem waits for this: few operations on arrays.
         """
         tiles_m = _tiles(extents, "M", costs.cluster_m)
@@ -552,16 +552,15 @@ class Prices:
         k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
-        tma, l2_tile, l2_end = costs.tma, costs.l2_m + costs.l2_n, costs.l2_end
+        # Rows of A and B in a cluster's tile, on average; all, where sizes of groups are not known.
+        rows_m, rows_n, part_k = costs.cluster_m, costs.cluster_n, 1.0
         if not extents.ragged:
-            # Rows of A and of B in a cluster's tile, and their part of it, on average.
             rows_m = extents.m / np.maximum(tiles_m, 1)
             rows_n = extents.n / np.maximum(tiles_n, 1)
-            part_m, part_n = rows_m / costs.cluster_m, rows_n / costs.cluster_n
             part_k = extents.k / np.maximum(k_tiles * slices * costs.tile_k, 1)
-            tma = costs.tma - costs.outside_m * rows_m - costs.outside_n * rows_n
-            l2_tile = (costs.l2_m * part_m + costs.l2_n * part_n) * part_k
-            l2_end = costs.l2_end * part_m * part_n
+        part_m, part_n = rows_m / costs.cluster_m, rows_n / costs.cluster_n
+        tma = costs.tma - costs.outside_m * rows_m - costs.outside_n * rows_n
+        l2_tile = (costs.l2_m * part_m + costs.l2_n * part_n) * part_k
 
         def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
             """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
@@ -576,7 +575,7 @@ class Prices:
         tma = np.where(last_ctas <= costs.sms / 2, tma / 2, tma)
         last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma))
         on_sm = before * (main + costs.exposed * ends) + last + last_ends
-        l2 = (l2_tile * k_tiles + l2_end) * ctas
+        l2 = (l2_tile * k_tiles + costs.l2_end * part_m * part_n) * ctas
         dram = extents.moved * costs.dram
         seconds = costs.launch + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
         if self.footprints:
