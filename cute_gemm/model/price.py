@@ -527,7 +527,8 @@ class Prices:
         terms = {
             unit: times.sm_ctas * times.k_tiles * clocks / clock for unit, clocks in footprint.units
         }
-        terms["TMA"] /= 1 + (times.ctas <= costs.sms / 2)
+        if times.ctas <= costs.sms / 2:
+            terms["TMA"] /= 2
         latency = float(np.cbrt(footprint.latency_cubed))
         terms["waiting"] = rounds * times.k_tiles * latency / clock
         terms |= {"L2": times.l2, "DRAM": times.dram, "launch overhead": footprint.launch * 1e-6}
