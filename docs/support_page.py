@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import cute_gemm as cg
 from cute_gemm.dtypes import FLOAT8, operand_types
 from cute_gemm.kernels import registry
+from cute_gemm.problem.problem import from_sizes
 from cute_gemm.select import CONTENDERS
 
 
@@ -17,11 +18,23 @@ def support(names: str) -> str:
     heads = ("kernel", "GPUs, from", *(name.removeprefix("float32/") for name in types))
     lines = [heads, ["---"] * len(heads)]
     for info in chosen:
-        cc = f"{info.minimum_cc / 10:.1f}" if info.minimum_cc else "the CPU"
-        only = "9.0 alone" if info.name == "sm90_wgmma" else cc
         takes = ("yes" if name in _shown(info.dtypes) else "" for name in types)
-        lines.append((f"`{info.name}`", only, *takes))
+        lines.append((f"`{info.name}`", _gpus(info), *takes))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _gpus(info: cg.KernelInfo) -> str:
+    """Return the least compute capability of a kernel, and that of 8-bit floats if it differs."""
+    if info.name == "sm90_wgmma":
+        return "9.0 alone"
+    if not info.minimum_cc:
+        return "the CPU"
+    least = f"{info.minimum_cc / 10:.1f}"
+    if FLOAT8[0] not in info.dtypes:
+        return least
+    fp8 = from_sizes("TN", m=64, n=64, k=64, dtype=FLOAT8[0])
+    of_fp8 = registry.get(info.name).least_cc(fp8)
+    return least + f", float8 {of_fp8 / 10:.1f}" * (of_fp8 > info.minimum_cc)
 
 
 def _shown(types: Iterable[str]) -> tuple[str, ...]:
@@ -35,10 +48,9 @@ def families(names: str) -> str:
     infos = {info.name: info for info in cg.kernels()}
     for name in names.split():
         info, kernel = infos[name], registry.get(name)
-        cc = "9.0 alone" if name == "sm90_wgmma" else f"{info.minimum_cc / 10:.1f}"
         types = ", ".join(kind.removeprefix("float32/") for kind in _shown(info.dtypes))
         # Operators call "auto", which chooses from these; tensors of integers have no gradient.
         grads = "real and complex floats" if name in CONTENDERS else "no"
         fuses = "real floats" if kernel.fuses else "no"
-        lines.append((f"`{name}`", cc, types, fuses, grads))
+        lines.append((f"`{name}`", _gpus(info), types, fuses, grads))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

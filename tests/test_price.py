@@ -64,6 +64,13 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
      ("TN", 2048, 7168, 2112, "bfloat16"), {}),
     (8.9, "sm90_wgmma", {"tile": (128, 128, 64), "groups": 2, "ping_pong": 0, "cluster": (2, 4),
                          "swap_ab": 1}, ("NN", 208, 6064, 840, "bfloat16"), {}),
+    # Few k tiles, and narrow accesses.
+    (27.4, "sm80_pipeline", {"tile": (64, 128, 16), "warps": (2, 2)},
+     ("TN", 256, 248, 104, "float64"), {"l": 48}),
+    (21.7, "sm80_pipeline", {"tile": (64, 64, 8), "warps": (2, 2)},
+     ("TN", 256, 248, 104, "float64"), {"l": 48}),
+    (2297.2, "double_buffered", {"tile": (64, 64, 16)},
+     ("TN", 5488, 744, 3416, "complex64"), {"base": 1}),
     # Slices of K, and their sum.
     (13.1, "sm90_wgmma", {"tile": (192, 96, 64), "split_k": 8},
      ("TN", 1456, 168, 3472, "bfloat16"), {}),
@@ -71,7 +78,11 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
      ("TN", 576, 4096, 7168, "bfloat16"), {}),
     (124.9, "double_buffered", {"tile": (64, 128, 16), "split_k": 3},
      ("TN", 1552, 1688, 768, "float32"), {"lda": 769, "ldb": 771, "ldc": 1553, "base": 1}),
-    # C goes to parts of sectors.
+    # C goes to parts of sectors, which cost less where a warp stores them one after the other.
+    (446.5, "double_buffered", {"tile": (128, 64, 16), "pack": "AB"},
+     ("NN", 4160, 3544, 728, "float32"), {"lda": 4163, "ldb": 731, "ldc": 4163, "base": 3}),
+    (702.8, "double_buffered", {"tile": (64, 128, 16), "pack": "AB"},
+     ("TT", 5440, 5680, 536, "float32"), {"lda": 539, "ldb": 5683, "ldc": 5441}),
     (55.5, "sm90_wgmma", {"tile": (128, 256, 64), "pack": "AB"},
      ("NN", 2849, 4017, 633, "bfloat16"), {}),
     (43.8, "sm90_wgmma", {"tile": (128, 256, 64), "pack": "AB"},

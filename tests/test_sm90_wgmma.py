@@ -310,6 +310,21 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
     assert plan.arch == "sm_90a"
 
 
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+def test_boxes_of_32_bytes_are_only_taken_on_request(op: str) -> None:
+    """Of an operand with M or N as unit-stride mode TMA would move 16 halves at a time."""
+    sizes = {"m": 752, "n": 1424, "k": 5880, "dtype": "bfloat16", "arch": "sm_90a"}
+    plan = cg.plan(op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma")
+    along = [index for index in (0, 1) if op[index] == "NT"[index]]
+    tiles = {x.config.tile for x in plan.candidates()}
+    assert not any(tile[index] % 32 for tile in tiles for index in along)
+    assert any(tile[index] % 32 for tile in tiles for index in {0, 1} - {*along}) or len(along) > 1
+    asked = cg.plan(
+        op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma", tile=(128, 80, 64), groups=2
+    )
+    assert asked.config.tile == (128, 80, 64)
+
+
 def test_few_rows_take_narrow_products() -> None:
     plan = cg.plan("TN", m=16, n=8192, k=8192, dtype="float16", arch="sm_90a", backend="cpu",
                    kernel="sm90_wgmma")  # fmt: skip

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 #: Of files; another number makes them unread.
-_FORMAT = 3
+_FORMAT = 4
 #: Fields of a `Pace` that a file always has; others where they are not the default.
 _ALWAYS = "slowdown", "latency", "serial"
 
@@ -47,11 +47,16 @@ class Constants(NamedTuple):
     operand_load: float
     #: Clocks of a sector of L2 that the epilogue reads or writes only in part.
     partial: float
-    #: Clocks of the TMA unit for a line of L2 that a row of a box touches, the part of them for a
-    #: line beyond those that its bytes fill, and clocks for a row that lies outside of its matrix.
+    #: Clocks of the TMA unit for a line of L2 that a row of a box touches, the parts of them for a
+    #: line and for a sector beyond those that its bytes fill, and clocks for a row outside of its
+    #: matrix.
     tma_line: float
     straddled: float
+    unaligned: float
     outside: float
+    #: Factor on the clocks of k tiles in a last round in which clusters of 8 CTAs fill all places:
+    #: most such launches take no longer than others, but some 1.5 times as long.
+    filled: float
     #: Part of DRAM's bandwidth that a pass reaches, and one with accesses narrower than 16 bytes.
     #: Scratch that is still in L2 is read no faster: a pass has too few bytes in flight.
     stream_part: float
@@ -104,6 +109,8 @@ class Pace(NamedTuple):
     adds: float = 0.0
     #: Factor on the clocks of the TMA unit.
     tma: float = 1.0
+    #: Factor on the clocks of sectors that the epilogue reads or writes only in part.
+    partial: float = 1.0
 
 
 class Basis(NamedTuple):

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.signature import Launch
 
-#: Lines that L2 is charged for each line that a TMA load touches beyond those that its bytes fill.
-STRADDLED = 1.69
 #: Most sectors of L2 that a k-tile's loads through L1 take, over those that its bytes fill: what
 #: one load leaves of a sector, the next finds in L1.
 REUSE = 1.5
@@ -211,8 +209,9 @@ class Tally(NamedTuple):
     lines: float = 0.0
     #: Sectors that a warp touches beyond those that its bytes fill.
     partial: float = 0.0
-    #: Lines of L2 that TMA loads ask for beyond those that their bytes fill.
+    #: Lines, and sectors, of L2 that TMA loads ask for beyond those that their bytes fill.
     straddled: float = 0.0
+    unaligned: float = 0.0
     #: Boxes of C that TMA moves.
     boxes: float = 0.0
 
@@ -256,10 +255,11 @@ def _tally(access: Access, counts: Any, share: int) -> Tally:
     if isinstance(access, TmaAccess):
         # A multicast is counted once for all CTAs that it serves.
         lines, sectors = float(counts.lines), float(counts.l2_sectors)
-        straddled = max(0.0, lines - counts.bytes / LINE) if access.direction == "load" else 0.0
+        loads = (access.direction == "load") / share
         return Tally(
-            sectors=(sectors + STRADDLED * straddled * LINE / SECTOR) / share, moves=moves,
-            lines=lines / share, straddled=straddled / share,
+            sectors=sectors / share, moves=moves, lines=lines / share,
+            straddled=max(0.0, lines - counts.bytes / LINE) * loads,
+            unaligned=max(0.0, sectors - counts.bytes / SECTOR) * loads,
             boxes=moves if access.unit == "CTA" else 0.0,
         )  # fmt: skip
     passes = max(counts.requests, counts.lines / 4)
@@ -356,7 +356,11 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         counts.unit: counts.multiplied / rate * pace.slowdown,
         "shared memory": each.waves * constants.wavefront,
         "L1": each.passes * pace.passes,
-        "TMA": (each.lines - (1 - constants.straddled) * each.straddled)
+        "TMA": (
+            each.lines
+            - (1 - constants.straddled) * each.straddled
+            + constants.unaligned * each.unaligned
+        )
         * (constants.tma_line * pace.tma),
         "instruction issue": each.moves * pace.issue / 4 + pace.adds * tile[0] * tile[1] / 32 / 4,
     }
@@ -373,7 +377,7 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         alone=pace.latency + pace.waits * constants.wait + alone,
         cover=pace.memory / pace.ahead if pace.ahead else 0.0,
         end=constants.end * (end.waves + end.passes + end.lines)
-        + constants.partial * end.partial
+        + constants.partial * pace.partial * end.partial
         + pace.box * end.boxes
         + counts.spills
         + constants.operand_load * counts.operand_loads,
@@ -407,9 +411,11 @@ class _Costs(NamedTuple):
     #: CTAs of a multiprocessor at a time, and products of a batch that one computes.
     resident: Any
     products: Any
-    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA.
+    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA, and
+    #: the factor on them where clusters of this size fill all of their places.
     busy: Any
     lone: Any
+    filled: Any
     #: Seconds of a k-tile on the TMA unit if no row of its boxes were inside of A and B, and what a
     #: row of A, and of B, in a cluster's tile takes off.
     tma: Any
@@ -438,6 +444,7 @@ def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
     return (
         m * along_m, n * along_n, k, ctas, sms, footprint.resident, footprint.products,
         footprint.busy / clock, footprint.busy * pace.lone / clock,
+        footprint.constants.filled if ctas == 8 else 1.0,
         footprint.tma / clock + row * (m + n), row / along_m, row / along_n,
         footprint.latency_cubed / clock**3, pace.start / clock, footprint.end / clock, pace.exposed,
         footprint.bytes_m / l2, footprint.bytes_n / l2, footprint.end_bytes / l2,
@@ -574,7 +581,8 @@ class Prices:
         main, ends = round_of(costs.resident, np.maximum(costs.busy, tma))
         busy = np.where(sm_ctas > 1, costs.busy, costs.lone)
         tma = np.where(last_ctas <= costs.sms / 2, tma / 2, tma)
-        last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma))
+        filled = np.where(last_ctas < costs.sms, 1.0, costs.filled)
+        last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma) * filled)
         on_sm = before * (main + costs.exposed * ends) + last + last_ends
         l2 = (l2_tile * k_tiles + costs.l2_end * part_m * part_n) * ctas
         dram = extents.moved * costs.dram

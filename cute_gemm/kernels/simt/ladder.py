@@ -36,11 +36,11 @@ _FLOATS = (
 )
 _NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), *_FLOATS[2:])
 _COMPLEX = (
+    _Tile((64, 64, 16), (4, 4), 2),
     _Tile((64, 32, 16), (4, 4), 4),
     _Tile((32, 32, 16), (2, 4), 4),
     _Tile((32, 16, 32), (2, 2), 4),
 )
-_NARROW_COMPLEX = (_Tile((64, 64, 8), (4, 4), 1), *_COMPLEX)
 #: Tiles of ``double_buffered``, tuned on an H200: where A and B are read in the widest vectors,
 #: one of them is, or neither (single elements that wait take more registers). Largest first.
 _BUFFERED = {
@@ -49,7 +49,7 @@ _BUFFERED = {
     "float8": (_BYTES, _BYTES, _BYTES),
     "float32": (_FLOATS, _FLOATS[1:], _NARROW_FLOATS),
     "float64": ((_Tile((128, 64, 8), (8, 8), 2),),) * 3,
-    "complex64": (_COMPLEX, _NARROW_COMPLEX, _NARROW_COMPLEX),
+    "complex64": (_COMPLEX,) * 3,
     "complex128": ((_Tile((64, 64, 8), (4, 4), 1),),) * 3,
 }
 
@@ -222,7 +222,9 @@ class DoubleBuffered(WarpTiled):
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
 
     def pace(self, config: Config, calibration: Calibration) -> Pace:
-        return super().pace(config, calibration)._replace(ahead=1)
+        """Return the pace; ``partial`` is a calibration's factor on sectors of C in part."""
+        partial = calibration.factors[self.name]["partial"]
+        return super().pace(config, calibration)._replace(ahead=1, partial=partial)
 
     def sums(self, config: Config) -> str:
         return f"FMA along K, the last k tile of {config.tile[2]} first"

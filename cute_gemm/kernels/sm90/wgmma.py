@@ -173,11 +173,12 @@ class Sm90Wgmma(EmittedKernel):
         box of C, and ``spilled`` those of a CTA for each sum of a thread where an epilogue has more
         values than registers. ``many_sums`` is the slowdown of products with more than 128 sums of
         a thread, where groups share a tile; ``by_turns`` where they take turns, and ``alone`` where
-        one of these has the only tile; ``exposed`` what they still see of a tile's start and end.
-        ``between`` are the columns whose products take as long as a group does not multiply between
-        two steps of k, where A goes through registers, by the bytes of an element. ``shown`` is the
-        part of the clocks of adding promoted products that shows, and ``waited`` the clocks until
-        products are there; ``_beside``: where another group multiplies meanwhile.
+        one of these has the only tile; ``exposed`` what they still see of a tile's start and end,
+        ``exposed_together`` what groups do that share it. ``between`` are the columns whose
+        products take as long as a group does not multiply between two steps of k, where A goes
+        through registers, by the bytes of an element. ``shown`` is the part of the clocks of adding
+        promoted products that shows, and ``waited`` the clocks until products are there;
+        ``_beside``: where another group multiplies meanwhile.
         """
         pace = super().pace(config, calibration)
         factors = calibration.factors[self.name]
@@ -186,8 +187,10 @@ class Sm90Wgmma(EmittedKernel):
             slowdown *= factors["by_turns"]
             lone = factors["alone"] / factors["by_turns"]
             pace = pace._replace(exposed=factors["exposed"], lone=lone)
-        elif sums_of_thread(config) > 128:
-            slowdown *= factors["many_sums"]
+        else:
+            pace = pace._replace(exposed=factors["exposed_together"])
+            if sums_of_thread(config) > 128:
+                slowdown *= factors["many_sums"]
         if config.operation.promoted:
             # A group adds while another one multiplies, if there is one.
             beside, adds = "_beside" * (sharers_of_tile(config) > 1), adds_of_sum(config)
@@ -230,9 +233,11 @@ class Sm90Wgmma(EmittedKernel):
                     operation=operation,
                 )
                 config = with_options(config, options)
-                if "stages" not in options and not _broken(config):
+                broken = _broken(config)
+                if "stages" not in options and not broken:
                     config = replace(config, stages=_stages(config, arch))
-                yield config
+                if broken or "tile" in options or not _narrow_boxes(config):
+                    yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         if not arch.has("wgmma"):
@@ -435,6 +440,15 @@ def _stages(config: Config, arch: Arch) -> int:
     while stages > 2 and shared_memory(replace(config, stages=stages)) > limit:
         stages -= 1
     return stages
+
+
+def _narrow_boxes(config: Config) -> bool:
+    """Return whether TMA moves rows of 32 bytes of A or B with M or N as unit-stride mode.
+
+    Kernels with such boxes took up to 1.9 times as long on an H200 as their counts say, with most
+    leading dimensions, and were seldom the fastest.
+    """
+    return any(plan.major != "K" and plan.span == 32 for plan in structure(config).operands)
 
 
 def _broken(config: Config) -> str:
