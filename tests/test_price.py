@@ -65,8 +65,6 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
     (8.9, "sm90_wgmma", {"tile": (128, 128, 64), "groups": 2, "ping_pong": 0, "cluster": (2, 4),
                          "swap_ab": 1}, ("NN", 208, 6064, 840, "bfloat16"), {}),
     # Few k tiles, and narrow accesses.
-    (27.4, "sm80_pipeline", {"tile": (64, 128, 16), "warps": (2, 2)},
-     ("TN", 256, 248, 104, "float64"), {"l": 48}),
     (21.7, "sm80_pipeline", {"tile": (64, 64, 8), "warps": (2, 2)},
      ("TN", 256, 248, 104, "float64"), {"l": 48}),
     (2297.2, "double_buffered", {"tile": (64, 64, 16)},
@@ -116,10 +114,10 @@ def chosen(op: str, m: int, n: int, k: int, dtype: str = "bfloat16", **more: Any
 def test_slices_of_k_are_taken_where_they_pay() -> None:
     """Two slices were measured at 63.9 us, one piece at 46.4."""
     assert chosen("TN", 576, 4096, 7168).route.split_k == 1
-    # 80 tiles for 132 multiprocessors: in eight slices they fill 97 % of five rounds.
+    # 50 tiles for 132 multiprocessors: in five slices they fill 95 % of two rounds.
     plan = chosen("TN", 1280, 1280, 65536)
     price = plan.candidates()[0].price
-    assert plan.route.split_k == 8 and plan.config.tile == (128, 160, 64)
+    assert plan.route.split_k == 5 and plan.config.tile == (128, 256, 64)
     assert price.ctas / (132 * price.rounds) > 0.94
 
 
