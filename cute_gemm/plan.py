@@ -75,7 +75,7 @@ class Plan:
     >>> A, B = np.ones((8, 4), "f4"), np.ones((4, 2), "f4")
     >>> p = plan("NN", A, B, backend="cpu")
     >>> p.problem.blas_op, p.kernel, p(A, B)[0, 0]
-    ('TT', 'double_buffered', np.float32(4.0))
+    ('TT', 'thin', np.float32(4.0))
     """
 
     def __init__(

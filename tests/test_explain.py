@@ -80,7 +80,7 @@ def test_an_idea_is_the_paragraph_of_the_header(tmp_path, monkeypatch):
         ("thread_tile_1d", "K/32", "9K/8"),
         ("thread_tile_2d", "K/64", "K/4"),
         ("bank_free", "K/64", "K/4"),
-        ("double_buffered", "K/64", "3K/16"),
+        ("double_buffered", "3K/128", "K/4"),
         ("sm80_pipeline", "K/64", "K/4"),
     ],
 )
