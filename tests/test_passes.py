@@ -403,4 +403,8 @@ def test_seconds_are_bytes_over_bandwidth():
         )
         for ldc in (1024, 1025)
     ]
-    assert 3e-6 < times[0] < 40e-6 and 1.3 * times[0] < times[1] < 1.6 * times[0]
+    assert 3e-6 < times[0] < 40e-6
+    # They are slower by less than the bandwidths are apart, since a launch takes as long.
+    constants = calibration(gpu).constants
+    slower = constants.stream_part / constants.narrow_part
+    assert 1.3 < times[1] / times[0] < slower < 2
