@@ -405,6 +405,4 @@ def test_seconds_are_bytes_over_bandwidth():
     ]
     assert 3e-6 < times[0] < 40e-6
     # They are slower by less than the bandwidths are apart, since a launch takes as long.
-    constants = calibration(gpu).constants
-    slower = constants.stream_part / constants.narrow_part
-    assert 1.3 < times[1] / times[0] < slower < 2
+    assert 1.3 < times[1] / times[0] < 1.6

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 #: Of files; another number makes them unread.
-_FORMAT = 4
+_FORMAT = 5
 #: Fields of a `Pace` that a file always has; others where they are not the default.
 _ALWAYS = "slowdown", "latency", "serial"
 
@@ -57,8 +57,9 @@ class Constants(NamedTuple):
     #: Factor on the clocks of k tiles in a last round in which clusters of 8 CTAs fill all places:
     #: most such launches take no longer than others, but some 1.5 times as long.
     filled: float
-    #: Part of DRAM's bandwidth that a pass reaches, and one with accesses narrower than 16 bytes.
-    #: Scratch that is still in L2 is read no faster: a pass has too few bytes in flight.
+    #: Part of DRAM's bandwidth that a pass reaches, and factor on it where accesses are narrower
+    #: than 16 bytes. Scratch that is still in L2 is read no faster: a pass has too few bytes in
+    #: flight.
     stream_part: float
     narrow_part: float
 

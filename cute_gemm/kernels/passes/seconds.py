@@ -15,6 +15,6 @@ def seconds(moved: Any, gpu: Gpu, constants: Constants, launch: float, narrow: b
     ``moved`` may be an array. ``launch``: microseconds before its first and after its last
     instruction.
     """
-    part = constants.narrow_part if narrow else constants.stream_part
+    part = constants.stream_part * (constants.narrow_part if narrow else 1.0)
     start = launch * 1e-6 + constants.start / (gpu.clock_ghz * 1e9)
     return start + moved / (part * gpu.bandwidth_gbs * 1e9)
