@@ -282,6 +282,9 @@ class TmaAccess:
     part: str = ""  #: Which part of the launch this is, when the instruction has several.
     fix: str = ""  #: What would fix a bad verdict, or "".
     modes: int = 2  #: Of the tensor map; the matrix's two, and more of which a box has one each.
+    #: Along the unit-stride mode, from the first box of a tile to that of the next one, where the
+    #: last box of a tile has elements of the next tile too; 0: boxes lie side by side.
+    pitch: int = 0
 
     #: What it is called as an instruction; it has no lanes whose vectors could be wider.
     instruction: ClassVar[str] = "TMA"
@@ -292,8 +295,17 @@ class TmaAccess:
     def boxes(self) -> int:
         """Boxes that are moved, each once, of all matrices of the batch."""
         shape = self.matrix.shape if self.extents is None else self.extents
-        both = (-(-extent // side) for extent, side in zip(shape, self.box, strict=True))
+        both = [-(-extent // side) for extent, side in zip(shape, self.box, strict=True)]
+        if self.pitch:
+            unit = self.matrix.unit
+            both[unit] = -(-shape[unit] // self.pitch) * len(self.first_boxes)
         return self.matrix.l * prod(both)
+
+    @property
+    def first_boxes(self) -> range:
+        """Where the boxes of a tile begin along the unit-stride mode."""
+        side = self.box[self.matrix.unit]
+        return range(0, self.pitch or side, side)
 
 
 Access = GlobalAccess | SharedAccess | TmaAccess

@@ -39,8 +39,13 @@ def brute_matrix(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
     size, unit = matrix.element.bytes, matrix.unit
     keys = ("tiles", "requests", "sectors", "l2_sectors", "ideal_sectors", "lines", "bytes")
     sums = {kind: dict.fromkeys(keys, 0) for kind in ("first", "interior", "edge")}
-    for i0 in range(0, matrix.shape[0], b0):
-        for j0 in range(0, matrix.shape[1], b1):
+    starts: list[list[int]] = []
+    for mode, (extent, side) in enumerate(zip(matrix.shape, access.box, strict=True)):
+        pitch = access.pitch if access.pitch and mode == unit else side
+        inside = range(0, pitch, side)
+        starts.append([t + j for t in range(0, extent, pitch) for j in inside if t + j < extent])
+    for i0 in starts[0]:
+        for j0 in starts[1]:
             full = i0 + b0 <= matrix.shape[0] and j0 + b1 <= matrix.shape[1]
             rows: dict[int, set[int]] = {}
             for i in range(i0, min(i0 + b0, matrix.shape[0])):
@@ -72,9 +77,10 @@ def accesses(draw: st.DrawFn) -> TmaAccess:
     matrix = Matrix("A", shape, stride, name, 256, l=batch, batch_stride=step)
     box = (draw(st.integers(1, 20)), draw(st.integers(1, 20)))
     beyond = st.tuples(*(st.integers(extent, extent + 40) for extent in shape))
+    pitch = draw(st.just(0) | st.integers(box[unit], box[unit] + 30))
     return load(
         matrix, box, sweeps=draw(st.integers(1, 5)), multicast=draw(st.integers(1, 3)),
-        extents=draw(st.none() | beyond),
+        extents=draw(st.none() | beyond), pitch=pitch,
     )  # fmt: skip
 
 
@@ -87,11 +93,14 @@ def test_counts_are_those_of_bytes_in_sets(access, base):
     assert found.edge == gmem.GlobalCounts(**expected["edge"])
     fetches = -(-access.sweeps // access.multicast)
     extents = access.extents or access.matrix.shape
-    both = (len(range(0, extent, side)) for extent, side in zip(extents, access.box, strict=True))
-    boxes = access.matrix.l * prod(both)
+    steps = list(access.box)
+    unit = access.matrix.unit
+    steps[unit] = access.pitch or steps[unit]
+    both = [len(range(0, extent, step)) for extent, step in zip(extents, steps, strict=True)]
+    boxes = access.matrix.l * prod(both) * len(range(0, steps[unit], access.box[unit]))
     inside = found.interior + found.edge
     assert found.launch == replace(inside.times(fetches), requests=boxes * fetches)
-    assert boxes == inside.requests or access.extents
+    assert boxes == inside.requests or access.extents or access.pitch
     size = access.matrix.element.bytes
     assert found.shared_bytes == boxes * access.sweeps * access.box[0] * access.box[1] * size
 

@@ -210,8 +210,16 @@ def test_a_c_that_tma_does_not_take_goes_element_by_element() -> None:
 def test_a_cluster_beyond_the_matrix_is_counted() -> None:
     asked = problem(m=64 * 3, n=64, k=64)
     one, two = (configure(asked, **(SMALL | {"cluster": (n, 1)})) for n in (1, 2))
-    reads = [KERNEL.accesses(config, asked)[3] for config in (one, two)]
-    assert [read.executions for read in reads] == [3, 4]  # type: ignore[union-attr]
+    alone, together = (KERNEL.accesses(config, asked) for config in (one, two))
+    assert alone[3].executions == together[3].executions == 3  # type: ignore[union-attr]
+    # The CTA of the fourth tile loads B for the third, and the first tile of A in place of its own.
+    loads = [x for x in together if isinstance(x, TmaAccess) and x.direction == "load"]
+    boxes = [tma.analyze(x).launch for x in loads]
+    assert [(x.operand, x.part) for x in loads] == [
+        ("A", ""), ("B", ""), ("A", "in place of tiles outside of C")
+    ]  # fmt: skip
+    assert [found.requests for found in boxes] == [3, 4, 1]
+    assert [found.bytes for found in boxes] == [3 * 64 * 64 * 2, 2 * 64 * 64 * 2, 64 * 64 * 2]
 
 
 # -- config and launch ----------------------------------------------------------------------------
@@ -310,19 +318,39 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
     assert plan.arch == "sm_90a"
 
 
+@pytest.mark.parametrize(
+    ("columns", "stored", "box"),
+    [
+        (16, 16, 16), (32, 32, 32), (48, 64, 64), (64, 64, 64), (80, 96, 32), (96, 96, 32),
+        (112, 128, 64), (144, 160, 32), (160, 160, 32), (176, 192, 64), (208, 224, 32),
+        (224, 256, 64), (240, 256, 64), (256, 256, 64),
+    ],
+)  # fmt: skip
+def test_boxes_of_b_are_lines_or_half_lines(columns: int, stored: int, box: int) -> None:
+    """Of N as unit-stride mode, though the last box has rows of the next tile too."""
+    asked = problem("NT", m=512, n=960, k=512)
+    config = configure(asked, tile=(64, columns, 64), groups=1, swap_ab=0, cluster=(1, 1))
+    _, b = structure(config).operands
+    assert (b.layout.extents, b.box, b.span) == ((stored, 64), (box, 64), 2 * box)
+    loads = [x for x in KERNEL.accesses(config, asked) if isinstance(x, TmaAccess)]
+    assert loads[1].times == stored // box and loads[1].boxes % loads[1].times == 0
+    # Nothing of the way that K-major operands go depends on it.
+    a, b = structure(configure(problem("TN", m=512, n=960, k=512), tile=(64, columns, 64),
+                               groups=1, swap_ab=0)).operands  # fmt: skip
+    assert b.layout.extents == (columns, 64) and a.layout.extents == (64, 64)
+
+
 @pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
 def test_boxes_of_32_bytes_are_only_taken_on_request(op: str) -> None:
     """Of an operand with M or N as unit-stride mode TMA would move 16 halves at a time."""
     sizes = {"m": 752, "n": 1424, "k": 5880, "dtype": "bfloat16", "arch": "sm_90a"}
     plan = cg.plan(op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma")
-    along = [index for index in (0, 1) if op[index] == "NT"[index]]
-    tiles = {x.config.tile for x in plan.candidates()}
-    assert not any(tile[index] % 32 for tile in tiles for index in along)
-    assert any(tile[index] % 32 for tile in tiles for index in {0, 1} - {*along}) or len(along) > 1
+    boxes = [plan.span for x in plan.candidates() for plan in structure(x.config).operands]
+    assert min(boxes) >= 64
     asked = cg.plan(
-        op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma", tile=(128, 80, 64), groups=2
+        op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma", tile=(128, 288, 64), groups=2
     )
-    assert asked.config.tile == (128, 80, 64)
+    assert min(x.span for x in structure(asked.config).operands) == (32 if op[1] == "T" else 128)
 
 
 def test_few_rows_take_narrow_products() -> None:

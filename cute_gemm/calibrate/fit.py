@@ -30,9 +30,9 @@ _CALLS = 32 * _STEPS
 #: How far the logarithm of a number may move. A fraction of a bandwidth is 1 at most, and where it
 #: is that already, the fit begins so far below: from a bound it takes no steps.
 _MOST, _FRACTIONS, _INSIDE = 3.0, ("dram",), 0.05
-#: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, of
-#: passes with narrow accesses, and what is lost on average where a few launches lose much.
-_KEPT = "partial", "narrow_part", "filled"
+#: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, and of
+#: passes with narrow accesses.
+_KEPT = "partial", "narrow_part"
 #: Fields of a pace that are fitted, where they are not 0.
 _FITTED = "slowdown", "latency", "serial", "dram", "passes", "start", "memory", "l2"
 

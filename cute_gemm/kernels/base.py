@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -480,8 +480,13 @@ class CompiledKernel(Compiled, Kernel):
         return config
 
     def sample(self, config: Any, problem: GemmProblem) -> GemmProblem:
-        """Return a problem whose accesses are those of a cluster of CTAs, for `footprint`."""
-        return sample(problem, config.tile, getattr(config, "cluster", (1, 1)))
+        """Return a problem whose accesses are those of `sampled` CTAs, for `footprint`."""
+        return sample(problem, config.tile, self.sampled(config))
+
+    def sampled(self, config: Any) -> tuple[int, int]:
+        """Return how many CTAs a `sample` has along M and N: those of a cluster."""
+        cluster: tuple[int, int] = getattr(config, "cluster", (1, 1))
+        return cluster
 
     def strides(self, matrix: Matrix) -> Any:
         """Return what of a matrix's strides the counts of its accesses in a `sample` depend on."""
@@ -523,7 +528,7 @@ class CompiledKernel(Compiled, Kernel):
             accesses = self.all_accesses(config, typical)
             for name in [name for name, counts in tallies.items() if counts is None]:
                 own = (access for access in accesses if access.operand == name)
-                counts = tally(own, cluster[0] * cluster[1], ideal, self.depth)
+                counts = tally(own, prod(self.sampled(config)), ideal, self.depth)
                 tallies[name] = _tallies[keys[name]] = counts
         return counted(
             config.tile,

@@ -54,9 +54,8 @@ class Constants(NamedTuple):
     straddled: float
     unaligned: float
     outside: float
-    #: Factor on the clocks of k tiles in a last round in which clusters of 8 CTAs fill all places:
-    #: most such launches take no longer than others, but some 1.5 times as long.
-    filled: float
+    #: Part of the last round, times the part of its places that are empty, that DRAM takes longer.
+    idle: float
     #: Part of DRAM's bandwidth that a pass reaches, and factor on it where accesses are narrower
     #: than 16 bytes. Scratch that is still in L2 is read no faster: a pass has too few bytes in
     #: flight.

@@ -324,7 +324,8 @@ def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
     base = base_residue(access.matrix) if base is None else base
     begin = base + corner_bytes(access)
     if access.products is not None:
-        tiles = _tiles_by_extent(access.modes, access.matrix.element.bytes)
+        modes = tuple((*mode, mode[1]) for mode in access.modes)
+        tiles = _tiles_by_extent(modes, access.matrix.element.bytes)
         return [tiled._replace(tiles=np.roll(tiled.tiles, begin % LINE)) for tiled in tiles]
     tile_sets = tile_classes(access.matrix, access.region, access.tile, begin)
     return _word_classes(access, base, tile_sets) if access.words else tile_sets
@@ -369,10 +370,14 @@ def corner_bytes(access: GlobalAccess) -> int:
 
 
 def tile_classes(
-    matrix: Matrix, region: tuple[int, int], tile: tuple[int, int], base: int
-) -> list[TileClass]:
-    """Sort the tiles of a region whose first element is at ``base``; no tile is visited."""
-    modes = tuple(zip(region, tile, matrix.stride, strict=True))
+    matrix: Matrix, region: tuple[int, int], tile: tuple[int, int], base: int,
+    steps: tuple[int, int] | None = None,
+) -> list[TileClass]:  # fmt: skip
+    """Sort the tiles of a region whose first element is at ``base``; no tile is visited.
+
+    ``steps``: from a tile to the next, no less than the tile; by default they lie side by side.
+    """
+    modes = tuple(zip(region, tile, matrix.stride, steps or tile, strict=True))
     tile_sets = _tiles_by_extent(modes, matrix.element.bytes) if matrix.l else []
     return [
         tiled._replace(tiles=np.roll(in_batch(tiled.tiles, matrix), base % LINE))
@@ -380,19 +385,20 @@ def tile_classes(
     ]
 
 
-def _tiles_by_extent(modes: tuple[tuple[int, int, int], ...], size: int) -> list[TileClass]:
+def _tiles_by_extent(modes: tuple[tuple[int, int, int, int], ...], size: int) -> list[TileClass]:
     """Sort tiles by extent and residue of their first element, the region's being at 0.
 
-    ``modes``: extent, extent of a tile, and stride of each.
+    ``modes``: extent, extent of a tile, stride, and elements from a tile to the next, of each.
     """
     found = [TileClass((), one_residue(0), True)]
-    for extent, length, stride in modes:
-        step = length * stride * size
-        whole, rest = divmod(extent, length)
+    for extent, length, stride, every in modes:
+        step = every * stride * size
+        whole = max(0, (extent - length) // every + 1)
+        rest = extent - whole * every
         options = []
         if whole:
             options.append((length, residue_histogram(whole, step), True))
-        if rest:
+        if rest > 0:
             options.append((rest, one_residue(whole * step), False))
         found = [
             TileClass((*tiled.valid, valid), convolve(tiled.tiles, histogram), tiled.full and full)

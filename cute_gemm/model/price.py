@@ -134,14 +134,14 @@ class Price:
 
 
 def sample(
-    problem: GemmProblem, tile: tuple[int, int, int], cluster: tuple[int, int] = (1, 1)
+    problem: GemmProblem, tile: tuple[int, int, int], ctas: tuple[int, int] = (1, 1)
 ) -> GemmProblem:
-    """Return a problem of one cluster and `DEPTH` k-tiles, with matrices laid out as these are.
+    """Return a problem of ``ctas`` tiles and `DEPTH` k-tiles, with matrices laid out as these are.
 
     Its matrices keep only what counts depend on: type, major, and alignment and leading dimension
     modulo a line of L2. All problems of a class have the same sample.
     """
-    m, n, k = tile[0] * cluster[0], tile[1] * cluster[1], DEPTH * tile[2]
+    m, n, k = tile[0] * ctas[0], tile[1] * ctas[1], DEPTH * tile[2]
 
     def part(matrix: Matrix, shape: tuple[int, int]) -> Matrix:
         size = DTYPES[matrix.dtype].bytes
@@ -400,9 +400,11 @@ class _Costs(NamedTuple):
     Clocks are in seconds here: few operations are left for a problem.
     """
 
-    #: Extents of a cluster along M and N, and of a k-tile.
+    #: Extents of a cluster along M and N, and of a tile.
     cluster_m: Any
     cluster_n: Any
+    tile_m: Any
+    tile_n: Any
     tile_k: Any
     #: CTAs of a cluster.
     cluster_ctas: Any
@@ -411,16 +413,12 @@ class _Costs(NamedTuple):
     #: CTAs of a multiprocessor at a time, and products of a batch that one computes.
     resident: Any
     products: Any
-    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA, and
-    #: the factor on them where clusters of this size fill all of their places.
+    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA.
     busy: Any
     lone: Any
-    filled: Any
-    #: Seconds of a k-tile on the TMA unit if no row of its boxes were inside of A and B, and what a
-    #: row of A, and of B, in a cluster's tile takes off.
+    #: Seconds of a k-tile on the TMA unit, and more of each row of its boxes outside of A and B.
     tma: Any
-    outside_m: Any
-    outside_n: Any
+    outside: Any
     #: `Footprint.latency_cubed`, starts and ends of CTAs, and the part of them that is exposed.
     latency_cubed: Any
     start: Any
@@ -440,12 +438,11 @@ def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
     (m, n, k), (along_m, along_n), pace = footprint.tile, footprint.cluster, footprint.pace
     ctas, clock = along_m * along_n, gpu.clock_ghz * 1e9
     sms = clusters_at_a_time(gpu.sms, ctas) * ctas
-    row, l2 = footprint.outside / clock, pace.l2 * gpu.sms * clock
+    l2 = pace.l2 * gpu.sms * clock
     return (
-        m * along_m, n * along_n, k, ctas, sms, footprint.resident, footprint.products,
+        m * along_m, n * along_n, m, n, k, ctas, sms, footprint.resident, footprint.products,
         footprint.busy / clock, footprint.busy * pace.lone / clock,
-        footprint.constants.filled if ctas == 8 else 1.0,
-        footprint.tma / clock + row * (m + n), row / along_m, row / along_n,
+        footprint.tma / clock, footprint.outside / clock,
         footprint.latency_cubed / clock**3, pace.start / clock, footprint.end / clock, pace.exposed,
         footprint.bytes_m / l2, footprint.bytes_n / l2, footprint.end_bytes / l2,
         1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
@@ -560,14 +557,17 @@ class Prices:
         k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
         resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
-        # Rows of A and B in a cluster's tile, on average; all, where sizes of groups are not known.
-        rows_m, rows_n, part_k = costs.cluster_m, costs.cluster_n, 1.0
+        # Parts of a cluster's tiles and of a k-tile that are inside of A and B, and rows outside in
+        # a tile that has some inside, on average; all and none where sizes of groups are not known.
+        part_m = part_n = part_k = 1.0
+        tma = costs.tma
         if not extents.ragged:
-            rows_m = extents.m / np.maximum(tiles_m, 1)
-            rows_n = extents.n / np.maximum(tiles_n, 1)
+            part_m = extents.m / np.maximum(tiles_m * costs.cluster_m, 1)
+            part_n = extents.n / np.maximum(tiles_n * costs.cluster_n, 1)
             part_k = extents.k / np.maximum(k_tiles * slices * costs.tile_k, 1)
-        part_m, part_n = rows_m / costs.cluster_m, rows_n / costs.cluster_n
-        tma = costs.tma - costs.outside_m * rows_m - costs.outside_n * rows_n
+            outside_m = costs.tile_m - extents.m / np.maximum(np.ceil(extents.m / costs.tile_m), 1)
+            outside_n = costs.tile_n - extents.n / np.maximum(np.ceil(extents.n / costs.tile_n), 1)
+            tma = tma + costs.outside * (outside_m + outside_n)
         l2_tile = (costs.l2_m * part_m + costs.l2_n * part_n) * part_k
 
         def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
@@ -581,14 +581,15 @@ class Prices:
         main, ends = round_of(costs.resident, np.maximum(costs.busy, tma))
         busy = np.where(sm_ctas > 1, costs.busy, costs.lone)
         tma = np.where(last_ctas <= costs.sms / 2, tma / 2, tma)
-        filled = np.where(last_ctas < costs.sms, 1.0, costs.filled)
-        last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma) * filled)
+        last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma))
         on_sm = before * (main + costs.exposed * ends) + last + last_ends
         l2 = (l2_tile * k_tiles + costs.l2_end * part_m * part_n) * ctas
         dram = extents.moved * costs.dram
-        seconds = costs.launch + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
+        seconds = costs.launch + last_ends
         if self.footprints:
             constants = self.footprints[0].constants
+            idle = (1 - last_ctas / places) * last * constants.idle
+            seconds = seconds + np.cbrt(_cube(on_sm - last_ends) + _cube(l2) + _cube(dram + idle))
             cold = 1.0 - np.exp(extents.moved * (-1e-6 / constants.cold_mb))
             seconds = seconds + constants.cold_us * 1e-6 * cold
         return _Times(seconds, sm_ctas, resident, ctas, k_tiles, l2, dram)

@@ -127,18 +127,26 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
     first = interior = edge = GlobalCounts()
     row, depth = access.box[unit] * size, access.box[1 - unit]
     zeros = access.boxes * depth * -(-row // SECTOR)  # if all were outside
-    for valid, boxes, full, _ in tile_classes(matrix, matrix.shape, access.box, base):
-        rows, length = valid[1 - unit], valid[unit] * size
-        row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
-        counts = _boxes(boxes, row_starts, rows, length)
-        filled = row - -(-length // MATRIX_ROW_BYTES) * MATRIX_ROW_BYTES
-        zeros -= counts.tiles * rows * (-(-row // SECTOR) - -(-filled // SECTOR))
-        if full:
-            interior += counts
-        else:
-            edge += counts
-        if valid == tuple(map(min, access.box, matrix.shape)):
-            first = _boxes(one_residue(base), row_starts, rows, length)
+
+    def with_unit(pair: tuple[int, int], extent: int) -> tuple[int, int]:
+        return (extent, pair[1]) if unit == 0 else (pair[0], extent)
+
+    steps = with_unit(access.box, access.pitch or access.box[unit])
+    for begin in access.first_boxes:
+        region = with_unit(matrix.shape, max(0, matrix.shape[unit] - begin))
+        tiles = tile_classes(matrix, region, access.box, base + begin * size, steps)
+        for valid, boxes, full, _ in tiles:
+            rows, length = valid[1 - unit], valid[unit] * size
+            row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
+            counts = _boxes(boxes, row_starts, rows, length)
+            filled = row - -(-length // MATRIX_ROW_BYTES) * MATRIX_ROW_BYTES
+            zeros -= counts.tiles * rows * (-(-row // SECTOR) - -(-filled // SECTOR))
+            if full:
+                interior += counts
+            else:
+                edge += counts
+            if begin == 0 and valid == tuple(map(min, access.box, matrix.shape)):
+                first = _boxes(one_residue(base), row_starts, rows, length)
     return first, interior, edge, zeros
 
 

@@ -67,7 +67,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using Memory = typename Consumer<Config>::Memory;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
   using Products = ComponentProducts<Config::kProducts, Config::kSwapAB>;
-  constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
+  constexpr bool kGrouped = int(Config::kRagged) != kRaggedNone, kGroupsAlongK = int(Config::kRagged) == kRaggedK;
   // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
   constexpr bool kZeroFill = GroupPart<Config>::kZeroFill;
   using Place = conditional_t<kGroupsAlongK && !kZeroFill, InGroup, InBatch>;
@@ -106,6 +106,13 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     }
     return Products::kCount * (k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all);
   };
+  // In a cluster a tile may lie outside of C. Its CTA loads what others of the cluster need, and in place of the rows
+  // outside those of the first tile: boxes outside of a matrix take TMA longer, and a CTA that others do not load for
+  // could release a stage for the second time before they have waited for the first. It multiplies nothing.
+  auto const rows_inside = [&](Tile<Config> const& tile) { return Cluster::kM == 1 || kGrouped || tile.row < c.m; };
+  auto const columns_inside = [&](Tile<Config> const& tile) {
+    return Cluster::kN == 1 || kGrouped || tile.column < kPerResult * c.n;
+  };
 
   if (group == kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kProducerRegisters>();
@@ -119,6 +126,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
       int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
       int const along_k = kZeroFill ? 0 : end_of(tile);  // groups along K are parts of one matrix
+      int const row = rows_inside(tile) ? tile.row : 0, column = columns_inside(tile) ? tile.column : 0;
       Products const products(k_tiles);
       CUTE_NO_UNROLL
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
@@ -127,10 +135,10 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         int const at_k = first_k + products.k_tile(k_tile) * kBK;
         uint64_t* const full = memory.producer_acquire(state);
         TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
-            map_a, full, memory.a[state.stage], tile.row, at_k, place_a,
+            map_a, full, memory.a[state.stage], row, at_k, place_a,
             Cluster::n(rank), Cluster::mask_a(rank));
         TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM, kPairs>::load(
-            map_b, full, memory.b[state.stage], tile.column / kPerResult, at_k, place_b,
+            map_b, full, memory.b[state.stage], column / kPerResult, at_k, place_b,
             Cluster::m(rank), Cluster::mask_b(rank));
       }
     };
@@ -175,6 +183,17 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         } else {
           update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
         }
+        continue;
+      }
+      if (!(rows_inside(tile) && columns_inside(tile))) {
+        if (Config::kPingPong && index > scheduler.first()) order_wait(group);
+        CUTE_NO_UNROLL
+        for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
+          memory.consumer_wait(state);
+          memory.consumer_release(state.stage, peer);
+        }
+        if (Config::kPingPong && index + scheduler.step() < scheduler.known(0)) order_arrive(1 - group);
+        if (Config::kPingPong) skip(index + scheduler.step());
         continue;
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);

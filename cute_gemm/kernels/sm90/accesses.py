@@ -42,12 +42,16 @@ def accesses(
 ) -> tuple[Access, ...]:
     """Return every memory instruction of the kernel; alpha is taken not to be 0."""
     m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-    # The last tiles of a cluster may lie beyond the matrix.
+    # The last tiles of a cluster may lie outside of C: their CTAs load the first tile instead.
     below, beside = kernel_cluster(config)
-    rows = -(-m // (parts.tile[0] * below)) * below
-    columns = -(-n // (parts.tile[1] * beside)) * beside
+    rows, columns = -(-m // parts.tile[0]), -(-n // parts.tile[1])
+    visits = -(-columns // beside) * beside, -(-rows // below) * below
+    if config.operation.ragged:
+        columns, rows = visits
+    outside = visits[1] - rows, visits[0] - columns
     extents = rows * parts.tile[0], columns * parts.tile[1]
     listed: list[Access] = []
+    first_tiles: list[Access] = []
     ctas = rows * columns * problem.l
     if problem.k:
         first, matrices = 0, {"A": problem.A, "B": problem.B}
@@ -57,8 +61,14 @@ def accesses(
         products = config.operation.component_products
         # B is read for each block of 64 rows, and these by each group that has columns of them.
         groups = parts.tile[1] // parts.columns
-        for plan, extent, sweeps, reads in zip(
-            parts.operands, extents, (columns, rows), (groups, parts.blocks), strict=True
+        for plan, extent, tiles, sweeps, others, reads in zip(
+            parts.operands,
+            extents,
+            (rows, columns),
+            visits,
+            outside,
+            (groups, parts.blocks),
+            strict=True,
         ):
             matrix, modes = matrices[plan.source], 3
             if problem.epilogue.pairs and plan.source == "B":
@@ -67,8 +77,11 @@ def accesses(
             region = extent, k_tiles * parts.tile[2]
             load = TmaAccess(
                 plan.source, "load", matrix, plan.box, sweeps * products, plan.span, plan.sharers,
-                region, modes=modes, times=prod(plan.extents) // prod(plan.box) // plan.sharers,
+                region, modes=modes, pitch=plan.pitch,
+                times=plan.layout.size // prod(plan.box) // plan.sharers,
             )  # fmt: skip
+            if others:
+                first_tiles.append(_first_tile(load, extent // tiles, plan, others))
             by_threads = plan is parts.operands[0] and register_a(config)
             executions = ctas * k_tiles * products * reads
             read = (_rows if by_threads else _read)(plan, config, executions)
@@ -78,7 +91,8 @@ def accesses(
                 listed.append(_read_ahead(read, config, ctas * reads))
             if zero_fills(config):
                 listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
-        listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
+        listed += first_tiles
+        listed += _scales(config, parts, problem, visits[::-1], k_tiles, ctas)
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))
     extents = rows * parts.tile_c[0], columns * parts.tile_c[1]
@@ -94,6 +108,17 @@ def accesses(
         listed.append(_brought_up_to_date(staged))
         listed.append(replace(store, direction="load"))
     return tuple(listed)
+
+
+def _first_tile(load: TmaAccess, rows: int, plan: OperandPlan, tiles: int) -> TmaAccess:
+    """What is loaded in place of so many tiles outside of C: the first one, of so many rows."""
+    stored = plan.layout.extents[0] if plan.pitch else rows
+    shape = min(stored, load.matrix.shape[0]), load.matrix.shape[1]
+    assert load.extents is not None
+    return replace(
+        load, matrix=replace(load.matrix, shape=shape), sweeps=load.sweeps * tiles,
+        extents=(stored, load.extents[1]), pitch=0, part="in place of tiles outside of C",
+    )  # fmt: skip
 
 
 def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
@@ -190,7 +215,7 @@ def _vectors(
 ) -> SharedAccess:
     """Loads of 16 bytes at places of k: along K a row each lane, else along the rows."""
     size = config.operation.a.bytes
-    rows = plan.extents[0]
+    rows = plan.layout.extents[0]
     if plan.major == "K":
         row, k = np.meshgrid(np.arange(-(-rows // LANES) * LANES), places)
     else:
@@ -207,11 +232,12 @@ def _vectors(
 
 
 def _scales(
-    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int], executions: int
-) -> list[Access]:
+    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int], k_tiles: int,
+    ctas: int,
+) -> list[Access]:  # fmt: skip
     """The way of block scales: to a stage by one warp, and to threads by those that multiply.
 
-    ``tiles``: of the launch along the kernel's M and N; ``executions``: k tiles of all of them.
+    ``tiles``: of the launch along the kernel's M and N; ``ctas``: those that are inside of C.
     """
     matrices = {x.name: x for x in problem.scales}
     names, extents = ["scale_a", "scale_b"], [problem.m, problem.n]
@@ -232,8 +258,8 @@ def _scales(
         read, bits = (_scales_of_rows, _scales_of_columns)[side](config, parts)
         read = 4 * (first[side] + read.reshape(-1, LANES) * words)
         found += [
-            SharedAccess(name, "store", "st.shared", 32, stored, executions),
-            SharedAccess(name, "load", "ld.shared", bits, read, executions),
+            SharedAccess(name, "store", "st.shared", 32, stored, prod(tiles) * problem.l * k_tiles),
+            SharedAccess(name, "load", "ld.shared", bits, read, ctas * k_tiles),
         ]
     return found
 

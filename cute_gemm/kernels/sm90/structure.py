@@ -84,6 +84,7 @@ class Config:
 class OperandPlan:
     """How A or B (as the kernel sees them) gets from global memory to the tensor cores.
 
+    ``extents``: of the tile; ``layout``: of a stage, which may have rows behind the tile's own;
     ``box``: what one TMA instruction moves, in the modes of the matrix; ``span``: bytes of the
     swizzle; ``sharers``: CTAs that a load serves.
     """
@@ -95,6 +96,12 @@ class OperandPlan:
     box: tuple[int, int]
     span: int
     sharers: int
+
+    @property
+    def pitch(self) -> int:
+        """Rows from a tile to the next where a tile's last box has rows of the next, else 0."""
+        rows, _ = self.extents
+        return rows if self.layout.extents[0] > rows else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,13 +291,25 @@ def side_by_side(config: Config) -> bool:
     return not config.ping_pong and (bm % (ROWS * config.groups) != 0 or bn > MOST_COLUMNS)
 
 
-def _operand(
-    config: Config, source: str, extents: tuple[int, int], sharers: int, block: int,
-    most: int = MOST_ROWS,
-) -> OperandPlan:  # fmt: skip
-    major = config.operation.majors["AB".index(source)]
-    tile = operand_tile(extents, major == "K", config.operation.a.bytes, sharers, block, most)
-    return OperandPlan(source, major, extents, *tile, sharers)
+def _operands(config: Config) -> tuple[OperandPlan, OperandPlan]:
+    bm, bn, bk = kernel_tile(config)
+    below_each_other, beside_each_other = kernel_cluster(config)
+    width = _results(config)
+    # A box has columns of one half of a tile of pairs.
+    most = MOST_ROWS if columns_of_result(config) == 1 else min(MOST_ROWS, width)
+
+    def operand(
+        source: str, extents: tuple[int, int], sharers: int, block: int, most: int = MOST_ROWS
+    ) -> OperandPlan:
+        major = config.operation.majors["AB".index(source)]
+        tile = operand_tile(extents, major == "K", config.operation.a.bytes, sharers, block, most)
+        return OperandPlan(source, major, extents, *tile, sharers)
+
+    a, b = "BA" if config.swap_ab else "AB"
+    return (
+        operand(a, (bm, bk), beside_each_other, ROWS),
+        operand(b, (bn, bk), below_each_other, width, most),
+    )
 
 
 def loader_registers(config: Config) -> int:
@@ -321,14 +340,14 @@ def _column_major(config: Config) -> bool:
 
 def _storage(config: Config, width: int) -> tuple[TmaTile, int, int]:
     """An epilogue tile whose columns divide ``width``, how many a group has, and shared memory."""
-    bm, bn, bk = kernel_tile(config)
+    bm, bn, _ = kernel_tile(config)
     out = config.operation.c.bytes
     tile = epilogue_tile(ROWS, width, _column_major(config), out)
     columns = bn // columns_of_result(config)
     parts = bm // ROWS * columns // tile.layout.extents[1] // sharers_of_tile(config)
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
-    stage = (bm + bn) * bk * config.operation.a.bytes
+    stage = sum(plan.layout.size for plan in _operands(config)) * config.operation.a.bytes
     places = config.groups * max(stores, 1)
     scales = 4 * places_of_scales(config)[1]
     epilogue = places * tile.layout.size * out
@@ -352,28 +371,17 @@ def shared_memory(config: Config) -> int:
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Work a config out."""
-    tile = bm, bn, bk = kernel_tile(config)
-    a, b = "BA" if config.swap_ab else "AB"
-    below_each_other, beside_each_other = kernel_cluster(config)
     width = _results(config)
-    columns = width * columns_of_result(config)  # of a group
-    # A box has columns of one half of a tile of pairs.
-    most = min(MOST_ROWS, width) if width < columns else MOST_ROWS
-    operands = (
-        _operand(config, a, (bm, bk), beside_each_other, ROWS),
-        _operand(config, b, (bn, bk), below_each_other, width, most),
-    )
-
     epilogue, stores, smem = _fitting_storage(config)
     return Structure(
-        tile=tile,
-        operands=operands,
+        tile=kernel_tile(config),
+        operands=_operands(config),
         column_major=_column_major(config),
         part=epilogue.layout,
         box=epilogue.box if not config.swap_ab else epilogue.box[::-1],
         span=epilogue.span,
         stores=stores,
-        columns=columns,
+        columns=width * columns_of_result(config),
         results=width,
         threads=GROUP * (config.groups + 1),
         registers=_registers(config),

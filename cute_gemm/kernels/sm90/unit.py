@@ -143,8 +143,8 @@ class EmitSm90Wgmma(Emitter):
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
             "smem_layout_c": parts.part.cpp(),
-            "smem_tiled_a": _tiled("ElementA", a.major == "K", a.span, a.extents),
-            "smem_tiled_b": _tiled("ElementB", b.major == "K", b.span, b.extents),
+            "smem_tiled_a": _tiled("ElementA", a.major == "K", a.span, a.layout.extents),
+            "smem_tiled_b": _tiled("ElementB", b.major == "K", b.span, b.layout.extents),
             "smem_tiled_c": _tiled(
                 "ElementC", not parts.column_major, parts.span, parts.part.extents
             ),
@@ -162,12 +162,11 @@ class EmitSm90Wgmma(Emitter):
             (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
             (f"sizeof(cute_gemm::Consumer<Config>::Memory) <= {parts.smem}", "shared memory"),
         ]
-        layouts = ((a.layout, a.extents), (b.layout, b.extents), (parts.part, parts.part.extents))
-        for letter, (layout, extents) in zip("ABC", layouts, strict=True):
+        for letter, layout in zip("ABC", (a.layout, b.layout, parts.part), strict=True):
             name = f"SmemLayout{letter}"
             facts += [
                 (f"cute_gemm::same_layout(Cute::{name}{{}}, Config::{name}{{}})", name),
-                *layout_proofs(name, layout, extents),
+                *layout_proofs(name, layout, layout.extents),
             ]
         sums = held(config, parts)
         for name, threads, values in (("threads", range(128), (0,)), ("values", (0,), range(8))):

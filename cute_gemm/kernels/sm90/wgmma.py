@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cute_gemm.access import Access, Shares, Work
@@ -42,6 +42,7 @@ from cute_gemm.kernels.sm90.structure import (
     zero_fills,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
+from cute_gemm.model.gmem import LINE
 from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.problem.passes import of_all_groups, of_pairs, wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -70,8 +71,8 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     (bm, bn, groups, ping_pong, cluster)
     for bm, groups, ping_pong, cluster, columns in (
         (64, 1, 0, (1, 1), (16, 32, 64, 80, 96, 128, 192, 256)),
-        (64, 1, 0, (1, 2), (96, 128)),
-        (64, 1, 0, (1, 4), (64, 96, 128, 192)),
+        (64, 1, 0, (1, 2), (96, 128, 176)),
+        (64, 1, 0, (1, 4), (64, 96, 128, 144, 192, 224)),
         (64, 1, 0, (2, 1), (64, 96)),
         (64, 1, 0, (2, 2), (64, 192)),
         (64, 1, 0, (2, 4), (32, 64, 96, 192)),
@@ -80,7 +81,7 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
         (64, 2, 1, (1, 1), (128, 192)),
         (128, 2, 0, (1, 1), (16, 32, 64, 96, 128, 144, 160, 176, 192, 224, 240, 256, 288)),
         (128, 2, 0, (1, 2), (64, 96, 128, 160, 192)),
-        (128, 2, 0, (1, 4), (64, 96, 128, 160)),
+        (128, 2, 0, (1, 4), (64, 96, 112, 128, 160, 192)),
         (128, 2, 0, (2, 1), (64, 96, 128, 144, 160, 192, 240, 256, 288)),
         (128, 2, 0, (2, 2), (64, 128, 144, 160)),
         (128, 2, 0, (2, 4), (64, 96, 128)),
@@ -100,8 +101,10 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
         (192, 2, 1, (2, 1), (128,)),
         (192, 3, 0, (1, 1), (64, 96, 128, 144, 192)),
         (192, 3, 0, (1, 2), (96, 128)),
-        (192, 3, 0, (2, 1), (192,)),
+        (192, 3, 0, (1, 4), (144,)),
+        (192, 3, 0, (2, 1), (176, 192)),
         (192, 3, 0, (2, 2), (96,)),
+        (192, 3, 0, (4, 1), (96,)),
         (256, 2, 0, (1, 1), (128, 144, 160)),
         (256, 2, 0, (1, 2), (128,)),
         (256, 2, 0, (2, 1), (160,)),
@@ -315,6 +318,16 @@ class Sm90Wgmma(EmittedKernel):
             c, major = config.operation.dtypes[2], config.operation.majors[2]
             operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
         return replace(config, stages=2, operation=operation), parts.part.extents
+
+    def sampled(self, config: Config) -> tuple[int, int]:
+        """Return the CTAs of clusters up to the next whose columns begin with a line of L2.
+
+        Elements are taken to be of 2 bytes: of others no operand has them as unit-stride mode.
+        """
+        below, beside = config.cluster
+        columns = 2 * kernel_tile(config)[1] * kernel_cluster(config)[1]
+        clusters = LINE // gcd(LINE, columns)
+        return (below * clusters, beside) if config.swap_ab else (below, beside * clusters)
 
     def emitter(self, config: Config) -> EmitSm90Wgmma:
         from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
