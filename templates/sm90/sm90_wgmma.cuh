@@ -106,13 +106,6 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     }
     return Products::kCount * (k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all);
   };
-  // In a cluster a tile may lie outside of C. Its CTA loads what others of the cluster need, and in place of the rows
-  // outside those of the first tile: boxes outside of a matrix take TMA longer, and a CTA that others do not load for
-  // could release a stage for the second time before they have waited for the first. It multiplies nothing.
-  auto const rows_inside = [&](Tile<Config> const& tile) { return Cluster::kM == 1 || kGrouped || tile.row < c.m; };
-  auto const columns_inside = [&](Tile<Config> const& tile) {
-    return Cluster::kN == 1 || kGrouped || tile.column < kPerResult * c.n;
-  };
 
   if (group == kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kProducerRegisters>();
@@ -126,7 +119,12 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
       int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
       int const along_k = kZeroFill ? 0 : end_of(tile);  // groups along K are parts of one matrix
-      int const row = rows_inside(tile) ? tile.row : 0, column = columns_inside(tile) ? tile.column : 0;
+      // In a cluster a tile may lie outside of C. Its CTA loads what others of the cluster need, and in place of the
+      // rows outside those of the first tile: boxes outside of a matrix take TMA longer. Without them it could release
+      // a stage of a peer for the second time before all others have for the first.
+      bool const rows_inside = Cluster::kM == 1 || kGrouped || tile.row < c.m;
+      bool const columns_inside = Cluster::kN == 1 || kGrouped || tile.column < kPerResult * c.n;
+      int const row = rows_inside ? tile.row : 0, column = columns_inside ? tile.column : 0;
       Products const products(k_tiles);
       CUTE_NO_UNROLL
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
@@ -183,17 +181,6 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         } else {
           update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
         }
-        continue;
-      }
-      if (!(rows_inside(tile) && columns_inside(tile))) {
-        if (Config::kPingPong && index > scheduler.first()) order_wait(group);
-        CUTE_NO_UNROLL
-        for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
-          memory.consumer_wait(state);
-          memory.consumer_release(state.stage, peer);
-        }
-        if (Config::kPingPong && index + scheduler.step() < scheduler.known(0)) order_arrive(1 - group);
-        if (Config::kPingPong) skip(index + scheduler.step());
         continue;
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);

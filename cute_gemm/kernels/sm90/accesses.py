@@ -44,12 +44,10 @@ def accesses(
     m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
     # The last tiles of a cluster may lie outside of C: their CTAs load the first tile instead.
     below, beside = kernel_cluster(config)
-    rows, columns = -(-m // parts.tile[0]), -(-n // parts.tile[1])
-    visits = -(-columns // beside) * beside, -(-rows // below) * below
+    inside = -(-m // parts.tile[0]), -(-n // parts.tile[1])
+    rows, columns = -(-inside[0] // below) * below, -(-inside[1] // beside) * beside
     if config.operation.ragged:
-        columns, rows = visits
-    outside = visits[1] - rows, visits[0] - columns
-    extents = rows * parts.tile[0], columns * parts.tile[1]
+        inside = rows, columns
     listed: list[Access] = []
     first_tiles: list[Access] = []
     ctas = rows * columns * problem.l
@@ -61,27 +59,28 @@ def accesses(
         products = config.operation.component_products
         # B is read for each block of 64 rows, and these by each group that has columns of them.
         groups = parts.tile[1] // parts.columns
-        for plan, extent, tiles, sweeps, others, reads in zip(
-            parts.operands,
-            extents,
-            (rows, columns),
-            visits,
-            outside,
-            (groups, parts.blocks),
+        for plan, tiles, all_tiles, sweeps, reads in zip(
+            parts.operands, inside, (rows, columns), (columns, rows), (groups, parts.blocks),
             strict=True,
-        ):
-            matrix, modes = matrices[plan.source], 3
+        ):  # fmt: skip
+            matrix, modes, step = matrices[plan.source], 3, plan.extents[0]
             if problem.epilogue.pairs and plan.source == "B":
-                matrix, modes = of_pairs(matrix, problem.epilogue.pairs), 4
-                extent //= 2
-            region = extent, k_tiles * parts.tile[2]
+                matrix, modes, step = of_pairs(matrix, problem.epilogue.pairs), 4, step // 2
+            region = tiles * step, k_tiles * parts.tile[2]
             load = TmaAccess(
                 plan.source, "load", matrix, plan.box, sweeps * products, plan.span, plan.sharers,
                 region, modes=modes, pitch=plan.pitch,
                 times=plan.layout.size // prod(plan.box) // plan.sharers,
             )  # fmt: skip
-            if others:
-                first_tiles.append(_first_tile(load, extent // tiles, plan, others))
+            if tiles < all_tiles:
+                stored = plan.layout.extents[0] if plan.pitch else step
+                first_tile = replace(matrix, shape=(min(stored, matrix.shape[0]), matrix.shape[1]))
+                first_tiles.append(
+                    replace(
+                        load, matrix=first_tile, sweeps=load.sweeps * (all_tiles - tiles), pitch=0,
+                        extents=(stored, region[1]), part="in place of tiles outside of C",
+                    )
+                )  # fmt: skip
             by_threads = plan is parts.operands[0] and register_a(config)
             executions = ctas * k_tiles * products * reads
             read = (_rows if by_threads else _read)(plan, config, executions)
@@ -92,7 +91,7 @@ def accesses(
             if zero_fills(config):
                 listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
         listed += first_tiles
-        listed += _scales(config, parts, problem, visits[::-1], k_tiles, ctas)
+        listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
     if not (config.tma_c and problem.k):
         return (*listed, *elements(config, parts, problem, reads_c))
     extents = rows * parts.tile_c[0], columns * parts.tile_c[1]
@@ -108,17 +107,6 @@ def accesses(
         listed.append(_brought_up_to_date(staged))
         listed.append(replace(store, direction="load"))
     return tuple(listed)
-
-
-def _first_tile(load: TmaAccess, rows: int, plan: OperandPlan, tiles: int) -> TmaAccess:
-    """What is loaded in place of so many tiles outside of C: the first one, of so many rows."""
-    stored = plan.layout.extents[0] if plan.pitch else rows
-    shape = min(stored, load.matrix.shape[0]), load.matrix.shape[1]
-    assert load.extents is not None
-    return replace(
-        load, matrix=replace(load.matrix, shape=shape), sweeps=load.sweeps * tiles,
-        extents=(stored, load.extents[1]), pitch=0, part="in place of tiles outside of C",
-    )  # fmt: skip
 
 
 def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
@@ -232,12 +220,11 @@ def _vectors(
 
 
 def _scales(
-    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int], k_tiles: int,
-    ctas: int,
-) -> list[Access]:  # fmt: skip
+    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int], executions: int
+) -> list[Access]:
     """The way of block scales: to a stage by one warp, and to threads by those that multiply.
 
-    ``tiles``: of the launch along the kernel's M and N; ``ctas``: those that are inside of C.
+    ``tiles``: of the launch along the kernel's M and N; ``executions``: k tiles of all of them.
     """
     matrices = {x.name: x for x in problem.scales}
     names, extents = ["scale_a", "scale_b"], [problem.m, problem.n]
@@ -258,8 +245,8 @@ def _scales(
         read, bits = (_scales_of_rows, _scales_of_columns)[side](config, parts)
         read = 4 * (first[side] + read.reshape(-1, LANES) * words)
         found += [
-            SharedAccess(name, "store", "st.shared", 32, stored, prod(tiles) * problem.l * k_tiles),
-            SharedAccess(name, "load", "ld.shared", bits, read, ctas * k_tiles),
+            SharedAccess(name, "store", "st.shared", 32, stored, executions),
+            SharedAccess(name, "load", "ld.shared", bits, read, executions),
         ]
     return found
 
