@@ -317,13 +317,13 @@ def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) ->
         m = m // 4 if name == "thin" else m
         each = from_sizes(op, m=m, n=n, k=k, dtype=dtype, compute=compute or None, **pitches)
         for config in legal_of(kernel, each, "sm_90a"):
-            cluster = getattr(config, "cluster", (1, 1))
-            one = base.sample(each, config.tile, cluster)
+            ctas = kernel.sampled(config)
+            one = base.sample(each, config.tile, ctas)
             accesses = kernel.accesses(config, one)
             for x in (one.A, one.B, one.C):
                 key = (kernel.of_operand(config, x.name), x.name, base.pitch(x), x.alignment)
                 mine = (access for access in accesses if access.operand == x.name)
-                found = base.tally(mine, prod(cluster))
+                found = base.tally(mine, prod(ctas))
                 shared += key in kept and kept[key][0] != config
                 assert kept.setdefault(key, (config, found))[1] == found, (each, config)
     assert shared

@@ -297,17 +297,18 @@ class Sm90Wgmma(EmittedKernel):
     def of_operand(self, config: Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
 
-        Where rows of a tile are no whole lines, those of a cluster begin at other places of a line.
+        Where rows of a tile are no whole lines, those of others begin at other places of a line.
         Where A goes through registers the threads read it, once for each group beside another, and
         have other sums than wgmma gives them else. How wide an epilogue tile of C is may depend on
         the stages.
         """
         parts, by_threads = structure(config), register_a(config)
-        for plan, tiles in zip(parts.operands, kernel_cluster(config), strict=True):
+        sampled = self.sampled(config)[:: -1 if config.swap_ab else 1]
+        for plan, tiles in zip(parts.operands, sampled, strict=True):
             if plan.source == name:
                 first = plan is parts.operands[0]
                 reads = parts.tile[1] // parts.columns if by_threads and first else 0
-                apart = tiles * (plan.span < SPAN)
+                apart = tiles * (plan.span < SPAN or plan.pitch > 0)
                 products = config.operation.component_products
                 pairs = config.operation.epilogue.pairs
                 return (
