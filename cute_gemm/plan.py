@@ -341,12 +341,16 @@ class Plan:
                 self._kernel, self.config, self.route,
             )  # fmt: skip
 
+        priced = next((one.price for one in self.candidates(gpu) if same(one)), None)
+        correction = priced.correction if priced else 1.0
+
         def ideal(kinds: frozenset[Kind]) -> float:
             kernel, problem = self._kernel.compiled(), self.problem
             if self.route.pack:
                 problem, _ = packed(problem, self.route.pack)
             cost = kernel.footprint(self.config, self._main.problem, gpu, kinds)
-            return Prices([cost], gpu).price(problem, 0, self.route.split_k).seconds
+            price = Prices([cost], gpu).price(problem, 0, self.route.split_k)
+            return price.seconds * correction
 
         def changed(**change: Any) -> float | None:
             try:
@@ -355,7 +359,6 @@ class Plan:
                 return None
             return price.seconds if price else None
 
-        priced = next((one.price for one in self.candidates(gpu) if same(one)), None)
         return Pricing(priced, gpu.name, ideal, changed)
 
     def _passes(self, reads_c: bool) -> Iterator[PassReport]:

@@ -15,7 +15,6 @@ import numpy as np
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import calibration
 from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
@@ -25,9 +24,10 @@ from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.order import OrderOfSums
-from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.kernels.steps import reduces
-from cute_gemm.model.price import Extents, Footprint, Prices
+from cute_gemm.model.footprint import Footprint
+from cute_gemm.model.price import Prices
+from cute_gemm.predicted import Predicted, Shelf
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import (
@@ -101,9 +101,10 @@ def select(
         route = route._replace(split_k=route.split_k or space.splits[0])
         only = (Candidate(chosen, config, None, route),)
         return Choice(chosen, config, target, lambda another=None, **changed: only, route)
-    prices, times = shelf.prices, _Times(problem, shelf, packings, space, target)
+    times = Predicted(problem, shelf, packings, space.packs, space.splits, target)
     if order is not None:
         times.keep(order, problem)
+    times.correct(problem)
 
     def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
@@ -111,13 +112,8 @@ def select(
             kept = {} if "kernel" in changed else dict(options or {})
             arguments = changed.pop("problem", problem), arch, changed.pop("kernel", kernel)
             return select(*arguments, kept | changed, another or target).candidates()
-        listed = []
-        for index in sorted(times.kept, key=lambda i: (i != taken, times.seconds[i])):
-            offered, config, _ = shelf.offers[index]
-            route, passes = times.route(index)
-            price = prices.price(problem, index, route.split_k)
-            listed.append(Candidate(offered, config, price.behind(passes), route))
-        return tuple(listed)
+        listed = sorted(times.kept, key=lambda i: (i != taken, times.seconds[i]))
+        return tuple(times.candidate(problem, index) for index in listed)
 
     taken = None if measured is None else times.find(measured)
     best = int(times.seconds.argmin()) if taken is None else taken
@@ -172,10 +168,10 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
             )
         splits: tuple[int, ...] = ()
     elif split == "auto":
-        tiles = problem.m * problem.n / (128 * 128)
-        few = problem.l * max(tiles, 1) <= _SPLIT_TILES * gpu.sms
-        most = problem.k // _SLICE_K if few and problem.k >= _SPLIT_K else 0
-        splits = _SPLITS[: bisect(_SPLITS, most)]
+        tiles = problem.l * max(problem.m * problem.n / (128 * 128), 1) / gpu.sms
+        most = min(problem.k // _SLICE_K, int(_SLICE_TILES / tiles)) if tiles else 0
+        few = tiles <= _SPLIT_TILES and problem.k >= _SPLIT_K
+        splits = _SPLITS[: bisect(_SPLITS, most)] if few else ()
     else:
         splits = _slices(problem, split)
     if 0 in (problem.m, problem.n, problem.k, problem.l):
@@ -231,8 +227,9 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
 #: Slices are counted in 32 bits.
 _MOST_SLICES = 2**31 - 1
 #: The least k that is sliced by default, the least k of such a slice, and the most tiles of C per
-#: multiprocessor: short sums gain nothing, and many tiles fill a GPU.
-_SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2
+#: multiprocessor, without and with slices: short sums gain nothing, many tiles fill a GPU, and of
+#: 403 measured products that are fastest in slices none has more tiles with them.
+_SPLIT_K, _SLICE_K, _SPLIT_TILES, _SLICE_TILES = 128, 32, 2, 10
 
 
 def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
@@ -243,7 +240,7 @@ def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
 
 def _offered(
     problem: GemmProblem, arch: str, kernel: str, space: _Space, gpu: Gpu
-) -> tuple[_Shelf, dict[str, Packing]]:
+) -> tuple[Shelf, dict[str, Packing]]:
     """Return the configs for a problem, and what the packs of the space copy."""
     problems = {"": problem}
     packings = {}
@@ -278,7 +275,7 @@ def _order_for_all_m(
         elif options.get("split_k", "auto") == "auto" and kernel == "auto":
             space = space._replace(splits=_SPLITS[: bisect(_SPLITS, shape.k // _SLICE_K)])
         shelf, packings = _offered(shape, arch, kernel, space, gpu)
-        times = _Times(shape, shelf, packings, space, gpu)
+        times = Predicted(shape, shelf, packings, space.packs, space.splits, gpu)
         least, orders = times.seconds.min(), times.by_order(shape)
         slower = {
             order: slower.get(order, 0.0) + float(np.log(least / seconds) / np.log(part))
@@ -328,31 +325,14 @@ def gpu_of_device(device: int) -> Gpu:
     return of_device(device_name(device), device_arch(device), multiprocessors(device))
 
 
-class _Shelf(NamedTuple):
-    """Legal configs of a class of problems by route, and their prices if they have any.
-
-    The first have K in one piece, and ``whole`` their prices; the others, of whose routes the
-    ``split_k`` of 0 stands for the number of slices of the call, have those of ``cut``. ``packs``:
-    index of each config's ``pack`` in the packs of the search space; ``reduced``: whether, with
-    K in one piece, a launch behind the kernel takes the pairs of columns of the epilogue.
-    """
-
-    offers: list[tuple[Kernel, Any, Route]]
-    prices: Prices | None
-    whole: Prices | None
-    cut: Prices | None
-    packs: np.ndarray
-    reduced: np.ndarray
-
-
 #: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.
-_shelves: Kept[Any, _Shelf] = Kept(1 << 17, "problem_classes", lambda shelf: len(shelf.offers))
+_shelves: Kept[Any, Shelf] = Kept(1 << 17, "problem_classes", lambda shelf: len(shelf.offers))
 
 
 def _shelf(
     problem: GemmProblem, problems: dict[str, GemmProblem], arch: str, kernel: str, space: _Space,
     gpu: Gpu,
-) -> _Shelf:  # fmt: skip
+) -> Shelf:  # fmt: skip
     """Return the configs for a problem's class: all that they depend on, except the extents.
 
     ``problems``: the problem that the kernel gets for each value of ``pack``.
@@ -405,7 +385,7 @@ def _filled(
     kernels: Sequence[Kernel],
     space: _Space,
     gpu: Gpu,
-) -> _Shelf:
+) -> Shelf:
     offers: list[tuple[Kernel, Any, Route]] = []
     footprints: list[Footprint] = []
     refused: Exception | None = None
@@ -429,10 +409,10 @@ def _filled(
     asked = problems[space.packs[0]]
     reduced = np.array([reduces(config, asked, route) for _, config, route in offers])
     if len(footprints) < len(offers):
-        return _Shelf(offers, None, None, None, packs, reduced)
+        return Shelf(offers, None, None, None, packs, reduced)
     prices, whole = Prices(footprints, gpu), sum(route.split_k for *_, route in offers)
     parts = prices.part(0, whole), prices.part(whole, len(offers))
-    return _Shelf(offers, prices, *parts, packs, reduced)
+    return Shelf(offers, prices, *parts, packs, reduced)
 
 
 def _variants(problem: GemmProblem, slices: int) -> tuple[GemmProblem, ...]:
@@ -456,100 +436,3 @@ def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
         for matrix, original in ((cut.A, problem.A), (cut.B, problem.B))
     )
     return replace(cut, A=A, B=B)
-
-
-class _Times:
-    """Predicted seconds of a shelf's configs on a problem, each with its best number of slices."""
-
-    def __init__(
-        self, problem: GemmProblem, shelf: _Shelf, packings: dict[str, Packing],
-        space: _Space, gpu: Gpu,
-    ) -> None:  # fmt: skip
-        assert shelf.whole is not None and shelf.cut is not None
-        self._shelf = shelf
-        constants = calibration(gpu).constants
-        self._packing = {
-            pack: packer(packing).seconds(packing, gpu, constants)
-            for pack, packing in packings.items()
-        }
-        extents = Extents.of(problem)
-        self._whole = shelf.whole.seconds(extents) if len(shelf.whole) else np.empty(0)
-        if problem.epilogue.pairs:
-            self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
-            self._whole = self._whole + shelf.reduced[: len(self._whole)] * self._pairing
-        self.seconds = self._whole
-        #: Numbers of slices, and seconds of adding them; with each, of the configs with slices.
-        self._counts = space.splits
-        if space.splits and len(shelf.cut):
-            counts = np.array(space.splits, float)[:, None]
-            self._behind = REDUCE.seconds(problem, counts, gpu, constants)
-            self._cut = shelf.cut.seconds(extents, counts) + self._behind
-            self.seconds = np.concatenate((self._whole, self._cut.min(axis=0)))
-        self._sums = SUM.all_seconds(problem, gpu, constants)
-        self._beside = self._sums
-        if packings:
-            before = np.array([self._packing.get(pack, 0.0) for pack in space.packs])
-            self._beside = before[shelf.packs] + self._sums
-        self.seconds = self.seconds + self._beside
-
-        #: Indices of the configs to choose from.
-        self.kept: Sequence[int] = range(len(shelf.offers))
-
-    def by_order(self, problem: GemmProblem) -> dict[OrderOfSums, float]:
-        """Return the least seconds of each order of sums that does not depend on m."""
-        alike: dict[tuple[str, str, int], list[int]] = {}
-        for index, (kernel, config, _) in enumerate(self._shelf.offers):
-            if kernel.batch_invariant:
-                group = kernel.name, kernel.sums(config), config.tile[2]
-                alike.setdefault(group, []).append(index)
-        # Infinity where a config has another number of slices.
-        of_none = np.full(len(self.seconds), np.inf)
-        table = {1: of_none.copy(), **{count: of_none.copy() for count in self._counts}}
-        begin = len(self._whole)
-        table[1][:begin] = self._whole
-        for place, count in enumerate(self._counts if begin < len(of_none) else ()):
-            table[count][begin:] = self._cut[place]
-        table = {count: seconds + self._beside for count, seconds in table.items()}
-        found: dict[OrderOfSums, float] = {}
-        for group, indices in alike.items():
-            for count, seconds in table.items():
-                least = float(seconds[indices].min())
-                order = OrderOfSums.by(*group, problem, count)
-                if least < found.get(order, np.inf):
-                    found[order] = least
-        return found
-
-    def keep(self, order: OrderOfSums, problem: GemmProblem) -> None:
-        """Leave out the configs with another order of sums."""
-        kept = []
-        for index, (kernel, config, _) in enumerate(self._shelf.offers):
-            own = OrderOfSums.of(kernel, config, problem, self.route(index)[0])
-            if kernel.batch_invariant and own == order:
-                kept.append(index)
-            else:
-                self.seconds[index] = np.inf
-        if not kept:
-            raise UnsupportedError(f"no config for these operands sums as {order}, as other m do")
-        self.kept = kept
-
-    def find(self, measured: Measured) -> int | None:
-        """Return the index of the config that was measured; None if it is no candidate any more."""
-        for index in self.kept:
-            kernel, config, _ = self._shelf.offers[index]
-            if measured.names(kernel.name, config.name, self.route(index)[0]):
-                return index
-        return None
-
-    def route(self, index: int) -> tuple[Route, dict[str, float]]:
-        """Return the route of a config, and the seconds of its passes."""
-        route = self._shelf.offers[index][2]
-        passes = {"packing": self._packing[route.pack]} if route.pack else {}
-        if not route.split_k:
-            best = int(self._cut[:, index - len(self._whole)].argmin())
-            route = route._replace(split_k=self._counts[best])
-            passes["reduction"] = float(self._behind[best, 0])
-        elif self._shelf.reduced[index]:
-            passes["reduction"] = self._pairing
-        if self._sums:
-            passes["sums"] = self._sums
-        return route, passes

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
-from cute_gemm.model.price import pitch, steps
+from cute_gemm.model.footprint import pitch, steps
 from cute_gemm.problem.passes import Route
 from cute_gemm.toolchain import cache
 

@@ -274,7 +274,7 @@ def test_where_a_fit_starts(
 
 
 def test_stored_times_are_fitted_again(tmp_path: Path, run) -> None:
-    timed(8, changed()).write(tmp_path / "h200.gz")
+    timed(8, replace(changed(), correction=None)).write(tmp_path / "h200.gz")
     words = ("calibrate", "--fit", str(tmp_path / "h200.gz"), "--output", str(tmp_path / "h.json"))
     said = run(*words).out
     assert "times of 8 problems" in said and "On 2 problems that the numbers were not" in said

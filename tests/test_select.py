@@ -114,12 +114,12 @@ def test_choices_and_prices_of_1000_problems_are_the_same_in_three_orders(
     """A choice is a function of problem, GPU and options: each order starts with nothing kept."""
     random, prices = Random(0), []
 
-    class Times(select._Times):
+    class Times(select.Predicted):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             prices.append(self.seconds.tobytes())
 
-    monkeypatch.setattr(select, "_Times", Times)
+    monkeypatch.setattr(select, "Predicted", Times)
     cases = []
     for (dtype, compute), op in product(TYPES, OPS):
         place = gpu(random.choice(("H200", "H200", "A100", "L40S")))

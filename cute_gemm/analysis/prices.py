@@ -35,7 +35,7 @@ def prices_dict(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Return all candidates as strings, numbers, lists and dicts; times in seconds."""
     return [
         {"kernel": x.kernel.name, "config": x.config.name, **x.route._asdict()}
-        | named(x.price, "seconds", "terms", "ctas", "resident", "rounds", "full")
+        | named(x.price, "seconds", "correction", "terms", "ctas", "resident", "rounds", "full")
         for x in candidates
         if x.price is not None
     ]

@@ -1,4 +1,7 @@
-"""The numbers of prices, fitted to measured times: one least squares of all, of logarithms."""
+"""The numbers of prices, fitted to measured times: one least squares of all, of logarithms.
+
+What they leave is corrected by trees (`model.correction`).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.calibrate.boost import boosted
 from cute_gemm.calibrate.times import Contest
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.model.calibration import Basis, Calibration, Constants, Pace
-from cute_gemm.model.price import Counts, Extents, Prices, footprint
+from cute_gemm.model.correction import Correction
+from cute_gemm.model.footprint import Counts, footprint
+from cute_gemm.model.price import Extents, Prices
 from cute_gemm.problem.passes import Packing, packed
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.select import sliced_class
@@ -33,6 +39,10 @@ _MOST, _FRACTIONS, _INSIDE = 3.0, ("dram",), 0.05
 #: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, and of
 #: passes with narrow accesses.
 _KEPT = "partial", "narrow_part"
+#: Problems for each tree of a correction, and most trees.
+_PROBLEMS, _TREES = 8, 200
+#: Weight of a problem's times together, of which the fastest have most.
+_PROBLEM = 10.0
 #: Fields of a pace that are fitted, where they are not 0.
 _FITTED = "slowdown", "latency", "serial", "dram", "passes", "start", "memory", "l2"
 
@@ -99,6 +109,8 @@ class _Set:
         self.real = np.array([sample.seconds for sample in of])
         #: The least time of a contest over each: what is far behind counts less.
         self.weights = np.concatenate([_parts(contest) for contest in contests] or [self.real])
+        #: Which contest each sample is of.
+        self.contest = np.repeat(range(len(contests)), [len(contest) for contest in contests])
         each = np.array([Extents.of(sample.problem)[:5] for sample in of], float).reshape(-1, 5)
         self.extents = Extents(*each.T)
         self.slices = np.array([sample.slices for sample in of], float)
@@ -117,17 +129,38 @@ class _Set:
     def predicted(self, calibration: Calibration, gpu: Gpu) -> np.ndarray:
         """Return the seconds that a calibration predicts of each sample."""
         constants = calibration.constants
-        footprints = [
-            footprint(x.counts, x.kernel.pace(x.config, calibration), constants, gpu)
-            for x in self.unlike
-        ]
-        main = Prices(footprints, gpu).of(self.twin).seconds(self.extents, self.slices)
+        prices = self._prices(calibration, gpu)
+        times = prices.times(self.extents, self.slices)
         if self._passes is None or self._passes[0] != constants:
             passes = np.zeros(len(self.samples))
             for place in self.with_passes:
                 passes[place] = _passes(self.samples[place], constants, gpu)
             self._passes = constants, passes
-        return main + self._passes[1]
+        seconds = times.seconds + self._passes[1]
+        if calibration.correction is not None:
+            features = prices.features(self.extents, self.slices, times)
+            seconds = seconds * calibration.correction.factors(features)
+        return seconds
+
+    def _prices(self, calibration: Calibration, gpu: Gpu) -> Prices:
+        footprints = [
+            footprint(x.counts, x.kernel.pace(x.config, calibration), calibration.constants, gpu)
+            for x in self.unlike
+        ]
+        return Prices(footprints, gpu).of(self.twin)
+
+    def corrected(self, calibration: Calibration, gpu: Gpu) -> Calibration:
+        """Return what `corrected` does."""
+        begin = calibration.correction.trees if calibration.correction else ()
+        errors = np.log(self.real / self.predicted(calibration, gpu))
+        weights = self.weights**2
+        weights = weights * (_PROBLEM / np.bincount(self.contest, weights))[self.contest]
+        prices = self._prices(calibration, gpu)
+        times = prices.times(self.extents, self.slices)
+        features = prices.features(self.extents, self.slices, times)
+        count = min(_TREES, (self.contest.max() + 1) // _PROBLEMS)
+        trees = *begin, *boosted(features, errors, weights, count)
+        return replace(calibration, correction=Correction(trees) if trees else None)
 
 
 def _parts(contest: Sequence[Sample]) -> np.ndarray:
@@ -138,6 +171,13 @@ def _parts(contest: Sequence[Sample]) -> np.ndarray:
 def predicted(of: Sequence[Sample], calibration: Calibration, gpu: Gpu) -> np.ndarray:
     """Return the seconds that a calibration predicts of each sample."""
     return _Set([of]).predicted(calibration, gpu)
+
+
+def corrected(
+    contests: Sequence[Sequence[Sample]], calibration: Calibration, gpu: Gpu
+) -> Calibration:
+    """Return a calibration with trees for what it leaves of these times, behind its own."""
+    return _Set(contests).corrected(calibration, gpu)
 
 
 def _passes(sample: Sample, constants: Constants, gpu: Gpu) -> float:
@@ -180,8 +220,9 @@ def fitted(
 ) -> Calibration:  # fmt: skip
     """Return the numbers that predict these times best, from those of another calibration on.
 
-    Paces, each kernel's factors and the constants are fitted together. Of a kernel and type with
-    fewer than 12 times the pace stays.
+    Paces, each kernel's factors and the constants are fitted together, with the correction of the
+    other. Of a kernel and type with fewer than 12 times the pace stays. Then trees are added to the
+    correction, a tree for 8 problems, 200 at most.
     """
     known = _Set([contest for contest in contests if contest])
     begin = replace(start, gpu=gpu.name, source=source, bases={})
@@ -189,6 +230,7 @@ def fitted(
     if not every:
         return begin
     now = _solved(known, every, begin, gpu, tell)
+    now = known.corrected(now, gpu)
     bases: dict[str, dict[str, Basis]] = {}
     for (kernel, kind), of in _grouped(known.samples).items():
         rms = quality([of], now, gpu).rms

@@ -23,13 +23,11 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.model.calibration import Pace
-from cute_gemm.model.price import (
+from cute_gemm.model.correction import correct_least
+from cute_gemm.model.footprint import (
     DEPTH,
     Counts,
-    Extents,
     Footprint,
-    Price,
-    Prices,
     Tally,
     counted,
     footprint,
@@ -38,6 +36,7 @@ from cute_gemm.model.price import (
     steps,
     tally,
 )
+from cute_gemm.model.price import Extents, Price, Prices
 from cute_gemm.problem import reference
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -425,8 +424,15 @@ class CompiledKernel(Compiled, Kernel):
         """Return the cheapest legal candidate."""
         gpu = nearest(Arch(arch))
         offers = self.offers(problem, arch, options, gpu)
-        prices = Prices([cost for _, cost in offers], gpu)
-        return offers[int(prices.seconds(Extents.of(problem)).argmin())][0]
+        prices, extents = Prices([cost for _, cost in offers], gpu), Extents.of(problem)
+        times = prices.times(extents)
+        correction = calibration(gpu).correction_of(gpu.name)
+        empty = 0 in (problem.m, problem.n, problem.k, problem.l)
+        if correction is not None and not problem.ragged and not empty:
+            correct_least(times.seconds, lambda least: correction.factors(
+                prices.of(least).features(extents, 1, times.at(least))
+            ))  # fmt: skip
+        return offers[int(times.seconds.argmin())][0]
 
     def offers(  # type: ignore[override]
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu

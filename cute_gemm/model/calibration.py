@@ -1,4 +1,4 @@
-"""What times measured on a GPU say of it and of its kernels: the fitted numbers of `model.price`.
+"""What times measured on a GPU say of it and of its kernels: the fitted numbers of prices.
 
 A `Calibration` is data, a file of JSON. Those of the package lie in ``calibrations/``;
 ``cute-gemm calibrate`` makes another of the user's own GPU (`cute_gemm.calibrated`).
@@ -13,8 +13,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from cute_gemm.model.correction import Correction, Tree
+
 #: Of files; another number makes them unread.
-_FORMAT = 5
+_FORMAT = 6
 #: Fields of a `Pace` that a file always has; others where they are not the default.
 _ALWAYS = "slowdown", "latency", "serial"
 
@@ -127,7 +129,8 @@ class Calibration:
 
     ``gpu``: its name; ``source``: where the times are from; ``paces``: by kernel and type of the
     products, ``"half"`` for both types of 16 bits; ``factors``: what else a kernel's price depends
-    on, by kernel; ``bases``: by kernel and type, of a `Pace` that was fitted to times.
+    on, by kernel; ``bases``: by kernel and type, of a `Pace` that was fitted to times;
+    ``correction``: of the predicted times, if there is one.
     """
 
     gpu: str
@@ -136,11 +139,16 @@ class Calibration:
     paces: Mapping[str, Mapping[str, Pace]]
     factors: Mapping[str, Mapping[str, float]]
     bases: Mapping[str, Mapping[str, Basis]] = field(default_factory=dict)
+    correction: Correction | None = None
 
     def pace(self, kernel: str, *kinds: str) -> Pace | None:
         """Return the pace of a kernel for the first of these types of which there is one."""
         paces = self.paces.get(kernel, {})
         return next((paces[kind] for kind in kinds if kind in paces), None)
+
+    def correction_of(self, gpu: str) -> Correction | None:
+        """Return the correction of a GPU's times: there is none but of the one measured."""
+        return self.correction if gpu == self.gpu else None
 
     def encoded(self) -> str:
         """Return the content of a file: a line for each pace."""
@@ -161,6 +169,8 @@ class Calibration:
             "format": _FORMAT, "gpu": self.gpu, "source": self.source,
             "constants": self.constants._asdict(), "factors": self.factors, "paces": rows,
         }  # fmt: skip
+        if self.correction is not None:
+            content["correction"] = list(self.correction.trees)
         return _lines(content) + "\n"
 
     def _basis(self, kernel: str, kind: str) -> dict[str, Any]:
@@ -183,15 +193,19 @@ def decoded(text: str | bytes) -> Calibration:
                 if basis is not None:
                     bases.setdefault(kernel, {})[kind] = Basis(**basis)
         constants = Constants(**content["constants"])
+        trees = tuple(Tree(*map(tuple, tree)) for tree in content.get("correction", ()))
         return Calibration(
-            str(content["gpu"]), str(content["source"]), constants, paces, content["factors"], bases
-        )
+            str(content["gpu"]), str(content["source"]), constants, paces, content["factors"],
+            bases, Correction(trees) if trees else None,
+        )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no calibration: {error}") from error
 
 
 def _lines(value: Any, depth: int = 0) -> str:
-    """Write JSON with tables of numbers on one line each."""
+    """Write JSON with tables of numbers, and what a list holds, on one line each."""
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(" " + json.dumps(x) for x in value) + "\n" + " " * depth + "]"
     if not isinstance(value, Mapping) or not any(isinstance(x, Mapping) for x in value.values()):
         return json.dumps(value)
     if set(value) & {"fitted_to"}:

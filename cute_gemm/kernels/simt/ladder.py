@@ -31,6 +31,7 @@ _FLOATS = (
     _Tile((128, 128, 8), (8, 16), 2),
     _Tile((128, 64, 16), (8, 8), 2),
     _Tile((64, 64, 16), (4, 8), 4),
+    _Tile((64, 64, 16), (8, 8), 6),
     _Tile((128, 32, 16), (8, 4), 4),
     _Tile((64, 32, 16), (4, 4), 4),
     _Tile((32, 16, 32), (2, 2), 4),
@@ -38,6 +39,8 @@ _FLOATS = (
 _NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), *_FLOATS[2:])
 _COMPLEX = (
     _Tile((64, 64, 16), (4, 4), 2),
+    _Tile((64, 64, 8), (4, 8), 2),
+    _Tile((128, 32, 8), (4, 8), 3),
     _Tile((64, 32, 16), (4, 4), 4),
     _Tile((32, 32, 16), (2, 4), 4),
     _Tile((32, 16, 32), (2, 2), 4),
@@ -220,6 +223,7 @@ class DoubleBuffered(WarpTiled):
     batch_invariant: ClassVar = True
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
+    label_options: ClassVar = {"thread_tile": "t{}"}
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
 
     def pace(self, config: Config, calibration: Calibration) -> Pace:

@@ -113,8 +113,13 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         ((64, 64, 8), (2, 2), 5, 4),
         ((64, 32, 16), (2, 2), 4, 4),
         ((32, 64, 16), (2, 2), 4, 4),
+        ((64, 32, 32), (2, 2), 3, 2),
+        ((32, 64, 32), (2, 2), 3, 2),
         ((32, 32, 16), (2, 1), 5, 4),
         ((32, 32, 32), (2, 2), 3, 2),
+        ((32, 32, 32), (2, 2), 4, 3),
+        ((32, 16, 32), (2, 1), 4, 4),
+        ((16, 32, 32), (1, 2), 4, 4),
     ),
     ("complex128", "float64"): (
         ((64, 64, 8), (2, 2), 4, 2),
@@ -166,7 +171,7 @@ class Sm80Pipeline(EmittedKernel):
         "int8", *FLOAT8,
     )  # fmt: skip
     options: tuple[str, ...] = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
-    label_options: ClassVar = {"warps": "w{}"}
+    label_options: ClassVar = {"warps": "w{}", "stages": "s{}"}
     choices: ClassVar = {"copy": COPY_POLICIES, "mma": tuple(MMA_ATOMS)}
     takes: ClassVar = {"warps": "warps along M and N, 1, 2 or 4 each: 2x2", "stages": "2 to 8"}
     #: Fewest and most stages.

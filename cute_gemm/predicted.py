@@ -1,0 +1,183 @@
+"""What is predicted of configs on a problem: seconds, slices of K, and corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.calibrated import calibration
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.kernels.candidate import Candidate
+from cute_gemm.kernels.order import OrderOfSums
+from cute_gemm.kernels.passes import REDUCE, SUM, packer
+from cute_gemm.model.correction import correct_least
+from cute_gemm.model.price import Extents, Prices
+from cute_gemm.problem.passes import Packing, Route
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.tuned import Measured
+
+
+class Shelf(NamedTuple):
+    """Legal configs of a class of problems by route, and their prices if they have any.
+
+    The first have K in one piece, and ``whole`` their prices; the others, of whose routes the
+    ``split_k`` of 0 stands for the number of slices of the call, have those of ``cut``. ``packs``:
+    index of each config's ``pack`` in the packs of the search space; ``reduced``: whether, with
+    K in one piece, a launch behind the kernel takes the pairs of columns of the epilogue.
+    """
+
+    offers: list[tuple[Kernel, Any, Route]]
+    prices: Prices | None
+    whole: Prices | None
+    cut: Prices | None
+    packs: np.ndarray
+    reduced: np.ndarray
+
+
+class Predicted:
+    """Predicted seconds of a shelf's configs on a problem, each with its best number of slices.
+
+    ``packings``: what each of the ``packs`` copies; ``splits``: numbers of slices to try.
+    """
+
+    def __init__(
+        self, problem: GemmProblem, shelf: Shelf, packings: dict[str, Packing],
+        packs: tuple[str, ...], splits: tuple[int, ...], gpu: Gpu,
+    ) -> None:  # fmt: skip
+        assert shelf.whole is not None and shelf.cut is not None
+        self._shelf = shelf
+        found = calibration(gpu)
+        constants = found.constants
+        self._correction = found.correction_of(gpu.name)
+        #: By index, the factors of the correction in the seconds.
+        self.factors: dict[int, float] = {}
+        self._packing = {
+            pack: packer(packing).seconds(packing, gpu, constants)
+            for pack, packing in packings.items()
+        }
+        self._extents = extents = Extents.of(problem)
+        self._whole = np.empty(0)
+        if len(shelf.whole):
+            self._whole_times = shelf.whole.times(extents)
+            self._whole = self._whole_times.seconds
+        if problem.epilogue.pairs:
+            self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
+            self._whole = self._whole + shelf.reduced[: len(self._whole)] * self._pairing
+        self.seconds = self._whole
+        #: Numbers of slices, and seconds of adding them; with each, of the configs with slices.
+        self._counts = splits
+        if splits and len(shelf.cut):
+            counts = np.array(splits, float)[:, None]
+            self._behind = REDUCE.seconds(problem, counts, gpu, constants)
+            self._cut_times = shelf.cut.times(extents, counts)
+            self._cut = self._cut_times.seconds + self._behind
+            self._best = self._cut.argmin(axis=0)
+            best = self._cut[self._best, np.arange(len(self._best))]
+            self.seconds = np.concatenate((self._whole, best))
+        self._sums = SUM.all_seconds(problem, gpu, constants)
+        self._beside = self._sums
+        if packings:
+            before = np.array([self._packing.get(pack, 0.0) for pack in packs])
+            self._beside = before[shelf.packs] + self._sums
+        self.seconds = self.seconds + self._beside
+
+        #: Indices of the configs to choose from.
+        self.kept: Sequence[int] = range(len(shelf.offers))
+
+    def by_order(self, problem: GemmProblem) -> dict[OrderOfSums, float]:
+        """Return the least seconds of each order of sums that does not depend on m."""
+        alike: dict[tuple[str, str, int], list[int]] = {}
+        for index, (kernel, config, _) in enumerate(self._shelf.offers):
+            if kernel.batch_invariant:
+                group = kernel.name, kernel.sums(config), config.tile[2]
+                alike.setdefault(group, []).append(index)
+        # Infinity where a config has another number of slices.
+        of_none = np.full(len(self.seconds), np.inf)
+        table = {1: of_none.copy(), **{count: of_none.copy() for count in self._counts}}
+        begin = len(self._whole)
+        table[1][:begin] = self._whole
+        for place, count in enumerate(self._counts if begin < len(of_none) else ()):
+            table[count][begin:] = self._cut[place]
+        table = {count: seconds + self._beside for count, seconds in table.items()}
+        found: dict[OrderOfSums, float] = {}
+        for group, indices in alike.items():
+            for count, seconds in table.items():
+                least = float(seconds[indices].min())
+                order = OrderOfSums.by(*group, problem, count)
+                if least < found.get(order, np.inf):
+                    found[order] = least
+        return found
+
+    def keep(self, order: OrderOfSums, problem: GemmProblem) -> None:
+        """Leave out the configs with another order of sums."""
+        kept = []
+        for index, (kernel, config, _) in enumerate(self._shelf.offers):
+            own = OrderOfSums.of(kernel, config, problem, self.route(index)[0])
+            if kernel.batch_invariant and own == order:
+                kept.append(index)
+            else:
+                self.seconds[index] = np.inf
+        if not kept:
+            raise UnsupportedError(f"no config for these operands sums as {order}, as other m do")
+        self.kept = kept
+
+    def correct(self, problem: GemmProblem) -> None:
+        """Correct the least seconds by what times say that were measured on this GPU."""
+        correction, empty = self._correction, 0 in (problem.m, problem.n, problem.k, problem.l)
+        if correction is None or problem.ragged or empty:
+            return
+        self.factors = correct_least(
+            self.seconds, lambda least: correction.factors(self._features(least))
+        )
+
+    def _features(self, first: np.ndarray) -> np.ndarray:
+        """Return what the correction of these configs, whose indices ascend, depends on."""
+        whole, cut, extents, found = self._shelf.whole, self._shelf.cut, self._extents, []
+        begin = int(first.searchsorted(len(self._whole)))
+        if begin:
+            assert whole is not None
+            places = first[:begin]
+            found.append(whole.of(places).features(extents, 1, self._whole_times.at(places)))
+        if begin < len(first):
+            assert cut is not None
+            places = first[begin:] - len(self._whole)
+            best = self._best[places]
+            slices, times = np.array(self._counts)[best], self._cut_times.at(best, places)
+            found.append(cut.of(places).features(extents, slices, times))
+        return np.concatenate(found)
+
+    def candidate(self, problem: GemmProblem, index: int) -> Candidate:
+        """Return a config with its price and its route."""
+        kernel, config, _ = self._shelf.offers[index]
+        route, passes = self.route(index)
+        assert self._shelf.prices is not None
+        price = self._shelf.prices.price(problem, index, route.split_k).behind(passes)
+        return Candidate(kernel, config, price.corrected(self.factors.get(index, 1.0)), route)
+
+    def find(self, measured: Measured) -> int | None:
+        """Return the index of the config that was measured; None if it is no candidate any more."""
+        for index in self.kept:
+            kernel, config, _ = self._shelf.offers[index]
+            if measured.names(kernel.name, config.name, self.route(index)[0]):
+                return index
+        return None
+
+    def route(self, index: int) -> tuple[Route, dict[str, float]]:
+        """Return the route of a config, and the seconds of its passes."""
+        route = self._shelf.offers[index][2]
+        passes = {"packing": self._packing[route.pack]} if route.pack else {}
+        if not route.split_k:
+            best = int(self._best[index - len(self._whole)])
+            route = route._replace(split_k=self._counts[best])
+            passes["reduction"] = float(self._behind[best, 0])
+        elif self._shelf.reduced[index]:
+            passes["reduction"] = self._pairing
+        if self._sums:
+            passes["sums"] = self._sums
+        return route, passes
