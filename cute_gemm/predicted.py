@@ -14,7 +14,7 @@ from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.model.correction import correct_least
-from cute_gemm.model.price import Extents, Prices
+from cute_gemm.model.price import Extents, Prices, Times
 from cute_gemm.problem.passes import Packing, Route
 
 if TYPE_CHECKING:
@@ -136,21 +136,19 @@ class Predicted:
             self.seconds, lambda least: correction.factors(self._features(least))
         )
 
-    def _features(self, first: np.ndarray) -> np.ndarray:
+    def _features(self, least: np.ndarray) -> np.ndarray:
         """Return what the correction of these configs, whose indices ascend, depends on."""
-        whole, cut, extents, found = self._shelf.whole, self._shelf.cut, self._extents, []
-        begin = int(first.searchsorted(len(self._whole)))
+        begin = int(least.searchsorted(len(self._whole)))
+        parts, slices = [], np.ones(len(least))
         if begin:
-            assert whole is not None
-            places = first[:begin]
-            found.append(whole.of(places).features(extents, 1, self._whole_times.at(places)))
-        if begin < len(first):
-            assert cut is not None
-            places = first[begin:] - len(self._whole)
-            best = self._best[places]
-            slices, times = np.array(self._counts)[best], self._cut_times.at(best, places)
-            found.append(cut.of(places).features(extents, slices, times))
-        return np.concatenate(found)
+            parts.append(self._whole_times.at(least[:begin]))
+        if begin < len(least):
+            places = least[begin:] - len(self._whole)
+            slices[begin:] = np.array(self._counts)[self._best[places]]
+            parts.append(self._cut_times.at(self._best[places], places))
+        times = Times(*map(np.concatenate, zip(*parts, strict=True)))
+        assert self._shelf.prices is not None
+        return self._shelf.prices.of(least).features(self._extents, slices, times)
 
     def candidate(self, problem: GemmProblem, index: int) -> Candidate:
         """Return a config with its price and its route."""

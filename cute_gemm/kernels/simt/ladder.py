@@ -31,7 +31,6 @@ _FLOATS = (
     _Tile((128, 128, 8), (8, 16), 2),
     _Tile((128, 64, 16), (8, 8), 2),
     _Tile((64, 64, 16), (4, 8), 4),
-    _Tile((64, 64, 16), (8, 8), 6),
     _Tile((128, 32, 16), (8, 4), 4),
     _Tile((64, 32, 16), (4, 4), 4),
     _Tile((32, 16, 32), (2, 2), 4),
@@ -45,6 +44,7 @@ _COMPLEX = (
     _Tile((32, 32, 16), (2, 4), 4),
     _Tile((32, 16, 32), (2, 2), 4),
 )
+_NARROW_COMPLEX = tuple(row for row in _COMPLEX if row.thread_tile != (4, 8))
 #: Tiles of ``double_buffered``, tuned on an H200: where A and B are read in the widest vectors,
 #: one of them is, or neither (single elements that wait take more registers). Largest first.
 _BUFFERED = {
@@ -53,7 +53,7 @@ _BUFFERED = {
     "float8": (_BYTES, _BYTES, _BYTES),
     "float32": (_FLOATS, _FLOATS[1:], _NARROW_FLOATS),
     "float64": ((_Tile((128, 64, 8), (8, 8), 2),),) * 3,
-    "complex64": (_COMPLEX,) * 3,
+    "complex64": (_COMPLEX, _NARROW_COMPLEX, _NARROW_COMPLEX),
     "complex128": ((_Tile((64, 64, 8), (4, 4), 1),),) * 3,
 }
 
