@@ -355,7 +355,7 @@ def test_boxes_of_32_bytes_are_only_taken_on_request(op: str) -> None:
 
 def test_few_rows_take_narrow_products() -> None:
     plan = cg.plan("TN", m=16, n=8192, k=8192, dtype="float16", arch="sm_90a", backend="cpu",
-                   kernel="sm90_wgmma")  # fmt: skip
+                   kernel="sm90_wgmma", gpu="H200")  # fmt: skip
     assert plan.config.swap_ab and plan.config.tile[0] == 16
 
 

@@ -87,6 +87,8 @@ def correct_least(
     while int(seconds.argmin()) not in known:
         least = left.argsort()[:_LEAST]
         least = np.sort(least[np.isfinite(left[least])])
+        if not len(least):  # nothing is left to choose from
+            break
         found = factors(least)
         seconds[least] *= found
         left[least] = np.inf
