@@ -18,6 +18,9 @@ from cute_gemm.toolchain import cache
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cute_gemm.model.correction import Correction
+    from cute_gemm.problem.problem import GemmProblem
+
 #: By name of the GPU, read at its first use, and whether they are the user's own.
 _known: dict[str, tuple[Calibration, bool]] = {}
 
@@ -25,6 +28,18 @@ _known: dict[str, tuple[Calibration, bool]] = {}
 def calibration(gpu: Gpu) -> Calibration:
     """Return the calibration for a GPU; that of the `REFERENCE` where nothing was measured."""
     return (_known.get(gpu.name) or _found(gpu))[0]
+
+
+def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
+    """Return the correction of the times that are predicted of a problem on a GPU.
+
+    None where that GPU was not measured, of groups, whose sizes are on the device, and of empty
+    products.
+    """
+    found = calibration(gpu)
+    measured = found.gpu == gpu.name
+    known = not problem.ragged and 0 not in (problem.m, problem.n, problem.k, problem.l)
+    return found.correction if measured and known else None
 
 
 def provenance(gpu: Gpu) -> str:

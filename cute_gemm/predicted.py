@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.calibrated import calibration
+from cute_gemm.calibrated import calibration, correction
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.candidate import Candidate
@@ -52,9 +52,8 @@ class Predicted:
     ) -> None:  # fmt: skip
         assert shelf.whole is not None and shelf.cut is not None
         self._shelf = shelf
-        found = calibration(gpu)
-        constants = found.constants
-        self._correction = found.correction_of(gpu.name)
+        constants = calibration(gpu).constants
+        self._correction = correction(gpu, problem)
         #: By index, the factors of the correction in the seconds.
         self.factors: dict[int, float] = {}
         self._packing = {
@@ -127,14 +126,13 @@ class Predicted:
             raise UnsupportedError(f"no config for these operands sums as {order}, as other m do")
         self.kept = kept
 
-    def correct(self, problem: GemmProblem) -> None:
+    def correct(self) -> None:
         """Correct the least seconds by what times say that were measured on this GPU."""
-        correction, empty = self._correction, 0 in (problem.m, problem.n, problem.k, problem.l)
-        if correction is None or problem.ragged or empty:
-            return
-        self.factors = correct_least(
-            self.seconds, lambda least: correction.factors(self._features(least))
-        )
+        trees = self._correction
+        if trees is not None:
+            self.factors = correct_least(
+                self.seconds, lambda least: trees.factors(self._features(least))
+            )
 
     def _features(self, least: np.ndarray) -> np.ndarray:
         """Return what the correction of these configs, whose indices ascend, depends on."""

@@ -104,7 +104,7 @@ def select(
     times = Predicted(problem, shelf, packings, space.packs, space.splits, target)
     if order is not None:
         times.keep(order, problem)
-    times.correct(problem)
+    times.correct()
 
     def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):

@@ -6,8 +6,6 @@ a gradient boosting machine"), on a part of the features that is drawn anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from cute_gemm.model.correction import LEVELS, Tree
@@ -22,9 +20,8 @@ _DIGITS, _DECIMALS = 5, 4
 
 
 def boosted(
-    features: np.ndarray, errors: np.ndarray, weights: np.ndarray, count: int,
-    tell: Callable[[int], None] = lambda _: None,
-) -> list[Tree]:  # fmt: skip
+    features: np.ndarray, errors: np.ndarray, weights: np.ndarray, count: int
+) -> list[Tree]:
     """Return trees whose sum predicts errors, least squares by weights.
 
     ``features``: a row for each error; ``count``: of the trees.
@@ -37,7 +34,7 @@ def boosted(
     drawn, trees = np.random.RandomState(0), []
     left = errors.astype(float)
     offered = [place for place, cuts in enumerate(thresholds) if len(cuts)]
-    for number in range(count if offered else 0):
+    for _ in range(count if offered else 0):
         among = sorted(drawn.permutation(offered)[: max(1, round(_PART * len(offered)))])
         leaves, levels = np.zeros(len(left), int), []
         for level in range(LEVELS):
@@ -54,7 +51,6 @@ def boosted(
         left -= values[leaves]
         of, at = zip(*levels, strict=True)
         trees.append(Tree(of, at, tuple(values.tolist())))
-        tell(number + 1)
     return trees
 
 

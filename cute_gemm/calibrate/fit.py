@@ -18,9 +18,9 @@ from cute_gemm.calibrate.times import Contest
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.model.calibration import Basis, Calibration, Constants, Pace
-from cute_gemm.model.correction import Correction
+from cute_gemm.model.correction import Correction, Tree
 from cute_gemm.model.footprint import Counts, footprint
-from cute_gemm.model.price import Extents, Prices
+from cute_gemm.model.price import Extents, Prices, Times
 from cute_gemm.problem.passes import Packing, packed
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.select import sliced_class
@@ -42,7 +42,7 @@ _KEPT = "partial", "narrow_part"
 #: Problems for each tree of a correction, and most trees.
 _PROBLEMS, _TREES = 8, 200
 #: Weight of a problem's times together, of which the fastest have most.
-_PROBLEM = 10.0
+_WEIGHT = 10.0
 #: Fields of a pace that are fitted, where they are not 0.
 _FITTED = "slowdown", "latency", "serial", "dram", "passes", "start", "memory", "l2"
 
@@ -128,38 +128,40 @@ class _Set:
 
     def predicted(self, calibration: Calibration, gpu: Gpu) -> np.ndarray:
         """Return the seconds that a calibration predicts of each sample."""
+        prices, times, seconds = self._priced(calibration, gpu)
+        if calibration.correction is None:
+            return seconds
+        features = prices.features(self.extents, self.slices, times)
+        return seconds * calibration.correction.factors(features)
+
+    def _priced(self, calibration: Calibration, gpu: Gpu) -> tuple[Prices, Times, np.ndarray]:
+        """Return prices of the samples, their times, and the seconds with passes, uncorrected."""
         constants = calibration.constants
-        prices = self._prices(calibration, gpu)
+        footprints = [
+            footprint(x.counts, x.kernel.pace(x.config, calibration), constants, gpu)
+            for x in self.unlike
+        ]
+        prices = Prices(footprints, gpu).of(self.twin)
         times = prices.times(self.extents, self.slices)
         if self._passes is None or self._passes[0] != constants:
             passes = np.zeros(len(self.samples))
             for place in self.with_passes:
                 passes[place] = _passes(self.samples[place], constants, gpu)
             self._passes = constants, passes
-        seconds = times.seconds + self._passes[1]
-        if calibration.correction is not None:
-            features = prices.features(self.extents, self.slices, times)
-            seconds = seconds * calibration.correction.factors(features)
-        return seconds
-
-    def _prices(self, calibration: Calibration, gpu: Gpu) -> Prices:
-        footprints = [
-            footprint(x.counts, x.kernel.pace(x.config, calibration), calibration.constants, gpu)
-            for x in self.unlike
-        ]
-        return Prices(footprints, gpu).of(self.twin)
+        return prices, times, times.seconds + self._passes[1]
 
     def corrected(self, calibration: Calibration, gpu: Gpu) -> Calibration:
-        """Return what `corrected` does."""
-        begin = calibration.correction.trees if calibration.correction else ()
-        errors = np.log(self.real / self.predicted(calibration, gpu))
-        weights = self.weights**2
-        weights = weights * (_PROBLEM / np.bincount(self.contest, weights))[self.contest]
-        prices = self._prices(calibration, gpu)
-        times = prices.times(self.extents, self.slices)
+        """Return a calibration with trees for what it leaves of the times, behind its own."""
+        prices, times, seconds = self._priced(calibration, gpu)
         features = prices.features(self.extents, self.slices, times)
-        count = min(_TREES, (self.contest.max() + 1) // _PROBLEMS)
-        trees = *begin, *boosted(features, errors, weights, count)
+        trees: tuple[Tree, ...] = ()
+        if calibration.correction is not None:
+            trees = calibration.correction.trees
+            seconds = seconds * calibration.correction.factors(features)
+        weights = self.weights**2
+        weights = weights * (_WEIGHT / np.bincount(self.contest, weights))[self.contest]
+        count = min(_TREES, (self.contest[-1] + 1) // _PROBLEMS)
+        trees = *trees, *boosted(features, np.log(self.real / seconds), weights, count)
         return replace(calibration, correction=Correction(trees) if trees else None)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import calibration
+from cute_gemm.calibrated import calibration, correction
 from cute_gemm.dtypes import COMPONENT_PRODUCTS, FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
@@ -426,10 +426,9 @@ class CompiledKernel(Compiled, Kernel):
         offers = self.offers(problem, arch, options, gpu)
         prices, extents = Prices([cost for _, cost in offers], gpu), Extents.of(problem)
         times = prices.times(extents)
-        correction = calibration(gpu).correction_of(gpu.name)
-        empty = 0 in (problem.m, problem.n, problem.k, problem.l)
-        if correction is not None and not problem.ragged and not empty:
-            correct_least(times.seconds, lambda least: correction.factors(
+        trees = correction(gpu, problem)
+        if trees is not None:
+            correct_least(times.seconds, lambda least: trees.factors(
                 prices.of(least).features(extents, 1, times.at(least))
             ))  # fmt: skip
         return offers[int(times.seconds.argmin())][0]

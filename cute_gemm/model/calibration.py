@@ -146,10 +146,6 @@ class Calibration:
         paces = self.paces.get(kernel, {})
         return next((paces[kind] for kind in kinds if kind in paces), None)
 
-    def correction_of(self, gpu: str) -> Correction | None:
-        """Return the correction of a GPU's times: there is none but of the one measured."""
-        return self.correction if gpu == self.gpu else None
-
     def encoded(self) -> str:
         """Return the content of a file: a line for each pace."""
         defaults = Pace()._asdict()
