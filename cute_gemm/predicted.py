@@ -144,7 +144,7 @@ class Predicted:
             places = least[begin:] - len(self._whole)
             slices[begin:] = np.array(self._counts)[self._best[places]]
             parts.append(self._cut_times.at(self._best[places], places))
-        times = Times(*map(np.concatenate, zip(*parts, strict=True)))
+        times = Times(*map(np.concatenate, zip(*parts, strict=True))) if parts[1:] else parts[0]
         assert self._shelf.prices is not None
         return self._shelf.prices.of(least).features(self._extents, slices, times)
 

@@ -168,9 +168,10 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
             )
         splits: tuple[int, ...] = ()
     elif split == "auto":
+        where = _where_sliced(problem)
         tiles = problem.l * max(problem.m * problem.n / (128 * 128), 1) / gpu.sms
-        most = min(problem.k // _SLICE_K, int(_SLICE_TILES / tiles)) if tiles else 0
-        few = tiles <= _SPLIT_TILES and problem.k >= _SPLIT_K
+        most = min(problem.k // where.slice_k, int(where.slice_tiles / tiles)) if tiles else 0
+        few = tiles <= where.tiles and problem.k >= where.k
         splits = _SPLITS[: bisect(_SPLITS, most)] if few else ()
     else:
         splits = _slices(problem, split)
@@ -226,10 +227,28 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
 
 #: Slices are counted in 32 bits.
 _MOST_SLICES = 2**31 - 1
-#: The least k that is sliced by default, the least k of such a slice, and the most tiles of C per
-#: multiprocessor, without and with slices: short sums gain nothing, many tiles fill a GPU, and of
-#: 403 measured products that are fastest in slices none has more tiles with them.
-_SPLIT_K, _SLICE_K, _SPLIT_TILES, _SLICE_TILES = 128, 32, 2, 10
+
+
+class _Sliced(NamedTuple):
+    """Where slices of K are tried: short sums gain nothing from them, and many tiles fill a GPU.
+
+    ``k`` and ``slice_k``: the least of a product and of a slice; ``tiles`` and ``slice_tiles``: the
+    most tiles of 128 x 128 per multiprocessor, without and with slices. Of 728 measured products
+    that are fastest in slices all are inside.
+    """
+
+    k: int
+    slice_k: int
+    tiles: float
+    slice_tiles: float
+
+
+#: Of types of two bytes and less, which tensor cores multiply, and of longer ones.
+_NARROW, _WIDE = _Sliced(768, 96, 1.25, 5), _Sliced(128, 32, 2, 10)
+
+
+def _where_sliced(problem: GemmProblem) -> _Sliced:
+    return _NARROW if max(problem.A.element.bytes, problem.B.element.bytes) <= 2 else _WIDE
 
 
 def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
@@ -273,7 +292,8 @@ def _order_for_all_m(
         if problem.ragged:
             space = space._replace(splits=())
         elif options.get("split_k", "auto") == "auto" and kernel == "auto":
-            space = space._replace(splits=_SPLITS[: bisect(_SPLITS, shape.k // _SLICE_K)])
+            most = shape.k // _where_sliced(shape).slice_k
+            space = space._replace(splits=_SPLITS[: bisect(_SPLITS, most)])
         shelf, packings = _offered(shape, arch, kernel, space, gpu)
         times = Predicted(shape, shelf, packings, space.packs, space.splits, gpu)
         least, orders = times.seconds.min(), times.by_order(shape)

@@ -85,7 +85,7 @@ def correct_least(
     """
     left, known = seconds.copy(), dict[int, float]()
     while int(seconds.argmin()) not in known:
-        least = left.argsort()[:_LEAST]
+        least = left.argpartition(min(_LEAST, len(left)) - 1)[:_LEAST]
         least = np.sort(least[np.isfinite(left[least])])
         if not len(least):  # nothing is left to choose from
             break

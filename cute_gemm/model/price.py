@@ -62,57 +62,73 @@ class Price:
 
 
 class _Costs(NamedTuple):
-    """What times depend on of a footprint and a GPU; for several footprints, an array of each.
+    """What times depend on of footprints and a GPU: arrays, whose last axis is of the footprints.
 
-    Clocks are in seconds here: few operations are left for a problem.
+    Clocks are in seconds here, and what two fields make without the extents has one of its own: few
+    operations are left for a problem.
     """
 
-    #: Extents of a cluster along M and N, and of a tile.
-    cluster_m: Any
-    cluster_n: Any
-    tile_m: Any
-    tile_n: Any
-    tile_k: Any
-    #: CTAs of a cluster.
-    cluster_ctas: Any
-    #: Multiprocessors that clusters of this size can occupy.
-    sms: Any
-    #: CTAs of a multiprocessor at a time, and products of a batch that one computes.
-    resident: Any
-    products: Any
-    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA.
-    busy: Any
-    lone: Any
+    #: Along M and N: extents of a cluster, extents of a tile, CTAs of a cluster, and seconds of L2
+    #: for a k-tile of A and of B whose rows are all inside.
+    clusters: np.ndarray
+    tiles: np.ndarray
+    along: np.ndarray
+    l2: np.ndarray
+    tile_k: np.ndarray
+    #: CTAs of a cluster, multiprocessors that clusters of this size can occupy, CTAs of one at a
+    #: time, and of all of them.
+    cluster_ctas: np.ndarray
+    sms: np.ndarray
+    resident: np.ndarray
+    places: np.ndarray
+    #: Products of a batch that a CTA computes.
+    products: np.ndarray
+    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA; how
+    #: much longer that is.
+    busy: np.ndarray
+    lone: np.ndarray
+    slower: np.ndarray
     #: Seconds of a k-tile on the TMA unit, and more of each row of its boxes outside of A and B.
-    tma: Any
-    outside: Any
-    #: `Footprint.latency_cubed`, starts and ends of CTAs, and the part of them that is exposed.
-    latency_cubed: Any
-    start: Any
-    end: Any
-    exposed: Any
-    #: Seconds of L2 for a k-tile of A, of B, and for the end of a CTA, where all of their rows are
-    #: inside; of DRAM for a byte, and of the launch.
-    l2_m: Any
-    l2_n: Any
-    l2_end: Any
-    dram: Any
-    launch: Any
+    tma: np.ndarray
+    outside: np.ndarray
+    #: Seconds of a k-tile that no other CTA shortens, and their cube.
+    latency: np.ndarray
+    latency_cubed: np.ndarray
+    #: Seconds of starts and ends of CTAs, and the part of them that is exposed.
+    start: np.ndarray
+    end: np.ndarray
+    exposed: np.ndarray
+    #: Seconds of L2 for the end of a CTA whose rows are all inside, of DRAM for a byte, and of the
+    #: launch.
+    l2_end: np.ndarray
+    dram: np.ndarray
+    launch: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> _Costs:
+        """Return the fields of an array with a column for each footprint (`_column`)."""
+        return cls(*rows[:8].reshape(4, 2, -1), *rows[8:])
 
 
-def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
-    """Return the fields of `_Costs` for one footprint."""
+#: Numbers of a column: four fields have two.
+_WIDTH = len(_Costs._fields) + 4
+
+
+def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
+    """Return the `_Costs` of one footprint."""
     (m, n, k), (along_m, along_n), pace = footprint.tile, footprint.cluster, footprint.pace
     ctas, clock = along_m * along_n, gpu.clock_ghz * 1e9
     sms = clusters_at_a_time(gpu.sms, ctas) * ctas
     l2 = pace.l2 * gpu.sms * clock
+    busy, lone = footprint.busy / clock, footprint.busy * pace.lone / clock
+    cubed = footprint.latency_cubed / clock**3
     return (
-        m * along_m, n * along_n, m, n, k, ctas, sms, footprint.resident, footprint.products,
-        footprint.busy / clock, footprint.busy * pace.lone / clock,
-        footprint.tma / clock, footprint.outside / clock,
-        footprint.latency_cubed / clock**3, pace.start / clock, footprint.end / clock, pace.exposed,
-        footprint.bytes_m / l2, footprint.bytes_n / l2, footprint.end_bytes / l2,
-        1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
+        m * along_m, n * along_n, m, n, along_m, along_n,
+        footprint.bytes_m / l2, footprint.bytes_n / l2, k,
+        ctas, sms, footprint.resident, sms * footprint.resident, footprint.products,
+        busy, lone, lone / busy, footprint.tma / clock, footprint.outside / clock,
+        float(np.cbrt(cubed)), cubed, pace.start / clock, footprint.end / clock, pace.exposed,
+        footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
         footprint.launch * 1e-6,
     )  # fmt: skip
 
@@ -138,26 +154,27 @@ class Extents(NamedTuple):
 
 
 class Times(NamedTuple):
-    """What `Prices` computes of a problem, for one footprint or for all.
+    """What `Prices` computes of a problem for each footprint.
 
-    Arrays have an axis of footprints, and may have one of numbers of slices before it.
+    Arrays, whose last axis is of the footprints; one of numbers of slices may be before it.
     """
 
     #: Predicted time of the launch.
-    seconds: Any
-    #: CTAs of the busiest multiprocessor, and how many of them are resident at a time.
-    sm_ctas: Any
-    resident: Any
-    #: CTAs of the launch, and k-tiles of each.
-    ctas: Any
-    k_tiles: Any
+    seconds: np.ndarray
+    #: CTAs of the busiest multiprocessor, CTAs of the launch, and k-tiles of each.
+    sm_ctas: np.ndarray
+    ctas: np.ndarray
+    k_tiles: np.ndarray
     #: Seconds of L2 and of DRAM if they were all.
-    l2: Any
-    dram: Any
+    l2: np.ndarray
+    dram: np.ndarray
+    #: Parts of the extents of clusters that are inside of C.
+    inside_m: np.ndarray
+    inside_n: np.ndarray
 
     def at(self, *places: np.ndarray) -> Times:
         """Return those of some footprints, of each with one of the numbers of slices."""
-        return Times(*(x[places[-np.ndim(x) :]] for x in self))
+        return Times(*(x[places[-x.ndim :]] for x in self))
 
 
 #: What `Prices.features` returns: of a config; of its launch, with the part of its last round of
@@ -173,30 +190,30 @@ FEATURES = (
 class Prices:
     """The prices of many footprints on one GPU, computed for all at once."""
 
-    __slots__ = ("_costs", "_gpu", "footprints")
+    __slots__ = ("_costs", "_gpu", "_rows", "footprints")
 
     def __init__(
-        self, footprints: Sequence[Footprint], gpu: Gpu, costs: _Costs | None = None
+        self, footprints: Sequence[Footprint], gpu: Gpu, rows: np.ndarray | None = None
     ) -> None:
         self.footprints = tuple(footprints)
         self._gpu = gpu
-        if costs is None:
-            rows = [_costs(footprint, gpu) for footprint in footprints]
-            costs = _Costs(*np.array(rows, float).reshape(-1, len(_Costs._fields)).T)
-        self._costs = costs
+        if rows is None:
+            columns = [_column(footprint, gpu) for footprint in footprints]
+            rows = np.array(columns, float).reshape(-1, _WIDTH).T.copy()
+        self._rows = rows
+        self._costs = _Costs.of(rows)
 
     def __len__(self) -> int:
         return len(self.footprints)
 
     def part(self, begin: int, end: int) -> Prices:
         """Return the prices of some of the footprints."""
-        costs = _Costs(*(array[begin:end] for array in self._costs))
-        return Prices(self.footprints[begin:end], self._gpu, costs)
+        return Prices(self.footprints[begin:end], self._gpu, self._rows[:, begin:end])
 
     def of(self, places: Sequence[int] | np.ndarray) -> Prices:
         """Return the prices of the footprints at these places, of each as often as it is there."""
-        costs = _Costs(*(array[places] for array in self._costs))
-        return Prices([self.footprints[place] for place in places], self._gpu, costs)
+        footprints = [self.footprints[place] for place in places]
+        return Prices(footprints, self._gpu, self._rows[:, places])
 
     def seconds(self, extents: Extents, slices: Any = 1) -> np.ndarray:
         """Return the predicted seconds of each footprint, K being cut into ``slices``.
@@ -205,120 +222,101 @@ class Prices:
         """
         return self.times(extents, slices).seconds
 
-    def times(self, extents: Extents, slices: Any = 1) -> Times:
-        """Return the predicted seconds of each footprint and what they are computed from."""
-        return self._times(extents, slices, self._costs)
-
     def features(self, extents: Extents, slices: Any, times: Times) -> np.ndarray:
         """Return what a `Correction` depends on: a row of `FEATURES` for each footprint.
 
-        ``extents`` and ``slices``: of all, or one for each; ``times``: with these.
+        ``slices``: of all, or one for each; ``times``: with these.
         """
         costs = self._costs
-        waves = times.ctas / (costs.sms * costs.resident)
+        waves = times.ctas / costs.places
         rounds = np.ceil(waves)
-        k_tiles = times.k_tiles * rounds
-        filled_m = _tiles(extents, "M", costs.cluster_m) * costs.cluster_m
-        filled_n = _tiles(extents, "N", costs.cluster_n) * costs.cluster_n
-        seconds = (
-            times.l2, times.dram, costs.launch, costs.start, costs.end, costs.busy * k_tiles,
-            costs.tma * k_tiles, np.cbrt(costs.latency_cubed) * k_tiles,
-        )  # fmt: skip
-        columns = (
-            costs.tile_m, costs.tile_n, costs.tile_k, costs.cluster_m / costs.tile_m,
-            costs.cluster_n / costs.tile_n, costs.resident, costs.exposed, costs.lone / costs.busy,
-            slices, times.k_tiles, waves, waves - rounds, extents.m / filled_m,
-            extents.n / filled_n, times.seconds, *(x / times.seconds for x in seconds),
-        )  # fmt: skip
-        rows = np.empty((len(self), len(FEATURES)))
-        for place, column in enumerate(columns):
-            rows[:, place] = column
-        return rows
+        rows = np.empty((len(FEATURES), len(self)))
+        rows[0:2], rows[2], rows[3:5] = costs.tiles, costs.tile_k, costs.along
+        rows[5], rows[6], rows[7] = costs.resident, costs.exposed, costs.slower
+        rows[8], rows[9], rows[10], rows[11] = slices, times.k_tiles, waves, waves - rounds
+        rows[12], rows[13], rows[14] = times.inside_m, times.inside_n, times.seconds
+        rows[15], rows[16], rows[17] = times.l2, times.dram, costs.launch
+        rows[18], rows[19] = costs.start, costs.end
+        rows[20], rows[21], rows[22] = costs.busy, costs.tma, costs.latency
+        rows[20:] *= times.k_tiles * rounds
+        rows[15:] /= times.seconds
+        return rows.T
 
     def price(self, problem: GemmProblem, index: int, slices: int = 1) -> Price:
         """Return the price of the footprint ``index`` with its terms."""
-        gpu, footprint = self._gpu, self.footprints[index]
-        costs = _Costs(*(array[index] for array in self._costs))
-        times = Times(*map(float, self._times(Extents.of(problem), slices, costs)))
-        clock = gpu.clock_ghz * 1e9
-        rounds = -(-times.sm_ctas // times.resident)
-        terms = {
-            unit: times.sm_ctas * times.k_tiles * clocks / clock for unit, clocks in footprint.units
-        }
-        if times.ctas <= costs.sms / 2:
+        one, footprint = self.part(index, index + 1), self.footprints[index]
+        times = one.times(Extents.of(problem), slices)
+        seconds, sm_ctas, ctas, k_tiles, l2, dram = (float(x[0]) for x in times[:6])
+        resident = min(footprint.resident, max(sm_ctas, 1.0))
+        rounds = -(-sm_ctas // resident)
+        clock = self._gpu.clock_ghz * 1e9
+        terms = {unit: sm_ctas * k_tiles * clocks / clock for unit, clocks in footprint.units}
+        if ctas <= one._costs.sms[0] / 2:
             terms["TMA"] /= 2
-        latency = float(np.cbrt(footprint.latency_cubed))
-        terms["waiting"] = rounds * times.k_tiles * latency / clock
-        terms |= {"L2": times.l2, "DRAM": times.dram, "launch overhead": footprint.launch * 1e-6}
-        last = times.sm_ctas - (rounds - 1) * times.resident
-        return Price(
-            times.seconds, terms, int(times.ctas), footprint.resident, int(rounds),
-            last / times.resident if times.resident else 0.0,
-        )  # fmt: skip
+        terms["waiting"] = rounds * k_tiles * float(one._costs.latency[0])
+        terms |= {"L2": l2, "DRAM": dram, "launch overhead": footprint.launch * 1e-6}
+        full = (sm_ctas - (rounds - 1) * resident) / resident
+        return Price(seconds, terms, int(ctas), footprint.resident, int(rounds), full)
 
-    def _times(self, extents: Extents, slices: Any, costs: _Costs) -> Times:
-        """Compute the times of one footprint or of all.
+    def times(self, extents: Extents, slices: Any = 1) -> Times:
+        """Return the predicted seconds of each footprint and what they are computed from.
 
         TMA takes half the clocks in a round in which at most half of the multiprocessors have a
         CTA, as if two of them shared their way to L2: inferred from times.
         The first call on a problem waits for this: few operations on arrays.
         """
-        tiles_m = _tiles(extents, "M", costs.cluster_m)
-        tiles_n = _tiles(extents, "N", costs.cluster_n)
-        ctas = tiles_m * tiles_n * costs.cluster_ctas * slices
+        costs = self._costs
+        mn = np.array((extents.m, extents.n), float).reshape(2, -1)
+        clusters = np.ceil(mn / costs.clusters)
+        k_tiles = np.ceil(extents.k / (costs.tile_k * slices))
+        tma = costs.tma
+        if extents.ragged:
+            # The sizes of groups, which are on the device, are taken to be spread evenly from none
+            # to twice their mean. So each fills half a tile more than it needs on average, and one
+            # at least; what is inside is not known.
+            if extents.ragged == "K":
+                k_tiles = np.maximum(extents.k / extents.l / costs.tile_k + 0.5, 1.0)
+            else:
+                mode = "MN".index(extents.ragged)
+                mean = mn[mode] / extents.l
+                clusters[mode] = np.maximum(mean / costs.clusters[mode] + 0.5, 1.0)
+            inside, inside_k = np.ones_like(clusters), 1.0
+        else:
+            # Parts of a cluster's tiles and of a k-tile that are inside of A and B, and rows
+            # outside in a tile that has some inside, on average.
+            inside = mn / np.maximum(clusters * costs.clusters, 1)
+            inside_k = extents.k / np.maximum(k_tiles * slices * costs.tile_k, 1)
+            outside = costs.tiles - mn / np.maximum(np.ceil(mn / costs.tiles), 1)
+            tma = tma + costs.outside * (outside[0] + outside[1])
+        ctas = clusters[0] * clusters[1] * costs.cluster_ctas * slices
         if not (isinstance(extents.l, int) and extents.l == 1):
             ctas = ctas * np.ceil(extents.l / costs.products)
-        k_tiles = _tiles(extents, "K", costs.tile_k * slices)
         sm_ctas = np.ceil(ctas / costs.sms)
-        resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
-        # Parts of a cluster's tiles and of a k-tile that are inside of A and B, and rows outside in
-        # a tile that has some inside, on average; all and none where sizes of groups are not known.
-        part_m = part_n = part_k = 1.0
-        tma = costs.tma
-        if not extents.ragged:
-            part_m = extents.m / np.maximum(tiles_m * costs.cluster_m, 1)
-            part_n = extents.n / np.maximum(tiles_n * costs.cluster_n, 1)
-            part_k = extents.k / np.maximum(k_tiles * slices * costs.tile_k, 1)
-            outside_m = costs.tile_m - extents.m / np.maximum(np.ceil(extents.m / costs.tile_m), 1)
-            outside_n = costs.tile_n - extents.n / np.maximum(np.ceil(extents.n / costs.tile_n), 1)
-            tma = tma + costs.outside * (outside_m + outside_n)
-        l2_tile = (costs.l2_m * part_m + costs.l2_n * part_n) * part_k
 
         def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
             """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
             main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
             return main, costs.start + ctas * costs.end
 
-        places = costs.sms * costs.resident
-        before = np.maximum(np.ceil(ctas / places) - 1, 0)
-        last_ctas = ctas - before * places
+        before = np.maximum(np.ceil(ctas / costs.places) - 1, 0)
+        last_ctas = ctas - before * costs.places
         main, ends = round_of(costs.resident, np.maximum(costs.busy, tma))
         busy = np.where(sm_ctas > 1, costs.busy, costs.lone)
         tma = np.where(last_ctas <= costs.sms / 2, tma / 2, tma)
         last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma))
         on_sm = before * (main + costs.exposed * ends) + last + last_ends
-        l2 = (l2_tile * k_tiles + costs.l2_end * part_m * part_n) * ctas
+        l2_tile = costs.l2 * inside
+        l2_tile = (l2_tile[0] + l2_tile[1]) * inside_k
+        l2 = (l2_tile * k_tiles + costs.l2_end * inside[0] * inside[1]) * ctas
         dram = extents.moved * costs.dram
         seconds = costs.launch + last_ends
         if self.footprints:
             constants = self.footprints[0].constants
-            idle = (1 - last_ctas / places) * last * constants.idle
+            idle = (1 - last_ctas / costs.places) * last * constants.idle
             seconds = seconds + np.cbrt(_cube(on_sm - last_ends) + _cube(l2) + _cube(dram + idle))
             cold = 1.0 - np.exp(extents.moved * (-1e-6 / constants.cold_mb))
             seconds = seconds + constants.cold_us * 1e-6 * cold
-        return Times(seconds, sm_ctas, resident, ctas, k_tiles, l2, dram)
-
-
-def _tiles(extents: Extents, mode: str, tile: Any) -> Any:
-    """Return how many tiles of these extents a product, or a group of a grouped GEMM, has.
-
-    The sizes of groups are on the device: they are taken to be spread evenly from none to twice
-    their mean. So each fills half a tile more than it needs on average, and one at least.
-    """
-    extent = {"M": extents.m, "N": extents.n, "K": extents.k}[mode]
-    if mode != extents.ragged:
-        return np.ceil(extent / tile)
-    return np.maximum(extent / extents.l / tile + 0.5, 1.0)
+        return Times(seconds, sm_ctas, ctas, k_tiles, l2, dram, *inside)
 
 
 def _cube(x: Any) -> Any:
