@@ -88,6 +88,10 @@ class _Costs(NamedTuple):
     busy: np.ndarray
     lone: np.ndarray
     slower: np.ndarray
+    #: Seconds of a k-tile on three units that are part of `busy`.
+    shared: np.ndarray
+    l1: np.ndarray
+    issue: np.ndarray
     #: Seconds of a k-tile on the TMA unit, and more of each row of its boxes outside of A and B.
     tma: np.ndarray
     outside: np.ndarray
@@ -122,11 +126,13 @@ def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
     l2 = pace.l2 * gpu.sms * clock
     busy, lone = footprint.busy / clock, footprint.busy * pace.lone / clock
     cubed = footprint.latency_cubed / clock**3
+    units = dict(footprint.units)
+    shared = (units[name] / clock for name in ("shared memory", "L1", "instruction issue"))
     return (
         m * along_m, n * along_n, m, n, along_m, along_n,
         footprint.bytes_m / l2, footprint.bytes_n / l2, k,
         ctas, sms, footprint.resident, sms * footprint.resident, footprint.products,
-        busy, lone, lone / busy, footprint.tma / clock, footprint.outside / clock,
+        busy, lone, lone / busy, *shared, footprint.tma / clock, footprint.outside / clock,
         float(np.cbrt(cubed)), cubed, pace.start / clock, footprint.end / clock, pace.exposed,
         footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
         footprint.launch * 1e-6,
@@ -184,6 +190,7 @@ FEATURES = (
     "tile M", "tile N", "tile K", "cluster M", "cluster N", "resident CTAs", "exposed", "lone",
     "slices", "k tiles", "rounds", "last round", "inside M", "inside N", "seconds",
     "L2", "DRAM", "launch", "start", "end", "busy", "TMA", "latency",
+    "shared memory", "L1", "issue",
 )  # fmt: skip
 
 
@@ -238,6 +245,7 @@ class Prices:
         rows[15], rows[16], rows[17] = times.l2, times.dram, costs.launch
         rows[18], rows[19] = costs.start, costs.end
         rows[20], rows[21], rows[22] = costs.busy, costs.tma, costs.latency
+        rows[23], rows[24], rows[25] = costs.shared, costs.l1, costs.issue
         rows[20:] *= times.k_tiles * rounds
         rows[15:] /= times.seconds
         return rows.T
