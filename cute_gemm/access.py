@@ -75,6 +75,9 @@ class GlobalAccess:
     #: i``.
     tail: Tail = "cut"
     width: int = 1  #: Elements of a straddling vector (``tail="elements"``).
+    #: Whether only the vectors of the region's last row or column straddle its end, and the others
+    #: are read whole, since the next row or column begins behind them.
+    only_last: bool = False
     #: Whether a lane moves, not a vector from its element on, but the aligned word of as many bytes
     #: that covers that element: one that has any of the row's elements in the region, and lies in
     #: the matrix. With ``"elements"``: one that lies across the matrix's end.
@@ -168,7 +171,11 @@ class GlobalAccess:
         """
         width = self.width if self.tail == "elements" else self.vector[1]
         left = self._left(valid)
-        return (left > 0) & (left < width)
+        cut = (left > 0) & (left < width)
+        if self.only_last:
+            coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
+            cut &= coords[..., 1 - self.axis] == valid[1 - self.axis] - 1
+        return cut
 
     @property
     def word(self) -> int:
@@ -225,7 +232,7 @@ class GlobalAccess:
         if self.tail == "whole":
             inside = np.where(inside > 0, width, 0)
         elif self.tail == "full":
-            inside = np.where(inside == width, width, 0)
+            inside = np.where((left > 0) & ~self.straddling(valid), width, 0)
         return starts, inside * size
 
 

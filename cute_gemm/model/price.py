@@ -132,7 +132,7 @@ def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
         m * along_m, n * along_n, m, n, along_m, along_n,
         footprint.bytes_m / l2, footprint.bytes_n / l2, k,
         ctas, sms, footprint.resident, sms * footprint.resident, footprint.products,
-        busy, lone, lone / busy, *shared, footprint.tma / clock, footprint.outside / clock,
+        busy, lone, pace.lone, *shared, footprint.tma / clock, footprint.outside / clock,
         float(np.cbrt(cubed)), cubed, pace.start / clock, footprint.end / clock, pace.exposed,
         footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
         footprint.launch * 1e-6,

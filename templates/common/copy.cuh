@@ -22,6 +22,15 @@ CUTE_DEVICE uint32_t nearest_tf32(uint32_t bits) {
   return bits;
 }
 
+// How many of N elements along a column are read, where so many rows and columns are left from the first
+// on. A vector that straddles the last row is read whole, since the next column begins behind it: not
+// that of the last column.
+template <int N>
+CUTE_DEVICE int valid_in_column(int rows, int columns) {
+  int const read = N == 1 || columns > 1 ? N : cute::min(rows, N);
+  return rows > 0 && columns > 0 ? read : 0;
+}
+
 // Copies the first `valid` of N elements from global to shared memory, with zeros in place of the
 // others; nothing is read when there are none. 4, 8 and 16 bytes go asynchronously; cp.async has no
 // 1- or 2-byte form.

@@ -52,11 +52,11 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
     if constexpr (kAsync) {
       this->each_vector([&](int, int, int, int row, int column) {
         copy_async_cut<kVector>(target(smem, row, column), this->at(row, column),
-                                this->valid(row, column));
+                                this->template valid<true>(row, column));
       });
       this->advance();
     } else {
-      this->fetch();
+      this->template fetch<true>();
       this->store(smem);
     }
   }

@@ -89,8 +89,13 @@ struct TileCopy {
     return source + row * row_stride + column * column_stride;
   }
 
-  // How many elements of a vector that starts here are in the matrix.
+  // How many elements of a vector that starts here are read: those in the matrix; kLast: of the last tile
+  // along k.
+  template <bool kLast = false>
   CUTE_DEVICE int valid(int row, int column) const {
+    if constexpr (kLast && !kMajorK) {
+      return valid_in_column<kVector>(rows_left - row, columns_left - column);
+    }
     return kMajorK ? (row < rows_left ? columns_left - column : 0)
                    : (column < columns_left ? rows_left - row : 0);
   }
@@ -118,10 +123,11 @@ struct TileCopy {
 
   // The next tile, gmem -> registers. What is outside becomes 0; a vector that the matrix's end cuts
   // is read element by element.
+  template <bool kLast = false>
   CUTE_DEVICE void fetch() {
     each_vector([&](int i, int j, int v, int row, int column) {
       auto const* from = at(row, column);
-      int const inside = valid(row, column);
+      int const inside = valid<kLast>(row, column);
       Element vector[kVector];
       if (kVector > 1 && inside >= kVector) {
         read<kVector>(vector, from);

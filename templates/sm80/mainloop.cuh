@@ -112,8 +112,8 @@ struct TileLoader {
 
   // Issues part `part` of `parts` of the tile's copies. kCut: the tile is the last along k, of which
   // `columns_left` columns are in the matrix; what is outside is not read and becomes zeros. Rows
-  // beyond the matrix need no zeros, because what they are multiplied to is not stored. In other
-  // tiles a vector that straddles the last row is read whole: it ends before the next column does.
+  // beyond the matrix need no zeros, because what they are multiplied to is not stored: in all columns
+  // but the last one a vector that straddles the last row is read whole.
   template <bool kCut>
   CUTE_DEVICE void load(int part, int parts, int columns_left = kColumns) {
     constexpr int kVectors = kValues / kVector, kInner = kRepeats * kVectors;
@@ -137,7 +137,7 @@ struct TileLoader {
         if constexpr (kCut) {
           int const columns = columns_left - first.column - column;
           int const valid = kVectorAlongK ? (row < rows ? min(columns, int(kVector)) : 0)
-                                          : (columns > 0 ? min(rows - row, int(kVector)) : 0);
+                                          : valid_in_column<kVector>(rows - row, columns);
           copy_async_cut<kVector>(to, from, valid);
         } else {
           copy_async_if<kBytes>(to, from, row < rows);

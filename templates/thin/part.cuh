@@ -51,8 +51,8 @@ struct Part {
 
   // The lane's part of a block whose first element of the lane is `from`; from there on the matrix
   // has so many rows and columns. What lies outside becomes 0. Where the matrix may end along k
-  // (`kCut`), a vector that straddles an end is read element by element; elsewhere it is read whole,
-  // since what follows in memory are the next columns.
+  // (`kCut`), a vector that straddles that end, or the last row in the last column, is read element by
+  // element; elsewhere it is read whole.
   template <bool kCut>
   CUTE_DEVICE void load(Element const* from, int64_t ld, int rows, int columns) {
     each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
@@ -101,9 +101,10 @@ struct Part {
     for (int v = 0; v < kVectors; ++v) {
       int const down = row(0, MajorK ? v / kAlongK : v / Depth * Width);
       int const along = column(0, MajorK ? v % kAlongK * Width : v % Depth);
-      int const left = kCut ? (MajorK ? columns - along : rows - down) : int(Width);
-      function(v, from + (MajorK ? down * ld + along : down + along * ld),
-               down < rows && (!kCut || along < columns) ? left : 0);
+      int const left = !kCut    ? int(Width)
+                       : MajorK ? columns - along
+                                : valid_in_column<Width>(rows - down, columns - along);
+      function(v, from + (MajorK ? down * ld + along : down + along * ld), down < rows ? left : 0);
     }
   }
 
