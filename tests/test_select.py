@@ -311,7 +311,7 @@ def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) ->
     for number in range(28):
         step = 16 if name == "sm90_wgmma" else 1
         pitches = {which: 4096 + step * random.choice((0, 1, 2)) for which in ("lda", "ldb", "ldc")}
-        dtype, _, compute = kernel.dtypes[-(number % 3)].partition("/")
+        dtype, _, compute = kernel.dtypes[-(number % 4)].partition("/")
         op = random.choice(OPS)
         m, n, k = random.choice((128, 126, 125)), random.choice((128, 126, 125)), 64
         m = m // 4 if name == "thin" else m

@@ -22,10 +22,22 @@ from cute_gemm.frameworks.base import ALIGNMENT, Adapter, Fingerprint, Operand, 
 CALLED: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
+def _imported() -> bool:
+    return "torch" in sys.modules
+
+
+#: What `torch.compiler.assume_constant_result` sets. PyTorch's compiler would look at every module
+#: in `sys.modules`, which takes long and fails where another thread imports one meanwhile.
+_imported._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def traced() -> bool:
     """Return whether PyTorch's compiler is looking at the caller, rather than running it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+    if not _imported():
+        return False
+    import torch
+
+    return bool(torch.compiler.is_compiling())
 
 
 def wants_gradient(*values: Any) -> bool:

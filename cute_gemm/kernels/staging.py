@@ -28,9 +28,9 @@ UNUSED_PREFETCH = "unused prefetch after the last k-tile"
 def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
     """Return the load of A or B with the last k-tile, the only one that K's end can cut, apart.
 
-    What lies outside is left out there, and so are vectors that straddle K's end, or the last row in
-    the last column (`cut_vectors`): in others one that straddles the last row is read whole. Where
-    nothing is cut, all is one.
+    What lies outside is left out there, and so are vectors that straddle K's end, or the last row
+    in the last column (`cut_vectors`): in others one that straddles the last row is read whole.
+    Where nothing is cut, all is one.
     """
     (rows, k), (tile_rows, step) = load.matrix.shape, load.tile
     last = replace(load, tail="full", only_last=load.axis == 0)

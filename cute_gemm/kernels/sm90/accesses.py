@@ -21,7 +21,7 @@ from cute_gemm.kernels.sm90.structure import (
     blocks_of_group,
     kernel_cluster,
     places_of_scales,
-    product_sets,
+    reads_ahead,
     register_a,
     scale_rows,
     scale_steps,
@@ -86,7 +86,7 @@ def accesses(
             read = (_rows if by_threads else _read)(plan, config, executions)
             read = replace(read, times=reads)
             listed += [load, read]
-            if by_threads and config.operation.promoted and product_sets(config) == 1:
+            if by_threads and reads_ahead(config):
                 listed.append(_read_ahead(read, config, ctas * reads))
             if zero_fills(config):
                 listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)

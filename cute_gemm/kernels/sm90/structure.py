@@ -200,6 +200,11 @@ def product_sets(config: Config) -> int:
     return 1 + (needs <= _registers(config))
 
 
+def reads_ahead(config: Config) -> bool:
+    """Whether threads that load A load the first step of k once more behind a tile's last stage."""
+    return register_a(config) and config.operation.promoted and product_sets(config) == 1
+
+
 def scale_rows(config: Config) -> tuple[int, int]:
     """Rows that share a scale of 128 of k, of A and B as the kernel sees them; 0: no scales."""
     a, b = config.operation.scales

@@ -31,6 +31,7 @@ from cute_gemm.kernels.sm90.structure import (
     kernel_cluster,
     kernel_tile,
     products_of_thread,
+    reads_ahead,
     register_a,
     rows_of_thread,
     scales_of_thread,
@@ -298,9 +299,9 @@ class Sm90Wgmma(EmittedKernel):
         """Return how A or B is cut into boxes.
 
         Where rows of a tile are no whole lines, those of others begin at other places of a line.
-        Where A goes through registers the threads read it, once for each group beside another, and
-        have other sums than wgmma gives them else. How wide an epilogue tile of C is may depend on
-        the stages.
+        Where A goes through registers the threads read it, once for each group beside another and
+        some of it ahead, and have other sums than wgmma gives them else. How wide an epilogue tile
+        of C is may depend on the stages.
         """
         parts, by_threads = structure(config), register_a(config)
         sampled = self.sampled(config)[:: -1 if config.swap_ab else 1]
@@ -308,11 +309,13 @@ class Sm90Wgmma(EmittedKernel):
             if plan.source == name:
                 first = plan is parts.operands[0]
                 reads = parts.tile[1] // parts.columns if by_threads and first else 0
+                more = first and reads_ahead(config), zero_fills(config)
                 apart = tiles * (plan.span < SPAN or plan.pitch > 0)
                 products = config.operation.component_products
                 pairs = config.operation.epilogue.pairs
                 return (
-                    plan.extents, plan.box, plan.span, plan.sharers, apart, reads, products, pairs
+                    plan.extents, plan.box, plan.span, plan.sharers, apart, reads, *more, products,
+                    pairs,
                 )  # fmt: skip
         operation = replace(config.operation, bytes=(16, 16, 16))
         if not by_threads:
