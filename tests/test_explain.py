@@ -81,7 +81,7 @@ def test_an_idea_is_the_paragraph_of_the_header(tmp_path, monkeypatch):
         ("thread_tile_2d", "K/64", "K/4"),
         ("bank_free", "K/64", "K/4"),
         ("double_buffered", "3K/128", "K/4"),
-        ("sm80_pipeline", "K/32", "3K/8"),
+        ("sm80_pipeline", "K/64", "K/4"),
     ],
 )
 def test_counts_of_the_tutorials(kernel, loaded, read):

@@ -191,7 +191,8 @@ def test_block_scales_cost_what_their_loads_and_products_do() -> None:
         plan = cg.plan("TN", **sizes, **scales, gpu="H200", backend="cpu")
         price = plan.candidates()[0].price
         assert price is not None
-        return {"all": price.seconds, **price.terms}
+        # Times of scaled products are not among those that the correction is fitted to.
+        return {"all": price.seconds / price.correction, **price.terms}
 
     plain, rows = terms(), terms(scale_a=(4096, 1))
     blocks, both = terms(scale_b=(32, 32)), terms(scale_a=(4096, 32), scale_b=(4096, 32))
