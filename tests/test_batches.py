@@ -479,7 +479,7 @@ def test_totals_of_huge_batches_are_not_bounded() -> None:
 
 def test_the_report_shows_the_batch() -> None:
     sizes: dict[str, Any] = {"m": 256, "n": 128, "k": 64, "dtype": "float16"}
-    sizes |= {"kernel": "sm80_pipeline", "tile": (64, 64, 32), "stages": 3}
+    sizes |= {"kernel": "sm80_pipeline", "tile": (64, 64, 32), "warps": (2, 2), "stages": 3}
     report = cg.analyze("TN", **sizes, l=5, batch_b=0)
     text = str(report)
     assert "M=256 N=128 K=64 L=5" in text
