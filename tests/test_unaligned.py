@@ -175,22 +175,29 @@ def test_they_are_put_in_place_once_for_each_tile() -> None:
     assert words == 4 * 6 * 2 * 16 * 64
 
 
-def test_large_tiles_are_offered_and_priced() -> None:
-    """Rows that begin anywhere cost up to four times what words take, and not ten times.
+def seconds_of_large(pad: int) -> float:
+    """Return the least predicted time of a product whose rows are so many elements longer."""
+    made = plan(
+        op="TN", m=4096, n=4096, k=4096, lda=4096 + pad, ldb=4096 + pad, dtype="bfloat16",
+        kernel="sm80_pipeline", arch="sm_90a", gpu="H200", backend="cpu",
+    )  # fmt: skip
+    first = made.candidates()[0]
+    assert first.config == made.config
+    assert made.config.tile[0] * made.config.tile[1] == 128 * 256
+    return first.price.seconds
 
-    They were measured at up to three times; no time so large is among those of the calibration.
-    """
-    seconds = {}
-    for pad in (0, 1):
-        made = plan(
-            op="TN", m=4096, n=4096, k=4096, lda=4096 + pad, ldb=4096 + pad, dtype="bfloat16",
-            kernel="sm80_pipeline", arch="sm_90a", gpu="H200", backend="cpu",
-        )  # fmt: skip
-        first = made.candidates()[0]
-        assert first.config == made.config
-        assert made.config.tile[0] * made.config.tile[1] == 128 * 256
-        seconds[pad] = first.price.seconds
-    assert 1.5 < seconds[1] / seconds[0] < 4
+
+def test_large_tiles_are_offered_and_priced() -> None:
+    """Rows that begin anywhere cost more than words, and not ten times what words take."""
+    assert 1.5 < seconds_of_large(1) / seconds_of_large(0) < 10
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError,
+    reason="3.7 times are predicted: no time of so large a product is among the H200's",
+)  # fmt: skip
+def test_rows_that_begin_anywhere_cost_up_to_three_times_what_words_take() -> None:
+    assert seconds_of_large(1) / seconds_of_large(0) < 3
 
 
 def test_a_bank_serves_no_two_rows_at_a_time() -> None:
