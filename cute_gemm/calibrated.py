@@ -33,12 +33,13 @@ def calibration(gpu: Gpu) -> Calibration:
 def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
     """Return the correction of the times that are predicted of a problem on a GPU.
 
-    None where that GPU was not measured, of groups, whose sizes are on the device, and of empty
-    products.
+    None where that GPU was not measured, of groups, whose sizes are on the device, of products with
+    block scales, of which there are no times, and of empty ones.
     """
     found = calibration(gpu)
     measured = found.gpu == gpu.name
-    known = not problem.ragged and 0 not in (problem.m, problem.n, problem.k, problem.l)
+    empty = 0 in (problem.m, problem.n, problem.k, problem.l)
+    known = not (problem.ragged or problem.scales or empty)
     return found.correction if measured and known else None
 
 

@@ -1,7 +1,7 @@
-"""Whatever a choice is made from computes what it should: candidates drawn at random, on a device.
+"""Whatever a choice is made from computes what it should, on a device.
 
-The problems are small, so that all of a type's tiles are among the candidates, with extents that no
-tile divides.
+Candidates are drawn at random; of ``sm90_wgmma`` there is every tile. The problems are small, so
+that all of a type's tiles are among the candidates, with extents that no tile divides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from cases import OPS
 
 import cute_gemm as cg
-from cute_gemm.kernels.candidate import label
+from cute_gemm.kernels.candidate import Candidate, label
 from cute_gemm.plan import Plan
 from cute_gemm.problem.values import random_values
 from cute_gemm.problem.verify import verify
@@ -44,16 +44,44 @@ def test_candidates(name: str, op: str, arch: str) -> None:
     plan = cg.plan(op, A, B, order=order, compute=compute or None, backend="cuda")
     candidates = plan.candidates()
     drawn = [candidates[0], *chance.sample(candidates[1:], min(DRAWN - 1, len(candidates) - 1))]
+    check(plan, drawn, A, B)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_tiles_of_wgmma(dtype: str, op: str, arch: str) -> None:
+    """Every tile and cluster in one of the ops, of problems that no tile divides."""
+    if arch != "sm_90a":
+        pytest.skip(f"sm90_wgmma needs sm_90a; the GPU has {arch}")
+    turn = OPS.index(op)
+    m, n, k = (rows + 16 * turn for rows in (656, 592, 336))
+    numbers = np.random.default_rng(turn)
+    shapes = ((m, k) if op[0] == "N" else (k, m)), ((k, n) if op[1] == "N" else (n, k))
+    A, B = (random_values(numbers, shape[::-1], dtype).T for shape in shapes)
+    plan = cg.plan(op, A, B, order="FC"[turn % 2], kernel="sm90_wgmma", pack="auto", backend="cuda")
+    by_tile: dict[tuple[object, ...], Candidate] = {}
+    for one in plan.candidates():
+        x = one.config
+        by_tile.setdefault((x.tile, x.groups, x.ping_pong, x.cluster, x.swap_ab), one)
+    assert len(by_tile) > 200
+    check(plan, [by_tile[tile] for tile in sorted(by_tile)][turn :: len(OPS)], A, B)
+
+
+def check(plan: Plan, candidates: list[Candidate], A: np.ndarray, B: np.ndarray) -> None:
+    """AssertionError where one of a plan's candidates computes something else, or its second call.
+
+    ``A``, ``B``: NumPy arrays that the plan is for.
+    """
     plans = [
         Plan(
-            plan.problem, "cuda", 0, arch,
+            plan.problem, "cuda", 0, plan.arch,
             Choice(one.kernel, one.config, plan.gpu, plan.candidates, one.route),
         )
-        for one in drawn
+        for one in candidates
     ]  # fmt: skip
     cg.compile(plans)
-    for one, each in zip(drawn, plans, strict=True):
-        said = f"{op} {m}x{n}x{k} l={batch}, {label(one)}: {each.symbol}"
+    for one, each in zip(candidates, plans, strict=True):
+        said = f"{plan.problem}, {label(one)}: {each.symbol}"
         for _ in range(2):
             verdict = verify(plan.problem, A, B, each(A, B))
             assert verdict.ok, f"{said}: {verdict}"
