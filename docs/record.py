@@ -42,7 +42,7 @@ _TYPES = {
 }  # fmt: skip
 _SLOW_TYPES = ("float64", "complex64", "complex128")
 _BESIDE = "cute-gemm bench --kernels auto,cublas"
-_LAYOUTS = "python tests/gpu/layouts.py --seed 1133 --rounds 5 --dtypes"
+_LAYOUTS = "python tests/gpu/layouts.py --seed 1134 --rounds 5 --dtypes"
 #: Classes of the layouts that are drawn, by type.
 _CLASSES = {
     "bfloat16": "aligned:40,DeepBench:36,models:20,odd ld:7,odd base:7,both:6,batch:20,"
