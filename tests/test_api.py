@@ -309,7 +309,7 @@ def test_what_a_plan_says() -> None:
     assert plan.gpu.name == "H100 SXM" and plan.gpu.arch == plan.arch
     tile = "x".join(map(str, second.config.tile))
     beside = f"least of {len(found)} configs; next sm90_wgmma {tile} "
-    assert beside in plan.why and plan.why.startswith("175 us predicted (160 us of tensor cores")
+    assert beside in plan.why and plan.why.startswith("171 us predicted (160 us of tensor cores")
     assert plan.symbol == plan.config.name and plan.symbol in plan.source
     assert plan.launch.grid == 132
     assert repr(plan) == f"Plan(TN m=4096 n=4096 k=4096 float16, {plan.symbol}, sm_90a)"

@@ -239,7 +239,7 @@ def test_launch() -> None:
 @pytest.mark.parametrize(
     ("size", "tile", "narrow"),
     [
-        (2048, (128, 128, 8), (64, 64, 16)),  # 256 CTAs: two for each multiprocessor
+        (2048, (128, 128, 8), (128, 64, 16)),  # 256 CTAs: two for each multiprocessor
         (1792, (128, 64, 16), (128, 64, 16)),  # 196 CTAs would take as long as 256
         (1280, (128, 64, 16), (128, 64, 16)),
         (1152, (64, 64, 16), (64, 64, 16)),

@@ -192,10 +192,6 @@ def test_large_tiles_are_offered_and_priced() -> None:
     assert 1.5 < seconds_of_large(1) / seconds_of_large(0) < 10
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError,
-    reason="3.7 times are predicted: no time of so large a product is among the H200's",
-)  # fmt: skip
 def test_rows_that_begin_anywhere_cost_up_to_three_times_what_words_take() -> None:
     assert seconds_of_large(1) / seconds_of_large(0) < 3
 
