@@ -14,7 +14,7 @@ from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.model.correction import correct_least
-from cute_gemm.model.price import Extents, Prices, Times
+from cute_gemm.model.price import Extents, Prices
 from cute_gemm.problem.passes import Packing, Route
 
 if TYPE_CHECKING:
@@ -26,16 +26,15 @@ if TYPE_CHECKING:
 class Shelf(NamedTuple):
     """Legal configs of a class of problems by route, and their prices if they have any.
 
-    The first have K in one piece, and ``whole`` their prices; the others, of whose routes the
-    ``split_k`` of 0 stands for the number of slices of the call, have those of ``cut``. ``packs``:
-    index of each config's ``pack`` in the packs of the search space; ``reduced``: whether, with
-    K in one piece, a launch behind the kernel takes the pairs of columns of the epilogue.
+    The first ``whole`` have K in one piece; of the routes of the others the ``split_k`` of 0 stands
+    for the number of slices of the call. ``packs``: index of each config's ``pack`` in the packs of
+    the search space; ``reduced``: whether, with K in one piece, a launch behind the kernel takes
+    the pairs of columns of the epilogue.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
     prices: Prices | None
-    whole: Prices | None
-    cut: Prices | None
+    whole: int
     packs: np.ndarray
     reduced: np.ndarray
 
@@ -50,7 +49,7 @@ class Predicted:
         self, problem: GemmProblem, shelf: Shelf, packings: dict[str, Packing],
         packs: tuple[str, ...], splits: tuple[int, ...], gpu: Gpu,
     ) -> None:  # fmt: skip
-        assert shelf.whole is not None and shelf.cut is not None
+        assert shelf.prices is not None
         self._shelf = shelf
         constants = calibration(gpu).constants
         self._correction = correction(gpu, problem)
@@ -61,24 +60,22 @@ class Predicted:
             for pack, packing in packings.items()
         }
         self._extents = extents = Extents.of(problem)
-        self._whole = np.empty(0)
-        if len(shelf.whole):
-            self._whole_times = shelf.whole.times(extents)
-            self._whole = self._whole_times.seconds
+        #: Numbers of slices; for each the seconds behind the kernel, and of each config with them.
+        self._counts = np.array((1, *splits))
+        self._behind = np.zeros((len(self._counts), 1))
+        if splits:
+            self._behind[1:] = REDUCE.seconds(problem, self._counts[1:, None], gpu, constants)
+        self._times = shelf.prices.times(extents, self._counts[:, None] if splits else 1)
+        self._each = self._times.seconds + self._behind
         if problem.epilogue.pairs:
             self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
-            self._whole = self._whole + shelf.reduced[: len(self._whole)] * self._pairing
-        self.seconds = self._whole
-        #: Numbers of slices, and seconds of adding them; with each, of the configs with slices.
-        self._counts = splits
-        if splits and len(shelf.cut):
-            counts = np.array(splits, float)[:, None]
-            self._behind = REDUCE.seconds(problem, counts, gpu, constants)
-            self._cut_times = shelf.cut.times(extents, counts)
-            self._cut = self._cut_times.seconds + self._behind
-            self._best = self._cut.argmin(axis=0)
-            best = self._cut[self._best, np.arange(len(self._best))]
-            self.seconds = np.concatenate((self._whole, best))
+            self._each[0] += shelf.reduced * self._pairing
+        #: Which of the numbers of slices is best, for each config.
+        self._best = np.zeros(len(shelf.offers), int)
+        self.seconds = self._each[0]
+        if splits:
+            self._best[shelf.whole :] = 1 + self._each[1:, shelf.whole :].argmin(axis=0)
+            self.seconds = self._each[self._best, np.arange(len(self._best))]
         self._sums = SUM.all_seconds(problem, gpu, constants)
         self._beside = self._sums
         if packings:
@@ -97,16 +94,11 @@ class Predicted:
                 group = kernel.name, kernel.sums(config), config.tile[2]
                 alike.setdefault(group, []).append(index)
         # Infinity where a config has another number of slices.
-        of_none = np.full(len(self.seconds), np.inf)
-        table = {1: of_none.copy(), **{count: of_none.copy() for count in self._counts}}
-        begin = len(self._whole)
-        table[1][:begin] = self._whole
-        for place, count in enumerate(self._counts if begin < len(of_none) else ()):
-            table[count][begin:] = self._cut[place]
-        table = {count: seconds + self._beside for count, seconds in table.items()}
+        each, whole = self._each + self._beside, self._shelf.whole
+        each[1:, :whole] = each[0, whole:] = np.inf
         found: dict[OrderOfSums, float] = {}
         for group, indices in alike.items():
-            for count, seconds in table.items():
+            for count, seconds in zip(self._counts.tolist(), each, strict=True):
                 least = float(seconds[indices].min())
                 order = OrderOfSums.by(*group, problem, count)
                 if least < found.get(order, np.inf):
@@ -136,17 +128,11 @@ class Predicted:
 
     def _features(self, least: np.ndarray) -> np.ndarray:
         """Return what the correction of these configs, whose indices ascend, depends on."""
-        begin = int(least.searchsorted(len(self._whole)))
-        parts, slices = [], np.ones(len(least))
-        if begin:
-            parts.append(self._whole_times.at(least[:begin]))
-        if begin < len(least):
-            places = least[begin:] - len(self._whole)
-            slices[begin:] = np.array(self._counts)[self._best[places]]
-            parts.append(self._cut_times.at(self._best[places], places))
-        times = Times(*map(np.concatenate, zip(*parts, strict=True))) if parts[1:] else parts[0]
-        assert self._shelf.prices is not None
-        return self._shelf.prices.of(least).features(self._extents, slices, times)
+        best = self._best[least]
+        prices, slices = self._shelf.prices, self._counts[best]
+        assert prices is not None
+        times = self._times.at(best, least)
+        return prices.features(self._extents, slices, times, least)
 
     def candidate(self, problem: GemmProblem, index: int) -> Candidate:
         """Return a config with its price and its route."""
@@ -169,8 +155,8 @@ class Predicted:
         route = self._shelf.offers[index][2]
         passes = {"packing": self._packing[route.pack]} if route.pack else {}
         if not route.split_k:
-            best = int(self._best[index - len(self._whole)])
-            route = route._replace(split_k=self._counts[best])
+            best = self._best[index]
+            route = route._replace(split_k=int(self._counts[best]))
             passes["reduction"] = float(self._behind[best, 0])
         elif self._shelf.reduced[index]:
             passes["reduction"] = self._pairing

@@ -429,10 +429,9 @@ def _filled(
     asked = problems[space.packs[0]]
     reduced = np.array([reduces(config, asked, route) for _, config, route in offers])
     if len(footprints) < len(offers):
-        return Shelf(offers, None, None, None, packs, reduced)
-    prices, whole = Prices(footprints, gpu), sum(route.split_k for *_, route in offers)
-    parts = prices.part(0, whole), prices.part(whole, len(offers))
-    return Shelf(offers, prices, *parts, packs, reduced)
+        return Shelf(offers, None, 0, packs, reduced)
+    whole = sum(route.split_k for *_, route in offers)
+    return Shelf(offers, Prices(footprints, gpu), whole, packs, reduced)
 
 
 def _variants(problem: GemmProblem, slices: int) -> tuple[GemmProblem, ...]:

@@ -94,7 +94,6 @@ PAIRS: tuple[Mutant, ...] = (
     _p("the second half counted as the first", "kernels/passes/reduce.py",
        'replace(first, origin=(0, columns // 2), part="second half")',
        'replace(first, part="second half")', _COUNTS),
-    _p("the pairs' launch costs nothing", "select.py",
-       "self._whole + shelf.reduced[: len(self._whole)] * self._pairing", "self._whole",
-       "has_its_price"),
+    _p("the pairs' launch costs nothing", "predicted.py",
+       "            self._each[0] += shelf.reduced * self._pairing\n", "", "has_its_price"),
 )  # fmt: skip

@@ -429,7 +429,7 @@ class CompiledKernel(Compiled, Kernel):
         trees = correction(gpu, problem)
         if trees is not None:
             correct_least(times.seconds, lambda least: trees.factors(
-                prices.of(least).features(extents, 1, times.at(least))
+                prices.features(extents, 1, times.at(least), least)
             ))  # fmt: skip
         return offers[int(times.seconds.argmin())][0]
 

@@ -114,8 +114,11 @@ class _Costs(NamedTuple):
         return cls(*rows[:8].reshape(4, 2, -1), *rows[8:])
 
 
-#: Numbers of a column: four fields have two.
-_WIDTH = len(_Costs._fields) + 4
+#: What the numbers of a column (`_column`) are: four fields have two.
+_COLUMN = (
+    "extent of a cluster M", "extent of a cluster N", "tile M", "tile N", "cluster M", "cluster N",
+    "L2 M", "L2 N", *_Costs._fields[4:],
+)  # fmt: skip
 
 
 def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
@@ -192,6 +195,15 @@ FEATURES = (
     "L2", "DRAM", "launch", "start", "end", "busy", "TMA", "latency",
     "shared memory", "L1", "issue",
 )  # fmt: skip
+#: Features that are numbers of a column: names of the fields, where another; places in `FEATURES`
+#: and in a column.
+_FIELDS = {
+    "tile K": "tile_k", "resident CTAs": "resident", "lone": "slower", "TMA": "tma",
+    "shared memory": "shared", "L1": "l1",
+}  # fmt: skip
+_OF_COSTS = [i for i, name in enumerate(FEATURES) if _FIELDS.get(name, name) in _COLUMN]
+_COSTS = [_COLUMN.index(_FIELDS.get(FEATURES[i], FEATURES[i])) for i in _OF_COSTS]
+_PLACES = _COLUMN.index("places")
 
 
 class Prices:
@@ -206,7 +218,7 @@ class Prices:
         self._gpu = gpu
         if rows is None:
             columns = [_column(footprint, gpu) for footprint in footprints]
-            rows = np.array(columns, float).reshape(-1, _WIDTH).T.copy()
+            rows = np.array(columns, float).reshape(-1, len(_COLUMN)).T.copy()
         self._rows = rows
         self._costs = _Costs.of(rows)
 
@@ -229,23 +241,22 @@ class Prices:
         """
         return self.times(extents, slices).seconds
 
-    def features(self, extents: Extents, slices: Any, times: Times) -> np.ndarray:
+    def features(
+        self, extents: Extents, slices: Any, times: Times, places: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return what a `Correction` depends on: a row of `FEATURES` for each footprint.
 
-        ``slices``: of all, or one for each; ``times``: with these.
+        ``slices``: of all, or one for each; ``times``: with these; ``places``: of the footprints,
+        where they are not all.
         """
-        costs = self._costs
-        waves = times.ctas / costs.places
+        costs = self._rows if places is None else self._rows.take(places, axis=1)
+        waves = times.ctas / costs[_PLACES]
         rounds = np.ceil(waves)
-        rows = np.empty((len(FEATURES), len(self)))
-        rows[0:2], rows[2], rows[3:5] = costs.tiles, costs.tile_k, costs.along
-        rows[5], rows[6], rows[7] = costs.resident, costs.exposed, costs.slower
+        rows = np.empty((len(FEATURES), costs.shape[1]))
+        rows[_OF_COSTS] = costs[_COSTS]
         rows[8], rows[9], rows[10], rows[11] = slices, times.k_tiles, waves, waves - rounds
         rows[12], rows[13], rows[14] = times.inside_m, times.inside_n, times.seconds
-        rows[15], rows[16], rows[17] = times.l2, times.dram, costs.launch
-        rows[18], rows[19] = costs.start, costs.end
-        rows[20], rows[21], rows[22] = costs.busy, costs.tma, costs.latency
-        rows[23], rows[24], rows[25] = costs.shared, costs.l1, costs.issue
+        rows[15], rows[16] = times.l2, times.dram
         rows[20:] *= times.k_tiles * rounds
         rows[15:] /= times.seconds
         return rows.T
