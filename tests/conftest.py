@@ -13,6 +13,11 @@ import pytest
 
 # NumPy asks for pages of 2 MB, all of which an element takes where elements lie far apart.
 os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
+# Processes that test at the same time share the cores: a thread of BLAS in each for each core would
+# wait for the others. OpenBLAS and MKL read it too.
+os.environ["OMP_NUM_THREADS"] = str(
+    max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+)
 
 from fake_tuning import device, place  # noqa: F401
 from hypothesis import settings

@@ -417,11 +417,12 @@ class Builds:
     Parameters
     ----------
     plans
-        What to build; each once.
+        What to build ahead; each once. None: each kernel is built by who waits for it.
     """
 
-    def __init__(self, plans: Iterable[Plan]) -> None:
-        self._plans = {_symbols(plan): plan for plan in plans}
+    def __init__(self, plans: Iterable[Plan] | None = None) -> None:
+        self._ahead = plans is not None
+        self._plans = {_symbols(plan): plan for plan in plans or ()}
         self._builds = PlanBuilds(list(self._plans.values()))
 
     def __len__(self) -> int:
@@ -435,6 +436,9 @@ class Builds:
         LookupError
             When nobody asked for this kernel: the case does not say what its arrays are.
         """
+        if not self._ahead:
+            plan.prepare().result()
+            return
         if _symbols(plan) not in self._plans:
             raise LookupError(f"{plan.symbol} is not one of the {len(self)} kernels to be built")
         self._builds.of(self._plans[_symbols(plan)])

@@ -28,7 +28,14 @@ def arch() -> str:
 
 @pytest.fixture(scope="session")
 def builds(request: pytest.FixtureRequest, cache_directory: Path, arch: str) -> Iterator[Builds]:
-    """The kernels of the selected tests: of ``Case`` parameters, and of a module's ``KERNELS``."""
+    """The kernels of the selected tests: of ``Case`` parameters, and of a module's ``KERNELS``.
+
+    Where other processes test at the same time each builds what it waits for: about as many compile
+    as there are cores, and none makes the plans of all tests.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        yield Builds()
+        return
     cases: dict[Case, None] = {}
     for item in request.session.items:
         if "builds" not in getattr(item, "fixturenames", ()):
