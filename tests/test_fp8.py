@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -109,6 +110,28 @@ def test_ptxas_follows_double_buffered_accumulators(given: dict[str, Any]) -> No
         plan = cg.plan(op, **sizes, **options, **given)
         assert product_sets(plan.config) == (1 if given.get("ragged") == "K" else 2)
         assert plan.build.resources.spill_loads == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "out", "tile", "cluster"),
+    [("NN", "float32", (128, 176, 128), (2, 1)), ("TT", "bfloat16", (192, 128, 128), (1, 2))],
+)
+def test_a_k_tile_reads_little_of_what_is_spilled(
+    op: str, out: str, tile: tuple[int, ...], cluster: tuple[int, int]
+) -> None:
+    """Tiles that leave the fewest registers beside sums, products and rows of A compile."""
+    plan = cg.plan(op, m=704, n=640, k=384, dtype=E4M3, out_dtype=out, arch="sm_90a",
+                   backend="cpu", kernel="sm90_wgmma", tile=tile, groups=2, cluster=cluster,
+                   swap_ab=int(op == "TT"))  # fmt: skip
+    assert register_a(plan.config) and product_sets(plan.config) == 1
+    lines = plan.sass.splitlines()
+    starts = ((i, re.match(r"(\.L_\w+):", line)) for i, line in enumerate(lines))
+    places = {start[1]: i for i, start in starts if start}
+    ends = ((i, re.search(r"BRA.*`\((\.L_\w+)\)", line)) for i, line in enumerate(lines))
+    loops = [lines[places[end[1]] : i] for i, end in ends if end and places[end[1]] < i]
+    k_tile = min((loop for loop in loops if sum("QGMMA" in x for x in loop) == 4), key=len)
+    assert sum("LDL" in line for line in k_tile) <= 4 and sum("STL" in line for line in k_tile) <= 4
+    assert 16 < plan.resources.spill_loads <= 256
 
 
 @pytest.mark.parametrize("kernel", ["naive", "double_buffered", "thin"])
