@@ -134,7 +134,7 @@ class Plan:
         >>> p = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a")
         >>> first, *others = p.candidates()
         >>> first.kernel.name, first.config.tile, first.price.binding
-        ('sm90_wgmma', (256, 128, 64), 'tensor cores')
+        ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
         return self._candidates(gpu, **changed)
 

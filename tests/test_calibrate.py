@@ -231,19 +231,20 @@ def test_without_times_nothing_changes() -> None:
     assert fit.quality([], reference(), H200) == (0.0, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("name", ["H200", "H100 SXM"])
-def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str) -> None:
-    """Counts of 8-bit floats give the errors that the fit had; other types take longer."""
+@pytest.mark.parametrize(("name", "kind"), [("H200", "tf32"), ("H100 SXM", "float8")])
+def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str, kind: str) -> None:
+    """Counts of these types give the errors that the fit had; others take longer."""
     gpu, numbers = gpu_called(name), shipped(name)
     assert numbers is not None
     file = f"{name.lower().replace(' ', '-')}-times.gz"
     stored = times.read(Path(calibration.__file__).parent / "calibrations" / file)
     assert (stored.gpu, stored.source) == (name, numbers.source)
-    of = [x for x in stored.contests if x.sizes["dtype"].startswith("float8")]
+    words = ((x, x.sizes.get("compute") or x.sizes["dtype"]) for x in stored.contests)
+    of = [x for x, word in words if word.startswith(kind)]
     by_kernel: dict[str, list[fit.Sample]] = {}
     for sample in itertools.chain.from_iterable(fit.samples(of, gpu)):
         by_kernel.setdefault(sample.kernel.name, []).append(sample)
-    bases = {kernel: rows["float8"] for kernel, rows in numbers.bases.items() if "float8" in rows}
+    bases = {kernel: rows[kind] for kernel, rows in numbers.bases.items() if kind in rows}
     assert "sm90_wgmma" in bases
     for kernel, basis in bases.items():
         found = fit.quality([by_kernel[kernel]], numbers, gpu)

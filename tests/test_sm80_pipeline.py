@@ -305,7 +305,7 @@ def test_defaults_follow_the_problem() -> None:
         )  # fmt: skip
     # As times of an H100, and of the H200 for others, have it.
     assert tile(problem(size=1)) == (128, 16, 64)
-    assert tile(problem(size=1), "sm_90a") == (128, 16, 64)
+    assert tile(problem(size=1), "sm_90a") == (16, 128, 64)
     for large in ((128, 256, 64), (256, 128, 64)):
         assert large in tiles(problem())
         assert large not in tiles(problem(), "sm_86")  # 99 KiB
