@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.refusals import lack, serves
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -27,18 +27,17 @@ def runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
 def arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
     """The arch to emit for when the CPU computes: the GPU's, if there is one all the same.
 
-    Where there is none a kernel that needs a newer one than the default gets the oldest that it
-    runs on.
+    Where the kernel does not run on that, or on the default, the oldest that it runs on.
     """
     from cute_gemm.run.driver import device_arch, why_no_gpu
 
-    if not why_no_gpu():
-        return device_arch(0)
-    if kernel == "auto" and (problem.scales or problem.compute in COMPONENT_PRODUCTS):
-        kernel = "sm90_wgmma"  # the one that takes them
-    cc = 0 if kernel == "auto" else registry.get(kernel).least_cc(problem)
-    least = Arch.of_device(divmod(cc, 10))
-    return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)
+    here = Arch(DEFAULT_ARCH) if why_no_gpu() else device_arch(0)
+    names = registry.CONTENDERS if kernel == "auto" else (kernel,)
+    taking = [one for one in map(registry.get, names) if not lack(one, problem)]
+    if not taking or any(serves(one, problem, here) for one in taking):
+        return here
+    cc = min(one.least_cc(problem.spelled) for one in taking)
+    return Arch.of_device(divmod(cc, 10))
 
 
 def device_without_backend(arch: Arch) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -24,6 +25,7 @@ from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.order import OrderOfSums
+from cute_gemm.kernels.refusals import serves
 from cute_gemm.kernels.steps import reduces
 from cute_gemm.model.footprint import Footprint
 from cute_gemm.model.price import Prices
@@ -46,10 +48,6 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.tuned import Measured
-
-#: The kernels that ``"auto"`` chooses from; the other rungs of the ladder are slower on purpose.
-CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "batched", "sm90_wgmma")
-
 
 #: Numbers of slices of K that are tried where the call gives none.
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -178,7 +176,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     if 0 in (problem.m, problem.n, problem.k, problem.l):
         packs, splits = ("",), ()  # an empty product has nothing to pack or to slice
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
-        if any(packs) or (splits and split != "auto"):
+        if (asked and any(packs)) or (splits and split != "auto"):
             raise OptionError(
                 f"options pack and split_k are for kernels that are compiled here, and "
                 f"{kernel!r} is not one of them: leave them out"
@@ -189,10 +187,13 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         # block scales asks for. Nothing is packed.
         packs = ("AB",)
     if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
-        able = ", ".join(x for x in registry.names() if registry.get(x).batch_invariant)
+        able = [
+            x for x in registry.names()
+            if registry.get(x).batch_invariant and serves(registry.get(x), problem, gpu.arch)
+        ]  # fmt: skip
         raise OptionError(
             f"batch_invariant=True came with kernel {kernel!r}, whose sums depend on m; expected "
-            f"'auto' or one of {able}"
+            f"'auto' or one of {', '.join(able)}"
         )
     return _Space(options, packs, splits, invariant)
 
@@ -359,7 +360,7 @@ def _shelf(
     """
     if kernel == "auto":
         target = gpu.arch if arch == "cpu" else Arch(arch)
-        kernels = _contenders(space.options, problem, target)
+        kernels = _contenders(space, problem, target)
     else:
         kernels = [registry.get(kernel)]
     options = tuple(
@@ -378,25 +379,62 @@ def _shelf(
     )  # fmt: skip
     shelf = _shelves.get(key)  # it keeps the kernels alive whose ids are in the key
     if shelf is None:
-        shelf = _shelves[key] = _filled(problems, arch, kernels, space, gpu)
+        if kernel == "auto":  # what is refused is refused by one that has what is asked for
+            kernels = [x for x in kernels if serves(x, problem, target)] or kernels
+        try:
+            shelf = _shelves[key] = _filled(problems, arch, kernels, space, gpu)
+        except UnsupportedError as error:
+            if (
+                kernel == "auto"
+                and space.options
+                and any(
+                    _accepts(registry.get(name), problem, target) for name in registry.CONTENDERS
+                )
+            ):
+                raise _no_owner(space, problem, target) from error
+            raise
     return shelf
 
 
-def _contenders(options: dict[str, Any], problem: GemmProblem, arch: Arch) -> list[Kernel]:
+def _contenders(space: _Space, problem: GemmProblem, arch: Arch) -> list[Kernel]:
     """Return the kernels that contend for a problem and have these options."""
-    kernels = [registry.get(name) for name in CONTENDERS]
-    contenders = [kernel for kernel in kernels if set(options) <= set(kernel.options)]
+    kernels = [registry.get(name) for name in registry.CONTENDERS]
+    contenders = [kernel for kernel in kernels if set(space.options) <= set(kernel.options)]
     contenders = [kernel for kernel in contenders if kernel.contends(problem, arch)] or contenders
     if not contenders:
-        several = "s" * (len(options) > 1)
-        owners = [set(registry.options().get(name, ())) for name in options]
-        having = [name for name in registry.names() if all(name in names for names in owners)]
-        raise OptionError(
-            f"kernel='auto' chooses from {', '.join(CONTENDERS)}, none of which has the "
-            f"option{several} {' and '.join(map(repr, options))}; "
-            + (f"name a kernel that has: {', '.join(having)}" if having else "leave one out")
-        )
+        raise _no_owner(space, problem, arch)
     return contenders
+
+
+def _no_owner(space: _Space, problem: GemmProblem, arch: Arch) -> OptionError:
+    """Say that no kernel to choose from has the options, and which others have them."""
+    options = space.options
+    kernels = [
+        kernel
+        for kernel in map(registry.get, registry.names())
+        if kernel.batch_invariant or not space.batch_invariant
+        if _accepts(kernel, problem, arch)
+    ]
+    having = [kernel.name for kernel in kernels if set(options) <= set(kernel.options)]
+    contending = [kernel.name for kernel in kernels if kernel.contends(problem, arch)]
+    among = [name for name in registry.CONTENDERS if name in contending]
+    if len(among) < len(registry.CONTENDERS):
+        among[-1:] = [f"{name} for this problem" for name in among[-1:]]
+    alone = "it" if len(options) == 1 else "one"
+    return OptionError(
+        f"kernel='auto' chooses from {', '.join(among)}, none of which has the "
+        f"option{'s' * (len(options) > 1)} {' and '.join(map(repr, options))}; "
+        + (f"name a kernel that has: {', '.join(having)}" if having else f"leave {alone} out")
+    )
+
+
+def _accepts(kernel: Kernel, problem: GemmProblem, arch: Arch) -> bool:
+    """Return whether a kernel takes a problem, as it lies or packed, with options of its choice."""
+    for asked in (problem, packed(problem, "AB")[0]):
+        with suppress(OptionError, UnsupportedError):
+            kernel.configure(asked, arch)
+            return True
+    return False
 
 
 def _filled(

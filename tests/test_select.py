@@ -272,7 +272,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             assert one.kernel.refuse(one.config, left, arch) == ""
         legal = [
             config
-            for kernel in map(registry.get, select.CONTENDERS if name == "auto" else (name,))
+            for kernel in map(registry.get, registry.CONTENDERS if name == "auto" else (name,))
             if isinstance(kernel, CompiledKernel)
             and (f"{dtype}/{compute}" if compute else dtype) in kernel.dtypes
             and (kernel.name != "thin" or min(m, size) <= 32)

@@ -167,7 +167,7 @@ def test_its_price_is_compared_with_others(monkeypatch):
     [only] = plan.candidates()
     assert only.price.seconds > 0 and "L1" in only.price.terms
     assert plan.why.startswith("asked for by name; ") and "predicted" in plan.why
-    monkeypatch.setattr(select, "CONTENDERS", ("toy", "double_buffered"))
+    monkeypatch.setattr(registry, "CONTENDERS", ("toy", "double_buffered"))
     monkeypatch.setattr(select, "_shelves", {})
     chosen = cg.plan("NN", **SIZES, arch="sm_80")
     assert {one.kernel.name for one in chosen.candidates()} == {"toy", "double_buffered"}

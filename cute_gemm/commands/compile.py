@@ -11,7 +11,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cute_gemm import select
 from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
 from cute_gemm.builds import Builds
@@ -156,7 +155,7 @@ def _chosen_from(
 
 def _sizes(op: str, kernel: str) -> Iterator[dict[str, Any]]:
     """Yield extents and leading dimensions of problems that together have all configs."""
-    names = select.CONTENDERS if kernel == "auto" else (kernel,)
+    names = registry.CONTENDERS if kernel == "auto" else (kernel,)
     for extent in (_ALIGNED, _BY_ELEMENT):
         shapes = (pair for name in names for pair in registry.get(name).shapes(extent))
         for m, n in dict.fromkeys(shapes):

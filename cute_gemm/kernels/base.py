@@ -18,7 +18,7 @@ from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.calibrated import calibration, correction
-from cute_gemm.dtypes import COMPONENT_PRODUCTS, FLOAT8
+from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
@@ -38,7 +38,6 @@ from cute_gemm.model.footprint import (
 )
 from cute_gemm.model.price import Extents, Price, Prices
 from cute_gemm.problem import reference
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.signature import Launch, Signature, gemm_signature
@@ -79,6 +78,8 @@ class Kernel(ABC):
     summary: str
     #: Lowest compute capability, as an int (80).
     minimum_cc: int
+    #: What an architecture must have beside that, as `Arch.has` takes it.
+    needs: ClassVar[str] = ""
     #: Element types (with ``compute`` where it matters: ``"float32/tf32"``).
     dtypes: tuple[str, ...] = ()
     #: What it does that the kernel before it on the ladder does not, where no template's header
@@ -122,33 +123,11 @@ class Kernel(ABC):
 
     def check_call(self, problem: GemmProblem, arch: str, options: Iterable[str]) -> None:
         """Refuse an arch, a type or the name of an option that no config of this kernel has."""
-        if problem.scales and not self.scales:
-            names = " and ".join(x.name for x in problem.scales)
-            raise UnsupportedError(
-                f"kernel {self.name!r} takes scales of tensors and rows, and {names} "
-                f"{'have' if problem.scales[1:] else 'has'} one for each 128 of k: take "
-                "kernel='sm90_wgmma', for sm_90a"
-            )
-        if problem.compute in COMPONENT_PRODUCTS and problem.spelled not in self.dtypes:
-            raise UnsupportedError(
-                f"kernel {self.name!r} makes no products of components, as "
-                f"compute={problem.compute!r} has them: take kernel='sm90_wgmma', for sm_90a"
-            )
         self.check_problem(problem, arch)
-        if problem.epilogue != LINEAR_COMBINATION and not self.fuses:
-            label = getattr(problem.epilogue, "label", problem.epilogue.name)
-            raise UnsupportedError(
-                f"kernel {self.name!r} computes alpha A B + beta C alone, not epilogue {label!r}: "
-                "take kernel='auto'"
-            )
         if problem.epilogue.pairs and not self.pairs:
             raise UnsupportedError(
                 f"kernel {self.name!r} has columns of a pair in different threads: "
                 "take kernel='auto'"
-            )
-        if problem.ragged and not self.groups:
-            raise UnsupportedError(
-                f"kernel {self.name!r} takes no grouped GEMM: take kernel='auto'"
             )
         for option in options:
             if option not in self.options:
@@ -157,24 +136,15 @@ class Kernel(ABC):
                     f"option {option!r} is not one of kernel {self.name!r}; expected {known}"
                 )
 
-    def least_cc(self, problem: GemmProblem) -> int:
-        """Return the lowest compute capability that it has a problem's types on."""
+    def least_cc(self, spelled: str) -> int:
+        """Return the lowest compute capability that it has types on, a name of ``dtypes``."""
         return self.minimum_cc
 
     def check_problem(self, problem: GemmProblem, arch: str) -> None:
-        """Refuse an arch or a type that no config of this kernel serves."""
-        least = self.least_cc(problem)
-        if Arch(arch).cc < least:
-            types = f" for {problem.dtype}" * (least > self.minimum_cc)
-            raise UnsupportedError(
-                f"kernel {self.name!r} needs sm_{least} or newer{types}; arch is {arch!r}"
-            )
-        if problem.spelled not in self.dtypes:
-            raise UnsupportedError(
-                f"kernel {self.name!r} does not take {problem.dtype} with "
-                f"compute={problem.compute!r}; "
-                f"expected one of {', '.join(self.dtypes)}"
-            )
+        """Refuse an arch or a problem that no config of this kernel serves."""
+        from cute_gemm.kernels import refusals  # which asks the other kernels too
+
+        refusals.check(self, problem, arch)
 
     @abstractmethod
     def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:

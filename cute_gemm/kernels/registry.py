@@ -40,6 +40,9 @@ EVERYWHERE = ("pack", "split_k", "batch_invariant")
 #: The rungs of the ladder, each one idea further, from the loop on the host to TMA and wgmma.
 LADDER = tuple(KERNELS)[: list(KERNELS).index("sm90_wgmma") + 1]
 
+#: The kernels that ``"auto"`` chooses from; the other rungs of the ladder are slower on purpose.
+CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "batched", "sm90_wgmma")
+
 
 def names() -> tuple[str, ...]:
     """Names of all kernels: the values of ``kernel=``."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
+from cute_gemm.arch import REGISTERS_PER_THREAD
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
@@ -170,9 +171,11 @@ class SimtKernel(EmittedKernel):
             )
         sums, room = _sums(config), registers(config.threads, config.min_ctas)
         if sums >= room:
+            fits = sums < REGISTERS_PER_THREAD  # in a CTA of fewer threads
             raise OptionError(
                 f"option thread_tile={config.thread_tile} with min_ctas={config.min_ctas} needs "
-                f"{sums} registers for the sums of a thread, which has {room}; take a smaller one"
+                f"{sums} registers for the sums of a thread, which has {room} in all; take a "
+                f"smaller {'tile or min_ctas' if fits else 'thread_tile'}"
             )
         if config.warps[0] and (bm, bn) != tuple(
             warps * lanes * results

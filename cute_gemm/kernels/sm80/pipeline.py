@@ -17,7 +17,7 @@ from cute_gemm.access import Access, GlobalAccess, Partition, Shares, Work
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
-from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
+from cute_gemm.dtypes import DTYPES, FAST_ACCUM, FLOAT8, factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
@@ -177,8 +177,11 @@ class Sm80Pipeline(EmittedKernel):
     #: Fewest and most stages.
     stages: ClassVar[tuple[int, int]] = (2, 8)
 
-    def least_cc(self, problem: GemmProblem) -> int:
-        a, b = (factor(x.dtype, problem.compute).tag for x in (problem.A, problem.B))
+    def least_cc(self, spelled: str) -> int:
+        types, _, compute = spelled.partition("/")
+        first, _, second = types.partition(" x ")
+        pair = first, second or first
+        a, b = (factor(name, compute or DTYPES[name].computes[0]).tag for name in pair)
         return min((atom.minimum_cc for atom in mma_atoms(a, b)), default=self.minimum_cc)
 
     def contends(self, problem: GemmProblem, arch: Arch) -> bool:

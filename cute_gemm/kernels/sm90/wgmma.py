@@ -153,6 +153,7 @@ class Sm90Wgmma(EmittedKernel):
     batch_invariant: ClassVar = True
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
+    needs: ClassVar = "wgmma"
     scales: ClassVar = True
     pairs: ClassVar = True
     dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
@@ -246,10 +247,6 @@ class Sm90Wgmma(EmittedKernel):
                     yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
-        if not arch.has("wgmma"):
-            raise UnsupportedError(
-                f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
-            )
         for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
             if problem.ragged != "K" and problem.groups_along_unit(matrix):
                 raise UnsupportedError(

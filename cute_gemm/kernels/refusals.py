@@ -1,0 +1,108 @@
+"""Why a kernel does not take a problem at all, and what takes it instead.
+
+That depends on types, epilogue, scales, groups and the architecture alone, not on extents and
+layouts, which the configs of a kernel are checked against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from cute_gemm.arch import Arch
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels import registry
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.problem.problem import GemmProblem
+
+
+class Lack(NamedTuple):
+    """What of a problem a kernel does not have, as parts of a sentence."""
+
+    kernel: str  # its predicate, "takes no grouped GEMM"
+    asked: str = ""  # what the problem has, where kernels of some architectures alone take it
+
+
+def lack(kernel: Kernel, problem: GemmProblem) -> Lack | None:
+    """Return what the kernel lacks on every architecture."""
+    if problem.epilogue != LINEAR_COMBINATION and not kernel.fuses:
+        label = getattr(problem.epilogue, "label", problem.epilogue.name)
+        return Lack(f"computes alpha A B + beta C alone, not epilogue {label!r}")
+    if problem.ragged and not kernel.groups:
+        return Lack("takes no grouped GEMM")
+    if problem.scales and not kernel.scales:
+        have = "have" if problem.scales[1:] else "has"
+        names = " and ".join(matrix.name for matrix in problem.scales)
+        said = f"{names} {have} a number for each 128 of k"
+        return Lack("takes scales of tensors and rows", said)
+    if problem.compute in COMPONENT_PRODUCTS and problem.spelled not in kernel.dtypes:
+        said = f"compute={problem.compute!r} asks for products of components"
+        return Lack("makes no products of components", said)
+    if problem.spelled not in kernel.dtypes:
+        return Lack(f"does not take {problem.dtype} with compute={problem.compute!r}")
+    return None
+
+
+def runs_on(kernel: Kernel, spelled: str, arch: str) -> bool:
+    """Return whether an architecture has what the kernel needs for these types."""
+    here = Arch(arch)
+    return here.cc >= kernel.least_cc(spelled) and (not kernel.needs or here.has(kernel.needs))
+
+
+def serves(kernel: Kernel, problem: GemmProblem, arch: str) -> bool:
+    """Return whether the kernel takes problems like this on an architecture."""
+    return lack(kernel, problem) is None and runs_on(kernel, problem.spelled, arch)
+
+
+def check(kernel: Kernel, problem: GemmProblem, arch: str) -> None:
+    """Raise UnsupportedError for what the kernel takes with no config, and say what takes it."""
+    lacked = lack(kernel, problem)
+    if lacked is None and runs_on(kernel, problem.spelled, arch):
+        return
+    contenders = [registry.get(name) for name in registry.CONTENDERS]
+    takers = [other.name for other in contenders if serves(other, problem, arch)]
+    instead = f": take kernel={takers[0] if len(takers) == 1 else 'auto'!r}" if takers else ""
+    if lacked is None:
+        needs = f"needs {_needs(kernel, problem)}; arch is {arch!r}"
+        raise UnsupportedError(f"kernel {kernel.name!r} {needs}{instead}")
+    if lacked.asked and not takers:  # on this architecture no kernel does
+        others = [
+            f"{other.name!r}, for {_needs(other, problem)}"
+            for other in contenders
+            if not lack(other, problem)
+        ]
+        raise UnsupportedError(
+            f"{lacked.asked}, for which the only kernel is {' or '.join(others)}; "
+            f"arch is {arch!r}: expected {_plainer(kernel, problem, arch)}"
+        )
+    said = f"kernel {kernel.name!r} {lacked.kernel}" + f", and {lacked.asked}" * bool(lacked.asked)
+    if problem.spelled not in kernel.dtypes and not lacked.asked:
+        types = [spelled for spelled in kernel.dtypes if runs_on(kernel, spelled, arch)]
+        instead += f"; expected one of {', '.join(types)}" * bool(types)
+    raise UnsupportedError(said + instead)
+
+
+def _plainer(kernel: Kernel, problem: GemmProblem, arch: str) -> str:
+    """Return what to ask for in place of block scales or of components."""
+    if problem.scales:
+        said = "scales of tensors or of rows"
+        alone = serves(kernel, replace(problem, scales=()), arch)
+        return said if alone else f"{said}, and kernel='auto'"
+    # The operands may be packed components already, so the type is spelled out.
+    types = {name: DTYPES["float32"].spelled(name) for name in ("float32", "tf32")}
+    taken = [x for x in types if types[x] in kernel.dtypes and runs_on(kernel, types[x], arch)]
+    computes = " or ".join(f"compute={name!r}" for name in taken or types)
+    return computes if taken else f"{computes}, and kernel='auto'"
+
+
+def _needs(kernel: Kernel, problem: GemmProblem) -> str:
+    """Return the architectures that have what the kernel needs: ``"sm_90a"``."""
+    if kernel.needs:
+        return Arch.that_has(kernel.needs)
+    least = kernel.least_cc(problem.spelled)
+    types = f" for {problem.dtype}" * (least > kernel.minimum_cc)
+    return f"sm_{least} or newer{types}"

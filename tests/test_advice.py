@@ -1,0 +1,220 @@
+"""What a refusal advises is accepted: calls are drawn, and the advice of refusals is taken.
+
+``fixes`` reads a sentence as a user does. A call that takes its advice is accepted, or refused for
+another reason; and who takes the advice of each refusal arrives at a call that is accepted.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+import cute_gemm as cg
+from cute_gemm.errors import GemmError
+from cute_gemm.kernels import registry
+
+Call = dict[str, Any]
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
+NAMES = (
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8",
+    "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+TYPES: tuple[Call, ...] = (
+    *({"dtype": name} for name in NAMES),
+    *({"dtype": "float32", "compute": name} for name in ("tf32", "bf16x9", "bf16x6")),
+)
+PARTS: tuple[Call, ...] = (
+    {"scale_a": "1x128", "scale_b": "128x128"}, {"scale_a": "1x128"}, {"scale_b": "row"},
+    {"scale_a": "tensor"}, {"epilogue": "bias"}, {"epilogue": "gelu"}, {"epilogue": "swiglu"},
+    {"ragged": "M", "l": 3}, {"ragged": "N", "l": 3}, {"ragged": "K", "l": 3}, {"l": 3},
+    {"batch_invariant": True}, {"pack": "A"}, {"pack": "B"}, {"pack": "AB"}, {"pack": "none"},
+    {"split_k": 3}, {"fast_accum": True}, {"base_offset": 1}, {"out_dtype": "float32"},
+    {"order": "C"}, {"storage": "C"}, {},
+)  # fmt: skip
+VALUES: dict[str, tuple[Any, ...]] = {
+    "tile": (
+        (128, 128, 32),
+        (256, 256, 64),
+        (16, 16, 16),
+        (64, 256, 128),
+        (512, 512, 64),
+        (8, 8, 1),
+    ),
+    "thread_tile": ((8, 8), (32, 32), (1, 1)),
+    "stages": (1, 3, 9, 40),
+    "min_ctas": (0, 1, 4, 16),
+    "warps": ((2, 2), (8, 8), 4, 64),
+    "copy": ("mn_major", "k_major"),
+}
+
+
+def draw(rng: random.Random) -> tuple[str, Call]:
+    """An op and the words of a call, most of them refused."""
+    kernel = rng.choice(("auto", *registry.names()))
+    call: Call = {"kernel": kernel, "arch": rng.choice(ARCHS), "backend": "cpu"}
+    call |= {mode: rng.choice((1, 3, 64, 256, 257, 1024, 4096)) for mode in "mnk"}
+    call |= rng.choice(TYPES)
+    for part in rng.choices(PARTS, k=rng.choice((1, 1, 2))):
+        call |= part
+    if rng.random() < 0.4:
+        known = registry.options() if rng.random() < 0.1 else ()
+        names = tuple(known) or (registry.get(kernel).options if kernel != "auto" else ("tile",))
+        for option in rng.choices(names, k=1) if names else ():
+            call[option] = rng.choice(VALUES.get(option, (1, "nothing", (2, 1))))
+    return rng.choice(("NN", "NT", "TN", "TT")), call
+
+
+def refused(op: str, call: Call) -> str:
+    """What a call is refused with; ``""`` where it is not."""
+    return _refused(op, tuple(call.items()))
+
+
+@cache
+def _refused(op: str, call: tuple[tuple[str, Any], ...]) -> str:
+    try:
+        cg.plan(op, **dict(call))
+    except GemmError as error:
+        return str(error)
+    return ""
+
+
+#: What no word of a call can be changed for by what the sentence says: ranges of sizes and shapes.
+FACTS = re.compile(
+    r"power of two|expected an even n|is 2147483653|must be|that has wgmma|no config for these"
+    r"|kernel 'sm90_wgmma' needs sm_90a; arch is '[^']*'$|does not have: return the product"
+    r"|of which epilogue 'swiglu' takes pairs|thread is of|for whose sums ptxas does not wait"
+    r"|expected real floating-point types"
+)
+
+
+def without(call: Call, *names: str) -> Call:
+    return {name: value for name, value in call.items() if name not in names}
+
+
+def smaller(call: Call, name: str, factor: float) -> Iterator[Call]:
+    """Calls with a part of the extents of an option halved or doubled, up to six times."""
+    value = call.get(name)
+    if not isinstance(value, tuple):
+        value = (value,) if isinstance(value, int) else ()
+    for times in range(1, 7):
+        for which in range(1, 2 ** len(value)):
+            changed = tuple(
+                max(1, int(x * factor**times)) if which >> place & 1 else x
+                for place, x in enumerate(value)
+            )
+            yield call | {name: changed if isinstance(call[name], tuple) else changed[0]}
+
+
+def fixes(said: str, call: Call) -> list[list[Call]]:
+    """The calls that a sentence advises: of each list one must be accepted, by its own reason."""
+    found: list[list[Call]] = []
+    for kernel in re.findall(r"(?:take|use|or|;) kernel=['\"](\w+)['\"]", said):
+        found.append([call | {"kernel": kernel}])
+    if names := re.search(r"name a kernel that has: ([\w, ]+)", said):
+        found += [[call | {"kernel": kernel}] for kernel in names[1].split(", ")]
+    if match := re.search(r"batch_invariant=True .*expected 'auto' or one of ([\w, ]+)", said):
+        found += [[call | {"kernel": name}] for name in ("auto", *match[1].split(", "))]
+    if match := re.search(r"pack='(\w+)' or 'AB'", said):  # A alone, if B is as it must be
+        found += [[call | {"pack": match[1]}, call | {"pack": "AB"}], [call | {"pack": "AB"}]]
+    if match := re.match(r"kernel '\w+' needs (sm_\d+a?)", said):
+        found.append([call | {"arch": match[1]}])
+    if match := re.search(r"does not take .*expected one of (.*)", said):
+        for spelled in match[1].split(", ")[:7]:
+            name, _, compute = spelled.partition("/")
+            fast = compute == "fast_accum"
+            other = {"compute": None if fast else compute or None, "fast_accum": fast or None}
+            found.append([without(call, "out_dtype") | {"dtype": name} | other])
+    if "or scales of rows" in said:
+        found.append([call | {x: "row" for x in ("scale_a", "scale_b") if call.get(x)}])
+    if "for which the only kernel" in said:
+        also = {"kernel": "auto"} if "and kernel='auto'" in said else {}
+        for name in re.findall(r"compute='(float32|tf32)'", said):
+            found.append([call | {"compute": name} | also])
+        for kind in ("tensor", "row") if "scales of tensors or of rows" in said else ():
+            scales = {name: kind for name in ("scale_a", "scale_b") if call.get(name)}
+            found.append([call | scales | also])
+    if "leave it out, or take 'tf32'" in said:
+        found += [[call | {"compute": "tf32"}], [without(call, "compute")]]
+    elif match := re.match(r"(?:option )?(\w+)=.* came with .*leave it out", said):
+        found.append([without(call, match[1])])
+    if match := re.search(r"none of which has the option '(\w+)'; leave it out", said):
+        found.append([without(call, match[1])])
+    if "options pack and split_k are for" in said:
+        assert {"pack", "split_k"} & set(call), said
+        found.append([without(call, "pack", "split_k")])
+    if "leave one of the two out" in said:
+        names = "fast_accum", "compute", "scale_a", "scale_b", "kernel", "backend"
+        pair = [name for name in names if call.get(name) and name in said]
+        found.append([without(call, name) for name in pair])
+        if "blocks" in said:
+            found[-1] = [without(call, "scale_a", "scale_b"), without(call, "fast_accum")]
+    if "takes no slices of K" in said:
+        found.append([without(call, "split_k")])
+    if match := re.search(r"k up to (\d+) fits with tile", said):
+        found.append([call | {"k": int(match[1])}])
+    if match := re.search(r"take tile=\((\d+), (\d+), (\d+)\)", said):
+        found.append([call | {"tile": tuple(map(int, match.groups()))}])
+    if match := re.match(r"option '(\w+)' is not one of kernel '\w+'; expected", said):
+        found.append([without(call, match[1])])
+    if match := re.match(r"option (\w+)=.* is unknown; expected one of \(?([\w', .]+)\)?$", said):
+        words = match[2].replace("'", "").split(", ")
+        found += [[call | {match[1]: word}] for word in words]
+    if match := re.search(r"option (\w+)=.* is out of range; expected (\d+) to (\d+)", said):
+        found += [[call | {match[1]: int(end)}] for end in match.groups()[1:]]
+    for words, option, factor in (
+        ("smaller tile", "tile", 0.5), ("larger tile", "tile", 2), ("fewer stages", "stages", 0.5),
+        ("fewer warps", "warps", 0.5), ("more warps", "warps", 2), ("or min_ctas", "min_ctas", 0.5),
+        ("smaller thread_tile", "thread_tile", 0.5),
+        ("take a smaller one", "min_ctas", 0.5),
+    ):  # fmt: skip
+        if words in said and option in call:
+            found.append(list(smaller(call, option, factor)))
+    if found and re.search(r"smaller|fewer|larger", said):  # one or the other
+        found = [[each for calls in found for each in calls]]
+    return found
+
+
+#: A refusal that says that the advised kernel or GPU does not take the problem at all.
+LACKS = re.compile(
+    r"needs sm_|does not take|takes no grouped|computes alpha A B|for which the only kernel is"
+    r"|makes no products|takes scales"
+)
+
+
+def check_fixes(op: str, call: Call, said: str) -> Call | None:
+    """Take each advice; return the first call that is accepted or refused for another reason."""
+    advised = fixes(said, call)
+    if not advised:
+        assert FACTS.search(said) or re.search(r"expected|option", said), said
+        assert not re.search(r"\b(take|use|leave|pack it|pass)\b", said), f"not known: {said}"
+        return None
+    onward: Call | None = None
+    for calls in advised:
+        outcomes = [(each, refused(op, each)) for each in calls]
+        if LACKS.search(said):  # of the kernel, which the next one then takes
+            good = [each for each, again in outcomes if not LACKS.search(again)]
+        else:
+            good = [each for each, again in outcomes if again != said]
+        assert good, f"{op} {call}\n  {said}\n  " + "\n  ".join(again for _, again in outcomes[:4])
+        onward = onward or min(good, key=lambda each: bool(refused(op, each)))
+    return onward
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.filterwarnings("ignore:no usable GPU")
+def test_advice_is_accepted(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(50):
+        op, call = draw(rng)
+        path: list[str] = []
+        onward: Call | None = call
+        while onward is not None and (said := refused(op, onward)):
+            path.append(said)
+            assert len(path) < 7, f"{op} {call}\n  " + "\n  ".join(path)
+            onward = check_fixes(op, onward, said)
