@@ -7,8 +7,6 @@ from collections.abc import Iterable
 import cute_gemm as cg
 from cute_gemm.dtypes import FLOAT8, operand_types
 from cute_gemm.kernels import registry
-from cute_gemm.problem.problem import from_sizes
-from cute_gemm.select import CONTENDERS
 
 
 def support(names: str) -> str:
@@ -32,8 +30,7 @@ def _gpus(info: cg.KernelInfo) -> str:
     least = f"{info.minimum_cc / 10:.1f}"
     if FLOAT8[0] not in info.dtypes:
         return least
-    fp8 = from_sizes("TN", m=64, n=64, k=64, dtype=FLOAT8[0])
-    of_fp8 = registry.get(info.name).least_cc(fp8)
+    of_fp8 = registry.get(info.name).least_cc(FLOAT8[0])
     return least + f", float8 {of_fp8 / 10:.1f}" * (of_fp8 > info.minimum_cc)
 
 
@@ -50,7 +47,7 @@ def families(names: str) -> str:
         info, kernel = infos[name], registry.get(name)
         types = ", ".join(kind.removeprefix("float32/") for kind in _shown(info.dtypes))
         # Operators call "auto", which chooses from these; tensors of integers have no gradient.
-        grads = "real and complex floats" if name in CONTENDERS else "no"
+        grads = "real and complex floats" if name in registry.CONTENDERS else "no"
         fuses = "real floats" if kernel.fuses else "no"
         lines.append((f"`{name}`", _gpus(info), types, fuses, grads))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
