@@ -117,17 +117,17 @@ def gemm(
     epilogue
         What becomes of each result before it is stored, of real floats: a name, whose parts are
         joined by ``+`` (``"bias+gelu"``), or a function of the accumulator and operands
-        (:func:`epilogue`). Its operands are keyword arguments of this call (``bias=b``): numbers,
+        (`epilogue`). Its operands are keyword arguments of this call (``bias=b``): numbers,
         or arrays that broadcast to C as in NumPy, (N,), (M, 1) or (M, N), with any strides; those
         on the host that have no dimensions count as numbers. Of one that takes `pairs` or `halves`
         of columns (``"swiglu"``) C has half as many columns, and beta is 0.
     kernel, **kernel_options
-        A name from :func:`kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
+        A name from `kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
         where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``, ``"none"``
         or ``"auto"``: operands that are copied to aligned scratch first) and ``split_k`` (slices of
         K, or ``"auto"``); without them ``"auto"`` weighs both, and a named kernel does neither.
         ``batch_invariant=True``: on a GPU a row of C has the same bits whatever the other rows of
-        op(A) are and however many; see :attr:`Plan.order_of_sums`.
+        op(A) are and however many; see `Plan.order_of_sums`.
     backend
         ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning;
         ``"interpreter"``: the kernel itself, its PTX executed on the CPU.
@@ -305,7 +305,7 @@ def plan(
     ----------
     op, A, B, C, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, kernel, \
     backend, arch, tune, **kernel_options
-        As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, a
+        As for `gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, a
         scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
         of C's type, and a scale what its numbers are of: ``"tensor"``, ``"row"``, ``"1x128"`` or
         ``"128x128"``; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
@@ -326,11 +326,11 @@ def plan(
         address means nothing there. Device arrays have the alignment of their addresses.
     gpu
         The GPU for which the config is chosen and that reports are of: a name (``"H200"``), a file
-        ``.toml`` or ``.json`` that describes one, a dict of its values, or a :class:`Gpu`. Where no
+        ``.toml`` or ``.json`` that describes one, a dict of its values, or a `Gpu`. Where no
         ``arch`` is given its own is taken. By default this machine's, if it is of the arch, or the
         one that stands for the arch.
     offsets
-        As for :func:`cute_gemm.grouped_gemm`, of arrays.
+        As for `cute_gemm.grouped_gemm`, of arrays.
 
     Returns
     -------
@@ -407,16 +407,16 @@ def analyze(
     backend: Backend = "cpu", arch: str | None = None, gpu: GpuLike | None = None,
     tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
 ) -> Report:  # fmt: skip
-    """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
+    """Report every memory access of the kernel that `plan` would choose; nothing is compiled.
 
     Parameters
     ----------
     op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, ragged, \
     base_offset, storage, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, \
     kernel, backend, arch, gpu, tune, offsets, **kernel_options
-        As for :func:`plan`; nothing is computed, whatever the backend.
+        As for `plan`; nothing is computed, whatever the backend.
     beta
-        As for :meth:`Plan.report`.
+        As for `Plan.report`.
 
     Examples
     --------

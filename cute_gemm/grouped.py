@@ -32,7 +32,7 @@ def grouped_gemm(
     Parameters
     ----------
     op, A, B
-        As for :func:`~cute_gemm.gemm`; one of A and B, or neither, has a leading dimension of G.
+        As for `cute_gemm.gemm`; one of A and B, or neither, has a leading dimension of G.
     offsets
         int32 (G,), where A and B are: the end of each group along the ragged mode; the first begins
         at 0, each other one where that before it ends. The host does not read what is on a device:
@@ -43,7 +43,7 @@ def grouped_gemm(
         ``offsets[-1]`` are of no group: they are not written, in a new C neither. An empty group of
         a ragged K gives ``beta * C[g]``, zeros without beta.
     scale_a, scale_b
-        As for :func:`~cute_gemm.gemm`, and of groups: of the operand whose rows are ragged (A with
+        As for `cute_gemm.gemm`, and of groups: of the operand whose rows are ragged (A with
         a ragged M) of each row, (M,), or, of 8-bit floats, of 128 of k of each, (M, K / 128). Of
         the operand with a matrix for each group also of its rows, (G, N) or (N,), of 128 of k of
         each, (G, N, K / 128), and of blocks of 128 x 128, (G, N / 128, K / 128), without G where
@@ -52,7 +52,7 @@ def grouped_gemm(
         blocks of 128 of k, then those of 128 x 128; with G, or 1, in front there is no doubt.
     alpha, beta, order, out_dtype, compute, fast_accum, epilogue, kernel, backend, arch, stream, \
     **kernel_options
-        As for :func:`~cute_gemm.gemm`, of each group's product. An operand of the epilogue may be
+        As for `cute_gemm.gemm`, of each group's product. An operand of the epilogue may be
         (G, N) or (G, 1, N): a row for each group. (N,), (M, 1) and (M, N) go with C as usual.
 
     Returns

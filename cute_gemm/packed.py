@@ -14,7 +14,7 @@ from cute_gemm.problem.problem import GemmProblem
 
 @dataclass(frozen=True, eq=False)
 class PackedOperand:
-    """A or B, packed by :meth:`Plan.pack`, to be given to plans in its place.
+    """A or B, packed by `Plan.pack`, to be given to plans in its place.
 
     It serves every plan that packs this operand and has the same descriptor of it: those of other
     extents of C too.

@@ -48,7 +48,7 @@ _numbers = count()
 
 
 class Plan:
-    """A GEMM worked out: the kernel for one problem on one arch. Made by :func:`plan`.
+    """A GEMM worked out: the kernel for one problem on one arch. Made by `plan`.
 
     Attributes
     ----------
@@ -289,7 +289,7 @@ class Plan:
         ----------
         gpu
             The GPU whose predicted times, roofline and waves these are: a name (``"H200"``), a file
-            that describes one, a dict of its values, or a :class:`Gpu`; by default the plan's. The
+            that describes one, a dict of its values, or a `Gpu`; by default the plan's. The
             kernel and its config stay the plan's.
         beta
             With another than 0, C is read too.
@@ -411,7 +411,7 @@ class Plan:
         Raises
         ------
         ShapeError
-            When an array's descriptor is not the plan's; everything that :func:`gemm` raises.
+            When an array's descriptor is not the plan's; everything that `gemm` raises.
         """
         if traced():
             from cute_gemm.torch.operators import call as torch_call

@@ -58,7 +58,7 @@ def explain(
     """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
 
     ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config), ``gpu``,
-    whose rates bound the kernel, and errors are those of :func:`cute_gemm.plan`; with a ``beta``
+    whose rates bound the kernel, and errors are those of `cute_gemm.plan`; with a ``beta``
     other than 0, C is read too. ``ends``: where groups end, if they are not of equal sizes.
     """
     from cute_gemm.analysis.explain import Next, explanation

@@ -42,7 +42,7 @@ def gemm(
     fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
-    """Compute ``epilogue(alpha * op(A) @ op(B))``, as :func:`cute_gemm.gemm` does.
+    """Compute ``epilogue(alpha * op(A) @ op(B))``, as `cute_gemm.gemm` does.
 
     Under ``jax.jit`` no operand is transposed by a copy: the letters of op say what is transposed.
 
@@ -57,12 +57,12 @@ def gemm(
     alpha
         A number. One that is traced is an operand of an epilogue: ``epilogue="scale"``.
     out_dtype, compute, fast_accum, kernel, **kernel_options
-        As of :func:`cute_gemm.gemm`. Kernels and their options are those of a GPU's call.
+        As of `cute_gemm.gemm`. Kernels and their options are those of a GPU's call.
     scale_a, scale_b
         Factors of op(A) and op(B), in float32: a number or shape () of the whole operand, (..., M,
         1) of rows of op(A), (..., N, 1) of columns of op(B). Those of blocks are not here.
     epilogue
-        A name (``"bias+gelu"``) or a function that :func:`cute_gemm.epilogue` traces. Its operands
+        A name (``"bias+gelu"``) or a function that `cute_gemm.epilogue` traces. Its operands
         are keyword arguments, numbers or arrays that broadcast to the result.
 
     Returns
@@ -120,7 +120,7 @@ def gemm(
 
 
 def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> Any:
-    """Compute ``a @ b``, as :func:`jax.numpy.matmul` does of two dimensions or more.
+    """Compute ``a @ b``, as `jax.numpy.matmul` does of two dimensions or more.
 
     A transpose of the last two dimensions (``w.T``, ``w.mT``) in the same program is read as it
     lies. A matrix that is broadcast over a batch is read once.

@@ -21,7 +21,7 @@ class KernelInfo:
     dtypes
         Element types; ``"float32/tf32"`` is float32 with ``compute="tf32"``.
     options
-        Keyword arguments of :func:`gemm` that set a field of the kernel's config.
+        Keyword arguments of `gemm` that set a field of the kernel's config.
     values
         What each option takes, in words: ``{"copy": "auto | mn_major", ...}``.
     runs_on

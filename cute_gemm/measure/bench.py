@@ -93,7 +93,7 @@ def bench(
     or ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how
     many elements the leading dimensions of A and B are more than they must be. ``compute`` may be
     ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
-    often each kernel is timed; ``fast_accum`` is that of :func:`cute_gemm.gemm`.
+    often each kernel is timed; ``fast_accum`` is that of `cute_gemm.gemm`.
 
     ``against`` has functions of one's own that are checked and timed like the kernels, each as
     ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
@@ -221,7 +221,7 @@ class _Size:
     """The state of one size: its matrices, and the results so far.
 
     ``problems`` has the problem of each op; ``seed``, ``pad``, ``check``, ``rounds`` and
-    ``progress`` are those of :func:`bench`.
+    ``progress`` are those of `bench`.
     """
 
     def __init__(

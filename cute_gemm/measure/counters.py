@@ -147,7 +147,7 @@ class Comparison:
 
 
 def compare(expected: Mapping[str, int], metrics: Mapping[str, int]) -> tuple[Comparison, ...]:
-    """Compare what :func:`predicted` returned with the counts of the same launch.
+    """Compare what `predicted` returned with the counts of the same launch.
 
     A metric may be missing if the device has no such counter; ToolError if a count of it is
     predicted.

@@ -100,7 +100,7 @@ class Check:
 class Reference:
     """``op(A) @ op(B)`` in float64 or complex128, and what each element of a C may be off.
 
-    The bound is that of :func:`cute_gemm.problem.verify.verify` with alpha = 1 and beta = 0.
+    The bound is that of `cute_gemm.problem.verify.verify` with alpha = 1 and beta = 0.
     """
 
     def __init__(self, problem: GemmProblem, factors: Factors) -> None:

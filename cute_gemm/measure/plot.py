@@ -43,7 +43,7 @@ def check(file: str | Path) -> None:
 
 
 def save(result: BenchResult, file: str | Path) -> None:
-    """Draw a result to an ``.svg`` or ``.png``: what :func:`draw` returns."""
+    """Draw a result to an ``.svg`` or ``.png``: what `draw` returns."""
     check(file)
     import matplotlib
 

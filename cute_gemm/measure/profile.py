@@ -59,11 +59,11 @@ class CounterPermissionError(GemmError, PermissionError):
 
 @dataclass(frozen=True)
 class Case:
-    """One launch to count; its fields are parameters of :func:`cute_gemm.plan`.
+    """One launch to count; its fields are parameters of `cute_gemm.plan`.
 
     ``arch``: by default that of GPU 0; ``options``: fields of the kernel's config; with a ``beta``
     other than 0, C is read; ``epilogue``: a name, whose operands have the shapes that
-    :func:`cute_gemm.plan` gives them; ``scale_a``, ``scale_b``: recipes.
+    `cute_gemm.plan` gives them; ``scale_a``, ``scale_b``: recipes.
     Of a grouped GEMM ``offsets`` are where its groups end along the mode ``ragged``, whose extent
     is of all of them; it is no batch, and has no ``base_offset``.
     ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
@@ -290,7 +290,7 @@ def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
     """Predict each case, run it under Nsight Compute, and compare.
 
     Kernels that are not in the cache are compiled first. ``path`` says where ``ncu`` is, if not
-    where :func:`ncu` looks. NoGpuError without a GPU; what :func:`count`, :meth:`Case.plan` and a
+    where `ncu` looks. NoGpuError without a GPU; what `count`, `Case.plan` and a
     build raise.
     """
     tool = ncu(path)

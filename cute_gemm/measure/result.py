@@ -99,7 +99,7 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class BenchResult(Shown):
-    """The result of :func:`cute_gemm.measure.bench.bench`; ``print`` it, or take ``to_dict()``.
+    """The result of `cute_gemm.measure.bench.bench`; ``print`` it, or take ``to_dict()``.
 
     ``gpu``: the driver's name of the GPU, ``arch``: of the compiled kernels, both None without a
     GPU; ``cublas``: its version, or why there is none; ``checked``: whether results were compared

@@ -31,7 +31,7 @@ _FLOAT8 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
-    """Compute ``a @ b``, as :func:`torch.matmul` does of two dimensions or more.
+    """Compute ``a @ b``, as `torch.matmul` does of two dimensions or more.
 
     Transposed, expanded and lazily conjugated views are read as they lie; matrices are copied where
     neither of their strides is 1. A matrix that is broadcast over a batch is read once.
@@ -243,10 +243,10 @@ def grouped_mm(
         (N,), or (G, N): a row for each group, of the result's type, with (M, K) and (G, K, N)
         alone; or None.
     scale_a, scale_b
-        Factors of x and of w in float32, as of :func:`cute_gemm.grouped_gemm`: (M,) of x's rows and
+        Factors of x and of w in float32, as of `cute_gemm.grouped_gemm`: (M,) of x's rows and
         (G, N) of w's columns, say. A call with them has no gradient.
     out_dtype, fast_accum
-        As of :func:`cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
+        As of `cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
 
     Returns
     -------
@@ -305,9 +305,9 @@ def grouped_mm(
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer with an activation, as :class:`torch.nn.Linear`: ``act(x @ weight.T + bias)``.
+    """A linear layer with an activation, as `torch.nn.Linear`: ``act(x @ weight.T + bias)``.
 
-    It has the parameters and the initial values of :class:`torch.nn.Linear`, so that state dicts of
+    It has the parameters and the initial values of `torch.nn.Linear`, so that state dicts of
     either load into the other, and ``parallelize_module`` takes it as ``ColwiseParallel`` and
     ``RowwiseParallel``.
 
@@ -353,7 +353,7 @@ class Linear(torch.nn.Linear):
         )
 
     def extra_repr(self) -> str:
-        """Return the arguments, as in :class:`torch.nn.Linear`."""
+        """Return the arguments, as in `torch.nn.Linear`."""
         return super().extra_repr() + (f", activation={self.activation!r}" * bool(self.activation))
 
 

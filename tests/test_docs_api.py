@@ -1,0 +1,61 @@
+"""The page of the Python API has every public name, as objects that its generator finds."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cute_gemm as cg
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+
+
+def resolved(dotted: str) -> Any:
+    """The object of a dotted name, where a module goes before what its package imports."""
+    module, _, rest = dotted, "", ""
+    while True:
+        try:
+            found = import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, name = module.rpartition(".")
+            rest = f"{name}.{rest}".rstrip(".")
+    for name in filter(None, rest.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+def documented() -> dict[str, Any]:
+    """What stands on the page, by its heading or by its last name."""
+    found = {}
+    for match in re.finditer(r"^::: (\S+)\n((?:    .*\n)*)", PAGE, re.MULTILINE):
+        identifier, options = match.groups()
+        members = re.search(r"members: \[(.*)\]", options)
+        for name in members[1].split(", ") if members else ():
+            found[name] = resolved(f"{identifier}.{name}")
+        heading = re.search(r"heading: ([\w.]+)", options)
+        name = (heading[1] if heading else identifier).rpartition(".")[2]
+        found[name] = resolved(identifier)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted({*cg.__all__} - {"GemmError"}))
+def test_every_public_name_is_on_the_page(name: str) -> None:
+    """``cute_gemm.plan`` is a function, and a module where the page's generator looks."""
+    assert documented()[name] is getattr(cg, name)
+
+
+def test_errors_are_on_the_page() -> None:
+    assert documented()["errors"].GemmError is cg.GemmError
+
+
+def test_docstrings_are_plain_markdown() -> None:
+    """A role of Sphinx would be shown as it is typed."""
+    for path in sorted((ROOT / "cute_gemm").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        assert not re.findall(r":\w+:`[^`]*`", text), path
