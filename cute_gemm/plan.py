@@ -154,11 +154,7 @@ class Plan:
         >>> few.order_of_sums == many.order_of_sums
         True
         """
-        order = OrderOfSums.of(self._kernel, self.config, self.problem, self.route)
-        if self.problem.is_complex and self.problem.C.major == "N":
-            # A and B may be swapped then, and with them real and imaginary parts.
-            order = order._replace(instructions=f"{order.instructions}, C row-major")
-        return order
+        return OrderOfSums.of(self._kernel, self.config, self.problem, self.route)
 
     # ---- what the kernel is ---------------------------------------------------------------------
 

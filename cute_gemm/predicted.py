@@ -115,7 +115,11 @@ class Predicted:
             else:
                 self.seconds[index] = np.inf
         if not kept:
-            raise UnsupportedError(f"no config for these operands sums as {order}, as other m do")
+            raise UnsupportedError(
+                f"batch_invariant=True came with {problem.spelled} and options of which no config "
+                f"sums as every other m does, by {order}: leave out pack and the options of the "
+                "kernel, or batch_invariant"
+            )
         self.kept = kept
 
     def correct(self) -> None:

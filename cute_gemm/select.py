@@ -31,7 +31,6 @@ from cute_gemm.model.footprint import Footprint
 from cute_gemm.model.price import Prices
 from cute_gemm.predicted import Predicted, Shelf
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
-from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import (
     DIRECT,
     Packing,
@@ -133,9 +132,19 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
     pack, split = options.pop("pack", None), options.pop("split_k", None)
     invariant = _flag("batch_invariant", options.pop("batch_invariant", False))
+    if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
+        able = [
+            x for x in registry.names()
+            if registry.get(x).batch_invariant and serves(registry.get(x), problem, gpu.arch)
+        ]  # fmt: skip
+        raise OptionError(
+            f"batch_invariant=True came with kernel {kernel!r}, whose sums depend on m; expected "
+            f"'auto' or one of {', '.join(able)}"
+        )
     asked = pack is not None
     if pack is None:
-        pack = "auto" if kernel == "auto" else "none"
+        # Some alignments of A have the order of all others only when A is packed.
+        pack = "auto" if kernel == "auto" or invariant else "none"
     if split is None:
         split = "auto" if kernel == "auto" else 1
     if pack not in PACKS:
@@ -151,12 +160,13 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     elif pack == "auto":
         slow = [matrix for matrix in (problem.A, problem.B) if _worth_packing(problem, matrix)]
         packs = ("", "".join(matrix.name for matrix in slow)) if slow else ("",)
-        if len(slow) == 2 and wants_k_major(problem) and gpu.arch.has("wgmma"):
-            # A kernel may load one of them through registers.
+        registers = wants_k_major(problem) and gpu.arch.has("wgmma")
+        if len(slow) == 2 and (registers or invariant):
+            # A kernel may load one of them through registers, and the order may need B as it lies.
             packs += tuple(
                 matrix.name
                 for matrix, other in (slow, slow[::-1])
-                if access_bytes(other, False)[0] == 16
+                if invariant or access_bytes(other, False)[0] == 16
             )
     if problem.ragged:
         if split not in (1, "auto"):
@@ -186,15 +196,6 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
         # block scales asks for. Nothing is packed.
         packs = ("AB",)
-    if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
-        able = [
-            x for x in registry.names()
-            if registry.get(x).batch_invariant and serves(registry.get(x), problem, gpu.arch)
-        ]  # fmt: skip
-        raise OptionError(
-            f"batch_invariant=True came with kernel {kernel!r}, whose sums depend on m; expected "
-            f"'auto' or one of {', '.join(able)}"
-        )
     return _Space(options, packs, splits, invariant)
 
 
@@ -282,7 +283,7 @@ def _order_for_all_m(
 
     It depends on n, k, types, and the layout of B alone.
     """
-    shapes = [_with_rows(evenly(problem), m) for m in _ROWS]
+    shapes = [_with_rows(problem, m) for m in _ROWS]
     words = tuple(sorted((name, str(value)) for name, value in options.items()))
     key = shapes[0], arch, kernel, words, gpu
     if (found := _orders.get(key)) is not None:
@@ -315,8 +316,11 @@ def _order_for_all_m(
 def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
     """Return a problem of another m, whose A and C are aligned and row-major, without epilogue.
 
-    A single row has no order: what lies column-major else looks as if it were row-major.
+    A single row has no order: what lies column-major else looks as if it were row-major. Of groups
+    along M each has m rows. With groups along K, A lies as packing leaves it, so that every A can.
     """
+    if problem.ragged == "M":
+        m *= problem.l
 
     def rows(matrix: Matrix, columns: int) -> Matrix:
         size = matrix.element.bytes
@@ -332,10 +336,11 @@ def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
         replace(x, shape=(-(-m // share), x.shape[1])) if x.name == "scale_a" else x
         for x in problem.scales
     )
-    return replace(
+    found = replace(
         problem, m=m, A=A, C=C, scales=scales, epilogue=LINEAR_COMBINATION, operands=(),
         numbers=(), sums=(),
     )  # fmt: skip
+    return packed(found, "A")[0] if problem.ragged == "K" else found
 
 
 @cache

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from cases import numbers
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
-from cute_gemm.errors import OptionError
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.frameworks.torch import CALLED
 
 TYPES = {
@@ -32,15 +34,76 @@ def orders(arch: str, dtype: str, n: int, k: int, op: str = "NT", **given: Any) 
     return {plan.order_of_sums for plan in plans}
 
 
+def bits(C: np.ndarray) -> bytes:
+    return np.ascontiguousarray(C).tobytes()
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_one_order_for_every_m(arch: str, dtype: str) -> None:
     if dtype.endswith("bf16x6") and arch == "sm_80":
         pytest.skip("components are multiplied on sm_90a")
     for n, k, storage in ((512, 4096, "F"), (4096, 512, "C"), (96, 8192, "C"), (4096, 512, "F")):
-        found = orders(arch, dtype, n, k, storage=storage, order=storage)
-        single = dtype.startswith("complex") and storage == "F"  # a row, which is row-major too
-        assert len(found) == 1 + single
+        assert len(orders(arch, dtype, n, k, storage=storage, order=storage)) == 1
+
+
+class Drawn(NamedTuple):
+    """A product of any m: what `cg.plan` is given for it beside m, lda and arrays."""
+
+    op: str
+    n: int
+    k: int
+    dtype: str
+    pad: int
+    options: dict[str, Any]
+    groups: str = ""
+
+    @classmethod
+    def by(cls, seed: int) -> Drawn:
+        draw = random.Random(seed)
+        dtype = draw.choice((*TYPES, "bfloat16", "float32/bf16x9", "int8"))
+        archs = ["sm_90a"]
+        if "/bf16x" not in dtype:
+            archs += ["sm_89"] + ["sm_80"] * (not dtype.startswith("float8"))
+        options = {"arch": draw.choice(archs), "order": draw.choice("FC"), "backend": "cpu"}
+        computed = dtype.partition("/")[2]
+        options |= {"compute": computed} if computed else {}
+        if draw.random() < 0.3 and not dtype.startswith(("complex", "int8")):
+            options["epilogue"] = draw.choice(("relu", "bias+gelu"))
+        if draw.random() < 0.3 and computed == "" and dtype not in ("int8", "complex64"):
+            options["kernel"] = "sm80_pipeline"
+        groups = draw.choice("MNK") if draw.random() < 0.3 and "/bf16x" not in dtype else ""
+        if groups:
+            options.pop("epilogue", "")
+        op = draw.choice("NT") + draw.choice("NT")
+        sizes = [draw.choice(range(1, 700)) for _ in "nk"]
+        return cls(op, *sizes, dtype.partition("/")[0], draw.choice((0, 1, 8)), options, groups)
+
+    def plan(self, m: int) -> cg.Plan:
+        stored_k = self.op[0] == "N"  # row-major
+        sizes = {"m": m, "n": self.n, "k": self.k}
+        if not self.groups:
+            lda = (self.k if stored_k else m) + self.pad
+            return cg.plan(self.op, **sizes, dtype=self.dtype, storage="C", lda=lda,
+                           batch_invariant=True, **self.options)  # fmt: skip
+        shapes = [(m, self.k) if stored_k else (self.k, m)]
+        shapes.append((self.k, self.n) if self.op[1] == "N" else (self.n, self.k))
+        A, B = (np.empty((*shape[:-1], shape[-1] + self.pad), DTYPES[self.dtype].numpy)
+                for shape in shapes)  # fmt: skip
+        A, B = A[:, : shapes[0][1]], B[:, : shapes[1][1]]
+        if self.groups == "N":
+            A = np.stack([A, A])
+        if self.groups == "M":
+            B = np.stack([B, B])
+        extent = sizes[self.groups.lower()]
+        ends = np.array([extent // 3, extent], np.int32)
+        return cg.plan(self.op, A, B, offsets=ends, batch_invariant=True, **self.options)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_order_for_every_m_of_drawn_products(seed: int) -> None:
+    drawn = Drawn.by(seed)
+    assert len({drawn.plan(m).order_of_sums for m in (1, 3, 40, 300, 1500)}) == 1, drawn
 
 
 def test_free_choices_differ() -> None:
@@ -64,25 +127,27 @@ def test_slices_that_are_given_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "arch"),
-    [("float16", "sm_90a"), ("float16", "sm_80"), ("float32", "sm_80"), ("float64", "sm_80"),
-     ("complex128", "sm_80"), ("float8_e4m3fn", "sm_90a"), ("float32/bf16x6", "sm_90a")],
+    ("dtype", "arch", "order"),
+    [("float16", "sm_90a", "C"), ("float16", "sm_80", "C"), ("float32", "sm_80", "C"),
+     ("float64", "sm_80", "C"), ("float8_e4m3fn", "sm_90a", "C"),
+     ("float32/bf16x6", "sm_90a", "C"), ("complex128", "sm_80", "F")],
 )  # fmt: skip
-def test_bits_in_the_interpreter(dtype: str, arch: str) -> None:
+def test_bits_in_the_interpreter(dtype: str, arch: str, order: str) -> None:
     name, _, compute = dtype.partition("/")
     random = np.random.default_rng(0)
-    options = {"compute": compute or None, "order": "C", "arch": arch, "backend": "interpreter"}
+    options = {"compute": compute or None, "order": order, "arch": arch, "backend": "interpreter"}
     A, B = (numbers(random, (rows, 320), name) for rows in (150, 48))
     found = [cg.gemm("NT", A[:m], B, batch_invariant=True, **options) for m in (1, 5, 150)]
     for C in found:
-        assert (C.view(np.uint8) == found[-1][: len(C)].view(np.uint8)).all()
+        assert bits(C) == bits(found[-1][: len(C)])
 
 
 #: Configs of which plans sum in one order, though their tiles differ, or A and B are swapped.
 ALIKE: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "complex128": (
         {"arch": "sm_80", "kernel": "sm80_pipeline"},
-        [{"tile": (16, 16, 16), "warps": (1, 2)}, {"tile": (32, 32, 16), "warps": (2, 2)}],
+        [{"tile": (16, 16, 16), "warps": (1, 2)}, {"tile": (32, 32, 16), "warps": (2, 2)},
+         {"tile": (16, 16, 16), "warps": (1, 2), "order": "C"}],
     ),
     **{
         f"float32/{compute}": (
@@ -101,14 +166,60 @@ def test_tiles_of_one_order_in_the_interpreter(kind: str) -> None:
     random = np.random.default_rng(1)
     A, B = (numbers(random, (rows, 72), dtype) for rows in (40, 36))
     common, configs = ALIKE[kind]
-    found, orders = [], set()
+    found, orders = set(), set()
     for config in configs:
         plan = cg.plan(
             "NT", A, B, compute=compute or None, backend="interpreter", **common, **config
         )
-        found.append(plan(A, B).tobytes())
+        found.add(bits(plan(A, B)))
         orders.add(plan.order_of_sums)
-    assert len(orders) == 1 and found[0] == found[1]
+    assert len(orders) == len(found) == 1
+
+
+def test_rows_that_are_put_in_place_have_an_order_of_their_own() -> None:
+    """Two k tiles are loaded before the others then, one otherwise: packing changes the bits."""
+    random = np.random.default_rng(2)
+    A, B = (numbers(random, (rows, 171), "bfloat16") for rows in (40, 24))
+    found, orders = [], []
+    for pack in ("none", "A", "AB"):
+        plan = cg.plan("NT", A, B, kernel="sm80_pipeline", pack=pack, out_dtype="float32",
+                       arch="sm_80", backend="interpreter")  # fmt: skip
+        found.append(bits(plan(A, B)))
+        orders.append(plan.order_of_sums)
+    assert orders[0] == orders[1] != orders[2]
+    assert found[0] == found[1] != found[2]
+
+
+def test_imaginary_parts_of_single_columns_have_an_order_of_their_own() -> None:
+    random = np.random.default_rng(3)
+    A, B = (numbers(random, (rows, 40), "complex64") for rows in (32, 32))
+    found, orders = set(), set()
+    for thread_tile in ((2, 2), (4, 1)):
+        plan = cg.plan("NT", A, B, kernel="double_buffered", tile=(32, 32, 16), arch="sm_80",
+                       thread_tile=thread_tile, backend="interpreter")  # fmt: skip
+        found.add(bits(plan(A, B)))
+        orders.add(plan.order_of_sums)
+    assert len(orders) == len(found) == 2
+
+
+@pytest.mark.parametrize("op", ["NN", "TT"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_groups_along_k_in_the_interpreter(arch: str, op: str) -> None:
+    """Each row of each group's product, of groups that begin anywhere."""
+    random = np.random.default_rng(4)
+    A, B = (numbers(random, (rows, 171), "bfloat16") for rows in (70, 24))
+    ends = np.array([37, 37, 120, 171], np.int32)
+    found, orders = [], set()
+    for m in (1, 5, 70):
+        given = A[:m] if op[0] == "N" else np.ascontiguousarray(A[:m].T)
+        other = np.ascontiguousarray(B.T) if op[1] == "N" else B
+        plan = cg.plan(op, given, other, offsets=ends, batch_invariant=True, out_dtype="float32",
+                       order="C", arch=arch, backend="interpreter")  # fmt: skip
+        found.append(plan(given, other, offsets=ends))
+        orders.add(plan.order_of_sums)
+    assert len(orders) == 1
+    for C in found:
+        assert bits(C) == bits(found[-1][:, : C.shape[1]])
 
 
 def test_refused() -> None:
@@ -117,6 +228,10 @@ def test_refused() -> None:
         cg.plan("NN", **sizes, kernel="thin", batch_invariant=True)
     with pytest.raises(OptionError, match="batch_invariant='maybe' does not fit"):
         cg.plan("NN", **sizes, batch_invariant="maybe")
+    odd = {"m": 33, "n": 64, "k": 171, "dtype": "float16", "arch": "sm_80", "backend": "cpu"}
+    with pytest.raises(UnsupportedError, match=r"batch_invariant=True came with .* leave out pack"):
+        cg.plan("NN", **odd, kernel="sm80_pipeline", pack="none", batch_invariant=True)
+    cg.plan("NN", **odd, kernel="sm80_pipeline", batch_invariant=True)
 
 
 @pytest.mark.filterwarnings("ignore:no usable GPU")

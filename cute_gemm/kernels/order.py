@@ -38,6 +38,8 @@ class OrderOfSums(NamedTuple):
     ) -> OrderOfSums:
         """Return that of a k tile and so many slices asked for."""
         depth, slices = problem.k, min(slices, max(problem.k, 1))
+        if problem.accumulator.name == "int32":
+            instructions = "integers, of which every order gives the same sum"
         if slices > 1:
             depth, slices = slice_extents(problem, slices, tile_k)
         return cls(kernel, instructions, depth, slices)

@@ -120,7 +120,9 @@ def packed(
         target = _aligned(replace(matrix, dtype=COMPONENT) if splits else matrix, unit)
         if splits:
             target = replace(target, batch_stride=COMPONENTS * target.batch_stride)
-        new[matrix.name] = target
+        # Groups along the unit-stride mode begin anywhere in scratch too.
+        along_unit = problem.ragged == target.modes[unit]
+        new[matrix.name] = target.of_groups(problem.ragged) if along_unit else target
         targets.append(components(target) if splits else target)
         offsets.append(end)
         end += _span(targets[-1])

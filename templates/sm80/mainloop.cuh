@@ -297,30 +297,35 @@ CUTE_DEVICE void multiply(Accumulator* sums, Element const* a, Element const* b)
 }
 
 // Half of the same of complex numbers, by two instructions on their parts: the products with the real or with
-// the imaginary parts of b. Signs go to a, whose registers the instruction negates as it reads them.
+// the imaginary parts of the problem's B, which is `a` where A and B are swapped: sums have one order. Signs go
+// to a, whose registers the instruction negates as it reads them.
 template <class Config, class T>
 CUTE_DEVICE void multiply(cutlass::complex<T>* sums, cutlass::complex<T> const* a,
                           cutlass::complex<T> const* b, bool imaginary) {
   using Mma = typename Config::Mma;
   constexpr int kA = extent<typename Mma::ARegisters>::value, kB = extent<typename Mma::BRegisters>::value;
   constexpr int kC = extent<typename Mma::CRegisters>::value;
-  T to_real[kA], to_imag[kA], right[kB], real[kC], imag[kC];
+  bool const by_imag = imaginary != Config::kSwapAB;  // the sums' imaginary parts: a's real parts by b's imaginary ones
+  T to_real[kA], to_imag[kA], of_real[kB], of_imag[kB], real[kC], imag[kC];
   CUTE_UNROLL
   for (int i = 0; i < kA; ++i) {
     T const a_imag = Config::kConjA ? -a[i].imag() : a[i].imag();
     T const transposed = Config::kConjA == Config::kConjB ? -a[i].imag() : a[i].imag();
     to_real[i] = imaginary ? transposed : a[i].real();
-    to_imag[i] = !imaginary ? a_imag : Config::kConjB ? -a[i].real() : a[i].real();
+    to_imag[i] = !by_imag ? a_imag : Config::kConjB ? -a[i].real() : a[i].real();
   }
   CUTE_UNROLL
-  for (int i = 0; i < kB; ++i) right[i] = imaginary ? b[i].imag() : b[i].real();
+  for (int i = 0; i < kB; ++i) {
+    of_real[i] = imaginary ? b[i].imag() : b[i].real();
+    of_imag[i] = by_imag ? b[i].imag() : b[i].real();
+  }
   CUTE_UNROLL
   for (int i = 0; i < kC; ++i) {
     real[i] = sums[i].real();
     imag[i] = sums[i].imag();
   }
-  multiply<Mma>(real, to_real, right);
-  multiply<Mma>(imag, to_imag, right);
+  multiply<Mma>(real, to_real, of_real);
+  multiply<Mma>(imag, to_imag, of_imag);
   CUTE_UNROLL
   for (int i = 0; i < kC; ++i) sums[i] = {real[i], imag[i]};
 }

@@ -232,7 +232,10 @@ class DoubleBuffered(WarpTiled):
         return super().pace(config, calibration)._replace(ahead=1, partial=partial)
 
     def sums(self, config: Config) -> str:
-        return f"FMA along K, the last k tile of {config.tile[2]} first"
+        parts = f"FMA along K, the last k tile of {config.tile[2]} first"
+        if config.operation.a.is_complex and config.thread_tile[1] == 1:
+            parts += ", of imaginary parts the products with B's first"
+        return parts
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the rows that have a given tile or thread tile.

@@ -33,6 +33,7 @@ from cute_gemm.kernels.sm80.structure import (
     OperandPlan,
     Structure,
     kernel_tile,
+    realigned,
     structure,
     tiled_mma,
 )
@@ -297,8 +298,14 @@ class Sm80Pipeline(EmittedKernel):
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
     def sums(self, config: Config) -> str:
+        atom = MMA_ATOMS[config.mma]
+        takes = atom.takes[:: -1 if config.swap_ab else 1]
+        mma = next(x.name for x in mma_atoms(*takes) if x.shape_mnk == atom.shape_mnk)
+        # Beside an operand that is put in place two k tiles are loaded before the loop (`kEnds`).
+        placed = any(realigned(config, width) for width in config.operation.bytes[:2])
+        first = f"the last {'two k tiles' if placed else 'k tile'} of {config.tile[2]} first"
         apart = ", whose products are added in float32" * config.operation.promoted
-        return f"{config.mma} along K, the last k tile of {config.tile[2]} first{apart}"
+        return f"{mma} along K, {first}{apart}"
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         return Work.of_tiles(problem, config.tile, _unit(config), problem.factor.name)

@@ -430,6 +430,8 @@ class Sm90Wgmma(EmittedKernel):
             )
         if operation.component_products > 1:
             parts.append(f"products of components as {operation.compute} has them")
+        if zero_fills(config):
+            parts.append(f"from the multiple of {16 // operation.a.bytes} of k before each group")
         return ", ".join(parts)
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
