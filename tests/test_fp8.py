@@ -27,7 +27,14 @@ from fp8_cases import (
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import DTypeError, GemmError, OptionError, ShapeError, UnsupportedError
+from cute_gemm.errors import (
+    DTypeError,
+    GemmError,
+    OptionError,
+    ShapeError,
+    StrideError,
+    UnsupportedError,
+)
 from cute_gemm.kernels.sm90.structure import adds_of_sum, product_sets, register_a
 from cute_gemm.problem.values import saturated
 from cute_gemm.problem.verify import PROMOTED, truncation, verify
@@ -395,6 +402,21 @@ def test_scales_of_another_type_or_of_other_operands_are_refused() -> None:
     scaled = cg.gemm("NT", *wide, scale_a=rows, backend="cpu", out_dtype="float32")
     np.testing.assert_allclose(scaled, rows * cg.gemm("NT", *wide, backend="cpu",
                                                       out_dtype="float32"), rtol=1e-6)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["scale_a", "scale_b"])
+def test_scales_with_negative_strides_are_refused(name: str) -> None:
+    """Of rows and of blocks, along either mode, before anything is written."""
+    A, B = arrays()
+    rows = {"scale_a": 64, "scale_b": 32}[name]
+    C = np.full((64, 32), -7, np.float32)
+    for shape in ((rows, 1), (rows, 2), (1, 2)):
+        scale = np.ones(shape, np.float32)
+        for mode in (mode for mode in (0, 1) if shape[mode] > 1):
+            turned = np.flip(scale, mode)
+            with pytest.raises(StrideError, match=f"{name} has strides .* to be negative"):
+                cg.gemm("NT", A, B, C, **{name: turned}, backend="cpu")
+    assert (C == -7).all()
 
 
 def test_a_plan_refuses_scales_of_another_recipe() -> None:

@@ -109,6 +109,62 @@ def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str) -> None
         np.testing.assert_allclose(given.C, expected.C, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline", "double_buffered"])
+def test_groups_along_k_begin_inside(kernel: str) -> None:
+    """One that would begin before the first element of K, and one behind the last."""
+    case = GroupedCase("K", "NN", "C", (40, 0, 61, 27), (72, 64))
+    if kernel != case.kernel:
+        dtype = {"double_buffered": "float32"}.get(kernel, case.dtype)
+        case = case._replace(kernel=kernel, dtype=dtype, options="")
+    given, expected = arrays(case), arrays(case)
+    for each, backend in ((given, "interpreter"), (expected, "cpu")):
+        each.offsets[...] = [-30, 40, 400, 500]
+        plan = planned(case, each, backend=backend)
+        plan(each.A, each.B, each.C, offsets=each.offsets)
+    np.testing.assert_allclose(given.C, expected.C, rtol=2e-3, atol=2e-3)
+    assert not expected.C[[0, 3]].any() and expected.C[[1, 2]].any()
+
+
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "double_buffered"])
+def test_vectors_of_columns_with_as_many_columns_as_groups(kernel: str) -> None:
+    """(N,) is an element, or a scale, of each column, not of each group."""
+    A, B = np.ones((9, 8), np.float32), np.ones((3, 8, 3), np.float32)
+    ends, each = np.array([2, 2, 9], np.int32), np.array([1, 10, 100], np.float32)
+    for backend in ("cpu", "interpreter"):
+        options = {"backend": backend, "kernel": kernel, "arch": "sm_80"}
+        found = cg.grouped_gemm("NN", A, B, ends, epilogue="bias", bias=each, **options)
+        assert (found == 8 + each).all()
+        found = cg.grouped_gemm("NN", A, B, ends, scale_b=each, **options)
+        assert (found == 8 * each).all()
+        # (G, 1) has no such reading: with N of another extent (G,) is a scale of each group.
+        found = cg.grouped_gemm("NN", A, B[..., :2].copy(), ends, scale_b=each, **options)
+        assert (found == 8 * np.repeat(each, (2, 0, 7))[:, None]).all()
+
+
+def test_rows_with_as_many_rows_as_groups() -> None:
+    """With groups along N, (M,) scales each row of A, not each group."""
+    A, B = np.ones((3, 3, 8), np.float32), np.ones((8, 9), np.float32)
+    ends, each = np.array([2, 2, 9], np.int32), np.array([1, 10, 100], np.float32)
+    found = cg.grouped_gemm("NN", A, B, ends, scale_a=each, backend="cpu")
+    assert (found == 8 * each[:, None]).all()
+
+
+@pytest.mark.parametrize("compute", ["tf32", "int8"])
+@pytest.mark.parametrize("pack", ["A", "AB"])
+def test_packed_groups_along_k_begin_anywhere(pack: str, compute: str) -> None:
+    """Tensor cores read these types along K, which is also the unit-stride mode in scratch."""
+    random = np.random.default_rng(5)
+    A, B = (random.integers(-4, 5, (rows, 97)).astype("f4") for rows in (20, 12))
+    given: dict[str, Any] = {"compute": compute}
+    if compute == "int8":
+        A, B, given = A.astype("i1"), B.astype("i1"), {}
+    ends = np.array([33, 70, 97], np.int32)
+    found = cg.grouped_gemm("NT", A, B, ends, pack=pack, kernel="sm80_pipeline", arch="sm_80",
+                            backend="interpreter", **given)  # fmt: skip
+    for C, begin, end in zip(found, (0, 33, 70), ends, strict=True):
+        assert (A[:, begin:end].astype(int) @ B[:, begin:end].T.astype(int) == C).all()
+
+
 def test_bound_of_tiles() -> None:
     """Groups of one row have a tile each."""
     case = GroupedCase("M", "NN", "C", (1,) * 9, (40, 24))

@@ -8,6 +8,7 @@ from ptx_text import launch, text
 
 from cute_gemm.errors import FaultError, GemmError
 from cute_gemm.ptx import Buffer, run
+from cute_gemm.ptx.memory import GlobalMemory
 
 LANES = np.arange(64, dtype=np.uint32)
 NOTHING = np.zeros(64, np.uint32)
@@ -413,6 +414,41 @@ def test_an_array_is_not_the_next_one(body, said):
         run(code, "k", (1,), (64,), 96, arguments)
     assert caught.value.kind == "out of bounds"
     run(code.replace(body, ""), "k", (1,), (64,), 96, arguments)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("write", [False, True])
+def test_the_last_byte_of_a_buffer_is_the_last_that_may_be_accessed(width, write):
+    """Of a buffer of any size: a byte before it and one behind it are out of bounds."""
+    for whole in (True, False):
+        memory = GlobalMemory({"C": (32 + width, 0, whole), "other": (8, 0, True)})
+        memory.writable("C")[...] = 255
+        region = memory.region("C")
+        assert region.end - region.begin == 32 + width
+        at = np.array([region.begin, region.end - width])
+        assert not memory.forbidden(at, width, write).any()
+        outside = np.array([region.begin - width, region.end, region.end - width + 1])
+        assert memory.forbidden(outside, width, write)[:2].all()
+        assert memory.forbidden(outside[2:], width, False).all()
+        low, high = region.begin, region.end
+        assert memory.inside(low, high, False) and memory.inside(low, high, write) == (
+            whole or not write
+        )
+        assert not memory.inside(low - 1, high, False) and not memory.inside(low, high + 1, False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["ld.global.u8 %r20, [%d20];", "st.global.u8 [%d20], %r2;",
+     "add.u32 %r21, %r7, 64; st.shared.u8 [%r21], %r2;"],
+)  # fmt: skip
+def test_one_byte_too_far(body):
+    """Behind buffers of 253 bytes, and behind an array of 64."""
+    arrays = ".shared .align 16 .b8 array[64];\n"
+    prologue = arrays + "mov.u32 %r7, array; add.s64 %d20, %d1, {};"
+    given = [Buffer(np.zeros(253, np.uint8), "in"), Buffer(NOTHING.copy(), "out"), np.uint32(0)]
+    with pytest.raises(FaultError, match="1 bytes behind the end of"):
+        run(text(prologue.format(253) + body), "k", (1,), (1,), 0, given)
 
 
 BOTH = "mul.wide.u32 %d20, %r2, 4; add.s64 %d20, %d20, %d2;"

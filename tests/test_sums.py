@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gpu.passes_cases import Summed
 from test_passes import differences, execute, view
 
@@ -208,6 +209,39 @@ def test_sums_come_where_they_are_returned(dtype: str, backend: Any) -> None:
         assert sums.dtype == sums_dtype(dtype)
         np.testing.assert_allclose(sums, of.astype(float).sum(axis), rtol=1e-5, atol=1e-4)
     assert q_m.dtype == np.float32 and (q_m == q.astype(int).sum(0)).all()
+
+
+def fine(*shape: int) -> np.ndarray:
+    """Numbers whose sums are exact in float64, and not in float32."""
+    return 1 + 2.0**-40 * np.random.default_rng(sum(shape)).integers(0, 1024, shape)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_float64_is_added_in_float64(mode: int) -> None:
+    source, asked = Case("float64", mode).asked()
+    assert asked.target.dtype == "float64"
+    elements, found = fine(*source.shape), np.zeros(asked.target.span // 8)
+    at = Buffer(elements.reshape(-1), "C", 0)
+    for launch in SUM.launches(source, asked):
+        parts = found if launch.whole else np.full(launch.nbytes // 8, np.nan)
+        to = Buffer(parts, launch.target.name, 0)
+        execute(SUM, launch, [at, to])
+        at = to
+    assert (found == elements.sum(mode)).all()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter", "torch"])
+def test_sums_of_float64_are_float64(backend: Any) -> None:
+    A, B = fine(M, 8), np.eye(N, 8)
+    plain = cg.epilogue(lambda acc: (acc, cg.sum_m(acc), cg.sum_n(acc)))
+    if backend == "torch":  # as a graph that is differentiated has it
+        given = [torch.from_numpy(x).requires_grad_() for x in (A, B)]
+        found = [x.detach().numpy() for x in cg.gemm("NT", *given, epilogue=plain)]
+    else:
+        found = cg.gemm("NT", A, B, epilogue=plain, backend=backend)
+    y, over_m, over_n = found
+    assert (y[:, :8] == A).all() and {x.dtype for x in found} == {np.dtype(np.float64)}
+    assert (over_m == y.sum(0)).all() and (over_n == y.sum(1)).all()
 
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])

@@ -375,6 +375,21 @@ def test_gemm_is_differentiable(op: str, dtype: Any) -> None:
     assert [x.stride() for x in gradients] == [A.stride(), B.stride()]
 
 
+@pytest.mark.parametrize("op", ["NN", "CT"])
+def test_gemm_is_differentiable_with_a_complex_alpha_in_memory(op: str) -> None:
+    dtype = torch.complex128
+    A, B = wanted(3, 3, dtype=dtype), wanted(3, 3, dtype=dtype)
+    alpha = torch.tensor(0.5 - 2j, dtype=dtype)
+    twice(lambda a, b: cg.gemm(op, a, b, alpha=alpha), A, B)
+    turned = {"N": A, "C": A.mH}[op[0]], {"N": B, "T": B.mT}[op[1]]
+    expected, found = alpha * (turned[0] @ turned[1]), cg.gemm(op, A, B, alpha=alpha)
+    g = wanted(3, 3, dtype=dtype).detach()
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (A, B), g), torch.autograd.grad(expected, (A, B), g), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_gemm_of_a_batch_with_scalars_in_memory() -> None:
     A, B, alpha = wanted(2, 3, 2), wanted(2, 2), torch.tensor(0.5, dtype=torch.float64)
     twice(lambda a, b: cg.gemm("TN", a, b, alpha=alpha), B, A.detach().mT.requires_grad_())

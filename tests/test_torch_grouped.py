@@ -79,6 +79,29 @@ def test_bias(shape: tuple[int, ...], ends: Any) -> None:
     assert torch.autograd.gradcheck(lambda *a: cgt.grouped_mm(*a[:2], ends, a[2]), (x, w, b))
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_rows_behind_the_last_group_are_not_in_the_bias_gradient(shape: tuple[int, ...]) -> None:
+    ends = torch.tensor([2, 2, 7], dtype=torch.int32)
+    x, w, b = wanted(9, 5), wanted(3, 5, 4), wanted(*shape)
+    g = torch.randn(9, 4, dtype=torch.float64)
+    of_groups = torch.stack([g[:2].sum(0), g[:0].sum(0), g[2:7].sum(0)])
+    g[7:] = torch.nan  # of no group
+    (found,) = torch.autograd.grad(cgt.grouped_mm(x, w, ends, b), b, g)
+    torch.testing.assert_close(found, of_groups if len(shape) == 2 else of_groups.sum(0))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 3)])
+def test_bias_with_as_many_columns_as_groups(shape: tuple[int, ...], ends: Any) -> None:
+    """(N,) is a bias of each column, not of each group; (G, N) one of each group and column."""
+    x, w, b = wanted(9, 5), wanted(3, 5, 3), wanted(*shape)
+    rows = b.expand(3, 3).repeat_interleave(torch.tensor([2, 0, 7]), 0)
+    found, expected = cgt.grouped_mm(x, w, ends, b), loop("M", x, w) + rows
+    torch.testing.assert_close(found, expected)
+    g = torch.randn_like(expected)
+    (ours,), (theirs,) = (torch.autograd.grad(y, b, g) for y in (found, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_operator_keeps_its_word(ends: Any) -> None:
     check = torch.library.opcheck
     for first, second in SHAPES.values():
