@@ -37,6 +37,9 @@ FUNCTIONS: dict[str, EpilogueFunction] = {
         "erf": lambda acc, b: cg.erf(acc / 4) - b,
         "where": lambda acc, b: cg.where(acc < b, -acc, 2 * b),
         "clamp": lambda acc, b: cg.minimum(cg.maximum(acc, -1), b) / 3,
+        "masks": lambda acc, b: cg.where(
+            (acc > b) & (acc != 0) | ~(b <= 1), acc**2, acc * (acc < 1)
+        ),
     }.items()
 }
 

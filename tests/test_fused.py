@@ -42,6 +42,10 @@ BOTH: dict[str, Callable[..., Any]] = {
     "erf": lambda acc, b: ex.erf(acc / 4) - b,
     "where": lambda acc, b: ex.where(acc < b, -acc, 2 * b),
     "clamp": lambda acc, b: ex.minimum(ex.maximum(acc, -1), b) / 3,
+    "logic": lambda acc, b: ex.where((acc < b) & (acc != 0) | ~(b <= 1), acc, 2 * acc),
+    "xor": lambda acc, b: ex.where((acc < b) ^ (acc > 0), acc, -b),
+    "mask": lambda acc, b: acc * (acc == acc) + b * (acc > 0),
+    "powers": lambda acc, b: ex.relu(acc) ** 2 + abs(b) ** 0.5 + (acc**2 + 1) ** -1,
 }
 
 
@@ -217,7 +221,7 @@ def test_what_cannot_be_traced(function: Callable[..., Any], said: str) -> None:
 
 def test_every_primitive_is_among_the_functions() -> None:
     traced = {step.function for f in BOTH.values() for step in trace(f).steps}
-    assert set(FUNCTIONS) - traced <= {"less_equal", "equal", "subtract", "negative"}
+    assert set(FUNCTIONS) - traced <= {"subtract", "negative"}
 
 
 # ---- names, functions and operands --------------------------------------------------------------

@@ -35,6 +35,7 @@ from jax.test_util import check_grads  # noqa: E402
 import cute_gemm.jax as cj  # noqa: E402
 from cute_gemm.jax import calls, ffi  # noqa: E402
 from cute_gemm.jax.parts import parts  # noqa: E402
+from cute_gemm.problem.value import Value  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -383,6 +384,19 @@ def test_an_epilogue_has_derivatives(x64: None) -> None:
     assert all(x.dtype == "bfloat16" for x in gradients)
     named = jax.grad(lambda a: cj.gemm("NN", a, b, epilogue="relu").sum())(0 * a)
     assert not named.any()  # relu's gradient at 0
+
+
+def test_masks_and_powers_have_derivatives(x64: None) -> None:
+    a, b = random(4, 5, dtype="float64"), random(5, 6, dtype="float64")
+
+    def masked(acc: Any) -> Any:
+        where = cg.where if isinstance(acc, Value) else jnp.where
+        y = acc**3 + acc * (acc != 1) + (acc**2 + 1) ** -0.5
+        return where((acc > 0) & (acc < 2) | ~(acc >= -1) ^ (acc == 1), y, acc)
+
+    for of in (lambda x: x, jax.grad):
+        ours = of(lambda a: cj.gemm("NN", a, b, epilogue=masked).sum())(a)
+        close(ours, of(lambda a: masked(a @ b).sum())(a))
 
 
 def test_gemm_is_that_of_numpy() -> None:

@@ -425,6 +425,23 @@ def test_epilogues_are_differentiable(compiled: Callable[..., Any]) -> None:
     assert half.dtype == torch.float16 and half.requires_grad
 
 
+def masked(acc: Any, b: Any) -> Any:
+    """An epilogue, and a function of tensors."""
+    y = torch.relu(acc) ** 2 + acc * (acc != b) + (acc * acc + 1) ** -0.5
+    return torch.where((acc > b) & (acc < 2) | ~(b < 0) ^ (acc == 1), y, acc**3)
+
+
+def test_masks_and_powers_are_differentiable() -> None:
+    A, B, bias = wanted(5, 3), wanted(3, 4), wanted(4)
+    y = cg.gemm("NN", A, B, epilogue=masked, b=bias)
+    expected = masked(A @ B, bias)
+    torch.testing.assert_close(y, expected)
+    for found, same in zip(
+        *(torch.autograd.grad(x.sum(), (A, B)) for x in (y, expected)), strict=True
+    ):
+        torch.testing.assert_close(found, same)
+
+
 def test_pairs_of_columns_are_differentiable(compiled: Callable[..., Any]) -> None:
     A, B, bias = wanted(2, 3), wanted(3, 4), wanted(2)
 

@@ -1,14 +1,13 @@
 """Expressions of an element of C: what a Python function computes, traced once.
 
 A `Value` stands for a number of every element: the accumulator, an operand of the epilogue, or what
-is computed of them. Arithmetic and the functions below make new ones; `trace` calls a function with
-them and returns what it returns.
+is computed of them. Arithmetic (`value`) and the functions below make new ones; `trace` calls a
+function with them and returns what it returns.
 """
 
 from __future__ import annotations
 
 import inspect
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,19 @@ from typing import Any, NamedTuple
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.frameworks.base import dtype_name, dtype_row
-from cute_gemm.problem.functions import COLUMNS, CONDITIONS, FUNCTIONS, PAIRS
+from cute_gemm.problem.functions import COLUMNS, FUNCTIONS, PAIRS
+from cute_gemm.problem.value import (
+    KNOWN,
+    Returned,
+    Value,
+    apply,
+    as_value,
+    equal,
+    exclusive,
+    multiply,
+    positive,
+    power,
+)
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
 ACCUMULATOR = "acc"
@@ -35,156 +46,57 @@ _RESERVED = """
 RESERVED = frozenset(_RESERVED.split())
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A number of every element of C.
-
-    ``function`` is a key of `FUNCTIONS`; ``"operand"``, with ``name``; or ``"constant"``, with
-    ``constant``.
-    """
-
-    function: str
-    inputs: tuple[Value, ...] = ()
-    name: str = ""
-    constant: float = 0.0
-
-    @property
-    def is_condition(self) -> bool:
-        """Whether it is true or false."""
-        return self.function in CONDITIONS
-
-    def __add__(self, other: Any) -> Value:
-        return _apply("add", self, other)
-
-    def __radd__(self, other: Any) -> Value:
-        return _apply("add", other, self)
-
-    def __sub__(self, other: Any) -> Value:
-        return _apply("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return _apply("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Value:
-        return _apply("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return _apply("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Value:
-        return _apply("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return _apply("divide", other, self)
-
-    def __neg__(self) -> Value:
-        return _apply("negative", self)
-
-    def __abs__(self) -> Value:
-        return _apply("abs", self)
-
-    def __lt__(self, other: Any) -> Value:
-        return _apply("less", self, other)
-
-    def __le__(self, other: Any) -> Value:
-        return _apply("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> Value:
-        return _apply("less", other, self)
-
-    def __ge__(self, other: Any) -> Value:
-        return _apply("less_equal", other, self)
-
-    def __bool__(self) -> bool:
-        raise OptionError(
-            "an epilogue asked in Python whether a value is true, which differs from element to "
-            "element: use cute_gemm.where(condition, a, b) in place of if, and, or, not"
-        )
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Value:
-        """Take NumPy's functions for those of the same name: ``np.exp(acc)``."""
-        names = {"absolute": "abs", "true_divide": "divide"}
-        name = names.get(ufunc.__name__, ufunc.__name__)
-        if method != "__call__" or name not in FUNCTIONS:
-            raise OptionError(
-                f"an epilogue calls numpy.{ufunc.__name__}, which is not known; expected one of "
-                f"{', '.join(FUNCTIONS)}"
-            )
-        return _apply(name, *inputs)
-
-
-def _value(x: Any) -> Value:
-    """Return a value, or a number as a constant."""
-    if isinstance(x, Value):
-        return x
-    if isinstance(x, numbers.Real):
-        return Value("constant", constant=float(x))
-    raise OptionError(
-        f"an epilogue computes with {x!r}; expected a number, the accumulator or an operand"
-    )
-
-
-def _apply(function: str, *inputs: Any) -> Value:
-    values = tuple(map(_value, inputs))
-    for place, value in enumerate(values):
-        if value.is_condition != (function == "where" and place == 0):
-            has = "a condition" if value.is_condition else "a number"
-            wants = "a condition" if function == "where" and place == 0 else "a number"
-            raise OptionError(f"an epilogue gives {function} {has}; expected {wants}")
-    return Value(function, values)
-
-
 # ---- functions of values ------------------------------------------------------------------------
 
 
 def where(condition: Any, a: Any, b: Any) -> Value:
     """Return a where the condition holds, and b elsewhere."""
-    return _apply("where", condition, a, b)
+    return apply("where", condition, a, b)
 
 
 def maximum(a: Any, b: Any) -> Value:
     """Return the greater of two; a NaN of either is the result."""
-    return _apply("maximum", a, b)
+    return apply("maximum", a, b)
 
 
 def minimum(a: Any, b: Any) -> Value:
     """Return the less of two; a NaN of either is the result."""
-    return _apply("minimum", a, b)
+    return apply("minimum", a, b)
 
 
 def exp(x: Any) -> Value:
     """Return e to the power of x."""
-    return _apply("exp", x)
+    return apply("exp", x)
 
 
 def log(x: Any) -> Value:
     """Return the natural logarithm."""
-    return _apply("log", x)
+    return apply("log", x)
 
 
 def sqrt(x: Any) -> Value:
     """Return the square root."""
-    return _apply("sqrt", x)
+    return apply("sqrt", x)
 
 
 def rsqrt(x: Any) -> Value:
     """Return 1 / sqrt(x)."""
-    return _apply("rsqrt", x)
+    return apply("rsqrt", x)
 
 
 def tanh(x: Any) -> Value:
     """Return the hyperbolic tangent."""
-    return _apply("tanh", x)
+    return apply("tanh", x)
 
 
 def erf(x: Any) -> Value:
     """Return the error function."""
-    return _apply("erf", x)
+    return apply("erf", x)
 
 
 def sigmoid(x: Any) -> Value:
     """Return 1 / (1 + exp(-x))."""
-    return _apply("sigmoid", x)
+    return apply("sigmoid", x)
 
 
 def relu(x: Any) -> Value:
@@ -194,7 +106,7 @@ def relu(x: Any) -> Value:
 
 def silu(x: Any) -> Value:
     """Return x / (1 + exp(-x))."""
-    return _apply("silu", x)
+    return apply("silu", x)
 
 
 def gelu(x: Any, approximate: str = "none") -> Value:
@@ -202,10 +114,63 @@ def gelu(x: Any, approximate: str = "none") -> Value:
 
     ``approximate="tanh"``: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
     """
-    names = {"none": "gelu", "tanh": "gelu_tanh"}
-    if approximate not in names:
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise OptionError(f"approximate={approximate!r}; expected 'none' or 'tanh'")
-    return _apply(names[approximate], x)
+    return apply("gelu" if approximate == "none" else "gelu_tanh", x)
+
+
+def clip(x: Any, min: Any = None, max: Any = None) -> Value:
+    """Return the nearest number that is not below ``min`` and not above ``max``."""
+    x = as_value(x) if min is None else maximum(x, min)
+    return x if max is None else minimum(x, max)
+
+
+def _of_one(name: str) -> Callable[..., Value]:
+    return lambda x: apply(name, x)
+
+
+def _of_two(name: str) -> Callable[..., Value]:
+    return lambda x, y: apply(name, x, y)
+
+
+#: What NumPy and PyTorch call the functions here, and how their methods are called.
+_NAMES: tuple[tuple[str, Callable[..., Value]], ...] = (
+    ("add", _of_two("add")),
+    ("subtract sub", _of_two("subtract")),
+    ("multiply mul", multiply),
+    ("divide true_divide div", _of_two("divide")),
+    ("power pow float_power", power),
+    ("square", lambda x: power(x, 2)),
+    ("reciprocal", lambda x: power(x, -1)),
+    ("negative neg", _of_one("negative")),
+    ("positive", positive),
+    ("abs absolute fabs", _of_one("abs")),
+    ("less lt", _of_two("less")),
+    ("less_equal le", _of_two("less_equal")),
+    ("greater gt", lambda x, y: apply("less", y, x)),
+    ("greater_equal ge", lambda x, y: apply("less_equal", y, x)),
+    ("equal eq", equal),
+    ("not_equal ne", lambda x, y: ~equal(x, y)),
+    ("logical_and bitwise_and and", _of_two("logical_and")),
+    ("logical_or bitwise_or or", _of_two("logical_or")),
+    ("logical_xor bitwise_xor xor", exclusive),
+    ("logical_not bitwise_not invert", _of_one("logical_not")),
+    ("where", where),
+    ("maximum", maximum),
+    ("minimum", minimum),
+    ("clip clamp", clip),
+    ("exp", exp),
+    ("log", log),
+    ("sqrt", sqrt),
+    ("rsqrt", rsqrt),
+    ("tanh", tanh),
+    ("erf", erf),
+    ("sigmoid expit", sigmoid),
+    ("relu", relu),
+    ("silu", silu),
+    ("gelu", gelu),
+)
+KNOWN.update((name, function) for names, function in _NAMES for name in names.split())
 
 
 def pairs(acc: Value) -> tuple[Value, Value]:
@@ -250,25 +215,12 @@ def _columns(name: str, acc: Value) -> tuple[Value, Value]:
     return Value(first, (acc,)), Value(second, (acc,))
 
 
-@dataclass(frozen=True, eq=False)
-class Returned:
-    """What `amax`, `cast`, `sum_m` and `sum_n` make of a value, to be returned.
-
-    ``mode``: the one that it is summed over, ``"M"`` or ``"N"``.
-    """
-
-    value: Value
-    amax: bool = False
-    dtype: str = ""
-    mode: str = ""
-
-
 def amax(x: Any) -> Returned:
     """Return the greatest magnitude of all elements, as a further result: ``return y, amax(y)``.
 
     It is a number of the accumulator's type, on the device; with a NaN among them it is NaN.
     """
-    return Returned(_value(x), amax=True)
+    return Returned(as_value(x), amax=True)
 
 
 def cast(x: Any, dtype: Any) -> Returned:
@@ -277,10 +229,12 @@ def cast(x: Any, dtype: Any) -> Returned:
     To integers it is rounded to nearest, ties to even, and saturates: what is beyond the type
     becomes its least or greatest number, and NaN 0.
     """
+    if isinstance(dtype, (list, dict, set)):  # which have no hash
+        raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
     name = dtype_row(dtype_name(dtype)).name
     if DTYPES[name].is_complex:
         raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
-    return Returned(_value(x), dtype=name)
+    return Returned(as_value(x), dtype=name)
 
 
 def sum_m(x: Any) -> Returned:
@@ -315,11 +269,10 @@ def sum_n(x: Any) -> Returned:
 
 def _sum(x: Any, mode: str) -> Returned:
     if not isinstance(x, Returned):
-        return Returned(_value(x), mode=mode)
+        return Returned(as_value(x), mode=mode)
     if x.amax or x.mode:
-        which = "amax" if x.amax else f"sum_{x.mode.lower()}"
         raise OptionError(
-            f"an epilogue gives sum_{mode.lower()} what {which} returns; expected a value, or a "
+            f"an epilogue gives sum_{mode.lower()} what {x.maker} returns; expected a value, or a "
             "cast of one, that is returned as a matrix"
         )
     return replace(x, mode=mode)
@@ -468,7 +421,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     values = {name: Value("operand", name=name) for name in names}
     returned = function(Value("operand", name=ACCUMULATOR), **values)
     results = returned if isinstance(returned, tuple) and returned else (returned,)
-    places: dict[Step, int] = {}
+    places = _Places()
     found = []
     for result in results:
         value = result.value if isinstance(result, Returned) else result
@@ -481,11 +434,11 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
                 f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
             )
         how = (result.amax, result.dtype, result.mode) if isinstance(result, Returned) else ()
-        found.append(Result(_place(value, places), *how))
+        found.append(Result(places.of(value), *how))
     if isinstance(results[0], Returned):
         which = str(found[0]).partition("(")[0]
         raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
-    expression = Expression(tuple(places), names, tuple(found))
+    expression = Expression(tuple(places.steps), names, tuple(found))
     _check_pairs(named, expression)
     for result in found:
         if result.mode and result._replace(mode="") not in found:
@@ -515,7 +468,14 @@ def _check_pairs(named: str, expression: Expression) -> None:
 
 def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
     """The names of a function's parameters behind the first."""
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C, which does not say
+        raise OptionError(
+            f"epilogue {named} does not say what its parameters are; expected a function of the "
+            f"accumulator and operands in Python: lambda acc: {named}(acc)"
+        ) from None
+    parameters = list(signature.parameters.values())
     first = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
     others = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     if (
@@ -524,14 +484,31 @@ def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
         or any(parameter.kind not in others for parameter in parameters[1:])
     ):
         raise OptionError(
-            f"epilogue {named} takes {inspect.signature(function)}; expected the accumulator and "
+            f"epilogue {named} takes {signature}; expected the accumulator and "
             "operands by name: (acc, bias)"
         )
     return tuple(parameter.name for parameter in parameters[1:])
 
 
-def _place(value: Value, places: dict[Step, int]) -> int:
-    """Return the place of a value among the steps, behind those that it is made of."""
-    inputs = tuple(_place(each, places) for each in value.inputs)
-    step = Step(value.function, inputs, value.name, value.constant)
-    return places.setdefault(step, len(places))
+class _Places:
+    """The steps of values, each behind those that it is made of, and equal ones once."""
+
+    def __init__(self) -> None:
+        self.steps: dict[Step, int] = {}
+        #: By the ids of values, which are kept so that none is used again.
+        self._seen: dict[int, tuple[int, Value]] = {}
+
+    def of(self, value: Value) -> int:
+        """Return the place of a value; without recursion, which Python has only so much of."""
+        left = [value]
+        while left:
+            value = left[-1]
+            missing = next((each for each in value.inputs if id(each) not in self._seen), None)
+            if missing is not None:
+                left.append(missing)
+                continue
+            left.pop()
+            inputs = tuple(self._seen[id(each)][0] for each in value.inputs)
+            step = Step(value.function, inputs, value.name, value.constant)
+            self._seen[id(value)] = self.steps.setdefault(step, len(self.steps)), value
+        return self._seen[id(value)][0]

@@ -41,6 +41,9 @@ FUNCTIONS = {
     "less": Function("{0} < {1}", np.less),
     "less_equal": Function("{0} <= {1}", np.less_equal),
     "equal": Function("{0} == {1}", np.equal),
+    "logical_and": Function("{0} && {1}", np.logical_and),
+    "logical_or": Function("{0} || {1}", np.logical_or),
+    "logical_not": Function("!{0}", np.logical_not),
     "where": Function("{0} ? {1} : {2}", np.where),
     "maximum": Function("cute_gemm::maximum({0}, {1})", np.maximum),
     "minimum": Function("cute_gemm::minimum({0}, {1})", np.minimum),
@@ -70,5 +73,6 @@ COLUMNS = {
 }
 #: The functions that make values of each kind.
 PAIRS = {"pairs": ("even_columns", "odd_columns"), "halves": ("first_half", "second_half")}
-#: Those whose result is a condition.
-CONDITIONS = frozenset(("less", "less_equal", "equal"))
+#: Those of conditions, and those whose result is one.
+LOGICAL = frozenset(("logical_and", "logical_or", "logical_not"))
+CONDITIONS = LOGICAL | {"less", "less_equal", "equal"}

@@ -27,7 +27,6 @@ from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueOperand
 from cute_gemm.problem.expression import (
     Expression,
     Result,
-    Value,
     gelu,
     pairs,
     relu,
@@ -45,6 +44,7 @@ from cute_gemm.problem.scalars import scalar
 from cute_gemm.problem.scaling import BLOCKS, SCALES, named_shape, read_scale
 from cute_gemm.problem.scaling import DTYPE as SCALE_DTYPE
 from cute_gemm.problem.sums import MODES, Sum, result_name, sums_dtype
+from cute_gemm.problem.value import Value
 
 #: Parts of names: what each does with the value before it; those with an operand have its name.
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {

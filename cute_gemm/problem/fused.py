@@ -19,7 +19,7 @@ from cute_gemm.problem.epilogue import (
     EpilogueOperand,
 )
 from cute_gemm.problem.expression import ACCUMULATOR, Expression, Step
-from cute_gemm.problem.functions import COLUMNS, CONDITIONS, FUNCTIONS, gelu_argument
+from cute_gemm.problem.functions import COLUMNS, CONDITIONS, FUNCTIONS, LOGICAL, gelu_argument
 from cute_gemm.problem.values import saturated
 
 #: The C++ class template of an expression.
@@ -410,7 +410,7 @@ class Rules:
 
     def _apply(self, function: str, *inputs: Interval) -> Interval:
         if function in CONDITIONS:
-            return _condition(function, *inputs)
+            return _condition(function, inputs[0], inputs[-1])
         if function in COLUMNS:
             return Interval(*map(COLUMNS[function].numpy, inputs[0]))
         if function == "where":
@@ -481,6 +481,11 @@ def _product(function: str, x: Interval, y: Interval) -> Interval:
 
 def _condition(function: str, x: Interval, y: Interval) -> Interval:
     """Whether it holds for all, or for some, of two intervals' numbers."""
+    if function == "logical_not":
+        return Interval(1.0 - x.high, 1.0 - x.low)
+    if function in LOGICAL:
+        compute = FUNCTIONS[function].numpy
+        return Interval(1.0 * compute(x.low, y.low), 1.0 * compute(x.high, y.high))
     if function == "equal":
         point = (x.low == x.high) & (y.low == y.high)
         some = (x.low <= y.high) & (y.low <= x.high)

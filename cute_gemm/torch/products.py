@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from cute_gemm.frameworks.torch import CALLED, traced, wants_gradient
-from cute_gemm.problem.expression import Value, erf, exp, sigmoid, trace, where
+from cute_gemm.problem.expression import erf, exp, sigmoid, trace, where
 from cute_gemm.problem.functions import gelu_argument
 from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
+from cute_gemm.problem.value import Value
 
 _aten = torch.ops.aten
 _functional = torch.nn.functional
