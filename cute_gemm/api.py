@@ -283,9 +283,10 @@ def _fused(
     if function is None:
         return problem, NOTHING
     operands = read_operands(function, given, problem, device)
+    problem = fuse(problem, function, operands)
     if c is not None:
         check_overlap(c, operands)
-    return fuse(problem, function, operands), operands
+    return problem, operands
 
 
 def plan(

@@ -23,6 +23,7 @@ from cute_gemm.problem.fuse import (
     NOTHING,
     Operands,
     check_overlap,
+    check_scalar_overlap,
     function_of,
     fuse,
     read_offsets,
@@ -87,7 +88,8 @@ class Call:
             if same and not executable.results:
                 bound(at, self.stream() if stream is None else raw_stream(stream))
                 return C
-        factors = scalars(alpha, beta, executable.problem, self.a.device, self.c, stream)
+        c_there = self.c if C is None or self.c is None else replace(self.c, pointer=at[2])
+        factors = scalars(alpha, beta, executable.problem, self.a.device, c_there, stream)
         result = executable.run(
             self.a, self.b, self.c, *factors, stream, at=at, numbers=self.numbers
         )
@@ -520,6 +522,9 @@ def scalars(
         scalar(alpha, "alpha", kind, device, convert), scalar(beta, "beta", kind, device, convert)
     )  # fmt: skip
     check_beta(factors[1], c, problem.epilogue.pairs)
+    for name, factor in zip(("alpha", "beta"), factors, strict=True):
+        if c is not None and factor.pointer and factor.owner is None:
+            check_scalar_overlap(c, name, factor.pointer, kind)
     return factors
 
 

@@ -538,11 +538,11 @@ class Plan:
         from cute_gemm.analysis.executed import compare
         from cute_gemm.analysis.traced import Trace
         from cute_gemm.problem.verify import verify
-        from cute_gemm.ptx.gemm import execute
+        from cute_gemm.ptx.gemm import apart, execute
 
         a, b, c, read, results = self.executable.on_host(A, B, C, beta, operands)
         before = c.copy() if beta != 0 else None
-        arrays, made = read.on_host(), self.executable.at(read.values)
+        arrays, made = apart(read.on_host(), c), self.executable.at(read.values)
         beside = list(execute(made, a, b, c, alpha, beta, operands=arrays | results, record=True))
         execution = beside.pop(self.steps.main)
         ends = arrays.get("offsets")

@@ -325,6 +325,23 @@ def test_factors_are_those_of_the_call(
     assert launched == [pair for pair in factors for _ in range(3)] + [(1, 0)] * 2
 
 
+def test_factors_on_the_device_do_not_lie_in_c(calls: Calls, on: Any) -> None:
+    given = tensors()
+    call = on(*given)
+    inside, outside = Tensor(0x30010), Tensor(0x40000)
+    for number in (inside, outside):
+        number.shape = number.strides = ()
+    for name in ("alpha", "beta"):
+        call(*given, **{name: outside})
+        with pytest.raises(OverlapError, match=f"C shares memory with {name}, .* or a number"):
+            call(*given, **{name: inside})
+    given[2].at = 0x40000  # where C lies now
+    with pytest.raises(OverlapError):
+        call(*given, alpha=outside)
+    call(*given, alpha=inside)
+    assert len(calls) == 3
+
+
 def test_a_plan_is_freed_with_its_last_reference(calls: Calls) -> None:
     """Neither it nor its executable is in a reference cycle, whatever was called."""
     gc.disable()

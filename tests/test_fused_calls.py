@@ -219,10 +219,57 @@ def test_what_does_not_fit() -> None:
             cg.gemm("NT", A, B, given.pop("C", C), backend="cpu", **given)
         assert said in str(caught.value)
     assert not C.any() and not buffer.any()
-    # C itself may be an operand: each element is read before it is written.
-    D = C + 1
-    cg.gemm("NT", A, B, D, epilogue="residual", residual=D, backend="interpreter")
-    np.testing.assert_allclose(D, A @ B.T + 1, rtol=1e-4, atol=1e-4)
+    # Of another type, which is refused for that, wherever it lies.
+    wide = np.zeros(M * N + N, np.int64)
+    inside = wide[N:].view(np.float32)[: M * N].reshape(M, N)
+    for bias in (wide[:N], wide[N : 2 * N], wide[-N:]):
+        with pytest.raises(cg.GemmError, match="bias has dtype int64; expected a real type"):
+            cg.gemm("NT", A, B, inside, epilogue="bias", bias=bias, backend="cpu")
+
+
+def lying(how: str, lead: tuple[int, ...] = ()) -> np.ndarray:
+    """Numbers (M, N), row-major or column-major, with others between rows or columns."""
+    pad = 3 * ("padded" in how)
+    if how[0] == "F":
+        return random(*lead, N + pad, M + pad)[..., :N, :M].swapaxes(-1, -2)
+    return random(*lead, M + pad, N + pad)[..., :M, :N]
+
+
+@pytest.mark.parametrize("how", ["C", "F", "C padded", "F padded"])
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_c_may_be_its_own_operand(backend: Any, how: str) -> None:
+    """Every element is read before it is written, by further results too."""
+    for lead, options in (((), {}), ((2,), {}), ((), {"split_k": 2})):
+        a, b, C = random(*lead, M, K), random(*lead, N, K), lying(how, lead)
+        before, acc = C.copy(), a @ b.swapaxes(-1, -2) + 2 * C
+
+        def several(acc: Any, old: Any) -> Any:
+            return acc + 3 * old, (z := acc - old), cg.amax(acc * old), cg.sum_m(z)
+
+        given = {"old": C, "backend": backend, "arch": "sm_80", **options}
+        found = cg.gemm("NT", a, b, C, beta=2, epilogue=several, **given)
+        expected = (
+            acc + 3 * before, acc - before, abs(acc * before).max(), (acc - before).sum(-2)
+        )  # fmt: skip
+        assert found[0] is C
+        for each, same in zip(found, expected, strict=True):
+            np.testing.assert_allclose(each, same, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("how", ["C", "F padded"])
+def test_a_trace_of_c_as_its_own_operand(how: str) -> None:
+    C = lying(how)
+    plan = cg.plan("NT", A, B, C, epilogue="residual", residual=C, arch="sm_80", backend="cpu")
+    assert plan.trace(A, B, C, residual=C).verdict.ok
+
+
+def test_scales_are_not_c() -> None:
+    """They are read for other elements too."""
+    a, b = (random(2, 256).astype(DTYPES["float8_e4m3fn"].numpy) for _ in "AB")
+    C = np.ones((2, 2), np.float32)
+    given = {"scale_a": C, "scale_b": C + 1, "backend": "cpu", "out_dtype": "float32"}
+    with pytest.raises(cg.GemmError, match="C shares memory with scale_a"):
+        cg.gemm("NT", a, b, C, **given | {"out_dtype": None})
 
 
 def test_problems_are_kept() -> None:

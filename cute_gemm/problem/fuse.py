@@ -342,14 +342,27 @@ def takes_pairs(function: EpilogueFunction | None, grouped: bool = False) -> boo
 
 
 def check_overlap(c: Operand, operands: Operands) -> None:
-    """Refuse a C that shares memory with an operand, but for an operand that is C itself."""
+    """Refuse a C that shares memory with an operand, but for an operand that is C itself.
+
+    Such an operand is read element by element, before that element is written; scales are not.
+    """
     for name, operand in operands.arrays.items():
         place = (operand.pointer, operand.shape, operand.strides, operand.dtype)
-        if place != (c.pointer, c.shape, c.strides, c.dtype) and overlap(c, operand):
+        same = place == (c.pointer, c.shape, c.strides, c.dtype) and name not in operands.recipes
+        if not same and overlap(c, operand):
             raise OverlapError(
                 f"C shares memory with {name}, which would be read after parts of it are written: "
                 f"pass a copy of {name}, or a C of its own"
             )
+
+
+def check_scalar_overlap(c: Operand, name: str, pointer: int, dtype: str) -> None:
+    """Refuse an alpha or beta on the device that lies in C; OverlapError."""
+    if overlap(c, replace(c, pointer=pointer, shape=(), strides=(), dtype=dtype)):
+        raise OverlapError(
+            f"C shares memory with {name}, which would be read after parts of it are written: "
+            f"pass a copy of {name}, or a number"
+        )
 
 
 def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -> GemmProblem:

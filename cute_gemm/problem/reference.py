@@ -78,11 +78,13 @@ def gemm(
         old = None if beta == 0 else C.astype(sums.dtype)
         results = {x.name: given.pop(x.name) for x in problem.results}
         arguments = EpilogueArguments(old, alpha, beta, given)
-        C[...] = _as_stored(problem.epilogue.apply(sums, arguments), C)
+        # C may be an operand, which further results are made of too: it is written behind them.
+        first = _as_stored(problem.epilogue.apply(sums, arguments), C)
         for result, found in zip(
             problem.epilogue.results, problem.epilogue.apply_further(sums, arguments), strict=True
         ):
             results[result.name][...] = found
+        C[...] = first
         for each in problem.sums:
             stored = C if each.source == "C" else results[each.source]
             total = stored.sum(axis=each.mode - 2, dtype=np.float64, keepdims=True)

@@ -40,10 +40,7 @@ def execute(
     problem, steps = plan.problem, plan.steps
     kind = problem.accumulator.name
     factors = scalar(alpha, "alpha", kind, None), scalar(beta, "beta", kind, None)
-    arrays = {"A": A, "B": B, "C": C}
-    for name, array in (operands or {}).items():
-        # An operand may be C itself, each element of which is read before it is written.
-        arrays[name] = array.copy() if np.shares_memory(array, C) else array
+    arrays = {"A": A, "B": B, "C": C} | apart(operands or {}, C)
     buffers = {
         x.name: Buffer(arrays[x.name], x.name, (x.first_alignment or x.alignment) % 256)
         for x in problem.arrays
@@ -54,6 +51,20 @@ def execute(
         _step(step, buffers, scratch, step.arguments(*factors), places or {}, options)
         for step in steps
     )
+
+
+def apart(operands: Mapping[str, np.ndarray], C: np.ndarray) -> dict[str, np.ndarray]:
+    """Return operands of which none is C: in its place a copy, whose elements lie as C's do.
+
+    An operand may be C itself, each element of which is read before it is written.
+    """
+    arrays = dict(operands)
+    for name, array in operands.items():
+        if np.shares_memory(array, C):
+            buffer = Buffer(array, name)
+            arrays[name] = buffer.elements(np.empty(buffer.place[0], np.uint8))
+            arrays[name][...] = array
+    return arrays
 
 
 def _step(
