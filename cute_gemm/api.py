@@ -22,7 +22,7 @@ from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.frameworks import fingerprint, read
 from cute_gemm.frameworks.base import Operand, Order, dtype_name
-from cute_gemm.frameworks.torch import CALLED, differentiates, traced
+from cute_gemm.frameworks.torch import CALLED, is_operator, traced
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.listing import KernelInfo, kernels
@@ -183,7 +183,7 @@ def multiply(
     grouped = function is not gemm
     tracing = traced()
     seen = None if tracing else fingerprint(A, B, C, kernel_options)
-    if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
+    if tracing or (seen is None and is_operator(A, B, C, kernel_options)):
         if grouped:
             raise OptionError(
                 "grouped_gemm() is not differentiable, and came with tensors that require grad, or "

@@ -50,22 +50,79 @@ def wants_gradient(*values: Any) -> bool:
     )
 
 
-def differentiates(A: Any, B: Any, C: Any, operands: Mapping[str, Any]) -> bool:
-    """Return whether a call of `gemm` is one that PyTorch is to differentiate, and can."""
-    if C is not None or not wants_gradient(A, B, *operands.values()):
+def has_tangent(*values: Any) -> bool:
+    """Return whether one of them is a tensor with a tangent, of PyTorch's forward mode."""
+    forward = sys.modules.get("torch.autograd.forward_ad")
+    if forward is None or forward._current_level < 0:
         return False
-    torch = sys.modules["torch"]
-    return isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor)
+    kind = sys.modules["torch"].Tensor
+    return any(isinstance(x, kind) and forward.unpack_dual(x).tangent is not None for x in values)
+
+
+def differentiates(*values: Any) -> bool:
+    """Return whether PyTorch differentiates a call with these arguments, or transforms it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and (
+        wants_gradient(*values)
+        or torch._C._are_functorch_transforms_active()
+        or has_tangent(*values)
+    )
+
+
+def observes(*values: Any) -> bool:
+    """Return whether a tracer, a mode of dispatch or the class of a tensor is to see a call."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
+        return True
+    own = torch.Tensor.__torch_dispatch__
+    return any(
+        isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not own for x in values
+    )
+
+
+def is_operator(A: Any, B: Any, C: Any, others: Mapping[str, Any]) -> bool:
+    """Return whether a call of `gemm` is to be an operator of PyTorch's, and can be one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not (isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor)):
+        return False
+    if differentiates(A, B, *others.values()):
+        return C is None
+    return observes(A, B, C, *others.values())
 
 
 def refuse_grad(tensor: Any, name: str) -> None:
-    """Refuse a PyTorch tensor whose gradient would be asked for later."""
+    """Refuse a PyTorch tensor whose derivative would be asked for later."""
+    call = (
+        "a call that has no gradient (gemm differentiates A, B and an epilogue's operands, if all "
+        "are tensors and no C is given)"
+    )
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise ArrayError(
-            f"{name} requires grad in a call that has no gradient (gemm differentiates A, B and an "
-            f"epilogue's operands, if all are tensors and no C is given): pass {name}.detach(), or "
-            "call it under torch.no_grad()"
+            f"{name} requires grad in {call}: pass {name}.detach(), or call it under "
+            "torch.no_grad()"
         )
+    if has_tangent(tensor):
+        raise ArrayError(
+            f"{name} has a tangent in {call}: pass "
+            f"torch.autograd.forward_ad.unpack_dual({name}).primal"
+        )
+
+
+class _Memory:
+    """A host tensor's memory as NumPy reads it, whose array keeps this and so the tensor alive.
+
+    `torch.Tensor.numpy` forbids for good that the tensor's storage is resized, as FSDP does.
+    """
+
+    def __init__(self, operand: Operand, dtype: np.dtype) -> None:
+        self.operand = operand
+        self.__array_interface__ = {
+            "version": 3, "data": (operand.pointer, False), "shape": operand.shape,
+            "strides": tuple(stride * dtype.itemsize for stride in operand.strides),
+            "typestr": f"|V{dtype.itemsize}",  # as NumPy has no name for types of ml_dtypes
+        }  # fmt: skip
 
 
 class _PyTorch(Adapter):
@@ -106,11 +163,15 @@ class _PyTorch(Adapter):
             ) from error
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
+        torch = sys.modules["torch"]
+        watched = torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state()
+        if watched or torch.autograd.forward_ad._current_level >= 0:
+            return None
         # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
         if A.is_neg() or B.is_neg():
             return None
         grad = A.requires_grad or B.requires_grad or (C is not None and C.requires_grad)
-        if grad and sys.modules["torch"].is_grad_enabled():
+        if grad and torch.is_grad_enabled():
             return None
         kind = A.dtype
         # PyTorch sets that bit of no real type, and a product has real operands or complex ones.
@@ -150,13 +211,9 @@ class _PyTorch(Adapter):
         return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
-        tensor = operand.owner.detach()
         row = DTYPES.get(operand.dtype)
-        if row is None or row.in_numpy:
-            return tensor.numpy()
-        # PyTorch does not know ml_dtypes: the bits travel as integers.
-        bits = getattr(sys.modules["torch"], f"int{8 * row.bytes}")
-        return tensor.view(bits).numpy().view(row.numpy)
+        dtype = np.dtype(operand.dtype if row is None else row.numpy)
+        return np.asarray(_Memory(operand, dtype)).view(dtype)
 
     def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
         torch = sys.modules["torch"]

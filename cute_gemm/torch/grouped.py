@@ -10,7 +10,8 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED
-from cute_gemm.torch.products import as_stored, readable, wide
+from cute_gemm.torch.definitions import batched, counted, define, differentiable
+from cute_gemm.torch.products import as_stored, of_factors, readable, sum_of, wide
 
 
 def run_grouped(
@@ -32,33 +33,31 @@ def _by_group(bias: Any) -> Any:
     return bias if bias.dim() == 1 else bias[:, None]
 
 
-@torch.library.custom_op(
-    "cute_gemm::grouped_mm",
-    mutates_args=(),
-    schema="(Tensor a, Tensor b, Tensor offs, Tensor? bias, Tensor? scale_a=None, "
-    "Tensor? scale_b=None, ScalarType? dtype=None, bool fast_accum=False) -> Tensor",
-)
-def grouped_mm(
+def _shape(
     a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
     dtype: Any = None, fast_accum: bool = False,
 ) -> Any:  # fmt: skip
-    """Compute ``a @ b`` of each group, row-major: two and three dimensions, or two each."""
-    return run_grouped(a, b, offs, bias, scale_a, scale_b, dtype, fast_accum)
-
-
-@grouped_mm.register_fake
-def _(a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
-      dtype: Any = None, fast_accum: bool = False) -> Any:  # fmt: skip
     batch = (offs.shape[0],) if a.dim() == b.dim() else ()
     kind = dtype or getattr(torch, DTYPES[dtype_name(a.dtype)].outputs[0])
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=kind)
 
 
+#: ``a @ b`` of each group, row-major: two and three dimensions, or two each.
+grouped_mm = define(
+    "grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? bias, Tensor? scale_a=None, "
+    "Tensor? scale_b=None, ScalarType? dtype=None, bool fast_accum=False) -> Tensor",
+    run_grouped,
+    _shape,
+    conjugates=True,
+)
+
+
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    a, b, offs, bias, scale_a, scale_b, *_ = inputs
+    a, b, offs, bias, scale_a, scale_b, *ctx.how = inputs
+    ctx.kind = output.dtype
     ctx.scaled = scale_a is not None or scale_b is not None
     ctx.bias_shape = None if bias is None else bias.shape
-    ctx.save_for_backward(a, b, offs)
+    ctx.save_for_backward(a, b, scale_a, scale_b, offs)
 
 
 def _backward(ctx: Any, g: Any) -> Any:
@@ -68,27 +67,48 @@ def _backward(ctx: Any, g: Any) -> Any:
             "grouped_mm with scales is differentiated, and has no gradient: detach what requires "
             "grad, or call it under torch.no_grad()"
         )
-    a, b, offs = ctx.saved_tensors
-    needs = ctx.needs_input_grad
+    a, b, _, _, offs = ctx.saved_tensors
+    needs = ctx.needs
     g = g.to(a.dtype)
     da = grouped_mm(g, b.mH, offs, None) if needs[0] else None
     db = grouped_mm(a.mH, g, offs, None) if needs[1] else None
     of_bias = _bias_gradient(g, offs, ctx.bias_shape) if needs[3] else None
-    return da, db, None, of_bias, None, None, None, None
+    return da, db, None, of_bias
+
+
+def _tangent(
+    ctx: Any, da: Any, db: Any, _: Any, dbias: Any, of_a: Any, of_b: Any, *__: Any
+) -> Any:  # fmt: skip
+    *factors, offs = ctx.saved_tensors
+
+    def product(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        return grouped_mm(a, b, offs, None, scale_a, scale_b, *ctx.how)
+
+    total = of_factors(product, factors, (da, db, of_a, of_b))
+    if dbias is None:
+        return total
+    rows = factors[0].shape[0]
+    if dbias.dim() == 2:
+        dbias = dbias[_groups(offs, rows).clamp(max=offs.shape[0] - 1)]
+    return sum_of(total, dbias.to(ctx.kind).expand(rows, dbias.shape[-1]))
+
+
+def _groups(offs: Any, rows: int) -> Any:
+    """Return the group of each row; behind the last one, the number of groups."""
+    places = torch.arange(rows, device=offs.device, dtype=offs.dtype)
+    return torch.searchsorted(offs, places, right=True)
 
 
 def _bias_gradient(g: Any, offs: Any, shape: Any) -> Any:
     """Return the sums of the rows of each group, or of all groups."""
     groups = offs.shape[0]
-    rows = torch.arange(g.shape[0], device=g.device, dtype=offs.dtype)
     # Rows behind the last group are summed apart: nobody knows what they hold.
-    numbers = torch.searchsorted(offs, rows, right=True)
+    numbers = _groups(offs, g.shape[0])
     values = g.to(wide(g.dtype))
     sums = values.new_zeros((groups + 1, g.shape[1])).index_add(0, numbers, values)[:groups]
     return (sums if len(shape) == 2 else sums.sum(0)).to(g.dtype)
 
 
-torch.library.register_autograd("cute_gemm::grouped_mm", _backward, setup_context=_save)
-
-_library = torch.library.Library("cute_gemm", "IMPL")
-_library.impl("grouped_mm", torch.library.fallthrough_kernel, "Conjugate")
+differentiable(grouped_mm, _save, _backward, _tangent)
+batched(grouped_mm)
+counted(grouped_mm, lambda a, b, *_: 2 * a[-2] * a[-1] * b[-1])

@@ -7,6 +7,7 @@ command line.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError, ShapeError
 from cute_gemm.frameworks.base import dtype_name
-from cute_gemm.frameworks.torch import CALLED, refuse_grad, wants_gradient
+from cute_gemm.frameworks.torch import CALLED, differentiates, refuse_grad
 from cute_gemm.problem.expression import ACCUMULATOR, Expression
 from cute_gemm.problem.functions import COLUMNS
 from cute_gemm.problem.fuse import (
@@ -27,7 +28,8 @@ from cute_gemm.problem.fuse import (
 )
 from cute_gemm.problem.scaling import SCALES
 from cute_gemm.problem.sums import MODES, sums_dtype
-from cute_gemm.torch.products import ACTIVATIONS, matmul_gradients
+from cute_gemm.torch.definitions import batched, counted, define, differentiable
+from cute_gemm.torch.products import ACTIVATIONS, matmul, matmul_gradients, of_factors
 
 #: What both operators take beside the matrices.
 _GIVEN = (
@@ -66,7 +68,7 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             "function that was traced before: epilogue = cute_gemm.epilogue(function)"
         )
     scales = {name: keywords[name] for name in SCALES if name in keywords}
-    if differentiable and (scales or epilogue) and wants_gradient(A, B, *keywords.values()):
+    if differentiable and (scales or epilogue) and differentiates(A, B, *keywords.values()):
         return _composed(op, A, B, alpha, beta, epilogue, keywords)
     if isinstance(epilogue, EpilogueFunction) and len(epilogue.expression.results) > 1:
         raise OptionError(
@@ -209,18 +211,9 @@ def _read(keywords: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in keywords.split())
 
 
-@torch.library.custom_op(
-    "cute_gemm::gemm", mutates_args=(), schema=f"(Tensor A, Tensor B, {_GIVEN}) -> Tensor"
-)
-def gemm(A: Any, B: Any, *given: Any) -> Any:
-    """Compute a new C."""
-    return _run(A, B, None, *given)
-
-
-@gemm.register_fake
-def _(A: Any, B: Any, op: str, *given: Any) -> Any:
+def _shape(A: Any, B: Any, op: str, *given: Any) -> Any:
     keywords = _read(given[-2])
-    m, n = A.shape[-2 if op[0] in "Nn" else -1], B.shape[-1 if op[1] in "Nn" else -2]
+    m, n, _ = _extents(A.shape, B.shape, op)
     n //= 2 if _takes_pairs(keywords) else 1
     operands = dtype_name(A.dtype)
     # What no kernel multiplies is refused when the graph runs.
@@ -234,6 +227,17 @@ def _(A: Any, B: Any, op: str, *given: Any) -> Any:
     return torch.empty_strided(shape, strides, dtype=getattr(torch, name), device=A.device)
 
 
+def _extents(a: Any, b: Any, op: str) -> tuple[Any, Any, Any]:
+    """Return m, n and k of the shapes of A and B."""
+    m, k = a[-2:] if op[0] in "Nn" else (a[-1], a[-2])
+    return m, b[-1 if op[1] in "Nn" else -2], k
+
+
+def _flops(a: Any, b: Any, op: str, *_: Any) -> int:
+    batch = max([1, *(x[0] for x in (a, b) if len(x) == 3)])
+    return 2 * batch * math.prod(_extents(a, b, op))
+
+
 def _takes_pairs(keywords: dict[str, str]) -> bool:
     """Return whether the epilogue of a call, or of a plan's, makes C of pairs of columns."""
     if (number := keywords.get("plan")) is not None:
@@ -244,27 +248,46 @@ def _takes_pairs(keywords: dict[str, str]) -> bool:
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    A, B, ctx.op, ctx.alpha, alpha_at, _, _, keywords, operands = inputs
-    ctx.keywords, ctx.operands = _read(keywords), len(operands)
+    A, B, ctx.op, ctx.alpha, alpha_at, *ctx.rest = inputs
     ctx.save_for_backward(A, B, alpha_at)
 
 
 def _backward(ctx: Any, g: Any) -> Any:
     A, B, alpha_at = ctx.saved_tensors
-    if not ctx.keywords.keys().isdisjoint(("epilogue", "plan", "operands", *SCALES)):
-        raise ArrayError(
-            "a graph that was traced without gradients is differentiated, and a call in it has an "
-            "epilogue or scales, or is a plan's: trace it where gradients are enabled"
-        )
+    keywords = _differentiable(ctx)
     if alpha_at is not None:
         g = g * alpha_at.conj()
     elif ctx.alpha != 1:
         g = g * ctx.alpha.conjugate()
     a, b = _turned(ctx.op[0], A), _turned(ctx.op[1], B)
-    da, db = matmul_gradients(g, a, b, ctx.needs_input_grad, ctx.keywords.get("compute"))
+    da, db = matmul_gradients(g, a, b, ctx.needs, keywords.get("compute"))
     dA = None if da is None else _turned(ctx.op[0], da)
     dB = None if db is None else _turned(ctx.op[1], db)
-    return dA, dB, None, None, None, None, None, None, [None] * ctx.operands
+    return dA, dB
+
+
+def _differentiable(ctx: Any) -> dict[str, str]:
+    """Return the keywords of a call; refuse those of one that has no derivative."""
+    keywords = _read(ctx.rest[2])
+    if not keywords.keys().isdisjoint(("epilogue", "plan", "operands", *SCALES)):
+        raise ArrayError(
+            "a graph that was traced without gradients is differentiated, and a call in it has an "
+            "epilogue or scales, or is a plan's: trace it where gradients are enabled"
+        )
+    return keywords
+
+
+def _tangent(ctx: Any, dA: Any, dB: Any, *others: Any) -> Any:
+    keywords = _differentiable(ctx)
+    letters, dtype = ctx.op, getattr(torch, keywords.get("out_dtype", ""), None)
+
+    def product(A: Any, B: Any, alpha: Any) -> Any:
+        a, b = _turned(letters[0], A), _turned(letters[1], B)
+        return matmul(a, b, dtype, keywords.get("compute")) * (
+            ctx.alpha if alpha is None else alpha
+        )
+
+    return of_factors(product, ctx.saved_tensors, (dA, dB, others[2]))
 
 
 def _turned(letter: str, x: Any) -> Any:
@@ -272,17 +295,13 @@ def _turned(letter: str, x: Any) -> Any:
     return {"N": x, "T": x.mT}.get(letter.upper(), x.mH)
 
 
-torch.library.register_autograd("cute_gemm::gemm", _backward, setup_context=_save)
-
-
-@torch.library.custom_op(
-    "cute_gemm::gemm_",
-    mutates_args=("C",),
-    schema=f"(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()",
-)
-def gemm_(A: Any, B: Any, C: Any, *given: Any) -> None:
-    """Compute in place."""
-    _run(A, B, C, *given)
+def _batch(own: Any, A: Any, B: Any, *given: Any) -> Any:
+    """Compute a batch of plain products of matrices in one call."""
+    keywords = _read(given[-2])
+    others = any(own[2:]) or not keywords.keys().isdisjoint(("epilogue", "plan", *SCALES))
+    if others or (A.dim() - own[0], B.dim() - own[1]) != (2, 2):
+        return None
+    return gemm(A, B, *given)
 
 
 @torch.no_grad()  # whether gradients are wanted was asked where the call was traced
@@ -313,3 +332,27 @@ def _run(
         )
     numbers = {name: float(given[name]) for name in plan.problem.epilogue.numbers}
     return plan(A, B, C, **factors, **tensors, **numbers)
+
+
+#: A new C.
+gemm = define(
+    f"gemm(Tensor A, Tensor B, {_GIVEN}) -> Tensor",
+    lambda A, B, *given: _run(A, B, None, *given),
+    _shape,
+)
+differentiable(gemm, _save, _backward, _tangent)
+batched(gemm, _batch)
+counted(gemm, _flops)
+
+
+@torch.library.custom_op(
+    "cute_gemm::gemm_",
+    mutates_args=("C",),
+    schema=f"(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()",
+)
+def gemm_(A: Any, B: Any, C: Any, *given: Any) -> None:
+    """Compute in place."""
+    _run(A, B, C, *given)
+
+
+counted(torch.ops.cute_gemm.gemm_.default, lambda A, B, C, *given: _flops(A, B, *given))

@@ -8,16 +8,19 @@ so that they can be differentiated again.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
-from cute_gemm.frameworks.torch import CALLED, traced, wants_gradient
+from cute_gemm.frameworks.torch import CALLED, has_tangent, observes, traced
 from cute_gemm.problem.expression import erf, exp, sigmoid, trace, where
 from cute_gemm.problem.functions import gelu_argument
 from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
 from cute_gemm.problem.value import Value
+from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
 
 _aten = torch.ops.aten
 _functional = torch.nn.functional
@@ -50,7 +53,7 @@ _GRADIENTS = _OF_RESULT | _OF_PREACTIVATION
 
 
 def _silu_gradient(g: Any, z: Any) -> Any:
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() and forward_ad._current_level < 0:
         return _aten.silu_backward(g, z)
     s = torch.sigmoid(z)  # PyTorch's own cannot be differentiated again
     return g * s * (1 + z * (1 - s))
@@ -67,17 +70,17 @@ def runs_now(*tensors: Any) -> bool:
     Not where something is to see the operator: autograd, a compiler or tracer, a transform of
     ``torch.func``, a mode of dispatch, a subclass of tensors.
     """
-    return (
-        not wants_gradient(*tensors)
-        and not traced()
-        and not torch.jit.is_tracing()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and all(type(x) in _PLAIN for x in tensors)
-    )
+    if traced():
+        return False
+    recorded = torch.is_grad_enabled()
+    for x in tensors:
+        if x is not None and (type(x) not in _PLAIN or (recorded and x.requires_grad)):
+            return False
+    transformed = torch._C._are_functorch_transforms_active()
+    return not (transformed or observes() or has_tangent(*tensors))
 
 
-_PLAIN = torch.Tensor, torch.nn.Parameter, type(None)
+_PLAIN = torch.Tensor, torch.nn.Parameter
 
 # ---- what runs ----------------------------------------------------------------------------------
 
@@ -199,31 +202,50 @@ def run_linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = 
 # ---- matmul -------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op(
-    "cute_gemm::matmul",
-    mutates_args=(),
-    schema="(Tensor a, Tensor b, ScalarType? dtype=None, str? compute=None) -> Tensor",
-)
-def matmul(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
-    """Compute ``a @ b``, row-major, of a type; two dimensions or more each."""
-    return multiply(a, b, dtype, compute)
-
-
-@matmul.register_fake
-def _(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
+def _matmul_shape(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     sums = torch.int32 if a.dtype == torch.int8 else a.dtype
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=dtype or sums)
 
 
+#: ``a @ b``, row-major, of a type; two dimensions or more each.
+matmul = define(
+    "matmul(Tensor a, Tensor b, ScalarType? dtype=None, str? compute=None) -> Tensor",
+    multiply, _matmul_shape, conjugates=True,
+)  # fmt: skip
+
+
 def _save_matmul(ctx: Any, inputs: Any, output: Any) -> None:
-    a, b, _, ctx.compute = inputs
+    a, b, ctx.dtype, ctx.compute = inputs
     ctx.save_for_backward(a, b)
 
 
 def _matmul_backward(ctx: Any, g: Any) -> Any:
     a, b = ctx.saved_tensors
-    return *matmul_gradients(g, a, b, ctx.needs_input_grad, ctx.compute), None, None
+    return matmul_gradients(g, a, b, ctx.needs, ctx.compute)
+
+
+def _matmul_tangent(ctx: Any, da: Any, db: Any, *_: Any) -> Any:
+    a, b = ctx.saved_tensors
+    return of_factors(lambda a, b: matmul(a, b, ctx.dtype, ctx.compute), (a, b), (da, db))
+
+
+def of_factors(product: Callable[..., Any], factors: Any, tangents: Any) -> Any:
+    """Return the tangent of a product that is linear in each of its factors."""
+    total = None
+    for place, tangent in enumerate(tangents):
+        if tangent is not None:
+            total = sum_of(total, product(*factors[:place], tangent, *factors[place + 1 :]))
+    return total
+
+
+def _batch_of_matmul(own: Any, a: Any, b: Any, dtype: Any, compute: Any) -> Any:
+    rank = max(a.dim() - own[0], b.dim() - own[1])
+    a, b = (
+        x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:]) if batched else x
+        for x, batched in ((a, own[0]), (b, own[1]))
+    )
+    return matmul(a, b, dtype, compute)
 
 
 def matmul_gradients(
@@ -271,25 +293,28 @@ def wide(dtype: Any) -> Any:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-torch.library.register_autograd("cute_gemm::matmul", _matmul_backward, setup_context=_save_matmul)
+differentiable(matmul, _save_matmul, _matmul_backward, _matmul_tangent)
+batched(matmul, _batch_of_matmul)
+counted(
+    matmul,
+    lambda a, b, *_: 2 * math.prod(torch.broadcast_shapes(a[:-2], b[:-2])) * a[-2] * a[-1] * b[-1],
+)
 
 
 # ---- weight_gradient ----------------------------------------------------------------------------
 
 
-@torch.library.custom_op(
-    "cute_gemm::weight_gradient",
-    mutates_args=(),
-    schema="(Tensor g, Tensor x, str? compute=None) -> Tensor",
-)
-def weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
-    """Compute ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before."""
+def _weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
     return _gemm(readable(_rows(g)).mT, readable(_rows(x)), None, compute)
 
 
-@weight_gradient.register_fake
-def _(g: Any, x: Any, compute: Any = None) -> Any:
-    return g.new_empty((g.shape[-1], x.shape[-1]))
+#: ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before.
+weight_gradient = define(
+    "weight_gradient(Tensor g, Tensor x, str? compute=None) -> Tensor",
+    _weight_gradient,
+    lambda g, x, compute=None: g.new_empty((g.shape[-1], x.shape[-1])),
+    conjugates=True,
+)
 
 
 def _save_weight_gradient(ctx: Any, inputs: Any, output: Any) -> None:
@@ -299,32 +324,42 @@ def _save_weight_gradient(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _weight_gradient_backward(ctx: Any, h: Any) -> Any:
     g, x = ctx.saved_tensors
-    dg = matmul(x.conj(), h.mT, None, ctx.compute) if ctx.needs_input_grad[0] else None
-    dx = matmul(g.conj(), h, None, ctx.compute) if ctx.needs_input_grad[1] else None
-    return dg, dx, None
+    dg = matmul(x.conj(), h.mT, None, ctx.compute) if ctx.needs[0] else None
+    dx = matmul(g.conj(), h, None, ctx.compute) if ctx.needs[1] else None
+    return dg, dx
 
 
-torch.library.register_autograd(
-    "cute_gemm::weight_gradient", _weight_gradient_backward, setup_context=_save_weight_gradient
+def _weight_gradient_tangent(ctx: Any, dg: Any, dx: Any, *_: Any) -> Any:
+    product = lambda g, x: weight_gradient(g, x, ctx.compute)  # noqa: E731
+    return of_factors(product, ctx.saved_tensors, (dg, dx))
+
+
+def _batch_of_weight_gradient(own: Any, g: Any, x: Any, compute: Any) -> Any:
+    g, x = (_batch_of_rows(each, batched) for each, batched in ((g, own[0]), (x, own[1])))
+    return matmul(g.mT, x, None, compute)
+
+
+def _batch_of_rows(x: Any, batched: bool) -> Any:
+    """Return (..., K), or a batch of them, as a matrix or a batch of matrices."""
+    return x.reshape(x.shape[0], -1, x.shape[-1]) if batched else _rows(x)
+
+
+differentiable(
+    weight_gradient, _save_weight_gradient, _weight_gradient_backward, _weight_gradient_tangent
 )
+batched(weight_gradient, _batch_of_weight_gradient)
+counted(weight_gradient, lambda g, x, *_: 2 * math.prod(g) * x[-1])
 
 
 # ---- linear -------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op(
-    "cute_gemm::linear",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False) -> Tensor",
+#: ``activation(x w^T + b)``, row-major; an empty text is no activation.
+linear = define(
+    "linear(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False) -> Tensor",
+    run_linear,
+    lambda x, w, *_: x.new_empty((*x.shape[:-1], w.shape[0])),
 )
-def linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
-    """Compute ``activation(x w^T + b)``, row-major; an empty text is no activation."""
-    return run_linear(x, w, b, activation, batch_invariant)
-
-
-@linear.register_fake
-def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
-    return x.new_empty((*x.shape[:-1], w.shape[0]))
 
 
 def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
@@ -340,7 +375,21 @@ def _linear_backward(ctx: Any, g: Any) -> Any:
         g = _OF_PREACTIVATION[ctx.activation](g, linear(x, w, b, "", ctx.batch_invariant))
     elif kept:
         g = _OF_RESULT[ctx.activation](g, *kept)
-    return *_linear_gradients(g, x, w, b, ctx.needs_input_grad), None, None
+    return _linear_gradients(g, x, w, b, ctx.needs)
+
+
+def _linear_tangent(ctx: Any, dx: Any, dw: Any, db: Any, *_: Any) -> Any:
+    x, w, b, *kept = ctx.saved_tensors
+    dz = _preactivation_tangent(x, w, dx, dw, db)
+    if ctx.activation in _OF_PREACTIVATION:
+        kept = [linear(x, w, b, "", ctx.batch_invariant)]
+    return _GRADIENTS[ctx.activation](dz, *kept) if kept else dz
+
+
+def _preactivation_tangent(x: Any, w: Any, dx: Any, dw: Any, db: Any) -> Any:
+    """Return the tangent of ``x w^T + b``, None of that without any."""
+    dz = of_factors(lambda x, w: linear(x, w, None, ""), (x, w), (dx, dw))
+    return dz if db is None else sum_of(dz, db.expand(*x.shape[:-1], w.shape[0]))
 
 
 def _linear_gradients(
@@ -359,51 +408,91 @@ def _linear_gradients(
     return dx, dw, db
 
 
-torch.library.register_autograd("cute_gemm::linear", _linear_backward, setup_context=_save_linear)
-
-
-@torch.library.custom_op(
-    "cute_gemm::linear_with_preactivation",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False)"
-    " -> (Tensor, Tensor)",
-)
-def linear_with_preactivation(
-    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False
+def _batch_of_linear(
+    own: Any, x: Any, w: Any, b: Any, activation: str, batch_invariant: bool
 ) -> Any:
-    """Compute ``activation(z)`` and ``z = x w^T + b``, which the gradient reads."""
-    return _with_preactivation(x, w, b, activation, batch_invariant)
+    if not (own[1] or own[2]):
+        return linear(x, w, b, activation, batch_invariant)
+    if batch_invariant:
+        return None
+    z = _batch_of_preactivations(own, x, w, b)
+    return ACTIVATIONS[activation](z) if activation else z
 
 
-@linear_with_preactivation.register_fake
-def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
+def _batch_of_preactivations(own: Any, x: Any, w: Any, b: Any) -> Any:
+    lead = x.shape[1:-1] if own[0] else x.shape[:-1]
+    if own[1]:
+        z = matmul(_batch_of_rows(x, own[0]), w.mT)
+        z = z.view(w.shape[0], *lead, w.shape[1])
+    else:
+        z = linear(x, w, None, "")
+    if b is None:
+        return z
+    return z + (b.view(b.shape[0], *(1 for _ in lead), b.shape[1]) if own[2] else b)
+
+
+differentiable(linear, _save_linear, _linear_backward, _linear_tangent)
+batched(linear, _batch_of_linear)
+counted(linear, lambda x, w, *_: 2 * math.prod(x) * w[0])
+
+
+def _with_preactivation_shape(x: Any, w: Any, *_: Any) -> Any:
     shape = (*x.shape[:-1], w.shape[0])
     return x.new_empty(shape), x.new_empty(shape)
+
+
+#: ``activation(z)`` and ``z = x w^T + b``, which the gradient reads.
+linear_with_preactivation = define(
+    "linear_with_preactivation(Tensor x, Tensor w, Tensor? b, str activation, "
+    "bool batch_invariant=False) -> (Tensor, Tensor)",
+    _with_preactivation,
+    _with_preactivation_shape,
+)
 
 
 def _save_preactivation(ctx: Any, inputs: Any, output: Any) -> None:
     x, w, b, ctx.activation, _ = inputs
     y, z = output
-    ctx.set_materialize_grads(False)  # z has a gradient only where gradients are differentiated
     ctx.save_for_backward(x, w, b, y if ctx.activation in _OF_RESULT else z)
 
 
 def _preactivation_backward(ctx: Any, g: Any, gz: Any) -> Any:
     x, w, b, kept = ctx.saved_tensors
     of_y = None if g is None else _GRADIENTS[ctx.activation](g, kept)
-    return *_linear_gradients(_sum(of_y, gz), x, w, b, ctx.needs_input_grad), None, None
+    # z has a gradient only where gradients are differentiated.
+    return _linear_gradients(sum_of(of_y, gz), x, w, b, ctx.needs)
 
 
-def _sum(x: Any, y: Any) -> Any:
+def _with_preactivation_tangent(ctx: Any, dx: Any, dw: Any, db: Any, *_: Any) -> Any:
+    x, w, _, kept = ctx.saved_tensors
+    dz = _preactivation_tangent(x, w, dx, dw, db)
+    return _GRADIENTS[ctx.activation](dz, kept), dz
+
+
+def _batch_with_preactivation(
+    own: Any, x: Any, w: Any, b: Any, activation: str, batch_invariant: bool
+) -> Any:
+    if not (own[1] or own[2]):
+        return linear_with_preactivation(x, w, b, activation, batch_invariant)
+    if batch_invariant:
+        return None
+    z = _batch_of_preactivations(own, x, w, b)
+    return ACTIVATIONS[activation](z), z
+
+
+def sum_of(x: Any, y: Any) -> Any:
     """Return the sum of two gradients, of which either may be None."""
     return y if x is None else x if y is None else x + y
 
 
-torch.library.register_autograd(
-    "cute_gemm::linear_with_preactivation",
+differentiable(
+    linear_with_preactivation,
+    _save_preactivation,
     _preactivation_backward,
-    setup_context=_save_preactivation,
+    _with_preactivation_tangent,
 )
+batched(linear_with_preactivation, _batch_with_preactivation)
+counted(linear_with_preactivation, lambda x, w, *_: 2 * math.prod(x) * w[0])
 
 # ---- mlp ----------------------------------------------------------------------------------------
 
@@ -445,73 +534,98 @@ def _fused_gradients() -> dict[str, EpilogueFunction]:
 _FUSED_GRADIENTS = _fused_gradients()
 
 
-@torch.library.custom_op(
-    "cute_gemm::activation_gradient",
-    mutates_args=(),
-    schema="(Tensor g, Tensor w, Tensor kept, str activation) -> Tensor",
-)
-def activation_gradient(g: Any, w: Any, kept: Any, activation: str) -> Any:
-    """Compute ``(g w) * activation'``, the derivative in the product's epilogue."""
+def _activation_gradient(g: Any, w: Any, kept: Any, activation: str) -> Any:
     rows = readable(_rows(g))
     product = _gemm(rows, readable(w), epilogue=_FUSED_GRADIENTS[activation], kept=_rows(kept))
     return product.view(kept.shape)
 
 
-@activation_gradient.register_fake
-def _(g: Any, w: Any, kept: Any, activation: str) -> Any:
-    return g.new_empty((*g.shape[:-1], w.shape[1]))
-
-
-@torch.library.custom_op(
-    "cute_gemm::mlp",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation)"
-    " -> (Tensor, Tensor, Tensor)",
+#: ``(g w) * activation'``, the derivative in the product's epilogue.
+activation_gradient = define(
+    "activation_gradient(Tensor g, Tensor w, Tensor kept, str activation) -> Tensor",
+    _activation_gradient,
+    lambda g, w, *_: g.new_empty((*g.shape[:-1], w.shape[1])),
 )
-def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
-    """Compute ``y = h w2^T + b2``, ``h = activation(z)`` and ``z = x w1^T + b1``.
+differentiated_as(
+    activation_gradient,
+    lambda g, w, kept, activation: _GRADIENTS[activation](matmul(g, w), kept),
+)
+batched(activation_gradient)
+counted(activation_gradient, lambda g, w, *_: 2 * math.prod(g) * w[1])
 
-    z is (..., 0) where the gradient takes h alone.
-    """
+
+def _mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
     if needs_preactivation(activation):
         h, z = _with_preactivation(x, w1, b1, activation)
     else:
         h = multiply(x, w1.mT, **_epilogue(b1, activation))
-        z = h.new_empty((*h.shape[:-1], 0))
+        z = _nothing(h)
     return multiply(h, w2.mT, **_epilogue(b2, "")), h, z
 
 
-@mlp.register_fake
-def _(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+def _nothing(h: Any) -> Any:
+    return h.new_empty((*h.shape[:-1], 0))
+
+
+def _mlp_shape(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
     widths = w2.shape[0], w1.shape[0], w1.shape[0] if needs_preactivation(activation) else 0
     return tuple(x.new_empty((*x.shape[:-1], width)) for width in widths)
+
+
+#: ``y = h w2^T + b2``, ``h = activation(z)`` and ``z = x w1^T + b1``; z is (..., 0) where the
+#: gradient takes h alone.
+mlp = define(
+    "mlp(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation)"
+    " -> (Tensor, Tensor, Tensor)",
+    _mlp,
+    _mlp_shape,
+)
 
 
 def _save_mlp(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.activation = inputs
     _, h, z = output
-    ctx.set_materialize_grads(False)  # h and z have gradients only where those are differentiated
     ctx.save_for_backward(*tensors, h, z if needs_preactivation(ctx.activation) else h)
 
 
 def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
     x, w1, b1, w2, b2, h, kept = ctx.saved_tensors
-    needs = ctx.needs_input_grad
+    needs = ctx.needs
     _, dw2, db2 = _linear_gradients(g, h, w2, b2, (False, *needs[3:5]))
-    if g is None or gh is not None or torch.is_grad_enabled():  # as PyTorch can differentiate it
-        dh = _sum(None if g is None else matmul(g, w2), gh)
+    # h and z have gradients of their own only where gradients are differentiated.
+    if g is None or gh is not None or torch.is_grad_enabled():
+        dh = sum_of(None if g is None else matmul(g, w2), gh)
         dz = None if dh is None else _GRADIENTS[ctx.activation](dh, kept)
     else:
         dz = activation_gradient(g, w2, kept, ctx.activation)
     if needs_preactivation(ctx.activation):
-        dz = _sum(dz, gz)
+        dz = sum_of(dz, gz)
     dx, dw1, db1 = _linear_gradients(dz, x, w1, b1, needs[:3])
-    return dx, dw1, db1, dw2, db2, None
+    return dx, dw1, db1, dw2, db2
 
 
-torch.library.register_autograd("cute_gemm::mlp", _mlp_backward, setup_context=_save_mlp)
+def _mlp_tangent(ctx: Any, dx: Any, dw1: Any, db1: Any, dw2: Any, db2: Any, _: Any) -> Any:
+    x, w1, _, w2, _, h, kept = ctx.saved_tensors
+    keeps_z = needs_preactivation(ctx.activation)
+    dz = _preactivation_tangent(x, w1, dx, dw1, db1)
+    dh = None if dz is None else _GRADIENTS[ctx.activation](dz, kept)
+    dy = _preactivation_tangent(h, w2, dh, dw2, db2)
+    of_z = dz if keeps_z else _nothing(h)
+    if dz is None:
+        dh, of_z = torch.zeros_like(h), torch.zeros_like(kept if keeps_z else of_z)
+    return dy, dh, of_z
 
-# A product reads what is conjugated lazily as it lies, by the letters of op.
-_library = torch.library.Library("cute_gemm", "IMPL")
-for _name in ("matmul", "weight_gradient"):
-    _library.impl(_name, torch.library.fallthrough_kernel, "Conjugate")
+
+def _batch_of_mlp(own: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+    if not any(own[1:]):
+        return mlp(x, w1, b1, w2, b2, activation)
+    if not any(own[:3]):
+        return None
+    h, z = _batch_with_preactivation(own[:3], x, w1, b1, activation, False)
+    y = _batch_of_linear((True, *own[3:5]), h, w2, b2, "", False)
+    return y, h, z if needs_preactivation(activation) else _nothing(h)
+
+
+differentiable(mlp, _save_mlp, _mlp_backward, _mlp_tangent)
+batched(mlp, _batch_of_mlp)
+counted(mlp, lambda x, w1, _, w2, *__: 2 * math.prod(x[:-1]) * (math.prod(w1) + math.prod(w2)))

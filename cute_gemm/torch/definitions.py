@@ -1,0 +1,222 @@
+"""How the operators of ``torch.ops.cute_gemm`` are defined: as PyTorch's own, at its dispatcher.
+
+``torch.library.custom_op`` has no derivatives of forward mode, which are silently zero there, and
+none within ``torch.func``. Here a key of the dispatcher records a node of its own for one level of
+transforms and leaves the rest to the keys below, as PyTorch's operators in C++ do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
+
+from cute_gemm.frameworks.torch import observes
+
+_library = torch.library.Library("cute_gemm", "FRAGMENT")
+
+
+def define(
+    schema: str, kernel: Callable[..., Any], shape: Callable[..., Any], conjugates: bool = False
+) -> Any:
+    """Define an operator and return it.
+
+    Parameters
+    ----------
+    schema
+        ``name(arguments) -> results``.
+    kernel
+        What it computes, on the CPU and on GPUs.
+    shape
+        The same of fake tensors, which have shapes, strides and types alone.
+    conjugates
+        Whether the kernel reads tensors that are conjugated lazily.
+    """
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, torch._disable_dynamo(kernel), "CompositeExplicitAutograd")
+
+    def without_data(first: Any, *given: Any) -> Any:
+        # Tensors of the meta device themselves get the checks of a call too.
+        function = shape if observes(first) else kernel
+        return function(first, *given)
+
+    torch.library.register_fake(f"cute_gemm::{name}", without_data, lib=_library)
+    if conjugates:
+        _library.impl(name, torch.library.fallthrough_kernel, "Conjugate")
+    return getattr(torch.ops.cute_gemm, name).default
+
+
+def differentiable(
+    op: Any, save: Callable[..., None], backward: Callable[..., Any], tangent: Callable[..., Any]
+) -> None:
+    """Register how an operator is differentiated.
+
+    Parameters
+    ----------
+    op
+        The operator; of lists of tensors it takes one at most, its last argument, which has no
+        derivative.
+    save
+        Called with a context, the arguments and the results; keeps what the others read.
+    backward
+        Of the context and the gradients of the results, of which one is not None: those of the
+        arguments.
+    tangent
+        Of the context and the tangents of the arguments, of which one is not None: those of the
+        results.
+    """
+    arguments = op._schema.arguments
+    has_list = str(arguments[-1].type) == "List[Tensor]"
+
+    class Node(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, keys: Any, *flat: Any) -> Any:
+            given = _nested(flat, len(arguments)) if has_list else flat
+            with _recording():
+                results = _below(op, keys, given)
+                save(ctx, given, results)
+                ctx.save_for_forward(*map(_primal, ctx.to_save))
+            ctx.set_materialize_grads(False)
+            ctx.extent = len(flat)
+            return results
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            found: tuple[Any, ...] = ()
+            if any(each is not None for each in gradients):
+                ctx.needs = ctx.needs_input_grad[1:]
+                found = backward(ctx, *gradients)
+            return None, *found, *(None,) * (ctx.extent - len(found))
+
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+            with _recording():
+                return tangent(ctx, *tangents)
+
+    Node.__name__ = f"{op._opname}_of_cute_gemm"
+    # `torch.autograd.Function.apply` itself would enter the transforms of torch.func again.
+    record = super(torch.autograd.Function, Node).apply
+
+    def kernel(keys: Any, *given: Any) -> Any:
+        given = *given, *(argument.default_value for argument in arguments[len(given) :])
+        if not _is_recorded(given):
+            return _below(op, keys, given)
+        flat = (*given[:-1], *given[-1]) if has_list else given
+        if not torch._C._are_functorch_transforms_active():
+            return record(keys, *flat)
+        with enable_single_level_autograd_function():
+            return record(keys, *flat)
+
+    _library.impl(op._opname, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
+
+
+def _nested(flat: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    return *flat[: count - 1], list(flat[count - 1 :])
+
+
+def _is_recorded(given: tuple[Any, ...]) -> bool:
+    """Return whether a call is to have a derivative, of one of the modes."""
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
+        return True
+    # A compiled graph enters the level of dual numbers past `forward_ad`, which does not know it.
+    return torch._C._are_functorch_transforms_active() or any(
+        isinstance(x, torch.Tensor) and torch._unpack_dual(x, level=0)[1] is not None for x in given
+    )
+
+
+def _recording() -> Any:
+    """Return a context in which derivatives are recorded for the levels of transforms below.
+
+    PyTorch stops it for all of them where it calls a node of one.
+    """
+    stack = ExitStack()
+    if torch._C._are_functorch_transforms_active():
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(forward_ad._set_fwd_grad_enabled(True))
+    return stack
+
+
+def _primal(x: Any) -> Any:
+    """Return a tensor without its tangent of this level."""
+    return None if x is None else torch._unpack_dual(x, level=0)[0]
+
+
+def _below(op: Any, keys: Any, given: tuple[Any, ...]) -> Any:
+    """Call an operator below the key that records gradients."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keys & torch._C._after_autograd_keyset, *given)
+
+
+def differentiated_as(op: Any, function: Callable[..., Any]) -> None:
+    """Let a function of other operators stand for an operator where it is differentiated."""
+
+    def kernel(keys: Any, *given: Any) -> Any:
+        if not _is_recorded(given):
+            return _below(op, keys, given)
+        return function(*given)
+
+    _library.impl(op._opname, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
+
+
+def batched(op: Any, rule: Callable[..., Any] | None = None) -> None:
+    """Register what computes an operator on a batch, within ``torch.func.vmap``.
+
+    Parameters
+    ----------
+    op
+        The operator.
+    rule
+        Called with which of the arguments have a batch, and the arguments, the batch in front;
+        returns the results, the batch in front, or None where it has none. They are computed one
+        after the other then.
+    """
+    arguments = op._schema.arguments
+
+    def vmap(info: Any, dims: Any, *given: Any) -> Any:
+        missing = [argument.default_value for argument in arguments[len(given) :]]
+        dims, given = (*dims, *(None for _ in missing)), (*given, *missing)
+        front = tuple(_in_front(x, dim) for x, dim in zip(given, dims, strict=True))
+        own = tuple(_has_batch(dim) for dim in dims)
+        found = None if rule is None else rule(own, *front)
+        if found is None:
+            each = [
+                op(*(_entry(x, dim, place) for x, dim in zip(front, dims, strict=True)))
+                for place in range(info.batch_size)
+            ]
+            several = isinstance(each[0], tuple)
+            found = (
+                tuple(map(torch.stack, zip(*each, strict=True))) if several else torch.stack(each)
+            )
+        return found, (0,) * len(found) if isinstance(found, tuple) else 0
+
+    torch.library.register_vmap(f"cute_gemm::{op._opname}", vmap, lib=_library)
+
+
+def _has_batch(dim: Any) -> bool:
+    return any(map(_has_batch, dim)) if isinstance(dim, list) else dim is not None
+
+
+def _in_front(x: Any, dim: Any) -> Any:
+    """Return a tensor, or those of a list, whose dimension of the batch is the first."""
+    if isinstance(x, list):
+        return [_in_front(each, of_it) for each, of_it in zip(x, dim, strict=True)]
+    return x if dim is None else x.movedim(dim, 0)
+
+
+def _entry(x: Any, dim: Any, place: int) -> Any:
+    """Return what one entry of the batch has of an argument."""
+    if isinstance(x, list):
+        return [_entry(each, of_it, place) for each, of_it in zip(x, dim, strict=True)]
+    return x if dim is None else x[place]
+
+
+def counted(op: Any, flops: Callable[..., int]) -> None:
+    """Register how many floating-point operations an operator has: of shapes for tensors."""
+    packet = getattr(torch.ops.cute_gemm, op._opname)
+    register_flop_formula(packet)(lambda *given, out_shape=None, **_: flops(*given))
