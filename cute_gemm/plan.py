@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.arch import Arch
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
     from cute_gemm.toolchain.signature import Launch, Signature
     from cute_gemm.toolchain.unit import TranslationUnit
-
-
-#: Under which PyTorch's graphs know plans.
-_numbers = count()
 
 
 class Plan:
@@ -93,7 +89,8 @@ class Plan:
             problem, self._kernel, self.config, arch, self.route, backend, device
         )
         self._last: Call | None = None
-        self._number = str(next(_numbers))
+        # PyTorch's graphs know it by this: one that is saved must not find another elsewhere.
+        self._number = str(int.from_bytes(os.urandom(8), "big"))
         CALLED[self._number] = self
 
     def __repr__(self) -> str:

@@ -17,8 +17,8 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
 from cute_gemm.frameworks.base import ALIGNMENT, Adapter, Fingerprint, Operand, Order, dtype_name
 
-#: What the operators of a graph call or are given: ``"gemm"``, plans and epilogues by their
-#: numbers. Those who have these enter them.
+#: What the operators of a graph call: ``"gemm"``, ``"grouped_gemm"``, and plans by their numbers.
+#: Those who have these enter them.
 CALLED: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 

@@ -25,7 +25,7 @@ from cute_gemm.frameworks.base import ALIGNMENT, Operand
 from cute_gemm.jax import ffi
 from cute_gemm.jax.ffi import Buffer
 from cute_gemm.jax.parts import Place, parts
-from cute_gemm.problem.expression import Expression, Result, Step
+from cute_gemm.problem.expression import Expression, Result, from_parts
 from cute_gemm.problem.fuse import EpilogueFunction, Operands, fuse, read_operands
 from cute_gemm.problem.problem import GemmProblem, from_operands
 from cute_gemm.problem.scalars import ZERO, Scalar, scalar
@@ -62,9 +62,7 @@ class Call:
         alpha = complex(self.alpha)
         given["alpha"] = [alpha.real, alpha.imag] if alpha.imag else alpha.real
         traced = self.expression
-        given["expression"] = (
-            () if traced == PLAIN else (traced.steps, traced.operands, traced.results)
-        )
+        given["expression"] = () if traced == PLAIN else traced.parts
         return json.dumps({x: value for x, value in given.items() if value not in (None, "", ())})
 
     @property
@@ -96,12 +94,7 @@ def from_text(text: bytes) -> Call:
     if isinstance(given["alpha"], list):
         given["alpha"] = complex(*given["alpha"])
     if "expression" in given:
-        steps, operands, results = given["expression"]
-        given["expression"] = Expression(
-            tuple(Step(function, tuple(inputs), *rest) for function, inputs, *rest in steps),
-            tuple(operands),
-            tuple(Result(*result) for result in results),
-        )
+        given["expression"] = from_parts(*given["expression"])
     for name in ("operands", "numbers", "options"):
         given[name] = tuple(_hashable(value) for value in given.get(name, ()))
     return Call(**given)

@@ -333,6 +333,11 @@ class Expression:
         lines = [f"v{place} = {step}" for place, step in enumerate(self.steps)]
         return "\n".join((*lines, f"return {', '.join(map(str, self.results))}"))
 
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """Its fields, which JSON can write and `from_parts` reads."""
+        return self.steps, self.operands, self.results
+
     @cached_property
     def pairs(self) -> str:
         """Which columns of the product it takes together, a key of `PAIRS`; "" for none."""
@@ -391,6 +396,15 @@ class Expression:
                 function = FUNCTIONS.get(step.function) or COLUMNS[step.function]
                 found.append(function.numpy(*(found[x] for x in step.inputs)))
         return found[self.results[0].place]
+
+
+def from_parts(steps: Any, operands: Any, results: Any) -> Expression:
+    """Return the expression of `Expression.parts`, in which JSON has made tuples lists."""
+    return Expression(
+        tuple(Step(function, tuple(inputs), *rest) for function, inputs, *rest in steps),
+        tuple(operands),
+        tuple(Result(*result) for result in results),
+    )
 
 
 def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -> Expression:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,11 +23,11 @@ from cute_gemm.errors import (
 )
 from cute_gemm.frameworks import BROADCAST, host_array, is_array, read
 from cute_gemm.frameworks.base import ALIGNMENT, Operand
-from cute_gemm.frameworks.torch import CALLED
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueOperand
 from cute_gemm.problem.expression import (
     Expression,
     Result,
+    from_parts,
     gelu,
     pairs,
     relu,
@@ -75,6 +76,8 @@ class EpilogueFunction:
     expression: Expression
     #: Of ``scale_a`` and ``scale_b``, those that came with the call.
     scales: tuple[str, ...] = ()
+    #: Name and expression as JSON without spaces, which is what PyTorch's graphs hold.
+    text: str = field(init=False, compare=False, repr=False)
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -82,12 +85,8 @@ class EpilogueFunction:
         return *self.scales, *self.expression.operands
 
     def __post_init__(self) -> None:
-        CALLED[self.number] = self
-
-    @property
-    def number(self) -> str:
-        """What PyTorch's graphs know it by."""
-        return f"epilogue{id(self)}"
+        text = json.dumps([self.name, *self.expression.parts], separators=(",", ":"))
+        object.__setattr__(self, "text", text.replace(" ", r"\u0020"))
 
 
 @lru_cache(maxsize=256)
@@ -112,6 +111,15 @@ def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
     ('leaky', ('bias',))
     """
     return EpilogueFunction(getattr(function, "__name__", "epilogue"), trace(function))
+
+
+@lru_cache(maxsize=256)
+def from_text(text: str) -> EpilogueFunction:
+    """Return the epilogue of a text: its `EpilogueFunction.text`, or a name."""
+    if not text.startswith("["):
+        return named(text)
+    name, *parts = json.loads(text)
+    return EpilogueFunction(name, from_parts(*parts))
 
 
 @lru_cache(maxsize=256)

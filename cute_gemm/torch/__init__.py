@@ -12,6 +12,7 @@ import torch
 
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks.torch import wants_gradient
+from cute_gemm.torch import operators  # noqa: F401  # programs of torch.export name them
 from cute_gemm.torch.grouped import run_grouped
 from cute_gemm.torch.products import (
     ACTIVATIONS,

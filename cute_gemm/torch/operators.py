@@ -23,6 +23,7 @@ from cute_gemm.problem.fuse import (
     EpilogueFunction,
     as_function,
     check_names,
+    from_text,
     takes_pairs,
     with_scales,
 )
@@ -61,7 +62,7 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             refuse_grad(x, name)
     epilogue = keywords.get("epilogue")
     if isinstance(epilogue, EpilogueFunction):
-        keywords["epilogue"] = epilogue.number
+        keywords["epilogue"] = epilogue.text
     elif not (epilogue is None or isinstance(epilogue, str)):
         raise OptionError(
             f"epilogue={epilogue!r} inside torch.compile or torch.export; expected a name, or a "
@@ -244,7 +245,7 @@ def _takes_pairs(keywords: dict[str, str]) -> bool:
         plan = CALLED.get(number)
         return plan is not None and bool(plan.problem.epilogue.pairs)
     name = keywords.get("epilogue")
-    return takes_pairs(None if name is None else CALLED.get(name) or as_function(name))
+    return takes_pairs(None if name is None else from_text(name))
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -317,7 +318,7 @@ def _run(
     epilogue = given.get("epilogue")
     names: tuple[str, ...] = SCALES
     if epilogue is not None:
-        given["epilogue"] = function = CALLED.get(epilogue) or as_function(epilogue)
+        given["epilogue"] = function = from_text(epilogue)
         names += function.expression.operands
     tensors |= {name: float(given.pop(name)) for name in names if name in given}
     if number is None:
