@@ -21,8 +21,8 @@ from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.frameworks import fingerprint, read
-from cute_gemm.frameworks.base import Operand, Order, dtype_name
-from cute_gemm.frameworks.torch import CALLED, is_operator, traced
+from cute_gemm.frameworks.base import META, Operand, Order, dtype_name
+from cute_gemm.frameworks.torch import CALLED, differentiates, is_operator, traced
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.listing import KernelInfo, kernels
@@ -184,20 +184,22 @@ def multiply(
     tracing = traced()
     seen = None if tracing else fingerprint(A, B, C, kernel_options)
     if tracing or (seen is None and is_operator(A, B, C, kernel_options)):
-        if grouped:
+        if not grouped:
+            from cute_gemm.torch.operators import call as torch_call
+
+            keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
+            keywords |= {"backend": backend, "arch": arch, "stream": stream, "epilogue": epilogue}
+            if epilogue is not None and not tracing:
+                keywords["epilogue"] = as_function(epilogue)
+            keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
+            keywords["tune"] = "True" if tune else None
+            return torch_call(op, A, B, C, alpha, beta, keywords | kernel_options)
+        if tracing or differentiates(A, B, *kernel_options.values()):
             raise OptionError(
                 "grouped_gemm() is not differentiable, and came with tensors that require grad, or "
-                "within torch.compile: call cute_gemm.torch.grouped_mm, or detach them"
+                "within torch.compile or torch.func: call cute_gemm.torch.grouped_mm, or detach "
+                "them"
             )
-        from cute_gemm.torch.operators import call as torch_call
-
-        keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
-        keywords |= {"backend": backend, "arch": arch, "stream": stream, "epilogue": epilogue}
-        if epilogue is not None and not tracing:
-            keywords["epilogue"] = as_function(epilogue)
-        keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
-        keywords["tune"] = "True" if tune else None
-        return torch_call(op, A, B, C, alpha, beta, keywords | kernel_options)
     if seen is not None:
         key = (seen[0], op, order, epilogue, kernel, backend, compute, arch, out_dtype, tune)
         try:
@@ -228,7 +230,10 @@ def multiply(
     factors = scalars(alpha, beta, problem, a.device, c, stream)
     if ends is not None:
         own = own.with_offsets(ends)
-    made = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
+    device = a.device
+    if device == META:
+        device, backend = None, "cpu"
+    made = kept_plan(problem, device, kernel, backend, arch, kernel_options, tune)
     executable = made.executable
     result = executable.run(a, b, c, *factors, stream, operands=own, numbers=own.values)
     if seen is not None and (call := executable.call(seen[0], a, b, c, own, given)) is not None:
@@ -385,7 +390,7 @@ def plan(
             problem = from_operands(op, a, b, c, **described, pairs=pairs)
         else:
             problem = from_groups(op, a, b, read_offsets(offsets), c, **described)
-        device = a.device
+        device = None if a.device == META else a.device
         if base_offset and device is not None:
             raise OptionError(
                 f"base_offset={base_offset!r} came with arrays on a device, which have addresses "

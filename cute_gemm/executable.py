@@ -16,7 +16,7 @@ from cute_gemm._text import named
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks import ADAPTERS, host_array, read
-from cute_gemm.frameworks.base import Operand, Order
+from cute_gemm.frameworks.base import META, Operand, Order
 from cute_gemm.kernels.steps import Steps, packing_step, reduces, steps
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.fuse import (
@@ -347,7 +347,9 @@ class Executable:
         if c is None:
             c = self._new(a, b)
         results = self._new_results(a, c)
-        if self.backend != "cuda":
+        if a.device == META:
+            pass  # shapes, strides and types are all that there is
+        elif self.backend != "cuda":
             self._run_on_host(a, b, c, alpha.value, beta.value, operands, results)
         elif not (problem.m and problem.n and problem.l):
             if c.device is None:

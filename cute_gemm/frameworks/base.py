@@ -17,6 +17,9 @@ Order = Literal["F", "C"]
 #: What the driver's allocations are aligned to at least, and more than any kernel asks for, bytes.
 ALIGNMENT = 256
 
+#: `Operand.device` of PyTorch's meta tensors, which have no memory: shapes, strides and types.
+META = -1
+
 #: The layouts of A, B, C and others with how their addresses are aligned, and the addresses.
 Fingerprint = tuple[tuple[Any, ...], tuple[int, ...]]
 
@@ -28,11 +31,11 @@ class Operand:
     """One array as it was given.
 
     ``pointer`` is the address of the first element, ``shape`` and ``strides`` (in elements) are as
-    stored, ``dtype`` is a NumPy (or ``ml_dtypes``) name, ``device`` the CUDA ordinal, or None for
-    host memory. ``library`` is where the array comes from, and where a result goes: ``"numpy"``,
-    ``"cupy"``, ``"torch"``, ``"jax"`` or ``"dlpack"`` (any other library with device arrays); host
-    arrays of any library but PyTorch and JAX count as NumPy's. ``owner`` is the array itself, which
-    keeps the memory alive; ``readonly`` forbids writing to it.
+    stored, ``dtype`` is a NumPy (or ``ml_dtypes``) name, ``device`` the CUDA ordinal, None for host
+    memory, or `META`. ``library`` is where the array comes from, and where a result goes:
+    ``"numpy"``, ``"cupy"``, ``"torch"``, ``"jax"`` or ``"dlpack"`` (any other library with device
+    arrays); host arrays of any library but PyTorch and JAX count as NumPy's. ``owner`` is the array
+    itself, which keeps the memory alive; ``readonly`` forbids writing to it.
     """
 
     pointer: int
@@ -47,8 +50,14 @@ class Operand:
     @property
     def place(self) -> str:
         """Where the array is, in words: ``"the host (numpy)"``, ``"CUDA device 0 (torch)"``."""
-        where = "the host" if self.device is None else f"CUDA device {self.device}"
-        return f"{where} ({self.library})"
+        return f"{place_of(self.device)} ({self.library})"
+
+
+def place_of(device: int | None) -> str:
+    """Return an `Operand.device` in words."""
+    if device is None:
+        return "the host"
+    return "the meta device" if device == META else f"CUDA device {device}"
 
 
 class Adapter:

@@ -15,7 +15,15 @@ import numpy as np
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
-from cute_gemm.frameworks.base import ALIGNMENT, Adapter, Fingerprint, Operand, Order, dtype_name
+from cute_gemm.frameworks.base import (
+    ALIGNMENT,
+    META,
+    Adapter,
+    Fingerprint,
+    Operand,
+    Order,
+    dtype_name,
+)
 
 #: What the operators of a graph call: ``"gemm"``, ``"grouped_gemm"``, and plans by their numbers.
 #: Those who have these enter them.
@@ -110,6 +118,20 @@ def refuse_grad(tensor: Any, name: str) -> None:
         )
 
 
+def refuse_layout(tensor: Any, name: str) -> None:
+    """Refuse a PyTorch tensor that is sparse, nested, or otherwise not strided."""
+    if tensor.is_nested:
+        raise ArrayError(
+            f"{name} is a nested tensor; expected a dense one, as {name}.to_padded_tensor(0.0) "
+            f"makes, or, of a jagged one, {name}.values()"
+        )
+    if tensor.layout is not sys.modules["torch"].strided:
+        raise ArrayError(
+            f"{name} is a tensor of layout {tensor.layout}; expected a strided one, as "
+            f"{name}.to_dense() makes"
+        )
+
+
 class _Memory:
     """A host tensor's memory as NumPy reads it, whose array keeps this and so the tensor alive.
 
@@ -140,32 +162,33 @@ class _PyTorch(Adapter):
             device = array.get_device()
         elif array.is_cpu:
             device = None
+        elif array.is_meta:
+            device = META
         else:
-            hint = f": {name}.cuda() or {name}.cpu()" * (array.device.type != "meta")
             raise ArrayError(
-                f"{name} is a tensor on {array.device}; expected one on a CUDA device or the "
-                f"CPU{hint}"
+                f"{name} is a tensor on {array.device}; expected one on a CUDA device or the CPU: "
+                f"{name}.cuda() or {name}.cpu()"
             )
+        refuse_layout(array, name)
         try:
-            return Operand(
+            operand = Operand(
                 array.data_ptr(), tuple(array.shape), array.stride(), dtype_name(array.dtype),
                 device, "torch", array, False,
             )  # fmt: skip
-        except RuntimeError as error:  # it has no one block of memory
-            if str(array.layout) != "torch.strided":
-                raise ArrayError(
-                    f"{name} is a tensor of layout {array.layout}; expected a strided one, as "
-                    f"{name}.to_dense() makes"
-                ) from error
+        except RuntimeError:  # it has no one block of memory
+            operand = None
+        if operand is None or (not operand.pointer and device != META and array.numel()):
             raise ArrayError(
                 f"{name} is a tensor without memory of its own, as in torch.vmap and torch.func, "
-                "or nested: call gemm outside; a batch of matrices has three dimensions"
-            ) from error
+                "of a fake mode, or with a storage that was freed: call gemm outside; a batch of "
+                "matrices has three dimensions"
+            )
+        return operand
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
         torch = sys.modules["torch"]
         watched = torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state()
-        if watched or torch.autograd.forward_ad._current_level >= 0:
+        if not A.is_cuda or watched or torch.autograd.forward_ad._current_level >= 0:
             return None
         # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
         if A.is_neg() or B.is_neg():
@@ -207,7 +230,7 @@ class _PyTorch(Adapter):
         rows, columns = shape[-2:]
         batch = (rows * columns,) * (len(shape) - 2)
         strides = (*batch, *((1, max(rows, 1)) if order == "F" else (max(columns, 1), 1)))
-        device = "cpu" if like.device is None else like.device
+        device = {None: "cpu", META: "meta"}.get(like.device, like.device)
         return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
 
     def to_numpy(self, operand: Operand) -> np.ndarray:

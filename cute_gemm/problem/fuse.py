@@ -22,7 +22,7 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.frameworks import BROADCAST, host_array, is_array, read
-from cute_gemm.frameworks.base import ALIGNMENT, Operand
+from cute_gemm.frameworks.base import ALIGNMENT, Operand, place_of
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueOperand
 from cute_gemm.problem.expression import (
     Expression,
@@ -281,8 +281,9 @@ def read_operands(
             numbers[name] = float(scalar(number, name, problem.accumulator.name, None).value.real)
             continue
         if operand.device != device:
-            there = "the host" if device is None else f"CUDA device {device}"
-            raise DeviceError(f"{name} is on {operand.place} and A is on {there}; expected one")
+            raise DeviceError(
+                f"{name} is on {operand.place} and A is on {place_of(device)}; expected one"
+            )
         add(name, operand)
     return Operands(blocks | arrays, numbers, recipes)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cute_gemm.dtypes import DTYPES
+from cute_gemm.frameworks.base import META
 
 if TYPE_CHECKING:
     from cute_gemm.frameworks.base import Operand
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 def overlap(a: Operand, b: Operand) -> bool:
     """Return whether any byte belongs to both; strides must not be negative."""
+    if META in (a.device, b.device):
+        return False
     if (
         a.pointer + _span(a.shape, a.strides, a.dtype) <= b.pointer
         or b.pointer + _span(b.shape, b.strides, b.dtype) <= a.pointer

@@ -12,7 +12,7 @@ import numpy as np
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
 from cute_gemm.frameworks import ADAPTERS, host_array, is_array, read
-from cute_gemm.frameworks.base import Operand
+from cute_gemm.frameworks.base import Operand, place_of
 
 #: Makes of a 0-d device array one of another type, in stream order; None where it cannot.
 Convert = Callable[[Operand, str], Any]
@@ -54,8 +54,9 @@ def scalar(
         try:
             operand = read(x, name, (0,))
         except (ArrayError, ShapeError) as error:
-            said = f"{name} is {x!r}; expected a number or a 0-d array"
-            raise ScalarError(str(error) if is_array(x) else said) from None
+            if is_array(x):
+                raise ScalarError(str(error)) from None
+            raise ScalarError(f"{name} is {x!r}; expected a number or a 0-d array") from None
         if operand.device is not None:
             return _device_scalar(operand, name, accumulator, device, convert)
         x = host_array(operand).item()
@@ -83,10 +84,9 @@ def _device_scalar(
     operand: Operand, name: str, accumulator: str, device: int | None, convert: Convert | None
 ) -> Scalar:
     if operand.device != device:
-        place = "the host" if device is None else f"CUDA device {device}"
         raise DeviceError(
-            f"{name} is on {operand.place} and A is on {place}; expected one for both, or a "
-            f"number: {name}.item()"
+            f"{name} is on {operand.place} and A is on {place_of(device)}; expected one for both, "
+            f"or a number: {name}.item()"
         )
     if operand.dtype == accumulator:
         return Scalar(1, operand.pointer)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
-from cute_gemm.frameworks.torch import wants_gradient
+from cute_gemm.frameworks.torch import refuse_layout, wants_gradient
 from cute_gemm.torch import operators  # noqa: F401  # programs of torch.export name them
 from cute_gemm.torch.grouped import run_grouped
 from cute_gemm.torch.products import (
@@ -362,6 +362,7 @@ def _check_tensors(**tensors: Any) -> None:
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
             raise ArrayError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")
+        refuse_layout(x, name)
 
 
 def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
@@ -402,7 +403,7 @@ def _check_activation(activation: str | None) -> None:
 def _autocast(*tensors: Any) -> list[Any]:
     """Return tensors in autocast's type, in a region of it; as PyTorch, all but float64."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return list(tensors)
     to = torch.get_autocast_dtype(device)
     half_or_single = (torch.float16, torch.bfloat16, torch.float32)

@@ -124,9 +124,15 @@ def _is_recorded(given: tuple[Any, ...]) -> bool:
     """Return whether a call is to have a derivative, of one of the modes."""
     if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
         return True
+    if torch._C._are_functorch_transforms_active():
+        return True
     # A compiled graph enters the level of dual numbers past `forward_ad`, which does not know it.
-    return torch._C._are_functorch_transforms_active() or any(
-        isinstance(x, torch.Tensor) and torch._unpack_dual(x, level=0)[1] is not None for x in given
+    looked_at = forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack() > 0
+    return any(
+        isinstance(x, torch.Tensor)
+        and (looked_at or not observes(x))
+        and torch._unpack_dual(x, level=0)[1] is not None
+        for x in given
     )
 
 
@@ -144,7 +150,9 @@ def _recording() -> Any:
 
 def _primal(x: Any) -> Any:
     """Return a tensor without its tangent of this level."""
-    return None if x is None else torch._unpack_dual(x, level=0)[0]
+    if x is None or not torch._C._are_functorch_transforms_active():
+        return x
+    return torch._unpack_dual(x, level=0)[0]
 
 
 def _below(op: Any, keys: Any, given: tuple[Any, ...]) -> Any:

@@ -16,7 +16,7 @@ import torch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError, ShapeError
 from cute_gemm.frameworks.base import dtype_name
-from cute_gemm.frameworks.torch import CALLED, differentiates, refuse_grad
+from cute_gemm.frameworks.torch import CALLED, differentiates, refuse_grad, refuse_layout, traced
 from cute_gemm.problem.expression import ACCUMULATOR, Expression
 from cute_gemm.problem.functions import COLUMNS
 from cute_gemm.problem.fuse import (
@@ -53,6 +53,9 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             "stream cannot be given where PyTorch traces or differentiates the call, whose code "
             "runs on PyTorch's current stream: leave it out"
         )
+    for name, x in {"A": A, "B": B, "C": C, **keywords}.items():
+        if isinstance(x, torch.Tensor):
+            refuse_layout(x, name)
     differentiable = C is None and "plan" not in keywords
     others = {"alpha": alpha, "beta": beta}
     if not differentiable:
@@ -69,9 +72,11 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             "function that was traced before: epilogue = cute_gemm.epilogue(function)"
         )
     scales = {name: keywords[name] for name in SCALES if name in keywords}
-    if differentiable and (scales or epilogue) and differentiates(A, B, *keywords.values()):
+    several = isinstance(epilogue, EpilogueFunction) and len(epilogue.expression.results) > 1
+    composed = differentiates(A, B, *keywords.values()) or (several and not traced())
+    if differentiable and (scales or epilogue) and composed:
         return _composed(op, A, B, alpha, beta, epilogue, keywords)
-    if isinstance(epilogue, EpilogueFunction) and len(epilogue.expression.results) > 1:
+    if several:
         raise OptionError(
             f"epilogue {epilogue.name!r} has several results; inside torch.compile or torch.export "
             "expected one"
