@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import provenance
+from cute_gemm.calibrated import provenance, unmeasured
 from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.executable import Call, Executable
 from cute_gemm.frameworks import fingerprint
@@ -18,9 +18,9 @@ from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.steps import Step, Steps, reduces
-from cute_gemm.model.price import Prices
+from cute_gemm.model.roofline import least_seconds
 from cute_gemm.packed import PackedOperand
-from cute_gemm.problem.passes import packed
+from cute_gemm.predicted import priced
 from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 from cute_gemm.problem.scaling import describe_scales
 from cute_gemm.select import Choice
@@ -119,11 +119,15 @@ class Plan:
             paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
         return "; ".join(filter(None, (describe_scales(self.problem), paired, text, prices)))
 
-    def candidates(self, gpu: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
+    def candidates(
+        self, gpu: Gpu | None = None, *, reads_c: bool = False, **changed: Any
+    ) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
 
         Where the choice was measured it comes before them. ``gpu``: by whose prices, if not by
-        those of the plan's; ``changed``: options, ``kernel`` or ``problem``, if not the plan's.
+        those of the plan's; ``reads_c``: the prices with another beta than 0, of which the choice
+        and the order do not depend; ``changed``: options, ``kernel`` or ``problem``, if not the
+        plan's.
 
         Examples
         --------
@@ -133,7 +137,7 @@ class Plan:
         >>> first.kernel.name, first.config.tile, first.price.binding
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
-        return self._candidates(gpu, **changed)
+        return self._candidates(gpu, reads_c=reads_c, **changed)
 
     @property
     def order_of_sums(self) -> OrderOfSums:
@@ -306,13 +310,14 @@ class Plan:
         built = self.build.resources if "build" in self.__dict__ else None
         place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
         known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or is the nearest that there is
+        candidates = self.candidates(place, reads_c=reads_c)
         return make_report(
             self.problem, self.kernel, self.config, self.arch, accesses, self._launch_on(place),
             built, gpu=place if known else None, reads_c=reads_c,
-            pictures=kernel.pictures(self.config), candidates=self.candidates(place),
+            pictures=kernel.pictures(self.config), candidates=candidates,
             priced_on=place.name, measured=self.measured if place == self.gpu else None,
             others=lambda: self._others(reads_c), passes=self._passes(reads_c),
-            pricing=self._pricing(place), groups=self._groups(place, ends),
+            pricing=self._pricing(place, candidates, reads_c), groups=self._groups(place, ends),
         )  # fmt: skip
 
     def _groups(self, gpu: Gpu, ends: list[int] | None) -> str:
@@ -325,34 +330,29 @@ class Plan:
         places = launch.places or gpu.sms * getattr(self.config, "min_ctas", 1)
         return describe_groups(self.problem, self.config.tile, places, ends)
 
-    def _pricing(self, gpu: Gpu) -> Pricing:
-        """What a report asks of predicted times on a GPU."""
+    def _pricing(self, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Pricing:
+        """What a report asks of predicted times on a GPU, of which these are the candidates."""
         from cute_gemm.analysis.causes import Pricing
 
-        def same(other: Candidate) -> bool:
-            return (other.kernel, other.config, other.route) == (
-                self._kernel, self.config, self.route,
-            )  # fmt: skip
+        own = self._kernel, self.config, self.route
+        price = next((x.price for x in candidates if (x.kernel, x.config, x.route) == own), None)
+        correction = price.correction if price else 1.0
+        least = least_seconds(gpu, self.problem, reads_c)
 
-        priced = next((one.price for one in self.candidates(gpu) if same(one)), None)
-        correction = priced.correction if priced else 1.0
-
-        def ideal(kinds: frozenset[Kind]) -> float:
-            kernel, problem = self._kernel.compiled(), self.problem
-            if self.route.pack:
-                problem, _ = packed(problem, self.route.pack)
-            cost = kernel.footprint(self.config, self._main.problem, gpu, kinds)
-            price = Prices([cost], gpu).price(problem, 0, self.route.split_k)
-            return price.seconds * correction
+        def ideal(kinds: frozenset[Kind], wide: frozenset[str] = frozenset()) -> float:
+            config = self._kernel.compiled(), self.config, self.route
+            made = priced(self.problem, *config, gpu, reads_c, kinds, wide)
+            return made.corrected(correction).bounded(least).seconds
 
         def changed(**change: Any) -> float | None:
             try:
-                price = self.candidates(gpu, **change)[0].price
+                price = self.candidates(gpu, reads_c=reads_c, **change)[0].price
             except GemmError:
                 return None
             return price.seconds if price else None
 
-        return Pricing(priced, gpu.name, ideal, changed)
+        derived = unmeasured(gpu, self.problem, self._kernel.compiled(), self.config, reads_c)
+        return Pricing(price, gpu.name, ideal, changed, self.device is None, derived)
 
     def _passes(self, reads_c: bool) -> Iterator[PassReport]:
         """The launches before and behind the kernel."""

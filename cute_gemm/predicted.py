@@ -13,12 +13,18 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
+from cute_gemm.kernels.steps import reduces
 from cute_gemm.model.correction import correct_least
-from cute_gemm.model.price import Extents, Prices
-from cute_gemm.problem.passes import Packing, Route
+from cute_gemm.model.price import Extents, Price, Prices
+from cute_gemm.model.roofline import least_seconds
+from cute_gemm.problem.passes import Packing, Route, packed, sliced_class
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.base import Kernel
+    from collections.abc import Collection
+
+    from cute_gemm.kernels.base import CompiledKernel, Kernel
+    from cute_gemm.model.calibration import Constants
+    from cute_gemm.model.ideal import Kind
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.tuned import Measured
 
@@ -50,7 +56,7 @@ class Predicted:
         packs: tuple[str, ...], splits: tuple[int, ...], gpu: Gpu,
     ) -> None:  # fmt: skip
         assert shelf.prices is not None
-        self._shelf = shelf
+        self._shelf, self._gpu = shelf, gpu
         constants = calibration(gpu).constants
         self._correction = correction(gpu, problem)
         #: By index, the factors of the correction in the seconds.
@@ -138,13 +144,18 @@ class Predicted:
         times = self._times.at(best, least)
         return prices.features(self._extents, slices, times, least)
 
-    def candidate(self, problem: GemmProblem, index: int) -> Candidate:
-        """Return a config with its price and its route."""
+    def candidate(self, problem: GemmProblem, index: int, reads_c: bool = False) -> Candidate:
+        """Return a config with its price and its route; ``reads_c``: of a beta that is not 0."""
         kernel, config, _ = self._shelf.offers[index]
         route, passes = self.route(index)
         assert self._shelf.prices is not None
-        price = self._shelf.prices.price(problem, index, route.split_k).behind(passes)
-        return Candidate(kernel, config, price.corrected(self.factors.get(index, 1.0)), route)
+        if reads_c:
+            price = priced(problem, kernel.compiled(), config, route, self._gpu, reads_c)
+        else:
+            price = self._shelf.prices.price(problem, index, route.split_k).behind(passes)
+        price = price.corrected(self.factors.get(index, 1.0))
+        least = least_seconds(self._gpu, problem, reads_c)
+        return Candidate(kernel, config, price.bounded(least), route)
 
     def find(self, measured: Measured) -> int | None:
         """Return the index of the config that was measured; None if it is no candidate any more."""
@@ -167,3 +178,35 @@ class Predicted:
         if self._sums:
             passes["sums"] = self._sums
         return route, passes
+
+
+def priced(
+    problem: GemmProblem, kernel: CompiledKernel, config: Any, route: Route, gpu: Gpu,
+    reads_c: bool = False, ideal: frozenset[Kind] = frozenset(), wide: Collection[str] = (),
+) -> Price:  # fmt: skip
+    """Return the price of one config with all its launches, not corrected and not bounded.
+
+    ``reads_c``: whether beta is not 0; ``ideal``: accesses of the kernel that are counted as if
+    they were ideal; ``wide``: names of launches beside it (``"reduce"``) all of whose accesses are
+    taken to be of 16 bytes.
+    """
+    constants = calibration(gpu).constants
+
+    def of(name: str) -> Constants:
+        return constants._replace(narrow_part=1.0) if name in wide else constants
+
+    main, passes = problem, dict[str, float]()
+    if route.pack:
+        main, packing = packed(problem, route.pack)
+        packs = packer(packing)
+        passes["packing"] = packs.seconds(packing, gpu, of(packs.name))
+    reduced = reduces(config, problem, route)
+    if reduced:
+        main = sliced_class(main, route.split_k)
+        seconds = REDUCE.seconds(problem, route.split_k, gpu, of(REDUCE.name), reads_c)
+        passes["reduction"] = float(seconds)
+    if sums := SUM.all_seconds(problem, gpu, of(SUM.name)):
+        passes["sums"] = sums
+    reads = reads_c and not reduced
+    cost = kernel.footprint(config, main, gpu, ideal, reads)
+    return Prices([cost], gpu).price(problem, 0, route.split_k, reads).behind(passes)

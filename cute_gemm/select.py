@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._kept import Kept
-from cute_gemm._text import named
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -38,7 +37,7 @@ from cute_gemm.problem.passes import (
     packed,
     padded,
     slice_extents,
-    sliced,
+    sliced_class,
     wants_k_major,
 )
 
@@ -59,7 +58,8 @@ class Choice(NamedTuple):
 
     ``candidates()`` returns the candidates by the prices of ``gpu``, ``candidates(another)`` by
     those of another GPU. The keywords ``problem`` and ``kernel``, and options, replace those of the
-    call.
+    call. With ``reads_c`` the prices are those of a beta that is not 0, which the choice, and with
+    it the order of candidates, does not depend on.
     """
 
     kernel: Kernel
@@ -97,20 +97,25 @@ def select(
         chosen, config, route = shelf.offers[0]
         route = route._replace(split_k=route.split_k or space.splits[0])
         only = (Candidate(chosen, config, None, route),)
-        return Choice(chosen, config, target, lambda another=None, **changed: only, route)
+        return Choice(
+            chosen, config, target, lambda another=None, reads_c=False, **changed: only, route
+        )
     times = Predicted(problem, shelf, packings, space.packs, space.splits, target)
     if order is not None:
         times.keep(order, problem)
     times.correct()
 
-    def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
+    def candidates(
+        another: Gpu | None = None, reads_c: bool = False, **changed: Any
+    ) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
             # The options are those of this kernel.
             kept = {} if "kernel" in changed else dict(options or {})
             arguments = changed.pop("problem", problem), arch, changed.pop("kernel", kernel)
-            return select(*arguments, kept | changed, another or target).candidates()
+            choice = select(*arguments, kept | changed, another or target)
+            return choice.candidates(reads_c=reads_c)
         listed = sorted(times.kept, key=lambda i: (i != taken, times.seconds[i]))
-        return tuple(times.candidate(problem, index) for index in listed)
+        return tuple(times.candidate(problem, index, reads_c) for index in listed)
 
     taken = None if measured is None else times.find(measured)
     best = int(times.seconds.argmin()) if taken is None else taken
@@ -485,16 +490,3 @@ def _variants(problem: GemmProblem, slices: int) -> tuple[GemmProblem, ...]:
     if slices > 1:
         return (sliced_class(problem, slices),)
     return (sliced_class(problem, 1), problem) if problem.epilogue.pairs else (problem,)
-
-
-def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
-    """Return the batched problem of the slices of K, with the alignments of the whole problem.
-
-    Access widths stay the same, so the counts of A's and B's accesses serve for both.
-    """
-    cut = sliced(problem, slices, 1)[0]
-    A, B = (
-        replace(matrix, **named(original, "alignment", "first_alignment"))
-        for matrix, original in ((cut.A, problem.A), (cut.B, problem.B))
-    )
-    return replace(cut, A=A, B=B)

@@ -16,6 +16,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.candidate import Candidate, labels
 from cute_gemm.model.footprint import DEPTH, sample, tally
 from cute_gemm.model.ideal import Kind, kind_of
+from cute_gemm.model.price import Prices
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.signature import Launch
@@ -74,7 +75,9 @@ def test_a_cost_is_the_time_less_that_with_ideal_counts(plan, reference):
     assert ideal_clocks["L1"] < clocks["L1"] and ideal.alone < 0.1 * now.alone
     assert ideal_clocks["tensor cores"] == clocks["tensor cores"]
     first = reference.causes[0]
-    assert reference.predicted.seconds - first.seconds == pytest.approx(0.000599, rel=0.01)
+    with_ideal = Prices([ideal], plan.gpu).price(problem, 0).seconds
+    least = min(with_ideal, first.fixed_seconds)  # a fix may do more than that
+    assert reference.predicted.seconds - first.seconds == pytest.approx(least)
     assert first.share == pytest.approx(first.seconds / reference.predicted.seconds)
 
 
@@ -140,7 +143,9 @@ def test_a_base_address_is_a_cause():
     causes = {cause.what: cause for cause in report.causes}
     for name in "ABC":
         cause = causes[f"{name}'s base address is aligned to 2 bytes only"]
-        assert cause.fix == f"{name}'s base address aligned to 32 bytes" and not cause.change
+        assert cause.fix == "base_offset=0" and dict(cause.change) == {"base_offset": 0}
+        better = planned("NT", kernel="sm80_pipeline").candidates()[0].price
+        assert cause.fixed_seconds == better.seconds
 
 
 def test_a_batch_stride_is_a_cause():

@@ -15,14 +15,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import bound, duration, named, number, percent
+from cute_gemm.analysis.remedies import (
+    Remedy,
+    misplaced,
+    of_option,
+    placed,
+    rows_that_end_anywhere,
+    turned,
+)
 from cute_gemm.analysis.rows import MISALIGNED, AccessRow
 from cute_gemm.analysis.tables import Paragraph, markup
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.model.gmem import SECTOR
 from cute_gemm.model.ideal import Kind, kind_of
 from cute_gemm.model.price import Price
 
@@ -36,28 +43,33 @@ if TYPE_CHECKING:
 
 #: Part of the predicted time below which a cost is not told in figures.
 LITTLE = 0.01
+#: Part of what the best remedy saves from which on the first one that saves it is offered.
+ENOUGH = 0.9
 #: Part of the time above the bound from which on one cause explains it.
 MOST = 0.5
 #: Times of the bound beyond which it says nothing: that of a few bytes is less than any launch.
 FAR = 1000
 #: An option as it is pasted: ``copy="auto"``.
 _OPTION = re.compile(r'(\w+)="(\w+)"')
-#: A leading dimension or batch stride: ``ldc=1008``.
-_NUMBER = re.compile(r"(\w+)=(\d+)")
 
 
 class Pricing(NamedTuple):
     """How a report asks for predicted times, in seconds, on the GPU of this name.
 
-    ``price``: that of the report's config, None where it has none; ``ideal(kinds)``: the time of
-    the kernel with these accesses ideal; ``changed(**change)``: the time of the cheapest config
-    with other options, or another ``kernel`` or ``problem``; None where there is none.
+    ``price``: that of the report's config, None where it has none; ``ideal(kinds, wide)``: the time
+    with these accesses of the kernel ideal, and those of these launches beside it of 16 bytes;
+    ``changed(**change)``: the time of the cheapest config with other options, or another ``kernel``
+    or ``problem``; None where there is none. ``sizes``: whether base addresses are told by
+    ``base_offset``, and not by arrays on a device.
     """
 
     price: Price | None
     gpu: str
-    ideal: Callable[[frozenset[Kind]], float]
+    ideal: Callable[[frozenset[Kind], frozenset[str]], float]
     changed: Callable[..., float | None]
+    sizes: bool = True
+    #: What of the predicted time no measured times stand behind (`calibrated.unmeasured`).
+    unmeasured: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -132,15 +144,17 @@ class _Found(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What is known of a cause before it is priced."""
+    """What is known of a cause before it is priced.
+
+    ``fix`` says what to do where no remedy helps; ``otherwise`` is the cause where no other place
+    of a matrix helps; ``ideal``: whether the fix makes its accesses ideal.
+    """
 
     what: str
+    remedies: tuple[Remedy, ...] = ()
     fix: str = ""
-    #: The matrix that the fix places elsewhere.
-    placed: Matrix | None = None
-    #: Options that fix it, of which the cheapest is taken.
-    options: tuple[str, ...] = ()
-    ideal: bool = False  #: Whether the fix makes its accesses ideal.
+    otherwise: str = ""
+    ideal: bool = False
 
 
 def causes(
@@ -149,199 +163,191 @@ def causes(
 ) -> tuple[Cause, ...]:  # fmt: skip
     """Return the causes of time that is lost, the costliest first; faults before them."""
     groups: dict[Any, tuple[_Group, list[_Found]]] = {}
-    for found in (
-        *(_Found(row, "") for row in rows),
-        *(_Found(row, of_pass.kernel) for of_pass in passes for row in of_pass.rows),
-    ):
-        if _is_bad(found.row):
-            key, group = _group(problem, kernel, config, found)
+    sizes = pricing is None or pricing.sizes
+    sources = [x for of_pass in passes for x in getattr(of_pass.problem, "sources", ())]
+    about = _About(problem, kernel, config, sizes, {matrix.name for matrix in sources})
+    every = [_Found(row, "") for row in rows]
+    every += [_Found(row, of_pass.kernel) for of_pass in passes for row in of_pass.rows]
+    inside = {_copy_of(found) for found in every if not _at_edges(found.row)}
+    for found in every:
+        if _is_bad(found.row) and not (_at_edges(found.row) and _copy_of(found) in inside):
+            key, group = _group(about, found)
             groups.setdefault(key, (group, []))[1].append(found)
-    made = [_cause(problem, group, members, pricing) for group, members in groups.values()]
+    made = [_cause(group, members, pricing) for group, members in groups.values()]
     return tuple(sorted(made, key=lambda cause: (not cause.fault, -(cause.seconds or 0.0))))
 
 
+class _About(NamedTuple):
+    """What a report is about, as far as causes are found by it."""
+
+    problem: GemmProblem
+    kernel: str
+    config: Any
+    sizes: bool  #: Whether base addresses are told by ``base_offset``.
+    packed: set[str]  #: Names of the operands that are packed.
+
+
 def _is_bad(row: AccessRow) -> bool:
-    """Whether an access has a finding; what only edge tiles do has none."""
-    if row.at_edges or not row.counts.requests or getattr(row.access, "tail", "") == "elements":
-        return False
-    return not row.good or bool(row.notes) or bool(row.limit and row.bits < 128)
+    """Whether an access has a finding."""
+    return bool(row.counts.requests) and (
+        not row.good or bool(row.notes) or bool(row.limit and row.bits < 128)
+    )
+
+
+def _at_edges(row: AccessRow) -> bool:
+    """Whether only tiles at an edge make an access, or nothing does."""
+    elements = getattr(row.access, "tail", "") == "elements"
+    return row.at_edges or elements or not row.counts.requests
+
+
+def _copy_of(found: _Found) -> tuple[str, ...]:
+    """What an access at edges has in common with that of interior tiles, which decides."""
+    return found.launch, found.row.operand, found.row.space, found.row.direction
 
 
 # -- which accesses have one cause ----------------------------------------------------------------
 
 
-def _group(problem: GemmProblem, kernel: str, config: Any, found: _Found) -> tuple[Any, _Group]:
+def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
     """The cause of an access, and the key that accesses of the same cause share."""
-    row = found.row
+    row, problem = found.row, about.problem
     changes = (f'{name}="{value}"' for fix in row.fixes for name, value in fix.change.items())
-    own = tuple(text for text in (*changes, row.access.fix) if _OPTION.fullmatch(text))
-    if own and not row.good:
-        own = tuple(sorted(set(own)))
-        option = own[0].partition("=")[0]
-        now = kernel if option == "kernel" else getattr(config, option, "")
-        return own, _Group(f'{option}="{now}"', options=own)
+    own = {text for text in (*changes, row.access.fix) if _OPTION.fullmatch(text)}
+    if row.good:  # but narrow: by the option that its limit names
+        own = {text for text in own if row.limit.startswith(f"{text.partition('=')[0]}=")}
+    if own:
+        options = tuple(sorted(own))
+        option = options[0].partition("=")[0]
+        now = about.kernel if option == "kernel" else getattr(about.config, option, "")
+        return options, _Group(f'{option}="{now}"', tuple(map(of_option, options)))
     for matrix in problem.matrices:
-        words = _misplaced(problem, matrix)
-        if words and _is_of(found, matrix):
-            if not problem.groups_along_unit(matrix):
-                placed, fix = _placed(problem, matrix)
-                return matrix.name, _Group(words, fix, placed)
-            if matrix.name == "C":
-                return matrix.name, _Group(words, *_turned(problem))
-            options = (f'pack="{matrix.name}"',) * (matrix.name in ("A", "B"))
-            return matrix.name, _Group(words, options=options)
+        words = misplaced(problem, matrix)
+        if words and _is_of(about, found, matrix):
+            return matrix.name, _of_place(about, matrix, words)
+    if row.operand == "C" and row.space == "global" and _ends_short(row):
+        words = rows_that_end_anywhere(problem.C)
+        if words:
+            return "rows of C", _Group(words, tuple(turned(problem)))
     if row.good and row.limit:
         return row.limit, _Group(row.limit.rstrip("."))
+    other = tuple(turned(problem)) if (row.operand, row.space) == ("C", "global") else ()
     best = next(iter(row.fixes), None)
     if best is None:
         key = found.launch, row.operand, row.space, row.direction, row.access.fix
-        return key, _Group(_clause(found), row.access.fix)
+        return key, _Group(_clause(found), other, row.access.fix)
     ideal = best.figures.get("ideal_sectors", 0) == best.figures.get("sectors", 0)
     ideal = ideal and not best.figures.get("conflicts")
     what = f"{row.operand} has bank conflicts" if row.space == "shared" else _clause(found)
     if row.space == "global" and row.why:
         what += f": {row.why}"
-    return (row.operand, row.space, best.what), _Group(what, best.what, ideal=ideal)
+    return (row.operand, row.space, best.what), _Group(what, other, best.what, ideal=ideal)
 
 
-def _is_of(found: _Found, matrix: Matrix) -> bool:
+def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
+    """The cause that a matrix lies where it does, of which these are the words."""
+    problem = about.problem
+    if not problem.groups_along_unit(matrix):
+        remedies = (placed(problem, matrix, about.sizes),)
+        if matrix.name != "C":
+            return _Group(words, remedies)
+        rows = rows_that_end_anywhere(matrix)
+        return _Group(words, (*remedies, *turned(problem)), otherwise=rows)
+    if matrix.name == "C":
+        return _Group(words, tuple(turned(problem)))
+    if matrix.name not in ("A", "B"):
+        return _Group(words)
+    pack = "".join(sorted({*about.packed, matrix.name}))
+    return _Group(words, (of_option(f'pack="{pack}"'),))
+
+
+def _ends_short(row: AccessRow) -> bool:
+    """Whether an access of C is narrow, or goes element by element, by where rows end."""
+    return row.limit.startswith("extent ") or (not row.good and "C's" in row.access.fix)
+
+
+def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
     """Whether where a matrix lies is the cause of an access."""
     row, access = found.row, found.row.access
-    limits = [text for stores in (True, False) if (text := access_bytes(matrix, stores)[1])]
-    if any(limit in row.limit for limit in limits):
+    limit = access_bytes(matrix, False)[1]
+    if limit and limit in row.limit:
         return f"ld{matrix.name.lower()}=" in row.limit or row.operand == matrix.name
     if row.operand != matrix.name:
         return False
     if row.space == "shared":  # rows that are put in place on their way
-        return bool(limits) and row.instruction == "cp.async" and not row.fixes
+        return bool(limit) and row.instruction == "cp.async" and not row.fixes
     if found.launch:
         return not row.good
     lies = getattr(access, "matrix", matrix)
-    here = (lies.ld, lies.alignment) == (matrix.ld, matrix.alignment)
+    if (lies.ld, lies.alignment) != (matrix.ld, matrix.alignment):
+        return False
+    if row.verdict in ("off sector", MISALIGNED):
+        return True
     words = getattr(access, "words", False) or f"{matrix.name}'s" in access.fix
-    return here and (row.verdict in ("off sector", MISALIGNED) or (words and not row.good))
+    return words and not row.good and _widens(about, matrix)
 
 
-def _misplaced(problem: GemmProblem, matrix: Matrix) -> str:
-    """What is wrong with the leading dimension and the base address of a matrix; "" if nothing.
-
-    Groups along the unit-stride mode begin anywhere; those along the other one where a row begins.
-    """
-    if matrix.alignment < SECTOR and problem.groups_along_unit(matrix):
-        return (
-            f"{matrix.name}'s groups begin at any element, since {problem.ragged} is ragged and "
-            "its unit-stride mode"
-        )
-    pitch = matrix.ld * matrix.element.bytes
-    words = []
-    if matrix.shape[1 - matrix.unit] > 1 and pitch % SECTOR:
-        of = 16 if pitch % 16 else SECTOR
-        words.append(
-            f"ld{matrix.name.lower()} of {matrix.ld} ({pitch:,} bytes) is no multiple of {of} bytes"
-        )
-    if matrix.alignment < SECTOR <= matrix.first_alignment:
-        if not _in_groups(problem, matrix):
-            words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
-    elif matrix.alignment < SECTOR:
-        words.append(f"base address is aligned to {matrix.alignment} bytes only")
-    return f"{matrix.name}'s {' and its '.join(words)}" if words else ""
-
-
-def _in_groups(problem: GemmProblem, matrix: Matrix) -> bool:
-    """Whether groups lie one behind the other in a matrix, which has no batch stride then."""
-    return bool(problem.ragged) and problem.ragged in matrix.modes
-
-
-def _turned(problem: GemmProblem) -> tuple[str, Matrix]:
-    """What to write for a C of the other order, and that C."""
-    C, order = problem.C, "FC"[problem.C.unit == 0]
-    strides = (1, max(problem.m, 1)) if order == "F" else (max(problem.columns, 1), 1)
-    first = max(C.alignment, C.first_alignment)
-    placed = replace(C, stride=strides, alignment=first, first_alignment=0)
-    return f'order="{order}"', placed.of_groups(problem.ragged)
-
-
-def _placed(problem: GemmProblem, matrix: Matrix) -> tuple[Matrix, str]:
-    """The matrix with rows that begin with a sector, and what to write for that."""
-    step, words, stride = max(1, SECTOR // matrix.element.bytes), [], list(matrix.stride)
-    ld = -(-matrix.ld // step) * step
-    if ld != matrix.ld and matrix.shape[1 - matrix.unit] > 1:
-        stride[1 - matrix.unit] = ld
-        words.append(f"ld{matrix.name.lower()}={ld}")
-    batch = matrix.batch_stride
-    if matrix.alignment < SECTOR <= matrix.first_alignment:
-        if not _in_groups(problem, matrix):
-            batch = -(-max(batch, ld * matrix.shape[1 - matrix.unit]) // step) * step
-            words.append(f"batch_{matrix.name.lower()}={batch}")
-    elif matrix.alignment < SECTOR:
-        words.append(f"{matrix.name}'s base address aligned to {SECTOR} bytes")
-    placed = replace(
-        matrix, stride=(stride[0], stride[1]), alignment=max(matrix.alignment, SECTOR),
-        first_alignment=0, batch_stride=batch,
-    )  # fmt: skip
-    return placed, " and ".join(words)
+def _widens(about: _About, matrix: Matrix) -> bool:
+    """Whether another place alone would allow wider accesses of a matrix."""
+    if about.problem.groups_along_unit(matrix):
+        return True
+    there = placed(about.problem, matrix, about.sizes).problem
+    assert there is not None
+    new = next(x for x in there.matrices if x.name == matrix.name)
+    stores = matrix.name == "C"
+    return access_bytes(new, stores)[0] > access_bytes(matrix, stores)[0]
 
 
 # -- what a cause costs, and what its fix takes ---------------------------------------------------
 
 
-def _cause(
-    problem: GemmProblem, group: _Group, members: Sequence[_Found], pricing: Pricing | None
-) -> Cause:
+def _cause(group: _Group, members: Sequence[_Found], pricing: Pricing | None) -> Cause:
     """Price a cause and its fix."""
-    fix, worst = group.fix or next(iter(group.options), ""), members[0]
+    first = next(iter(group.remedies), Remedy(group.fix, {}))
+    what, fix, change, worst = group.what, group.fix or first.what, first.change, members[0]
     seconds = fixed = share = None
     if pricing is not None and pricing.price is not None:
         predicted = pricing.price.seconds
         seconds, worst = _cost(members, pricing)
-        if group.placed is not None:
-            placed = replace(problem, **_field(problem, group.placed))
-            fixed = pricing.changed(problem=placed)
-            if fixed is not None:
-                seconds = max(seconds or 0.0, predicted - fixed)
-        elif group.options:
-            times = ((pricing.changed(**_argument(option)), option) for option in group.options)
-            known = [(time, option) for time, option in times if time is not None]
-            fixed, fix = min(known, default=(None, fix))
-        elif group.ideal:
-            fixed = predicted - (seconds or 0.0)
-        if fixed is not None and fixed >= predicted:  # it would not help
-            fix, fixed = "", None
-        share = None if seconds is None else seconds / predicted
-    change = _argument(fix) if fix and group.options else {}
-    if group.placed is not None and group.placed.name in "ABC":
-        change = {name: int(value) for name, value in _NUMBER.findall(fix)}
-        change |= dict(_OPTION.findall(fix))
+        helpful = list(_helpful(group.remedies, pricing, predicted))
+        if helpful:
+            best = predicted - min(time for time, _ in helpful)
+            fixed, remedy = next(x for x in helpful if predicted - x[0] >= ENOUGH * best)
+            fix, change = remedy.what, remedy.change
+        else:
+            fix, change = group.fix, {}
+            fixed = predicted - seconds if group.ideal and seconds else None
+        if group.otherwise and not any(remedy.moves for _, remedy in helpful):
+            what = group.otherwise
+        # A fix may do more than to make these accesses ideal.
+        seconds = seconds if fixed is None else max(seconds, predicted - fixed)
+        share = seconds / predicted
     return Cause(
-        _reason(group.what, members), _clause(worst), tuple(_listed(members)),
+        _reason(what, members), _clause(worst), tuple(_listed(members)),
         any(_faults(found.row) for found in members), seconds, share, fix,
         tuple(change.items()), fixed,
     )  # fmt: skip
 
 
-def _cost(members: Sequence[_Found], pricing: Pricing) -> tuple[float | None, _Found]:
-    """What accesses cost, None where none is the kernel's own, and the one that costs most."""
-    kinds = {at: kind_of(x.row.access) for at, x in enumerate(members) if not x.launch}
-    if not kinds:
-        return None, members[0]
-    now = pricing.ideal(frozenset())
-    lost = {at: now - pricing.ideal(frozenset([kind])) for at, kind in kinds.items()}
-    worst = members[max(lost, key=lost.__getitem__)]
-    return max(0.0, now - pricing.ideal(frozenset(kinds.values()))), worst
+def _helpful(
+    remedies: Sequence[Remedy], pricing: Pricing, predicted: float
+) -> Iterator[tuple[float, Remedy]]:
+    """The remedies with which less time is predicted, each with that time."""
+    for remedy in remedies:
+        change = remedy.change if remedy.problem is None else {"problem": remedy.problem}
+        time = pricing.changed(**change)
+        if time is not None and time < predicted:
+            yield time, remedy
 
 
-def _argument(option: str) -> dict[str, Any]:
-    """``{"copy": "auto"}`` of ``copy="auto"``."""
-    name, _, value = option.partition("=")
-    return {name: value.strip('"')}
-
-
-def _field(problem: GemmProblem, matrix: Matrix) -> dict[str, Any]:
-    """The field of a problem that a matrix is."""
-    if matrix.name in "ABC":
-        return {matrix.name: matrix}
-    operands = (matrix if x.name == matrix.name else x for x in problem.operands)
-    return {"operands": tuple(operands)}
+def _cost(members: Sequence[_Found], pricing: Pricing) -> tuple[float, _Found]:
+    """What accesses cost, and the one of them that costs most."""
+    kinds = [frozenset([kind_of(x.row.access)] if not x.launch else []) for x in members]
+    wide = [frozenset([x.launch] if x.launch else []) for x in members]
+    now = pricing.ideal(frozenset(), frozenset())
+    lost = [now - pricing.ideal(*each) for each in zip(kinds, wide, strict=True)]
+    worst = members[max(range(len(members)), key=lost.__getitem__)]
+    all_of_them = pricing.ideal(frozenset().union(*kinds), frozenset().union(*wide))
+    return max(0.0, now - all_of_them), worst
 
 
 def _faults(row: AccessRow) -> bool:
@@ -397,7 +403,9 @@ def _listed(members: Sequence[_Found]) -> Iterator[str]:
 def headline(bounds: Performance, found: Sequence[Cause], pricing: Pricing | None) -> str:
     """Say in a line what a kernel takes, its bound, what it loses most by, and what a fix takes."""
     roof, price = bounds.roofline, pricing.price if pricing else None
-    first = next((cause for cause in found if not cause.little), None)
+    priced = price is not None
+    named = (x for x in found if not x.little and (x.fault or not priced or x.seconds is not None))
+    first = next(named, None)
     bound = ""
     if roof is not None:
         limit = roof.unit if roof.bound == "compute" else "memory"
@@ -419,7 +427,7 @@ def headline(bounds: Performance, found: Sequence[Cause], pricing: Pricing | Non
     elif first.fault:
         parts.append(first.because)
     else:
-        whole = (first.seconds or 0.0) >= MOST * above or first.seconds is None
+        whole = (first.seconds or 0.0) >= MOST * above
         part = "" if whole else f", {duration(first.seconds or 0.0)} of it"
         parts.append(f"{times} slower{part} because {first.because}".lstrip())
     fixed = first.fixed_seconds if first is not None else None

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm._text import FORMAT, counted, duration, named, number, percent, si
 from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
-from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.shown import Shown, size_text
 from cute_gemm.analysis.tables import Column, Paragraph, Table, table
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.model.ceiling import Ceiling, ceiling
+from cute_gemm.model.roofline import compulsory_bytes
 from cute_gemm.problem.grouped import evenly
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, duration, named, percent, short, si
 from cute_gemm.analysis.per_result import per_result
@@ -13,6 +13,7 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import GpuLike, of_arch, stands_for
 from cute_gemm.model.gmem import SECTOR, bypasses_l1
+from cute_gemm.model.roofline import Roofline, compulsory_bytes, ratio, roofline
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.passes import Packing, Reduction
 
@@ -57,7 +58,7 @@ class Traffic:
     @property
     def excess(self) -> dict[str, float]:
         """Requested over compulsory bytes, by operand; 0.0 for one without bytes."""
-        return {n: _ratio(self.requested[n], c) for n, c in self.compulsory.items()}
+        return {n: ratio(self.requested[n], c) for n, c in self.compulsory.items()}
 
     def __str__(self) -> str:
         shares = [f"{name} {short(ratio)}x" for name, ratio in self.excess.items() if ratio]
@@ -87,40 +88,6 @@ class PerResult:
     global_stores: float
     shared_stores: float | None
     shared_loads: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """Where the problem stands on the roofline of a GPU.
-
-    S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
-    multicore architectures", CACM 52(4), 2009. Rates are in 10**12 operations and 10**9 bytes per
-    second; ``unit`` makes the products; ``ridge`` and ``intensity`` are operations per byte at
-    which both take equally long, and per compulsory byte; the times are the least for each.
-    """
-
-    peak_tflops: float
-    unit: str
-    bandwidth_gbs: float
-    ridge: float
-    intensity: float
-    compute_seconds: float
-    memory_seconds: float
-
-    @property
-    def bound(self) -> Literal["memory", "compute"]:
-        """Whether memory or compute takes longer."""
-        return "memory" if self.memory_seconds > self.compute_seconds else "compute"
-
-    @property
-    def seconds(self) -> float:
-        """Lower bound of the time."""
-        return max(self.compute_seconds, self.memory_seconds)
-
-    @property
-    def attainable_tflops(self) -> float:
-        """Upper bound of the rate, in 10**12 operations per second."""
-        return min(self.peak_tflops, self.intensity * self.bandwidth_gbs / 1e3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +170,6 @@ def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
     return asdict(value) | named(value, *properties)
 
 
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else 0.0
-
-
 def _roofline_text(gpu: Gpu, roofline: Roofline) -> str:
     side = "below" if roofline.bound == "memory" else "above"
     return (
@@ -281,24 +244,6 @@ def _reuse(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
     return PerResult(*moved, elements("AB", "shared", "store"), elements("AB", "shared", "load"))
 
 
-def compulsory_bytes(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
-    """Bytes of each matrix that have to be moved, whatever the kernel."""
-    moved = {matrix.name: matrix.nbytes for matrix in problem.matrices}
-    return moved | {"C": moved["C"] * (1 + reads_c)}
-
-
-def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline | None:
-    """Return where a problem stands on the roofline of a GPU; None without a peak for its type."""
-    peak, bandwidth = gpu.peak(problem.factor.name), gpu.bandwidth_gbs
-    if peak is None:
-        return None
-    tflops = peak.tflops / problem.component_products
-    compulsory = sum(compulsory_bytes(problem, reads_c).values())
-    ridge, intensity = tflops * 1e3 / bandwidth, _ratio(problem.flops, compulsory)
-    times = problem.flops / (tflops * 1e12), compulsory / (bandwidth * 1e9)
-    return Roofline(tflops, peak.unit, bandwidth, ridge, intensity, *times)
-
-
 def performance(
     problem: GemmProblem, launch: Launch, arch: str, rows: Iterable[AccessRow],
     resources: Resources | None = None, gpu: GpuLike | None = None, reads_c: bool = False,
@@ -333,7 +278,7 @@ def performance(
         grid = waves(launch.ctas, residency.ctas_per_sm * place.sms)
     flops, roof = problem.flops, roofline(place, problem, reads_c) if place else None
     intensity, requested_intensity = (
-        _ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)
+        ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)
     )
     return Performance(
         flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof,

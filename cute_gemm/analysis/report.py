@@ -167,6 +167,11 @@ class Report(Paged):
         """The price of the config; None where it has none."""
         return self.pricing.price if self.pricing else None
 
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """What of the predicted time no measured times stand behind; () where they do."""
+        return tuple(self.pricing.unmeasured) if self.predicted and self.pricing else ()
+
     def __repr__(self) -> str:
         p = self.problem
         sizes = f"m={p.m} n={p.n} k={p.k}" + f" l={p.l}" * (p.l != 1)
@@ -206,6 +211,7 @@ class Report(Paged):
             "format": FORMAT,
             "headline": self.headline,
             "predicted_seconds": self.predicted.seconds if self.predicted else None,
+            "unmeasured": list(self.unmeasured),
             "causes": [cause.to_dict() for cause in self.causes],
             **named(problem, "op", "blas_op", "m", "n", "k", "l", "compute"),
             "matrices": {
@@ -262,7 +268,7 @@ class Report(Paged):
             yield from (Text(), Text.assemble((self.kernel, "bold")))
         parts: tuple[Table | Pairs, ...] = (
             *(shown for shown, _ in access_tables(self.rows)),
-            Pairs(self.performance.lines(), "Performance"),
+            Pairs(self._performance_lines(), "Performance"),
             *prices_table(self.candidates, self.priced_on),
         )
         for part in parts:
@@ -295,6 +301,15 @@ class Report(Paged):
             launch += f"; {used}, {spilled(built)}"
         yield Text(launch)
 
+    def _performance_lines(self) -> list[tuple[str, str]]:
+        """What bounds the kernel, and what the predicted time rests on."""
+        lines = self.performance.lines()
+        if self.unmeasured:
+            *others, last = self.unmeasured
+            of = f"{', '.join(others)} and {last}" if others else last
+            lines.append(("prediction", f"derived: there are no measured times of {of}"))
+        return lines
+
     def page(self) -> Page:
         """Return the page that ``to_html`` writes."""
         from cute_gemm.analysis.html import Page
@@ -304,7 +319,7 @@ class Report(Paged):
         heads = ("operand", "global memory", "shared memory")
         summary = table("", heads, [view.summary() for view in self.operands], *heads)
         kind = problem.dtype
-        performance = Pairs(self.performance.lines())
+        performance = Pairs(self._performance_lines())
         prices = prices_table(self.candidates, self.priced_on)
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",

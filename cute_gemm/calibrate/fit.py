@@ -21,9 +21,9 @@ from cute_gemm.model.calibration import Basis, Calibration, Constants, Pace
 from cute_gemm.model.correction import Correction, Tree
 from cute_gemm.model.footprint import Counts, footprint
 from cute_gemm.model.price import Extents, Prices, Times
-from cute_gemm.problem.passes import Packing, packed
+from cute_gemm.model.roofline import least_seconds
+from cute_gemm.problem.passes import Packing, packed, sliced_class
 from cute_gemm.problem.problem import GemmProblem
-from cute_gemm.select import sliced_class
 
 #: An error of this part of a time weighs as much as a number that is so many times the one it
 #: began with: numbers that no time depends on stay as they are.
@@ -114,6 +114,7 @@ class _Set:
         each = np.array([Extents.of(sample.problem)[:5] for sample in of], float).reshape(-1, 5)
         self.extents = Extents(*each.T)
         self.slices = np.array([sample.slices for sample in of], float)
+        self._least: tuple[Gpu, np.ndarray] | None = None
         twins: dict[Any, int] = {}
         self.twin = [
             twins.setdefault((sample.kernel.name, sample.config, sample.counts), len(twins))
@@ -129,10 +130,13 @@ class _Set:
     def predicted(self, calibration: Calibration, gpu: Gpu) -> np.ndarray:
         """Return the seconds that a calibration predicts of each sample."""
         prices, times, seconds = self._priced(calibration, gpu)
-        if calibration.correction is None:
-            return seconds
-        features = prices.features(self.extents, self.slices, times)
-        return seconds * calibration.correction.factors(features)
+        if calibration.correction is not None:
+            features = prices.features(self.extents, self.slices, times)
+            seconds = seconds * calibration.correction.factors(features)
+        if self._least is None or self._least[0] != gpu:
+            least = {id(x.problem): least_seconds(gpu, x.problem) for x in self.samples}
+            self._least = gpu, np.array([least[id(x.problem)] for x in self.samples])
+        return np.maximum(seconds, self._least[1])
 
     def _priced(self, calibration: Calibration, gpu: Gpu) -> tuple[Prices, Times, np.ndarray]:
         """Return prices of the samples, their times, and the seconds with passes, uncorrected."""

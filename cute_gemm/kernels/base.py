@@ -472,35 +472,38 @@ class CompiledKernel(Compiled, Kernel):
         return 0.0
 
     def footprint(
-        self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset()
-    ) -> Footprint:
+        self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset(),
+        reads_c: bool = False,
+    ) -> Footprint:  # fmt: skip
         """Return what a CTA of a config costs; the counts of its accesses are kept in memory.
 
-        ``ideal``: accesses that are counted as if they were ideal (`model.ideal`).
+        ``ideal``: accesses that are counted as if they were ideal (`model.ideal`); ``reads_c``:
+        whether beta is not 0.
         """
         measured = calibration(gpu)
         copies = {kind.operand for kind in ideal if (kind.direction, kind.space) == COPY}
         pace = self.ideal_pace(config, measured, copies) if copies else self.pace(config, measured)
-        asked = self.counts(config, problem, gpu, ideal)
+        asked = self.counts(config, problem, gpu, ideal, reads_c)
         return footprint(asked, pace, measured.constants, gpu)
 
     def counts(
-        self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset()
-    ) -> Counts:
+        self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset(),
+        reads_c: bool = False,
+    ) -> Counts:  # fmt: skip
         """Return what a CTA of a config asks of a multiprocessor."""
         cluster = getattr(config, "cluster", (1, 1))
         typical = self.sample(config, problem)
         keys = {
             x.name: (
                 self.name, self.of_operand(config, x.name), x.name, self.strides(x), x.alignment,
-                x.stride if x in typical.scales else (),
+                x.stride if x in typical.scales else (), reads_c and x.name == "C",
                 frozenset(kind for kind in ideal if kind.operand == x.name),
             )
             for x in typical.matrices
         }  # fmt: skip
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
-            accesses = self.all_accesses(config, typical)
+            accesses = self.all_accesses(config, typical, reads_c=reads_c)
             for name in [name for name, counts in tallies.items() if counts is None]:
                 own = (access for access in accesses if access.operand == name)
                 counts = tally(own, prod(self.sampled(config)), ideal, self.depth)

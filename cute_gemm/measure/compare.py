@@ -164,4 +164,4 @@ def _side(
         if samples is not None:
             teraflops = plan.problem.flops / samples.median / 1e9
             time = Time(samples.median, samples.quartiles, teraflops)
-    return Side(given, plan, report, counts, time, tuple(missing))
+    return Side(given, plan, report, counts, time, tuple(missing), beta != 0)

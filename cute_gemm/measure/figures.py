@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, duration, named, number, percent, size
@@ -13,6 +14,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.options import spelled
 
 if TYPE_CHECKING:
+    from cute_gemm.model.price import Price
     from cute_gemm.plan import Plan
 
 #: Instructions that the table shows, those whose counts differ most.
@@ -67,6 +69,8 @@ class Side:
         Its time on the GPU; None where it was not measured.
     missing
         Why there is no report or no time, a sentence each.
+    reads_c
+        Whether beta is not 0.
     """
 
     given: str
@@ -75,18 +79,21 @@ class Side:
     instructions: dict[str, int] | None
     time: Time | None
     missing: tuple[str, ...] = ()
+    reads_c: bool = False
+
+    @cached_property
+    def _price(self) -> Price | None:
+        return self.plan.candidates(reads_c=self.reads_c)[0].price
 
     @property
     def seconds(self) -> float | None:
         """The predicted time; None of a kernel that has no prediction."""
-        price = self.plan.candidates()[0].price
-        return None if price is None else price.seconds
+        return None if self._price is None else self._price.seconds
 
     @property
     def terms(self) -> dict[str, float]:
         """Seconds of each unit if it were the only one; {} of a kernel without a prediction."""
-        price = self.plan.candidates()[0].price
-        return {} if price is None else price.terms
+        return {} if self._price is None else self._price.terms
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as strings, numbers, lists and dicts."""
@@ -173,11 +180,23 @@ def figures(a: Side, b: Side) -> Iterator[Figure]:
     """Yield all figures, group by group."""
     for group, of_side in _GROUPS:
         values = of_side(a), of_side(b)
-        for what, unit in dict.fromkeys((*values[0], *values[1])):
+        for what, unit in _merged(*values):
             first, second = (x.get((what, unit)) for x in values)
             yield Figure(group, "", what, first, second, unit)
         if group == BUILD:
             yield from _of_accesses(a, b)
+
+
+def _merged(a: Iterable[tuple[str, ...]], b: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The names of both sides, each where the side that has it earlier has it.
+
+    With the sides exchanged the order is the same.
+    """
+    places: dict[tuple[str, ...], int] = {}
+    for side in (a, b):
+        for place, name in enumerate(side):
+            places[name] = min(place, places.get(name, place))
+    return sorted(places, key=lambda name: (places[name], name))
 
 
 #: Figures of a side by what they are called and their unit.
@@ -308,7 +327,7 @@ def _of_accesses(a: Side, b: Side) -> Iterator[Figure]:
     for launch, first, second in _pairs(_accesses(a), _accesses(b)):
         either: Any = first or second
         what = f"{launch} {either['operand']}, {either['space']} {either['direction']}".strip()
-        parts = dict.fromkeys(row["part"] for row in (first, second) if row and row["part"])
+        parts = sorted({row["part"] for row in (first, second) if row and row["part"]})
         what += f" ({', '.join(parts)})" * bool(parts)
         names[what] = names.get(what, 0) + 1
         what += f" #{names[what]}" * (names[what] > 1)
@@ -341,30 +360,39 @@ def _pairs(
     """Yield the accesses that correspond: launch, a's, b's; None where a side has none.
 
     Of one operand, memory space and direction those of one instruction and part belong together,
-    and of what is left the first to the first.
+    and of what is left the first to the first. Pairs and their order are the same with the sides
+    exchanged: an access stands where the side that has it earlier has it.
     """
 
-    def grouped(rows: Iterable[_Row]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for launch, row in rows:
+    def grouped(rows: Sequence[_Row]) -> dict[tuple[str, ...], list[int]]:
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for at, (launch, row) in enumerate(rows):
             key = launch, row["operand"], row["space"], row["direction"]
-            groups.setdefault(key, []).append(row)
+            groups.setdefault(key, []).append(at)
         return groups
 
+    def order(pair: tuple[int | None, int | None]) -> Any:
+        of_sides = zip(pair, (a, b), strict=True)
+        rows = [(at, side[at][1]) for at, side in of_sides if at is not None]
+        names = sorted((row["instruction"], row["part"]) for _, row in rows)
+        return min(at for at, _ in rows), len(rows) == 1, sorted(at for at, _ in rows), names
+
     first, second = grouped(a), grouped(b)
-    for key in dict.fromkeys((*first, *second)):
+    # Those of launches beside the kernel come first, as in a report.
+    for key in sorted(_merged(first, second), key=lambda key: not key[0]):
         mine, theirs = list(first.get(key, ())), list(second.get(key, ()))
-        found = []
+        found: list[tuple[int | None, int | None]] = []
         for names in (("instruction", "part"), ("part",), ()):
-            for row in list(mine):
-                like = [x for x in theirs if all(x[name] == row[name] for name in names)]
+            for at in list(mine):
+                row = a[at][1]
+                like = [x for x in theirs if all(b[x][1][name] == row[name] for name in names)]
                 if like:
                     theirs.remove(like[0])
-                    mine.remove(row)
-                    found.append((row, like[0]))
-        yield from ((key[0], *pair) for pair in found)
-        yield from ((key[0], row, None) for row in mine)
-        yield from ((key[0], None, row) for row in theirs)
+                    mine.remove(at)
+                    found.append((at, like[0]))
+        found += [(at, None) for at in mine] + [(None, at) for at in theirs]
+        for x, y in sorted(found, key=order):
+            yield key[0], None if x is None else a[x][1], None if y is None else b[y][1]
 
 
 # ---- the tables ----------------------------------------------------------------------------------

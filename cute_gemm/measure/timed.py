@@ -35,8 +35,8 @@ from cute_gemm.run.timing import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.analysis.performance import Roofline
     from cute_gemm.api import Plan
+    from cute_gemm.model.roofline import Roofline
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -78,8 +78,8 @@ class Machine:
 
     def roofline(self, problem: GemmProblem) -> Roofline | None:
         """Return where the problem stands on this GPU's roofline, if that is known."""
-        from cute_gemm.analysis.performance import roofline
         from cute_gemm.gpus.table import gpu
+        from cute_gemm.model.roofline import roofline
 
         try:
             return roofline(gpu(self.name), problem)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -79,6 +79,8 @@ class Pace(NamedTuple):
 
     #: Clocks of the products over those at the peak rate of the kernel's instruction.
     slowdown: float = 1.5
+    #: Least that the slowdown is taken to be, where products keep a unit busy.
+    least_slowdown: float = 0.0
     #: Clocks of a k-tile that nothing overlaps in a single CTA.
     latency: float = 450.0
     #: Part of a warp's own work that the other warps of its CTA do not overlap.
@@ -97,6 +99,8 @@ class Pace(NamedTuple):
     box: float = 0.0
     #: Loads of a k-tile that are waited for one after the other.
     waits: float = 0.0
+    #: Clocks of a k-tile at least: of a load that nothing else of the k-tile waits with.
+    least: float = 0.0
     #: k-tiles in flight at a time; 0 where a CTA waits for each.
     ahead: int = 0
     #: Instructions issued for an access, those for its address and predicate included.
@@ -145,6 +149,18 @@ class Calibration:
         """Return the pace of a kernel for the first of these types of which there is one."""
         paces = self.paces.get(kernel, {})
         return next((paces[kind] for kind in kinds if kind in paces), None)
+
+    def on_another_chip(self) -> Calibration:
+        """Return the numbers for a GPU of another chip, of which no times are known.
+
+        A slowdown below 1 says that the measured chip hid products behind what they were counted
+        with. On another one they take what its data sheet says, at least.
+        """
+        paces = {
+            kernel: {kind: pace._replace(least_slowdown=1.0) for kind, pace in rows.items()}
+            for kernel, rows in self.paces.items()
+        }
+        return replace(self, paces=paces)
 
     def encoded(self) -> str:
         """Return the content of a file: a line for each pace."""

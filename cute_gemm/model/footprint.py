@@ -303,6 +303,12 @@ def counted(
     )  # fmt: skip
 
 
+def _together(units: Mapping[str, float], pace: Pace) -> float:
+    """The clocks of all units but TMA together, each of which takes its part of them."""
+    power = ASYNCHRONOUS if pace.wgmma else TOGETHER
+    return sum(clocks**power for name, clocks in units.items() if name != "TMA") ** (1 / power)
+
+
 def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Footprint:
     """Return what a CTA costs, from what it asks, its kernel's pace and the GPU's constants."""
     each, end, tile = counts.each, counts.end, counts.tile
@@ -328,14 +334,13 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
     }
     if counts.unit == "CUDA cores":
         units["instruction issue"] += counts.multiplied / 32 / 4
-    power = ASYNCHRONOUS if pace.wgmma else TOGETHER
-    busy = sum(clocks**power for name, clocks in units.items() if name != "TMA") ** (1 / power)
-    alone = pace.serial * busy * 128 / counts.block
+    alone = pace.serial * _together(units, pace) * 128 / counts.block
+    units[counts.unit] *= max(1.0, pace.least_slowdown / pace.slowdown)
     if counts.block < 128:  # each quarter of a multiprocessor multiplies for its own warps
         alone = max(alone, units[counts.unit] * 128 / counts.block)
     return Footprint(
         tile=tile,
-        busy=busy,
+        busy=_together(units, pace),
         alone=pace.latency + pace.waits * constants.wait + alone,
         cover=pace.memory / pace.ahead if pace.ahead else 0.0,
         end=constants.end * (end.waves + end.passes + end.lines)

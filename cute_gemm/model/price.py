@@ -56,6 +56,14 @@ class Price:
         """Return this price with its seconds times a factor; terms stay."""
         return replace(self, seconds=self.seconds * factor, correction=factor)
 
+    def bounded(self, least: float) -> Price:
+        """Return this price with ``least`` seconds or more (`roofline.least_seconds`).
+
+        Calibrations and corrections are fitted to times of some problems on some GPUs: of others
+        they may say less than the GPU can do.
+        """
+        return replace(self, seconds=max(self.seconds, least))
+
     def largest(self, count: int) -> list[tuple[str, float]]:
         """Return the ``count`` largest terms with their seconds, the largest first."""
         return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
@@ -98,6 +106,8 @@ class _Costs(NamedTuple):
     #: Seconds of a k-tile that no other CTA shortens, and their cube.
     latency: np.ndarray
     latency_cubed: np.ndarray
+    #: Least seconds of a k-tile, however many CTAs there are.
+    least: np.ndarray
     #: Seconds of starts and ends of CTAs, and the part of them that is exposed.
     start: np.ndarray
     end: np.ndarray
@@ -136,7 +146,8 @@ def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
         footprint.bytes_m / l2, footprint.bytes_n / l2, k,
         ctas, sms, footprint.resident, sms * footprint.resident, footprint.products,
         busy, lone, pace.lone, *shared, footprint.tma / clock, footprint.outside / clock,
-        float(np.cbrt(cubed)), cubed, pace.start / clock, footprint.end / clock, pace.exposed,
+        float(np.cbrt(cubed)), cubed, pace.least / clock, pace.start / clock, footprint.end / clock,
+        pace.exposed,
         footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
         footprint.launch * 1e-6,
     )  # fmt: skip
@@ -150,15 +161,15 @@ class Extents(NamedTuple):
     k: Any
     #: Products of a batch, or groups of a grouped GEMM.
     l: Any
-    #: Bytes of all matrices.
+    #: Bytes of all matrices; of C twice where it is read too.
     moved: Any
     #: The mode along which groups lie.
     ragged: str = ""
 
     @classmethod
-    def of(cls, problem: GemmProblem) -> Extents:
-        """Return those of a problem."""
-        moved = sum(matrix.nbytes for matrix in problem.matrices)
+    def of(cls, problem: GemmProblem, reads_c: bool = False) -> Extents:
+        """Return those of a problem; ``reads_c``: whether the launch reads C too."""
+        moved = sum(matrix.nbytes for matrix in problem.matrices) + problem.C.nbytes * reads_c
         return cls(problem.m, problem.n, problem.k, problem.l, moved, problem.ragged)
 
 
@@ -261,10 +272,15 @@ class Prices:
         rows[15:] /= times.seconds
         return rows.T
 
-    def price(self, problem: GemmProblem, index: int, slices: int = 1) -> Price:
-        """Return the price of the footprint ``index`` with its terms."""
+    def price(
+        self, problem: GemmProblem, index: int, slices: int = 1, reads_c: bool = False
+    ) -> Price:
+        """Return the price of the footprint ``index`` with its terms.
+
+        ``reads_c``: whether C is read too, which the footprint is of then.
+        """
         one, footprint = self.part(index, index + 1), self.footprints[index]
-        times = one.times(Extents.of(problem), slices)
+        times = one.times(Extents.of(problem, reads_c), slices)
         seconds, sm_ctas, ctas, k_tiles, l2, dram = (float(x[0]) for x in times[:6])
         resident = min(footprint.resident, max(sm_ctas, 1.0))
         rounds = -(-sm_ctas // resident)
@@ -272,7 +288,8 @@ class Prices:
         terms = {unit: sm_ctas * k_tiles * clocks / clock for unit, clocks in footprint.units}
         if ctas <= one._costs.sms[0] / 2:
             terms["TMA"] /= 2
-        terms["waiting"] = rounds * k_tiles * float(one._costs.latency[0])
+        waited = max(float(one._costs.latency[0]), float(one._costs.least[0]))
+        terms["waiting"] = rounds * k_tiles * waited
         terms |= {"L2": l2, "DRAM": dram, "launch overhead": footprint.launch * 1e-6}
         full = (sm_ctas - (rounds - 1) * resident) / resident
         return Price(seconds, terms, int(ctas), footprint.resident, int(rounds), full)
@@ -314,7 +331,9 @@ class Prices:
 
         def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
             """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
-            main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
+            main = k_tiles * np.maximum(
+                np.cbrt(_cube(ctas * busy) + costs.latency_cubed), costs.least
+            )
             return main, costs.start + ctas * costs.end
 
         before = np.maximum(np.ceil(ctas / costs.places) - 1, 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from cute_gemm._text import named
 from cute_gemm.dtypes import COMPONENT, COMPONENT_PRODUCTS, COMPONENTS, DType
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
@@ -208,6 +209,19 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     )  # fmt: skip
     end = Reduction(sums, problem.C, problem.epilogue, problem.operands, problem.numbers)
     return parts, end
+
+
+def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
+    """Return the batched problem of the slices of K, with the alignments of the whole problem.
+
+    Access widths stay the same, so the counts of A's and B's accesses serve for both.
+    """
+    cut = sliced(problem, slices, 1)[0]
+    A, B = (
+        replace(matrix, **named(original, "alignment", "first_alignment"))
+        for matrix, original in ((cut.A, problem.A), (cut.B, problem.B))
+    )
+    return replace(cut, A=A, B=B)
 
 
 def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:

@@ -217,13 +217,16 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         loads = _of_pairs(load, config) if config.epilogue.pairs else [load]
         return (*loads, *(reads if reads_c else []), *stores)
 
-    def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu, constants: Constants) -> Any:
+    def seconds(
+        self, problem: GemmProblem, slices: Any, gpu: Gpu, constants: Constants,
+        reads_c: bool = False,
+    ) -> Any:  # fmt: skip
         """Return the predicted time for a number of slices, or for each of an array of them.
 
         It takes the problem, since a choice would need a `Reduction` for each number of slices.
         """
         of = problem.C, problem.accumulator.name, problem.epilogue.pairs
         narrow = _vector(*of) * _sum_bytes(*of) < VECTOR
-        moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
+        moved = problem.C.nbytes * (1 + reads_c) + problem.l * slices * sums_bytes(problem)
         launch = constants.launch(gpu.arch.has("griddepcontrol"))
         return seconds(moved, gpu, constants, launch, narrow)

@@ -432,11 +432,11 @@ def _operand_accesses(
     copy = plan.gmem_copy
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
     widest, limit = access_bytes(matrix, False)
-    fix = ""
+    # Its threads lie as the field reference's do, whatever the matrix asks for.
+    shared_fix = 'copy="auto"' if config.copy == "mn_major" else ""
+    fix = shared_fix if copy.atom.bits < 128 else ""
     if copy.atom.bits < 8 * widest:
         limit = f"copy={config.copy!r} copies along M or N, and {matrix.name} is K-major"
-        fix = 'copy="auto"'
-    shared_fix = 'copy="auto"' if config.copy == "mn_major" else ""
     one_stage = Layout(
         plan.smem_layout.shape[:2],  # type: ignore[index]
         plan.smem_layout.stride[:2],  # type: ignore[index]

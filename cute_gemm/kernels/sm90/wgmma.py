@@ -186,6 +186,9 @@ class Sm90Wgmma(EmittedKernel):
         through registers, by the bytes of an element. ``shown`` is the part of the clocks of adding
         promoted products that shows, and ``waited`` the clocks until products are there;
         ``_beside``: where another group multiplies meanwhile.
+
+        A warp that loads block scales has those of one k tile in flight: each k tile takes as long
+        as a load from global memory at least.
         """
         pace = super().pace(config, calibration)
         factors = calibration.factors[self.name]
@@ -204,6 +207,8 @@ class Sm90Wgmma(EmittedKernel):
             waited = factors["waited" + beside] / products_of_thread(config)
             slowdown *= 1 + (adds * factors["shown" + beside] + waited) / _PRODUCTS
             pace = pace._replace(adds=adds * config.operation.component_products)
+        if any(config.operation.scales):
+            pace = pace._replace(least=calibration.constants.wait)
         if register_a(config):
             by_turns = "_by_turns" * bool(config.ping_pong)
             between = factors[f"between_{config.operation.a.bytes}{by_turns}"]
