@@ -109,9 +109,12 @@ def select(
         another: Gpu | None = None, reads_c: bool = False, **changed: Any
     ) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
-            # The options are those of this kernel.
-            kept = {} if "kernel" in changed else dict(options or {})
-            arguments = changed.pop("problem", problem), arch, changed.pop("kernel", kernel)
+            name = changed.pop("kernel", kernel)
+            kept = dict(options or {})
+            if name != kernel:  # options of this kernel are left out where the other lacks them
+                owners = registry.options()
+                kept = {x: kept[x] for x in kept if not owners.get(x) or name in owners[x]}
+            arguments = changed.pop("problem", problem), arch, name
             choice = select(*arguments, kept | changed, another or target)
             return choice.candidates(reads_c=reads_c)
         listed = sorted(times.kept, key=lambda i: (i != taken, times.seconds[i]))

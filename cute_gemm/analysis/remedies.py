@@ -53,11 +53,10 @@ def misplaced(problem: GemmProblem, matrix: Matrix) -> str:
         words.append(
             f"ld{matrix.name.lower()} of {matrix.ld} ({pitch:,} bytes) is no multiple of {of} bytes"
         )
-    if matrix.alignment < SECTOR <= matrix.first_alignment:
-        if not _in_groups(problem, matrix):
-            words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
-    elif matrix.alignment < SECTOR:
-        words.append(f"base address is aligned to {matrix.alignment} bytes only")
+    if _apart(problem, matrix):
+        words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
+    if _first(matrix) < SECTOR:
+        words.append(f"base address is aligned to {_first(matrix)} bytes only")
     return f"{matrix.name}'s {' and its '.join(words)}" if words else ""
 
 
@@ -89,18 +88,15 @@ def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
         words.append(f"ld{letter}={ld}")
         change[f"ld{letter}"] = ld
         batch = ld * rows if batch == matrix.ld * rows else batch
-    base, moved = max(matrix.alignment, matrix.first_alignment), False
-    if matrix.alignment < SECTOR <= matrix.first_alignment:
-        if not _in_groups(problem, matrix):
-            batch = -(-max(batch, ld * rows) // step) * step
-            words.append(f"batch_{letter}={batch}")
-            change[f"batch_{letter}"] = batch
-    elif matrix.alignment < SECTOR:
+    if _apart(problem, matrix) and not problem.ragged:  # of groups no batch stride is an argument
+        batch = -(-max(batch, ld * rows) // step) * step
+        words.append(f"batch_{letter}={batch}")
+        change[f"batch_{letter}"] = batch
+    base, moved = _first(matrix), False
+    if base < SECTOR:
         moved = sizes and matrix.name in ("A", "B", "C")
         base = 0 if moved else SECTOR
-        there = (
-            "base_offset=0" if moved else f"{matrix.name}'s base address aligned to {base} bytes"
-        )
+        there = f"{matrix.name}'s base address aligned to {SECTOR} bytes"
         words.append("base_offset=0" if moved else there)
         change |= {"base_offset": 0} if moved else {}
     new = replace(matrix, stride=(stride[0], stride[1]), batch_stride=batch)
@@ -130,15 +126,24 @@ def turned(problem: GemmProblem) -> Iterator[Remedy]:
             continue
         stride = (1, ld) if order == "F" else (ld, 1)
         new = replace(C, stride=stride, batch_stride=batch if C.batch_stride else 0)
-        new = new.at(max(C.alignment, C.first_alignment)).of_groups(problem.ragged)
+        new = new.at(_first(C)).of_groups(problem.ragged)
         words = f'order="{order}"' + f" and ldc={ld}" * (ld != kept)
         change = {"order": order} | ({"ldc": ld} if ld != kept else {})
         yield Remedy(words, change, _with(problem, new))
 
 
-def _in_groups(problem: GemmProblem, matrix: Matrix) -> bool:
-    """Whether groups lie one behind the other in a matrix, which has no batch stride then."""
-    return bool(problem.ragged) and problem.ragged in matrix.modes
+def _first(matrix: Matrix) -> int:
+    """The alignment of the first matrix of a batch, in bytes."""
+    return max(matrix.alignment, matrix.first_alignment)
+
+
+def _apart(problem: GemmProblem, matrix: Matrix) -> bool:
+    """Whether the matrices of a batch begin off sectors by their batch stride.
+
+    Groups lie one behind the other in a matrix, which has none then.
+    """
+    in_groups = bool(problem.ragged) and problem.ragged in matrix.modes
+    return not in_groups and matrix.l > 1 and bool(matrix.batch_bytes % SECTOR)
 
 
 def _with(problem: GemmProblem, matrix: Matrix) -> GemmProblem:
