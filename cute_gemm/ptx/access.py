@@ -152,6 +152,7 @@ def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand,
     def load() -> None:
         for slot, value in pairs:
             values[slot] = value
+            code.machine.undefined[slot] = None
 
     return load
 

@@ -13,6 +13,22 @@ import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, Code, opcode
 from cute_gemm.ptx.floats import fma_f32, fma_f32_down, fma_f64
+from cute_gemm.ptx.follow import (
+    Pair,
+    Rule,
+    added,
+    bitwise,
+    chosen,
+    compared,
+    extreme,
+    in_parts,
+    moved,
+    multiplied,
+    negated,
+    steered,
+    subtracted,
+    unsigned,
+)
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import BYTES, Immediate, Instruction, Vector
@@ -37,6 +53,8 @@ def _unsigned(kind: str) -> str:
 _BITWISE: dict[str, np.ufunc] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert
 }  # fmt: skip
+#: Those as bits of a table (`cute_gemm.ptx.follow.bitwise`).
+_TABLES = {"and": 0b1000, "or": 0b1110, "xor": 0b0110, "not": 0b01}
 #: Opcodes that are a function of NumPy's, and the types that they take.
 _PLAIN: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
     "add": (np.add, _INTEGERS + _FLOATS), "sub": (np.subtract, _INTEGERS + _FLOATS),
@@ -53,9 +71,34 @@ def _plain(code: Code, inst: Instruction) -> Step:
     kind = _kind(code, inst, *allowed)
     rounded = name in ("add", "sub") and kind in _FLOATS
     code.only(inst, kind, *(("rn",) if rounded else ()))
+    follow = _rule(name, kind)
     if name in ("add", "sub", "neg"):
         kind = _unsigned(kind)
-    return code.apply(inst, function, kind, (kind,) * function.nin)
+    return code.apply(inst, function, kind, (kind,) * function.nin, follow)
+
+
+def _rule(name: str, kind: str) -> Rule | None:
+    """How undefined bits go through a function of NumPy's; None: all at once."""
+    if name in _TABLES:
+        return bitwise(_TABLES[name], _BITWISE[name].nin)
+    if kind in _FLOATS:
+        rest = (1 << 8 * BYTES[kind] - 1) - 1
+        signs: dict[str, Rule] = {
+            "neg": moved(lambda x: x), "abs": moved(lambda x: x & x.dtype.type(rest))
+        }  # fmt: skip
+        return signs.get(name)
+    return {
+        "add": added, "sub": subtracted, "neg": negated, "min": extreme(True),
+        "max": extreme(False), "abs": _positive,
+    }[name]  # fmt: skip
+
+
+def _positive(x: Pair) -> Array:
+    """Undefined bits of an absolute value: by its sign those of the value, or of its negation."""
+    value, lost = x
+    bits = np.dtype(unsigned(value.dtype))
+    other = np.negative(value).view(bits), negated((value.view(bits), lost.view(bits)))
+    return chosen(other, (value.view(bits), lost.view(bits)), (value < 0, lost < 0))
 
 
 @opcode("mul", "mad")
@@ -70,8 +113,10 @@ def _mul(code: Code, inst: Instruction) -> Step:
     code.only(inst, kind, "lo", "wide", *(() if adds else ("hi",)))
     if mode == "lo":
         kind = _unsigned(kind)
-        function = (lambda a, b, c: a * b + c) if adds else np.multiply
-        return code.apply(inst, function, kind, (kind,) * (2 + adds))
+        if not adds:
+            return code.apply(inst, np.multiply, kind, (kind, kind), multiplied)
+        rule: Rule = lambda a, b, c: added((a[0] * b[0], multiplied(a, b)), c)  # noqa: E731
+        return code.apply(inst, lambda a, b, c: a * b + c, kind, (kind,) * 3, rule)
     code.require(inst, BYTES[kind] < 8)
     wide = f"{kind[0]}{16 * BYTES[kind]}"
     dtype, shift = DTYPES[wide], DTYPES[wide](8 * BYTES[kind])
@@ -82,11 +127,21 @@ def _mul(code: Code, inst: Instruction) -> Step:
     def high(a: Array, b: Array) -> Array:
         return (product(a, b) >> shift).astype(DTYPES[kind])
 
+    def of_product(a: Pair, b: Pair) -> Pair:
+        pairs = [(value.astype(dtype), lost.astype(dtype)) for value, lost in (a, b)]
+        return product(a[0], b[0]), multiplied(*pairs).view(dtype)
+
+    def of_high(a: Pair, b: Pair) -> Array:
+        return (of_product(a, b)[1] >> shift).astype(DTYPES[kind])
+
     if adds:
-        return code.apply(inst, lambda a, b, c: product(a, b) + c, wide, (kind, kind, wide))
+        return code.apply(
+            inst, lambda a, b, c: product(a, b) + c, wide, (kind, kind, wide),
+            lambda a, b, c: added(of_product(a, b), c),
+        )  # fmt: skip
     if mode == "wide":
-        return code.apply(inst, product, wide, (kind, kind))
-    return code.apply(inst, high, kind, (kind, kind))
+        return code.apply(inst, product, wide, (kind, kind), lambda a, b: of_product(a, b)[1])
+    return code.apply(inst, high, kind, (kind, kind), of_high)
 
 
 @opcode("fma")
@@ -130,12 +185,16 @@ def _shift(code: Code, inst: Instruction) -> Step:
     count = inst.operands[2]
     if isinstance(count, Immediate):
         amount = dtype(min(int(count.value) & 0xFFFFFFFF, int(most)))
-        return code.apply(
-            inst, lambda a: function(a, amount), kind, (kind,), moves=True, constants=1
-        )
-    return code.apply(
-        inst, lambda a, n: function(a, np.minimum(n, most).astype(dtype)), kind, (kind, "u32")
-    )
+
+        def fixed(a: Array) -> Array:
+            return np.asarray(function(a, amount))
+
+        return code.apply(inst, fixed, kind, (kind,), moved(fixed), constants=1)
+
+    def shift(a: Array, n: Array) -> Array:
+        return np.asarray(function(a, np.minimum(n, most).astype(dtype)))
+
+    return code.apply(inst, shift, kind, (kind, "u32"), steered(shift, 0xFFFFFFFF))
 
 
 _ORDERED: dict[str, Callable[..., Any]] = {
@@ -164,9 +223,19 @@ def _setp(code: Code, inst: Instruction) -> Step:
     if function is None or len(inst.op) not in (3, 4) or (len(inst.op) == 4 and joined is None):
         raise code.refuse(inst)
     code.require(inst, not isinstance(inst.operands[0], Vector), "it sets two predicates")
+    follow = None if kind in _FLOATS else compared(test)
     if joined is None:
-        return code.apply(inst, function, "pred", (kind, kind))
-    return code.apply(inst, lambda a, b, c: joined(function(a, b), c), "pred", (kind, kind, "pred"))
+        return code.apply(inst, function, "pred", (kind, kind), follow)
+    table = bitwise(_TABLES[inst.op[2]], 2)
+
+    def of_both(a: Pair, b: Pair, c: Pair) -> Array:
+        dtype = DTYPES[kind]
+        lost = (a[1] | b[1]) != 0 if follow is None else follow(a, b)
+        return table((function(a[0].view(dtype), b[0].view(dtype)), lost), c)
+
+    return code.apply(
+        inst, lambda a, b, c: joined(function(a, b), c), "pred", (kind, kind, "pred"), of_both
+    )
 
 
 @opcode("selp")
@@ -180,7 +249,7 @@ def _selp(code: Code, inst: Instruction) -> Step:
         return np.where(p, a, b)
 
     kind = _unsigned(kind)
-    return code.apply(inst, choose, kind, (kind, kind, "pred"))
+    return code.apply(inst, choose, kind, (kind, kind, "pred"), chosen)
 
 
 @opcode("bfi")
@@ -200,7 +269,7 @@ def _bfi(code: Code, inst: Instruction) -> Step:
     def insert(a: Array, b: Array) -> Array:
         return (a << shift & field) | (b & ~field)
 
-    return code.apply(inst, insert, kind, (kind, kind), moves=True, constants=2)
+    return code.apply(inst, insert, kind, (kind, kind), moved(insert), constants=2)
 
 
 @opcode("prmt", parts="b32")
@@ -218,30 +287,51 @@ def _prmt(code: Code, inst: Instruction) -> Step:
             result = result | byte.astype(np.uint32) << np.uint32(8 * place)
         return np.asarray(result)
 
-    if not isinstance(inst.operands[3], Immediate):
-        return code.apply(inst, permute, "b32", ("b32",) * 3)
-    fixed = code.values[code.source(inst, inst.operands[3], "b32").slot]
-    return code.apply(
-        inst, lambda a, b: permute(a, b, fixed), "b32", ("b32", "b32"), moves=True, constants=1
-    )
+    nibbles = in_parts(4, 4, 8, np.uint32)
+
+    def follow(a: Pair, b: Pair, choice: Pair) -> Array:
+        return permute(a[1], b[1], choice[0]) | nibbles(choice)
+
+    return code.apply(inst, permute, "b32", ("b32",) * 3, follow)
+
+
+def _dot(count: int, left: Any, right: Any, first: int) -> tuple[Callable[..., Array], Rule]:
+    """A sum of products of parts of two words and a third, which wraps, and its rule.
+
+    ``left``, ``right``: the dtypes of the parts; ``first``: bit of the first of the right ones.
+    """
+
+    def parts(a: Array, b: Array, place: int) -> tuple[Array, Array]:
+        a = a >> np.uint32(8 * np.dtype(left).itemsize * place)
+        b = b >> np.uint32(8 * np.dtype(right).itemsize * place + first)
+        unsigned_parts = a.astype(unsigned(left)).view(left), b.astype(unsigned(right)).view(right)
+        x, y = (part.astype(np.int32) for part in unsigned_parts)
+        return x, y
+
+    def dot(a: Array, b: Array, c: Array) -> Array:
+        total = c
+        for place in range(count):
+            x, y = parts(a, b, place)
+            total = total + (x * y).view(np.uint32)
+        return np.asarray(total)
+
+    def follow(a: Pair, b: Pair, c: Pair) -> Array:
+        total = c
+        for place in range(count):
+            (x, y), (x_lost, y_lost) = parts(a[0], b[0], place), parts(a[1], b[1], place)
+            product = (x * y).view(np.uint32), multiplied((x, x_lost), (y, y_lost))
+            total = total[0] + product[0], added(total, product)
+        return total[1]
+
+    return dot, follow
 
 
 @opcode("dp4a", parts=r"[su]32\.[su]32")
 def _dp4a(code: Code, inst: Instruction) -> Step:
     """Add four products of bytes (PTX ISA, 9.7.1.23); the sum wraps."""
-    _, left, right = inst.op
     kinds = {"s32": np.int8, "u32": np.uint8}
-
-    def dot(a: Array, b: Array, c: Array) -> Array:
-        total = c
-        for place in range(4):
-            shift = np.uint32(8 * place)
-            x = (a >> shift).astype(np.uint8).view(kinds[left]).astype(np.int32)
-            y = (b >> shift).astype(np.uint8).view(kinds[right]).astype(np.int32)
-            total = total + (x * y).view(np.uint32)
-        return np.asarray(total)
-
-    return code.apply(inst, dot, "u32", ("u32", "u32", "u32"))
+    dot, follow = _dot(4, kinds[inst.op[1]], kinds[inst.op[2]], 0)
+    return code.apply(inst, dot, "u32", ("u32", "u32", "u32"), follow)
 
 
 @opcode("dp2a", parts=r"(lo|hi)\.[su]32\.[su]32")
@@ -249,14 +339,5 @@ def _dp2a(code: Code, inst: Instruction) -> Step:
     """Add two products of 16 bits and a byte, of the lower or upper two (9.7.1.24)."""
     _, half, left, right = inst.op
     halves, bytes_ = {"s32": np.int16, "u32": np.uint16}, {"s32": np.int8, "u32": np.uint8}
-
-    def dot(a: Array, b: Array, c: Array) -> Array:
-        total = c
-        for place in range(2):
-            byte = np.uint32(8 * (place + 2 * (half == "hi")))
-            x = (a >> np.uint32(16 * place)).astype(np.uint16).view(halves[left]).astype(np.int32)
-            y = (b >> byte).astype(np.uint8).view(bytes_[right]).astype(np.int32)
-            total = total + (x * y).view(np.uint32)
-        return np.asarray(total)
-
-    return code.apply(inst, dot, "u32", ("u32", "u32", "u32"))
+    dot, follow = _dot(2, halves[left], bytes_[right], 16 * (half == "hi"))
+    return code.apply(inst, dot, "u32", ("u32", "u32", "u32"), follow)

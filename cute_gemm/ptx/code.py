@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.errors import PtxError
+from cute_gemm.ptx.follow import Rule
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import PARAMETERS, SHARED_WINDOW
 from cute_gemm.ptx.parser import (
@@ -61,9 +62,9 @@ class Code:
         self.index = 0
         #: What memory instructions found out about base registers (`Place`).
         self.known: dict[Any, tuple[Any, ...]] = {}
-        #: Of the instruction that is translated: results whose bits are moved from others, each
-        #: with the function that moves them and where from.
-        self.moves: list[tuple[int, Callable[..., Any], list[Source]]] = []
+        #: Of the instruction that is translated: results with the rule by which their undefined
+        #: bits come of those of sources; of a result without one all or none are.
+        self.rules: list[tuple[int, Rule, list[Source]]] = []
         self._constants: dict[tuple[Any, bytes], int] = {}
 
     def refuse(self, inst: Instruction, what: str = "") -> PtxError:
@@ -153,13 +154,13 @@ class Code:
 
     def apply(
         self, inst: Instruction, function: Callable[..., Any], result: str, kinds: tuple[str, ...],
-        moves: bool = False, constants: int = 0,
+        follow: Rule | None = None, constants: int = 0,
     ) -> Step:  # fmt: skip
         """Set the first operand to a function of the others.
 
-        ``kinds``: their types; ``result``: that of what the function returns; ``moves``: whether it
-        does nothing but put bits elsewhere; ``constants``: how many of the last operands the
-        function has in itself.
+        ``kinds``: their types; ``result``: that of what the function returns; ``follow``: how
+        undefined bits go through it, by default the whole result is undefined if one is;
+        ``constants``: how many of the last operands the function has in itself.
         """
         first, *others = inst.operands[: len(inst.operands) - constants]
         self.require(inst, len(others) == len(kinds))
@@ -167,15 +168,15 @@ class Code:
         sources = [
             self.source(inst, other, kind) for other, kind in zip(others, kinds, strict=True)
         ]
-        return self.step(register, function, DTYPES[result], sources, moves)
+        return self.step(register, function, DTYPES[result], sources, follow)
 
     def step(
         self, register: Register, function: Callable[..., Any], result: Any, sources: list[Source],
-        moves: bool = False,
+        follow: Rule | None = None,
     ) -> Step:  # fmt: skip
         """A function that sets a register; ``result``: dtype of what ``function`` returns."""
-        if moves:
-            self.moves.append((register.slot, function, sources))
+        if follow is not None:
+            self.rules.append((register.slot, follow, sources))
         values, to, stored = self.values, register.slot, STORED[register.type]
         if stored is not result or any(source.view is not None for source in sources):
 

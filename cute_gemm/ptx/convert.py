@@ -9,6 +9,7 @@ import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, STORED, WINDOW, Code, Source, opcode
 from cute_gemm.ptx.floats import from_bf16, from_f8, from_f16, to_bf16, to_f8, to_f16, to_tf32
+from cute_gemm.ptx.follow import in_parts, moved
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import UNITS, Array
 from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
@@ -29,7 +30,7 @@ def _mov(code: Code, inst: Instruction) -> Step:
         return _unpack(code, inst, kind, to)
     if isinstance(what, Vector):
         return _pack(code, inst, kind, what)
-    return code.apply(inst, _same, kind, (kind,), moves=True)
+    return code.apply(inst, _same, kind, (kind,), moved(_same))
 
 
 def _pack(code: Code, inst: Instruction, kind: str, what: Vector) -> Step:
@@ -47,7 +48,7 @@ def _pack(code: Code, inst: Instruction, kind: str, what: Vector) -> Step:
         return np.asarray(packed)
 
     return code.step(
-        code.register(inst, inst.operands[0], kind), together, dtype, parts, moves=True
+        code.register(inst, inst.operands[0], kind), together, dtype, parts, moved(together)
     )
 
 
@@ -63,7 +64,7 @@ def _unpack(code: Code, inst: Instruction, kind: str, to: Vector) -> Step:
             continue
         cut = _part(whole(bits * place), part)
         target = code.register(inst, register, f"b{bits}")
-        steps.append(code.step(target, cut, part, [source], moves=True))
+        steps.append(code.step(target, cut, part, [source], moved(cut)))
 
     def all_parts() -> None:
         for step in steps:
@@ -81,7 +82,7 @@ def _cvta(code: Code, inst: Instruction) -> Step:
     """Between generic addresses and those of a space: shared memory has a window of its own."""
     space, kind = inst.op[-2:]
     if space != "shared":
-        return code.apply(inst, _same, kind, (kind,))
+        return code.apply(inst, _same, kind, (kind,), moved(_same))
     window = np.uint64(WINDOW)
     if "to" in inst.op:
         return code.apply(inst, lambda x: x - window, kind, (kind,))
@@ -121,7 +122,7 @@ def _float8(code: Code, inst: Instruction) -> Step:
             low, high = (to_f16(half).astype(np.uint32) for half in (low, high))
             return high << np.uint32(16) | low
 
-        return code.apply(inst, unpacked, "b32", ("b16",))
+        return code.apply(inst, unpacked, "b32", ("b16",), in_parts(2, 8, 16, np.uint32))
     code.require(inst, how == ("rn", "satfinite") and kind in ("f32", "f16x2"))
 
     def packed(high: Array, low: Array) -> Array:
@@ -133,8 +134,8 @@ def _float8(code: Code, inst: Instruction) -> Step:
         return packed(*halves)
 
     if kind == "f32":
-        return code.apply(inst, packed, "b16", (kind, kind))
-    return code.apply(inst, of_halves, "b16", ("b32",))
+        return code.apply(inst, packed, "b16", (kind, kind), in_parts(2, 32, 8, np.uint16))
+    return code.apply(inst, of_halves, "b16", ("b32",), in_parts(2, 16, 8, np.uint16))
 
 
 @opcode("cvt")
@@ -151,7 +152,7 @@ def _cvt(code: Code, inst: Instruction) -> Step:
         def pair(a: Array, b: Array) -> Array:
             return rounded(a).astype(np.uint32) << np.uint32(16) | rounded(b)
 
-        return code.apply(inst, pair, "b32", (kind, kind))
+        return code.apply(inst, pair, "b32", (kind, kind), in_parts(2, 32, 16, np.uint32))
     if to in _INTEGERS and kind in _INTEGERS and len(how) == 2:
         return _between_integers(code, inst, to, kind)
     if kind in _INTEGERS and how[:-2] == ("rn",) and to in ("f16", "f32", "f64"):
@@ -194,4 +195,4 @@ def _between_integers(code: Code, inst: Instruction, to: str, kind: str) -> Step
     def convert(x: Array) -> Array:
         return cut(x).astype(dtype, copy=False).astype(stored, copy=False)
 
-    return code.step(register, convert, stored, [source], moves=True)
+    return code.step(register, convert, stored, [source], moved(convert))

@@ -30,10 +30,11 @@ from cute_gemm.ptx.flow import (
     sources,
     unsure,
 )
+from cute_gemm.ptx.follow import every, unsigned
 from cute_gemm.ptx.machine import Piece, Step
 from cute_gemm.ptx.parser import Immediate, Instruction, Name
 from cute_gemm.ptx.synchronise import waited
-from cute_gemm.ptx.undefined import chosen, demand, followed, joined, moved, possible, unsigned
+from cute_gemm.ptx.undefined import demand, followed, possible, ruled
 from cute_gemm.ptx.waiting import WaitingMachine
 
 _ENDS = ("bra", "ret", "exit")
@@ -118,7 +119,7 @@ class Program:
         translator = translator_of(inst)
         if translator is None:
             raise code.refuse(inst, f"the opcode {inst.op[0]} is not known")
-        code.moves = []
+        code.rules = []
         step = translator(code, inst)
         slots: tuple[int, ...] = ()
         if not accumulators(inst):  # which are set when it is waited for
@@ -155,17 +156,9 @@ class Program:
     def _follow(self, inst: Instruction, step: Step) -> Step:
         """Return a step that also propagates undefined bits."""
         code, machine = self.code, self.machine
-        if code.moves:
-            return moved(machine, step, code.moves)
-        made = results(inst)
-        others = inst.operands[1:]
-        if inst.op[0] in ("and", "or"):
-            left, right = (code.source(inst, x, inst.op[-1]).slot for x in others)
-            return joined(machine, step, inst.op[0], (left, right), made[0].slot)
-        if inst.op[0] == "selp":
-            kinds = (inst.op[-1], inst.op[-1], "pred")
-            a, b, c = (code.source(inst, x, y).slot for x, y in zip(others, kinds, strict=True))
-            return chosen(machine, step, (a, b, c), made[0].slot)
+        if code.rules:
+            return ruled(machine, step, code.rules)
+        made, others = results(inst), inst.operands[1:]
         read = tuple({x.slot: None for x in registers(others) if x.slot in self._followed})
         return followed(machine, step, read, tuple((x.slot, STORED[x.type]) for x in made))
 
@@ -174,10 +167,22 @@ class Program:
         assert inst.guard is not None
         machine, values = self.machine, self.code.values
         slot, negated = inst.guard[0].slot, inst.guard[1]
+        # Where nobody knows whether registers are set their values are undefined; all else matters.
+        registers_alone = inst.op[0] not in _LOOKING and set(slots) <= self._followed
 
         def some() -> None:
-            if machine.undefined[slot] is not None:
+            lost = machine.undefined[slot]
+            if lost is None:
+                execute()
+                return
+            if not registers_alone:
                 demand(machine, inst, slot, "its predicate")
+            execute()
+            for to in slots if registers_alone else ():
+                bits, old = every(lost & machine.lanes(), values[to].dtype), machine.undefined[to]
+                machine.undefined[to] = bits if old is None else bits | old
+
+        def execute() -> None:
             predicate = ~values[slot] if negated else values[slot]
             before = machine.mask
             if predicate.size == 1:
@@ -194,7 +199,7 @@ class Program:
                 machine.keep(slots, step)
                 machine.mask = before
 
-        return some
+        return some if slot in self._followed else execute
 
     def _end(self, piece: Piece, inst: Instruction) -> None:
         """A branch or the end of a thread."""
@@ -234,6 +239,7 @@ class Program:
                 # Threads that have ended take no part.
                 whole = np.where(machine.lanes(), values[source], what[1] == "and")
                 values[to.slot] = together(whole, axis=1, keepdims=True)
+                machine.undefined[to.slot] = None
 
             piece.met = lambda: machine.keep((to.slot,), reduce)
         else:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, Code, opcode
+from cute_gemm.ptx.follow import bitwise, counted, moved, steered
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import Array
+from cute_gemm.ptx.memory import UNITS, Array
 from cute_gemm.ptx.parser import BYTES, Immediate, Instruction
 
 _U32 = np.uint32
@@ -64,7 +65,7 @@ def _bfe(code: Code, inst: Instruction) -> Step:
         bits = np.where(sign, bits | ~mask, bits & mask)
         return bits.astype(np.int32)
 
-    return code.apply(inst, extract, kind, (kind, "u32", "u32"))
+    return code.apply(inst, extract, kind, (kind, "u32", "u32"), steered(extract, 255, 255))
 
 
 @opcode("lop3", parts="b32")
@@ -82,7 +83,7 @@ def _lop3(code: Code, inst: Instruction) -> Step:
             result = result | (x & y & z)
         return np.asarray(result)
 
-    return code.apply(inst, look, "b32", ("b32",) * 3, constants=1)
+    return code.apply(inst, look, "b32", ("b32",) * 3, bitwise(int(table.value), 3), constants=1)
 
 
 @opcode("shf", parts=r"[lr]\.(wrap|clamp)\.b32")
@@ -96,16 +97,8 @@ def _shf(code: Code, inst: Instruction) -> Step:
         word = (both << count) >> np.uint64(32) if left else both >> count
         return word.astype(_U32)
 
-    register = code.register(inst, inst.operands[0], "b32")
-    sources = [code.source(inst, operand, "b32") for operand in inst.operands[1:4]]
-    count, values = sources[2], code.values
-
-    def follow(a: Array, b: Array, unknown: Array) -> Array:
-        moved = shift(a, b, values[count.slot].view(_U32))
-        return np.where(unknown != 0, _U32(0xFFFFFFFF), moved)
-
-    code.moves.append((register.slot, follow, sources))
-    return code.step(register, shift, _U32, sources)
+    bits = 31 if wrap else 0xFFFFFFFF
+    return code.apply(inst, shift, "b32", ("b32",) * 3, steered(shift, bits))
 
 
 @opcode("popc", "clz", parts="b(32|64)")
@@ -122,7 +115,7 @@ def _count(code: Code, inst: Instruction) -> Step:
         length = np.where(each, powers.astype(np.int64) + 1, 0).max(axis=-1)
         return (bits - length).astype(_U32)
 
-    return code.apply(inst, count, "u32", (kind,))
+    return code.apply(inst, count, "u32", (kind,), counted(count))
 
 
 _ROUNDINGS: dict[str, Any] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
@@ -153,4 +146,7 @@ def _to_integer(code: Code, inst: Instruction) -> Step:
 def _copysign(code: Code, inst: Instruction) -> Step:
     """The sign of a, and all else of b (9.7.3.8)."""
     kind = inst.op[-1]
-    return code.apply(inst, lambda a, b: np.copysign(b, a), kind, (kind, kind))
+    word = UNITS[BYTES[kind]]
+    sign = word(1 << 8 * BYTES[kind] - 1)
+    follow = moved(lambda a, b: a & sign | b & ~sign)
+    return code.apply(inst, lambda a, b: np.copysign(b, a), kind, (kind, kind), follow)

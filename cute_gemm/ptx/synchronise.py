@@ -219,8 +219,10 @@ def _elect(code: Code, inst: Instruction) -> Step:
         named = (lanes & (bits >> index & 1 == 1)).reshape(machine.ctas, -1, 32)
         first = np.repeat(named.argmax(axis=2), 32, axis=1)
         values[to] = lanes & (index == first)
+        machine.undefined[to] = None
         if number is not None:
             values[number] = first.astype(np.uint32)
+            machine.undefined[number] = None
 
     return elect
 

@@ -71,6 +71,7 @@ def _shfl(code: Code, inst: Instruction) -> Step:
         machine.undefined[to.slot] = undefined
         if target is not None:
             values[target.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
+            machine.undefined[target.slot] = None
 
     return shuffle
 
@@ -93,21 +94,37 @@ def _vote(code: Code, inst: Instruction) -> Step:
     members = code.source(inst, inst.operands[2], "b32")
     machine, values = code.machine, code.values
 
+    def result(each: Array, inside: Array) -> Array:
+        if mode == "ballot":
+            bits = ((each & inside).astype(np.int64) << np.arange(WARP)).sum(axis=2)
+            return np.asarray(bits.astype(np.uint32))
+        every, some = (each | ~inside).all(axis=2), (each & inside).any(axis=2)
+        return np.asarray({"all": every, "any": some, "uni": every | ~some}[mode])
+
     def vote() -> None:
-        demand(machine, inst, predicate.slot, "what is voted on")
+        demand(machine, inst, members.slot, "its mask")
         named = _by_warp(machine, values[members.slot]).astype(np.int64)
         _named_lanes(machine, inst, named)
         # Lanes that execute with one mask have the same lanes in it.
         inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
         each = _by_warp(machine, values[predicate.slot])[:, None, :]
-        if mode == "ballot":
-            bits = ((each & inside).astype(np.int64) << np.arange(WARP)).sum(axis=2)
-            values[to.slot] = bits.astype(np.uint32).reshape(machine.shape)
-        else:
-            every, some = (each | ~inside).all(axis=2), (each & inside).any(axis=2)
-            result = {"all": every, "any": some, "uni": every | ~some}[mode]
-            values[to.slot] = result.reshape(machine.shape)
+        lost = machine.undefined[predicate.slot]
+        values[to.slot] = result(each, inside).reshape(machine.shape)
         machine.undefined[to.slot] = None
+        if lost is None or not lost.any():
+            return
+        lost = _by_warp(machine, lost)[:, None, :]
+        if mode == "ballot":
+            bits = result(lost, inside)
+        else:  # whether another choice of what is undefined gives another result
+            least, most = (result(x, inside) for x in (each & ~lost, each | lost))
+            bits = least ^ most
+            if mode == "uni":
+                could = ~(
+                    (each & ~lost & inside).any(axis=2) & (~each & ~lost & inside).any(axis=2)
+                )
+                bits = could & (lost & inside).any(axis=2) & (inside.sum(axis=2) > 1)
+        machine.undefined[to.slot] = bits.reshape(machine.shape) if bits.any() else None
 
     return vote
 
@@ -135,17 +152,24 @@ def _redux(code: Code, inst: Instruction) -> Step:
     value, members = (code.source(inst, each, "b32") for each in inst.operands[1:])
     machine, values, greatest = code.machine, code.values, inst.op[2] == "max"
 
+    def result(each: Array, inside: Array) -> Array:
+        found = np.where(inside, each, np.uint32(0 if greatest else 2**32 - 1))
+        found = found.max(axis=2) if greatest else found.min(axis=2)
+        return np.asarray(found.astype(np.uint32).reshape(machine.shape))
+
     def reduce() -> None:
-        demand(machine, inst, value.slot, "what is reduced")
+        demand(machine, inst, members.slot, "its mask")
         named = _by_warp(machine, values[members.slot]).astype(np.int64)
         _named_lanes(machine, inst, named)
         inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
         each = _by_warp(machine, values[value.slot]).view(np.uint32)[:, None, :]
-        neutral = np.uint32(0 if greatest else 2**32 - 1)
-        found = np.where(inside, each, neutral)
-        found = found.max(axis=2) if greatest else found.min(axis=2)
-        values[to.slot] = found.astype(np.uint32).reshape(machine.shape)
+        values[to.slot] = result(each, inside)
         machine.undefined[to.slot] = None
+        lost = machine.undefined[value.slot]
+        if lost is not None:
+            lost = _by_warp(machine, lost)[:, None, :]
+            bad = result(each & ~lost, inside) != result(each | lost, inside)
+            machine.undefined[to.slot] = whole(bad, np.uint32)
 
     return reduce
 
@@ -361,7 +385,8 @@ def _product(
         done = rounded(total, kind, clamped)
         for i, target in enumerate(targets):
             values[target.slot] = np.ascontiguousarray(done[_of_sum(i)]).reshape(machine.shape)
-        bad = _undefined(machine, (left, right, sums), rows)
+        numbers = (a, b) if SUMS[kind] == "s32" else None
+        bad = _undefined(machine, (left, right, sums), rows, block, numbers)
         for i, target in enumerate(targets):
             its = None if bad is None else bad[_of_sum(i)].reshape(machine.shape)
             machine.undefined[target.slot] = whole(its, STORED[target.type])
@@ -374,25 +399,45 @@ def _of_sum(i: int) -> tuple[slice, slice, slice]:
     return np.s_[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2]
 
 
-def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
-    """Where what an mma computes is undefined, (warps, m, 8): by its row, its column and C."""
+def _undefined(
+    machine: Machine, groups: Any, rows: int, block: int, integers: tuple[Array, Array] | None
+) -> Array | None:
+    """Where what an mma computes is undefined, (warps, m, 8): by its row, its column and C.
+
+    ``integers``: A, (k, warps, m, 1), and B, (k, warps, 1, 8), of which a zero makes a defined
+    product; of floats none does, as what is undefined may be NaN.
+    """
     undefined = machine.undefined
     if all(undefined[source.slot] is None for group in groups for source in group):
         return None
-    warps = machine.ctas * machine.threads // WARP
+    warps, k = machine.ctas * machine.threads // WARP, len(groups[1]) * block
+    per = block // 4
+
+    def words(source: Source) -> Array:
+        """Which elements of a register are undefined: (warps, g, p t)."""
+        bits = undefined[source.slot]
+        if bits is None:
+            return np.zeros((warps, 8, block), bool)
+        lanes = _by_warp(machine, bits)
+        size = lanes.dtype.itemsize // per
+        return np.asarray(lanes.view(f"u{size}").reshape(warps, 8, block) != 0)
+
+    left, right, sums = groups
+    a, b = np.zeros((k, warps, 8 * rows, 1), bool), np.zeros((k, warps, 1, 8), bool)
+    for i, source in enumerate(left):
+        begin, row = i // rows * block, i % rows * 8
+        a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(words(source), 2, 0)
+    for i, source in enumerate(right):
+        b[i * block : (i + 1) * block, :, 0] = np.moveaxis(words(source), 2, 0)
     lost = np.zeros((warps, 8 * rows, 8), bool)
-    for number, group in enumerate(groups):
-        for i, source in enumerate(group):
-            bits = undefined[source.slot]
-            if bits is None:
-                continue
-            bad: Array = _by_warp(machine, bits).reshape(warps, 8, 4) != 0
-            if number == 2:
-                lost[_of_sum(i)] |= bad
-            elif number == 1:  # a column of B
-                lost |= np.asarray(bad.any(axis=2))[:, None, :]
-            else:
-                lost[:, i % rows * 8 : i % rows * 8 + 8] |= np.asarray(bad.any(axis=2))[:, :, None]
+    if integers is None:
+        lost |= a.any(axis=0) | b.any(axis=0)
+    else:
+        x, y = integers
+        lost |= (a & (b | (y != 0)) | b & (x != 0)).any(axis=0)
+    for i, source in enumerate(sums):
+        if (bits := undefined[source.slot]) is not None:
+            lost[_of_sum(i)] |= _by_warp(machine, bits).reshape(warps, 8, 4) != 0
     return lost
 
 
