@@ -107,8 +107,8 @@ class Call:
 class Executable:
     """A problem, the kernel and route that compute it, and the launches that are kept.
 
-    ``backend`` and ``device`` are those of the `Plan` that holds it. Launches are bound once for
-    each alpha, beta and numbers of the epilogue.
+    ``backend`` and ``device`` are those of the `Plan` that holds it, ``sms`` the multiprocessors of
+    its GPU. Launches are bound once for each alpha, beta and numbers of the epilogue.
     """
 
     problem: GemmProblem
@@ -118,6 +118,7 @@ class Executable:
     route: Route
     backend: Literal["cuda", "cpu", "interpreter"]
     device: int | None
+    sms: int = 0
 
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
@@ -143,7 +144,7 @@ class Executable:
 
     def _steps(self, kept: str = "") -> Steps:
         kernel = self.kernel.compiled()
-        return steps(kernel, self.config, self.problem, self.arch, self.route, kept)
+        return steps(kernel, self.config, self.problem, self.arch, self.route, kept, self.sms)
 
     def bind(
         self, device: int, alpha: Scalar, beta: Scalar, kept: str = "",

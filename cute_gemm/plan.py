@@ -86,7 +86,7 @@ class Plan:
         self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(
-            problem, self._kernel, self.config, arch, self.route, backend, device
+            problem, self._kernel, self.config, arch, self.route, backend, device, self.gpu.sms
         )
         self._last: Call | None = None
         # PyTorch's graphs know it by this: one that is saved must not find another elsewhere.
@@ -306,9 +306,10 @@ class Plan:
         if offsets is not None and not self.problem.ragged:
             raise OptionError("offsets= came to the report of a plan without groups: leave it out")
         ends = None if offsets is None else [int(end) for end in offsets]
-        accesses = self._main.accesses(reads_c, ends)
-        built = self.build.resources if "build" in self.__dict__ else None
         place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
+        step = self._main if gpu is None else replace(self._main, sms=place.sms)
+        accesses = step.accesses(reads_c, ends)
+        built = self.build.resources if "build" in self.__dict__ else None
         known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or is the nearest that there is
         candidates = self.candidates(place, reads_c=reads_c)
         return make_report(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -21,7 +22,9 @@ os.environ["OMP_NUM_THREADS"] = str(
 
 from fake_tuning import device, place  # noqa: F401
 from hypothesis import settings
-from interpreted import Case, Emitted
+from interpreted import Case, Emitted, of_few_ctas
+
+from cute_gemm.kernels.steps import Step
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None)
@@ -102,6 +105,16 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
         for item in cases[1:-1]
         if zlib.crc32(item.name.encode()) % 10
     ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_ctas() -> Iterator[None]:
+    """What is executed here has few CTAs, each of which takes several tiles; no GPU is asked."""
+    launch = cached_property(lambda step: of_few_ctas(step.on_gpu()))
+    launch.__set_name__(Step, "launch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Step, "launch", launch)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,6 +28,7 @@ from cute_gemm.plan import Plan
 from cute_gemm.problem.verify import Verdict, verify
 from cute_gemm.ptx import Execution, execute
 from cute_gemm.toolchain.nvrtc import ptx
+from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Kernels that are compiled together; 1 where the first test that fails is all that is wanted.
@@ -73,6 +74,18 @@ def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
 def main(plan: Plan) -> Step:
     """The launch that multiplies."""
     return plan.steps.each[plan.steps.main]
+
+
+def of_few_ctas(launch: Launch) -> Launch:
+    """The launch with CTAs that take four tiles each, or all, where CTAs take tile after tile.
+
+    On a GPU a CTA has a second tile behind more than a hundred others. What is wrong with a parity
+    or with what a tile leaves behind is only wrong then.
+    """
+    if not launch.places:
+        return launch
+    clusters = launch.tiles // launch.cluster
+    return replace(launch, grid=min(launch.grid, max(1, clusters // 4) * launch.cluster))
 
 
 class Emitted:

@@ -138,7 +138,7 @@ def test_undefined_are_the_bits_that_others_change(statement: str) -> None:
         # How far bits go is a number of which no bit may be undefined.
         far = [x for x, register in zip(lost, one.sources, strict=True) if register.name[1] == "n"]
         more += 0 if any(far) else int((bits != changed).sum())
-    assert changed_at_all or "0xff" == statement[-4:]
+    assert changed_at_all or statement[-4:] == "0xff"
     if statement in EXACT:
         assert more == 0
 

@@ -31,6 +31,7 @@ fence.mbarrier_init.release.cluster; MADE: bar.sync 0;"""
 #: %r2 waits for the first phase of the full barrier.
 WAIT = f"""AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %p31, [%r7+{FULL}], 0, 1000;
 @%p31 bra DONE; bra AGAIN; DONE:"""
+MEET = "bar.warp.sync -1;"
 ARRIVE = f"mbarrier.arrive.shared::cta.b64 _, [%r7+{FULL}];"
 LOAD = (
     "cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -78,12 +79,12 @@ def test_a_producer_and_a_consumer_take_turns():
     P: xor.b32 %r23, %r22, 1; and.b32 %r23, %r23, 1;
     W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r7+{EMPTY}], %r23; @!%p2 bra W;
     mad.lo.s32 %r25, %r22, 100, %r21; shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7;
-    st.shared.u32 [%r26], %r25; setp.ne.u32 %p3, %r21, 0; @%p3 bra PN; {ARRIVE}
+    st.shared.u32 [%r26], %r25; {MEET} setp.ne.u32 %p3, %r21, 0; @%p3 bra PN; {ARRIVE}
     PN: add.s32 %r22, %r22, 1; setp.lt.u32 %p4, %r22, 4; @%p4 bra P; ret;
     CONSUMER: and.b32 %r23, %r22, 1;
     V: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r7+{FULL}], %r23; @!%p2 bra V;
     shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; ld.shared.u32 %r25, [%r26];
-    mad.lo.s32 %r24, %r24, 3, %r25; setp.ne.u32 %p3, %r21, 0; @%p3 bra CN;
+    mad.lo.s32 %r24, %r24, 3, %r25; {MEET} setp.ne.u32 %p3, %r21, 0; @%p3 bra CN;
     mbarrier.arrive.shared::cta.b64 _, [%r7+{EMPTY}], 1;
     CN: add.s32 %r22, %r22, 1; setp.lt.u32 %p4, %r22, 4; @%p4 bra CONSUMER;
     mul.wide.u32 %d20, %r21, 4; add.s64 %d20, %d2, %d20; st.global.u32 [%d20], %r24;"""
@@ -95,6 +96,14 @@ def test_a_producer_and_a_consumer_take_turns():
     assert out.tolist() == expected.tolist()
     # Who does not wait is phases ahead of the other, or reads what may not be there.
     zeros = [0], np.zeros(32, np.uint32)
+    # A lane that arrives hands over what the others did if they have met: those that store, ...
+    assert "thread 33 at address 0x4: race" in fault("race", body.replace(MEET, "", 1), *zeros,
+                                                     threads=64)  # fmt: skip
+    # ... and those that read.
+    first, meet, rest = body.rpartition(MEET)
+    assert "st.shared.u32" in fault("race", first + rest, *zeros, threads=64)
+    small(body.replace(MEET, "vote.sync.any.pred %p9, %p2, -1;"), *zeros, threads=64)
+    small(body.replace(MEET, "shfl.sync.idx.b32 %r31, %r25, 0, 31, -1;"), *zeros, threads=64)
     fault("deadlock", body.replace("@!%p2 bra W;", ""), *zeros, threads=64)
     fault("deadlock", body.replace("@!%p2 bra V;", ""), *zeros, threads=64)
     begin, end = (
@@ -107,6 +116,23 @@ def test_a_producer_and_a_consumer_take_turns():
                  threads=64)  # fmt: skip
     assert f"the barrier at {FULL:#x}, phase 0 (parity 0), lacks 1 of 1 arrivals and 0 b" in said
     assert "CTA (0, 0, 0), warp 1" in said and "parity 0 is waited for" in said
+
+
+def test_lanes_that_arrive_one_by_one():
+    """Each hands over what it did itself; a lane that does for another one does not."""
+    body = f"""{INIT.replace("], 1;", "], 32;", 1)} shr.u32 %r20, %r2, 5; and.b32 %r21, %r2, 31;
+    setp.eq.u32 %p1, %r20, 1; shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; @%p1 bra CONSUMER;
+    st.shared.u32 [%r26], %r21; ARRIVES ret;
+    CONSUMER: {WAIT} ld.shared.u32 %r24, [%r26]; st.shared.u32 [%r26], 1;
+    mul.wide.u32 %d20, %r21, 4; add.s64 %d20, %d2, %d20; st.global.u32 [%d20], %r24;"""
+    given = [0], np.zeros(32, np.uint32)
+    out, _ = small(body.replace("ARRIVES", ARRIVE), *given, threads=64)
+    assert out.tolist() == list(range(32))
+    for one in range(2):
+        alone = f"setp.ne.u32 %p3, %r21, {one}; @%p3 bra OUT; {ARRIVE[:-1]}, 32; OUT:"
+        said = fault("race", body.replace("ARRIVES", alone), *given, threads=64)
+        assert f"thread {33 - one} at address" in said
+        small(body.replace("ARRIVES", MEET + alone), *given, threads=64)
 
 
 def test_barriers_by_name():

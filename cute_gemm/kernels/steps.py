@@ -35,7 +35,8 @@ class Place(NamedTuple):
 class Step:
     """One launch: a kernel with its config, what it is asked, and where its operands are.
 
-    ``scales``: alpha and beta are given to it; the others compute plain sums.
+    ``scales``: alpha and beta are given to it; the others compute plain sums. ``sms``: the
+    multiprocessors that a persistent grid is for, where it is not launched on a GPU.
     """
 
     kernel: Compiled
@@ -44,6 +45,7 @@ class Step:
     places: tuple[Place, ...]
     arch: str
     scales: bool = False
+    sms: int = 0
 
     @cached_property
     def unit(self) -> TranslationUnit:
@@ -52,8 +54,14 @@ class Step:
 
     @cached_property
     def launch(self) -> Launch:
-        """CTAs, threads per CTA, dynamic shared memory in bytes."""
-        return self.kernel.launch(self.config, self.problem)
+        """The launch that is executed where there is no GPU, and reported."""
+        return self.on_gpu()
+
+    def on_gpu(self) -> Launch:
+        """Return CTAs, threads per CTA, dynamic shared memory in bytes, on its multiprocessors."""
+        if not self.sms:
+            return self.kernel.launch(self.config, self.problem)
+        return self.kernel.launch_on(self.config, self.problem, self.sms)
 
     def addresses(self, operands: tuple[str, ...]) -> list[tuple[int, int]]:
         """Return where its operands are: an index of these names, and bytes from there."""
@@ -144,11 +152,12 @@ def reduces(config: Any, problem: GemmProblem, route: Route) -> bool:
 
 def steps(
     kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str, route: Route,
-    kept: str = "",
+    kept: str = "", sms: int = 0,
 ) -> Steps:  # fmt: skip
     """Return the launches of a problem by a kernel and a route that take it.
 
-    ``kept``: operands of those to pack that are packed already, and found at their own addresses.
+    ``kept``: operands of those to pack that are packed already, and found at their own addresses;
+    ``sms``: the multiprocessors that a persistent grid is for.
     """
     arrays = tuple(matrix.name for matrix in problem.arrays)
     asked, problem = problem, replace(problem, sums=()) if problem.sums else problem
@@ -177,7 +186,7 @@ def steps(
         ]
         scratch += reduction.nbytes
     where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
-    main = Step(kernel, config, problem, where, arch, scales=not behind)
+    main = Step(kernel, config, problem, where, arch, scales=not behind, sms=sms)
     sums, scratch = _sum_steps(asked, arch, scratch)
     each = (*before, main, *behind, *sums)
     return Steps(each, len(before), scratch, (*arrays, "scratch"))

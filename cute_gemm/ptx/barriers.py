@@ -13,7 +13,7 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.cluster import ClusterMachine
-from cute_gemm.ptx.memory import Array
+from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction
 
 #: An address of shared memory of another CTA of the cluster: its rank, plus 1, from this bit on.
@@ -72,7 +72,7 @@ class Barriers:
     # ---- places --------------------------------------------------------------------------------
 
     def places(self, inst: Instruction, addresses: Array) -> list[tuple[int, int, int]]:
-        """Return CTA, address there and row of the warp for each executing lane."""
+        """Return CTA, address there and thread (`OrderedMemory.own`) for each executing lane."""
         machine = self.machine
         ctas = np.nonzero(machine.lanes())[0]
         rank, size = addresses >> REMOTE, machine.cluster
@@ -84,8 +84,8 @@ class Barriers:
         for wrong, kind in ((bad, "out of bounds"), (apart, "misaligned")):
             if wrong.any():
                 raise self.fault(inst, kind, f"{kind}: no barrier is there", addresses[wrong][0])
-        rows = machine.shared.own[machine.lanes()]
-        return list(zip(ctas.tolist(), inside.tolist(), rows.tolist(), strict=True))
+        own = machine.shared.own[machine.lanes()]
+        return list(zip(ctas.tolist(), inside.tolist(), own.tolist(), strict=True))
 
     def fault(self, inst: Instruction, kind: str, what: str, address: Any = None) -> FaultError:
         """Return the fault of the executing lanes."""
@@ -93,7 +93,7 @@ class Barriers:
         who = self.machine.who(self.machine.lanes())
         return inst.fault(kind, f"{who}{where}: {what}")
 
-    def make(self, inst: Instruction, cta: int, address: int, row: int, count: int) -> None:
+    def make(self, inst: Instruction, cta: int, address: int, thread: int, count: int) -> None:
         """``mbarrier.init``."""
         if count < 1:
             raise self.fault(inst, "barrier", f"its count is {count}", address)
@@ -103,20 +103,22 @@ class Barriers:
         else:
             number = self._numbers[cta] = self._numbers.get(cta, -1) + 1
             column = clocks.of_barrier(cta, number)
-        made = int(clocks.column[row]), int(clocks.now(row))
+        row, lane = divmod(thread, WARP)
+        made = int(clocks.of_lane(row, lane)), int(clocks.now(row))
         self._made[cta, address] = Barrier(
             cta, address, column, count, count, clocks.nothing(), made
         )
 
-    def drop(self, inst: Instruction, cta: int, address: int, row: int) -> None:
+    def drop(self, inst: Instruction, cta: int, address: int, thread: int) -> None:
         """``mbarrier.inval``."""
-        self.at(inst, cta, address, row)
+        self.at(inst, cta, address, thread)
         del self._made[cta, address]
 
     def at(
-        self, inst: Instruction, cta: int, address: int, row: int, proxy: bool = False
+        self, inst: Instruction, cta: int, address: int, thread: int, proxy: bool = False
     ) -> Barrier:
         """Return the barrier at an address, known to the warp; ``proxy``: for a bulk copy."""
+        row = thread // WARP
         barrier = self._made.get((cta, address))
         if barrier is None:
             raise self.fault(inst, "uninitialised", "no barrier has been made there", address)
@@ -135,14 +137,15 @@ class Barriers:
         self, inst: Instruction, place: tuple[int, int, int], count: int, bytes_: int
     ) -> None:
         """Count arrivals, and expect bytes."""
-        cta, address, row = place
-        barrier = self.at(inst, cta, address, row)
+        cta, address, thread = place
+        barrier = self.at(inst, cta, address, thread)
         clocks = self.machine.shared.clocks
+        row, lane = divmod(thread, WARP)
         if cta != row // clocks.warps:
             self.visit(inst, cta, row)
         barrier.bytes += bytes_
         if count:
-            clocks.give(np.array([row]), barrier.given)
+            clocks.give_lane(row, lane, barrier.given)
             barrier.pending -= count
             if barrier.pending < 0:
                 what = f"more arrivals than the {barrier.expected} of a phase"
@@ -157,7 +160,7 @@ class Barriers:
     def passed(self, inst: Instruction, addresses: Array, parities: Array) -> Array:
         """Return which executing lanes may go on because the phase of that parity is complete."""
         machine = self.machine
-        rows = machine.shared.own[machine.lanes()]
+        rows = machine.shared.own[machine.lanes()] // WARP
         # Warps mostly wait for one thing: what they ask is looked at once.
         waits = np.stack((rows, addresses, parities & 1), axis=1)
         same = np.ones(len(waits), bool)
@@ -166,11 +169,11 @@ class Barriers:
         places = self.places(inst, addresses)
         go = []
         for first in np.flatnonzero(same).tolist():
-            cta, address, row = places[first]
-            barrier = self.at(inst, cta, address, row)
+            cta, address, thread = places[first]
+            barrier = self.at(inst, cta, address, thread)
             free = barrier.phase % 2 != int(waits[first, 2])
             if free:
-                machine.shared.clocks.take(np.array([row]), barrier.done)
+                machine.shared.clocks.take(np.array([thread // WARP]), barrier.done)
             else:
                 self.wanted.add((cta, address))
             go.append(free)

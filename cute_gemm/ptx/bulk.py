@@ -27,7 +27,7 @@ from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.floats import to_tf32
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import PARAMETERS, UNITS, Array
+from cute_gemm.ptx.memory import PARAMETERS, UNITS, WARP, Array
 from cute_gemm.ptx.parser import Address, Instruction
 from cute_gemm.ptx.places import OTHERS
 
@@ -254,7 +254,8 @@ class Bulk:
         if shared.watched:
             if len(places) and shared.undefined.view(unit).take(places // size).any():
                 raise self.fault(copy, "uninitialised", wrong("uninitialised"))
-            shared.end_read(self._granules(copy), np.array([copy.row]), copy.serial)
+            lane = copy.thread % WARP
+            shared.end_read(self._granules(copy), np.array([copy.row]), copy.serial, lane)
 
     def finish(self) -> None:
         """Fault where a copy is in flight: shared memory ends with its CTA."""
@@ -319,16 +320,16 @@ def _tensor(code: Code, inst: Instruction) -> Step:
         places = machine.barriers.places(inst, barrier())
         masks = members("its mask").tolist() if members else [0] * len(addresses)
         size = machine.cluster
-        for address, (mapped, corner), (cta, its, row), mask in zip(
+        for address, (mapped, corner), (cta, its, asking), mask in zip(
             addresses, maps, places, masks, strict=True
         ):
-            first = cta // size * size
+            first, row = cta // size * size, asking // WARP
             targets = [first + rank for rank in range(16) if mask >> rank & 1] if mask else [cta]
             if spread and (not mask or mask >> size):
                 what = f"its mask {mask:#x} names no CTA of the cluster's {size}"
                 raise machine.barriers.fault(inst, "out of bounds", what)
             for target in targets:
-                known = machine.barriers.at(inst, target, its, row, proxy=True)
+                known = machine.barriers.at(inst, target, its, asking, proxy=True)
                 if target != row // machine.shared.clocks.warps:
                     machine.barriers.visit(inst, target, row)
                 counts = target == targets[0]
@@ -339,7 +340,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
         addresses, maps = where().tolist(), source(machine.maps)
         lanes = machine.lanes()
         ctas, threads = (x.tolist() for x in np.nonzero(lanes))
-        rows = machine.shared.own[lanes].tolist()
+        rows = (machine.shared.own[lanes] // WARP).tolist()
         for address, (mapped, corner), cta, thread, row in zip(
             addresses, maps, ctas, threads, rows, strict=True
         ):

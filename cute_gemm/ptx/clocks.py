@@ -3,8 +3,11 @@
 Between barriers of a whole CTA an epoch is enough (`cute_gemm.ptx.memory`). With mbarriers, named
 barriers and clusters each warp has a clock, and a vector of what it has seen of the others' (L.
 Lamport; C. Flanagan and S. Freund, FastTrack, PLDI 2009): arriving hands the vector over, waiting
-takes it. An access is a race unless the warp has seen the one before it. Threads of a warp are
-taken to go together.
+takes it. An access is a race unless the warp has seen the one before it.
+
+What lanes of a warp do is ordered where they meet (``bar.warp.sync``, a shuffle or another
+instruction of the whole warp): a lane that arrives at an mbarrier hands over what it did itself,
+and of the others what they did before that. What a lane has waited for, all lanes of its warp have.
 
 A second vector has what is seen through the asynchronous proxy too (PTX ISA, 8.6.1, 9.7.13.4):
 what a thread wrote is there for TMA and wgmma when a ``fence.proxy.async`` came between.
@@ -29,15 +32,37 @@ class Clocks:
     """The vectors of the warps of a batch: ``known[0]`` of accesses, ``known[1]`` by the proxy.
 
     A row is a warp: CTA times warps of a CTA, plus the warp in it. Columns are the warps of its
-    cluster and, behind them, the mbarriers of its cluster, whose clocks are their phases.
+    cluster, all lanes of them; behind them the mbarriers of its cluster, whose clocks are their
+    phases; and behind these the lanes of the warps, one by one, of which more may be seen.
     """
 
     def __init__(self, ctas: int, warps: int, cluster: int) -> None:
         self.warps, self.cluster = warps, cluster
         rows = np.arange(ctas * warps)
         self.column = rows % (warps * cluster)
-        self.known = np.zeros((2, len(rows), cluster * (warps + BARRIERS)), np.int32)
-        self.known[0, rows, self.column] = 1
+        #: The column of the first lane.
+        self.lanes = -(-cluster * (warps + BARRIERS) // WARP) * WARP
+        columns = self.lanes + cluster * warps * WARP
+        self.known = np.zeros((2, len(rows), columns), np.int32)
+        #: Up to when lanes of a warp know of each other, and so do those that one of them tells.
+        self.met = np.zeros(len(rows), np.int32)
+        self._own = np.concatenate(
+            (self.column[:, None], self.of_lane(rows[:, None], np.arange(WARP))), axis=1
+        )
+        self.known[0, rows[:, None], self._own] = 1
+
+    def of_lane(self, rows: Array, lanes: Array) -> Array:
+        """The columns of lanes of warps."""
+        return np.asarray(self.lanes + self.column[rows] * WARP + lanes)
+
+    def _advance(self, rows: Array) -> None:
+        """The clocks of warps go on."""
+        self.known[0, rows[:, None], self._own[rows]] += 1
+
+    def meet(self, rows: Array) -> None:
+        """Lanes of warps know of each other from now on."""
+        self.met[rows] = self.now(rows)
+        self._advance(rows)
 
     def of_barrier(self, cta: int, number: int) -> int:
         """The column of a barrier of a CTA."""
@@ -54,9 +79,20 @@ class Clocks:
         return np.asarray(self.known[0, rows, self.column[rows]])
 
     def give(self, rows: Array, to: Array) -> None:
-        """Merge what warps have seen into ``to``, and advance the clocks of these warps."""
+        """Merge what warps have seen into ``to``, and advance the clocks of these warps.
+
+        Their lanes come together.
+        """
         np.maximum(to, self.known[:, rows].max(axis=1), out=to)
-        self.known[0, rows, self.column[rows]] += 1
+        self.meet(rows)
+
+    def give_lane(self, row: int, lane: int, to: Array) -> None:
+        """Merge what a lane alone may tell of its warp into ``to``."""
+        seen, own = self.known[:, row].copy(), self._own[row]
+        others = np.arange(-1, WARP) != lane
+        seen[:, own[others]] = np.minimum(seen[:, own[others]], self.met[row])
+        np.maximum(to, seen, out=to)
+        self._advance(np.array([row]))
 
     def take(self, rows: Array, clocks: Array) -> None:
         """Merge clocks into what warps have seen."""
@@ -65,13 +101,14 @@ class Clocks:
     def fence(self, rows: Array) -> None:
         """Let the asynchronous proxy see what warps have seen, and advance their clocks."""
         self.known[1, rows] = self.known[0, rows]
-        self.known[0, rows, self.column[rows]] += 1
+        self._advance(rows)
 
 
 class OrderedMemory(SharedMemory):
     """Shared memory with the clocks of each granule's last write and of each warp's read of it.
 
-    ``own`` has the rows of lanes.
+    ``own`` has the rows of lanes times 32, plus the lane in the warp. Beside a read there are the
+    lanes that read since their warp met, as bits; none where the whole warp did as one.
     """
 
     def __init__(
@@ -81,24 +118,40 @@ class OrderedMemory(SharedMemory):
         super().__init__(ctas, threads, arrays, granule, watched)
         warps = -(-threads // WARP)
         self.clocks = Clocks(ctas, warps, cluster)
-        self.own = np.arange(ctas)[:, None] * warps + np.arange(threads)[None, :] // WARP
+        self.own = np.arange(ctas)[:, None] * warps * WARP + np.arange(threads)[None, :]
         if watched:
             self.wrote_by = np.zeros(self.size // granule, np.int32)
             self.reads = np.zeros((self.size // granule, warps), np.int32)
+            self.readers = np.zeros((self.size // granule, warps), np.uint32)
+
+    def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
+        self.clocks.meet(np.unique(ctas * self.clocks.warps + warps))
 
     # ---- accesses of threads -------------------------------------------------------------------
 
-    def _unseen(self, granules: Array, own: Array) -> Array:
+    def _unseen(self, granules: Array, rows: Array) -> Array:
         """Which granules have a write that these warps have not seen."""
-        return np.asarray(self.wrote[granules] > self.clocks.known[0][own, self.wrote_by[granules]])
+        return np.asarray(
+            self.wrote[granules] > self.clocks.known[0][rows, self.wrote_by[granules]]
+        )
 
-    def _unread(self, granules: Array, own: Array) -> Array:
+    def _unread(self, granules: Array, rows: Array) -> Array:
         """Which granules have a read that these warps have not seen."""
-        warps = self.clocks.warps
-        first = self.clocks.column[own] // warps * warps
+        clocks, warps = self.clocks, self.clocks.warps
+        first = clocks.column[rows] // warps * warps
         # What lies in a CTA is read by its own warps alone.
-        seen = self.clocks.known[0][own[..., None], first[..., None] + np.arange(warps)]
-        return np.asarray((self.reads[granules] > seen).any(axis=-1))
+        seen = clocks.known[0][rows[..., None], first[..., None] + np.arange(warps)]
+        unread = np.asarray(self.reads[granules] > seen)
+        if not unread.any():
+            return np.asarray(unread.any(axis=-1))
+        # Of all lanes of a warp not enough is seen: perhaps of those that read.
+        *where, warp = np.nonzero(unread)
+        granule, row = granules[tuple(where)], rows[tuple(where)]
+        bits = self.readers[granule, warp][:, None] >> np.arange(WARP, dtype=np.uint32) & 1
+        column = clocks.lanes + (first[tuple(where)] + warp)[:, None] * WARP + np.arange(WARP)
+        late = self.reads[granule, warp][:, None] > clocks.known[0][row[:, None], column]
+        unread[(*where, warp)] = (late & (bits != 0)).any(axis=1) | (bits == 0).all(axis=1)
+        return np.asarray(unread.any(axis=-1))
 
     def _steps(self, offsets: Array, own: Array, width: int) -> tuple[list[Array], Array]:
         granules, own = np.broadcast_arrays(offsets // self.granule, own)
@@ -106,26 +159,32 @@ class OrderedMemory(SharedMemory):
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
         parts, own = self._steps(offsets, own, width)
-        clocks = self.clocks.now(own)
+        rows, lanes = own // WARP, own % WARP
+        clocks, met = self.clocks.now(rows), self.clocks.met[rows]
         for part in parts:
-            bad = self._unseen(part, own)
+            bad = self._unseen(part, rows)
             if bad.any():
                 return bad, "in flight" if (self.wrote[part][bad] >= OPEN).any() else "race"
-            place = part, own % self.clocks.warps
-            self.reads[place] = np.maximum(self.reads[place], clocks)
+            place = part, rows % self.clocks.warps
+            before = self.reads[place]
+            self.readers[place] = np.where(before > met, self.readers[place], 0)
+            np.bitwise_or.at(self.readers, place, np.uint32(1) << lanes.astype(np.uint32))
+            self.reads[place] = np.maximum(before, clocks)
         return None
 
     def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         if flying:
             raise PtxError("cp.async beside mbarriers is not executed by the interpreter")
         parts, own = self._steps(offsets, own, width)
-        clocks, columns = self.clocks.now(own), self.clocks.column[own]
+        rows = own // WARP
+        clocks, columns = self.clocks.now(rows), self.clocks.of_lane(rows, own % WARP)
         for part in parts:
-            unseen, unread = self._unseen(part, own), self._unread(part, own)
+            unseen, unread = self._unseen(part, rows), self._unread(part, rows)
             bad = unseen | unread
             if not bad.any():
                 self.wrote[part], self.wrote_by[part] = clocks, columns
-                bad = self.wrote_by[part] != columns
+                # Of two lanes of a warp that store there one is the last.
+                bad = (self.wrote_by[part] ^ columns) // WARP != 0
                 if not bad.any():
                     continue
                 return bad, "race"
@@ -145,18 +204,25 @@ class OrderedMemory(SharedMemory):
         rows = rows[:, None]
         if (wrote > self.clocks.known[0][rows, by]).any():
             return "in flight" if (wrote >= OPEN).any() else "race"
-        of_threads = by < self.clocks.cluster * self.clocks.warps
+        of_threads = by >= self.clocks.lanes
         if (of_threads & (wrote > self.clocks.known[1][rows, by])).any():
             return "proxy"
         self.reads[granules, rows % self.clocks.warps] = OPEN + serial
         return ""
 
-    def end_read(self, granules: Array, rows: Array, serial: int) -> None:
-        """Note that the read, and none that began after it, has ended for these warps."""
+    def end_read(self, granules: Array, rows: Array, serial: int, lane: int = -1) -> None:
+        """Note that the read, and none that began after it, has ended for these warps.
+
+        ``lane``: the lane that waited for it; -1: the whole warps did.
+        """
         own, clocks = rows % self.clocks.warps, self.clocks.now(rows)
         before = self.reads[granules[:, None], own]
         ended = (before >= OPEN) & (before <= OPEN + serial)
         self.reads[granules[:, None], own] = np.where(ended, clocks, before)
+        readers = 0 if lane < 0 else 1 << lane
+        self.readers[granules[:, None], own] = np.where(
+            ended, np.uint32(readers), self.readers[granules[:, None], own]
+        )
 
     def begin_copy(self, granules: Array, row: int) -> str:
         """Note that granules are written from now on; what is wrong with it, or ""."""

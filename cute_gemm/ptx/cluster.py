@@ -13,7 +13,7 @@ import numpy as np
 from cute_gemm.ptx.clocks import OrderedMemory
 from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import Array
+from cute_gemm.ptx.memory import WARP, Array
 
 
 class ClusterMachine(Machine):
@@ -27,7 +27,7 @@ class ClusterMachine(Machine):
 
     def rows(self) -> Array:
         """The rows (`cute_gemm.ptx.clocks`) of the warps with lanes that execute."""
-        return np.unique(self.shared.own[self.lanes()])
+        return np.unique(self.shared.own[self.lanes()] // WARP)
 
 
 def machine_of(code: Code) -> ClusterMachine:

@@ -9,7 +9,7 @@ from weakref import proxy
 import numpy as np
 
 from cute_gemm.ptx.cluster import ClusterMachine
-from cute_gemm.ptx.memory import Array
+from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction
 
 
@@ -56,14 +56,14 @@ class Gates:
         """Let lanes come to a barrier, with what they have seen."""
         turns[lanes] = gate.times
         shared = self.machine.shared
-        shared.clocks.give(np.unique(shared.own[lanes]), gate.given)
+        shared.clocks.give(np.unique(shared.own[lanes] // WARP), gate.given)
 
     def _leave(self, gate: _Gate, lanes: Array, turns: Array) -> Array:
         """Return which lanes came before the barrier was completed last: they go on."""
         go = lanes & (turns < gate.times)
         if go.any():
             shared = self.machine.shared
-            shared.clocks.take(np.unique(shared.own[go]), gate.done)
+            shared.clocks.take(np.unique(shared.own[go] // WARP), gate.done)
         return go
 
     def _of_group(self, first: int, ctas: int) -> Array:

@@ -169,6 +169,7 @@ class Machine(Lanes):
         """Which groups of ``size`` threads execute, (CTAs, groups); a fault if one does in part."""
         if self.threads % size:
             self.fault(inst, "divergent", f"the CTA is not of whole {name}s", self.lanes())
+        self.together()
         if self.mask is None:
             return np.ones((self.ctas, self.threads // size), bool)
         lanes = self.lanes().reshape(self.ctas, -1, size)
@@ -177,6 +178,12 @@ class Machine(Lanes):
         what = f"divergent: this thread of the {name} does not execute it, and all must"
         self.fault(inst, "divergent", what, missing.reshape(self.shape))
         return some
+
+    def together(self) -> None:
+        """Lanes of warps that execute one instruction of the warp know of each other.
+
+        Of memory that PTX promises for ``bar.warp.sync`` alone; the lanes are in one place then.
+        """
 
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
         """Execute a step, and restore these registers in lanes that are masked off."""

@@ -111,10 +111,10 @@ def ruled(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]
     def follow() -> None:
         # Before the step: a register may be read and set.
         found: list[Array | None] = []
-        for _, rule, sources in rules:
+        for _, rule, operands in rules:
             bits = None
-            if any(undefined[slot] is not None for slot, _ in sources):
-                bits = rule(*(pair(*source) for source in sources))
+            if any(undefined[slot] is not None for slot, _ in operands):
+                bits = rule(*(pair(*each) for each in operands))
                 bits = bits.view(unsigned(bits.dtype))
             found.append(bits if bits is not None and bits.any() else None)
         step()

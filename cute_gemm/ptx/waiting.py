@@ -64,6 +64,9 @@ class WaitingMachine(ClusterMachine):
         else:
             self.stuck(pieces)
 
+    def together(self) -> None:
+        self.shared.clocks.meet(self.rows())
+
     def poll(self, pieces: list[Piece]) -> bool:
         self.barriers.wanted.clear()
         return super().poll(pieces)

@@ -83,6 +83,7 @@ def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     absent = (members & ~bits[:, None] != 0) & lanes
     what = "divergent: its mask names lanes that do not execute it with this one"
     machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
+    machine.together()
 
 
 @opcode("vote", parts=r"sync\.((all|any|uni)\.pred|ballot\.b32)")

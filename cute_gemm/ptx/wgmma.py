@@ -230,7 +230,8 @@ class Products:
     def wait(self, inst: Instruction, left: int) -> None:
         """``wgmma.wait_group``: all but the last groups are read, multiplied and added up."""
         done: dict[tuple[int, ...], list[_Product]] = {}
-        for place in self.groups(inst):
+        groups = self.groups(inst)
+        for place in groups:
             flying = self._flying.pop(place, [])
             end = self._committed[place] - left
             for product in flying:
@@ -240,6 +241,8 @@ class Products:
                 self._flying[place] = later
         for slots, products in done.items():
             self._add(slots, products)
+        for place in groups:  # what a product read, its warps have read as one
+            self.machine.shared.clocks.meet(self._rows(*place))
 
     def _add(self, slots: tuple[int, ...], products: list[_Product]) -> None:
         """Products in order, added to the registers of their groups.
