@@ -41,7 +41,7 @@ _TYPES = {
     "tf32": "--dtype float32 --compute tf32", "int8": "--dtype int8",
 }  # fmt: skip
 _SLOW_TYPES = ("float64", "complex64", "complex128")
-_BESIDE = "cute-gemm bench --kernels auto,cublas"
+_BESIDE = "cute-gemm bench --kernel auto,cublas"
 _LAYOUTS = "python tests/gpu/layouts.py --seed 1134 --rounds 5 --dtypes"
 #: Classes of the layouts that are drawn, by type.
 _CLASSES = {
@@ -61,13 +61,13 @@ RUNS = {
     },
     **{name: f"{_BESIDE} --sizes 4096 --dtype {name} --rounds 5" for name in _SLOW_TYPES},
     "odd": f"{_BESIDE} --dtype bfloat16 --sizes 4096,4095x4097x4093 --pad 1 --rounds 5",
-    "ladder_float16": "cute-gemm bench --kernels tensor_core,sm80_pipeline,sm90_wgmma,cublas "
+    "ladder_float16": "cute-gemm bench --kernel tensor_core,sm80_pipeline,sm90_wgmma,cublas "
     "--sizes 4096 --dtype float16 --rounds 5",
     **{
         f"layouts-{name}": f'{_LAYOUTS} {name} --classes "{classes}"'
         for name, classes in _CLASSES.items()
     },
-    "pipeline": "cute-gemm bench --kernels sm80_pipeline,cutlass_universal,cublas --sizes 4096 "
+    "pipeline": "cute-gemm bench --kernel sm80_pipeline,cutlass_universal,cublas --sizes 4096 "
     "--dtype float16 --rounds 5",
     "batch-float16": f"{_BESIDE} -l 64 --sizes 512 --dtype float16 --rounds 5",
     "batch-float32": f"{_BESIDE} -l 64 --sizes 512 --dtype float32 --rounds 5",
@@ -110,7 +110,8 @@ def _said(*words: str) -> str:
 def record(command: str, file: Path) -> tuple[int, dict[str, Any] | None]:
     """Run a command; return its exit status, and its text and result, None where it wrote none."""
     program, *words = shlex.split(command)
-    start = ["-m", "cute_gemm"] if program == "cute-gemm" else []
+    # Scripts of tests/gpu write their JSON to the file of --json.
+    start, option = (["-m", "cute_gemm"], "--output") if program == "cute-gemm" else ([], "--json")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     }
@@ -118,7 +119,7 @@ def record(command: str, file: Path) -> tuple[int, dict[str, Any] | None]:
         found = Path(directory) / file.name
         try:
             done = subprocess.run(
-                [sys.executable, *start, *words, "--json", str(found)], cwd=ROOT, env=environment,
+                [sys.executable, *start, *words, option, str(found)], cwd=ROOT, env=environment,
                 stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -16,6 +16,7 @@ from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.commands import bench as bench_command
+from cute_gemm.commands.arguments import parse_sizes
 from cute_gemm.commands import cli
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError, UnknownKernelError
 from cute_gemm.frameworks import read
@@ -521,7 +522,7 @@ def command(gpu, capsys, monkeypatch):
 
 
 def test_the_command_prints_tables(command):
-    status, out, err = command("NN", "TT", "--kernels", "fast", "--sizes", "16,40x30x20")
+    status, out, err = command("NN", "TT", "--kernel", "fast", "--sizes", "16,40x30x20")
     assert (status, err) == (0, "")
     assert "M=16 N=16 K=16" in out and "M=40 N=30 K=20" in out
     assert out.count("\n fast ") == 2
@@ -529,14 +530,14 @@ def test_the_command_prints_tables(command):
 
 
 def test_the_command_fails_for_a_wrong_kernel(command):
-    status, out, _ = command("--kernels", "bad,fast", "--sizes", "16")
+    status, out, _ = command("--kernel", "bad,fast", "--sizes", "16")
     assert status == 1
     assert "WRONG" in out
-    assert command("--kernels", "bad", "--sizes", "16", "--no-check")[0] == 0
+    assert command("--kernel", "bad", "--sizes", "16", "--no-check")[0] == 0
 
 
 def test_the_commands_json(command, tmp_path):
-    words = ("--kernels", "fast", "--sizes", "16", "--dtype", "float64", "--rounds", "3",
+    words = ("--kernel", "fast", "--sizes", "16", "--dtype", "float64", "--rounds", "3",
              "--order", "C", "--seed", "5")  # fmt: skip
     status, out, _ = command(*words, "--json")
     found = json.loads(out)
@@ -551,7 +552,7 @@ def test_the_commands_json(command, tmp_path):
     assert (first["kernel"], first["op"], first["outcome"]) == ("fast", "NN", "ok")
     assert first["speed"]["quartiles"] == [first["speed"]["milliseconds"]] * 2
     file = tmp_path / "found.json"
-    status, out, _ = command(*words, "--json", str(file))
+    status, out, _ = command(*words, "--output", str(file))
     assert json.loads(file.read_text()) == found
     assert "fast" in out and "{" not in out
 
@@ -559,7 +560,7 @@ def test_the_commands_json(command, tmp_path):
 def test_the_commands_plot(command, tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "ladder.svg"
-    status, out, _ = command("--kernels", "fast", "--sizes", "16,32", "--plot", str(file))
+    status, out, _ = command("--kernel", "fast", "--sizes", "16,32", "--plot", str(file))
     assert status == 0 and "fast" in out
     assert file.read_text().count("<svg") == 1
 
@@ -572,7 +573,7 @@ def test_the_command_takes_every_argument(command, monkeypatch):
         raise OptionError("enough")
 
     monkeypatch.setattr(bench_command, "bench", instead)
-    command("NT", "--kernels", "all", "--sizes", "8,1x2x3", "--dtype", "float16",
+    command("NT", "--kernel", "all", "--sizes", "8,1x2x3", "--dtype", "float16",
             "--compute", "tf32", "--fast-accum", "--order", "C", "--rounds", "4",
             "--seed", "6", "--no-check", "--against", "a:b", "--against", "c:d", "-l", "5",
             "--pad", "3", "--stages", "4")  # fmt: skip
@@ -585,13 +586,15 @@ def test_the_command_takes_every_argument(command, monkeypatch):
     command()
     assert (seen["ops"], seen["kernels"]) == (["NN", "NT", "TN", "TT"], "ladder")
     assert seen["sizes"] == [(4096, 4096, 4096)]
+    command("-m", "8", "-n", "16")
+    assert seen["sizes"] == [(8, 16, 4096)]
     assert (seen["dtype"], seen["check"], seen["against"]) == ("float32", True, [])
 
 
 def test_a_stored_run_is_shown_and_drawn(command, gpu, tmp_path):
     file, stored = tmp_path / "run.json", tmp_path / "stored.json"
-    words = ("NN", "--kernels", "fast", "--sizes", "16", "--rounds", "3")
-    printed = command(*words, "--json", str(file))[1]
+    words = ("NN", "--kernel", "fast", "--sizes", "16", "--rounds", "3")
+    printed = command(*words, "--output", str(file))[1]
     again = json.loads(file.read_text())
     stored.write_text(json.dumps({"command": "cute-gemm bench", "text": "", "result": again}))
     gpu.ran.clear()
@@ -627,9 +630,11 @@ def test_a_stored_run_is_shown_and_drawn(command, gpu, tmp_path):
         (["--sizes", "0"], "1 or more"),
         (["--plot", "a.gif"], "expected a file that ends in .svg or .png"),
         (["--plot", "/nonexistent/a.svg"], "no directory"),
-        (["--json", "/nonexistent/a.json"], "no directory"),
-        (["--json", "NN"], "put ops before --json"),
-        (["--kernels", "fast,slow"], "'slow'"),
+        (["--output", "/nonexistent/a.json"], "no directory"),
+        (["--json", "--output", "-"], "both print to stdout"),
+        (["--json", "a.json"], "a.json"),
+        (["--sizes", "64", "-m", "32"], "--sizes came with -m, in whose place it is: omit one"),
+        (["--kernel", "fast,slow"], "'slow'"),
         (["--dtype", "float12"], "float12"),
         (["XY"], "XY"),
     ],
@@ -641,20 +646,20 @@ def test_what_is_refused_is_refused_before_anything_is_run(command, gpu, words, 
 
 
 def test_an_error_in_json_is_printed_where_json_is(command):
-    status, out, _ = command("--kernels", "slow", "--json")
+    status, out, _ = command("--kernel", "slow", "--json")
     assert status == 2 and json.loads(out)["error"]["type"] == "UnknownKernelError"
-    assert command("--kernels", "slow", "--json", "a.json")[1] == ""
+    assert command("--kernel", "slow", "--output", "a.json")[1] == ""
 
 
 def test_without_a_gpu_it_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(devices, "why_no_gpu", lambda: "there is none")
-    assert cli.main(["bench", "NN", "--kernels", "naive"]) == 2
+    assert cli.main(["bench", "NN", "--kernel", "naive"]) == 2
     assert capsys.readouterr().err.endswith("there is none\n")
-    assert cli.main(["bench", "NN", "--kernels", "host", "--sizes", "16", "--rounds", "1"]) == 0
+    assert cli.main(["bench", "NN", "--kernel", "host", "--sizes", "16", "--rounds", "1"]) == 0
 
 
 def test_sizes_as_text():
-    assert bench_command.parse_sizes(" 8, 1X2x3") == [(8, 8, 8), (1, 2, 3)]
+    assert parse_sizes(" 8, 1X2x3") == [(8, 8, 8), (1, 2, 3)]
 
 
 def test_negative_padding_is_refused(capsys):

@@ -316,8 +316,8 @@ def test_a_calibration_that_chooses_worse_is_not_kept(
     ("words", "message"),
     [
         (("--minutes", "0"), "--minutes 0.0 does not fit; expected more than 0"),
-        (("--dtypes", "float12"), "--dtypes 'float12' does not fit; expected some of bfloat16,"),
-        (("--dtypes", ","), "--dtypes ',' does not fit; expected some of bfloat16,"),
+        (("--dtype", "float12"), "--dtype 'float12' does not fit; expected some of bfloat16,"),
+        (("--dtype", ","), "--dtype ',' does not fit; expected some of bfloat16,"),
         (("--fit", "nothing.gz"), "cannot be read: .*; expected a file that"),
     ],
 )

@@ -178,7 +178,7 @@ COMMANDS_WITH_JSON = {
     "compile": ["TN", *SIZES, "--arch", "sm_80", "--kernel", "naive"],
     "run": ["TN", *SIZES, "--kernel", "host"], "kernels": [], "doctor": [], "cache": [],
     "copy": ["--tensor", "(32,8):(8,1)", "--threads", "(32,1):(1,32)", "--atom", "ld.global"],
-    "bench": ["NN", "--kernels", "host", "--sizes", "8"],
+    "bench": ["NN", "--kernel", "host", "--sizes", "8"],
     "compare": ["TN", *SIZES, "--arch", "sm_80", "--a", "kernel=naive dtype=float32"],
     "trace": ["TN", *SIZES, "--kernel", "smem_tiled", "--dtype", "float32"],
 }  # fmt: skip

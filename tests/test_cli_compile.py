@@ -25,17 +25,17 @@ from cute_gemm.toolchain.headers import include_paths
 
 def test_emit_ptx_and_sass(run, tmp_path):
     words = ("emit", "TN", *SIZES, "--arch", "sm_80")
-    status, out, _ = run(*words, "--ptx")
+    status, out, _ = run(*words, "--show", "ptx")
     assert status == 0 and ".target sm_80" in out and "#include" not in out
     file = tmp_path / "kernel.sass"
-    status, out, _ = run(*words, "--sass", "--output", str(file))
+    status, out, _ = run(*words, "--show", "sass", "--output", str(file))
     assert (status, out) == (0, "")
     assert "HMMA" in file.read_text()
-    report = json.loads(run(*words, "--sass", "--json")[1])
+    report = json.loads(run(*words, "--show", "sass", "--json")[1])
     assert list(report) == ["format", "kernel", "arch", "symbol", "sass"]
-    with pytest.raises(SystemExit) as leaving:
-        run(*words, "--ptx", "--sass")
-    assert leaving.value.code == 2
+    for kinds, part in (("ptx,sass", "names 2 kinds; expected one"), ("c", "'c' is not known")):
+        status, out, err = run(*words, "--show", kinds)
+        assert (status, out) == (2, "") and part in err
 
 
 def test_emit(run, tmp_path):
@@ -59,7 +59,7 @@ def test_emit_to_stdout_and_how_nvcc_builds_it(run, tmp_path):
     assert all(f"-I{path}" in first for path in include_paths())
     run(*words, "-o", str(tmp_path / "naive.cu"))
     assert (tmp_path / "naive.cu").read_text().splitlines()[0].endswith(" naive.cu")
-    assert "nvcc" not in run(*words, "--ptx")[1]
+    assert "nvcc" not in run(*words, "--show", "ptx")[1]
     head = run(*words[:-1], "cutlass_universal")[1].splitlines()[:2]
     assert "not nvcc" in head[0] and "--device-as-default-execution-space" in head[1]
     assert "expected --output FILE" in run(*words, "-o", "-", "--json")[2]
@@ -129,7 +129,7 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
     monkeypatch.setattr(base, "_builds", {})
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "mine"))
     place = tmp_path / "kernels"
-    words = ("compile", "--for", "NT", "--dtypes", "float32", "--kernel", "naive",
+    words = ("compile", "--for", "NT", "--dtype", "float32", "--kernel", "naive",
              "--arch", "sm_80,sm_90a", "-o", str(place))  # fmt: skip
     status, out, err = run(*words)
     assert (status, err) == (0, "")
@@ -189,11 +189,12 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
     ("words", "part"),
     [
         ([], "required: OP, or --for"),
-        (["TN", "--dtypes", "float16"], "--dtypes is an option of --for"),
+        (["TN", "--dtype", "float16,float32"], "float16,float32"),
+        (["TN", "-o", "/nonexistent/a.cubin"], "is in no directory that exists"),
         (["TN", "--for", "NN"], "--for does not go with OP"),
         (["--for", "NN", "-m", "64", "--order", "C"], "--for does not go with m, order"),
         (["--for", "NX"], "expected two letters"),
-        (["--for", "NN", "--dtypes", "float12"], "float12"),
+        (["--for", "NN", "--dtype", "float12"], "float12"),
         (["--for", "NN", "-o", "a:b"], "expected a directory without ':'"),
         (["--for", "NN", "-o", __file__], "cannot be used"),
     ],

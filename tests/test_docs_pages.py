@@ -15,7 +15,7 @@ from cute_gemm.commands import cli
 from cute_gemm.measure.result import BenchResult, Entry, SizeResult, Speed
 
 DOCS = Path(__file__).parents[1] / "docs"
-HOST = "cute-gemm bench NN TT --kernels host --sizes 8,4x5x6 --rounds 1"
+HOST = "cute-gemm bench NN TT --kernel host --sizes 8,4x5x6 --rounds 1"
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_runs_are_recorded(docs, tmp_path, monkeypatch, capsys):
         "json.dump([{'class': 'odd', 'ratio': float('nan')}], open(sys.argv[-1], 'w'))\n"
     )
     monkeypatch.setattr(record, "RUNS", {
-        "host": HOST, "broken": "cute-gemm bench --kernels nave", "script": f"python {script}",
+        "host": HOST, "broken": "cute-gemm bench --kernel nave", "script": f"python {script}",
     })  # fmt: skip
     out = tmp_path / "out"
     assert record.main([str(out), "--commit", "abc1234"]) == 1

@@ -198,7 +198,7 @@ def without(gone: str, *words: str, place: Path) -> subprocess.CompletedProcess[
         ("rich", "rich", ("analyze", "TN", *TOY)),
         ("cuda.bindings", "cuda-bindings", ("compile", "TN", *TOY)),
         ("cuda.core", "cuda-core", ("compile", "TN", *TOY)),
-        ("cuda.pathfinder", "cuda-pathfinder", ("emit", "TN", *TOY, "--ptx")),
+        ("cuda.pathfinder", "cuda-pathfinder", ("emit", "TN", *TOY, "--show", "ptx")),
     ],
 )
 def test_without_a_package_there_is_the_doctor(
@@ -237,7 +237,7 @@ def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     monkeypatch.setattr(nvrtc, "nvrtcVersion", nowhere)
     compiler._nvrtc.cache_clear()
     try:
-        assert cli.main(["emit", "TN", *TOY, "--ptx"]) == 2
+        assert cli.main(["emit", "TN", *TOY, "--show", "ptx"]) == 2
     finally:
         compiler._nvrtc.cache_clear()
     [line] = capsys.readouterr().err.splitlines()
@@ -254,7 +254,7 @@ def test_cccl_of_another_release(
     monkeypatch.setattr(headers, "cuda_headers", lambda: found)
     headers.include_paths.cache_clear()
     try:
-        assert cli.main(["emit", "TN", *TOY, "--ptx"]) == 2
+        assert cli.main(["emit", "TN", *TOY, "--show", "ptx"]) == 2
     finally:
         headers.include_paths.cache_clear()
     [line] = capsys.readouterr().err.splitlines()

@@ -398,7 +398,9 @@ def test_nothing_follows_the_last_rung(run):
 
 
 def test_json_is_the_same_as_data(run):
-    status, out, _ = run("bank_free", "NN", *WORDS, "--skew", "padding", "--json", "--source")
+    status, out, _ = run(
+        "bank_free", "NN", *WORDS, "--skew", "padding", "--json", "--show", "source"
+    )
     values = json.loads(out)
     assert status == 0
     sizes = {"m": 256, "n": 256, "k": 128, "dtype": "float32", "arch": "sm_90a"}
@@ -416,8 +418,8 @@ def test_json_is_the_same_as_data(run):
         (("tensor_core", "NN"), "does not take float32 with compute='float32'"),
         (("smem_full_k", "NN", "-k", "100000"), "k=100000 makes kernel 'smem_full_k'"),
         (("nosuch", "NN"), "kernel 'nosuch' is not known"),
-        (("cublas", "NN", "--source"), "kernel 'cublas' is a library"),
-        (("host", "NN", "--ptx"), "kernel 'host' is a loop in Python"),
+        (("cublas", "NN", "--show", "source"), "kernel 'cublas' is a library"),
+        (("host", "NN", "--show", "ptx"), "kernel 'host' is a loop in Python"),
         (("naive", "NN", "--kernel", "host"), "option --kernel is not known"),
     ],
 )
@@ -441,9 +443,9 @@ def test_of_cublas_nothing_is_said_of_the_ladder(run):
 
 
 def test_code_is_printed_after_it(run):
-    status, out, _ = run("host", "NN", *WORDS, "--source")
+    status, out, _ = run("host", "NN", *WORDS, "--show", "source")
     assert status == 0 and "==== source ====" in out and "total += product" in out
-    _, out, _ = run("naive", "NN", *WORDS, "--source")
+    _, out, _ = run("naive", "NN", *WORDS, "--show", "source")
     first, _, unit = out.partition("// The unit that is compiled.")
     assert "// naive: one thread per element" in first and "naive_f32_f32_f32_nn" in unit
 

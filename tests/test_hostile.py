@@ -118,7 +118,7 @@ def test_a_seed_is_a_natural_number(seed, capsys):
 def test_values_that_are_no_values(capsys):
     for words, part in (
         (
-            ["bench", "NN", "--kernels", "host", "--sizes", "8", "-l", "0"],
+            ["bench", "NN", "--kernel", "host", "--sizes", "8", "-l", "0"],
             "l=0; expected 1 or more",
         ),
         (["analyze", "TN", "--out-dtype", ""], "C of dtype  does not go with"),
@@ -154,7 +154,7 @@ def test_a_usage_error_is_one_line_and_json(capsys):
         failure = json.loads(out)["error"]
         assert failure["type"] == "OptionError" and failure["message"] in err
     with pytest.raises(SystemExit):
-        cli.main(["bench", "--rounds", "x", "--json", "file.json"])
+        cli.main(["bench", "--rounds", "x", "--output", "file.json"])
     assert capsys.readouterr().out == ""
 
 

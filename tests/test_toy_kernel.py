@@ -179,7 +179,7 @@ def test_explain(command):
     assert [(one.space, one.operand, one.elements) for one in found.counts if one.operand != "AB"]
     assert found.ceiling.binding.unit == "L1 tags" and found.next == ()
     assert json.loads(json.dumps(found.to_dict()))["kernel"] == "toy"
-    said = command("explain", "toy", "TN", *WORDS, "--source", "--ptx")
+    said = command("explain", "toy", "TN", *WORDS, "--show", "source,ptx")
     assert "The idea" in said and "L1 tags" in said
     assert toy_kernel.Toy.template.read_text() in said and ".visible .entry" in said
 

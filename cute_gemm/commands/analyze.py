@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cute_gemm.commands.arguments import add, add_options, add_problem, group_ends, planned
+from cute_gemm.commands.arguments import add, add_problem, group_ends, planned
 from cute_gemm.commands.output import check_html, show_report
 
 
@@ -12,8 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm analyze`` takes."""
     add_problem(parser)
     add(parser, "--gpu", "--beta", "--base-offset", "--epilogue", "--group-sizes")
-    add_options(parser, {"--build": "compile it too, for registers and occupancy"})
-    add(parser, "--html")
+    add(parser, "--build", "--html")
 
 
 def command(arguments: argparse.Namespace) -> int:

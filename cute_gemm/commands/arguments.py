@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, named, wrapped
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 #: What ``--dtype`` takes.
 TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f16, half, bf16, ..."
+#: What ``--show`` takes: a kernel's code, each an attribute of a plan.
+CODE = ("source", "ptx", "sass")
+#: Behind the help of an option that a command takes several values of.
+SEVERAL = "; several: with commas"
 #: What ``add_problem`` adds beside op, kernel and arch; ``plan`` has parameters of these names.
 PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
@@ -51,8 +57,63 @@ def integers(words: Sequence[str], what: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-#: Options that several commands have, as ``add_argument`` takes them.
+class _One(argparse.Action):
+    """An option that may be given once, or several times, of which values are joined by commas.
+
+    ``const``: whether several are taken.
+    """
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        before = getattr(space, self.dest)
+        if before is not None and not self.const:
+            raise argparse.ArgumentError(self, "expected one value, and several were given")
+        joined = ",".join(filter(None, (before, values))) if self.const else values
+        setattr(space, self.dest, joined)
+
+
+#: Options that several commands have, as ``add_argument`` takes them: the same in each. What stands
+#: behind the first ``(``, ``:`` or ``;`` of a help may be of one command.
 _SHARED: dict[str, dict[str, Any]] = {
+    "--json": {"action": "store_true", "help": "print JSON instead of text"},
+    "-o,--output": {
+        "metavar": "FILE", "type": Path, "help": "file to write to; - for stdout, the default",
+    },
+    "-m": {"type": int, "default": 1024, "help": "rows of C (default 1024)"},
+    "-n": {"type": int, "default": 1024, "help": "columns of C (default 1024)"},
+    "-k": {"type": int, "default": 1024, "help": "products in each sum (default 1024)"},
+    "-l": {
+        "type": int, "default": 1,
+        "help": "matrices in a batch (default 1), or groups with --ragged",
+    },
+    "--sizes": {
+        "metavar": "LIST",
+        "help": "extents, N or MxNxK, with commas, in place of -m, -n and -k: "
+        "1024,1000x1003x1001",
+    },
+    "--dtype": {
+        "metavar": "TYPE", "default": "float16",
+        "help": f"type of the elements: of A and B, {TYPES} (default float16)",
+    },
+    "--kernel": {
+        "metavar": "NAME", "default": "auto",
+        "help": f"kernel: auto (default), {', '.join(registry.names())}",
+    },
+    "--arch": {
+        "metavar": "ARCH", "action": _One, "const": False,
+        "help": "architecture: sm_80, sm_90a, ... (default: that of this GPU)",
+    },
+    "--show": {
+        "metavar": "KIND", "action": _One, "const": True,
+        "help": f"code to print: {', '.join(CODE)}",
+    },
+    "--build": {
+        "action": "store_true", "help": "compile too: for registers, shared memory and spills",
+    },
+    "--rounds": {
+        "type": int, "default": 9, "metavar": "N", "help": "rounds of timing (default 9)",
+    },
     "--alpha": {"type": number, "default": 1, "help": "factor of the product (default 1)"},
     "--beta": {"type": number, "default": 0, "help": "factor of C; 0 does not read C (default 0)"},
     "--gpu": {
@@ -83,7 +144,10 @@ _SHARED: dict[str, dict[str, Any]] = {
         "is that of the mode (default: equal ones)",
     },
     "--compute": {"help": "products of float32 matrices: float32, tf32, bf16x9 or bf16x6"},
-    "--seed": {"type": int, "default": 0, "help": "seed of the random matrices (default 0)"},
+    "--seed": {
+        "type": int, "default": 0, "metavar": "N",
+        "help": "seed of what is drawn at random (default 0)",
+    },
     "--no-check": {"action": "store_true", "help": "skip the comparison with float64"},
     "--html": {
         "metavar": "FILE", "help": "write the report with its pictures to FILE, - for stdout",
@@ -91,10 +155,17 @@ _SHARED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def add(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add shared options."""
+def add(parser: argparse._ActionsContainer, *names: str, help: str = "", **more: Any) -> None:
+    """Add shared options.
+
+    ``help`` replaces what stands in an option's help behind its first words, and ``more`` is what
+    is of this command: a default, ``dest``.
+    """
     for name in names:
-        parser.add_argument(name, **_SHARED[name])
+        kind = _SHARED[name] | more
+        if help:
+            kind["help"] = re.split(r"[:;(]", kind["help"], maxsplit=1)[0].rstrip() + help
+        parser.add_argument(*name.split(","), **kind)
 
 
 def add_options(
@@ -108,26 +179,6 @@ def add_options(
         names, _, value = typed.partition(" ")
         kind: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
         parser.add_argument(*names.split(","), help=text, **kind, **more)
-
-
-class _One(argparse.Action):
-    """An option that may be given once."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
-    ) -> None:
-        if getattr(space, self.dest) is not None:
-            raise argparse.ArgumentError(self, "expected one value, and several were given")
-        setattr(space, self.dest, values)
-
-
-class _Archs(argparse.Action):
-    """An option whose values are joined with commas."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
-    ) -> None:
-        setattr(space, self.dest, ",".join(filter(None, (getattr(space, self.dest), values))))
 
 
 def add_problem(
@@ -157,21 +208,16 @@ def add_problem(
     if without_op:
         many, text = {"nargs": "?"}, f"{text}; {without_op}"
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
-    for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "products in each sum")):
-        parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
-    text = "matrices in a batch, or groups with --ragged (default 1)"
-    parser.add_argument("-l", type=int, default=1, help=text)
+    add(parser, "-m", "-n", "-k", "-l")
     text = "of a grouped GEMM the mode along which groups lie, whose extent is that of all"
     parser.add_argument("--ragged", choices=("M", "N", "K"), help=text)
-    text = f"type of A and B: {TYPES} (default "
-    text += f"{dtype})" if dtype else "float32, or the first that the kernel takes)"
-    parser.add_argument("--dtype", default=dtype, help=text)
+    text = dtype or "float32, or the first that the kernel takes"
+    add(parser, "--dtype", help=f": of A and B, {TYPES} (default {text})", default=dtype)
     if kernel:
-        text = f"auto (default), or one of {', '.join(registry.names())}"
-        parser.add_argument("--kernel", default="auto", help=text)
-    text = "architecture to compile for: sm_80, sm_90a, ... (default: that of this GPU)"
-    text += "; several: with commas, or --arch repeated" * several
-    parser.add_argument("--arch", action=_Archs if several else _One, help=text)
+        add(parser, "--kernel")
+    text = ": sm_80, sm_90a, ... (default: that of this GPU)"
+    more = "; several: with commas, or --arch repeated" * several
+    add(parser, "--arch", help=text + more, const=several)
     for name in "ABC":
         text = f"leading dimension of {name} in elements"
         parser.add_argument(f"--ld{name.lower()}", type=int, help=text)
@@ -187,13 +233,14 @@ def options_help() -> str:
     """Return the options of all kernels, with their values and the kernels that have them."""
     from cute_gemm.select import PACKS
 
-    kernels_of: dict[tuple[str, str], list[str]] = {}
+    kernels_of: dict[str, dict[str, list[str]]] = {}
     for name in registry.names():
         for option, values in registry.get(name).values().items():
-            kernels_of.setdefault((option, values), []).append(name)
+            kernels_of.setdefault(option, {}).setdefault(values, []).append(name)
     lines = ["", "options of kernels' configs:"]
-    for (option, values), kernels in sorted(kernels_of.items()):
-        text = f"  --{option.replace('_', '-')} {values} ({', '.join(kernels)})"
+    for option, kinds in sorted(kernels_of.items()):
+        kinds_of = [f"{values} ({', '.join(kernels)})" for values, kernels in kinds.items()]
+        text = f"  --{option.replace('_', '-')} {'; '.join(kinds_of)}"
         lines += wrapped(text, min(shutil.get_terminal_size().columns, WIDTH), hang=6)
     lines += ["", "options of every kernel that this package compiles:"]
     lines += [f"  --pack {' | '.join(PACKS)}", "  --split-k auto | slices of K"]
@@ -206,6 +253,40 @@ def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
     if ends:
         found |= {"l": len(ends), arguments.ragged.lower(): ends[-1]}
     return found
+
+
+def codes(arguments: argparse.Namespace) -> list[str]:
+    """Return the kinds of code that ``--show`` asks for; OptionError for one that is not known."""
+    kinds = [kind for kind in (arguments.show or "").split(",") if kind]
+    for kind in kinds:
+        if kind not in CODE:
+            raise OptionError(f"--show {kind!r} is not known; expected {', '.join(CODE)}")
+    return kinds
+
+
+def extents_of(arguments: argparse.Namespace) -> list[tuple[int, int, int]]:
+    """Return the extents of ``--sizes``, or else those of -m, -n and -k."""
+    given = {name: getattr(arguments, name) for name in "mnk"}
+    if arguments.sizes is None:
+        return [(arguments.m, arguments.n, arguments.k)]
+    typed = [f"-{name}" for name, value in given.items() if value != arguments.extents_default]
+    if typed:
+        raise OptionError(f"--sizes came with {', '.join(typed)}, in whose place it is: omit one")
+    return parse_sizes(arguments.sizes)
+
+
+def parse_sizes(text: str) -> list[tuple[int, int, int]]:
+    """Read the value of ``--sizes``: ``"1024,1000x1003x1001"``."""
+    from cute_gemm.measure.bench import extents
+
+    sizes = []
+    for part in text.split(","):
+        words = part.strip().lower().split("x")
+        if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
+            raise OptionError(f"size {part!r}; expected N or MxNxK, as in 4096 or 1000x1003x1001")
+        m, n, k = integers(words if len(words) == 3 else words * 3, "--sizes")
+        sizes.append(extents((m, n, k)))
+    return sizes
 
 
 def group_ends(arguments: argparse.Namespace) -> list[int] | None:

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import TYPES, add, add_options, integers
-from cute_gemm.commands.output import OK, WRONG, progress, show
+from cute_gemm.commands.arguments import SEVERAL, TYPES, add, add_options, extents_of
+from cute_gemm.commands.output import OK, WRONG, output_file, progress, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.measure import plot
-from cute_gemm.measure.bench import OPS, bench, extents
+from cute_gemm.measure.bench import OPS, bench
 from cute_gemm.measure.result import BenchResult
 
 _KERNELS = (
-    "ladder (default): every rung from the loop on the host to sm90_wgmma; all; or names with "
-    f"commas, of auto, {', '.join(registry.names())}, behind which options may stand, as in "
+    ": ladder (default), every rung from the loop on the host to sm90_wgmma; all; auto, "
+    f"{', '.join(registry.names())}{SEVERAL}, and options behind a name, as in "
     '"sm90_wgmma[cluster=2x1],sm90_wgmma[stages=3]"; cublas is timed with all of them'
 )
+#: Of -m, -n and -k, where neither they nor --sizes are given.
+_EXTENT = 4096
 _AGAINST = (
     "check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) on the "
     "default stream, for matrices with __cuda_array_interface__; may be repeated"
 )
 _FROM = (
-    "measure nothing: print, --plot or --json the run in FILE, which --json FILE wrote, or a "
+    "measure nothing: print, --plot or --json the run in FILE, which --output FILE wrote, or a "
     "stored run of the documentation (docs/data)"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm bench`` takes."""
-    parser.set_defaults(options={})
+    parser.set_defaults(options={}, extents_default=_EXTENT)
     parser.epilog = (
         "Fields of the kernels' configs are options too, of all kernels listed: --tile 128x128x32. "
         "Prints GFLOP/s, per cent of cuBLAS in the same run and per cent of this GPU's roofline; "
@@ -42,24 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "BLAS ops (default NN NT TN TT)"
     parser.add_argument("ops", nargs="*", metavar="OP", default=list(OPS), help=text)
-    add_options(parser, {"--kernels LIST": _KERNELS}, default="ladder")
-    text = "extents, N or MxNxK, with commas: 1024,4096,1000x1003x1001 (default 4096)"
-    add_options(parser, {"--sizes LIST": text}, default="4096")
-    parser.add_argument("-l", type=int, default=1, help="matrices in a batch (default 1)")
+    add(parser, "--kernel", help=_KERNELS, default="ladder")
+    add(parser, "-m", "-n", "-k", help=f" (default {_EXTENT})", default=_EXTENT)
+    add(parser, "--sizes")
+    add(parser, "-l", help=" (default 1)")
     text = "elements of padding behind each column of A and B as stored (default 0)"
     add_options(parser, {"--pad N": text}, type=int, default=0)
-    text = f"type of A and B: {TYPES} (default float32)"
-    parser.add_argument("--dtype", default="float32", help=text)
-    add(parser, "--compute", "--fast-accum", "--order")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
-    add(parser, "--seed", "--no-check")
+    add(parser, "--dtype", help=f": of A and B, {TYPES} (default float32)", default="float32")
+    add(parser, "--compute", "--fast-accum", "--order", "--rounds", "--seed", "--no-check")
     add_options(parser, {"--against MODULE:FUNCTION": _AGAINST}, action="append", default=[])
     add_options(parser, {"--plot FILE": "draw the result to FILE.svg or FILE.png"})
-    text = "write JSON to FILE, or print it instead of the tables"
-    add_options(parser, {"--json FILE": text}, nargs="?", const="-")
+    add(parser, "-o,--output", help=": the run as JSON; - for stdout")
     add_options(parser, {"--from FILE": _FROM}, dest="stored")
-    measuring = ("ops", "kernels", "sizes", "l", "pad", "dtype", "compute", "fast_accum", "order",
-                 "rounds", "seed", "no_check", "against", "options")  # fmt: skip
+    measuring = ("ops", "kernel", "m", "n", "k", "sizes", "l", "pad", "dtype", "compute",
+                 "fast_accum", "order", "rounds", "seed", "no_check", "against",
+                 "options")  # fmt: skip
     parser.set_defaults(given_by_default={name: parser.get_default(name) for name in measuring})
 
 
@@ -67,15 +65,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the tables, and return 1 if a kernel is wrong or could not be built, else 0."""
     if arguments.plot:
         plot.check(arguments.plot)
-    file = Path(arguments.json) if arguments.json not in (None, "-") else None
-    if file and re.fullmatch("[NTCH]{2}", file.name, re.IGNORECASE):
-        raise OptionError(
-            f"json={str(file)!r} is an op; put ops before --json, or name a FILE.json"
-        )
-    if file and not file.absolute().parent.is_dir():
-        raise OptionError(f"json={str(file)!r} is in no directory that exists")
+    file = output_file(arguments)
     result = _stored(arguments) if arguments.stored is not None else _measured(arguments)
-    if arguments.json == "-":
+    if arguments.json or (arguments.output and not file):
         print(result.to_json())
     else:
         show(result)
@@ -87,10 +79,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _measured(arguments: argparse.Namespace) -> BenchResult:
-    sizes = parse_sizes(arguments.sizes)
+    sizes = extents_of(arguments)
     with progress() as shown:
         return bench(
-            arguments.ops, arguments.kernels, sizes, arguments.dtype,
+            arguments.ops, arguments.kernel, sizes, arguments.dtype,
             progress=shown, check=not arguments.no_check, options=arguments.options,
             **named(arguments, "l", "pad", "compute", "fast_accum", "order", "rounds", "seed",
                     "against"),
@@ -102,7 +94,11 @@ def _stored(arguments: argparse.Namespace) -> BenchResult:
     default = arguments.given_by_default
     given = [name for name, value in default.items() if getattr(arguments, name) != value]
     if given:
-        names = {"ops": "OP", "options": "the options of kernels", "l": "-l"}
+        names = {
+            "ops": "OP",
+            "options": "the options of kernels",
+            **{name: f"-{name}" for name in "lmnk"},
+        }
         words = ", ".join(names.get(x, f"--{x.replace('_', '-')}") for x in given)
         raise OptionError(f"--from reads a stored run and measures nothing; omit {words}")
     try:
@@ -112,15 +108,3 @@ def _stored(arguments: argparse.Namespace) -> BenchResult:
     if isinstance(values, dict):
         values = values.get("result", values)
     return BenchResult.from_dict(values)
-
-
-def parse_sizes(text: str) -> list[tuple[int, int, int]]:
-    """Read the value of ``--sizes``: ``"1024,1000x1003x1001"``."""
-    sizes = []
-    for part in text.split(","):
-        words = part.strip().lower().split("x")
-        if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
-            raise OptionError(f"size {part!r}; expected N or MxNxK, as in 4096 or 1000x1003x1001")
-        m, n, k = integers(words if len(words) == 3 else words * 3, "--sizes")
-        sizes.append(extents((m, n, k)))
-    return sizes

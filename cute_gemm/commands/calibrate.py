@@ -11,8 +11,8 @@ from typing import Any
 from cute_gemm import calibrated
 from cute_gemm.calibrate import draw
 from cute_gemm.calibrate.times import Times, divided, joined, read
-from cute_gemm.commands.arguments import add_options
-from cute_gemm.commands.output import OK, print_json, progress, say
+from cute_gemm.commands.arguments import SEVERAL, add, add_options
+from cute_gemm.commands.output import OK, output_file, print_json, progress, say, write_output
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
@@ -27,20 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm calibrate`` takes."""
     text = f"time for all of it (default {_MINUTES:g})"
     add_options(parser, {"--minutes N": text}, type=float, default=_MINUTES)
-    text = f"types to measure, with commas (default {','.join(draw.DTYPES)})"
-    add_options(parser, {"--dtypes LIST": text}, default=",".join(draw.DTYPES))
-    add_options(parser, {"--seed N": "of what is drawn (default 0)"}, type=int, default=0)
+    text = f": those to measure, {', '.join(draw.DTYPES)} (default: all){SEVERAL}"
+    add(parser, "--dtype", help=text, default=",".join(draw.DTYPES))
+    add(parser, "--seed")
     add_options(parser, {"--times FILE": "keep the measured times in this file too"}, type=Path)
     text = "measure nothing: fit to the times of these files, and print the result"
     parser.add_argument("--fit", metavar="FILE", nargs="+", type=Path, help=text)
-    text = "write the calibration to this file, and leave the one in use as it is"
-    add_options(parser, {"--output FILE": text}, type=Path)
+    add(parser, "-o,--output", help=": the calibration; that in use stays as it is; - for stdout")
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Measure, fit, say what changed, and keep the result if it chooses no worse; return 0."""
     if not 0 < arguments.minutes < 1e4:
         raise OptionError(f"--minutes {arguments.minutes} does not fit; expected more than 0")
+    file = output_file(arguments)
     with progress() as shown:
         tell: Callable[[str, int, int], None] = shown or (lambda *_: None)
         if arguments.fit:
@@ -53,7 +53,7 @@ def command(arguments: argparse.Namespace) -> int:
                 times.write(arguments.times)
         found, said = _fit(times, gpu, tell)
     if arguments.output:
-        arguments.output.write_text(found.encoded(), encoding="utf-8")
+        write_output(file, found.encoded().encode())
     elif device is not None:
         held = said["held_out"]
         said["kept"] = held["after"]["regret"] <= held["before"]["regret"]
@@ -61,7 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
             calibrated.store(found)
     if arguments.json:
         print_json(said)
-    else:
+    elif not arguments.output or file:
         _say(said, arguments)
     return OK
 
@@ -80,11 +80,11 @@ def _measured(
     """Measure contests for the larger part of the time."""
     from cute_gemm.calibrate import measure
 
-    dtypes = tuple(filter(None, arguments.dtypes.split(",")))
+    dtypes = tuple(filter(None, arguments.dtype.split(",")))
     unknown = [name for name in dtypes if name not in draw.DTYPES]
     if unknown or not dtypes:
         raise OptionError(
-            f"--dtypes {arguments.dtypes!r} does not fit; expected some of {','.join(draw.DTYPES)}"
+            f"--dtype {arguments.dtype!r} does not fit; expected some of {','.join(draw.DTYPES)}"
         )
     drawn = draw.contests(gpu, arguments.seed, dtypes)
     seconds = arguments.minutes * 60 * _SHARE

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 from cute_gemm._text import printable
 from cute_gemm.commands.arguments import (
+    add,
     join_negative_values,
     kernel_options,
     options_help,
@@ -78,8 +79,6 @@ def _run(words: list[str]) -> int:
     kernel_words: list[str] = []
     name = next((word for word in words if word in COMMANDS), None)
     as_json = "--json" in words
-    if name == "bench" and as_json:  # whose --json may name a file
-        as_json = words[words.index("--json") + 1 :][:1] in ([], ["-"])
     try:
         if name:
             module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
@@ -151,8 +150,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         commands[name] = command = subparsers.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
         )
-        if name != "bench":  # whose --json may name a file
-            command.add_argument("--json", action="store_true", help="print JSON instead of text")
+        add(command, "--json")
     return parser, commands
 
 

@@ -35,12 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in "ab":
         add_options(parser, {f"--{name} WORDS": _SIDE.format(name)})
     add(parser, "--gpu", "--beta", "--base-offset")
-    add_options(parser, {"--build": "compile both, for registers, shared memory and spills"})
+    add(parser, "--build")
     add_options(parser, {"--sass": "count both kernels' machine instructions; needs nvdisasm"})
     add_options(parser, {"--no-time": "on a machine with a GPU: time nothing"})
-    text = "rounds of timing (default 9)"
-    add_options(parser, {"--rounds N": text}, type=int, default=9)
-    add(parser, "--seed")
+    add(parser, "--rounds", "--seed")
     parser.set_defaults(parser=parser)
 
 

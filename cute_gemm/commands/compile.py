@@ -14,8 +14,18 @@ from typing import Any
 from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
 from cute_gemm.builds import Builds
-from cute_gemm.commands.arguments import PROBLEM_WORDS, add_options, add_problem, planned
-from cute_gemm.commands.output import OK, build_dict, build_time, print_json, progress, say
+from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, planned
+from cute_gemm.commands.output import (
+    OK,
+    build_dict,
+    build_time,
+    output_file,
+    print_json,
+    progress,
+    say,
+    silent,
+    write_output,
+)
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.frameworks.base import Order
 from cute_gemm.kernels import registry
@@ -27,14 +37,13 @@ _ALIGNED, _BY_ELEMENT = 1024, 1023
 _ORDERS: tuple[Order, ...] = ("F", "C")
 
 _FOR = (
-    'in place of OP and sizes, "TN,NN": every kernel that may be chosen for these ops and --dtypes '
-    "at any extents, with A, B and C all aligned to 16 bytes or all read element by element, and C "
-    "column- or row-major; of --kernel alone unless that is auto"
+    'in place of OP and sizes, "TN,NN": every kernel that may be chosen for these ops and types '
+    "(--dtype float16,float32/tf32) at any extents, with A, B and C all aligned to 16 bytes or all "
+    "read element by element, and C column- or row-major; of --kernel alone unless that is auto"
 )
-_DTYPES = "with --for: types of A and B, with commas; float32/tf32 is one (default: --dtype)"
 _OUTPUT = (
-    "write the cubin to FILE; with --for write all cubins to a directory, which another machine "
-    "can read with CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY"
+    ": the cubin; - for stdout; with --for a directory for all of them, which another machine can "
+    "read with CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY"
 )
 
 
@@ -42,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm compile`` takes."""
     add_problem(parser, several=True, optional=True)
     add_options(parser, {"--for OPS": _FOR}, dest="ops_for")
-    add_options(parser, {"--dtypes LIST": _DTYPES})
-    add_options(parser, {"-o,--output FILE": _OUTPUT}, type=Path)
+    add(parser, "-o,--output", help=_OUTPUT)
     parser.set_defaults(given_by_default={name: parser.get_default(name) for name in PROBLEM_WORDS})
 
 
@@ -56,24 +64,23 @@ def command(arguments: argparse.Namespace) -> int:
         raise OptionError(
             "the following arguments are required: OP, or --for; see cute-gemm compile --help"
         )
-    if arguments.dtypes is not None:
-        raise OptionError("--dtypes is an option of --for; with OP expected --dtype")
     if arguments.output and len(archs) * len(arguments.ops) > 1:
         raise OptionError(
             f"--output takes one cubin, and {counted(len(arguments.ops), 'op')} for "
             f"{counted(len(archs), 'architecture')} make more; omit it: the cache has them all"
         )
+    file = output_file(arguments)
+    tell = silent if arguments.json or (arguments.output and not file) else say
     plans = [planned(arguments, op=op, arch=arch) for op in arguments.ops for arch in archs]
-    with progress() as tell:
-        compile(plans, tell and partial(tell, "compile"))
+    with progress() as shown:
+        compile(plans, shown and partial(shown, "compile"))
     for made in plans:
         build = made.build
-        if not arguments.json:
-            registers = counted(build.resources.registers, "register")
-            say(f"{made.symbol}  {made.arch}")
-            say(f"  ... {build_time(made)}, {size(len(build.cubin))}, {registers}")
+        registers = counted(build.resources.registers, "register")
+        tell(f"{made.symbol}  {made.arch}")
+        tell(f"  ... {build_time(made)}, {size(len(build.cubin))}, {registers}")
         if arguments.output:
-            arguments.output.write_bytes(build.cubin)
+            write_output(file, build.cubin)
     if arguments.json:
         print_json({"builds": [build_dict(made.kernel, made.build) for made in plans]})
     return OK
@@ -100,7 +107,7 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
             )
         with progress() as tell:
             made = Builds(_chosen_from(
-                arguments.ops_for.split(","), (arguments.dtypes or arguments.dtype).split(","),
+                arguments.ops_for.split(","), arguments.dtype.split(","),
                 archs, arguments.kernel, arguments.options, tell and partial(tell, "choose"),
             ))  # fmt: skip
             made.finish(tell and partial(tell, "compile"))

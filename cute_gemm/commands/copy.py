@@ -32,7 +32,6 @@ _PARTNERS = {
 _OTHERS = {
     "--extents MxN": "extents of the matrix that the tensor is a tile of: all of its tiles are "
     "copied, and lanes outside of it are inactive",
-    "--arch ARCH": "architecture that must have the atom",
 }
 
 
@@ -46,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, tensor, required=True)
     add_options(parser, _LAYOUTS)
     add_options(parser, {"--atom ATOM": _ATOM}, required=True)
-    text = "type of an element: float16 (default), int4, e3m2, ..."
-    parser.add_argument("--dtype", default="float16", help=text)
+    add(parser, "--dtype", help=": of the tensor, float16 (default), int4, e3m2, ...")
     text = "memory that the tensor is in"
     parser.add_argument("--space", choices=("global", "shared"), help=text)
     text = "direction of a plain load or store"
@@ -57,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "value of each ? in the layouts, in order: N or N,N,..."
     add_options(parser, {"--let ?=N": text}, default="")
     add_options(parser, _OTHERS)
+    add(parser, "--arch", help=": that which must have the atom, sm_80, sm_90a, ...")
     add(parser, "--html")
 
 

@@ -261,7 +261,7 @@ def _nvdisasm() -> _Finding:
     except ImportError:
         find = shutil.which
     path = find("nvdisasm") or shutil.which("nvdisasm")
-    fix = "pip install 'cute-gemm[sass]' to see machine code (emit --sass)"
+    fix = "pip install 'cute-gemm[sass]' to see machine code (emit --show sass)"
     return True if path else None, path or "none", fix
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add, add_options, add_problem, planned
-from cute_gemm.commands.output import OK, print_json
+from cute_gemm.commands.arguments import CODE, add, add_problem, codes, planned
+from cute_gemm.commands.output import OK, output_file, print_json
 from cute_gemm.errors import HeaderError, OptionError
 from cute_gemm.kernels import registry
 
@@ -20,19 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm emit`` takes."""
     add_problem(parser)
     add(parser, "--epilogue")
-    text = parser.add_mutually_exclusive_group()
-    add_options(text, {"--ptx": "print PTX instead"})
-    add_options(text, {"--sass": "print machine code, disassembled by nvdisasm, instead"})
-    add_options(parser, {"-o,--output FILE": "file to write to, - for stdout (default)"})
+    add(parser, "--show", help=f": {', '.join(CODE)}, which nvdisasm disassembles (default source)")
+    add(parser, "-o,--output")
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Print or write the text; return 0."""
-    if arguments.output == "-" and arguments.json:
-        raise OptionError("--output - and --json both print to stdout; expected --output FILE")
-    file = Path(arguments.output) if arguments.output not in (None, "-") else None
+    file = output_file(arguments)
+    kinds = codes(arguments) or ["source"]
+    if len(kinds) > 1:
+        raise OptionError(f"--show {arguments.show} names {len(kinds)} kinds; expected one")
+    [kind] = kinds
     plan = planned(arguments)
-    kind = "ptx" if arguments.ptx else "sass" if arguments.sass else "source"
     text: str = getattr(plan, kind)
     if kind == "source" and plan.compiled:
         text = f"{_built_by(plan, file.name if file else 'unit.cu')}\n{text}"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import FORMAT, named
 from cute_gemm.commands.arguments import (
+    CODE,
     PROBLEM_WORDS,
     add,
-    add_options,
     add_problem,
+    codes,
     group_ends,
     sizes,
 )
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 
 #: Characters of a column of code beside others, at least.
 _COLUMN = 60
-_CODE = {
-    "source": "the template and the unit that instantiates it",
-    "ptx": "the PTX (texts stand side by side if the terminal is wide enough)",
-    "sass": "the machine code, disassembled by nvdisasm",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="KERNEL", nargs="?", help=text)
     add_problem(parser, kernel=False, dtype=None, op="NN")
     add(parser, "--gpu", "--beta", "--group-sizes")
-    add_options(parser, {f"--{kind}": f"print {text}" for kind, text in _CODE.items()})
+    text = f": {', '.join(CODE)}, which nvdisasm disassembles; several: with commas, side by side "
+    add(parser, "--show", help=f"{text}on a terminal that is wide enough")
 
 
 def explain(
@@ -91,7 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the explanation and the requested code, or without a kernel the ladder; return 0."""
     if arguments.name is None:
         return _print_ladder(arguments.json)
-    options = named(arguments, "arch", "gpu", "beta")
+    options, kinds = named(arguments, "arch", "gpu", "beta"), codes(arguments)
     if arguments.dtype is None:  # the type of `bench`, unless it is refused
         types = () if arguments.name == "auto" else registry.get(arguments.name).dtypes
         arguments.dtype = types[0] if types and "float32" not in types else "float32"
@@ -103,7 +100,7 @@ def command(arguments: argparse.Namespace) -> int:
         **options,
         **arguments.options,
     )
-    code = {kind: _code(result.plan, kind) for kind in _CODE if getattr(arguments, kind)}
+    code = {kind: _code(result.plan, kind) for kind in kinds}
     if arguments.json:
         print_json({**result.to_dict(), **code})
         return OK
@@ -136,7 +133,7 @@ def _print_ladder(as_json: bool) -> int:
     say()
     say(f"Explain a kernel, of NN:      cute-gemm explain {first}")
     say(f"Another op, extents, a GPU:   cute-gemm explain {first} TN -m 4096 -k 512 --gpu H200")
-    say(f"Its source beside it:         cute-gemm explain {first} --source")
+    say(f"Its source beside it:         cute-gemm explain {first} --show source")
     say("Measure the ladder on a GPU:  cute-gemm bench NN")
     return OK
 

@@ -100,6 +100,29 @@ def show(renderable: Any) -> None:
         print(plain(renderable, getattr(renderable, "width", WIDTH)))
 
 
+def output_file(arguments: argparse.Namespace) -> Path | None:
+    """Return the file of ``--output``, None for standard output, before any work."""
+    file: Path | None = arguments.output
+    if file is None:
+        return None
+    if str(file) == "-":
+        if arguments.json:
+            raise OptionError("--output - and --json both print to stdout; expected --output FILE")
+        return None
+    if not file.absolute().parent.is_dir():
+        raise OptionError(f"--output {str(file)!r} is in no directory that exists")
+    return file
+
+
+def write_output(file: Path | None, data: bytes) -> None:
+    """Write to the file of ``--output``, or as it is to standard output."""
+    if file is not None:
+        file.write_bytes(data)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+
+
 def check_html(arguments: argparse.Namespace) -> None:
     """Refuse an empty file name, and two texts on standard output, before any work."""
     if arguments.html == "":

@@ -10,14 +10,12 @@ from typing import Any
 
 from cute_gemm._text import counted, duration, named
 from cute_gemm.api import plan
-from cute_gemm.commands.arguments import add_options, add_problem, sizes
-from cute_gemm.commands.bench import parse_sizes
+from cute_gemm.commands.arguments import add, add_options, add_problem, extents_of, sizes
 from cute_gemm.commands.output import OK, print_json, progress, say
 from cute_gemm.kernels.candidate import label
 from cute_gemm.tune import Tuning
 from cute_gemm.tuned import Measured
 
-_SIZES = "in place of -m, -n and -k: N, or MxNxK, several with commas: 1024,1000x1003x1001"
 _FLAGS = {
     "--again": "measure again where a choice is stored",
     "--heuristics": "measure also the configs that nvidia-matmul-heuristics recommends, at most 8 "
@@ -28,7 +26,8 @@ _FLAGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm tune`` takes."""
     add_problem(parser, several=True)
-    add_options(parser, {"--sizes LIST": _SIZES})
+    parser.set_defaults(extents_default=parser.get_default("m"))
+    add(parser, "--sizes")
     most = Tuning().candidates
     text = f"number of configs to measure, the fastest by prediction (default {most})"
     add_options(parser, {"--candidates N": text}, type=int, default=most)
@@ -37,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Measure and store what is not stored, and print the stored choices; return 0."""
-    extents = [(arguments.m, arguments.n, arguments.k)]
-    if arguments.sizes is not None:
-        extents = parse_sizes(arguments.sizes)
+    extents = extents_of(arguments)
     tuned: list[dict[str, Any]] = []
     for (m, n, k), op in product(extents, arguments.ops):
         of = f"{op} {m} x {n} x {k}" + _several(arguments)

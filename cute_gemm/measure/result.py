@@ -155,7 +155,7 @@ class BenchResult(Shown):
         if version != FORMAT:
             raise OptionError(
                 f"the stored result has format {version!r}; expected {FORMAT}, as "
-                "`cute-gemm bench --json FILE` writes it"
+                "`cute-gemm bench --output FILE` writes it"
             )
         try:
             own = {field.name: values[field.name] for field in fields(cls)}
@@ -163,7 +163,7 @@ class BenchResult(Shown):
             return cls(**{**own, "ops": tuple(values["ops"]), "sizes": sizes})
         except KeyError as error:
             raise OptionError(
-                f"the stored result has no {error}; expected what `cute-gemm bench --json FILE` "
+                f"the stored result has no {error}; expected what `cute-gemm bench --output FILE` "
                 "writes"
             ) from error
 

@@ -143,9 +143,9 @@ def test_two_plans_are_timed_in_turns(a, b):
 
 
 def test_the_command(capsys, tmp_path):
-    words = ["bench", "NN", "--kernels", "sm80_pipeline", "--dtype", "float16", "--rounds", "2"]
+    words = ["bench", "NN", "--kernel", "sm80_pipeline", "--dtype", "float16", "--rounds", "2"]
     file = tmp_path / "found.json"
-    assert cli.main([*words, "--sizes", "64,96x80x72", "--json", str(file)]) == 0
+    assert cli.main([*words, "--sizes", "64,96x80x72", "--output", str(file)]) == 0
     out = capsys.readouterr().out
     assert "M=96 N=80 K=72" in out and device_name() in out
     found = json.loads(file.read_text())

@@ -1,0 +1,83 @@
+"""Options of all commands: one name has one meaning, one way to be typed, and one line of help."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from cute_gemm.commands import cli
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    _, commands = cli.parsers()
+    for name, parser in commands.items():
+        importlib.import_module(f"cute_gemm.commands.{name}").add_arguments(parser)
+    return commands
+
+
+COMMANDS = parsers()
+OPTIONS = sorted({x for parser in COMMANDS.values() for x in parser._option_string_actions})
+
+
+def meaning(action: argparse.Action) -> tuple[Any, ...]:
+    """How an option is typed, and what its help says before details and defaults."""
+    head = re.split(r"[:;(]", str(action.help), maxsplit=1)[0].strip()
+    return type(action).__name__, action.metavar, action.type, action.nargs, action.choices, head
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_is_the_same_in_every_command(option: str) -> None:
+    actions = {
+        name: parser._option_string_actions[option]
+        for name, parser in COMMANDS.items()
+        if option in parser._option_string_actions
+    }
+    found = {name: meaning(action) for name, action in actions.items()}
+    assert len(set(found.values())) == 1, found
+    assert len({tuple(action.option_strings) for action in actions.values()}) == 1
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_no_option_is_the_plural_of_another(option: str) -> None:
+    """What takes several values is called as what takes one: ``--kernel naive,auto``."""
+    assert option.rstrip("s") == option or option.removesuffix("s") not in OPTIONS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_stands_once_in_a_help(name: str) -> None:
+    text = COMMANDS[name].format_help()
+    lines = re.findall(r"^  (?:-\w(?: \w+)?, )?(-[-\w]+)", text, re.MULTILINE)
+    twice = [option for option, count in Counter(lines).items() if count > 1]
+    assert not twice and len(lines) > 1, twice
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_prints_json_by_the_same_flag(name: str) -> None:
+    assert COMMANDS[name].get_default("json") is False
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("bench NN --kernels naive", "did you mean --kernel?"),
+        ("calibrate --dtypes float32", "--dtype"),
+        ("compile --for NN --dtypes float32", "did you mean --dtype?"),
+        ("emit NN --ptx", "--ptx"),
+        ("bench NN --size 64", "did you mean --sizes?"),
+        ("tune NN --sizes 64 -m 32", "--sizes came with -m, in whose place it is: omit one"),
+    ],
+)
+def test_a_spelling_that_is_not_known(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = cli.main(words.split())
+    except SystemExit as leaving:
+        status = int(str(leaving.code))
+    err = capsys.readouterr().err
+    assert status == 2 and said in err and err.count("\n") == 1
