@@ -127,7 +127,7 @@ def gemm(
         or ``"auto"``: operands that are copied to aligned scratch first) and ``split_k`` (slices of
         K, or ``"auto"``); without them ``"auto"`` weighs both, and a named kernel does neither.
         ``batch_invariant=True``: on a GPU a row of C has the same bits whatever the other rows of
-        op(A) are and however many; see `Plan.order_of_sums`.
+        op(A) are and however many; see `Plan.order_of_sums`. A named kernel packs too then.
     backend
         ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning;
         ``"interpreter"``: the kernel itself, its PTX executed on the CPU.

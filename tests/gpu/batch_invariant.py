@@ -1,7 +1,12 @@
-"""``batch_invariant=True`` beside the free choice and ``torch.mm``: time.
+"""``batch_invariant=True``: its bits, or its time beside the free choice and ``torch.mm``.
 
+    python tests/gpu/batch_invariant.py --bits 400 [--seed 1] [--workers 16]
     python tests/gpu/batch_invariant.py [--dtype bfloat16] [--random 12 --seed 1] [--rounds 7]
         [--json FILE]
+
+Bits: products of drawn types, ops, extents (most of them odd), alignments, epilogues, batches and
+groups, each with hundreds of rows and then with some of the rows alone, in several processes. Each
+entry is a line, and the last one says how many rows differ: expected 0.
 
 Times are those of calls in a CUDA graph, in turns, on operands from past L2. Shapes are projections
 of open models, and drawn ones; ratios are geometric means over m from 256 on, and below.
@@ -11,8 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import random
 import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +58,172 @@ def entry(m: int, n: int, k: int, dtype: torch.dtype, rounds: int) -> dict[str, 
     return {"shape": (m, n, k), "us": us}
 
 
+# ---- bits ---------------------------------------------------------------------------------------
+
+#: Types, with ``compute``; those that are drawn more often come several times.
+TYPES = (
+    "bfloat16", "bfloat16", "float16", "float16", "float32", "float32", "float32/tf32", "float64",
+    "complex64", "complex128", "int8", "float8_e4m3fn", "float32/bf16x9", "float32/bf16x6",
+)  # fmt: skip
+
+
+@cg.epilogue
+def affine(acc: Any, bias: Any, residual: Any) -> Any:
+    """Products of columns alone, and of rows and columns, which may be fused with additions."""
+    return acc * bias + bias * (1 - bias) + residual * bias
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A product: A (m, k), B (k, n) or of a batch or groups, each stored with rows that are padded.
+
+    ``turned``: whether A, and B, is stored column-major beside what its letter says.
+    """
+
+    dtype: str
+    op: str
+    m: int
+    n: int
+    k: int
+    pads: tuple[int, int]
+    turned: tuple[bool, bool]
+    order: str
+    epilogue: str = ""
+    kernel: str = "auto"
+    l: int = 0  #: of a batch; groups of a grouped GEMM
+    groups: str = ""  #: the mode along which they lie
+
+    @classmethod
+    def number(cls, number: int, seed: int) -> Drawn:
+        if number == 0:  # m = 1500 packs A and B, fewer rows do not
+            return cls("bfloat16", "NT", 1500, 397, 171, (0, 0), (False, False), "C")
+        draw = random.Random(f"{seed} {number}")
+        dtype = draw.choice(TYPES)
+        components = "/bf16" in dtype
+        m, n, k = draw.randint(600, 2000), draw.randint(20, 1200), draw.randint(20, 1500)
+        if draw.random() < 0.75:
+            n, k = n | 1, k | 1
+        kind = draw.choice(("", "", "", "", "batch", "groups")) if not components else ""
+        epilogue = draw.choice(("", "", "bias", "bias+gelu", "relu", "residual", "affine"))
+        if dtype.startswith(("complex", "int8")) or kind:
+            epilogue = ""
+        pads = tuple(draw.choice((0, 0, 1, 3, 8)) for _ in "AB")
+        named = dtype not in ("complex64", "float32/bf16x6", "float32/bf16x9")
+        return cls(
+            dtype, draw.choice("NT") + draw.choice("NT"), m, n, k, pads,
+            (draw.random() < 0.25, draw.random() < 0.25), draw.choice("FC"), epilogue,
+            "sm80_pipeline" if named and draw.random() < 0.2 else "auto",
+            draw.choice((2, 3)) if kind else 0, draw.choice("MNK") if kind == "groups" else "",
+        )  # fmt: skip
+
+
+def numbers(dtype: str, *shape: int, device: str) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    if dtype == "int8":
+        return torch.randint(-100, 100, shape, device=device, dtype=kind)
+    if dtype.startswith("float8"):
+        return torch.randn(shape, device=device).to(kind)
+    return torch.randn(shape, device=device, dtype=kind)
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return (torch.view_as_real(x) if x.is_complex() else x).contiguous().view(torch.uint8)
+
+
+def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int]:
+    """Return the line of an entry, how many rows differ, and how many launches pack."""
+    torch.manual_seed(seed * 1000 + number)
+    drawn = Drawn.number(number, seed)
+    name, _, compute = drawn.dtype.partition("/")
+    m, n, k = drawn.m, drawn.n, drawn.k
+
+    def stored(shape: tuple[int, ...], letter: str, pad: int, turned: bool) -> torch.Tensor:
+        """A or B of this op(A) or op(B), as its letter has it: what is returned is a view."""
+        *lead, rows, columns = shape
+        if (letter == "T") != turned:
+            return numbers(name, *lead, columns, rows + pad, device=device)[..., :rows].mT
+        return numbers(name, *lead, rows, columns + pad, device=device)[..., :columns]
+
+    several = (drawn.l,) if drawn.l else ()
+    a = stored((*several * (drawn.groups in ("", "N")), m, k), drawn.op[0], drawn.pads[0],
+               drawn.turned[0])  # fmt: skip
+    b = stored((*several * (drawn.groups in ("", "M")), k, n), drawn.op[1], drawn.pads[1],
+               drawn.turned[1])  # fmt: skip
+    given: dict[str, Any] = {
+        "compute": compute or None, "order": drawn.order, "batch_invariant": True,
+        "kernel": drawn.kernel,
+    }  # fmt: skip
+    bias = numbers("float32", n, device=device)
+    residual = numbers("float32", m, n, device=device)
+    ends = torch.tensor(
+        sorted(random.Random(number).choices(range({"M": m, "N": n}.get(drawn.groups, k) + 1),
+                                             k=drawn.l)), dtype=torch.int32, device=device,
+    )  # fmt: skip
+    packed = 0
+
+    def compute_rows(begin: int, end: int, copied: bool) -> torch.Tensor:
+        nonlocal packed
+        part = a[..., begin:end, :]
+        part = part.clone() if copied else part
+        first = part if drawn.op[0] == "N" else part.mT
+        second = b if drawn.op[1] == "N" else b.mT
+        words, operands = dict(given), {}
+        if drawn.epilogue:
+            words["epilogue"] = affine if drawn.epilogue == "affine" else drawn.epilogue
+            if drawn.epilogue in ("bias", "bias+gelu", "affine"):
+                operands["bias"] = bias
+            if drawn.epilogue in ("residual", "affine"):
+                operands["residual"] = residual[begin:end]
+        if drawn.groups:
+            own = (ends - begin).clamp(0, end - begin) if drawn.groups == "M" else ends
+            operands["offsets"] = own.int()
+        plan = cg.plan(drawn.op, first, second, **words, **operands)
+        packed += bool(plan.compiled and plan.route.pack)
+        return plan(first, second, **operands)
+
+    whole = compute_rows(0, m, False)
+    if drawn.groups == "M":  # what lies behind the last end is of no row
+        whole = whole[: int(ends[-1])]
+    differ = 0
+    draw = random.Random(number)
+    for count in (1, draw.randint(2, 60), draw.randint(61, m - 1), min(1024, m - 1)):
+        begin = draw.randint(0, m - count)
+        part = compute_rows(begin, begin + count, draw.random() < 0.5)
+        wanted = whole[..., begin : begin + count, :]
+        part = part[..., : wanted.shape[-2], :]
+        unlike = bits(part) != bits(wanted)
+        differ += int(unlike.flatten(-1).any(-1).sum())
+    line = f"{drawn.dtype} {drawn.op} {m}x{n}x{k} pads {drawn.pads} C order {drawn.order}"
+    line += " A turned" * drawn.turned[0] + " B turned" * drawn.turned[1]
+    line += f" {drawn.epilogue}" * bool(drawn.epilogue) + f" {drawn.kernel}"
+    line += f" l={drawn.l}" * bool(drawn.l) + f" groups along {drawn.groups}" * bool(drawn.groups)
+    return f"{line}: packed {packed} of 5, rows that differ {differ}", differ, packed
+
+
+def compare_bits(count: int, seed: int, workers: int, device: str) -> None:
+    """Print an entry for each of so many products, and how many rows differ in all."""
+    start, differ, packed, failed = time.monotonic(), 0, 0, 0
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context) as pool:
+        asked = {pool.submit(rows_that_differ, x, seed, device): x for x in range(count)}
+        for done in as_completed(asked):
+            try:
+                line, rows, launches = done.result()
+            except cg.GemmError as error:
+                failed += 1
+                line = f"{Drawn.number(asked[done], seed)}: {type(error).__name__}: {error}"
+                rows = launches = 0
+            differ, packed = differ + rows, packed + launches
+            print(f"{asked[done]:3d}  {line}", flush=True)
+    seconds = time.monotonic() - start
+    print(f"{count} products in {seconds:.0f} s, {failed} refused; ", end="")
+    print(f"{packed} of {5 * count} launches pack")
+    print(f"rows that differ: {differ}")
+
+
+# ---- time ---------------------------------------------------------------------------------------
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", default="bfloat16")
@@ -55,7 +231,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--bits", type=int, help="compare the bits of so many drawn products")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--device", default="cuda", help="of --bits")
     given = parser.parse_args()
+    if given.bits:
+        compare_bits(given.bits, given.seed, given.workers, given.device)
+        return
     rng = random.Random(given.seed)
     drawn = [tuple(8 * round(2 ** rng.uniform(5, 11)) for _ in "nk") for _ in range(given.random)]
     dtype = getattr(torch, given.dtype)
