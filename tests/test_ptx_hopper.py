@@ -100,7 +100,7 @@ def test_a_producer_and_a_consumer_take_turns():
     assert "thread 33 at address 0x4: race" in fault("race", body.replace(MEET, "", 1), *zeros,
                                                      threads=64)  # fmt: skip
     # ... and those that read.
-    first, meet, rest = body.rpartition(MEET)
+    first, _, rest = body.rpartition(MEET)
     assert "st.shared.u32" in fault("race", first + rest, *zeros, threads=64)
     small(body.replace(MEET, "vote.sync.any.pred %p9, %p2, -1;"), *zeros, threads=64)
     small(body.replace(MEET, "shfl.sync.idx.b32 %r31, %r25, 0, 31, -1;"), *zeros, threads=64)

@@ -222,6 +222,15 @@ def test_the_family(case):
     assert compared >= {("A", "TMA", "sectors"), ("B", "TMA", "requests"), ("", "wgmma", "lanes")}
 
 
+@pytest.mark.parametrize("number", [0, 13, 14, 15])
+def test_one_cluster_takes_all_tiles(number):
+    """Parities of stages that others used, and parts of C that the tile before left behind."""
+    case = CASES[number]
+    case = replace(case, grid=dict(case.options)["cluster"][0])
+    verdict, _ = computed(case, case.plan() if TOGETHER == 1 else alter(case, "wgmma", "wgmma"))
+    assert verdict.ok, verdict
+
+
 def test_a_cluster_at_a_time_and_unwatched():
     """As many CTAs together as there may be, or one cluster; watched or not: the same C."""
     case = replace(CASES[6], grid=4)

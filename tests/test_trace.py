@@ -267,7 +267,9 @@ def test_a_kernel_of_ones_own_in_cuda(tmp_path: Path, capsys: pytest.CaptureFixt
         assert said["entry"] == "axpy" and said["arrays"][1]["changed"] == 300
     (tmp_path / "other.h").write_text("#define OTHER 32\n")
     assert main(words) == 1
-    assert "race" in capsys.readouterr().err
+    # By the line of the source, and by that of the PTX.
+    said = capsys.readouterr().err
+    assert re.match(r"cute-gemm: axpy.cu\(9\), PTX line \d+: ld.shared.f32 .*race", said)
 
     file.write_text(AXPY.replace("OTHER", "other"))
     assert main(words) == 2
@@ -278,6 +280,155 @@ def test_a_kernel_of_ones_own_in_cuda(tmp_path: Path, capsys: pytest.CaptureFixt
     assert re.match(r"cute-gemm: axpy.cu\(2\): .*error.* only there", capsys.readouterr().err)
     assert main([*words, "--arch", "sm_12"]) == 2
     assert "is not known to NVRTC" in capsys.readouterr().err
+
+
+def test_a_fault_in_an_inlined_function_of_a_header(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The line of the file that calls it."""
+    (tmp_path / "other.h").write_text(
+        "\n__device__ inline float other(float const* x, int i) {\n  return x[i];\n}\n"
+    )
+    file = tmp_path / "axpy.cu"
+    text = AXPY.replace("held[threadIdx.x ^ OTHER]", "other(x, i + 1)")
+    file.write_text(f'#include "other.h"\n{text}')
+    words = ["trace", "--ptx", str(file), "--grid", "5", "--block", "64"]
+    for one in ("x=float32:300", "y=float32:300", "300", "0.5"):
+        words += ["--arg", one]
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert re.match(r"cute-gemm: axpy.cu\(8\), PTX line \d+: ld.global.f32 .*out of bounds", said)
+    file.write_text(f'#include "other.h"\n{text.replace("+=", "+= __ldcv(x) +")}')
+    assert main([*words, "--limit", "9999"]) in (1, 2)
+    assert "axpy.cu(8), PTX line" in capsys.readouterr().err
+
+
+def test_an_error_of_a_template_is_short(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "long.cu"
+    name = "a" * 3000
+    file.write_text(
+        f"template <class T> struct {name} {{}};\n{name}<{name}<int>> x = 3;\nint y = z;\n"
+    )
+    assert main(["trace", "--ptx", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("cute-gemm: long.cu(2): error: ") and len(said) < 600
+    assert said.endswith("(and 1 more errors; --json prints the whole log)\n")
+    assert main(["trace", "--ptx", str(file), "--json"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["error"]["log"]) > 3000
+
+
+#: Of "x=FILE.npy": what is in the file, and what is said of it.
+FILES: dict[str, tuple[Any, str]] = {
+    "missing": (None, "cannot be read: No such file or directory; expected what np.save wrote"),
+    "empty": (b"", "is not an array that NumPy reads; expected what np.save wrote"),
+    "random": (bytes(range(256)), "is not an array that NumPy reads"),
+    "objects": (np.array([{}, 1], object), "is not an array that NumPy reads"),
+    "words": (np.array(["a"]), "has '<U1'; expected an array of numbers"),
+    "absurd": (
+        b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (10**13,), }",
+        "is not an array that NumPy reads",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_hold_no_array(
+    name: str, tmp_path: Path, axpy: dict[str, str], capsys: pytest.CaptureFixture
+) -> None:
+    content, said = FILES[name]
+    file = tmp_path / "x.npy"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        np.save(file, content)
+    words = ["--arg", f"x={file}", "--arg", "y=float32:300", "--arg", "300", "--arg", "1"]
+    assert main(["trace", "--ptx", axpy["right"], *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and f"--arg file '{file}'" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--grid", "99999999999"], "has 6,399,999,999,936 threads; expected at most 268,435,456"),
+        (["--grid", "1,70000"], "grid=(1, 70000) does not fit; expected at most 2,147,483,647, 65"),
+        (["--block", "1,1,65"], "block=(1, 1, 65) does not fit; expected at most 1,024, 1,024, 64"),
+        (["--shared", "-1"], "--shared -1 does not fit; expected 0 to 232,448 bytes"),
+        (["--limit", "0"], "--limit 0 does not fit; expected 1 or more"),
+        (["--arg", "2"], "5 arguments; axpy takes 4"),
+        (["--arg", "x=float32:3"], "--arg x= is given twice; expected a name for each array"),
+        (["--arg", "shared=float32:3"], "--arg shared= is a name of memory; expected another"),
+        (
+            ["--arg", "z=int8:99999999999x99999999999"],
+            "bytes; expected at most 8 and 17,179,869,18",
+        ),
+        (["--arg", "z=int8:1x1x1x1x1x1x1x1x1"], "has 9 extents and 1 bytes; expected at most 8"),
+        (["--save", __file__], "is a file; expected a directory"),
+        (
+            ["--ptx", "/"],
+            "--ptx '/' cannot be read: Is a directory; expected PTX, or CUDA C++ in a",
+        ),
+        (
+            ["--ptx", "/none"],
+            "--ptx '/none' cannot be read: No such file or directory; expected PT",
+        ),
+    ],
+)
+def test_launches_that_are_refused(
+    words: list[str], said: str, axpy: dict[str, str], capsys: pytest.CaptureFixture
+) -> None:
+    launch = ["--grid", "5", "--block", "64", "--arg", "x=float32:300", "--arg", "y=float32:300"]
+    launch += ["--arg", "300", "--arg", "0.5"]
+    assert main(["trace", "--ptx", axpy["right"], *launch, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (
+            ("0.5", "0.5"),
+            "argument 2 is 0.5; parameter 'axpy_param_2' is .u32: expected an integer",
+        ),
+        (
+            ("4294967296", "1"),
+            "argument 2 is an integer of 33 bits; parameter 'axpy_param_2' is .u",
+        ),
+        (("-2147483649", "1"), "argument 2 is an integer of 32 bits"),
+        (("1", "1e39"), "argument 3 is 1e+39, which is beyond the numbers of .f32, the type of"),
+        (("x=float32:3", "1"), "argument 2 of axpy has 8 bytes; its parameter 4"),
+    ],
+)
+def test_numbers_that_do_not_fit_their_parameters(
+    numbers: tuple[str, str], said: str, axpy: dict[str, str], capsys: pytest.CaptureFixture
+) -> None:
+    words = ["--arg", "a=float32:9", "--arg", "b=float32:9", "--arg", numbers[0]]
+    assert main(["trace", "--ptx", axpy["right"], *words, "--arg", numbers[1]]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_integer_for_a_float_and_arrays_of_any_order(
+    axpy: dict[str, str], tmp_path: Path
+) -> None:
+    x = np.asfortranarray(np.arange(60, dtype=np.float32).reshape(6, 10))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.zeros((10, 6), np.float32))
+    words = ["--grid", "1", "--block", "64", "--arg", "60", "--arg", "3", "--save", str(tmp_path)]
+    words[4:4] = ["--arg", f"x={tmp_path}/x.npy", "--arg", f"y={tmp_path}/y.npy"]
+    assert main(["trace", "--ptx", axpy["right"], *words]) == 0
+    assert np.array_equal(np.load(tmp_path / "y.npy"), 3 * x.T)
+    for none in ("y=float32:0", "y=float32:0x3"):
+        words = ["--arg", "x=float32:3", "--arg", none, "--arg", "0", "--arg", "3"]
+        assert main(["trace", "--ptx", axpy["right"], *words]) == 0
+
+
+def test_a_file_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for name in ("random.ptx", "random.cu"):
+        (tmp_path / name).write_bytes(bytes(range(256)))
+        assert main(["trace", "--ptx", str(tmp_path / name)]) == 2
+        said = capsys.readouterr().err
+        assert "is not text; expected PTX, or CUDA C++ in a file whose name ends in .cu" in said
 
 
 def test_a_request_of_a_kernel_of_ones_own(

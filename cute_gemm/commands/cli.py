@@ -118,6 +118,8 @@ def _fail(error: Exception, as_json: bool = False) -> int:
         log = getattr(error, "log", "")
         print_json({"error": failure | ({"log": log} if log else {})})
     line = message.partition("\n")[0]
+    if not as_json:  # where nobody has the exception
+        line = line.replace("the whole log is in .log", "--json prints the whole log")
     print(f"cute-gemm: {printable(line)}", file=sys.stderr)
     return BAD_INPUT
 

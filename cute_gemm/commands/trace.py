@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import counted, named, printable
+from cute_gemm._text import counted, named, printable, shown
 from cute_gemm.commands.arguments import add, add_options, add_problem, integers, number
 from cute_gemm.commands.output import (
     OK,
@@ -24,7 +25,7 @@ from cute_gemm.commands.output import (
     show,
     show_report,
 )
-from cute_gemm.errors import CompileError, FaultError, OptionError
+from cute_gemm.errors import CompileError, FaultError, OptionError, PtxError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.traced import Request
     from cute_gemm.ptx import Buffer, Execution
 
+#: Bytes and modes of an array, bytes of shared memory of a CTA, and threads of a launch.
+_MOST_BYTES, _MOST_MODES, _MOST_SHARED, _MOST_THREADS = 1 << 34, 8, 232_448, 1 << 28
+_TEXT = "PTX, or CUDA C++ in a file whose name ends in .cu"
 #: Seconds after which a progress bar counts the executed CTAs.
 _PATIENCE = 3.0
 _ARRAY = re.compile(r"(\w+)=(?:(\w+):(\d+(?:x\d+)*)|(.+\.npy))")
@@ -145,6 +149,8 @@ def _own(arguments: argparse.Namespace) -> int:
     from cute_gemm.analysis.traced import requests_of
     from cute_gemm.measure.matrices import generator
     from cute_gemm.ptx import Buffer, run
+    from cute_gemm.ptx.lines import Sources
+    from cute_gemm.toolchain.nvrtc import UNIT
 
     if arguments.op is not None:
         raise OptionError(
@@ -152,17 +158,25 @@ def _own(arguments: argparse.Namespace) -> int:
         )
     if arguments.html:
         raise OptionError("--html writes the report of a problem; with --ptx expected --json")
+    extents = _extents(arguments.grid, "grid"), _extents(arguments.block, "block")
+    _check_launch(arguments, *extents)
     rng = generator(arguments.seed)
     parameters: list[Any] = [_argument(text, rng) for text in arguments.arg]
     buffers = [buffer for buffer in parameters if isinstance(buffer, Buffer)]
+    _check_names([buffer.name for buffer in buffers])
     before = {buffer.name: buffer.array.copy() for buffer in buffers}
-    text = _ptx(Path(arguments.ptx), arguments.arch)
-    extents = _extents(arguments.grid, "grid"), _extents(arguments.block, "block")
-    with _shown():
-        execution = run(
-            text, arguments.entry, *extents, arguments.shared, parameters, record=True,
-            most_steps=arguments.limit,
-        )  # fmt: skip
+    file = Path(arguments.ptx)
+    text = _ptx(file, arguments.arch)
+    try:
+        with _shown():
+            execution = run(
+                text, arguments.entry, *extents, arguments.shared, parameters, record=True,
+                most_steps=arguments.limit,
+            )  # fmt: skip
+    except (FaultError, PtxError) as error:
+        if file.suffix == ".cu":  # whose lines are not those of its PTX
+            error.args = (Sources(text, UNIT, file.name).told(str(error)), *error.args[1:])
+        raise
     if arguments.save:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)
         for buffer in buffers:
@@ -188,7 +202,13 @@ def _own(arguments: argparse.Namespace) -> int:
 
 def _ptx(file: Path, arch: str | None) -> str:
     """Return the PTX of a file, compiled if it is CUDA C++."""
-    text = file.read_text(encoding="utf-8")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        said = f"--ptx {shown(str(file))} cannot be read: {error.strerror}; expected {_TEXT}"
+        raise OptionError(said) from error
+    except ValueError as error:  # it is not UTF-8, or the name has a NUL
+        raise OptionError(f"--ptx {shown(str(file))} is not text; expected {_TEXT}") from error
     if file.suffix != ".cu":
         return text
     from cute_gemm.backend import DEFAULT_ARCH
@@ -198,7 +218,7 @@ def _ptx(file: Path, arch: str | None) -> str:
 
     arch = arch or (DEFAULT_ARCH if why_no_gpu() else device_arch())
     try:
-        return ptx(TranslationUnit(text, "", (file.absolute().parent,)), arch)
+        return ptx(TranslationUnit(text, "", (file.absolute().parent,)), arch, lines=True)
     except CompileError as error:
         said = re.sub(r"^unit\b", lambda _: file.name, str(error))
         raise CompileError(said, error.log) from error
@@ -206,8 +226,6 @@ def _ptx(file: Path, arch: str | None) -> str:
 
 def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
     """Return an array, by type and extents or from a file, or a number."""
-    import numpy as np
-
     from cute_gemm.frameworks.base import dtype_row
     from cute_gemm.problem.values import random_values
     from cute_gemm.ptx import Buffer
@@ -225,9 +243,68 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
         return value
     name, kind, extents, file = match.groups()
     if file is not None:
-        return Buffer(np.load(file), name)
-    shape = integers(extents.split("x"), "--arg")
-    return Buffer(random_values(rng, shape, dtype_row(kind).name), name, 0)
+        return Buffer(_loaded(file), name)
+    shape, row = integers(extents.split("x"), "--arg"), dtype_row(kind)
+    size = prod(shape) * row.bytes
+    if size > _MOST_BYTES or len(shape) > _MOST_MODES:
+        raise OptionError(
+            f"--arg {shown(text)} has {counted(len(shape), 'extent')} and {size:,} bytes; expected "
+            f"at most {_MOST_MODES} and {_MOST_BYTES:,}"
+        )
+    return Buffer(random_values(rng, shape, row.name), name, 0)
+
+
+def _loaded(file: str) -> np.ndarray:
+    """Return the array of a file of NumPy's."""
+    import numpy as np
+
+    what = f"--arg file {shown(file)}"
+    try:
+        # Mapped: how large it says that it is, is looked at before memory is asked for.
+        array = np.load(file, mmap_mode="r")
+    except OSError as error:
+        said = error.strerror or str(error).partition("\n")[0]
+        raise OptionError(f"{what} cannot be read: {said}; expected what np.save wrote") from error
+    except Exception as error:  # NumPy's own, of whatever its bytes are taken for
+        raise OptionError(
+            f"{what} is not an array that NumPy reads; expected what np.save wrote"
+        ) from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "OSUMm" or not array.itemsize:
+        kind = getattr(array, "dtype", type(array).__name__)
+        raise OptionError(f"{what} has {shown(str(kind))}; expected an array of numbers")
+    if array.nbytes > _MOST_BYTES:
+        raise OptionError(f"{what} has {array.nbytes:,} bytes; expected at most {_MOST_BYTES:,}")
+    return np.array(array, order="K")
+
+
+def _check_launch(
+    arguments: argparse.Namespace, grid: tuple[int, ...], block: tuple[int, ...]
+) -> None:
+    """Refuse a launch that no GPU takes, or that is not executed in a lifetime."""
+    if not 0 <= arguments.shared <= _MOST_SHARED:
+        raise OptionError(
+            f"--shared {arguments.shared} does not fit; expected 0 to {_MOST_SHARED:,} bytes, the "
+            "most that a CTA has on any GPU"
+        )
+    if arguments.limit is not None and arguments.limit < 1:
+        raise OptionError(f"--limit {arguments.limit} does not fit; expected 1 or more")
+    threads = prod(grid) * prod(block)
+    if threads > _MOST_THREADS:
+        raise OptionError(
+            f"--grid {arguments.grid} with --block {arguments.block} has {threads:,} threads; "
+            f"expected at most {_MOST_THREADS:,}, which are executed one instruction at a time"
+        )
+    if arguments.save and Path(arguments.save).exists() and not Path(arguments.save).is_dir():
+        raise OptionError(f"--save {shown(arguments.save)} is a file; expected a directory")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse arrays that could not be told apart."""
+    for name in names:
+        if name in ("shared", "variables"):
+            raise OptionError(f"--arg {name}= is a name of memory; expected another, such as A=")
+        if names.count(name) > 1:
+            raise OptionError(f"--arg {name}= is given twice; expected a name for each array")
 
 
 def _extents(text: str, name: str) -> tuple[int, ...]:
@@ -243,8 +320,12 @@ def _changes(buffer: Buffer, before: np.ndarray) -> dict[str, Any]:
     """Describe an array, with the number of its elements that changed."""
     import numpy as np
 
-    same = buffer.array.view(np.uint8) == before.view(np.uint8)
-    changed = int((~same.reshape(*before.shape, -1).all(axis=-1)).sum())
+    def elements(array: np.ndarray) -> np.ndarray:
+        """The bytes of each element: NaN is not equal to itself."""
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return flat.view(np.uint8).reshape(array.size, array.itemsize)
+
+    changed = int((elements(buffer.array) != elements(before)).any(axis=1).sum())
     return {
         "name": buffer.name, "dtype": str(buffer.array.dtype), "shape": list(buffer.array.shape),
         "changed": changed,

@@ -285,8 +285,8 @@ class _Operands:
         for place, corner in zip(places, corners, strict=True):
             if place not in maps or len(maps[place].tensor.box) != self.count:
                 raise PtxError(
-                    f"line {self.inst.line}: {self.inst.text}: its tensor map is no parameter that "
-                    "the launch gave a Tensor for"
+                    f"line {self.inst.line}: {self.inst.brief}: its tensor map is no parameter "
+                    "that the launch gave a Tensor for"
                 )
             boxes.append((maps[place], corner))
         return boxes

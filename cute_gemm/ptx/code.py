@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm._text import shown
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.follow import Rule
 from cute_gemm.ptx.machine import Machine, Step
@@ -25,7 +26,6 @@ from cute_gemm.ptx.parser import (
     Operand,
     Register,
     Vector,
-    shown,
 )
 
 #: NumPy's dtype of the types of instructions; of bits that NumPy has no number for, unsigned.

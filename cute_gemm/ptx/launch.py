@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from cute_gemm._text import shown
 from cute_gemm.errors import PtxError
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
@@ -33,6 +35,8 @@ _LANES = 16384
 _SHARED = 1 << 22
 #: Bytes of a buffer up to which those between its elements are set.
 _FILLED = 1 << 28
+#: Extents of a grid and of a CTA that a GPU takes.
+_MOST = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64)}
 #: 4-byte registers of all lanes together.
 _REGISTERS = 1 << 26
 #: What is told how many CTAs of a launch have ended, and of how many: that of whoever shows it.
@@ -261,6 +265,9 @@ def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
         raise PtxError(f"{name}={tuple(extents)!r} is not one to three extents")
     if name == "block" and math.prod(triple) > 1024:
         raise PtxError(f"block={tuple(extents)!r} has more than 1024 threads")
+    if any(map(operator.gt, triple, _MOST[name])):
+        most = ", ".join(f"{extent:,}" for extent in _MOST[name])
+        raise PtxError(f"{name}={tuple(extents)!r} does not fit; expected at most {most} (x, y, z)")
     return triple
 
 
@@ -318,6 +325,8 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
     block = bytearray(end_of(kernel.parameters))
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         width = parameter.size or 0
+        if isinstance(argument, int | float):
+            argument = _typed(argument, parameter, position)
         raw = _bytes(argument, width, memory)
         if len(raw) != width:
             raise PtxError(
@@ -325,6 +334,37 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
             )
         block[parameter.offset : parameter.offset + width] = raw
     return bytes(block)
+
+
+def _typed(argument: int | float, parameter: Variable, position: int) -> int | float:
+    """Return a number as its parameter takes it; ``PtxError`` where it does not."""
+    kind, what = parameter.type, f"argument {position} is {argument!r}"
+    if parameter.count or kind == "pred":
+        of = f"{parameter.count} x .{kind}" if parameter.count else f".{kind}"
+        raise PtxError(f"{what}; parameter {shown(parameter.name)} is {of} and takes no number")
+    if kind in ("f32", "f64"):
+        try:
+            number = float(argument)
+            struct.pack("<f" if kind == "f32" else "<d", number)
+        except OverflowError as error:
+            raise PtxError(
+                f"{what[:80]}, which is beyond the numbers of .{kind}, the type of parameter "
+                f"{shown(parameter.name)}"
+            ) from error
+        return number
+    if isinstance(argument, float):
+        if kind[0] in "us" or 8 * BYTES[kind] not in (32, 64):
+            raise PtxError(
+                f"{what}; parameter {shown(parameter.name)} is .{kind}: expected an integer"
+            )
+        return argument
+    bits = 8 * BYTES[kind]
+    if not -(1 << bits - 1) <= argument < 1 << bits:
+        raise PtxError(
+            f"argument {position} is an integer of {argument.bit_length()} bits; parameter "
+            f"{shown(parameter.name)} is .{kind} and takes {bits}"
+        )
+    return argument
 
 
 def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> dict[int, Map]:

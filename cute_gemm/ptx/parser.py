@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from cute_gemm._text import shown
 from cute_gemm.errors import FaultError, PtxError
 
 #: Bytes of every fundamental type; predicates have none in memory.
@@ -77,7 +78,12 @@ class Instruction:
 
     def fault(self, kind: str, what: str) -> FaultError:
         """Return a fault of the instruction: ``what`` says who, where and why."""
-        return FaultError(f"line {self.line}: {self.text}: {what}", kind, self.line)
+        return FaultError(f"line {self.line}: {self.brief}: {what}", kind, self.line)
+
+    @property
+    def brief(self) -> str:
+        """The text, shortened for messages."""
+        return self.text if len(self.text) < 120 else f"{self.text[:100]} ..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,9 @@ class Variable:
     align: int
     offset: int
     value: bytes = b""
+    #: Of its elements; and how many there are, 0 where it is no array.
+    type: str = "b8"
+    count: int = 0
 
 
 @dataclass
@@ -142,6 +151,8 @@ _VARIABLE = re.compile(
     r"\s*(?P<array>\[\s*\d*\s*\])?\s*(?:=\s*(?P<value>.*))?$",
     re.DOTALL,
 )
+#: What is said of a pointer: perhaps its space, perhaps its alignment (PTX ISA, 5.4.1).
+_POINTER = re.compile(r"\s+\.ptr(\s*\.(const|global|local|shared)\b)?(\s*\.align\s+\d+)?")
 #: Braces within each other, and characters of a statement: more than compilers ever write.
 _DEEPEST, _LONGEST = 64, 20_000
 #: Bytes of a variable that are held here.
@@ -260,7 +271,7 @@ class _Parser:
     def _parameters(self, text: str, position: int) -> None:
         known = self.kernel.parameters
         for parameter in filter(None, (part.strip() for part in text.split(","))):
-            plain = re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", parameter)
+            plain = _POINTER.sub("", parameter)
             made = self._variable(plain, position, end_of(known))
             known[made.name] = made
 
@@ -287,7 +298,9 @@ class _Parser:
         if not width or align < 1 or align & (align - 1) or max(align, size or 0) > _LARGEST:
             what = f"{match['name']} has a size or an alignment that no variable has"
             raise self.error(position, what)
-        return Variable(match["name"], size, align, -(-end // align) * align, value)
+        place = -(-end // align) * align
+        elements = (size or 0) // width if match["array"] else 0
+        return Variable(match["name"], size, align, place, value, match["type"], elements)
 
     def _integer(self, text: str, position: int) -> int:
         """The number of decimal digits."""
@@ -419,12 +432,6 @@ class _Parser:
             int(number.value),
             tuple(self._single(x, position) for x in parts),
         )
-
-
-def shown(text: str) -> str:
-    """Shorten a part of a text for messages."""
-    text = " ".join(text.split())
-    return repr(text if len(text) < 100 else f"{text[:80]} ...")
 
 
 def _number(text: str) -> int | float | None:

@@ -62,7 +62,7 @@ class Place:
         inside = (values >= WINDOW) & (values < GLOBAL)
         if inside.any() and not inside.all():
             raise PtxError(
-                f"line {self.inst.line}: {self.inst.text}: lanes name global and shared memory in "
+                f"line {self.inst.line}: {self.inst.brief}: lanes name global and shared memory in "
                 "one generic access, which the interpreter does not execute"
             )
         return bool(inside.all())

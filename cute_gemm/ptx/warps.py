@@ -343,8 +343,9 @@ def _mma(code: Code, inst: Instruction) -> Step:
 
 
 def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
+    """Return a register of a result: of its type, or of bits, in which floats may be too."""
     register = code.register(inst, operand, kind)
-    if isinstance(operand, Name) or (register.type[0] == "f") != (kind[0] == "f"):
+    if isinstance(operand, Name) or (register.type[0] == "f" and kind[0] != "f"):
         raise code.refuse(inst)
     return register
 
@@ -385,7 +386,8 @@ def _product(
             total = fma_f64(x, y, total) if kind == "f64" else total + x * y
         done = rounded(total, kind, clamped)
         for i, target in enumerate(targets):
-            values[target.slot] = np.ascontiguousarray(done[_of_sum(i)]).reshape(machine.shape)
+            part = np.ascontiguousarray(done[_of_sum(i)]).reshape(machine.shape)
+            values[target.slot] = part.view(STORED[target.type])
         numbers = (a, b) if SUMS[kind] == "s32" else None
         bad = _undefined(machine, (left, right, sums), rows, block, numbers)
         for i, target in enumerate(targets):

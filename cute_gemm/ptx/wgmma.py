@@ -261,6 +261,9 @@ class Products:
             for slot in slots
         ]
         elements = np.stack([each[ctas, groups] for each in whole], axis=-1)
+        stored = elements.dtype
+        if SUMS[products[0].kinds[0]] == "f32":
+            elements = elements.view(np.float32)
         thread, i = np.ogrid[:_GROUP, : len(slots)]
         row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
         column = i // 4 * 8 + thread % 4 * 2 + i % 2
@@ -288,7 +291,7 @@ class Products:
         elements = sums[:, row, column]
         for index, (slot, old) in enumerate(zip(slots, whole, strict=True)):
             new = old.copy()
-            new[ctas, groups] = elements[..., index]
+            new[ctas, groups] = np.ascontiguousarray(elements[..., index]).view(stored)
             machine.values[slot] = new.reshape(machine.shape)
             lost = machine.undefined[slot]
             if lost is not None:
@@ -340,8 +343,9 @@ def _mma(code: Code, inst: Instruction) -> Step:
     columns, sums = int(match[1]), SUMS[kind]
     targets = code.parts(operands[0])
     slots = tuple(code.register(inst, each, sums).slot for each in targets)
-    typed = all(isinstance(each, Register) and (each.type == "f32") == (sums == "f32")
-                for each in targets)  # fmt: skip
+    # Floats may be in registers of bits; integers are not in those of floats.
+    typed = all(isinstance(each, Register) and each.type != "f32" for each in targets)
+    typed = typed or (sums == "f32" and all(isinstance(each, Register) for each in targets))
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
         raise code.refuse(inst, f"it takes {columns // 2} registers of {sums}")
     own = tuple(code.register(inst, each, "b32").slot for each in rows)

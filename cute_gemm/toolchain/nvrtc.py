@@ -40,7 +40,9 @@ OPTIONS: dict[str, Any] = {
 
 #: What NVRTC calls the unit. The name goes into the symbol of every internal variable, of which
 #: CuTe's headers have hundreds.
-_NAME = "unit"
+UNIT = "unit"
+#: Characters of an error that are shown: those of templates may have thousands.
+_LONGEST = 400
 
 #: Architectures accepted without asking NVRTC, so that a cached build need not load it.
 _COMMON_ARCHS = frozenset(
@@ -119,16 +121,18 @@ def prove(unit: TranslationUnit, arch: str) -> Proof:
     )
 
 
-def ptx(unit: TranslationUnit, arch: str) -> str:
+def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
     """Compile ``unit`` to PTX with the options, and the errors, of `build`, without the cache.
 
-    ptxas, which counts registers, is not asked.
+    ptxas, which counts registers, is not asked. ``lines``: whether it says of which line of the
+    source each instruction is; the source is called `UNIT` there.
     """
     arch, nvrtc = normalize_arch(arch), _nvrtc()
     # Not through cuda.core, which looks for the driver when it is asked for PTX.
     paths = (*unit.folders, *include_paths())
-    options = _options(arch.replace("sm_", "compute_"), paths).as_bytes("nvrtc")
-    _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), _NAME.encode(), 0, [], [])
+    more = {"lineinfo": True} if lines else {}
+    options = _options(arch.replace("sm_", "compute_"), paths, **more).as_bytes("nvrtc")
+    _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), UNIT.encode(), 0, [], [])
     try:
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if int(code):
@@ -225,10 +229,10 @@ def _nvrtc() -> Any:
     return nvrtc
 
 
-def _options(arch: str, paths: tuple[Path, ...]) -> Any:
-    """``cuda.core.ProgramOptions`` of every compilation."""
-    include = [str(path) for path in paths]
-    return cuda_core().ProgramOptions(name=_NAME, arch=arch, include_path=include, **OPTIONS)
+def _options(arch: str, paths: tuple[Path, ...], **more: Any) -> Any:
+    """``cuda.core.ProgramOptions`` of every compilation, and more of one."""
+    include, options = [str(path) for path in paths], OPTIONS | more
+    return cuda_core().ProgramOptions(name=UNIT, arch=arch, include_path=include, **options)
 
 
 def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Build:
@@ -281,8 +285,10 @@ def _from_log(text: str, arch: str) -> CompileError:
     if not first:
         first = next((line for line in lines if line), text)
     count = len(re.findall(r": (?:catastrophic )?error\b", text))
-    more = f" (and {count - 1} more errors; the whole log is in .log)" if count > 1 else ""
-    return CompileError(first + more, text)
+    cut = len(first) > _LONGEST
+    first = f"{first[:_LONGEST]} ..." if cut else first
+    more = f"and {count - 1} more errors; " if count > 1 else ""
+    return CompileError(f"{first} ({more}the whole log is in .log)" if more or cut else first, text)
 
 
 def _checked_resources(log: str, unit: TranslationUnit) -> Resources:
