@@ -546,7 +546,6 @@ class Plan:
         ends = arrays.get("offsets")
         report = self.report(beta=beta, offsets=ends)
         rows = report.rows
-        # How many atomics end a reduction depends on how warps diverge.
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
         # Lanes that stored rows of a group may be apart from others in the next tile.
         by_lanes = [] if ends is None else ["offsets"]

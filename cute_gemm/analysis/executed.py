@@ -56,11 +56,14 @@ class Compared:
     figure: str
     predicted: int
     executed: int
+    #: Whether less is right too: a warp whose results are all 0 has no atomic.
+    at_most: bool = False
 
     @property
     def difference(self) -> int:
         """Executed less predicted."""
-        return self.executed - self.predicted
+        difference = self.executed - self.predicted
+        return max(difference, 0) if self.at_most else difference
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, those of the kind, and the difference."""
@@ -71,24 +74,26 @@ class Compared:
 def compare(
     rows: Iterable[AccessRow],
     execution: Execution,
-    without: Collection[str] = (),
+    at_most: Collection[str] = (),
     by_lanes: Collection[str] = (),
 ) -> tuple[Compared, ...]:
     """Compare what a report predicts of a launch with what was executed.
 
-    ``without``: operands that are left out; ``by_lanes``: those of which lanes alone are compared:
-    where those of a warp diverged before, a load is more requests than one.
+    ``at_most``: operands of which less may be executed; ``by_lanes``: those of which lanes alone
+    are compared: where those of a warp diverged before, a load is more requests than one.
     """
     both = predicted(rows), executed(execution)
-    for counts in both:
-        for kind in [kind for kind in counts if kind.operand in without]:
-            del counts[kind]
     kinds = sorted(both[0].keys() | both[1].keys())
     compared: list[Compared] = []
     for family in dict.fromkeys(kind[:4] for kind in kinds):
         widths = [kind for kind in kinds if kind[:4] == family]
         figures = [
-            Compared(kind, figure, *(counts.get(kind, Counter())[figure] for counts in both))
+            Compared(
+                kind,
+                figure,
+                *(counts.get(kind, Counter())[figure] for counts in both),
+                kind.operand in at_most,
+            )
             for kind in widths
             for figure in FIGURES[kind.space]
             # Counters show another figure for copies only; a box has no lanes.

@@ -267,6 +267,21 @@ class Compiled(ABC):
             for x in stores if (x.operand, x.direction) == ("C", "store")
         ]  # fmt: skip
 
+    def warps_of(self, config: Any, requests: int, warps: int) -> np.ndarray:
+        """Return the warp of each request of `epilogue_blocks`: by default they take turns."""
+        import numpy as np
+
+        return np.arange(requests) % warps
+
+    def persistent_results(
+        self, config: Any, problem: Any, launch: Launch
+    ) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield which threads of a CTA of a persistent grid have results of the epilogue.
+
+        As bool [warps, 32], each with the number of CTAs of which that is so.
+        """
+        raise NotImplementedError
+
     def all_accesses(
         self, config: Any, problem: Any, *, reads_c: bool = False
     ) -> tuple[Access, ...]:

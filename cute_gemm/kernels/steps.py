@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm.kernels.ends import loads_of_ends
+from cute_gemm.kernels.greatest import atomics_of_results
 from cute_gemm.kernels.passes import REDUCE, SUM, packer
 from cute_gemm.problem.grouped import evenly, parts
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
@@ -122,6 +123,8 @@ class Step:
             found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
         if getattr(self.problem, "ragged", ""):
             found += loads_of_ends(self.problem, self.config, self.launch, ends)
+        if getattr(self.problem, "operands", ()):
+            found += atomics_of_results(self.kernel, self.config, self.problem, self.launch)
         return tuple(found)
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from cute_gemm.access import Access, GlobalAccess, Shares, Work
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -247,6 +249,12 @@ class Batched(EmittedKernel):
         if config.orders[2] not in ("run", "matrices"):
             return super().epilogue_blocks(config, problem)
         return [(elements_of_c(config, structure(config), problem), Block((1, 1)))]
+
+    def warps_of(self, config: Config, requests: int, warps: int) -> np.ndarray:
+        """Return the warp of each request of C's stores, of a vector's elements in turn."""
+        run = config.orders[2] in ("run", "matrices")
+        width = structure(config).operands[2].width if run else 1
+        return np.arange(requests) // width % warps
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         ctas = -(-problem.l // config.products)

@@ -240,6 +240,10 @@ class SimtKernel(EmittedKernel):
             return Launch(tiles_at_most(problem, config.tile), config.threads, smem)
         return Launch(grid, config.threads, smem, problem.l)
 
+    def warps_of(self, config: Config, requests: int, warps: int) -> np.ndarray:
+        """Return the warp of each request of C's stores: those of a warp come together."""
+        return np.arange(requests) // (requests // warps)
+
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.cute.copies import LANES
 from cute_gemm.frameworks.base import ALIGNMENT
+from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import (
     DEEP,
@@ -35,6 +36,7 @@ from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import of_pairs
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scaling import BLOCK
+from cute_gemm.toolchain.signature import Launch
 
 
 def accesses(
@@ -409,3 +411,55 @@ def elements(
     if not reads_c:
         return [store]
     return [replace(store, direction="load", instruction="ld.global"), store]
+
+
+def warps_of_results(config: Config, parts: Structure, problem: GemmProblem) -> np.ndarray:
+    """The warp of each request of `epilogue_blocks`, of those that multiply: those of a tile."""
+    (store, _), *_ = epilogue_blocks(config, parts, problem)
+    count, warps = len(store.coords), 4 * (1 if config.ping_pong else config.groups)
+    if not problem.k:  # threads take turns
+        return np.arange(count) % warps
+    beside = parts.tile_c[1] // parts.results
+    block, column, warp, _ = np.indices(
+        (parts.blocks, beside, 4, count // (parts.blocks * beside * 4))
+    )
+    return np.asarray((4 * (block // blocks_of_group(config) + column) + warp).reshape(-1))
+
+
+def results_of_ctas(
+    config: Config, parts: Structure, problem: GemmProblem, launch: Launch
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Which of a CTA's threads that multiply have results, [warps, 32], and in how many CTAs.
+
+    As ``TileScheduler`` gives tiles to CTAs (``templates/tma/tile_scheduler.cuh``).
+    """
+    (store, _), *_ = epilogue_blocks(config, parts, problem)
+    turn = slice(None, None, -1 if config.swap_ab else 1)  # M and N as the kernel has them
+    (m, n), (bm, bn) = store.region[turn], store.tile[turn]
+    cm, cn = config.cluster[turn]
+    clusters_m, clusters_n = -(-m // (cm * bm)), -(-n // (cn * bn))
+    group = -(-config.raster // cm)
+    index = np.arange(clusters_m * clusters_n * problem.l)
+    place, step = index % (clusters_m * clusters_n), launch.grid // launch.cluster
+    above = place // (group * clusters_n) * group
+    height, inside = np.minimum(clusters_m - above, group), place % (group * clusters_n)
+    row, column = above + inside % height, inside // height
+    warp = warps_of_results(config, parts, problem)
+    whole: dict[tuple[tuple[int, int, int], ...], int] = {}
+    for rank in range(cm * cn):
+        rows = np.clip(m - (row * cm + rank % cm) * bm, 0, bm)
+        columns = np.clip(n - (column * cn + rank // cm) * bn, 0, bn)
+        for first in range(step):
+            mine = slice(first, None, step)
+            turns = np.arange(len(index[mine])) % (2 if config.ping_pong else 1)
+            tiles = zip(turns.tolist(), rows[mine].tolist(), columns[mine].tolist(), strict=True)
+            key = tuple(sorted(set(tiles)))
+            whole[key] = whole.get(key, 0) + 1
+    each = 4 * (1 if config.ping_pong else config.groups)
+    for key, count in whole.items():
+        threads = np.zeros((4 * config.groups, LANES), bool)
+        for turn_of, *extents in key:
+            mine = slice(turn_of * each, (turn_of + 1) * each)
+            here = (extents[0], extents[1])[turn]
+            threads[mine] |= with_results(store, here, each, warp)
+        yield threads, count

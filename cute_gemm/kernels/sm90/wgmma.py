@@ -50,6 +50,8 @@ from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from cute_gemm.access import GlobalAccess
     from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
     from cute_gemm.kernels.staging import Block
@@ -413,6 +415,13 @@ class Sm90Wgmma(EmittedKernel):
         from cute_gemm.kernels.sm90.accesses import epilogue_blocks
 
         return epilogue_blocks(config, structure(config), problem)
+
+    def persistent_results(
+        self, config: Config, problem: GemmProblem, launch: Launch
+    ) -> Iterator[tuple[np.ndarray, int]]:
+        from cute_gemm.kernels.sm90.accesses import results_of_ctas
+
+        return results_of_ctas(config, structure(config), problem, launch)
 
     def spill_clocks(self, config: Config, calibration: Calibration) -> float:
         # A matrix that is not loaded two neighbours at a time has a register for each value.

@@ -1,0 +1,97 @@
+"""The atomics by which ``amax``, a result that is the greatest magnitude, gets to memory.
+
+A thread keeps the greatest of its results, and a warp brings its own to memory when it ends
+(``EpilogueAmax`` in ``common/epilogue.cuh``): by one atomic of 32 bits, or by one of 64 bits of
+each lane with results. They are counted for results of which none is 0: a warp of zeros has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm.access import GlobalAccess
+from cute_gemm.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Compiled
+    from cute_gemm.toolchain.signature import Launch
+
+_LANES = 32
+
+
+def atomics_of_results(
+    kernel: Compiled, config: Any, problem: Any, launch: Launch
+) -> list[GlobalAccess]:
+    """Return the atomics of a launch, one access for each number of lanes and result."""
+    epilogue = problem.epilogue
+    tensors = zip((*epilogue.operands, *epilogue.results), problem.operands, strict=True)
+    asked = [matrix for spec, matrix in tensors if spec.amax]
+    if not asked or 0 in problem.C.shape:
+        return []
+    stores = [store for store, _ in kernel.epilogue_blocks(config, problem)]
+    found = []
+    for matrix in asked:
+        bits = 8 * DTYPES[matrix.dtype].bytes
+        requests: Counter[int] = Counter()
+        for threads, count in _of_ctas(kernel, config, problem, stores, launch):
+            lanes = threads.sum(axis=1)
+            for number in lanes[lanes > 0].tolist():
+                requests[number if bits == 64 else 1] += count
+        for lanes, count in sorted(requests.items(), reverse=True):
+            coords = np.where(np.arange(_LANES) < lanes, 0, -1)[None, :, None].repeat(2, axis=2)
+            found.append(
+                GlobalAccess(
+                    matrix.name, "store", "atom.global", bits,
+                    replace(matrix, shape=(1, 1), l=1, batch_stride=0), (1, 1), coords, 0, count,
+                    limit="a number for the whole of C", unit="CTA",
+                    part=f"{lanes} lanes" * (len(requests) > 1),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _of_ctas(
+    kernel: Compiled, config: Any, problem: Any, stores: list[GlobalAccess], launch: Launch
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Which threads of a CTA have results, bool [warps, 32], and of how many CTAs that is so."""
+    first = stores[0]
+    if launch.places:
+        yield from kernel.persistent_results(config, problem, launch)
+        return
+    (m, n), (bm, bn) = first.region, first.tile
+    products = _split(first.matrix.l, first.group)
+    for rows, along in _split(m, bm):
+        for columns, across in _split(n, bn):
+            for group, count in products:
+                threads = np.zeros((launch.block // _LANES, _LANES), bool)
+                for store in stores:
+                    warp = kernel.warps_of(config, len(store.coords), len(threads))
+                    threads |= with_results(store, (rows, columns), len(threads), warp, group)
+                yield threads, along * across * count
+
+
+def _split(extent: int, tile: int) -> list[tuple[int, int]]:
+    """Extents of the tiles of a mode, and how many there are of each."""
+    parts = [(tile, extent // tile), (extent % tile, 1)]
+    return [(size, count) for size, count in parts if size and count]
+
+
+def with_results(
+    store: GlobalAccess, extents: tuple[int, int], warps: int, warp: np.ndarray,
+    products: int = 1,
+) -> np.ndarray:  # fmt: skip
+    """Which threads have results in a tile of which C has so much, bool [warps, 32].
+
+    ``warp``: that of each request of ``store``.
+    """
+    inside = ((store.coords >= 0) & (store.coords < np.array(extents))).all(axis=-1)
+    if store.products is not None:
+        inside &= store.products < products
+    threads = np.zeros((warps, _LANES), bool)
+    np.logical_or.at(threads, warp, inside)
+    return threads
