@@ -28,14 +28,16 @@ TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "complex64", "comp
 def random_report(rng: random.Random) -> tuple[Question, Report]:
     """A kernel on a problem that it takes."""
     while True:
-        question = _random(rng)
+        question = question_of(rng)
         try:
             return question, cg.analyze(**question)
         except GemmError:
             continue
 
 
-def _random(rng: random.Random) -> Question:
+def question_of(rng: random.Random) -> Question:
+    """Arguments of ``analyze``, which may refuse them."""
+
     def extent() -> int:
         return rng.choice([rng.randint(1, 600), 16 * rng.randint(1, 40), rng.randint(1, 5000)])
 

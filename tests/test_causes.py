@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from causes_search import searched
 
 import cute_gemm as cg
 from cute_gemm._text import duration, plain
@@ -272,3 +273,78 @@ def test_configs_with_equal_tiles_say_what_differs():
     assert [name.partition(" s")[2] for name in names] == ["3", "4 raster 8", "4 raster 4"]
     cluster = planned("TN", arch="sm_90a").candidates()
     assert len(set(labels(cluster))) == len(cluster)
+
+
+def test_causes_of_random_reports_hold():
+    counts, wrong = searched(20, "default")
+    assert not wrong and counts["changes"] > 20
+
+
+@pytest.mark.parametrize("name", ["B200", "A100", "RTX 4090", "L40S", "H200"])
+def test_what_costs_nothing_is_not_named(name):
+    """The reduction's accesses are as wide as a thread's sums: nothing is lost by them."""
+    report = cg.analyze("NN", m=256, n=4096, k=4096, dtype="float16", gpu=name)
+    assert " because " not in report.headline and "no access costs 1 %" in report.headline
+    assert all(cause.seconds is not None for cause in report.causes)
+
+
+def test_tiles_at_edges_count_where_no_other_are():
+    report = cg.analyze(
+        "NN", m=512, n=16, k=512, l=64, dtype="float16", arch="sm_80", copy="mn_major"
+    )
+    first = report.causes[0]
+    assert first.because == "B's ld.global is not coalesced" and first.fix == 'copy="auto"'
+    assert first.share > 0.9 and first.because in report.headline
+
+
+def test_a_cause_costs_what_its_fix_saves_at_least():
+    sizes = {"m": 2048, "n": 3456, "k": 1024, "dtype": "float32", "arch": "sm_86"}
+    report = cg.analyze("TN", **sizes, kernel="naive")
+    first = report.causes[0]
+    fixed = cg.analyze("TN", **sizes, kernel="coalesced").predicted.seconds
+    assert (first.fix, first.fixed_seconds) == ('kernel="coalesced"', fixed)
+    assert first.seconds == report.predicted.seconds - fixed
+
+
+ODD = {"m": 4599, "n": 1024, "k": 1024, "dtype": "bfloat16", "arch": "sm_90a"}
+
+
+def test_rows_of_c_that_end_anywhere_are_a_cause():
+    """With another leading dimension alone nothing would change: stores end where rows do."""
+    asked = {**ODD, "lda": 4601, "ldc": 4600}
+    report = cg.analyze("NT", **asked)
+    cause = next(x for x in report.causes if x.what.startswith("C's "))
+    assert cause.what == "C's rows of 4,599 elements (9,198 bytes) are no multiple of 16 bytes"
+    assert (cause.fix, dict(cause.change)) == ('order="C"', {"order": "C"})
+    assert cause.fixed_seconds == cg.analyze("NT", **asked, order="C").predicted.seconds
+    wider = cg.analyze("NT", **{**asked, "ldc": 4608}).predicted.seconds
+    assert wider == report.predicted.seconds
+
+
+@pytest.mark.parametrize(("ragged", "op"), [("M", "NN"), ("N", "NN"), ("K", "TN")])
+def test_an_option_and_not_groups_is_to_blame_for_its_threads(ragged, op):
+    sizes = {"m": 1000, "n": 512, "k": 1024, "l": 4, "dtype": "float16", "arch": "sm_80"}
+    given = {"ragged": ragged, "order": "C", "kernel": "sm80_pipeline"}
+    report = cg.analyze(op, **sizes, **given, copy="mn_major")
+    first = report.causes[0]
+    assert first.what.startswith('copy="mn_major"') and first.fix == 'copy="auto"'
+    assert first.fixed_seconds == cg.analyze(op, **sizes, **given).predicted.seconds
+    assert not any("groups" in x.what for x in report.causes if x.share > 0.05)
+
+
+def test_operands_that_are_packed_stay_so_in_a_fix():
+    sizes = {"m": 512, "n": 512, "k": 1024, "l": 4, "dtype": "float16", "arch": "sm_80"}
+    given = {"ragged": "K", "kernel": "sm80_pipeline"}
+    cause = next(
+        x for x in cg.analyze("TN", **sizes, **given, pack="A").causes if x.what.startswith("B's")
+    )
+    assert cause.fix in ("", 'pack="AB"')
+
+
+def test_a_fix_with_an_address_is_in_its_change():
+    sizes = {"m": 1001, "n": 1024, "k": 512, "dtype": "float16", "arch": "sm_80"}
+    report = cg.analyze("TN", **sizes, kernel="sm80_pipeline", lda=516, base_offset=4)
+    cause = next(x for x in report.causes if x.what.startswith("A's lda"))
+    assert cause.what.endswith("and its base address is aligned to 8 bytes only")
+    assert dict(cause.change) == {"lda": 528, "base_offset": 0}
+    assert cause.fix == "lda=528 and base_offset=0"

@@ -80,6 +80,27 @@ def test_every_access_is_there_once():
         assert listed == sorted(row.instruction for row in plan.report().rows)
 
 
+def test_sides_exchanged_have_the_same_rows():
+    """Names, pairs and order, of other kernels, launches, ops, types and edges."""
+    plans = [
+        made(), made(kernel="naive"), made(kernel="sm80_pipeline", lda=131, pack="A"),
+        made(m=257, n=129, k=101), made(kernel="sm80_pipeline", split_k=2),
+        made("NT", kernel="double_buffered", dtype="float32", m=130), made(arch="sm_90a"),
+        made("NN", kernel="sm80_pipeline", copy="mn_major"), made(kernel="cublas"),
+    ]  # fmt: skip
+    for place, a in enumerate(plans):
+        for b in plans[place:]:
+            there = [(x.group, x.of, x.what, x.a, x.b) for x in compare(a, b).figures]
+            back = [(x.group, x.of, x.what, x.b, x.a) for x in compare(b, a).figures]
+            assert there == back and len({x[:3] for x in there}) == len(there)
+
+
+def test_beta_is_predicted():
+    sizes = {"m": 4096, "n": 4096, "k": 64}
+    plain, with_beta = (compare(made(**sizes), made(**sizes), beta=beta) for beta in (0, 1))
+    assert with_beta.a.seconds > 1.2 * plain.a.seconds
+
+
 def test_what_is_equal_is_not_shown():
     same = compare(made(), made())
     assert not any(figure.differs for figure in same.figures)
