@@ -40,7 +40,7 @@ ALWAYS = {
     "cute_gemm.model.calibration",
     "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc", "cute_gemm.toolchain.workers",
-    "cute_gemm.jax.products", "cute_gemm.torch.products",
+    "cute_gemm.jax.products", "cute_gemm.torch.running",
 }  # fmt: skip
 
 

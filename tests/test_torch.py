@@ -277,6 +277,11 @@ def test_operators_keep_their_word() -> None:
     check(ops.activation_gradient, (random(3, 4), random(4, 5), random(3, 5), "gelu"))
     A, B = wanted(3, 4), wanted(4, 5)
     check(ops.gemm, (A, B, "NN", 2.0, None, 0.0, None, "order=F", []))
+    plain = random(3, 4), random(4, 5), random(3, 5)
+    check(ops.gemm_, (*plain, "NN", 2.0, None, 1.0, None, "", []))
+    version = plain[2]._version
+    ops.gemm_(*plain, "NN", 2.0, None, 1.0, None, "", [])
+    assert plain[2]._version == version + 1
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -182,10 +183,34 @@ def compare(
             )
 
 
+def sharded_parameters(mesh: Any) -> None:
+    """FSDP, which frees the storage of parameters after each use, and resizes it before."""
+    for activation in ("gelu", "relu"):
+        whole, parallel = pair(activation, None)
+        for layer in (parallel.up, parallel.down, parallel):
+            fully_shard(layer, mesh=mesh)
+        torch.manual_seed(5)
+        x = torch.randn(2, 6, dtype=torch.float64)
+        for _ in range(2):
+            result, expected = parallel(x), whole(x)
+            torch.testing.assert_close(result, expected)
+            result.square().sum().backward()
+            expected.square().sum().backward()
+        check_gradients(whole, parallel)
+        with torch.no_grad():
+            torch.testing.assert_close(parallel(x), whole(x))
+
+
 #: By device. Placements of operands do not depend on it.
 CASES = {
-    "cpu": [columns_and_rows, sharded_sequences, every_placement, every_placement_of_a_layer],
-    "cuda": [columns_and_rows, sharded_sequences],
+    "cpu": [
+        columns_and_rows,
+        sharded_sequences,
+        sharded_parameters,
+        every_placement,
+        every_placement_of_a_layer,
+    ],
+    "cuda": [columns_and_rows, sharded_sequences, sharded_parameters],
 }
 
 if __name__ == "__main__":

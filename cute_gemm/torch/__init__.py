@@ -14,13 +14,8 @@ from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks.torch import refuse_layout, wants_gradient
 from cute_gemm.torch import operators  # noqa: F401  # programs of torch.export name them
 from cute_gemm.torch.grouped import run_grouped
-from cute_gemm.torch.products import (
-    ACTIVATIONS,
-    multiply,
-    needs_preactivation,
-    run_linear,
-    runs_now,
-)
+from cute_gemm.torch.products import ACTIVATIONS, needs_preactivation
+from cute_gemm.torch.running import multiply, run_linear, runs_now
 
 if torch.distributed.is_available():
     from cute_gemm.torch import sharding

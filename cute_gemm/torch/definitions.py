@@ -128,11 +128,12 @@ def _is_recorded(given: tuple[Any, ...]) -> bool:
         return True
     # A compiled graph enters the level of dual numbers past `forward_ad`, which does not know it.
     looked_at = forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack() > 0
+    flat = (*given, *given[-1]) if isinstance(given[-1], list) else given
     return any(
         isinstance(x, torch.Tensor)
         and (looked_at or not observes(x))
         and torch._unpack_dual(x, level=0)[1] is not None
-        for x in given
+        for x in flat
     )
 
 
@@ -159,6 +160,18 @@ def _below(op: Any, keys: Any, given: tuple[Any, ...]) -> Any:
     """Call an operator below the key that records gradients."""
     with torch._C._AutoDispatchBelowAutograd():
         return op.redispatch(keys & torch._C._after_autograd_keyset, *given)
+
+
+def in_place(op: Any, place: int, refuse: Callable[[], None]) -> None:
+    """Register an operator that writes to one of its arguments, and what refuses a derivative."""
+
+    def kernel(keys: Any, *given: Any) -> Any:
+        if _is_recorded(given):
+            refuse()
+        _below(op, keys, given)
+        torch.autograd.graph.increment_version(given[place])
+
+    _library.impl(op._opname, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
 
 
 def differentiated_as(op: Any, function: Callable[..., Any]) -> None:
@@ -211,10 +224,13 @@ def _has_batch(dim: Any) -> bool:
 
 
 def _in_front(x: Any, dim: Any) -> Any:
-    """Return a tensor, or those of a list, whose dimension of the batch is the first."""
+    """Return a tensor, or those of a list, whose dimension of the batch is the first.
+
+    Matrices have a unit stride then, if those of the batch have.
+    """
     if isinstance(x, list):
         return [_in_front(each, of_it) for each, of_it in zip(x, dim, strict=True)]
-    return x if dim is None else x.movedim(dim, 0)
+    return x if dim is None else x.movedim(dim, 0).contiguous() if dim else x
 
 
 def _entry(x: Any, dim: Any, place: int) -> Any:

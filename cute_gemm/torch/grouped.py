@@ -11,7 +11,8 @@ from cute_gemm.errors import ArrayError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED
 from cute_gemm.torch.definitions import batched, counted, define, differentiable
-from cute_gemm.torch.products import as_stored, of_factors, readable, sum_of, wide
+from cute_gemm.torch.products import of_factors, sum_of, wide
+from cute_gemm.torch.running import as_stored, readable
 
 
 def run_grouped(

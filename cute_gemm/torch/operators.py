@@ -29,7 +29,7 @@ from cute_gemm.problem.fuse import (
 )
 from cute_gemm.problem.scaling import SCALES
 from cute_gemm.problem.sums import MODES, sums_dtype
-from cute_gemm.torch.definitions import batched, counted, define, differentiable
+from cute_gemm.torch.definitions import batched, counted, define, differentiable, in_place
 from cute_gemm.torch.products import ACTIVATIONS, matmul, matmul_gradients, of_factors
 
 #: What both operators take beside the matrices.
@@ -54,6 +54,8 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             "runs on PyTorch's current stream: leave it out"
         )
     for name, x in {"A": A, "B": B, "C": C, **keywords}.items():
+        if isinstance(x, np.ndarray) and x.ndim:
+            keywords[name] = torch.tensor(x)
         if isinstance(x, torch.Tensor):
             refuse_layout(x, name)
     differentiable = C is None and "plan" not in keywords
@@ -77,6 +79,7 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
     if differentiable and (scales or epilogue) and composed:
         return _composed(op, A, B, alpha, beta, epilogue, keywords)
     if several:
+        assert isinstance(epilogue, EpilogueFunction)
         raise OptionError(
             f"epilogue {epilogue.name!r} has several results; inside torch.compile or torch.export "
             "expected one"
@@ -351,14 +354,20 @@ batched(gemm, _batch)
 counted(gemm, _flops)
 
 
-@torch.library.custom_op(
-    "cute_gemm::gemm_",
-    mutates_args=("C",),
-    schema=f"(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()",
+def _refuse() -> None:
+    raise ArrayError(
+        "a graph in which gemm computes into a C is differentiated, and such a call has no "
+        "gradient: leave C out"
+    )
+
+
+def _run_in_place(*given: Any) -> None:
+    _run(*given)
+
+
+#: C in place.
+gemm_ = define(
+    f"gemm_(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()", _run_in_place, lambda *given: None
 )
-def gemm_(A: Any, B: Any, C: Any, *given: Any) -> None:
-    """Compute in place."""
-    _run(A, B, C, *given)
-
-
-counted(torch.ops.cute_gemm.gemm_.default, lambda A, B, C, *given: _flops(A, B, *given))
+in_place(gemm_, 2, _refuse)
+counted(gemm_, lambda A, B, C, *given: _flops(A, B, *given))

@@ -1,0 +1,145 @@
+"""What the operators below `cute_gemm.torch` run: calls of `gemm` on tensors as they lie."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+
+from cute_gemm.frameworks.torch import CALLED, has_tangent, observes, traced
+from cute_gemm.problem.expression import Value, trace
+from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
+
+_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
+def runs_now(*tensors: Any) -> bool:
+    """Return whether a call may run at once, past its operator, which takes PyTorch 12 us.
+
+    Not where something is to see the operator: autograd, a compiler or tracer, a transform of
+    ``torch.func``, a mode of dispatch, a subclass of tensors.
+    """
+    if traced():
+        return False
+    recorded = torch.is_grad_enabled()
+    for x in tensors:
+        if x is not None and (type(x) not in _PLAIN or (recorded and x.requires_grad)):
+            return False
+    transformed = torch._C._are_functorch_transforms_active()
+    return not (transformed or observes() or has_tangent(*tensors))
+
+
+def row_major(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
+    """Return the row-major product of two matrices, or batches of them, that `gemm` can read."""
+    letters, operands = as_stored(a, b)
+    with torch.no_grad():
+        return CALLED["gemm"](
+            letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue
+        )
+
+
+def as_stored(a: Any, b: Any) -> tuple[str, list[Any]]:
+    """Return the letters of op, and the operands as they lie: conjugated ones without that."""
+    letters, operands = "", []
+    for x in (a, b):
+        conjugated = x.is_conj()
+        letters += "C" if conjugated else "N"
+        operands.append((x.mH if conjugated else x).resolve_neg())
+    return letters, operands
+
+
+def readable(x: Any) -> Any:
+    """Return matrices with a unit stride: x, or a copy where it has none."""
+    rows, columns = x.shape[-2:]
+    down, across = x.stride()[-2:]
+    row_major = (across == 1 or columns == 1) and (down >= columns or rows == 1)
+    column_major = (down == 1 or rows == 1) and (across >= rows or columns == 1)
+    return x if row_major or column_major else x.contiguous()
+
+
+def rows_of(x: Any) -> Any:
+    """Return a tensor (..., K) as a matrix (rows, K), copied if its strides ask for it."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _is_shared(x: Any, batch: tuple[int, ...]) -> bool:
+    """Return whether all products of a batch have this operand in common."""
+    if x.dim() == 2:
+        return True
+    lead = zip(x.expand(*batch, *x.shape[-2:]).stride(), batch, strict=False)
+    return all(stride == 0 or extent == 1 for stride, extent in lead)
+
+
+def _first(x: Any) -> Any:
+    """Return the first matrix of a batch."""
+    return x[(0,) * (x.dim() - 2)]
+
+
+def _batch(x: Any, batch: tuple[int, ...]) -> Any:
+    """Return an operand as one matrix that is shared, or with one batch dimension."""
+    if 0 not in batch and _is_shared(x, batch):
+        return readable(_first(x))
+    whole = x.expand(*batch, *x.shape[-2:])
+    return readable(whole.reshape(math.prod(batch), *x.shape[-2:]))
+
+
+def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
+    """Return the row-major product (..., M, N) of (..., M, K) and (..., K, N)."""
+    given = {"dtype": dtype, "compute": compute, **epilogue}
+    if a.dim() == b.dim() == 2:
+        return row_major(readable(a), readable(b), **given)
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if 0 not in batch and a.shape[:-2] == batch and _is_shared(b, batch):
+        try:  # all rows of a in one product
+            rows = a.view(math.prod(a.shape[:-1]), a.shape[-1])
+        except RuntimeError:
+            pass
+        else:
+            return row_major(readable(rows), readable(_first(b)), **given).view(shape)
+    product = row_major(_batch(a, batch), _batch(b, batch), **given)
+    if product.dim() == 2 and math.prod(batch) != 1:
+        return product.expand(shape).contiguous()
+    return product.view(shape)
+
+
+def with_preactivation(
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False
+) -> tuple[Any, Any]:
+    """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
+    given: dict[str, Any] = {} if b is None else {"bias": b}
+    given |= {"batch_invariant": True} if batch_invariant else {}
+    function = _forward(activation, b is not None)
+    found = row_major(readable(rows_of(x)), readable(w.mT), epilogue=function, **given)
+    y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in found)
+    return y, z
+
+
+@cache
+def _forward(activation: str, has_bias: bool) -> EpilogueFunction:
+    """Return the epilogue of an activation that returns its argument too."""
+    function = ACTIVATION_FUNCTIONS[activation]
+
+    def forward(acc: Value, **operands: Value) -> tuple[Value, Value]:
+        z = acc + operands["bias"] if has_bias else acc
+        return function(z), z
+
+    return EpilogueFunction(f"{activation}_forward", trace(forward, ["bias"] * has_bias))
+
+
+def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
+    """Return the keywords of `gemm` for a bias or None, and an activation or an empty text."""
+    name = "+".join(part for part in ("bias" if b is not None else "", activation) if part)
+    keywords = {"epilogue": name} if name else {}
+    return keywords if b is None else keywords | {"bias": b}
+
+
+def run_linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
+    """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
+    if not batch_invariant:
+        return multiply(x, w.mT, **bias_and_activation(b, activation))
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product, however x lies
+    y = multiply(rows, w.mT, batch_invariant=True, **bias_and_activation(b, activation))
+    return y.view(*x.shape[:-1], w.shape[0])
