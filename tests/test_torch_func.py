@@ -298,11 +298,11 @@ def test_what_has_no_derivative_says_so() -> None:
     in_place = lambda a: torch.ops.cute_gemm.gemm_(a, B, torch.zeros(3, 3), *words)  # noqa: E731
     with pytest.raises(ArrayError, match="gemm computes into a C is differentiated"):
         jvp(in_place, (A,), (B,))
-    named = (
-        lambda b: torch.ops.cute_gemm.gemm(  # noqa: E731
-            A, A, *words[:-2], "order=F epilogue=bias operands=bias", [b]
-        )
-    )
+    keywords = "order=F epilogue=bias operands=bias"
+
+    def named(bias: Any) -> Any:
+        return torch.ops.cute_gemm.gemm(A, A, *words[:-2], keywords, [bias])
+
     with pytest.raises(ArrayError, match="traced without gradients"):
         jvp(named, (A[0],), (A[0],))
     with forward_ad.dual_level(), pytest.raises(ArrayError, match="traced without gradients"):
