@@ -223,27 +223,23 @@ def test_no_predicted_time_is_below_the_bound(name: str) -> None:
     row, rng, priced = gpu(name), random.Random(name), 0
     for kernel, dtype in product(registry.names(), KINDS):
         given = {"kernel": kernel, "dtype": dtype, "gpu": name, "backend": "cpu"}
-        sizes = {
-            "m": 8 * rng.randint(1, 800),
-            "n": 8 * rng.randint(1, 800),
-            "k": 8 << rng.randint(0, 9),
-        }
+        m, n, reads_c = 8 * rng.randint(1, 800), 8 * rng.randint(1, 800), rng.random() < 0.2
+        sizes = {"m": m, "n": n, "k": 8 << rng.randint(0, 9)}
         small = {"m": 32, "n": 32, "k": 32, "l": 4096}
         try:
             plan = cg.plan(rng.choice(OPS), **(small if kernel == "batched" else sizes), **given)
         except GemmError:
             continue
-        for reads_c in (False, True):
-            bound = roofline(row, plan.problem, reads_c)
-            for price in (x.price for x in plan.candidates(reads_c=reads_c)[:8]):
-                if price is None or bound is None:
-                    continue
-                assert price.seconds >= bound.seconds == least_seconds(row, plan.problem, reads_c)
-                products = sum(price.terms.get(x, 0.0) for x in ("tensor cores", "CUDA cores"))
-                if row.cc != 90:
-                    assert products >= 0.999 * bound.compute_seconds, (kernel, dtype)
-                priced += 1
-    assert priced > 100
+        bound = roofline(row, plan.problem, reads_c)
+        for price in (x.price for x in plan.candidates(reads_c=reads_c)[:8]):
+            if price is None or bound is None:
+                continue
+            assert price.seconds >= bound.seconds == least_seconds(row, plan.problem, reads_c)
+            products = sum(price.terms.get(x, 0.0) for x in ("tensor cores", "CUDA cores"))
+            if row.cc != 90:
+                assert products >= 0.999 * bound.compute_seconds, (kernel, dtype)
+            priced += 1
+    assert priced > 50
 
 
 def test_products_take_what_the_data_sheet_says_on_chips_without_times() -> None:

@@ -287,8 +287,8 @@ def test_json(made):
     found = json.loads(made.to_json())
     assert found == json.loads(json.dumps(made.to_dict()))
     assert list(found) == [
-        "format", "headline", "predicted_seconds", "unmeasured", "causes", "op", "blas_op", "m", "n",
-        "k", "l", "compute", "matrices", "groups", "kernel", "config",
+        "format", "headline", "predicted_seconds", "unmeasured", "causes", "op", "blas_op", "m",
+        "n", "k", "l", "compute", "matrices", "groups", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
         "fixes", "passes", "performance", "candidates", "measured",
     ]  # fmt: skip

@@ -149,6 +149,7 @@ def _apart(problem: GemmProblem, matrix: Matrix) -> bool:
 def _with(problem: GemmProblem, matrix: Matrix) -> GemmProblem:
     """The problem with a matrix in the place of that of its name."""
     if matrix.name in ("A", "B", "C"):
-        return replace(problem, **{matrix.name: matrix})
+        field: dict[str, Any] = {matrix.name: matrix}
+        return replace(problem, **field)
     operands = (matrix if x.name == matrix.name else x for x in problem.operands)
     return replace(problem, operands=tuple(operands))
