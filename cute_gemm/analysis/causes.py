@@ -5,10 +5,11 @@ model (`model/price.py`) is evaluated with counts of the same bytes in ideal req
 
 - in global memory the ideal sectors, no line touched in part, 16 bytes per lane, and without the
   waits and the additional work that narrow copies of the operand make,
-- in shared memory the ideal wavefronts.
+- in shared memory the ideal wavefronts,
 
-The time of a kernel's units overlaps, so that the costs of several causes do not add up. What a
-packing or a reduction launch loses is the predicted time less that with the fix.
+and in launches beside the kernel accesses of 16 bytes; and it is at least what its fix saves, which
+may do more than that. The time of a kernel's units overlaps, so that the costs of several causes do
+not add up.
 """
 
 from __future__ import annotations
