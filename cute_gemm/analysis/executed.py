@@ -83,6 +83,10 @@ def compare(
     are compared: where those of a warp diverged before, a load is more requests than one.
     """
     both = predicted(rows), executed(execution)
+
+    def counts_of(kind: Kind, figure: str, which: int) -> int:
+        return both[which].get(kind, Counter())[figure]
+
     kinds = sorted(both[0].keys() | both[1].keys())
     compared: list[Compared] = []
     for family in dict.fromkeys(kind[:4] for kind in kinds):
@@ -91,7 +95,8 @@ def compare(
             Compared(
                 kind,
                 figure,
-                *(counts.get(kind, Counter())[figure] for counts in both),
+                counts_of(kind, figure, 0),
+                counts_of(kind, figure, 1),
                 kind.operand in at_most,
             )
             for kind in widths
@@ -103,11 +108,11 @@ def compare(
         ]
         merged = any(x.figure == "requests" and x.difference for x in figures)
         if merged and len(widths) > 1 and family[1] == "shared":
-            moved = (
+            before, after = (
                 sum(counts[kind]["lanes"] * kind.bits // 8 for kind in widths if kind in counts)
                 for counts in both
             )
-            figures = [Compared(Kind(*family, 0), "bytes", *moved)]
+            figures = [Compared(Kind(*family, 0), "bytes", before, after)]
         compared += figures
     return tuple(compared)
 

@@ -87,10 +87,11 @@ def _rule(name: str, kind: str) -> Rule | None:
             "neg": moved(lambda x: x), "abs": moved(lambda x: x & x.dtype.type(rest))
         }  # fmt: skip
         return signs.get(name)
-    return {
+    rules: dict[str, Rule] = {
         "add": added, "sub": subtracted, "neg": negated, "min": extreme(True),
         "max": extreme(False), "abs": _positive,
-    }[name]  # fmt: skip
+    }  # fmt: skip
+    return rules[name]
 
 
 def _positive(x: Pair) -> Array:

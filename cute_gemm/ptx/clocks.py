@@ -51,7 +51,7 @@ class Clocks:
         )
         self.known[0, rows[:, None], self._own] = 1
 
-    def of_lane(self, rows: Array, lanes: Array) -> Array:
+    def of_lane(self, rows: Array | int, lanes: Array | int) -> Array:
         """The columns of lanes of warps."""
         return np.asarray(self.lanes + self.column[rows] * WARP + lanes)
 
@@ -145,12 +145,13 @@ class OrderedMemory(SharedMemory):
         if not unread.any():
             return np.asarray(unread.any(axis=-1))
         # Of all lanes of a warp not enough is seen: perhaps of those that read.
-        *where, warp = np.nonzero(unread)
-        granule, row = granules[tuple(where)], rows[tuple(where)]
+        at = np.nonzero(unread)
+        where, warp = at[:-1], at[-1]
+        granule, row = granules[where], rows[where]
         bits = self.readers[granule, warp][:, None] >> np.arange(WARP, dtype=np.uint32) & 1
-        column = clocks.lanes + (first[tuple(where)] + warp)[:, None] * WARP + np.arange(WARP)
+        column = clocks.lanes + (first[where] + warp)[:, None] * WARP + np.arange(WARP)
         late = self.reads[granule, warp][:, None] > clocks.known[0][row[:, None], column]
-        unread[(*where, warp)] = (late & (bits != 0)).any(axis=1) | (bits == 0).all(axis=1)
+        unread[at] = (late & (bits != 0)).any(axis=1) | (bits == 0).all(axis=1)
         return np.asarray(unread.any(axis=-1))
 
     def _steps(self, offsets: Array, own: Array, width: int) -> tuple[list[Array], Array]:

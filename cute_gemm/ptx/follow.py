@@ -158,7 +158,7 @@ def counted(function: Callable[[Array], Array]) -> Rule:
 
     def follow(pair: Pair) -> Array:
         value, lost = pair
-        differ = function(value & ~lost) ^ function(value | lost)
+        differ: Any = function(value & ~lost) ^ function(value | lost)
         for step in (1, 2, 4, 8):
             differ = differ | differ >> differ.dtype.type(step)
         return np.asarray(differ)

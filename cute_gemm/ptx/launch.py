@@ -325,7 +325,7 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
     block = bytearray(end_of(kernel.parameters))
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         width = parameter.size or 0
-        if isinstance(argument, int | float):
+        if isinstance(argument, int | float) and not isinstance(argument, np.generic):
             argument = _typed(argument, parameter, position)
         raw = _bytes(argument, width, memory)
         if len(raw) != width:

@@ -434,9 +434,12 @@ def results_of_ctas(
     As ``TileScheduler`` gives tiles to CTAs (``templates/tma/tile_scheduler.cuh``).
     """
     (store, _), *_ = epilogue_blocks(config, parts, problem)
-    turn = slice(None, None, -1 if config.swap_ab else 1)  # M and N as the kernel has them
-    (m, n), (bm, bn) = store.region[turn], store.tile[turn]
-    cm, cn = config.cluster[turn]
+
+    def turned(pair: tuple[int, int]) -> tuple[int, int]:
+        """M and N as the kernel has them, or back."""
+        return (pair[1], pair[0]) if config.swap_ab else pair
+
+    (m, n), (bm, bn), (cm, cn) = map(turned, (store.region, store.tile, config.cluster))
     clusters_m, clusters_n = -(-m // (cm * bm)), -(-n // (cn * bn))
     group = -(-config.raster // cm)
     index = np.arange(clusters_m * clusters_n * problem.l)
@@ -458,8 +461,7 @@ def results_of_ctas(
     each = 4 * (1 if config.ping_pong else config.groups)
     for key, count in whole.items():
         threads = np.zeros((4 * config.groups, LANES), bool)
-        for turn_of, *extents in key:
-            mine = slice(turn_of * each, (turn_of + 1) * each)
-            here = (extents[0], extents[1])[turn]
-            threads[mine] |= with_results(store, here, each, warp)
+        for turn, inside_m, inside_n in key:
+            mine = slice(turn * each, (turn + 1) * each)
+            threads[mine] |= with_results(store, turned((inside_m, inside_n)), each, warp)
         yield threads, count
