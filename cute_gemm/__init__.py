@@ -1,7 +1,11 @@
 """A layout-aware GEMM frontend for NVIDIA GPUs."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from cute_gemm._interrupt import while_starting
+
+while_starting()  # before the imports below, which take most of a command's first second
+
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 try:
     # First: importing the subpackage of that name later would put it in the function's place.

@@ -242,6 +242,32 @@ def test_a_file_of_another_user_is_not_read(place: Path, monkeypatch: pytest.Mon
 
 
 @POSIX
+def test_what_is_not_read_is_said_once(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of directories behind the first too, and of measured choices as of builds."""
+    cache.put(KEY, BUILD)
+    theirs, missing, good = tmp_path / "theirs", tmp_path / "missing", tmp_path / "good"
+    for folder in (theirs, good):
+        folder.mkdir(0o755)
+    theirs.chmod(0o777)
+    parts = (place, theirs, missing, good)
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", os.pathsep.join(map(str, parts)))
+    with pytest.warns(UserWarning, match="nothing is read from there") as said:
+        assert cache.get("another") is None and cache.beside("tuned-A100.json") == []
+    first, second = (str(each.message) for each in said)
+    assert first.startswith(f"{theirs} can be written by other users (chmod go-w fixes it);")
+    assert second.startswith(f"{missing} does not exist; nothing is read from there")
+    assert cache.unread() == [first.partition(";")[0], second.partition(";")[0]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.get("another") is None and cache.get(KEY) is not None
+    (place / f"{KEY}.build").chmod(0o602)
+    with pytest.warns(UserWarning, match=f"{KEY}.build can be written by other users"):
+        assert cache.get(KEY) is None
+
+
+@POSIX
 def test_a_file_may_not_be_a_link(place: Path, tmp_path: Path) -> None:
     cache.put(KEY, BUILD)
     path = place / f"{KEY}.build"

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
+from cute_gemm import _interrupt
 from cute_gemm._text import printable
 from cute_gemm.commands.arguments import (
     add,
@@ -58,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else list(argv)
+    if argv is None:
+        _interrupt.while_running()
     try:
         try:
             return _run(words)
@@ -70,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _leave_stdout()
         return _fail(error)
     except KeyboardInterrupt:
-        return 130
+        return _interrupt.STATUS
 
 
 def _run(words: list[str]) -> int:

@@ -277,6 +277,8 @@ def _ncu() -> _Finding:
 def _cache() -> _Finding:
     if reason := cache.writable():
         return None, reason, "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
+    if unread := cache.unread():
+        return None, "; ".join(unread), "mend it, or leave it out of CUTE_GEMM_CACHE_DIR"
     builds = counted(len(cache.entries()), "build")
     return True, f"{builds}, {size(cache.size())} in {cache.directory()}", ""
 

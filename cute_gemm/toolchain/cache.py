@@ -116,13 +116,9 @@ def key(
 def get(key: str) -> Build | None:
     """Return the build of that key, or None; a damaged file of the first directory is deleted."""
     start = time.perf_counter()
-    own, *others = directories()
-    for place in (own, *others):
+    own = directory()
+    for place, data in _found(f"{key}{_SUFFIX}"):
         path = place / f"{key}{_SUFFIX}"
-        try:
-            data = read(path)
-        except OSError:
-            continue
         try:
             build = _decode(key, data)
         except (ValueError, KeyError, TypeError):
@@ -135,6 +131,42 @@ def get(key: str) -> Build | None:
                 os.utime(path, (time.time(), path.stat().st_mtime))
         return replace(build, seconds=time.perf_counter() - start)
     return None
+
+
+def _found(name: str) -> Iterator[tuple[Path, bytes]]:
+    """Yield directories with a file of that name, and its content; warn of what is not read."""
+    for place in directories():
+        try:
+            data = read(place / name)
+        except OSError as error:
+            if reason := _unread(place, name, error):
+                _warn(f"{reason}; nothing is read from there. CUTE_GEMM_CACHE_DIR names it.")
+            continue
+        yield place, data
+
+
+def _unread(place: Path, name: str, error: OSError) -> str:
+    """Return why a file is not read, ``""`` where it is only missing.
+
+    Of the first directory, which is made when it is written to, others are told then.
+    """
+    if place == directory() and not os.path.lexists(place / name):
+        return ""
+    if isinstance(error, FileNotFoundError):
+        return "" if place.is_dir() else f"{place} does not exist"
+    return str(error) if error.errno is None else f"{place / name}: {error.strerror}"
+
+
+def unread() -> list[str]:
+    """Return why directories behind the first are not read, a sentence for each."""
+    reasons = []
+    for place in directories()[1:]:
+        try:
+            with _opened(place / _MEMO):
+                pass
+        except OSError as error:
+            reasons.append(_unread(place, _MEMO, error))
+    return [reason for reason in reasons if reason]
 
 
 def has(key: str) -> bool:
@@ -259,11 +291,7 @@ def writable() -> str | None:
 
 def beside(name: str) -> list[bytes]:
     """Return the contents of the files of that name, in the order of `directories`."""
-    texts = []
-    for place in directories():
-        with suppress(OSError):
-            texts.append(read(place / name))
-    return texts
+    return [data for _, data in _found(name)]
 
 
 def put_beside(name: str, data: bytes) -> None:
@@ -379,7 +407,7 @@ def _write(path: Path, data: bytes) -> None:
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
-        _warn(_reason(error))
+        _warn_unwritten(_reason(error))
 
 
 def read(path: Path) -> bytes:
@@ -459,7 +487,7 @@ def _writable() -> Path | None:
     try:
         return _place(make=True)
     except OSError as error:
-        _warn(_reason(error))
+        _warn_unwritten(_reason(error))
         return None
 
 
@@ -467,11 +495,15 @@ def _reason(error: OSError) -> str:
     return str(error) if error.errno is None else f"{directory()}: {error.strerror}"
 
 
-def _warn(reason: str) -> None:
-    if reason in _warned:
-        return
-    _warned.add(reason)
-    warn(
+def _warn_unwritten(reason: str) -> None:
+    _warn(
         f"the kernel cache cannot be used ({reason}); kernels are compiled anew in each process. "
         "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
     )
+
+
+def _warn(message: str) -> None:
+    """Warn once in a process."""
+    if message not in _warned:
+        _warned.add(message)
+        warn(message)

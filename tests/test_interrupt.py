@@ -1,0 +1,68 @@
+"""Ctrl-C ends a command at once, without a traceback: while it starts, and while BLAS computes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, float]:
+    """The exit status of a process after Ctrl-C, its last errors, and the seconds that it took."""
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    return process.returncode, err, time.monotonic() - begin
+
+
+@pytest.mark.parametrize("module", ["numpy.version", "cute_gemm.arch"])
+def test_while_it_starts(module: str) -> None:
+    """Python says which module it imported just before."""
+    process = started("-X", "importtime", "-m", "cute_gemm", "doctor")
+    assert process.stderr is not None
+    while module not in (line := process.stderr.readline()):
+        assert line
+    status, err, _ = interrupted(process)
+    assert status == 130 and "Traceback" not in err
+
+
+#: A command that is in C for half an hour, as in a product of BLAS, where no Python runs.
+LONG = """
+import hashlib, sys
+sys.argv = ["cute-gemm", "kernels"]
+from cute_gemm.commands import cli, kernels
+def command(arguments):
+    print("begun", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+kernels.command = command
+sys.exit(cli.main())
+"""
+
+
+def test_while_a_library_computes() -> None:
+    process = started("-c", LONG)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    time.sleep(0.5)  # until it is in C
+    status, err, seconds = interrupted(process)
+    assert (status, err) == (130, "") and seconds < 5
+
+
+def test_a_program_that_uses_the_package_keeps_its_handler() -> None:
+    said = "import cute_gemm, signal; print(signal.getsignal(2) is signal.default_int_handler)"
+    out, _ = started("-c", said).communicate(timeout=60)
+    assert out == "True\n"
