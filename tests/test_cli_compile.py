@@ -148,9 +148,10 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
     # On a terminal a bar says at once what is done: problems to choose for, then files to write.
     told: list[tuple[object, ...]] = []
     monkeypatch.setattr(compile_command, "progress", lambda: nullcontext(lambda *x: told.append(x)))
+    planned, compiled = "problems planned", "kernels compiled"
     run(*words)
-    assert told[0] == ("choose", 0, told[0][2]) and told[-1] == ("compile", count, count)
-    assert [one[0] for one in told] == ["choose"] * told[0][2] + ["compile"] * (count + 1)
+    assert told[0] == (planned, 0, told[0][2]) and told[-1] == (compiled, count, count)
+    assert [one[0] for one in told] == [planned] * told[0][2] + [compiled] * (count + 1)
 
     place.chmod(0o500)
     before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
@@ -197,6 +198,7 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
         (["--for", "NN", "--dtype", "float12"], "float12"),
         (["--for", "NN", "-o", "a:b"], "expected a directory without ':'"),
         (["--for", "NN", "-o", __file__], "cannot be used"),
+        (["--for", "NN", "-o", "-"], "--output - came with --for"),
     ],
 )
 def test_what_cannot_be_compiled_ahead(run, words, part):

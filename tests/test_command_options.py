@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cute_gemm.commands import cli
+from cute_gemm.commands import cli, output
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
@@ -81,3 +81,27 @@ def test_a_spelling_that_is_not_known(
         status = int(str(leaving.code))
     err = capsys.readouterr().err
     assert status == 2 and said in err and err.count("\n") == 1
+
+
+def test_long_work_prints_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    with output.progress() as tell:
+        for done in range(145):
+            tell("kernels compiled", done, 144)
+            now[0] += 1.5
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == "" and lines[0] == "kernels compiled: 2 of 144, about 4 min left"
+    assert lines[-1] == "kernels compiled: 142 of 144, about 3 s left" and len(lines) == 15
+    with output.progress() as tell:  # nothing is done yet
+        tell("CTAs executed", 0, 10)
+        now[0] += 3
+        tell("CTAs executed", 0, 10)
+    assert capsys.readouterr().err == "CTAs executed: 0 of 10\n"
+    with output.progress() as tell:  # what is done soon prints nothing
+        tell("kernels compiled", 0, 2)
+        tell("kernels compiled", 2, 2)
+    assert capsys.readouterr().err == ""

@@ -42,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise OptionError(f"--minutes {arguments.minutes} does not fit; expected more than 0")
     file = output_file(arguments)
     with progress() as shown:
-        tell: Callable[[str, int, int], None] = shown or (lambda *_: None)
+        tell: Callable[[str, int, int], None] = shown
         if arguments.fit:
             times = joined([read(path) for path in arguments.fit])
             gpu, device = gpu_called(times.gpu), None

@@ -73,7 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
     tell = silent if arguments.json or (arguments.output and not file) else say
     plans = [planned(arguments, op=op, arch=arch) for op in arguments.ops for arch in archs]
     with progress() as shown:
-        compile(plans, shown and partial(shown, "compile"))
+        compile(plans, partial(shown, "kernels compiled"))
     for made in plans:
         build = made.build
         registers = counted(build.resources.registers, "register")
@@ -98,6 +98,8 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
             f"--for does not go with {', '.join(beside)}: it compiles for all extents, orders of C "
             "and alignments; omit one of the two"
         )
+    if str(arguments.output) == "-":
+        raise OptionError("--output - came with --for, which writes files; expected a directory")
     with _directory(arguments.output):
         reason = cache.writable()
         if reason is not None:
@@ -108,9 +110,9 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
         with progress() as tell:
             made = Builds(_chosen_from(
                 arguments.ops_for.split(","), arguments.dtype.split(","),
-                archs, arguments.kernel, arguments.options, tell and partial(tell, "choose"),
+                archs, arguments.kernel, arguments.options, partial(tell, "problems planned"),
             ))  # fmt: skip
-            made.finish(tell and partial(tell, "compile"))
+            made.finish(partial(tell, "kernels compiled"))
         place, taken = str(cache.directory()), cache.size()
     builds = [
         build_dict(made.steps[key].kernel.name, future.result())

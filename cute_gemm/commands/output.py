@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from cute_gemm.api import Plan
     from cute_gemm.toolchain.cubin import Build
 
+#: Seconds until a line of progress is printed to no terminal, and to the next one.
+_FIRST_LINE, _NEXT_LINE = 2.0, 15.0
 #: Exit statuses.
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
@@ -51,22 +54,30 @@ def silent(*_: Any, **__: Any) -> None:
 
 
 @contextmanager
-def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Yield a function that draws a progress bar on standard error; None if it is no terminal.
+def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that shows progress on standard error: what is done, how much, of how much.
 
-    The bar appears after ``after`` seconds.
+    On a terminal it is a bar, which appears after ``after`` seconds; elsewhere a line now and then,
+    of work that takes seconds.
     """
     if not sys.stderr.isatty():
-        yield None
+        yield _lines()
         return
     from threading import Timer
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    clock = [TimeElapsedColumn()] if after else []
-    bar = Progress(*columns, *clock, console=Console(stderr=True), transient=True)
+    times = [TimeElapsedColumn() if after else TimeRemainingColumn()]
+    bar = Progress(*columns, *times, console=Console(stderr=True), transient=True)
     task = bar.add_task("", total=1)
 
     def tell(text: str, done: int, total: int) -> None:
@@ -81,6 +92,31 @@ def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None] | N
         start.cancel()
         start.join()
         bar.stop()
+
+
+def _lines() -> Callable[[str, int, int], None]:
+    """Return a function that prints a line after a few seconds, and at intervals from then on."""
+    begun: dict[str, float] = {}
+    due = time.monotonic() + _FIRST_LINE
+
+    def tell(text: str, done: int, total: int) -> None:
+        nonlocal due
+        now = time.monotonic()
+        start = begun.setdefault(text, now)
+        if now < due or done >= total:
+            return
+        due = now + _NEXT_LINE
+        left = f", about {clock((now - start) * (total - done) / done)} left" if done else ""
+        print(f"{printable(text)}: {done:,} of {total:,}{left}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def clock(seconds: float) -> str:
+    """Return a time to wait: ``"40 s"``, ``"12 min"``, ``"2.5 h"``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def print_json(value: dict[str, Any]) -> None:

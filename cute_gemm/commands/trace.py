@@ -93,7 +93,7 @@ def _shown() -> Iterator[None]:
     from cute_gemm.ptx.launch import PROGRESS
 
     with progress(_PATIENCE) as tell:
-        before = PROGRESS.set(tell and partial(tell, "CTAs executed"))
+        before = PROGRESS.set(partial(tell, "CTAs executed"))
         try:
             yield
         finally:

@@ -84,6 +84,5 @@ def _advice(measured: Measured) -> Iterator[str]:
         yield f"    {duration(seconds)}  {name}"
 
 
-def _tell(shown: Callable[[str, int, int], None] | None, of: str, what: str, *done: int) -> None:
-    if shown is not None:
-        shown(f"{of}: {what}", *done)
+def _tell(shown: Callable[[str, int, int], None], of: str, what: str, *done: int) -> None:
+    shown(f"{of}: {what}", *done)
