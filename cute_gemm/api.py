@@ -42,7 +42,7 @@ from cute_gemm.problem.fuse import (
     with_scales,
 )
 from cute_gemm.problem.grouped import from_group_sizes, from_groups
-from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
+from cute_gemm.problem.problem import GemmProblem, check_order, from_operands, from_sizes
 from cute_gemm.problem.scaling import SCALES
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
@@ -271,7 +271,7 @@ def with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
     """Return ``compute`` as ``fast_accum=`` says it."""
     if fast_accum is None:
         return compute
-    if fast_accum not in (True, False):
+    if not isinstance(fast_accum, (bool, int)) or fast_accum not in (True, False):
         raise OptionError(f"fast_accum={fast_accum!r} does not fit; expected True or False")
     if compute is not None and (compute == FAST_ACCUM) != fast_accum:
         raise OptionError(
@@ -361,6 +361,7 @@ def plan(
     strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
     strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}
     device, described = None, dict[str, Any]()
+    check_order(storage, "storage")
     if A is None and B is None:
         missing = [name for name, value in sizes.items() if value is None]
         if missing:
@@ -391,14 +392,13 @@ def plan(
         else:
             problem = from_groups(op, a, b, read_offsets(offsets), c, **described)
         device = None if a.device == META else a.device
-        if base_offset and device is not None:
-            raise OptionError(
-                f"base_offset={base_offset!r} came with arrays on a device, which have addresses "
-                "of their own: leave it out"
-            )
-    if base_offset:
-        problem = problem.with_base_offset(base_offset)
-    problem, _ = _fused(problem, function, operands, device, None)
+    moved = problem.with_base_offset(base_offset)
+    if moved is not problem and device is not None:
+        raise OptionError(
+            f"base_offset={base_offset!r} came with arrays on a device, which have addresses "
+            "of their own: leave it out"
+        )
+    problem, _ = _fused(moved, function, operands, device, None)
     return _make_plan(problem, device, kernel, backend, arch, kernel_options, gpu, tune)
 
 
@@ -476,7 +476,17 @@ def compile(  # it is reached as cute_gemm.compile
     >>> [build.arch for build in compile(ops)]
     ['sm_80', 'sm_80']
     """
-    asked = list(plans)
+    try:
+        asked = list(plans)
+    except TypeError:  # one plan, say
+        asked = []
+        fits = False
+    else:
+        fits = all(hasattr(each, "steps") for each in asked)
+    if not fits:
+        raise OptionError(f"plans={plans!r} does not fit; expected a list of what plan() returns")
+    if tell is not None and not callable(tell):
+        raise OptionError(f"tell={tell!r} does not fit; expected a function of two numbers")
     builds = Builds(asked)
     builds.finish(tell)
     return [builds.of(each) for each in asked]
@@ -489,7 +499,7 @@ def kept_plan(
     """Return the plan that `gemm` made of a problem, or make and keep it."""
     key = (id(problem), device, kernel, backend, arch, *sorted(options.items()))
     made = _plans.get(key)
-    if made is None or (tune and made.measured is None):
+    if made is None or (tune is not False and made.measured is None):
         made = _make_plan(problem, device, kernel, backend, arch, options, None, tune)
         _plans[key] = made
     return made
@@ -499,10 +509,10 @@ def _make_plan(
     problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
     options: dict[str, Any], name: GpuLike | None = None, tune: bool | Tuning = False,
 ) -> Plan:  # fmt: skip
-    tuning = _tuning(tune, kernel, backend, name) if tune else None
+    tuning = None if tune is False else _tuning(tune, kernel, backend, name)
     where = resolved_backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
-    arch = arch or (None if gpu is None else gpu.arch)
+    arch = gpu.arch if arch is None and gpu is not None else arch
     here: int | None = None  # whose choices are taken: a device of this machine, or none
     if runs_on(kernel) == "cpu":
         target: str = "cpu"
@@ -510,9 +520,10 @@ def _make_plan(
         from cute_gemm.run.driver import device_arch
 
         here = device = device or 0
-        target = Arch(normalize_arch(arch)) if arch else device_arch(device)
+        target = device_arch(device) if arch is None else Arch(normalize_arch(arch))
     else:
-        target = Arch(normalize_arch(arch)) if arch else arch_without_backend(kernel, problem)
+        without = arch_without_backend
+        target = without(kernel, problem) if arch is None else Arch(normalize_arch(arch))
         here = device_without_backend(target)
     if gpu is not None and target != "cpu":
         gpus.of_arch(gpu, Arch(target))
@@ -547,7 +558,7 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
     tuning = Tuning() if tune is True else tune
     if not isinstance(tuning, Tuning):
         raise OptionError(f"tune={tune!r} does not fit; expected True or False")
-    if tuning.candidates < 1:
+    if not isinstance(tuning.candidates, int) or tuning.candidates < 1:
         raise OptionError(f"candidates={tuning.candidates}; expected 1 or more configs to measure")
     # A Tuning is what the command line gives, which has no word to leave out.
     asked = "tune=True" if tune is True else "tuning"

@@ -6,6 +6,7 @@ Adding a type is adding a row here, and its MMA atoms, which name it by ``tag``,
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -129,6 +130,13 @@ DTYPES: dict[str, DType] = {
 
 #: Every other name of a type.
 _NAMES = {name: row.name for row in DTYPES.values() for name in (row.tag, *row.synonyms)}
+
+
+def integer(value: Any) -> int:
+    """Return an integer of any library; TypeError for what is none, and for True and False."""
+    if isinstance(value, bool):
+        raise TypeError("a truth value is no integer")
+    return operator.index(value)
 
 
 def canonical(name: str) -> str:

@@ -309,11 +309,12 @@ class Executable:
     def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:
         """Pack an operand for calls to come."""
         problem, pack = self.problem, self.route.pack
-        if name not in ("A", "B") or name not in pack:
+        if not isinstance(name, str) or name not in ("A", "B") or name not in pack:
             does = f"packs {' and '.join(pack)}" if pack else "packs nothing"
             raise OptionError(
                 f"name={name!r}, and this plan {does}: make it with pack='A', 'B' or 'AB'"
             )
+        stream = None if stream is None else raw_stream(stream)
         operand, matrix = read(X, name), getattr(problem, name)
         _check_matrix(matrix, describe(problem.op, name, operand, problem.l))
         made, packing = packed(problem, name)
@@ -344,6 +345,7 @@ class Executable:
         not the operands'; ``operands`` and ``numbers``: of the epilogue.
         """
         problem = self.problem
+        stream = None if stream is None else raw_stream(stream)
         new = c is None
         if c is None:
             c = self._new(a, b)
@@ -538,14 +540,18 @@ def _handle(operand: Operand, stream: Any) -> int:
 
 def raw_stream(stream: Any) -> int:
     """Return the raw ``CUstream`` of a library's stream."""
-    if isinstance(stream, int):
+    if type(stream) is int and 0 <= stream < 2**64:
         return stream
+    found = None
     for attribute in ("cuda_stream", "ptr", "handle"):
         if (value := getattr(stream, attribute, None)) is not None:
-            return int(value)
-    protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        return int(protocol()[1])
+            found = int(value)
+            break
+    else:
+        if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
+            found = int(protocol()[1])
+    if found is not None:
+        return found
     raise OptionError(
         f"stream={stream!r} is not a CUDA stream; expected an int, or an object of PyTorch, CuPy "
         "or cuda.core"

@@ -14,6 +14,7 @@ from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.executable import Call, Executable
 from cute_gemm.frameworks import fingerprint
 from cute_gemm.frameworks.torch import CALLED, traced
+from cute_gemm.gpus.table import gpu as known_gpu
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.order import OrderOfSums
@@ -21,7 +22,8 @@ from cute_gemm.kernels.steps import Step, Steps, reduces
 from cute_gemm.model.roofline import least_seconds
 from cute_gemm.packed import PackedOperand
 from cute_gemm.predicted import priced
-from cute_gemm.problem.scalars import Scalar, check_beta, scalar
+from cute_gemm.problem.grouped import ends_of
+from cute_gemm.problem.scalars import check_beta, scalar
 from cute_gemm.problem.scaling import describe_scales
 from cute_gemm.select import Choice
 from cute_gemm.toolchain.nvrtc import prove
@@ -120,7 +122,7 @@ class Plan:
         return "; ".join(filter(None, (describe_scales(self.problem), paired, text, prices)))
 
     def candidates(
-        self, gpu: Gpu | None = None, *, reads_c: bool = False, **changed: Any
+        self, gpu: GpuLike | None = None, *, reads_c: bool = False, **changed: Any
     ) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
 
@@ -137,7 +139,8 @@ class Plan:
         >>> first.kernel.name, first.config.tile, first.price.binding
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
-        return self._candidates(gpu, reads_c=reads_c, **changed)
+        of = None if gpu is None else known_gpu(gpu)
+        return self._candidates(of, reads_c=reads_c, **changed)
 
     @property
     def order_of_sums(self) -> OrderOfSums:
@@ -301,11 +304,12 @@ class Plan:
         """
         from cute_gemm.analysis.report import make_report
 
-        kernel, reads_c = self._kernel.compiled(), beta != 0
-        check_beta(Scalar(beta), self.problem.C, self.problem.epilogue.pairs)
+        kernel, factor = self._kernel.compiled(), scalar(beta, "beta", self.problem.dtype, None)
+        reads_c = factor.value != 0
+        check_beta(factor, self.problem.C, self.problem.epilogue.pairs)
         if offsets is not None and not self.problem.ragged:
             raise OptionError("offsets= came to the report of a plan without groups: leave it out")
-        ends = None if offsets is None else [int(end) for end in offsets]
+        ends = None if offsets is None else ends_of(offsets, self.problem.l)
         place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
         step = self._main if gpu is None else replace(self._main, sms=place.sms)
         accesses = step.accesses(reads_c, ends)

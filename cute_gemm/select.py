@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import COMPONENT_PRODUCTS
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, integer
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import nearest, of_device
@@ -177,7 +176,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 if invariant or access_bytes(other, False)[0] == 16
             )
     if problem.ragged:
-        if split not in (1, "auto"):
+        if split != "auto" and _slices(problem, split):
             raise OptionError(
                 f"option split_k={split!r} came with a grouped GEMM, whose k is not cut: leave it "
                 "out"
@@ -192,7 +191,8 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     else:
         splits = _slices(problem, split)
     if 0 in (problem.m, problem.n, problem.k, problem.l):
-        packs, splits = ("",), ()  # an empty product has nothing to pack or to slice
+        # An empty product has nothing to weigh; a kernel that wants its operands packed is taken.
+        packs, splits = packs[:1] if kernel == "auto" else (max(packs, key=len),), ()
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
         if (asked and any(packs)) or (splits and split != "auto"):
             raise OptionError(
@@ -219,7 +219,7 @@ def _flag(name: str, value: Any) -> bool:
 def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
     """Return the number of slices that ``split_k`` gives, as a tuple; empty for 1."""
     try:
-        count = int(split) if isinstance(split, str) else operator.index(split)
+        count = int(split) if isinstance(split, str) else integer(split)
     except (TypeError, ValueError):
         count = 0
     if count < 1:

@@ -136,7 +136,8 @@ def dtype_name(dtype: Any) -> str:
         return dtype.name if dtype.isnative else dtype.str
     if isinstance(dtype, type):
         return dtype.__name__
-    return str(dtype).rpartition(".")[2]  # torch.float16
+    name = str(dtype).rpartition(".")[2]  # torch.float16
+    return name if name.isidentifier() else dtype_row(repr(dtype)).name
 
 
 def dtype_row(name: str) -> DType:

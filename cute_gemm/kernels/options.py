@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
+from cute_gemm.dtypes import integer
 from cute_gemm.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _value(config: Any, key: str, value: Any) -> Any:
                 raise ValueError
             return numbers
         if isinstance(default, int):
-            return _integer(value)
+            return _integer(int(value) if isinstance(value, bool) and key in _FLAGS else value)
     except (TypeError, ValueError):
         kind = f"{len(default)} integers" if isinstance(default, tuple) else "an integer"
         raise OptionError(f"option {key}={value!r} does not fit; expected {kind}") from None
@@ -49,9 +49,13 @@ def _value(config: Any, key: str, value: Any) -> Any:
     return value
 
 
+#: Options that are 0 or 1.
+_FLAGS = frozenset(("ping_pong", "swap_ab"))
+
+
 def _integer(value: Any) -> int:
-    """An integer or its text; a fraction is neither."""
-    return int(value) if isinstance(value, str) else operator.index(value)
+    """An integer or its text; a fraction is neither, nor is True."""
+    return int(value) if isinstance(value, str) else integer(value)
 
 
 def option_value(text: str) -> Any:
@@ -101,7 +105,7 @@ def assignments(text: str, what: str) -> dict[str, str]:
 
 def check_tiles(kernel: str, problem: GemmProblem, tile: tuple[int, ...]) -> None:
     """Refuse more tiles of groups than a grid has CTAs; of another problem nothing."""
-    if not problem.ragged:
+    if not problem.ragged or min(tile) < 1:  # which the kernel refuses by itself
         return
     from cute_gemm.problem.grouped import tiles_at_most
 

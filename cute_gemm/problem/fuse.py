@@ -89,7 +89,6 @@ class EpilogueFunction:
         object.__setattr__(self, "text", text.replace(" ", r"\u0020"))
 
 
-@lru_cache(maxsize=256)
 def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
     """Trace a function of the accumulator and operands; a decorator.
 
@@ -110,6 +109,21 @@ def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
     >>> leaky.name, leaky.expression.operands
     ('leaky', ('bias',))
     """
+    if not callable(function):
+        raise OptionError(
+            f"epilogue={function!r}; expected a name such as 'bias+gelu', or a function of the "
+            "accumulator and operands"
+        )
+    try:
+        return _traced(function)
+    except TypeError:  # it has no hash
+        if getattr(function, "__hash__", None) is not None:
+            raise
+        return _traced.__wrapped__(function)
+
+
+@lru_cache(maxsize=256)
+def _traced(function: Callable[..., Any]) -> EpilogueFunction:
     return EpilogueFunction(getattr(function, "__name__", "epilogue"), trace(function))
 
 
@@ -192,12 +206,7 @@ def as_function(value: Any) -> EpilogueFunction:
         return value
     if isinstance(value, str):
         return named(value)
-    if callable(value):
-        return epilogue(value)
-    raise OptionError(
-        f"epilogue={value!r}; expected a name such as 'bias+gelu', or a function of the "
-        "accumulator and operands"
-    )
+    return epilogue(value)
 
 
 #: Bytes of the widest load.

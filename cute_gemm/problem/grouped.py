@@ -13,6 +13,7 @@ A      B      ragged  C
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,9 +104,9 @@ def from_group_sizes(ragged: str, groups: int, **sizes: Any) -> GemmProblem:
     ``sizes``: those that `from_sizes` takes but for a batch's; the extent of that mode is of all
     groups. OptionError for a mode, a number of groups or ``compute`` that there is not.
     """
-    if ragged not in ("M", "N", "K"):
+    if not isinstance(ragged, str) or ragged not in ("M", "N", "K"):
         raise OptionError(f"ragged={ragged!r} is unknown; expected 'M', 'N' or 'K'")
-    if not isinstance(groups, int) or groups < 1:
+    if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
         raise OptionError(
             f"l={groups!r} groups came with ragged={ragged!r}; expected 1 group or more"
         )
@@ -298,6 +299,20 @@ def equal_ends(problem: GemmProblem) -> list[int]:
     whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.ragged]
     each = -(-whole // problem.l)
     return [min(each * (group + 1), whole) for group in range(problem.l)]
+
+
+def ends_of(offsets: Any, groups: int) -> list[int]:
+    """Return the ends of groups as numbers; OptionError for what is no array of so many."""
+    try:
+        ends = [operator.index(end) for end in offsets]
+    except TypeError:
+        ends = []
+    if len(ends) != groups:
+        raise OptionError(
+            f"offsets={offsets!r} does not fit; expected {groups} integers on the host, where each "
+            "group ends"
+        )
+    return ends
 
 
 def stored_ends(problem: GemmProblem, offset: int) -> np.ndarray:

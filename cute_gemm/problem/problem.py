@@ -8,7 +8,6 @@ change places.
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from cute_gemm.dtypes import (
     canonical,
     factor,
     holding,
+    integer,
 )
 from cute_gemm.errors import (
     AlignmentError,
@@ -91,11 +91,13 @@ class GemmProblem:
         OptionError for what is neither 0 nor a power of two: of an address no more is described
         than the power of two that divides it.
         """
-        whole = isinstance(base_offset, (int, np.integer)) and base_offset >= 0
-        if not whole or base_offset & (base_offset - 1):
+        whole = isinstance(base_offset, (int, np.integer)) and not isinstance(base_offset, bool)
+        if not whole or base_offset < 0 or base_offset & (base_offset - 1):
             raise OptionError(
                 f"base_offset is {base_offset!r}; expected 0 or a power of two, in elements"
             )
+        if not base_offset:
+            return self
         A, B, C = (
             matrix.at(int(base_offset) * matrix.element.bytes).of_groups(self.ragged)
             for matrix in (self.A, self.B, self.C)
@@ -344,7 +346,7 @@ def _sized(
     dtype: str,
 ) -> _Stored:
     """Return what a matrix, or a batch of them, would be of which only the sizes are known."""
-    _check_order(order, "order" if name == "C" else "storage")
+    check_order(order, "order" if name == "C" else "storage")
     major, minor = shape if order == "F" else shape[::-1]
     least = max(1, major)
     ld = _step(f"ld{name.lower()}", ld, least)
@@ -374,7 +376,7 @@ def _sized(
 
 def _step(name: str, value: int | None, default: int) -> int:
     try:
-        return default if value is None else operator.index(value)
+        return default if value is None else integer(value)
     except TypeError:
         raise StrideError(f"{name} = {value!r} is not an integer") from None
 
@@ -392,7 +394,7 @@ def _describe(
 ) -> GemmProblem:
     """Return the problem of operands as stored, after every check that needs no address."""
     turn_A, turn_B = _turns(op)
-    _check_order(order, "order")
+    check_order(order, "order")
     for name, stored in (("A", a), ("B", b), ("C", c)):
         if stored is not None and stored.dtype.startswith(("<", ">")):
             native = ADAPTERS[stored.library].cast(name, np.dtype(stored.dtype).name)
@@ -436,7 +438,7 @@ def _describe(
             f"fast_accum=True came with A of dtype {element.name}; expected 8-bit floats, whose "
             "sums tensor cores keep with fewer bits: leave it out"
         )
-    elif compute not in element.computes:
+    elif not isinstance(compute, str) or compute not in element.computes:
         raise OptionError(
             f"compute = {compute!r} does not go with dtype {element.name}; expected "
             f"{_one_of(element.computes)}"
@@ -521,7 +523,7 @@ def _turns(op: str) -> tuple[bool, bool]:
 
 def _extent(name: str, value: int) -> int:
     try:
-        extent = operator.index(value)
+        extent = integer(value)
     except TypeError:
         raise ShapeError(f"{name} = {value!r} is not an integer") from None
     if not 0 <= extent <= _LARGEST_EXTENT:
@@ -529,8 +531,9 @@ def _extent(name: str, value: int) -> int:
     return extent
 
 
-def _check_order(order: str, argument: str) -> None:
-    if order not in ("F", "C"):
+def check_order(order: str, argument: str) -> None:
+    """Refuse what is no order; ``argument`` is what it was given as."""
+    if not isinstance(order, str) or order not in ("F", "C"):
         raise OptionError(
             f"{argument} = {order!r}; expected 'F' (column-major, as in BLAS) or 'C' (row-major)"
         )
@@ -566,7 +569,9 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
         step = stored.strides[0] if batched and stored.shape[0] > 1 else 0
     if stride is None or step < 0:
         copy = ADAPTERS[stored.library].copy(name, batched)
-        fix = "assign the result to it, C[...] = gemm(...)" if name == "C" else f"pass {copy}"
+        # Not C[...] = gemm(...), which would lose beta * C.
+        back = f"pass D = {copy} in its place, and assign it back: C[...] = D"
+        fix = back if name == "C" else f"pass {copy}"
         which = "one of the last two" if batched else "one of them"
         raise StrideError(
             f"{name} of shape {stored.shape} has strides {stored.strides} in elements; expected "
