@@ -6,8 +6,9 @@ Files of another version, and damaged ones, count as missing; the next choice re
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -155,13 +156,31 @@ def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
 
 def _choice(row: dict[str, Any]) -> Measured:
     kinds: tuple[Any, ...] = (
-        str, str, str, int, float, int, str, float, _advised, bool,
+        _of(str), _of(str), _of(str), _of(int), _time, _of(int), _of(str), _time, _advised,
+        _of(bool),
     )  # fmt: skip
     return Measured(*(kind(row[x]) for kind, x in zip(kinds, Measured._fields, strict=True)))
 
 
+def _of(kind: type) -> Callable[[Any], Any]:
+    """Return what takes values of this type alone; ValueError for others."""
+
+    def same(value: Any) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"{value!r} is no {kind.__name__}")
+        return value
+
+    return same
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
+
+
 def _advised(times: Any) -> dict[str, float] | None:
-    return None if times is None else {str(name): float(time) for name, time in times.items()}
+    return None if times is None else {name: _time(time) for name, time in times.items()}
 
 
 def _file(gpu: str) -> str:

@@ -322,3 +322,24 @@ def test_operands_that_do_not_fit() -> None:
         with pytest.raises(OptionError) as caught:
             fuse.as_function(value)
         assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_functions_on_the_host_have_their_digits(kind: type[np.floating[Any]]) -> None:
+    """Within 5 units in the last place, far out too, where 1 + erf has no digits left."""
+    mp = pytest.importorskip("mpmath")
+    random = np.random.default_rng(0)
+    numbers = np.concatenate([random.uniform(-13, 5, 400), -(10.0 ** random.uniform(-9, 1, 100))])
+    exact: dict[str, Any] = {
+        "gelu": lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2, "erf": mp.erf, "tanh": mp.tanh,
+        "silu": lambda x: x / (1 + mp.exp(-x)), "sigmoid": lambda x: 1 / (1 + mp.exp(-x)),
+        "exp": mp.exp, "log": mp.log, "sqrt": mp.sqrt, "rsqrt": lambda x: 1 / mp.sqrt(x),
+    }  # fmt: skip
+    with mp.workdps(40):
+        for name, function in exact.items():
+            given = numbers.astype(kind)
+            given = abs(given) if name in ("log", "sqrt", "rsqrt") else given
+            for x, found in zip(given, FUNCTIONS[name].numpy(given), strict=True):
+                expected = function(mp.mpf(float(x)))
+                unit = np.spacing(kind(abs(float(expected))))
+                assert abs(mp.mpf(float(found)) - expected) <= 5 * float(unit), (name, x)

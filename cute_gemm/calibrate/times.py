@@ -105,9 +105,13 @@ def read(path: Path) -> Times:
             for row in rows
         ]
         return Times(str(head["gpu"]), str(head["source"]), contests)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, GemmError) as error:
+    except (
+        OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+        GemmError,
+    ) as error:  # fmt: skip
+        reason = getattr(error, "strerror", None) or error
         raise OptionError(
-            f"times={str(path)!r} cannot be read: {error}; expected a file that "
+            f"times={str(path)!r} cannot be read: {reason}; expected a file that "
             "cute-gemm calibrate --times wrote"
         ) from error
 

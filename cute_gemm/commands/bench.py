@@ -103,7 +103,7 @@ def _stored(arguments: argparse.Namespace) -> BenchResult:
         raise OptionError(f"--from reads a stored run and measures nothing; omit {words}")
     try:
         values = json.loads(Path(arguments.stored).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"--from {arguments.stored!r} is no JSON: {error}") from error
     if isinstance(values, dict):
         values = values.get("result", values)

@@ -114,6 +114,8 @@ def _run(words: list[str]) -> int:
 def _fail(error: Exception, as_json: bool = False) -> int:
     """Print an error as one line, and with ``as_json`` as JSON too; return the exit status."""
     message = str(error).strip() or type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        message = f"{str(error.filename)!r} cannot be read or written: {error.strerror}"
     if isinstance(error, HeaderError):
         message = f"{message}; run `cute-gemm doctor`"
     if as_json:

@@ -119,7 +119,8 @@ def of_file(path: Path) -> Gpu:
             "cc, sms, ..."
         ) from None
     except (OSError, ValueError) as error:
-        raise OptionError(f"gpu={str(path)!r} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"gpu={str(path)!r} cannot be read: {reason}") from error
     if not isinstance(values, dict):
         raise OptionError(
             f"gpu={str(path)!r} holds no table of values; expected name, cc, sms, ..."

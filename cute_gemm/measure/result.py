@@ -166,6 +166,11 @@ class BenchResult(Shown):
                 f"the stored result has no {error}; expected what `cute-gemm bench --output FILE` "
                 "writes"
             ) from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise OptionError(
+                f"the stored result does not fit: {error}; expected what `cute-gemm bench --json "
+                "FILE` writes"
+            ) from error
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text

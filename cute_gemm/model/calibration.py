@@ -7,13 +7,14 @@ A `Calibration` is data, a file of JSON. Those of the package lie in ``calibrati
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from cute_gemm.model.correction import Correction, Tree
+from cute_gemm.model.correction import LEVELS, Correction, Tree
 
 #: Of files; another number makes them unread.
 _FORMAT = 6
@@ -192,6 +193,8 @@ class Calibration:
 
 def decoded(text: str | bytes) -> Calibration:
     """Return the calibration that a file holds; ValueError for any other content."""
+    from cute_gemm.model.price import FEATURES
+
     try:
         content = json.loads(text)
         if content["format"] != _FORMAT:
@@ -201,17 +204,33 @@ def decoded(text: str | bytes) -> Calibration:
         for kernel, rows in content["paces"].items():
             for kind, row in rows.items():
                 basis = row.pop("fitted_to", None)
-                paces.setdefault(kernel, {})[kind] = Pace(**row)
+                paces.setdefault(kernel, {})[kind] = Pace(**_numbers(row))
                 if basis is not None:
-                    bases.setdefault(kernel, {})[kind] = Basis(**basis)
-        constants = Constants(**content["constants"])
+                    bases.setdefault(kernel, {})[kind] = Basis(**_numbers(basis))
+        constants = Constants(**_numbers(content["constants"]))
+        for row in content["factors"].values():
+            _numbers(row)
         trees = tuple(Tree(*map(tuple, tree)) for tree in content.get("correction", ()))
+        for tree in trees:
+            _numbers(dict(enumerate((*tree.features, *tree.thresholds, *tree.values))))
+            sizes = len(tree.features), len(tree.thresholds), len(tree.values)
+            places = all(type(x) is int and 0 <= x < len(FEATURES) for x in tree.features)
+            if sizes != (LEVELS, LEVELS, 1 << LEVELS) or not places:
+                raise ValueError("a tree of the correction has other levels or features")
         return Calibration(
             str(content["gpu"]), str(content["source"]), constants, paces, content["factors"],
             bases, Correction(trees) if trees else None,
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no calibration: {error}") from error
+
+
+def _numbers(row: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what holds finite numbers alone; ValueError for another."""
+    for name, value in row.items():
+        if type(value) not in (int, float) or not -math.inf < value < math.inf:
+            raise ValueError(f"no calibration: {name} is {value!r}")
+    return row
 
 
 def _lines(value: Any, depth: int = 0) -> str:

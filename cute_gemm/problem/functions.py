@@ -26,6 +26,21 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
+def _gelu(x: np.ndarray) -> np.ndarray:
+    """``x (1 + erf(x / sqrt(2))) / 2``; of negative numbers without 1 - 1, which has no digits.
+
+    ``x erfcx(-x / sqrt(2)) exp(-x^2 / 2) / 2``, where the square of a few bits of x is exact.
+    """
+    from scipy.special import erfcx
+
+    x = np.asarray(x)
+    tail = np.clip(x, -64, 0)  # beyond, the exponential is 0
+    few = np.rint(16 * tail) / 16
+    square = np.exp(-0.5 * few * few) * np.exp(-0.5 * (tail - few) * (tail + few))
+    below = 0.5 * x * (erfcx(np.maximum(-x, 0) * math.sqrt(0.5)) * square)
+    return np.where(x < -0.5, below, 0.5 * x * (1 + _erf(x * math.sqrt(0.5))))
+
+
 def gelu_argument(x: Any) -> Any:
     """Return what gelu's approximation has the sigmoid of: ``2 sqrt(2/pi) (x + 0.044715 x^3)``."""
     return 2 * math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x))
@@ -56,9 +71,7 @@ FUNCTIONS = {
     "erf": Function("cute_gemm::erf<ElementC>({0})", _erf),
     "sigmoid": Function("cute_gemm::sigmoid<ElementC>({0})", _sigmoid),
     "silu": Function("cute_gemm::silu<ElementC>({0})", lambda x: x * _sigmoid(x)),
-    "gelu": Function(
-        "cute_gemm::gelu<ElementC>({0})", lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
-    ),
+    "gelu": Function("cute_gemm::gelu<ElementC>({0})", _gelu),
     "gelu_tanh": Function(
         "cute_gemm::gelu_tanh<ElementC>({0})", lambda x: x * _sigmoid(gelu_argument(x))
     ),

@@ -569,8 +569,8 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
         step = stored.strides[0] if batched and stored.shape[0] > 1 else 0
     if stride is None or step < 0:
         copy = ADAPTERS[stored.library].copy(name, batched)
-        # Not C[...] = gemm(...), which would lose beta * C.
-        back = f"pass D = {copy} in its place, and assign it back: C[...] = D"
+        # Of a new C it would lose beta * C.
+        back = f"assign the result of a copy to it, C[...] = gemm(op, A, B, {copy}, ...)"
         fix = back if name == "C" else f"pass {copy}"
         which = "one of the last two" if batched else "one of them"
         raise StrideError(

@@ -121,7 +121,7 @@ def get(key: str) -> Build | None:
         path = place / f"{key}{_SUFFIX}"
         try:
             build = _decode(key, data)
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             if place == own:
                 with suppress(OSError):
                     path.unlink()
@@ -245,7 +245,7 @@ def entries() -> list[Entry]:
         try:
             data = read(path)
             build, status = _decode(path.stem, data), path.stat()
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError):
             continue
         times = status.st_mtime, _used(status)
         entries.append(Entry(path.stem, build.symbol, build.arch, len(data), *times))
@@ -386,11 +386,18 @@ def _decode(key: str, data: bytes) -> Build:
     if hashlib.sha256(body).hexdigest().encode() != checksum:
         raise ValueError("damaged")
     about, _, cubin = body.partition(b"\n")
-    fields = json.loads(about)
-    if fields.pop("key") != key:
-        raise ValueError("another build")
-    fields["resources"] = Resources(**fields["resources"])
-    return Build(cubin, seconds=0.0, cached=True, **fields)
+    try:
+        fields = json.loads(about)
+        if fields.pop("key") != key:
+            raise ValueError("another build")
+        resources = Resources(**fields.pop("resources"))
+        build = Build(cubin, seconds=0.0, cached=True, resources=resources, **fields)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not a build") from error
+    texts = isinstance(build.symbol, str), isinstance(build.arch, str), isinstance(build.log, str)
+    if not all(texts) or any(type(x) is not int for x in asdict(resources).values()):
+        raise ValueError("not a build")
+    return build
 
 
 def _write(path: Path, data: bytes) -> None:
