@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from cute_gemm.commands import cli
 from cute_gemm.kernels import registry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +40,19 @@ STEPS = [f"next {name}" for name in registry.LADDER[:-1]]
 @pytest.mark.parametrize("name", ["overview", *registry.LADDER, *STEPS])
 def test_what_is_generated_is_present(page, name):
     assert generated(name).rstrip() == page.rung(name).rstrip()
+
+
+@pytest.mark.parametrize("name", ["naive", "tensor_core", "sm80_pipeline", "sm90_wgmma"])
+def test_the_command_that_the_page_names_prints_its_figures(page, name, capsys):
+    [command] = re.findall(r"`(cute-gemm explain KERNEL OP .*?)`", PAGE)
+    dtype, _ = page.problem(name)
+    [row] = re.findall(rf"^\| \[{name}\]\(#{name}\) \| [^|]* \| (\w+) \|", PAGE, re.MULTILINE)
+    assert row == dtype
+    words = command.replace("KERNEL", name).replace("OP", "NN").replace("TYPE", row).split()
+    assert cli.main([*words[1:], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    shown = page.explained(name, "NN", dtype, page.SIZE).to_dict()
+    assert found["dtype"] == dtype and found["per_result"] == shown["per_result"]
 
 
 def test_the_pictures_are_the_present_ones(page, monkeypatch):

@@ -22,6 +22,7 @@ from cute_gemm.commands.arguments import (
 )
 from cute_gemm.commands.output import BAD_INPUT, OK, print_json
 from cute_gemm.errors import GemmError, HeaderError, OptionError
+from cute_gemm.keywords import hint_for
 
 #: The commands. The module of the same name, imported when the command is asked for, has
 #: ``add_arguments(parser)`` and ``command(arguments)``, which returns the exit status.
@@ -81,6 +82,10 @@ def _run(words: list[str]) -> int:
     parser, commands = parsers()
     kernel_words: list[str] = []
     name = next((word for word in words if word in COMMANDS), None)
+    if name is None and words and not words[0].startswith("-"):
+        near = hint_for(words[0], COMMANDS) or f"expected one of {', '.join(COMMANDS)}"
+        error = OptionError(f"command {words[0]!r} is not known; {near}")
+        raise SystemExit(_fail(error, "--json" in words))
     as_json = "--json" in words
     try:
         if name:

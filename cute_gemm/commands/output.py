@@ -103,7 +103,7 @@ def _lines() -> Callable[[str, int, int], None]:
         nonlocal due
         now = time.monotonic()
         start = begun.setdefault(text, now)
-        if now < due or done >= total:
+        if now < due or done >= total or total == 1:
             return
         due = now + _NEXT_LINE
         left = f", about {clock((now - start) * (total - done) / done)} left" if done else ""
@@ -145,6 +145,8 @@ def output_file(arguments: argparse.Namespace) -> Path | None:
         if arguments.json:
             raise OptionError("--output - and --json both print to stdout; expected --output FILE")
         return None
+    if file.is_dir():  # as '' is
+        raise OptionError(f"--output {str(file)!r} is a directory; expected --output FILE")
     if not file.absolute().parent.is_dir():
         raise OptionError(f"--output {str(file)!r} is in no directory that exists")
     return file
