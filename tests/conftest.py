@@ -82,8 +82,8 @@ SPREAD = {
         "batch_invariant", "batched", "components", "cutlass_universal", "epilogue", "explain",
         "far_offsets", "fp8", "fused", "fused_calls", "grouped", "grouped_fp8", "jax", "ladder",
         "ladder_accesses", "pairs", "passes", "proofs", "ptx_gemm", "ptx_wgmma", "scoreboard",
-        "sm80_pipeline", "sm90_wgmma", "steps", "sums", "thin", "torch", "torch_grouped",
-        "unaligned",
+        "sm80_pipeline", "sm90_wgmma", "steps", "sums", "thin", "torch", "torch_func",
+        "torch_grouped", "unaligned",
     )
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_torch import fake_torch
 
 import cute_gemm as cg
 from cute_gemm import api, executable, select
@@ -57,7 +58,7 @@ KINDS = {name: Kind(name) for name in ("float32", "float64", "complex64")}
 class Tensor:
     """What of a ``torch.Tensor`` is read: 8 x 8, column-major."""
 
-    is_cuda, layout = True, "torch.strided"
+    is_cuda, is_nested, layout = True, False, "torch.strided"
 
     def __init__(self, at: int, dtype: str = "float32") -> None:
         self.at, self.shape, self.strides = at, (8, 8), (1, 8)
@@ -96,10 +97,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     stream = SimpleNamespace(ptr=7)
     cupy = SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda device: stream))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    torch = SimpleNamespace(
+    torch = fake_torch(
+        lambda device: made.stream,
         compiler=SimpleNamespace(is_compiling=lambda: False),
         is_grad_enabled=lambda: True,
-        _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.stream),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(api, "resolved_backend", lambda *_: "cuda")

@@ -125,11 +125,21 @@ def refuse_layout(tensor: Any, name: str) -> None:
             f"{name} is a nested tensor; expected a dense one, as {name}.to_padded_tensor(0.0) "
             f"makes, or, of a jagged one, {name}.values()"
         )
-    if tensor.layout is not sys.modules["torch"].strided:
+    if str(tensor.layout) != "torch.strided":
         raise ArrayError(
             f"{name} is a tensor of layout {tensor.layout}; expected a strided one, as "
             f"{name}.to_dense() makes"
         )
+
+
+def _is_watched() -> bool:
+    """Return whether a mode, a tracer or the level of dual numbers may be to see a call."""
+    torch = sys.modules.get("torch")
+    return torch is not None and (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
 
 
 class _Memory:
@@ -162,14 +172,13 @@ class _PyTorch(Adapter):
             device = array.get_device()
         elif array.is_cpu:
             device = None
-        elif array.is_meta:
+        elif array.device.type == "meta":
             device = META
         else:
             raise ArrayError(
                 f"{name} is a tensor on {array.device}; expected one on a CUDA device or the CPU: "
                 f"{name}.cuda() or {name}.cpu()"
             )
-        refuse_layout(array, name)
         try:
             operand = Operand(
                 array.data_ptr(), tuple(array.shape), array.stride(), dtype_name(array.dtype),
@@ -177,7 +186,8 @@ class _PyTorch(Adapter):
             )  # fmt: skip
         except RuntimeError:  # it has no one block of memory
             operand = None
-        if operand is None or (not operand.pointer and device != META and array.numel()):
+        if operand is None or not (operand.pointer or device == META or 0 in operand.shape):
+            refuse_layout(array, name)
             raise ArrayError(
                 f"{name} is a tensor without memory of its own, as in torch.vmap and torch.func, "
                 "of a fake mode, or with a storage that was freed: call gemm outside; a batch of "
@@ -186,15 +196,13 @@ class _PyTorch(Adapter):
         return operand
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
-        torch = sys.modules["torch"]
-        watched = torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state()
-        if not A.is_cuda or watched or torch.autograd.forward_ad._current_level >= 0:
+        if not A.is_cuda or _is_watched():
             return None
         # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
         if A.is_neg() or B.is_neg():
             return None
         grad = A.requires_grad or B.requires_grad or (C is not None and C.requires_grad)
-        if grad and torch.is_grad_enabled():
+        if grad and sys.modules["torch"].is_grad_enabled():
             return None
         kind = A.dtype
         # PyTorch sets that bit of no real type, and a product has real operands or complex ones.

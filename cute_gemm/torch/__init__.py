@@ -357,7 +357,8 @@ def _check_tensors(**tensors: Any) -> None:
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
             raise ArrayError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")
-        refuse_layout(x, name)
+        if x.layout is not torch.strided or x.is_nested:
+            refuse_layout(x, name)
 
 
 def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
