@@ -50,38 +50,43 @@ def traced() -> bool:
 
 def wants_gradient(*values: Any) -> bool:
     """Return whether PyTorch records a gradient of a call with these arguments."""
-    torch = sys.modules.get("torch")
-    return (
-        torch is not None
-        and torch.is_grad_enabled()
-        and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+    if not _imported():
+        return False
+    import torch
+
+    return torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in values
     )
 
 
 def has_tangent(*values: Any) -> bool:
     """Return whether one of them is a tensor with a tangent, of PyTorch's forward mode."""
-    forward = sys.modules.get("torch.autograd.forward_ad")
-    if forward is None or forward._current_level < 0:
+    if not _imported():
         return False
-    kind = sys.modules["torch"].Tensor
-    return any(isinstance(x, kind) and forward.unpack_dual(x).tangent is not None for x in values)
+    import torch
+
+    forward = torch.autograd.forward_ad
+    return forward._current_level >= 0 and any(
+        isinstance(x, torch.Tensor) and forward.unpack_dual(x).tangent is not None for x in values
+    )
 
 
 def differentiates(*values: Any) -> bool:
     """Return whether PyTorch differentiates a call with these arguments, or transforms it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and (
-        wants_gradient(*values)
-        or torch._C._are_functorch_transforms_active()
-        or has_tangent(*values)
-    )
+    if not _imported():
+        return False
+    import torch
+
+    transformed = torch._C._are_functorch_transforms_active()
+    return transformed or wants_gradient(*values) or has_tangent(*values)
 
 
 def observes(*values: Any) -> bool:
     """Return whether a tracer, a mode of dispatch or the class of a tensor is to see a call."""
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if not _imported():
         return False
+    import torch
+
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
         return True
     own = torch.Tensor.__torch_dispatch__
@@ -92,8 +97,11 @@ def observes(*values: Any) -> bool:
 
 def is_operator(A: Any, B: Any, C: Any, others: Mapping[str, Any]) -> bool:
     """Return whether a call of `gemm` is to be an operator of PyTorch's, and can be one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not (isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor)):
+    if not _imported():
+        return False
+    import torch
+
+    if not (isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor)):
         return False
     if differentiates(A, B, *others.values()):
         return C is None
@@ -106,7 +114,7 @@ def refuse_grad(tensor: Any, name: str) -> None:
         "a call that has no gradient (gemm differentiates A, B and an epilogue's operands, if all "
         "are tensors and no C is given)"
     )
-    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+    if wants_gradient(tensor):
         raise ArrayError(
             f"{name} requires grad in {call}: pass {name}.detach(), or call it under "
             "torch.no_grad()"
