@@ -189,8 +189,10 @@ def test_empty_products_have_no_components() -> None:
 
 def test_refused() -> None:
     A, B = given("NN", 40, 30, 70)
-    with pytest.raises(UnsupportedError, match="'sm80_pipeline' makes no products of components"):
+    with pytest.raises(UnsupportedError, match="the only kernel is 'sm90_wgmma', for sm_90a"):
         cg.plan("NN", A, B, compute="bf16x9", arch="sm_80")
+    with pytest.raises(UnsupportedError, match="'thin' makes no products of components.*: take"):
+        cg.plan("NN", A, B, compute="bf16x9", arch="sm_90a", kernel="thin")
     with pytest.raises(OptionError, match="pack='none' came with compute='bf16x9'"):
         cg.plan("NN", A, B, compute="bf16x9", arch="sm_90a", pack="none")
     with pytest.raises(OptionError, match="does not go with dtype float64"):
