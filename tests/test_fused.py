@@ -13,6 +13,7 @@ from epilogue_cases import plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError, OptionError, ScalarError, ShapeError, StrideError
 from cute_gemm.problem import expression as ex
@@ -343,3 +344,19 @@ def test_functions_on_the_host_have_their_digits(kind: type[np.floating[Any]]) -
                 expected = function(mp.mpf(float(x)))
                 unit = np.spacing(kind(abs(float(expected))))
                 assert abs(mp.mpf(float(found)) - expected) <= 5 * float(unit), (name, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_of_an_epilogue_are_not_fused_with_products(dtype: str) -> None:
+    random = np.random.default_rng(7)
+    A, B = (random.integers(-9, 9, shape).astype(dtype) for shape in ((M, K), (K, N)))
+    scale, bias = random.standard_normal((2, N)).astype(dtype)
+    for function, expected in (
+        (lambda acc, scale, bias: acc * scale + bias * scale, A @ B * scale + bias * scale),
+        (lambda acc, scale, bias: bias - acc * scale, bias - A @ B * scale),
+    ):
+        C = cg.gemm(
+            "NN", A, B, kernel="naive", epilogue=function, scale=scale, bias=bias,
+            backend="interpreter",
+        )  # fmt: skip
+        np.testing.assert_array_equal(C, expected)

@@ -15,10 +15,16 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
+def _takes_interrupts() -> None:
+    """A process in the background of a shell begins with SIGINT ignored, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def started(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        preexec_fn=_takes_interrupts,
     )  # fmt: skip
 
 
@@ -26,7 +32,10 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, float]:
     """The exit status of a process after Ctrl-C, its last errors, and the seconds that it took."""
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    try:
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
     return process.returncode, err, time.monotonic() - begin
 
 

@@ -615,3 +615,10 @@ def test_nvrtc_builds_everything(
     op: str, order: str, arch: str, policy: str, size: int, dtype: str, compute: str | None
 ) -> None:
     builds(problem(op, size, dtype=dtype, compute=compute, order=order), arch, copy=policy)
+
+
+def test_8_bit_floats_compile_where_there_is_no_mma_of_them() -> None:
+    of = {"m": 1919, "n": 537, "k": 1253, "dtype": "float8_e4m3fn", "arch": "sm_90a"}
+    tiled = {"kernel": "sm80_pipeline", "tile": (128, 64, 128), "warps": (2, 2), "stages": 3}
+    plan = cg.plan("TN", **of, lda=1264, ldb=1264, **tiled)
+    assert 16 < plan.resources.spill_stores + plan.resources.spill_loads <= 256

@@ -48,8 +48,8 @@ def gelu_argument(x: Any) -> Any:
 
 #: Primitives by name. Of ``maximum`` and ``minimum`` a NaN of either is the result, as in NumPy.
 FUNCTIONS = {
-    "add": Function("{0} + {1}", np.add),
-    "subtract": Function("{0} - {1}", np.subtract),
+    "add": Function("cute_gemm::add({0}, {1})", np.add),
+    "subtract": Function("cute_gemm::subtract({0}, {1})", np.subtract),
     "multiply": Function("{0} * {1}", np.multiply),
     "divide": Function("cute_gemm::divide<ElementC>({0}, {1})", np.divide),
     "negative": Function("-{0}", np.negative),

@@ -16,6 +16,13 @@ namespace cute_gemm {
 template <class Output>
 constexpr bool kApproximate = sizeof(Output) == 2;
 
+// Sums are rounded by themselves. The compiler would fuse one with a product in some kernels and not in
+// others, by what is computed once for a column, and a row's bits would depend on the tile.
+CUTE_DEVICE float add(float x, float y) { return __fadd_rn(x, y); }
+CUTE_DEVICE double add(double x, double y) { return __dadd_rn(x, y); }
+CUTE_DEVICE float subtract(float x, float y) { return __fsub_rn(x, y); }
+CUTE_DEVICE double subtract(double x, double y) { return __dsub_rn(x, y); }
+
 CUTE_DEVICE float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

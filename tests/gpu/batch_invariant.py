@@ -127,7 +127,8 @@ def numbers(dtype: str, *shape: int, device: str) -> torch.Tensor:
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
-    return (torch.view_as_real(x) if x.is_complex() else x).contiguous().view(torch.uint8)
+    parts = torch.view_as_real(x) if x.is_complex() else x
+    return parts.clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int]:
@@ -181,8 +182,10 @@ def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int
         packed += bool(plan.compiled and plan.route.pack)
         return plan(first, second, **operands)
 
+    # What lies behind the last end is of no group, and not written.
+    written = int(ends[-1]) if drawn.groups == "N" else n
     whole = compute_rows(0, m, False)
-    if drawn.groups == "M":  # what lies behind the last end is of no row
+    if drawn.groups == "M":
         whole = whole[: int(ends[-1])]
     differ = 0
     draw = random.Random(number)
@@ -191,7 +194,7 @@ def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int
         part = compute_rows(begin, begin + count, draw.random() < 0.5)
         wanted = whole[..., begin : begin + count, :]
         part = part[..., : wanted.shape[-2], :]
-        unlike = bits(part) != bits(wanted)
+        unlike = bits(part[..., :written]) != bits(wanted[..., :written])
         differ += int(unlike.flatten(-1).any(-1).sum())
     line = f"{drawn.dtype} {drawn.op} {m}x{n}x{k} pads {drawn.pads} C order {drawn.order}"
     line += " A turned" * drawn.turned[0] + " B turned" * drawn.turned[1]

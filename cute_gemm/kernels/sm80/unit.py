@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cute_gemm.cute.layout import from_map
+from cute_gemm.dtypes import FLOAT8
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
@@ -92,8 +93,9 @@ _SHARED_BYTES = (
 _PLAIN, _SWAPPED = "A, B, C, m, n, k, lda, ldb, ldc", "B, A, C, n, m, k, ldb, lda, ldc"
 
 
-#: Bytes that ptxas may spill in kernels that put rows in place: values that the loop seldom reads.
-_SPILLS = 64
+#: Bytes that ptxas may spill in kernels that put rows in place, and in those of 8-bit floats, which
+#: are converted where there are no MMAs of them: values that the loop seldom reads.
+_SPILLS, _SPILLS_OF_FLOAT8 = 64, 256
 
 
 class EmitSm80Pipeline(Emitter):
@@ -104,10 +106,12 @@ class EmitSm80Pipeline(Emitter):
     cute = _CUTE
 
     def unit(self) -> TranslationUnit:
-        """Allow spills where words to be realigned take the last registers of large tiles."""
+        """Allow spills where words to be realigned or converted take the last registers."""
         unit = super().unit()
-        put = any(plan.place for plan in self.structure.operands)
-        return replace(unit, spills=_SPILLS) if put else unit
+        float8 = self.config.operation.a.name in FLOAT8
+        placed = any(plan.place for plan in self.structure.operands)
+        spills = _SPILLS_OF_FLOAT8 if float8 else _SPILLS if placed else 0
+        return replace(unit, spills=max(unit.spills, spills))
 
     def values(self) -> dict[str, str]:
         config, parts = self.config, self.structure
