@@ -304,7 +304,10 @@ class Plan:
         """
         from cute_gemm.analysis.report import make_report
 
-        kernel, factor = self._kernel.compiled(), scalar(beta, "beta", self.problem.dtype, None)
+        kernel, factor = (
+            self._kernel.compiled(),
+            scalar(beta, "beta", self.problem.accumulator.name, None),
+        )
         reads_c = factor.value != 0
         check_beta(factor, self.problem.C, self.problem.epilogue.pairs)
         if offsets is not None and not self.problem.ragged:

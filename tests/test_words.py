@@ -89,3 +89,9 @@ def test_the_advice_for_a_strided_c_keeps_beta() -> None:
         cg.gemm("NN", A, B, strided, beta=3, backend="cpu")
     strided[...] = cg.gemm("NN", A, B, np.asfortranarray(strided), beta=3, backend="cpu")
     assert (strided == 6 + 6).all()
+
+
+def test_a_report_of_two_types_reads_c() -> None:
+    kinds = {"m": 64, "n": 64, "k": 64, "dtype": "float8_e4m3fn x float8_e5m2", "arch": "sm_90a"}
+    report = cg.analyze("TN", **kinds, beta=0.5)
+    assert any(row.operand == "C" and row.direction == "load" for row in report.rows)
