@@ -400,7 +400,7 @@ def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
 
 
 def test_streams(monkeypatch):
-    torch = SimpleNamespace(_C=SimpleNamespace(_cuda_getCurrentRawStream=lambda d: 1000 + d))
+    torch = fake_torch(lambda d: 1000 + d)
     cuda = SimpleNamespace(get_current_stream=lambda d: SimpleNamespace(ptr=2000 + d))
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
@@ -421,7 +421,7 @@ def test_new_numpy_matrix(dtype, order, strides):
     [((4, 3), "F", (1, 4)), ((4, 3), "C", (3, 1)), ((0, 3), "F", (1, 1)), ((4, 0), "C", (1, 1))],
 )
 def test_new_torch_matrix(monkeypatch, shape, order, strides):
-    made = SimpleNamespace(
+    made = fake_torch(
         float16="half", empty_strided=lambda *given, dtype, device: (*given, dtype, device)
     )
     monkeypatch.setitem(sys.modules, "torch", made)

@@ -326,7 +326,8 @@ def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
 def test_nothing_is_not_packed_or_cut() -> None:
     for empty in "mnkl":
         given = {"m": 65, "n": 65, "k": 65, "l": 1, empty: 0}
-        assert chosen(**given, pack="AB", split_k=2, kernel="sm80_pipeline").route == DIRECT
+        named = {"pack": "AB", "split_k": 2, "kernel": "sm80_pipeline", "arch": "sm_80"}
+        assert len(cg.plan("NN", **given, dtype="float16", **named).steps.each) == 1
         assert chosen(**given).route == DIRECT
         assert chosen(**{**given, "k": 4096 * (empty != "k")}).route == DIRECT
 

@@ -48,15 +48,20 @@ def traced() -> bool:
     return bool(torch.compiler.is_compiling())
 
 
+def _keeps_gradients() -> bool:
+    """Return whether PyTorch, which is imported, records gradients here."""
+    import torch
+
+    return bool(torch.is_grad_enabled())
+
+
 def wants_gradient(*values: Any) -> bool:
     """Return whether PyTorch records a gradient of a call with these arguments."""
-    if not _imported():
+    if not (_imported() and _keeps_gradients()):
         return False
     import torch
 
-    return torch.is_grad_enabled() and any(
-        isinstance(x, torch.Tensor) and x.requires_grad for x in values
-    )
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
 
 
 def has_tangent(*values: Any) -> bool:
@@ -114,7 +119,7 @@ def refuse_grad(tensor: Any, name: str) -> None:
         "a call that has no gradient (gemm differentiates A, B and an epilogue's operands, if all "
         "are tensors and no C is given)"
     )
-    if wants_gradient(tensor):
+    if tensor.requires_grad and _keeps_gradients():
         raise ArrayError(
             f"{name} requires grad in {call}: pass {name}.detach(), or call it under "
             "torch.no_grad()"

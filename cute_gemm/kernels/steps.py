@@ -173,7 +173,7 @@ def steps(
     which = "".join(name for name in route.pack if name not in kept)
     if which:
         _, packing = packed(problem, which)
-        if all(0 not in source.shape for source in packing.sources):
+        if problem.l and all(0 not in source.shape for source in packing.sources):
             before = [packing_step(packing, arch)]
         for target, offset in zip(packing.targets, packing.offsets, strict=True):
             places[target.name] = Place("scratch", offset)
