@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cute_gemm._kept import KEPT
 from cute_gemm.gpus import table
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.model.calibration import REFERENCE, Calibration, decoded, shipped
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cute_gemm.kernels.base import CompiledKernel
     from cute_gemm.model.correction import Correction
     from cute_gemm.problem.problem import GemmProblem
 
@@ -61,35 +59,6 @@ def provenance(gpu: Gpu) -> str:
     if found.gpu == gpu.name:
         return f"prices from times of the {gpu.name}"
     return f"prices from the {gpu.name}'s data sheet and times of the {found.gpu}"
-
-
-def unmeasured(
-    gpu: Gpu, problem: GemmProblem, kernel: CompiledKernel, config: Any, reads_c: bool = False
-) -> list[str]:
-    """Return what of a prediction no measured times stand behind; [] where they do.
-
-    ``reads_c``: whether beta is not 0.
-
-    Examples
-    --------
-    >>> from cute_gemm import plan
-    >>> p = plan("TN", m=64, n=64, k=64, dtype="float32", gpu="H200", kernel="naive")
-    >>> unmeasured(p.gpu, p.problem, p._kernel, p.config)
-    ["kernel 'naive' with these types"]
-    """
-    made = calibration(gpu)
-    found = [] if made.gpu == gpu.name else [f"the {gpu.name}"]
-    if not set(made.bases.get(kernel.name, ())) & set(kernel.kinds(config)[:1]):
-        found.append(f"kernel {kernel.name!r} with these types")
-    if problem.ragged:
-        found.append("groups")
-    if problem.scales:
-        found.append("block scales")
-    if problem.epilogue != LINEAR_COMBINATION:
-        found.append("this epilogue")
-    if reads_c:
-        found.append("another beta than 0")
-    return found
 
 
 def stored() -> list[str]:

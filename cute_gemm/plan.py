@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import provenance, unmeasured
+from cute_gemm.calibrated import provenance
 from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.executable import Call, Executable
 from cute_gemm.frameworks import fingerprint
@@ -21,7 +21,7 @@ from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.steps import Step, Steps, reduces
 from cute_gemm.model.roofline import least_seconds
 from cute_gemm.packed import PackedOperand
-from cute_gemm.predicted import priced
+from cute_gemm.predicted import priced, unmeasured
 from cute_gemm.problem.grouped import ends_of
 from cute_gemm.problem.scalars import check_beta, scalar
 from cute_gemm.problem.scaling import describe_scales

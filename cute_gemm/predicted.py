@@ -17,6 +17,7 @@ from cute_gemm.kernels.steps import reduces
 from cute_gemm.model.correction import correct_least
 from cute_gemm.model.price import Extents, Price, Prices
 from cute_gemm.model.roofline import least_seconds
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.passes import Packing, Route, packed, sliced_class
 
 if TYPE_CHECKING:
@@ -210,3 +211,32 @@ def priced(
     reads = reads_c and not reduced
     cost = kernel.footprint(config, main, gpu, ideal, reads)
     return Prices([cost], gpu).price(problem, 0, route.split_k, reads).behind(passes)
+
+
+def unmeasured(
+    gpu: Gpu, problem: GemmProblem, kernel: CompiledKernel, config: Any, reads_c: bool = False
+) -> list[str]:
+    """Return what of a prediction no measured times stand behind; [] where they do.
+
+    ``reads_c``: whether beta is not 0.
+
+    Examples
+    --------
+    >>> from cute_gemm import plan
+    >>> p = plan("TN", m=64, n=64, k=64, dtype="float32", gpu="H200", kernel="naive")
+    >>> unmeasured(p.gpu, p.problem, p._kernel, p.config)
+    ["kernel 'naive' with these types"]
+    """
+    made = calibration(gpu)
+    found = [] if made.gpu == gpu.name else [f"the {gpu.name}"]
+    if not set(made.bases.get(kernel.name, ())) & set(kernel.kinds(config)[:1]):
+        found.append(f"kernel {kernel.name!r} with these types")
+    if problem.ragged:
+        found.append("groups")
+    if problem.scales:
+        found.append("block scales")
+    if problem.epilogue != LINEAR_COMBINATION:
+        found.append("this epilogue")
+    if reads_c:
+        found.append("another beta than 0")
+    return found

@@ -18,8 +18,8 @@ from cute_gemm.calibrate import draw, fit
 from cute_gemm.calibrate.boost import boosted
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.model.calibration import Calibration, decoded, shipped
-from cute_gemm.model.correction import LEVELS, Correction, Tree
-from cute_gemm.model.price import FEATURES, Extents, Prices
+from cute_gemm.model.correction import FEATURES, LEVELS, Correction, Tree
+from cute_gemm.model.price import Extents, Prices
 from cute_gemm.model.roofline import least_seconds
 
 H200 = gpu_called("H200")

@@ -69,7 +69,7 @@ class Pricing(NamedTuple):
     ideal: Callable[[frozenset[Kind], frozenset[str]], float]
     changed: Callable[..., float | None]
     sizes: bool = True
-    #: What of the predicted time no measured times stand behind (`calibrated.unmeasured`).
+    #: What of the predicted time no measured times stand behind (`predicted.unmeasured`).
     unmeasured: Sequence[str] = ()
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from cute_gemm.model.correction import LEVELS, Correction, Tree
+from cute_gemm.model.correction import FEATURES, LEVELS, Correction, Tree
 
 #: Of files; another number makes them unread.
 _FORMAT = 6
@@ -193,8 +193,6 @@ class Calibration:
 
 def decoded(text: str | bytes) -> Calibration:
     """Return the calibration that a file holds; ValueError for any other content."""
-    from cute_gemm.model.price import FEATURES
-
     try:
         content = json.loads(text)
         if content["format"] != _FORMAT:

@@ -19,6 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+#: What trees compare, as `Prices.features` returns it: of a config; of its launch, with the part of
+#: its last round of CTAs that is empty and the parts of its tiles that are inside of C; of its
+#: predicted time, with parts of the seconds.
+FEATURES = (
+    "tile M", "tile N", "tile K", "cluster M", "cluster N", "resident CTAs", "exposed", "lone",
+    "slices", "k tiles", "rounds", "last round", "inside M", "inside N", "seconds",
+    "L2", "DRAM", "launch", "start", "end", "busy", "TMA", "latency",
+    "shared memory", "L1", "issue",
+)  # fmt: skip
 #: Levels of a tree.
 LEVELS = 6
 #: Rows of features that are looked up at a time.

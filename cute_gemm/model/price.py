@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.gpus.occupancy import clusters_at_a_time
+from cute_gemm.model.correction import FEATURES
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
@@ -197,15 +198,6 @@ class Times(NamedTuple):
         return Times(*(x[places[-x.ndim :]] for x in self))
 
 
-#: What `Prices.features` returns: of a config; of its launch, with the part of its last round of
-#: CTAs that is empty and the parts of its tiles that are inside of C; of its price, with parts of
-#: the seconds.
-FEATURES = (
-    "tile M", "tile N", "tile K", "cluster M", "cluster N", "resident CTAs", "exposed", "lone",
-    "slices", "k tiles", "rounds", "last round", "inside M", "inside N", "seconds",
-    "L2", "DRAM", "launch", "start", "end", "busy", "TMA", "latency",
-    "shared memory", "L1", "issue",
-)  # fmt: skip
 #: Features that are numbers of a column: names of the fields, where another; places in `FEATURES`
 #: and in a column.
 _FIELDS = {
