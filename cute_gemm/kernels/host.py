@@ -15,7 +15,6 @@ import numpy as np
 from cute_gemm.access import Shares
 from cute_gemm.dtypes import OF_COMPONENTS, operand_types
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.kernels import refusals
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.problem.reference import scale, used
 
@@ -95,10 +94,6 @@ class Host(Kernel):
     def bind(self, *arguments: Any, **given: Any) -> Callable[..., None]:
         """Refuse: there is nothing to start on a GPU."""
         raise UnsupportedError(self.not_compiled)
-
-    def check_problem(self, problem: GemmProblem, arch: str) -> None:
-        """Refuse what the loop does not compute; it needs no arch, and sm_90a has all kernels."""
-        refusals.check(self, problem, "sm_90a" if arch == "cpu" else arch)
 
     def source(self, config: HostConfig) -> str:
         """Return the loop's Python source."""
