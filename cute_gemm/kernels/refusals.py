@@ -60,15 +60,14 @@ def serves(kernel: Kernel, problem: GemmProblem, arch: str) -> bool:
 
 def check(kernel: Kernel, problem: GemmProblem, arch: str) -> None:
     """Raise UnsupportedError for what the kernel takes with no config, and say what takes it."""
-    on_host = arch == "cpu"  # for which nothing is compiled
-    arch = "sm_90a" if on_host else arch  # which has all kernels
+    if arch == "cpu":  # nothing is compiled: what every architecture has may be advised
+        arch = "sm_80"
     lacked = lack(kernel, problem)
     if lacked is None and runs_on(kernel, problem.spelled, arch):
         return
     contenders = [registry.get(name) for name in registry.CONTENDERS]
     takers = [other.name for other in contenders if serves(other, problem, arch)]
-    one = takers[0] if len(takers) == 1 and not on_host else "auto"
-    instead = f": take kernel={one!r}" if takers else ""
+    instead = f": take kernel={takers[0] if len(takers) == 1 else 'auto'!r}" if takers else ""
     if lacked is None:
         needs = f"needs {_needs(kernel, problem)}; arch is {arch!r}"
         raise UnsupportedError(f"kernel {kernel.name!r} {needs}{instead}")
