@@ -1,0 +1,31 @@
+"""Drawn calls give the configs, units, reports and error sentences that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from net import compared, draw_calls, frozen_calibration, stored
+
+
+@pytest.fixture(autouse=True)
+def _frozen() -> Iterator[None]:
+    with frozen_calibration():
+        yield
+
+
+def test_nothing_differs_from_what_is_stored(pytestconfig: pytest.Config) -> None:
+    every = 1 if pytestconfig.getoption("--every-case") else 25
+    assert not list(compared(every)), "see tests/net.py"
+
+
+def test_stored_calls_are_those_that_are_drawn() -> None:
+    calls = [call for call, _ in stored()["calls"]]
+    assert len(calls) == 300
+    assert draw_calls(19) == calls[:19]
+
+
+def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("net.refusal", lambda call: "another")
+    monkeypatch.setattr("net.outcome", lambda call: {"kernel": "another"})
+    assert len(list(compared(100))) > 6
