@@ -14,7 +14,7 @@ try:
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.grouped import grouped_gemm
-    from cute_gemm.problem.expression import (
+    from cute_gemm.problem.epilogue.expression import (
         amax,
         cast,
         erf,
@@ -35,7 +35,7 @@ try:
         tanh,
         where,
     )
-    from cute_gemm.problem.fuse import epilogue
+    from cute_gemm.problem.epilogue.fuse import epilogue
 except ModuleNotFoundError as error:
     # Of a package that lacks what it needs there is the doctor, which says so.
     if str(error.name).startswith("cute_gemm"):
@@ -53,10 +53,10 @@ __all__ = [
 
 #: What a GEMM does without: imported when it is asked for.
 _LATER = {
-    "CopyReport": "cute_gemm.analysis.copy.report",
+    "CopyReport": "cute_gemm.copies.report",
     "Layout": "cute_gemm.cute.layout",
-    "Report": "cute_gemm.analysis.report",
-    "analyze_copy": "cute_gemm.analysis.copy.report",
+    "Report": "cute_gemm.report.report",
+    "analyze_copy": "cute_gemm.copies.report",
 }
 
 
@@ -65,9 +65,9 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
-    from cute_gemm.analysis.report import Report
+    from cute_gemm.copies.report import CopyReport, analyze_copy
     from cute_gemm.cute.layout import Layout
+    from cute_gemm.report.report import Report
 
     __version__: str
 else:

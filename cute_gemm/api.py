@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm import select, tuned
 from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
-from cute_gemm.backend import (
+from cute_gemm.arrays import fingerprint, read
+from cute_gemm.arrays.base import META, Operand, Order, dtype_name
+from cute_gemm.arrays.torch import CALLED, differentiates, is_operator, traced
+from cute_gemm.dtypes import FAST_ACCUM
+from cute_gemm.errors import NoGpuError, OptionError
+from cute_gemm.gpus import table as gpus
+from cute_gemm.kernels import registry
+from cute_gemm.kernels.listing import KernelInfo, kernels
+from cute_gemm.keywords import check_names
+from cute_gemm.plan import select, tuned
+from cute_gemm.plan.backend import (
     DEFAULT_ARCH,
     Backend,
     arch_without_backend,
@@ -16,19 +25,10 @@ from cute_gemm.backend import (
     resolved_backend,
     runs_on,
 )
-from cute_gemm.builds import Builds
-from cute_gemm.dtypes import FAST_ACCUM
-from cute_gemm.errors import NoGpuError, OptionError
-from cute_gemm.executable import Call, scalars
-from cute_gemm.frameworks import fingerprint, read
-from cute_gemm.frameworks.base import META, Operand, Order, dtype_name
-from cute_gemm.frameworks.torch import CALLED, differentiates, is_operator, traced
-from cute_gemm.gpus import table as gpus
-from cute_gemm.kernels import registry
-from cute_gemm.kernels.listing import KernelInfo, kernels
-from cute_gemm.keywords import check_names
-from cute_gemm.plan import Plan
-from cute_gemm.problem.fuse import (
+from cute_gemm.plan.builds import Builds
+from cute_gemm.plan.executable import Call, scalars
+from cute_gemm.plan.plan import Plan
+from cute_gemm.problem.epilogue.fuse import (
     NOTHING,
     EpilogueFunction,
     Operands,
@@ -47,10 +47,10 @@ from cute_gemm.problem.scaling import SCALES
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
-    from cute_gemm.analysis.report import Report
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.plan.tune import Tuning
+    from cute_gemm.report.report import Report
     from cute_gemm.toolchain.cubin import Build
-    from cute_gemm.tune import Tuning
 
 __all__ = [
     "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "kernels",
@@ -311,7 +311,7 @@ def plan(
     ----------
     op, A, B, C, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, kernel, \
     backend, arch, tune, **kernel_options
-        As for `gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, a
+        As for `gemm`; ``tune`` may be a `cute_gemm.plan.tune.Tuning` that says how. With sizes, a
         scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
         of C's type, and a scale what its numbers are of: ``"tensor"``, ``"row"``, ``"1x128"`` or
         ``"128x128"``; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
@@ -539,7 +539,7 @@ def _make_plan(
     made = Plan(problem, where, device, target, choice, kernel != "auto")
     if tuning is None or made.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
         return made
-    from cute_gemm.tune import measure
+    from cute_gemm.plan.tune import measure
 
     measured = measure(made, tuning)
     tuned.store(known_as, *asked, measured)
@@ -552,8 +552,8 @@ def _make_plan(
 
 def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tuning:
     """Return how to measure; refuse where there is nothing to measure on, or to choose from."""
+    from cute_gemm.plan.tune import Tuning
     from cute_gemm.run.driver import why_no_gpu
-    from cute_gemm.tune import Tuning
 
     tuning = Tuning() if tune is True else tune
     if not isinstance(tuning, Tuning):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cute_gemm.api import given_scales, multiply, with_fast_accum
-from cute_gemm.backend import Backend
-from cute_gemm.frameworks.base import Order
-from cute_gemm.frameworks.torch import CALLED
+from cute_gemm.arrays.base import Order
+from cute_gemm.arrays.torch import CALLED
+from cute_gemm.plan.backend import Backend
 
 
 def grouped_gemm(

@@ -23,7 +23,7 @@ def check_names(
     """
     if not options:
         return
-    from cute_gemm.problem.fuse import PARTS_WITH_OPERAND
+    from cute_gemm.problem.epilogue.fuse import PARTS_WITH_OPERAND
 
     known = registry.options()
     for option in options:

@@ -15,9 +15,9 @@ from textwrap import dedent
 from typing import Any, NamedTuple
 
 from cute_gemm._text import percent
-from cute_gemm.analysis.explain import Explanation
 from cute_gemm.commands.explain import explain
 from cute_gemm.kernels import registry
+from cute_gemm.report.explain import Explanation
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU, ARCH, SIZE, OPS = "H200", "sm_90a", 4096, ("NN", "TN")

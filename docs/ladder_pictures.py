@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 import cute_gemm as cg
-from cute_gemm.analysis import pictures as draw
-from cute_gemm.analysis.pictures.svg import (
+from cute_gemm.cute.atoms import MMA_ATOMS
+from cute_gemm.kernels.simt.structure import structure
+from cute_gemm.rendering import pictures as draw
+from cute_gemm.rendering.pictures.svg import (
     CELL_TEXT,
     GREY,
     INK,
@@ -23,9 +25,7 @@ from cute_gemm.analysis.pictures.svg import (
     rect,
     text,
 )  # fmt: skip
-from cute_gemm.analysis.report import Report
-from cute_gemm.cute.atoms import MMA_ATOMS
-from cute_gemm.kernels.simt.structure import structure
+from cute_gemm.report.report import Report
 
 #: Tints of A, of B and of C.
 A, B, C = TINTS[:3]

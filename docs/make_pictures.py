@@ -18,14 +18,14 @@ from pathlib import Path
 from ladder_pictures import access, ladder
 
 import cute_gemm as cg
-from cute_gemm.analysis import pictures as draw
-from cute_gemm.analysis.report import Report
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, column_major
 from cute_gemm.cute.notation import parse
 from cute_gemm.measure import plot
 from cute_gemm.measure.result import BenchResult
+from cute_gemm.rendering import pictures as draw
+from cute_gemm.report.report import Report
 
 DOCS = Path(__file__).parent
 SIZES = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_80"}

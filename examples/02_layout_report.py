@@ -7,7 +7,7 @@ report is computed from the layouts alone.
 """
 
 import cute_gemm as cg
-from cute_gemm.analysis.report import Report
+from cute_gemm.report.report import Report
 
 SIZE = 4096
 OPS = ("NT", "NN", "TN", "TT")

@@ -10,10 +10,10 @@ import sys
 import textwrap
 
 import cute_gemm as cg
-from cute_gemm.analysis.report import Report
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.measure.bench import bench
+from cute_gemm.report.report import Report
 from cute_gemm.run.driver import why_no_gpu
 
 #: From this rung on the products are of float16, by tensor cores.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cute_gemm.access import GlobalAccess, Shares, Work
+from cute_gemm.access.accesses import GlobalAccess, Shares, Work
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import with_options

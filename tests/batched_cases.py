@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from cases import COMPLEX, TYPES, numbers
 
-from cute_gemm import select
 from cute_gemm.arch import Arch
+from cute_gemm.arrays.base import Operand
 from cute_gemm.dtypes import DTYPES, FLOAT8
-from cute_gemm.frameworks.base import Operand
 from cute_gemm.gpus.table import nearest
-from cute_gemm.plan import Plan
+from cute_gemm.plan import select
+from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.problem import GemmProblem, from_operands
 
 #: How the matrices of an operand lie: one behind the other; with gaps between rows, or between

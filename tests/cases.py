@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm import select
 from cute_gemm.arch import Arch
+from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.frameworks import read
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
-from cute_gemm.plan import Plan
+from cute_gemm.plan import select
+from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 

@@ -14,10 +14,10 @@ from typing import Any
 from report_search import KERNELS, Question, question_of
 
 import cute_gemm as cg
-from cute_gemm.analysis.causes import Cause
-from cute_gemm.analysis.report import Report
 from cute_gemm.errors import GemmError
 from cute_gemm.gpus.table import GPUS
+from cute_gemm.report.causes import Cause
+from cute_gemm.report.report import Report
 
 #: Part by which two predictions of one config may differ, by rounding.
 _ROUNDING = 1e-6

@@ -24,7 +24,7 @@ from fake_tuning import device, place  # noqa: F401
 from hypothesis import settings
 from interpreted import Case, Emitted, of_few_ctas
 
-from cute_gemm.kernels.steps import Step
+from cute_gemm.plan.steps import Step
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None)

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.analysis.copy.arguments import Copy, understood
-from cute_gemm.analysis.copy.evaluate import evaluated
-from cute_gemm.analysis.copy.partners import named_partners
-from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
-from cute_gemm.analysis.rows import AccessRow, make_row
+from cute_gemm.access import smem
+from cute_gemm.copies.arguments import Copy, understood
+from cute_gemm.copies.evaluate import evaluated
+from cute_gemm.copies.partners import named_partners
+from cute_gemm.copies.report import CopyReport, analyze_copy
 from cute_gemm.cute.atoms import BYTE_ATOMS
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import GemmError
-from cute_gemm.model import smem
+from cute_gemm.rendering.rows import AccessRow, make_row
 
 Question = dict[str, Any]
 SIZES = {"int8": 1, "float16": 2, "float32": 4, "float64": 8}

@@ -12,13 +12,17 @@ import numpy as np
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.gpus.table import nearest
-from cute_gemm.plan import Plan
-from cute_gemm.problem.epilogue import EpilogueArguments, EpilogueOperand, LinearCombination
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.select import select
+from cute_gemm.problem.epilogue.epilogue import (
+    EpilogueArguments,
+    EpilogueOperand,
+    LinearCombination,
+)
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.verify import Verdict, verify
 from cute_gemm.run.memory import download, upload
-from cute_gemm.select import select
 
 CPP = (Path(__file__).parent / "data" / "bias_clamp.cuh").read_text(encoding="utf-8")
 

@@ -11,12 +11,13 @@ import fake_gpu
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import api, select, tuned
+from cute_gemm import api
 from cute_gemm.errors import CompileError
-from cute_gemm.executable import Executable
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import base
 from cute_gemm.kernels.candidate import Candidate
+from cute_gemm.plan import select, tuned
+from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.passes import Route
 
 SQUARE: dict[str, Any] = {"m": 512, "n": 512, "k": 512, "dtype": "float16"}

@@ -13,7 +13,7 @@ import numpy as np
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.problem.fuse import function_of, read_operands
+from cute_gemm.problem.epilogue.fuse import function_of, read_operands
 from cute_gemm.problem.verify import Verdict, verify
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"

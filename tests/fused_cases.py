@@ -8,7 +8,7 @@ import numpy as np
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.fuse import EpilogueFunction
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction
 from cute_gemm.problem.verify import of_result, verify, verify_sum
 
 

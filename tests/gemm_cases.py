@@ -27,11 +27,11 @@ from cases import (
     wide,
 )
 
-from cute_gemm import select
-from cute_gemm.builds import Builds as PlanBuilds
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels import registry
-from cute_gemm.plan import Plan
+from cute_gemm.plan import select
+from cute_gemm.plan.builds import Builds as PlanBuilds
+from cute_gemm.plan.plan import Plan
 
 
 def pipeline_cases() -> Iterator[Case]:

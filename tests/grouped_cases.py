@@ -12,7 +12,7 @@ from fp8_cases import PAIRS
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES, FLOAT8
-from cute_gemm.problem.fuse import function_of, read_operands
+from cute_gemm.problem.epilogue.fuse import function_of, read_operands
 from cute_gemm.problem.verify import verify
 
 OPS = ("NN", "NT", "TN", "TT")

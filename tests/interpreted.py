@@ -16,17 +16,18 @@ from functools import cached_property
 import numpy as np
 from cases import Case, Place, numbers
 
-from cute_gemm.analysis.executed import Compared, compare
-from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import CompileError, GemmError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels import registry
-from cute_gemm.kernels.steps import Step
-from cute_gemm.plan import Plan
+from cute_gemm.plan.interpreted import execute
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.steps import Step
 from cute_gemm.problem.verify import Verdict, verify
-from cute_gemm.ptx import Execution, execute
+from cute_gemm.ptx import Execution
+from cute_gemm.rendering.rows import AccessRow, make_row
+from cute_gemm.report.executed import Compared, compare
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit

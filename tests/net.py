@@ -28,10 +28,10 @@ import numpy as np
 from cases import LADDER, OPS
 
 import cute_gemm as cg
-from cute_gemm import calibrated
+from cute_gemm.cost_model import calibrated
+from cute_gemm.cost_model.calibration import decoded
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
-from cute_gemm.model.calibration import decoded
 
 Call = dict[str, Any]
 DATA = Path(__file__).parent / "data"

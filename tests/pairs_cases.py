@@ -8,9 +8,9 @@ import numpy as np
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.plan import Plan
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.select import Choice
 from cute_gemm.problem.verify import of_result, verify, verify_sum
-from cute_gemm.select import Choice
 
 
 @cg.epilogue

@@ -14,10 +14,10 @@ from typing import Any
 from cases import OPS
 
 import cute_gemm as cg
-from cute_gemm.analysis.report import Report
-from cute_gemm.analysis.rows import AccessRow
+from cute_gemm.access import gmem
 from cute_gemm.errors import GemmError
-from cute_gemm.model import gmem
+from cute_gemm.rendering.rows import AccessRow
+from cute_gemm.report.report import Report
 
 Question = dict[str, Any]
 KERNELS = ("naive", "coalesced", "smem_tiled", "register_blocked", "vectorized", "double_buffered",

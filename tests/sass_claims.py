@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from cute_gemm.access import Access, SharedAccess, TmaAccess
+from cute_gemm.access.accesses import Access, SharedAccess, TmaAccess
 from cute_gemm.toolchain.sass import disassemble, instructions
 
 #: The report's instructions in SASS; to the plain loads and stores comes the width.

@@ -17,9 +17,9 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm.arch import Arch
-from cute_gemm.backend import arch_without_backend
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
+from cute_gemm.plan.backend import arch_without_backend
 from cute_gemm.run import driver
 
 Call = dict[str, Any]

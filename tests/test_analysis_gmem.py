@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.access import GlobalAccess
+from cute_gemm.access import gmem
+from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.model import gmem
 from cute_gemm.problem.matrix import Matrix
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cute_gemm as cg
-from cute_gemm.access import SharedAccess
-from cute_gemm.model import smem
+from cute_gemm.access import smem
+from cute_gemm.access.accesses import SharedAccess
 
 LANE = np.arange(32)
 

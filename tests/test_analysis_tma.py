@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.access import TmaAccess
-from cute_gemm.model import gmem, tma
+from cute_gemm.access import gmem, tma
+from cute_gemm.access.accesses import TmaAccess
 from cute_gemm.problem.matrix import Matrix
 
 

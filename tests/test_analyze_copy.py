@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis.copy.atoms import atom_name
-from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
+from cute_gemm.copies.atoms import atom_name
+from cute_gemm.copies.report import CopyReport, analyze_copy
 from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, MATRIX_ATOMS, MMA_ATOMS
 from cute_gemm.cute.copies import TiledMma, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, from_map, tile_to_shape

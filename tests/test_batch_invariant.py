@@ -12,9 +12,9 @@ from cases import numbers
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
+from cute_gemm.arrays.torch import CALLED
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.frameworks.torch import CALLED
 
 TYPES = {
     "float16": {}, "float32": {}, "float32/tf32": {"compute": "tf32"}, "float64": {},

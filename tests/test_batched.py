@@ -10,14 +10,14 @@ import pytest
 from batched_cases import KINDS, BatchedCase, Lie, drawn
 
 import cute_gemm as cg
-from cute_gemm.analysis.executed import compare
-from cute_gemm.analysis.rows import make_row
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
 from cute_gemm.kernels.batched.structure import structure
 from cute_gemm.kernels.batched.unit import EmitBatched
+from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import execute
+from cute_gemm.rendering.rows import make_row
+from cute_gemm.report.executed import compare
 from cute_gemm.toolchain.nvrtc import prove
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 import cute_gemm as cg
-from cute_gemm import errors, select
-from cute_gemm.access import GlobalAccess
-from cute_gemm.frameworks.base import Operand
+from cute_gemm import errors
+from cute_gemm.access import gmem, smem
+from cute_gemm.access.accesses import GlobalAccess
+from cute_gemm.arrays.base import Operand
 from cute_gemm.kernels import registry
-from cute_gemm.model import gmem, smem
+from cute_gemm.plan import select
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import matrices_overlap
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
@@ -510,7 +511,7 @@ def test_a_report_of_no_matrices() -> None:
 def test_new_torch_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from cute_gemm.frameworks.torch import TORCH
+    from cute_gemm.arrays.torch import TORCH
 
     def empty_strided(*given: Any, dtype: str, device: str) -> tuple[Any, ...]:
         return given

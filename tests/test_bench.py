@@ -15,11 +15,11 @@ import pytest
 from cases import OPS
 
 import cute_gemm as cg
+from cute_gemm.arrays import read
 from cute_gemm.commands import bench as bench_command
 from cute_gemm.commands import cli
 from cute_gemm.commands.arguments import parse_sizes
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError, UnknownKernelError
-from cute_gemm.frameworks import read
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench

@@ -8,8 +8,8 @@ import fake_gpu
 import numpy as np
 import pytest
 
+from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.frameworks import read
 from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.values import random_values

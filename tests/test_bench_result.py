@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 from cases import OPS
 
-from cute_gemm.analysis.performance import performance
 from cute_gemm.errors import OptionError
 from cute_gemm.measure import plot as bench_plot
 from cute_gemm.measure.result import BenchResult, Entry, SizeResult, Speed
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.report.performance import performance
 from cute_gemm.toolchain.signature import Launch
 
 

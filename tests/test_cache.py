@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cute_gemm import tuned
 from cute_gemm.errors import OptionError
+from cute_gemm.plan import tuned
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain.cubin import Build, Resources
 from cute_gemm.toolchain.unit import TranslationUnit

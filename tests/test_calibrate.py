@@ -16,15 +16,14 @@ import pytest
 from fake_tuning import Device
 
 import cute_gemm as cg
-from cute_gemm import calibrated
 from cute_gemm.calibrate import draw, fit, measure, times
 from cute_gemm.calibrate.times import Contest, Times
 from cute_gemm.commands.cli import main
+from cute_gemm.cost_model import calibrated, calibration
+from cute_gemm.cost_model.calibration import Calibration, decoded, shipped
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.model import calibration
-from cute_gemm.model.calibration import Calibration, decoded, shipped
 from cute_gemm.run import graph
 
 H200 = gpu_called("H200")

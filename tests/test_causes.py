@@ -11,15 +11,15 @@ from causes_search import searched
 
 import cute_gemm as cg
 from cute_gemm._text import duration, plain
-from cute_gemm.analysis.causes import Cause, Causes
-from cute_gemm.analysis.report import Report, make_report
+from cute_gemm.access.ideal import Kind, kind_of
+from cute_gemm.cost_model.footprint import DEPTH, sample, tally
+from cute_gemm.cost_model.price import Prices
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.candidate import Candidate, labels
-from cute_gemm.model.footprint import DEPTH, sample, tally
-from cute_gemm.model.ideal import Kind, kind_of
-from cute_gemm.model.price import Prices
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.report.causes import Cause, Causes
+from cute_gemm.report.report import Report, make_report
 from cute_gemm.toolchain.signature import Launch
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "backend": "cpu"}

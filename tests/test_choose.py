@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from cases import OPS
 
-from cute_gemm.access import SharedAccess
+from cute_gemm.access import smem
+from cute_gemm.access.accesses import SharedAccess
 from cute_gemm.arch import Arch
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, universal
@@ -17,7 +18,6 @@ from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.sm80.structure import structure
-from cute_gemm.model import smem
 from cute_gemm.problem.problem import from_sizes
 
 

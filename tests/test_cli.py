@@ -124,7 +124,7 @@ def test_an_empty_name_is_no_file(words, run):
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: "there is none")
-    monkeypatch.setattr("cute_gemm.backend._warned", False)
+    monkeypatch.setattr("cute_gemm.plan.backend._warned", False)
 
 
 @pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan", "1+2j", "-2e-1j"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cute_gemm.analysis.copy.report import analyze_copy
+from cute_gemm.copies.report import analyze_copy
 from cute_gemm.errors import DTypeError, GemmError, NotationError, OptionError
 
 GOOD = {

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_analyze_copy import MODES, bank_wavefronts, bijections, fitting, requests_of
 
-from cute_gemm.analysis.copy.atoms import atom_name
-from cute_gemm.analysis.copy.report import analyze_copy
 from cute_gemm.api import analyze
+from cute_gemm.copies.atoms import atom_name
+from cute_gemm.copies.report import analyze_copy
 from cute_gemm.cute.atoms import BYTE_ATOMS, MATRIX_ATOMS, CopyAtom
 from cute_gemm.cute.choose import matrix_copy
 from cute_gemm.cute.layout import Layout, Swizzle

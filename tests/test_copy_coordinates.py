@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis.copy.report import analyze_copy
+from cute_gemm.copies.report import analyze_copy
 from cute_gemm.cute.notation import as_indexed, as_printed
 from cute_gemm.errors import GemmError, NotationError, OptionError
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from copy_search import aliases, asked, compared, paid, random_question, refutations
 
-from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
 from cute_gemm.api import analyze
+from cute_gemm.copies.report import CopyReport, analyze_copy
 from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError

@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_analyze_copy import bank_wavefronts
 
-from cute_gemm.analysis.copy.elements import element
-from cute_gemm.analysis.copy.report import analyze_copy
+from cute_gemm.copies.elements import element
+from cute_gemm.copies.report import analyze_copy
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.errors import GemmError, NotationError, OptionError
 

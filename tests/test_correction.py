@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import calibrated
 from cute_gemm.calibrate import draw, fit
 from cute_gemm.calibrate.boost import boosted
+from cute_gemm.cost_model import calibrated
+from cute_gemm.cost_model.calibration import Calibration, decoded, shipped
+from cute_gemm.cost_model.correction import FEATURES, LEVELS, Correction, Tree
+from cute_gemm.cost_model.price import Extents, Prices
+from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.model.calibration import Calibration, decoded, shipped
-from cute_gemm.model.correction import FEATURES, LEVELS, Correction, Tree
-from cute_gemm.model.price import Extents, Prices
-from cute_gemm.model.roofline import least_seconds
 
 H200 = gpu_called("H200")
 SHAPE = {"m": 1000, "n": 1200, "k": 900, "dtype": "bfloat16", "arch": "sm_90a", "backend": "cpu"}

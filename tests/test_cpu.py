@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from cases import numbers, stored_shapes, used
 
+from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.frameworks import read
 from cute_gemm.kernels import host
 from cute_gemm.problem import reference as cpu
 from cute_gemm.problem.problem import from_operands

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cute_gemm import tuned
 from cute_gemm.calibrate import times
 from cute_gemm.commands import cli
+from cute_gemm.cost_model import calibration
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.own import of_file
 from cute_gemm.measure.result import BenchResult
-from cute_gemm.model import calibration
+from cute_gemm.plan import tuned
 from cute_gemm.toolchain import cache
 
 DEEP = "[" * 100_000

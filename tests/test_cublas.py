@@ -18,8 +18,8 @@ from numpy.lib.stride_tricks import as_strided
 import cute_gemm as cg
 from cute_gemm import api
 from cute_gemm.arch import Arch
+from cute_gemm.arrays import read
 from cute_gemm.errors import NoGpuError, OptionError, UnsupportedError
-from cute_gemm.frameworks import read
 from cute_gemm.kernels.library import cublas
 from cute_gemm.kernels.library import kernel as library
 from cute_gemm.problem.problem import from_operands, from_sizes

@@ -12,8 +12,7 @@ import pytest
 from cases import OPS, problem
 
 import cute_gemm as cg
-from cute_gemm.access import GlobalAccess
-from cute_gemm.analysis.rows import make_row
+from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import HeaderError, OptionError, UnsupportedError
 from cute_gemm.kernels.cutlass import recording as recording_module
@@ -22,6 +21,7 @@ from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.recording import recording
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.rendering.rows import make_row
 from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.headers import cutlass_path, cutlass_version
 from cute_gemm.toolchain.nvrtc import ptx

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis import pictures as draw
-from cute_gemm.analysis.performance import performance
-from cute_gemm.analysis.rows import make_row
+from cute_gemm.access import gmem, smem
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.cost_model.price import Price
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major
-from cute_gemm.model import gmem, smem
-from cute_gemm.model.price import Price
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.rendering import pictures as draw
+from cute_gemm.rendering.rows import make_row
+from cute_gemm.report.performance import performance
 from cute_gemm.toolchain.signature import Launch
 
 LANES = np.arange(32)

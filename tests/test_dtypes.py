@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
+from cute_gemm.arrays.base import dtype_name, dtype_row
 from cute_gemm.commands import cli
 from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.dtypes import DTYPES, canonical, factor, holding, operand_types
-from cute_gemm.frameworks.base import dtype_name, dtype_row
 from cute_gemm.measure.bench import bench
 from cute_gemm.toolchain.headers import include_paths
 

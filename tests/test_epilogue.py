@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from epilogue_cases import CASES, arrays, epilogue_case, with_bias
 
-from cute_gemm.analysis.executed import compare
-from cute_gemm.analysis.rows import make_row
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.registry import get
+from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem import reference
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import execute
+from cute_gemm.rendering.rows import make_row
+from cute_gemm.report.executed import compare
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case[:5])))

@@ -17,7 +17,7 @@ import pytest
 from fake_torch import fake_torch
 
 import cute_gemm as cg
-from cute_gemm import api, executable, select
+from cute_gemm import api
 from cute_gemm.errors import (
     ArrayError,
     DeviceError,
@@ -26,7 +26,8 @@ from cute_gemm.errors import (
     ScalarError,
     ShapeError,
 )
-from cute_gemm.executable import Executable
+from cute_gemm.plan import executable, select
+from cute_gemm.plan.executable import Executable
 
 
 class Array:
@@ -419,7 +420,7 @@ def zeroed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         array.reshape = reshape
         return array
 
-    monkeypatch.setattr("cute_gemm.frameworks.cupy._CuPy.new", made)
+    monkeypatch.setattr("cute_gemm.arrays.cupy._CuPy.new", made)
     monkeypatch.setattr("cute_gemm.run.memory.zero", lambda at, n, *_: found.append((at, n)))
     return found
 

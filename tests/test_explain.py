@@ -12,12 +12,12 @@ from cases import OPS
 from rich.console import Console
 
 import cute_gemm as cg
-from cute_gemm.analysis import ideas
-from cute_gemm.analysis.explain import Explanation
 from cute_gemm.commands import bench, cli
 from cute_gemm.commands.explain import explain, print_code
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
+from cute_gemm.report import ideas
+from cute_gemm.report.explain import Explanation
 
 SIMT = registry.LADDER[registry.LADDER.index("naive") : registry.LADDER.index("tensor_core")]
 N = 4096

@@ -13,9 +13,9 @@ from gpu.far_cases import Far, cases, values
 from interpreted import TOGETHER, together
 
 import cute_gemm as cg
-from cute_gemm.kernels.steps import Step
+from cute_gemm.plan.interpreted import execute
+from cute_gemm.plan.steps import Step
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import execute
 from cute_gemm.toolchain.nvrtc import ptx
 
 

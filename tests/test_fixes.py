@@ -11,24 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_search import counted
 
-from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.copy.report import analyze_copy
-from cute_gemm.analysis.fixes.fix import Fix
-from cute_gemm.analysis.fixes.gmem import fixes
-from cute_gemm.analysis.fixes.options import with_options
-from cute_gemm.analysis.fixes.smem import fix_shared
-from cute_gemm.analysis.rows import make_row
+from cute_gemm.access import gmem, smem
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.fix import Fix
 from cute_gemm.api import analyze
+from cute_gemm.copies.report import analyze_copy
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
 from cute_gemm.cute.notation import parse
 from cute_gemm.dtypes import DTYPES
+from cute_gemm.fixes.smem import fix_shared
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import structure
-from cute_gemm.model import gmem, smem
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.rendering.rows import make_row
+from cute_gemm.report.fixes import fixes
+from cute_gemm.report.options import with_options
 
 KERNEL = Sm80Pipeline()
 K_HOME = "into shared memory Sw<2,3,3> o 0 o (8,32):(32,1), tiled to (128,32) read by ldmatrix.x4"

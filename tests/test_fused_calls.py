@@ -11,7 +11,7 @@ from fused_cases import CASES, MANY_SUMS, FusedCase, run, run_many_sums
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.fuse import fuse, read_operands
+from cute_gemm.problem.epilogue.fuse import fuse, read_operands
 
 M, N, K = 40, 48, 64
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import select
-from cute_gemm.analysis.prices import prices_dict
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.commands import cli
 from cute_gemm.commands.explain import explain
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import GPUS, gpu, nearest, of_device, stands_for
+from cute_gemm.plan import select
+from cute_gemm.report.prices import prices_dict
 
 #: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
 #: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.

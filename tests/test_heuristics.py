@@ -13,8 +13,8 @@ import cute_gemm as cg
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.table import GPUS, of_device
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.heuristics import MOST, advised, recommended
 from cute_gemm.kernels.candidate import Candidate
+from cute_gemm.plan.heuristics import MOST, advised, recommended
 from cute_gemm.problem.problem import from_sizes
 
 SIZES: dict[str, Any] = {"m": 2048, "n": 1024, "k": 512, "dtype": "bfloat16"}

@@ -11,9 +11,9 @@ import pytest
 from cases import stored_shapes
 
 import cute_gemm as cg
+from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, OptionError, UnsupportedError
-from cute_gemm.frameworks import read
 from cute_gemm.kernels.host import Host
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify

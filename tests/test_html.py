@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm.access import SharedAccess, TmaAccess
-from cute_gemm.analysis import html
-from cute_gemm.analysis.causes import Cause
-from cute_gemm.analysis.html_page import fragment, page_html
-from cute_gemm.analysis.rows import AccessRow, make_row
+from cute_gemm.access.accesses import SharedAccess, TmaAccess
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.problem.matrix import Matrix
+from cute_gemm.rendering import html
+from cute_gemm.rendering.html_page import fragment, page_html
+from cute_gemm.rendering.rows import AccessRow, make_row
+from cute_gemm.report.causes import Cause
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 

@@ -35,7 +35,7 @@ from jax.test_util import check_grads  # noqa: E402
 import cute_gemm.jax as cj  # noqa: E402
 from cute_gemm.jax import calls, ffi  # noqa: E402
 from cute_gemm.jax.parts import parts  # noqa: E402
-from cute_gemm.problem.value import Value  # noqa: E402
+from cute_gemm.problem.epilogue.value import Value  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}

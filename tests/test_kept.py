@@ -16,19 +16,20 @@ from cases import OPS
 from gpu import shapes
 
 import cute_gemm as cg
-from cute_gemm import api, select
+from cute_gemm import api
 from cute_gemm._kept import KEPT, Kept
-from cute_gemm.executable import Executable
 from cute_gemm.kernels import base
+from cute_gemm.plan import select
+from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.scalars import scalar
 
 #: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
 #: loaded, a handle and a pool of each device, choices that were measured, warnings that were given,
 #: handlers of custom calls.
 NOT_BY_SHAPE = {
-    "cute_gemm.calibrated._known",  # by GPU
+    "cute_gemm.cost_model.calibrated._known",  # by GPU
     "cute_gemm.jax.ffi._registered",
-    "cute_gemm.tuned._choices",
+    "cute_gemm.plan.tuned._choices",
     "cute_gemm.run.launch._loaded",
     "cute_gemm.run.memory._pools",
     "cute_gemm.kernels.library.kernel._handles",
@@ -36,9 +37,9 @@ NOT_BY_SHAPE = {
 }
 #: Functions that keep every answer: of a config, a device, an architecture, an activation.
 ALWAYS = {
-    "cute_gemm.analysis.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
-    "cute_gemm.model.calibration",
-    "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.select",
+    "cute_gemm.report.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
+    "cute_gemm.cost_model.calibration",
+    "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.plan.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc", "cute_gemm.toolchain.workers",
     "cute_gemm.jax.products", "cute_gemm.torch.running",
 }  # fmt: skip

@@ -11,14 +11,14 @@ import pytest
 from cases import OPS, ORDERS
 
 import cute_gemm as cg
-from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
-from cute_gemm.kernels.simt.structure import Config, structure
+from cute_gemm.kernels.simt.structure import SimtConfig, structure
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.rendering.rows import AccessRow, make_row
 from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build
 
@@ -38,7 +38,7 @@ def problem(op: str = "NN", dtype: str = "float32", size: int = 256, **given: An
     return from_sizes(op, **{"m": size, "n": size, "k": size, **given}, dtype=dtype)
 
 
-def configure(name: str, each: GemmProblem, arch: str = "sm_80", **options: Any) -> Config:
+def configure(name: str, each: GemmProblem, arch: str = "sm_80", **options: Any) -> SimtConfig:
     kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     return kernel.configure(each, arch, **options)
@@ -493,7 +493,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(Config)])
+@pytest.mark.parametrize("field", [field.name for field in fields(SimtConfig)])
 def test_every_field_is_in_the_symbol(field: str) -> None:
     base = configure("double_buffered", problem("NT"))
     if field in ("warp_along", "results"):  # kernel and other fields decide these
@@ -507,7 +507,7 @@ def test_every_field_is_in_the_symbol(field: str) -> None:
 
 @pytest.mark.parametrize("size", [256, 255])
 def test_every_config_has_a_symbol_of_its_own(size: int) -> None:
-    found: dict[str, Config] = {}
+    found: dict[str, SimtConfig] = {}
     configs = set()
     for name, dtype, op, order in product(SIMT, DTYPES, (*OPS, *CONJUGATES), ORDERS):
         if set(op) & {"C"} and not dtype.startswith("complex"):

@@ -19,12 +19,12 @@ import pytest
 from cases import COMPLEX, OPS, Case, at_widths, narrow
 from interpreted import Emitted, Run, run, takes
 
-from cute_gemm.analysis.executed import compare, distinct
-from cute_gemm.analysis.rows import make_row
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.ptx.memory import GLOBAL
 from cute_gemm.ptx.record import Accesses
+from cute_gemm.rendering.rows import make_row
+from cute_gemm.report.executed import compare, distinct
 
 TYPES = ("float32", "float16", "bfloat16", "float64", *COMPLEX)
 

@@ -11,9 +11,10 @@ import pytest
 from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
 
 import cute_gemm as cg
-from cute_gemm import api, select
+from cute_gemm import api
 from cute_gemm.errors import LaunchError, OutOfMemoryError, StrideError
-from cute_gemm.executable import Executable
+from cute_gemm.plan import select
+from cute_gemm.plan.executable import Executable
 from cute_gemm.run import memory
 
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cute_gemm as cg
+from cute_gemm.arrays import ADAPTERS, fingerprint, host_array, read
+from cute_gemm.arrays.base import Operand, dtype_name
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, ReadOnlyError, ScalarError, ShapeError, StrideError
-from cute_gemm.frameworks import ADAPTERS, fingerprint, host_array, read
-from cute_gemm.frameworks.base import Operand, dtype_name
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.scalars import scalar
 

@@ -8,7 +8,7 @@ import pytest
 
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels.registry import get
-from cute_gemm.problem.epilogue import LinearCombination
+from cute_gemm.problem.epilogue.epilogue import LinearCombination
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.nvrtc import prove, ptx

@@ -11,13 +11,13 @@ import pytest
 from pairs_cases import APART, BOTH, WGMMA, PairsCase, placed, planned, run
 
 import cute_gemm as cg
-from cute_gemm.analysis.executed import Compared
 from cute_gemm.errors import OptionError, ScalarError, ShapeError, UnsupportedError
 from cute_gemm.kernels import registry
-from cute_gemm.problem.expression import trace
-from cute_gemm.problem.fuse import named
+from cute_gemm.problem.epilogue.expression import trace
+from cute_gemm.problem.epilogue.fuse import named
 from cute_gemm.problem.passes import Reduction
 from cute_gemm.problem.verify import verify
+from cute_gemm.report.executed import Compared
 
 M, N, K = 24, 32, 40
 

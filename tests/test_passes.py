@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from gpu.passes_cases import TYPES, view
 
-from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.executed import compare, executed
-from cute_gemm.analysis.rows import AccessRow
-from cute_gemm.calibrated import calibration
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess
+from cute_gemm.access.analyze import analyze
+from cute_gemm.cost_model.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes import PACK, REDUCE
-from cute_gemm.model.analyze import analyze
 from cute_gemm.problem.passes import Packing, Reduction, packed, sliced
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, scalar
 from cute_gemm.ptx.launch import Buffer, Execution, parsed, run
+from cute_gemm.rendering.rows import AccessRow
+from cute_gemm.report.executed import compare, executed
 from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build, ptx
 

@@ -12,13 +12,13 @@ import pytest
 from cases import OPS
 
 import cute_gemm as cg
+from cute_gemm.cost_model.roofline import least_seconds, roofline
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError
 from cute_gemm.gpus.table import GPUS, gpu
 from cute_gemm.kernels import registry
-from cute_gemm.model.roofline import least_seconds, roofline
+from cute_gemm.plan.select import select
 from cute_gemm.problem.problem import from_sizes
-from cute_gemm.select import select
 
 #: Microseconds; kernel and options; op, m, n, k, dtype and what else there is of the problem, with
 #: ``base``, elements behind an aligned address at which its matrices begin.

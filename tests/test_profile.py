@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import select, tuned
-from cute_gemm.analysis.rows import make_row
 from cute_gemm.arch import Arch
 from cute_gemm.commands import profile as command
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
@@ -24,6 +22,8 @@ from cute_gemm.gpus.table import gpu
 from cute_gemm.measure import counters, profile
 from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
 from cute_gemm.measure.profile import Case, CounterPermissionError, Profile, predict
+from cute_gemm.plan import select, tuned
+from cute_gemm.rendering.rows import make_row
 from cute_gemm.run import driver
 
 CASE = Case("TN", 256, 128, 64, "float16", kernel="sm80_pipeline", arch="sm_90a")

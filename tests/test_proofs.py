@@ -30,7 +30,7 @@ from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80.structure import Config, Structure, structure
+from cute_gemm.kernels.sm80.structure import Sm80Config, Sm80Structure, structure
 from cute_gemm.kernels.sm80.tensor_core import TensorCore
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.kernels.sm90 import unit as sm90_unit
@@ -39,16 +39,16 @@ from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.nvrtc import build, prove
 from cute_gemm.toolchain.unit import TranslationUnit
 
-Change = Callable[[Structure], Structure]
+Change = Callable[[Sm80Structure], Sm80Structure]
 KERNEL = Sm80Pipeline()
 ARCH = "sm_80"
 
 
 def config(
     op: str = "TN", arch: str = ARCH, kernel: CompiledKernel = KERNEL, **given: Any
-) -> Config:
+) -> Sm80Config:
     options = {key: given.pop(key) for key in kernel.options if key in given}
-    made: Config = kernel.configure(problem(op, 256, **given), arch, **options)
+    made: Sm80Config = kernel.configure(problem(op, 256, **given), arch, **options)
     return made
 
 
@@ -57,7 +57,7 @@ SMALL = config(tile=(64, 64, 32), warps=(2, 2), stages=3)
 # -- one unit of many configs ---------------------------------------------------------------------
 
 
-def asserts(config: Config, parts: Structure) -> str:
+def asserts(config: Sm80Config, parts: Sm80Structure) -> str:
     """The proof without its includes and its entry."""
     return without_entry(EmitSm80Pipeline(config, parts).proof())
 
@@ -103,7 +103,7 @@ TYPES = (
 )
 
 
-def hold(configs: list[Config]) -> None:
+def hold(configs: list[Sm80Config]) -> None:
     unique = {each.name: each for each in configs}
     cases = [asserts(each, structure(each)) for each in unique.values()]
     names = list(unique)
@@ -254,7 +254,7 @@ class WrongLayout(Layout):
         return Layout.__call__(self, *coordinate) ^ 8
 
 
-def operand(parts: Structure, letter: str, **changes: Any) -> Structure:
+def operand(parts: Sm80Structure, letter: str, **changes: Any) -> Sm80Structure:
     a, b = parts.operands
     if letter == "A":
         return replace(parts, operands=(replace(a, **changes), b))
@@ -310,7 +310,7 @@ def twice_the_element(copy: TiledCopy) -> TiledCopy:
 
 
 def mma(name: str, layout: str) -> Change:
-    def change(parts: Structure) -> Structure:
+    def change(parts: Sm80Structure) -> Sm80Structure:
         changes: dict[str, Any] = {name: parse(layout)}
         atom = replace(parts.mma.atom, **changes)
         return replace(parts, mma=replace(parts.mma, atom=atom))
@@ -395,10 +395,12 @@ def test_a_wrong_layout_fails_the_proof() -> None:
 # -- the tutorial kernels -------------------------------------------------------------------------
 
 SIMT = [name for name in registry.LADDER if isinstance(registry.get(name), SimtKernel)]
-SimtChange = Callable[[simt_structure.Structure], simt_structure.Structure]
+SimtChange = Callable[[simt_structure.SimtStructure], simt_structure.SimtStructure]
 
 
-def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> simt_structure.Config:
+def simt_config(
+    name: str, op: str, dtype: str = "float32", **given: Any
+) -> simt_structure.SimtConfig:
     kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     options = {key: given.pop(key) for key in kernel.options if key in given}
@@ -406,7 +408,7 @@ def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> sim
 
 
 def simt_asserts(
-    config: simt_structure.Config, change: SimtChange = lambda parts: parts, python: bool = True
+    config: simt_structure.SimtConfig, change: SimtChange = lambda parts: parts, python: bool = True
 ) -> str:
     """The asserts of a config as Python has it after ``change``; the types are those before."""
     kernel = registry.get(config.kernel)
@@ -450,7 +452,7 @@ def longer(layout: Layout) -> Layout:
 
 
 def simt_operand(index: int, **changes: Callable[[Any], Any]) -> SimtChange:
-    def change(parts: simt_structure.Structure) -> simt_structure.Structure:
+    def change(parts: simt_structure.SimtStructure) -> simt_structure.SimtStructure:
         operands = list(parts.operands)
         old = operands[index]
         operands[index] = replace(old, **{k: f(getattr(old, k)) for k, f in changes.items()})
@@ -505,7 +507,9 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
 PAGES = [name for name in SIMT if "using Page = " in template_path(name).read_text()]
 
 
-def page_asserts(config: simt_structure.Config, change: SimtChange = lambda parts: parts) -> str:
+def page_asserts(
+    config: simt_structure.SimtConfig, change: SimtChange = lambda parts: parts
+) -> str:
     """What a page asserts of the config that Python emits after ``change``."""
     types = without_entry(EmitSimt(config, change(simt_structure.structure(config))).unit())
     text = template_path(config.kernel).read_text()

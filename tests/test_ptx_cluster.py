@@ -7,7 +7,7 @@ import pytest
 from test_ptx_hopper import FULL, INIT, WAIT, copy_out, fault, small
 
 from cute_gemm.errors import PtxError
-from cute_gemm.problem.tensor import Tensor
+from cute_gemm.ptx.tensor import Tensor
 
 
 def test_special_registers_of_a_cluster():

@@ -21,8 +21,8 @@ import cute_gemm as cg
 from cute_gemm.errors import FaultError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
+from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import execute
 from cute_gemm.ptx.parser import parse
 from cute_gemm.toolchain.nvrtc import ptx
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from ptx_text import text
 
-from cute_gemm.analysis.executed import executed
 from cute_gemm.arch import Arch
 from cute_gemm.errors import FaultError, PtxError
-from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx import Buffer, Execution, TensorMap, run
-from cute_gemm.ptx.wgmma import Operand, parts
+from cute_gemm.ptx.tensor import Tensor
+from cute_gemm.ptx.wgmma import WgmmaOperand, parts
+from cute_gemm.report.executed import executed
 
 ARCH = Arch("sm_90a")
 
@@ -566,9 +566,9 @@ def test_rows_in_registers_are_left_alone(between, fence, said):
 
 def test_parts_of_an_operand_by_hand():
     """K-major at 128 bytes: row 9's second part; MN-major: k = 9's, of rows 64 to 71."""
-    at = parts(Operand(64, True, 1), descriptor(1024, 16, 1024, 128))
+    at = parts(WgmmaOperand(64, True, 1), descriptor(1024, 16, 1024, 128))
     assert at[0, 0] == 1024 and at[1, 9] == 1024 + 1024 + 128 + 0  # part 1 ^ row 1
-    at = parts(Operand(128, False, 1), descriptor(0, 4096, 1024, 128))
+    at = parts(WgmmaOperand(128, False, 1), descriptor(0, 4096, 1024, 128))
     assert at[8, 9] == 4096 + 1024 + 128 + 16  # part 0 ^ row 1, in the next span
 
 

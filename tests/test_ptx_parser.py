@@ -13,7 +13,7 @@ from ptx_text import launch, line_of, text
 
 from cute_gemm import plan
 from cute_gemm.errors import FaultError, GemmError, PtxError
-from cute_gemm.ptx import execute
+from cute_gemm.plan.interpreted import execute
 from cute_gemm.ptx.parser import Address, Immediate, Name, Register, Vector, entries, parse
 
 

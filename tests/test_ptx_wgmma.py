@@ -13,16 +13,16 @@ import pytest
 from cases import OPS
 from interpreted import TOGETHER, together
 
-from cute_gemm import select
-from cute_gemm.analysis.executed import compare
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError
 from cute_gemm.gpus.table import nearest
-from cute_gemm.plan import Plan
+from cute_gemm.plan import select
+from cute_gemm.plan.interpreted import execute
+from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import execute
+from cute_gemm.report.executed import compare
 from cute_gemm.toolchain.nvrtc import ptx
 
 ARCH = Arch("sm_90a")

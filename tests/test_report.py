@@ -11,13 +11,14 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm._text import percent
-from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis import report, rows
-from cute_gemm.analysis.shown import WIDTH
+from cute_gemm.access import tma
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.errors import OptionError
-from cute_gemm.model import tma
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.rendering import rows
+from cute_gemm.rendering.shown import WIDTH
+from cute_gemm.report import report
 from cute_gemm.toolchain.signature import Launch
 
 LANE = np.arange(32)

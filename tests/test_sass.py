@@ -15,7 +15,7 @@ import pytest
 import sass_claims
 from cases import OPS, problem
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.errors import CompileError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import Kernel

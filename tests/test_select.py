@@ -12,8 +12,6 @@ import pytest
 from cases import OPS
 
 import cute_gemm as cg
-from cute_gemm import select
-from cute_gemm.analysis.prices import prices_dict
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -21,9 +19,11 @@ from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels import base, registry
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.candidate import label
-from cute_gemm.kernels.steps import steps
+from cute_gemm.plan import select
+from cute_gemm.plan.steps import steps
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.report.prices import prices_dict
 
 COMPILED = tuple(name for name in registry.names() if registry.get(name).runs_on == "gpu")
 #: Whose configs are chosen from by their prices.

@@ -13,16 +13,16 @@ import pytest
 from cases import OPS, ORDERS, problem
 
 import cute_gemm as cg
-from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.report import Report
+from cute_gemm.access import smem
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80.structure import Config, structure
+from cute_gemm.kernels.sm80.structure import Sm80Config, structure
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
-from cute_gemm.model import smem
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.report.report import Report
 from cute_gemm.toolchain.nvrtc import build as compile_unit
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -439,7 +439,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(Config)])
+@pytest.mark.parametrize("field", [field.name for field in fields(Sm80Config)])
 def test_every_field_is_in_the_symbol(field: str) -> None:
     base = KERNEL.configure(problem(), "sm_80")
     assert getattr(base, field) != OTHER[field]

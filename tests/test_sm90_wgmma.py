@@ -18,20 +18,20 @@ import sass_claims
 from cases import OPS, ORDERS, problem
 
 import cute_gemm as cg
-from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access import smem, tma
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm90.structure import (
     MOST_COLUMNS,
-    Config,
-    Structure,
+    Sm90Config,
+    Sm90Structure,
     register_a,
     structure,
     sums_of_thread,
 )
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.sm90.wgmma import STEP, Sm90Wgmma
-from cute_gemm.model import smem, tma
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run import tensormap
 from cute_gemm.run.tensormap import SIZE, TensorMap, TensorMaps
@@ -44,8 +44,8 @@ ARCH = Arch("sm_90a")
 SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0}
 
 
-def configure(asked: GemmProblem, **options: Any) -> Config:
-    found: Config = KERNEL.configure(asked, ARCH, **options)
+def configure(asked: GemmProblem, **options: Any) -> Sm90Config:
+    found: Sm90Config = KERNEL.configure(asked, ARCH, **options)
     return found
 
 
@@ -90,7 +90,7 @@ spread = pytest.mark.parametrize(
 )
 
 
-def of_spread(case: Any) -> tuple[GemmProblem, Config]:
+def of_spread(case: Any) -> tuple[GemmProblem, Sm90Config]:
     op, order, dtype, out, ldc, options = case
     asked = problem(op, 4096, order=order, dtype=dtype, out_dtype=out, ldc=ldc)
     if "min_ctas" in options:
@@ -392,7 +392,7 @@ def test_names_say_all_that_the_code_depends_on() -> None:
         "raster": 4, "swap_ab": 1, "min_ctas": 2, "tma_c": False,
         "operation": problem(dtype="bfloat16").operation(16, 16, 16),
     }  # fmt: skip
-    assert {field.name for field in fields(Config)} == set(others)
+    assert {field.name for field in fields(Sm90Config)} == set(others)
     names = {config.name, *(replace(config, **{key: x}).name for key, x in others.items())}
     assert len(names) == len(others) + 1
     units = {KERNEL.unit(replace(config, stages=n)).source for n in (2, 3)}
@@ -451,7 +451,7 @@ def test_the_proof_holds(case: Any) -> None:
 
 def test_a_wrong_layout_does_not_prove() -> None:
     _, config = of_spread(SPREAD[5])
-    parts: Structure = structure(config)
+    parts: Sm90Structure = structure(config)
     a, b = parts.operands
     wrong = replace(parts, operands=(replace(a, box=(a.box[0], a.box[1] // 2)), b))
     with pytest.raises(CompileError, match="box A"):

@@ -17,7 +17,7 @@ import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, LaunchError, OptionError, ShapeError
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.steps import steps
+from cute_gemm.plan.steps import steps
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import DIRECT, Route, alike, packed, sliced
 from cute_gemm.problem.problem import GemmProblem, from_sizes

@@ -12,12 +12,12 @@ from gpu.passes_cases import Summed
 from test_passes import differences, execute, view
 
 import cute_gemm as cg
-from cute_gemm.calibrated import calibration
+from cute_gemm.access.analyze import analyze
+from cute_gemm.cost_model.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels.passes import SUM
-from cute_gemm.model.analyze import analyze
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.sums import Sum, sums_dtype
 from cute_gemm.problem.verify import verify_sum

@@ -5,7 +5,7 @@ from __future__ import annotations
 from test_html import Page
 
 from cute_gemm._text import counted, plain, size
-from cute_gemm.analysis.tables import Cell, Column, Findings, Markup, Pairs, Table
+from cute_gemm.rendering.tables import Cell, Column, Findings, Markup, Pairs, Table
 
 TABLE = Table(
     "A title",

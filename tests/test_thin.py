@@ -17,10 +17,10 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.thin.kernel import Thin
-from cute_gemm.kernels.thin.structure import Config, structure
+from cute_gemm.kernels.thin.structure import ThinConfig, structure
+from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import execute
 
 #: A and B of two types are in fp8_cases.
 TYPES = tuple(name for name in Thin.dtypes if " x " not in name)
@@ -194,7 +194,7 @@ def test_lanes_share_a_tile_without_gaps(type, op):
             check_structure(config)
 
 
-def check_structure(config: Config) -> None:
+def check_structure(config: ThinConfig) -> None:
     parts = structure(config)
     [picture] = KERNEL.pictures(config)
     rows, columns = picture.extents

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import cute_gemm as cg
 import cute_gemm.torch as ct
 import cute_gemm.torch.operators  # its operators are checked too
+from cute_gemm.arrays.torch import CALLED
 from cute_gemm.errors import (
     ArrayError,
     DTypeError,
@@ -24,7 +25,6 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
-from cute_gemm.frameworks.torch import CALLED
 
 pytestmark = pytest.mark.filterwarnings("ignore:no usable GPU")
 

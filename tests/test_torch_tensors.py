@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
+from cute_gemm.arrays import host_array, read
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ShapeError
-from cute_gemm.frameworks import host_array, read
 
 pytestmark = pytest.mark.filterwarnings("ignore:no usable GPU")
 

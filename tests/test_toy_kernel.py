@@ -12,15 +12,15 @@ import toy_kernel
 from cases import OPS
 
 import cute_gemm as cg
-from cute_gemm import select
-from cute_gemm.analysis.report import Report
 from cute_gemm.commands import cli
 from cute_gemm.commands.explain import explain
 from cute_gemm.errors import OptionError, UnknownKernelError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.measure import bench
 from cute_gemm.measure.profile import Case, predict
+from cute_gemm.plan import select
 from cute_gemm.problem.verify import verify
+from cute_gemm.report.report import Report
 from cute_gemm.run.driver import why_no_gpu
 from cute_gemm.toolchain.nvrtc import build
 

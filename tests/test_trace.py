@@ -15,9 +15,9 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm import api
+from cute_gemm.arrays import read
 from cute_gemm.commands.cli import main
 from cute_gemm.errors import DeviceError, FaultError, OptionError
-from cute_gemm.frameworks import read
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -135,7 +135,7 @@ def test_requests_lane_by_lane() -> None:
 
 
 def test_a_trace_is_of_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cute_gemm import executable
+    from cute_gemm.plan import executable
 
     A, B = operands()
     plan = cg.plan("NN", A, B, kernel="naive", backend="cpu")

@@ -18,15 +18,16 @@ import pytest
 from fake_tuning import FILE, SQUARE, Device, anew, fastest
 
 import cute_gemm as cg
-from cute_gemm import api, tuned
+from cute_gemm import api
 from cute_gemm.commands import tune as tune_command
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
 from cute_gemm.kernels.candidate import label
+from cute_gemm.plan import tuned
+from cute_gemm.plan.tune import Tuning
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.run import driver
 from cute_gemm.toolchain import cache
-from cute_gemm.tune import Tuning
 
 # -- the choice -------------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ def test_a_kernel_by_name_has_its_own_fastest_config(device: Device) -> None:
 def test_a_route_is_part_of_the_choice(
     device: Device, monkeypatch, given: dict[str, Any], field: str
 ) -> None:
-    monkeypatch.setattr("cute_gemm.tune.copies_past_l2", lambda *_: 1)
+    monkeypatch.setattr("cute_gemm.plan.tune.copies_past_l2", lambda *_: 1)
     _, *others = cg.plan("TN", **given).candidates()
     number = next(i for i, one in enumerate(others, 1) if one.route != DIRECT)
     assert number < 8
@@ -255,7 +256,7 @@ def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monk
         return buffer
 
     monkeypatch.setattr("cute_gemm.run.memory.upload", noted)
-    monkeypatch.setattr("cute_gemm.tune.copies_past_l2", lambda *_: 1)
+    monkeypatch.setattr("cute_gemm.plan.tune.copies_past_l2", lambda *_: 1)
     given = Array(0x10002, (64, 96)), Array(0x20010, (64, 80)), Array(0x30000, (96, 80))
     cg.gemm("TN", *given, tune=True)
     places = {place for _, place in device.ran[:-1]}
@@ -272,12 +273,12 @@ def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monk
 
 def test_random_numbers_fill_all_that_a_matrix_spans(device: Device, monkeypatch) -> None:
     filled = []
-    monkeypatch.setattr("cute_gemm.tune._NUMBERS", 1000)
+    monkeypatch.setattr("cute_gemm.plan.tune._NUMBERS", 1000)
     upload = device.gpu.upload
     monkeypatch.setattr(
         "cute_gemm.run.memory.upload", lambda x, at: filled.append(x) or upload(x, at)
     )
-    monkeypatch.setattr("cute_gemm.tune.copies_past_l2", lambda *_: 1)
+    monkeypatch.setattr("cute_gemm.plan.tune.copies_past_l2", lambda *_: 1)
     problem = cg.plan("NN", m=70, n=50, k=30, lda=99, dtype="bfloat16", tune=True).problem
     for matrix, values in zip((problem.A, problem.B, problem.C), filled, strict=True):
         assert values.nbytes == matrix.span and np.isfinite(values.astype("f4")).all()

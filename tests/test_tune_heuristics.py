@@ -11,11 +11,11 @@ import pytest
 from fake_tuning import FILE, SQUARE, Device, anew, fastest
 
 import cute_gemm as cg
-from cute_gemm import select
 from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels.candidate import Candidate, label
-from cute_gemm.tune import Tuning
+from cute_gemm.plan import select
+from cute_gemm.plan.tune import Tuning
 
 
 def advise(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> list[Candidate]:
@@ -113,7 +113,7 @@ def test_a_choice_that_was_measured_without_heuristics_is_measured_again(
 
 
 def test_a_recommended_route_is_part_of_the_choice(device: Device, monkeypatch) -> None:
-    monkeypatch.setattr("cute_gemm.tune.copies_past_l2", lambda *_: 1)
+    monkeypatch.setattr("cute_gemm.plan.tune.copies_past_l2", lambda *_: 1)
     given = {"m": 64, "n": 64, "k": 65536, "dtype": "float16"}
     order = cg.plan("TN", **given).candidates()
     best = next(

@@ -13,18 +13,18 @@ import pytest
 from cases import OPS
 
 from cute_gemm import plan
-from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess
+from cute_gemm.access.analyze import analyze
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.sm80.structure import structure
-from cute_gemm.model.analyze import analyze
-from cute_gemm.plan import Plan
+from cute_gemm.plan.interpreted import execute
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.select import select
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import execute
-from cute_gemm.select import select
 
 TYPES = ("float16", "bfloat16", "int8")
 

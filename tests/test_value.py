@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from cute_gemm.errors import OptionError
-from cute_gemm.problem import expression as ex
-from cute_gemm.problem.expression import trace
-from cute_gemm.problem.value import Value
+from cute_gemm.problem.epilogue import expression as ex
+from cute_gemm.problem.epilogue.expression import trace
+from cute_gemm.problem.epilogue.value import Value
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cute_gemm.model.correction import LEVELS, Tree
+from cute_gemm.cost_model.correction import LEVELS, Tree
 
 #: Thresholds of a feature, at most, and part of the features that a tree chooses from.
 _THRESHOLDS, _PART = 31, 0.7

@@ -15,13 +15,13 @@ import numpy as np
 
 from cute_gemm.calibrate.boost import boosted
 from cute_gemm.calibrate.times import Contest
+from cute_gemm.cost_model.calibration import Basis, Calibration, Constants, Pace
+from cute_gemm.cost_model.correction import Correction, Tree
+from cute_gemm.cost_model.footprint import Counts, footprint
+from cute_gemm.cost_model.price import Extents, Prices, Times
+from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.passes import REDUCE, packer
-from cute_gemm.model.calibration import Basis, Calibration, Constants, Pace
-from cute_gemm.model.correction import Correction, Tree
-from cute_gemm.model.footprint import Counts, footprint
-from cute_gemm.model.price import Extents, Prices, Times
-from cute_gemm.model.roofline import least_seconds
 from cute_gemm.problem.passes import Packing, packed, sliced_class
 from cute_gemm.problem.problem import GemmProblem
 

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from cute_gemm.builds import Builds
 from cute_gemm.calibrate.times import Contest, Entry, measured
 from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.gpus.gpu import Gpu
-from cute_gemm.plan import Plan
+from cute_gemm.plan.builds import Builds
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.select import Choice
+from cute_gemm.plan.tune import matrices
 from cute_gemm.run.timing import l2_bytes
-from cute_gemm.select import Choice
-from cute_gemm.tune import matrices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

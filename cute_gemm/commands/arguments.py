@@ -231,7 +231,7 @@ def add_problem(
 
 def options_help() -> str:
     """Return the options of all kernels, with their values and the kernels that have them."""
-    from cute_gemm.select import PACKS
+    from cute_gemm.plan.select import PACKS
 
     kernels_of: dict[str, dict[str, list[str]]] = {}
     for name in registry.names():

@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """List, size or clear cubins, choices and calibrations; return 0."""
-    from cute_gemm import calibrated, tuned
+    from cute_gemm.cost_model import calibrated
+    from cute_gemm.plan import tuned
     from cute_gemm.toolchain import cache
 
     directory = str(cache.directory())

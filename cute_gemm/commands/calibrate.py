@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cute_gemm import calibrated
 from cute_gemm.calibrate import draw
 from cute_gemm.calibrate.times import Times, divided, joined, read
 from cute_gemm.commands.arguments import SEVERAL, add, add_options
 from cute_gemm.commands.output import OK, output_file, print_json, progress, say, write_output
+from cute_gemm.cost_model import calibrated
+from cute_gemm.cost_model.calibration import Calibration, start
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.model.calibration import Calibration, start
 
 _MINUTES = 9.0
 #: Fewest problems that numbers are fitted to.
@@ -67,8 +67,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _gpu_here() -> tuple[Gpu, int]:
+    from cute_gemm.plan.select import gpu_of_device
     from cute_gemm.run.driver import synchronize
-    from cute_gemm.select import gpu_of_device
 
     synchronize(0)  # NoGpuError where there is none
     return gpu_of_device(0), 0

@@ -18,7 +18,7 @@ from cute_gemm.errors import OptionError
 from cute_gemm.kernels.options import assignments
 
 if TYPE_CHECKING:
-    from cute_gemm.plan import Plan
+    from cute_gemm.plan.plan import Plan
 
 #: What a side may name, beside the options of kernels.
 _OWN = ("op", *PROBLEM_WORDS, "kernel", "arch", "gpu", "base_offset")

@@ -13,7 +13,7 @@ from typing import Any
 
 from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
-from cute_gemm.builds import Builds
+from cute_gemm.arrays.base import Order
 from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, planned
 from cute_gemm.commands.output import (
     OK,
@@ -27,10 +27,10 @@ from cute_gemm.commands.output import (
     write_output,
 )
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.frameworks.base import Order
 from cute_gemm.kernels import registry
-from cute_gemm.plan import Plan
-from cute_gemm.select import Choice
+from cute_gemm.plan.builds import Builds
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.select import Choice
 
 #: Extents, and so leading dimensions, of matrices that are read in 16 bytes, and by elements.
 _ALIGNED, _BY_ELEMENT = 1024, 1023

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the report; return 0."""
-    from cute_gemm.analysis.copy.report import analyze_copy
+    from cute_gemm.copies.report import analyze_copy
 
     check_html(arguments)
     names = signature(analyze_copy).parameters

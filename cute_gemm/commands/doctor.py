@@ -138,7 +138,7 @@ def _needed_templates(root: Path) -> set[Path]:
     """The templates that units of each kernel and of epilogues include, directly or not."""
     from cute_gemm.api import plan
     from cute_gemm.kernels import registry
-    from cute_gemm.problem.fused import FUNCTOR
+    from cute_gemm.problem.epilogue.fused import FUNCTOR
 
     pending = [root / name for name in _INCLUDED.findall(FUNCTOR)]
     pending += [root / "passes" / f"{name}.cuh" for name in ("components", "sum")]

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from cute_gemm.analysis.explain import Explanation, Next
     from cute_gemm.api import Plan
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.report.explain import Explanation, Next
 
 #: Characters of a column of code beside others, at least.
 _COLUMN = 60
@@ -58,9 +58,9 @@ def explain(
     whose rates bound the kernel, and errors are those of `cute_gemm.plan`; with a ``beta``
     other than 0, C is read too. ``ends``: where groups end, if they are not of equal sizes.
     """
-    from cute_gemm.analysis.explain import Next, explanation
-    from cute_gemm.analysis.ideas import idea
     from cute_gemm.api import plan
+    from cute_gemm.report.explain import Next, explanation
+    from cute_gemm.report.ideas import idea
 
     def explained(name: str, **options: Any) -> Explanation:
         made = plan(op, kernel=name, gpu=gpu, **{"backend": "cpu", **options})
@@ -114,7 +114,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _print_ladder(as_json: bool) -> int:
     """Print the rungs of the ladder and how to go on; return 0."""
-    from cute_gemm.analysis.ideas import idea
+    from cute_gemm.report.ideas import idea
 
     rungs = [registry.get(name) for name in registry.LADDER]
     if as_json:

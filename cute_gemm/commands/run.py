@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm run`` takes."""
     add_problem(parser)
     add(parser, "--alpha", "--beta")
-    from cute_gemm.backend import Backend
+    from cute_gemm.plan.backend import Backend
 
     text = "where to compute (default auto: the GPU, or the CPU without one)"
     parser.add_argument("--backend", choices=get_args(Backend), default="auto", help=text)
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, and return 1 if the result is wrong, else 0."""
-    from cute_gemm.analysis.prices import prices_dict, prices_table
     from cute_gemm.api import plan as make_plan
     from cute_gemm.problem.scalars import scalar
+    from cute_gemm.report.prices import prices_dict, prices_table
 
     tell = silent if arguments.json else say
     # Refuse what is wrong before a large matrix is made and a kernel compiled.
@@ -94,9 +94,9 @@ def _show_kernel(
     result: dict[str, Any],
 ) -> None:  # fmt: skip
     """Say how the kernel accesses memory and what its build is like."""
-    from cute_gemm.analysis.causes import Causes
-    from cute_gemm.analysis.shown import spilled
-    from cute_gemm.analysis.tables import Cell, table
+    from cute_gemm.rendering.shown import spilled
+    from cute_gemm.rendering.tables import Cell, table
+    from cute_gemm.report.causes import Causes
 
     report = plan.report(beta=arguments.beta, offsets=ends)
     if report.groups:
@@ -130,8 +130,8 @@ def _check(
     given: dict[str, Any], tell: Callable[..., None], result: dict[str, Any],
 ) -> int:  # fmt: skip
     """Compare C with float64, say so, and return the exit status."""
-    from cute_gemm.analysis.shown import verdict_dict
     from cute_gemm.problem.verify import verify
+    from cute_gemm.rendering.shown import verdict_dict
 
     operands = plan.executable.on_host(A, B, C, arguments.beta, given)[3].on_host()
     verdict = verify(

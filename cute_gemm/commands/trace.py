@@ -30,8 +30,8 @@ from cute_gemm.errors import CompileError, FaultError, OptionError, PtxError
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.analysis.traced import Request
     from cute_gemm.ptx import Buffer, Execution
+    from cute_gemm.report.traced import Request
 
 #: Bytes and modes of an array, bytes of shared memory of a CTA, and threads of a launch.
 _MOST_BYTES, _MOST_MODES, _MOST_SHARED, _MOST_THREADS = 1 << 34, 8, 232_448, 1 << 28
@@ -145,11 +145,11 @@ def _own(arguments: argparse.Namespace) -> int:
     """Execute an entry of a PTX file on arrays and numbers, and print what it did."""
     import numpy as np
 
-    from cute_gemm.analysis.executed import executed
-    from cute_gemm.analysis.traced import requests_of
     from cute_gemm.measure.matrices import generator
     from cute_gemm.ptx import Buffer, run
     from cute_gemm.ptx.lines import Sources
+    from cute_gemm.report.executed import executed
+    from cute_gemm.report.traced import requests_of
     from cute_gemm.toolchain.nvrtc import UNIT
 
     if arguments.op is not None:
@@ -211,7 +211,7 @@ def _ptx(file: Path, arch: str | None) -> str:
         raise OptionError(f"--ptx {shown(str(file))} is not text; expected {_TEXT}") from error
     if file.suffix != ".cu":
         return text
-    from cute_gemm.backend import DEFAULT_ARCH
+    from cute_gemm.plan.backend import DEFAULT_ARCH
     from cute_gemm.run.driver import device_arch, why_no_gpu
     from cute_gemm.toolchain.nvrtc import ptx
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -226,7 +226,7 @@ def _ptx(file: Path, arch: str | None) -> str:
 
 def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
     """Return an array, by type and extents or from a file, or a number."""
-    from cute_gemm.frameworks.base import dtype_row
+    from cute_gemm.arrays.base import dtype_row
     from cute_gemm.problem.values import random_values
     from cute_gemm.ptx import Buffer
 
@@ -336,8 +336,8 @@ def _show(
     execution: Execution, arrays: list[dict[str, Any]], kinds: list[dict[str, Any]],
     counts: dict[str, int],
 ) -> None:  # fmt: skip
-    from cute_gemm.analysis.tables import table
-    from cute_gemm.analysis.traced import instructions_table
+    from cute_gemm.rendering.tables import table
+    from cute_gemm.report.traced import instructions_table
 
     say(f"{execution.kernel.name}\n")
     lines = [

@@ -13,8 +13,8 @@ from cute_gemm.api import plan
 from cute_gemm.commands.arguments import add, add_options, add_problem, extents_of, sizes
 from cute_gemm.commands.output import OK, print_json, progress, say
 from cute_gemm.kernels.candidate import label
-from cute_gemm.tune import Tuning
-from cute_gemm.tuned import Measured
+from cute_gemm.plan.tune import Tuning
+from cute_gemm.plan.tuned import Measured
 
 _FLAGS = {
     "--again": "measure again where a choice is stored",

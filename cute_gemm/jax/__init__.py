@@ -16,20 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from cute_gemm.api import with_fast_accum
+from cute_gemm.arrays.base import dtype_name
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
-from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.jax.calls import Call, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
 from cute_gemm.kernels import registry
 from cute_gemm.keywords import check_names
-from cute_gemm.problem.fuse import (
+from cute_gemm.problem.epilogue.fuse import (
     ACTIVATION_FUNCTIONS,
     EpilogueFunction,
     as_function,
     with_scales,
 )
-from cute_gemm.problem.fuse import check_names as check_operands
+from cute_gemm.problem.epilogue.fuse import check_names as check_operands
 from cute_gemm.problem.problem import checked_op
 from cute_gemm.problem.scalars import scalar
 

@@ -18,15 +18,15 @@ import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm.api import kept_plan
-from cute_gemm.backend import Backend
+from cute_gemm.arrays.base import ALIGNMENT, Operand
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.executable import Executable
-from cute_gemm.frameworks.base import ALIGNMENT, Operand
 from cute_gemm.jax import ffi
 from cute_gemm.jax.ffi import Buffer
-from cute_gemm.jax.parts import Place, parts
-from cute_gemm.problem.expression import Expression, Result, from_parts
-from cute_gemm.problem.fuse import EpilogueFunction, Operands, fuse, read_operands
+from cute_gemm.jax.parts import Submatrix, parts
+from cute_gemm.plan.backend import Backend
+from cute_gemm.plan.executable import Executable
+from cute_gemm.problem.epilogue.expression import Expression, Result, from_parts
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction, Operands, fuse, read_operands
 from cute_gemm.problem.problem import GemmProblem, from_operands
 from cute_gemm.problem.scalars import ZERO, Scalar, scalar
 
@@ -166,7 +166,7 @@ class _Launch(NamedTuple):
     executable: Executable
     alpha: Scalar
     numbers: tuple[float, ...]
-    places: tuple[Place, ...]
+    places: tuple[Submatrix, ...]
     offsets: tuple[int, ...]
 
 
@@ -199,7 +199,7 @@ def _prepared(
         alpha = scalar(call.alpha, "alpha", problem.accumulator.name, None)
         backend: Backend = "cpu" if device is None else "cuda"
         plan = kept_plan(problem, device, call.kernel, backend, None, dict(call.options))
-        ends = [Place(0, (), ()) if x.amax else places[2] for x in call.results]
+        ends = [Submatrix(0, (), ()) if x.amax else places[2] for x in call.results]
         where = *places, *ends
         sizes = (
             place.offset * DTYPES[buffer.dtype].bytes
@@ -209,7 +209,7 @@ def _prepared(
     return tuple(launches)
 
 
-def _operand(buffer: Buffer, place: Place, device: int | None, readonly: bool) -> Operand:
+def _operand(buffer: Buffer, place: Submatrix, device: int | None, readonly: bool) -> Operand:
     row = DTYPES.get(buffer.dtype)
     pointer = buffer.pointer + place.offset * (1 if row is None else row.bytes)
     return Operand(pointer, place.shape, place.strides, buffer.dtype, device, "jax", None, readonly)
@@ -267,7 +267,7 @@ def on_host(text: bytes, given: list[Buffer], made: list[Buffer], context: ffi.C
     a, b, *operands = given
     buffers = a, b, made[0], *operands, *made[1:]
     greatest = [
-        _array(buffer, Place(0, (), ()))
+        _array(buffer, Submatrix(0, (), ()))
         for result, buffer in zip(call.results, made[1:], strict=True)
         if result.amax
     ]
@@ -286,7 +286,7 @@ def on_host(text: bytes, given: list[Buffer], made: list[Buffer], context: ffi.C
             np.maximum(array, old, out=array)
 
 
-def _array(buffer: Buffer, place: Place) -> np.ndarray:
+def _array(buffer: Buffer, place: Submatrix) -> np.ndarray:
     """Return a buffer's part as a NumPy array, without a copy."""
     row = DTYPES[buffer.dtype]
     nbytes = math.prod(buffer.shape) * row.bytes

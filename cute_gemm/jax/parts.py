@@ -11,7 +11,7 @@ from typing import NamedTuple
 _LARGEST_EXTENT = 2**31 - 1
 
 
-class Place(NamedTuple):
+class Submatrix(NamedTuple):
     """A matrix, or a batch of them, of a row-major array: all in elements."""
 
     offset: int
@@ -28,7 +28,7 @@ class _Array(NamedTuple):
 
 def parts(
     op: str, a: Sequence[int], b: Sequence[int], operands: Sequence[Sequence[int]], m: int, n: int
-) -> list[tuple[Place, ...]]:
+) -> list[tuple[Submatrix, ...]]:
     """Return where A, B, C and the operands of each call are, of row-major arrays.
 
     A leading dimension of an array is that of the batch, or 1 or missing where it is shared. Rows
@@ -74,7 +74,7 @@ def parts(
         steps.insert(0, tuple(size if x else 0 for size, x in zip(sizes, own, strict=True)))
         sizes = [size * extent if x else size for size, x in zip(sizes, own, strict=True)]
     if not dims:
-        return [tuple(Place(0, matrix, (matrix[1], 1)) for matrix in matrices)]
+        return [tuple(Submatrix(0, matrix, (matrix[1], 1)) for matrix in matrices)]
     extent, own = dims.pop()
     step = steps.pop()
     own = (own[0] or not own[1], *own[1:])  # some operand has the batch's dimension, be it shared
@@ -86,9 +86,9 @@ def parts(
         ]
         calls.append(
             tuple(
-                Place(offset, (extent, *matrix), (every, matrix[1], 1))
+                Submatrix(offset, (extent, *matrix), (every, matrix[1], 1))
                 if varies
-                else Place(offset, matrix, (matrix[1], 1))
+                else Submatrix(offset, matrix, (matrix[1], 1))
                 for offset, matrix, every, varies in zip(offsets, matrices, step, own, strict=True)
             )
         )

@@ -23,9 +23,9 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from cute_gemm.jax.calls import TARGET, Call, Shaped, results
-from cute_gemm.problem.expression import ACCUMULATOR, Expression, trace
-from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction, named
-from cute_gemm.problem.value import Value
+from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, trace
+from cute_gemm.problem.epilogue.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction, named
+from cute_gemm.problem.epilogue.value import Value
 
 #: Half types, whose sums over a batch are kept in float32.
 _HALF = ("float16", "bfloat16")

@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm._kept import Kept
-from cute_gemm.access import GlobalAccess
+from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.calibrated import calibration, correction
-from cute_gemm.dtypes import FLOAT8
-from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.gpus.table import nearest
-from cute_gemm.kernels.staging import Block, epilogue_loads
-from cute_gemm.model.calibration import Pace
-from cute_gemm.model.correction import correct_least
-from cute_gemm.model.footprint import (
+from cute_gemm.cost_model.calibrated import calibration, correction
+from cute_gemm.cost_model.calibration import Pace
+from cute_gemm.cost_model.correction import correct_least
+from cute_gemm.cost_model.footprint import (
     DEPTH,
     Counts,
     Footprint,
@@ -36,7 +32,11 @@ from cute_gemm.model.footprint import (
     steps,
     tally,
 )
-from cute_gemm.model.price import Extents, Price, Prices
+from cute_gemm.cost_model.price import Extents, Price, Prices
+from cute_gemm.dtypes import FLOAT8
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.problem import reference
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path
@@ -45,10 +45,10 @@ from cute_gemm.toolchain.signature import Launch, Signature, gemm_signature
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.access import Access, Partition, Shares, Work
+    from cute_gemm.access.accesses import Access, Partition, Shares, Work
+    from cute_gemm.access.ideal import Kind
+    from cute_gemm.cost_model.calibration import Calibration
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.model.calibration import Calibration
-    from cute_gemm.model.ideal import Kind
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap

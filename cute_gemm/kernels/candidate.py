@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
-from cute_gemm.model.price import Price
+from cute_gemm.cost_model.price import Price
 from cute_gemm.problem.passes import DIRECT, Route
 
 if TYPE_CHECKING:

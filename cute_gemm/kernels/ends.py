@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.access import GlobalAccess
+from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.cute.copies import LANES
 from cute_gemm.problem.grouped import equal_ends, sizes_of
 from cute_gemm.problem.problem import GemmProblem

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm.access import GlobalAccess
+from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.dtypes import DTYPES
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm.access import Shares
+from cute_gemm.access.accesses import Shares
 from cute_gemm.dtypes import OF_COMPONENTS, operand_types
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel

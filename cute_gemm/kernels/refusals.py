@@ -13,7 +13,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels import registry
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel

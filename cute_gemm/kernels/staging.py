@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess, Tail
+from cute_gemm.access import gmem
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, Tail
 from cute_gemm.cute.copies import LANES
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.model import gmem
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy

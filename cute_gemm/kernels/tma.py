@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import gcd, log2
 from typing import TYPE_CHECKING, NamedTuple
 
+from cute_gemm.access.smem import MATRIX_ROW_BYTES
 from cute_gemm.cute.layout import Layout, Swizzle
-from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.toolchain.signature import Signature, gemm_signature
 
 if TYPE_CHECKING:

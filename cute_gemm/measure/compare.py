@@ -7,15 +7,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import FORMAT, counted, named
-from cute_gemm.analysis.shown import Shown
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.measure.figures import Figure, Side, Time, differing, figures, table
+from cute_gemm.rendering.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.measure.timed import Turns
-    from cute_gemm.plan import Plan
+    from cute_gemm.plan.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)

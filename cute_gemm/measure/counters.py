@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cute_gemm.errors import ToolError, UnsupportedError
 
 if TYPE_CHECKING:
-    from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.rendering.rows import AccessRow
 
 
 @dataclass(frozen=True, slots=True)

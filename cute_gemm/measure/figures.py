@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, duration, named, number, percent, size
-from cute_gemm.analysis.shown import size_text
-from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.options import spelled
+from cute_gemm.rendering.shown import size_text
+from cute_gemm.rendering.tables import Column, Table
 
 if TYPE_CHECKING:
-    from cute_gemm.model.price import Price
-    from cute_gemm.plan import Plan
+    from cute_gemm.cost_model.price import Price
+    from cute_gemm.plan.plan import Plan
 
 #: Instructions that the table shows, those whose counts differ most.
 SHOWN_INSTRUCTIONS = 16

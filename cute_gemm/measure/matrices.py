@@ -16,7 +16,7 @@ import numpy as np
 
 from cute_gemm.errors import LaunchError, OptionError
 from cute_gemm.problem import verify
-from cute_gemm.problem.epilogue import EpilogueArguments
+from cute_gemm.problem.epilogue.epilogue import EpilogueArguments
 from cute_gemm.problem.values import random_values
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 16
 
 
-class Place(NamedTuple):
+class Addresses(NamedTuple):
     """Addresses of A, B and C on a device."""
 
     A: int
@@ -206,12 +206,12 @@ class DeviceMatrices:
             self._held[form] = matrix, buffers
         return self._held[form]
 
-    def of(self, op: str) -> tuple[list[Place], list[np.ndarray]]:
+    def of(self, op: str) -> tuple[list[Addresses], list[np.ndarray]]:
         """Return the addresses of A, B and C of an op, for each copy, and the host's matrices."""
         forms = self._factors.form("A", op), self._factors.form("B", op), ("C", "N")
         matrices = [self._hold(form) for form in forms]
         pointers = [[buffer.pointer for buffer in buffers] for _, buffers in matrices]
-        places = [Place(*place) for place in zip(*pointers, strict=True)]
+        places = [Addresses(*place) for place in zip(*pointers, strict=True)]
         return places, [matrix for matrix, _ in matrices]
 
     def spoil(self) -> None:

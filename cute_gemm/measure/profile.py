@@ -21,14 +21,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm import select, tuned
 from cute_gemm._text import FORMAT, named
-from cute_gemm.analysis.shown import Shown, differing
-from cute_gemm.analysis.tables import table
 from cute_gemm.api import Plan, with_fast_accum
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
-from cute_gemm.problem.fuse import (
+from cute_gemm.plan import select, tuned
+from cute_gemm.problem.epilogue.fuse import (
     EpilogueFunction,
     as_function,
     fuse,
@@ -41,11 +39,13 @@ from cute_gemm.problem.grouped import from_group_sizes
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scalars import Scalar, check_beta
 from cute_gemm.problem.scaling import SCALES
+from cute_gemm.rendering.shown import Shown, differing
+from cute_gemm.rendering.tables import table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from cute_gemm.frameworks.base import Order
+    from cute_gemm.arrays.base import Order
 
 
 #: Fields of a `Case` that ``from_sizes`` takes.
@@ -160,7 +160,7 @@ def with_epilogue(
 
 def predict(case: Case) -> dict[str, int]:
     """Return what the model says of a case: ``predicted`` of every access of its kernel."""
-    from cute_gemm.analysis.rows import make_row
+    from cute_gemm.rendering.rows import make_row
 
     arguments = case.beta != 0, case.offsets or None
     accesses = (access for step in case.plan().steps for access in step.accesses(*arguments))

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm._text import FORMAT, counted
-from cute_gemm.analysis.shown import Shown
-from cute_gemm.analysis.tables import Cell, Column, Findings, Table
+from cute_gemm.cost_model.roofline import Roofline
 from cute_gemm.errors import OptionError
-from cute_gemm.model.roofline import Roofline
+from cute_gemm.rendering.shown import Shown
+from cute_gemm.rendering.tables import Cell, Column, Findings, Table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

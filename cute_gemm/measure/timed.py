@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted
+from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.measure.matrices import Place, generator
+from cute_gemm.measure.matrices import Addresses, generator
 from cute_gemm.problem.grouped import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cute_gemm.api import Plan
-    from cute_gemm.model.roofline import Roofline
+    from cute_gemm.cost_model.roofline import Roofline
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -64,7 +64,11 @@ class Machine:
     about_cublas: str
 
     def cublas(
-        self, problem: GemmProblem, places: Sequence[Place], alpha: complex = 1, beta: complex = 0
+        self,
+        problem: GemmProblem,
+        places: Sequence[Addresses],
+        alpha: complex = 1,
+        beta: complex = 0,
     ) -> Start:
         """Return a function that starts cuBLAS's GEMM on the legacy default stream.
 
@@ -78,8 +82,8 @@ class Machine:
 
     def roofline(self, problem: GemmProblem) -> Roofline | None:
         """Return where the problem stands on this GPU's roofline, if that is known."""
+        from cute_gemm.cost_model.roofline import roofline
         from cute_gemm.gpus.table import gpu
-        from cute_gemm.model.roofline import roofline
 
         try:
             return roofline(gpu(self.name), problem)
@@ -119,7 +123,7 @@ class DeviceArray:
 
 
 def of_function(
-    function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Place]
+    function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Addresses]
 ) -> Start:
     """Return a function that calls ``function(op, A, B, C)`` on the copies at ``places``."""
 
@@ -231,7 +235,7 @@ def time_plan(
         starts = {ours: of_kernel(plan, [place], device, alpha, beta)}
         about = gpu.about_cublas
         try:
-            start = gpu.cublas(problem, [Place(*place[:3])], alpha, beta)
+            start = gpu.cublas(problem, [Addresses(*place[:3])], alpha, beta)
             start(0)  # refuses here what it does not support
             starts[theirs] = start
         except CublasError as error:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm.arrays.base import ALIGNMENT, Operand, Order
 from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.errors import (
     AlignmentError,
@@ -33,7 +34,6 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
-from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem, describe, from_operands, from_sizes

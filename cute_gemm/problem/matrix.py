@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.dtypes import DTYPES, DType
-from cute_gemm.frameworks.base import ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES, FAST_ACCUM, DType, factor
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cute_gemm.arrays.base import META
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.frameworks.base import META
 
 if TYPE_CHECKING:
-    from cute_gemm.frameworks.base import Operand
+    from cute_gemm.arrays.base import Operand
 
 
 def overlap(a: Operand, b: Operand) -> bool:

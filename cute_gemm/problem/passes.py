@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from cute_gemm._text import named
 from cute_gemm.dtypes import COMPONENT, COMPONENT_PRODUCTS, COMPONENTS, DType
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scaling import BLOCK, SCALES

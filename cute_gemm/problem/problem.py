@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.arrays import ADAPTERS
+from cute_gemm.arrays.base import ALIGNMENT, Operand, Order, dtype_name, dtype_row
 from cute_gemm.dtypes import (
     COMPONENT_PRODUCTS,
     DTYPES,
@@ -35,9 +37,7 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
-from cute_gemm.frameworks import ADAPTERS
-from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order, dtype_name, dtype_row
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.overlap import matrices_overlap, overlap

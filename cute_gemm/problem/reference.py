@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, EpilogueArguments
 from cute_gemm.problem.grouped import groups_on_host
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scaling import scaled

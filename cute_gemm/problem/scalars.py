@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.arrays import ADAPTERS, host_array, is_array, read
+from cute_gemm.arrays.base import Operand, place_of
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
-from cute_gemm.frameworks import ADAPTERS, host_array, is_array, read
-from cute_gemm.frameworks.base import Operand, place_of
 
 #: Makes of a 0-d device array one of another type, in stream order; None where it cannot.
 Convert = Callable[[Operand, str], Any]

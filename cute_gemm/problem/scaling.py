@@ -40,12 +40,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cute_gemm.arrays import ADAPTERS
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8
 from cute_gemm.errors import DTypeError, OptionError, ShapeError, StrideError
-from cute_gemm.frameworks import ADAPTERS
 
 if TYPE_CHECKING:
-    from cute_gemm.frameworks.base import Operand
+    from cute_gemm.arrays.base import Operand
     from cute_gemm.problem.problem import GemmProblem
 
 #: Keyword arguments of a call.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
-from cute_gemm.problem.epilogue import EpilogueArguments
-from cute_gemm.problem.fused import Fused
+from cute_gemm.problem.epilogue.epilogue import EpilogueArguments
+from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.grouped import groups_on_host
 from cute_gemm.problem.reference import batches, used
 from cute_gemm.problem.scaling import scaled

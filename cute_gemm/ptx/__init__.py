@@ -9,12 +9,11 @@ on, `epochs` finds races in shared memory, `undefined` follows what nobody has s
 the accesses. Where threads wait for more than a barrier of their CTA, `waiting` executes the
 blocks, on what `cluster` knows of its lanes, with `barriers`, `gates`, `bulk` (TMA) and `wgmma`,
 told by `synchronise`; `clocks` instead of epochs say who has seen what. `launch` is a launch of
-arrays and numbers, `gemm` that of a plan.
+arrays and numbers.
 """
 
-from cute_gemm.ptx.gemm import execute
 from cute_gemm.ptx.launch import Buffer, Execution, TensorMap, run
 from cute_gemm.ptx.parser import Kernel, parse
 from cute_gemm.ptx.record import Accesses
 
-__all__ = ["Accesses", "Buffer", "Execution", "Kernel", "TensorMap", "execute", "parse", "run"]
+__all__ = ["Accesses", "Buffer", "Execution", "Kernel", "TensorMap", "parse", "run"]

@@ -20,7 +20,7 @@ from cute_gemm.ptx.parser import (
     Register,
     Variable,
 )
-from cute_gemm.ptx.places import Place
+from cute_gemm.ptx.places import AddressOperand
 from cute_gemm.ptx.undefined import demand
 
 #: Parts of opcodes that say how caches are used, in which order or by whom else: nothing here.
@@ -81,7 +81,7 @@ def _ld(code: Code, inst: Instruction) -> Step:
     code.require(inst, len(targets) == count)
     if space == "param":
         return _parameter(code, inst, kind, targets)
-    place = Place(code, inst, inst.operands[1], BYTES[kind] * count, space)
+    place = AddressOperand(code, inst, inst.operands[1], BYTES[kind] * count, space)
     loads = [
         (step, *_loaded(code, inst, target, kind))
         for step, target in enumerate(targets)
@@ -162,7 +162,7 @@ def _st(code: Code, inst: Instruction) -> Step:
     space, count, kind = _shape(code, inst)
     given = code.parts(inst.operands[1])
     code.require(inst, len(given) == count and space != "param")
-    place = Place(code, inst, inst.operands[0], BYTES[kind] * count, space)
+    place = AddressOperand(code, inst, inst.operands[0], BYTES[kind] * count, space)
     stores = [(step, *_stored(code, inst, each, kind)) for step, each in enumerate(given)]
     values, machine, unit = code.values, code.machine, BYTES[kind]
     undefined, bits = machine.undefined, UNITS[unit]
@@ -218,8 +218,8 @@ def _copy(code: Code, inst: Instruction) -> Step:
     if not isinstance(width, Immediate) or width.value not in (4, 8, 16):
         raise code.refuse(inst)
     count = int(width.value)
-    to = Place(code, inst, inst.operands[0], count, "shared")
-    source = Place(code, inst, inst.operands[1], count, "global")
+    to = AddressOperand(code, inst, inst.operands[0], count, "shared")
+    source = AddressOperand(code, inst, inst.operands[1], count, "global")
     size = code.source(inst, inst.operands[3], "u32").slot if inst.operands[3:] else None
     values, machine = code.values, code.machine
     unit = UNITS[count]
@@ -242,7 +242,9 @@ def _copy(code: Code, inst: Instruction) -> Step:
     return copy
 
 
-def _sized(source: Place, to: Place, count: int, unit: Any) -> Callable[[Array], Array]:
+def _sized(
+    source: AddressOperand, to: AddressOperand, count: int, unit: Any
+) -> Callable[[Array], Array]:
     """Return the function that reads copies where some lanes copy fewer bytes."""
     machine = source.machine
 

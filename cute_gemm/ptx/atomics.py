@@ -13,7 +13,7 @@ import numpy as np
 from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import BYTES, Instruction, Name
-from cute_gemm.ptx.places import Place
+from cute_gemm.ptx.places import AddressOperand
 from cute_gemm.ptx.undefined import demand
 
 #: Of the old value and the operand.
@@ -45,7 +45,7 @@ def _atom(code: Code, inst: Instruction) -> Step:
     if inst.op[0] == "atom" and not isinstance(inst.operands[0], Name):
         to = code.register(inst, inst.operands[0], kind)
     code.require(inst, len(operands) == (3 if how == "cas" else 2))
-    place = Place(code, inst, operands[0], BYTES[kind], "global")
+    place = AddressOperand(code, inst, operands[0], BYTES[kind], "global")
     sources = [code.source(inst, operand, kind) for operand in operands[1:]]
     machine, values, dtype = code.machine, code.values, DTYPES[kind]
     operation = _OPERATIONS.get(how)

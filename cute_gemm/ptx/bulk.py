@@ -20,7 +20,6 @@ import numpy as np
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, PtxError
-from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.barriers import Barrier
 from cute_gemm.ptx.cluster import ClusterMachine, machine_of
 from cute_gemm.ptx.code import Code, group_step, opcode
@@ -30,6 +29,7 @@ from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import PARAMETERS, UNITS, WARP, Array
 from cute_gemm.ptx.parser import Address, Instruction
 from cute_gemm.ptx.places import OTHERS
+from cute_gemm.ptx.tensor import Tensor
 
 #: What shared memory's address of a box is a multiple of, and where it begins along the first mode,
 #: in bytes: else an H200 raises an illegal instruction.

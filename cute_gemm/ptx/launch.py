@@ -14,7 +14,6 @@ import numpy as np
 
 from cute_gemm._text import shown
 from cute_gemm.errors import PtxError
-from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
 from cute_gemm.ptx.bulk import Map
 from cute_gemm.ptx.clocks import OrderedMemory
@@ -26,6 +25,7 @@ from cute_gemm.ptx.memory import SHARED_GUARD, WARP, Array, GlobalMemory, Region
 from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, end_of, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder
+from cute_gemm.ptx.tensor import Tensor
 from cute_gemm.ptx.waiting import WaitingMachine, needed
 
 #: Threads that are executed together: enough that NumPy's time a call is small, few enough that

@@ -22,7 +22,7 @@ _WRONG = {
 OTHERS = "race: another CTA stores these bytes, and neither waits for the other"
 
 
-class Place:
+class AddressOperand:
     """The address operand of one instruction, ``width`` bytes of a lane at a time.
 
     `offsets` gives, for the lanes that execute, flat offsets into the bytes of a space: an array

@@ -17,7 +17,7 @@ from cute_gemm.ptx.floats import fma_f64, from_bf16, from_f8
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction, Name, Operand, Register
-from cute_gemm.ptx.places import Place
+from cute_gemm.ptx.places import AddressOperand
 from cute_gemm.ptx.undefined import demand, whole
 
 
@@ -189,7 +189,7 @@ def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
     return number, "trans" in parts
 
 
-def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
+def _rows(place: AddressOperand, number: int, store: bool) -> tuple[Array, Array]:
     """Which warps execute, and the offsets of the rows that their lanes name."""
     machine = place.machine
     warps = machine.whole(place.inst, WARP, "warp").reshape(-1)
@@ -213,7 +213,7 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     slots = [code.register(inst, target, "b32").slot for target in targets]
     types = [target.type for target in targets if isinstance(target, Register)]
     code.require(inst, "f32" not in types)
-    place = Place(code, inst, inst.operands[1], 16, "shared")
+    place = AddressOperand(code, inst, inst.operands[1], 16, "shared")
     machine, values, undefined = code.machine, code.values, code.machine.undefined
 
     def load() -> None:
@@ -251,7 +251,7 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
     registers = code.parts(inst.operands[1])
     code.require(inst, len(registers) == number)
     sources = [code.source(inst, each, "b32") for each in registers]
-    place = Place(code, inst, inst.operands[0], 16, "shared")
+    place = AddressOperand(code, inst, inst.operands[0], 16, "shared")
     machine, values = code.machine, code.values
 
     def rows(words: list[Array], warps: Array) -> Array:

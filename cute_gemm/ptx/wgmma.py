@@ -48,7 +48,7 @@ _BYTES, _PART, _DEEP = 32, 16, 16
 _SPANS = (0, 128, 64, 32)
 
 
-class Operand(NamedTuple):
+class WgmmaOperand(NamedTuple):
     """A or B of an instruction: its rows, whether k is the unit-stride mode, and its sign."""
 
     rows: int
@@ -56,7 +56,7 @@ class Operand(NamedTuple):
     sign: int
 
 
-def parts(operand: Operand, descriptor: int) -> Array:
+def parts(operand: WgmmaOperand, descriptor: int) -> Array:
     """Addresses in shared memory of the operand's parts of 16 bytes, the rows of each in turn.
 
     K-major (parts along k, rows), MN-major (parts along the rows, k).
@@ -67,7 +67,7 @@ def parts(operand: Operand, descriptor: int) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _steps(operand: Operand, lead: int, step: int, span: int) -> Array:
+def _steps(operand: WgmmaOperand, lead: int, step: int, span: int) -> Array:
     """From the start of an operand to its parts, without the swizzle."""
     side = max(span // 16, 1)
     if operand.major_k:
@@ -102,7 +102,7 @@ class _Product:
     index: int
     serial: int
     #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
-    operands: list[tuple[Operand, Array]] = field(default_factory=list)
+    operands: list[tuple[WgmmaOperand, Array]] = field(default_factory=list)
     #: The group of instructions that it belongs to.
     batch: int = 0
     granules: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -157,7 +157,7 @@ class Products:
 
     def start(
         self, inst: Instruction, slots: tuple[int, ...], kinds: tuple[str, str],
-        operands: tuple[Operand, ...],
+        operands: tuple[WgmmaOperand, ...],
         descriptors: Array, adds: Array, index: int, own: tuple[int, ...],
     ) -> None:  # fmt: skip
         """Begin the products of the groups that execute; descriptors (operands, CTAs, threads).
@@ -299,7 +299,7 @@ class Products:
                 bits.reshape(machine.ctas, -1, _GROUP)[ctas[fresh], groups[fresh]] = 0
                 machine.undefined[slot] = bits if bits.any() else None
 
-    def _numbers(self, kind: str, operand: Operand, places: Array) -> Array:
+    def _numbers(self, kind: str, operand: WgmmaOperand, places: Array) -> Array:
         """The elements of an operand, (rows, k)."""
         bits = self.machine.shared.view(np.uint64).take(places[..., None] // 8 + np.arange(2))
         numbers = FACTORS[kind].numbers(bits.view(np.uint32)).reshape(*places.shape, -1)
@@ -358,7 +358,7 @@ def _mma(code: Code, inst: Instruction) -> Step:
     flipped = (0, *flipped)[-2:]
     code.require(inst, {*sign} <= {1, -1} and {*flipped} <= {0, 1})
     factors = tuple(
-        Operand(n, not flip, int(each))
+        WgmmaOperand(n, not flip, int(each))
         for n, each, flip in zip((_ROWS, columns), sign, flipped, strict=True)
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.problem.tensor import Tensor
+from cute_gemm.ptx.tensor import Tensor
 from cute_gemm.run.driver import checked, entered, load_driver
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from cute_gemm.errors import ScalarError
 
 if TYPE_CHECKING:
     from cute_gemm.problem import scalars
-    from cute_gemm.problem.epilogue import Epilogue
+    from cute_gemm.problem.epilogue.epilogue import Epilogue
     from cute_gemm.problem.problem import GemmProblem
 
 #: Most that a grid has along y and z.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from cute_gemm.cute.layout import Layout
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import cpp_type, gemm_signature
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from cute_gemm.arrays.torch import refuse_layout, wants_gradient
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
-from cute_gemm.frameworks.torch import refuse_layout, wants_gradient
 from cute_gemm.torch import operators  # noqa: F401  # programs of torch.export name them
 from cute_gemm.torch.grouped import run_grouped
 from cute_gemm.torch.products import ACTIVATIONS, needs_preactivation

@@ -16,7 +16,7 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from cute_gemm.frameworks.torch import observes
+from cute_gemm.arrays.torch import observes
 
 _library = torch.library.Library("cute_gemm", "FRAGMENT")
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from cute_gemm.arrays.base import dtype_name
+from cute_gemm.arrays.torch import CALLED, differentiates, refuse_grad, refuse_layout, traced
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError, ShapeError
-from cute_gemm.frameworks.base import dtype_name
-from cute_gemm.frameworks.torch import CALLED, differentiates, refuse_grad, refuse_layout, traced
-from cute_gemm.problem.expression import ACCUMULATOR, Expression
-from cute_gemm.problem.functions import COLUMNS
-from cute_gemm.problem.fuse import (
+from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression
+from cute_gemm.problem.epilogue.functions import COLUMNS
+from cute_gemm.problem.epilogue.fuse import (
     EpilogueFunction,
     as_function,
     check_names,

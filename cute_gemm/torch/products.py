@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from cute_gemm.problem.expression import erf, exp, sigmoid, trace, where
-from cute_gemm.problem.functions import gelu_argument
-from cute_gemm.problem.fuse import EpilogueFunction
-from cute_gemm.problem.value import Value
+from cute_gemm.problem.epilogue.expression import erf, exp, sigmoid, trace, where
+from cute_gemm.problem.epilogue.functions import gelu_argument
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction
+from cute_gemm.problem.epilogue.value import Value
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
 from cute_gemm.torch.running import (
     bias_and_activation,

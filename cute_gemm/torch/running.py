@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from cute_gemm.frameworks.torch import CALLED, has_tangent, observes, traced
-from cute_gemm.problem.expression import trace
-from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
-from cute_gemm.problem.value import Value
+from cute_gemm.arrays.torch import CALLED, has_tangent, observes, traced
+from cute_gemm.problem.epilogue.expression import trace
+from cute_gemm.problem.epilogue.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
+from cute_gemm.problem.epilogue.value import Value
 
 _PLAIN = torch.Tensor, torch.nn.Parameter
 

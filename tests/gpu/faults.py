@@ -75,7 +75,7 @@ def interpret(name: str, fixed: bool) -> np.ndarray:
 
 def launch(name: str, fixed: bool) -> None:
     """Run the kernel on GPU 0."""
-    from cute_gemm.problem.epilogue import LINEAR_COMBINATION
+    from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
     from cute_gemm.problem.problem import from_sizes
     from cute_gemm.problem.scalars import ONE, ZERO
     from cute_gemm.run.driver import device_arch

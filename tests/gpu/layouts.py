@@ -123,7 +123,7 @@ def described(given: dict[str, Any], dtype: str) -> GemmProblem:
 
 
 def planned(problem: GemmProblem, kernel: str, options: dict[str, Any]) -> cg.Plan:
-    from cute_gemm import select
+    from cute_gemm.plan import select
     from cute_gemm.run.driver import device_arch
 
     arch, gpu = device_arch(0), select.gpu_of_device(0)

@@ -21,10 +21,10 @@ import numpy as np
 
 from cute_gemm import api
 from cute_gemm._kept import KEPT
+from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.frameworks import read
-from cute_gemm.plan import Plan
+from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.run import driver
 

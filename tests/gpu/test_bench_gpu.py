@@ -13,9 +13,9 @@ import pytest
 from cases import OPS
 
 import cute_gemm as cg
+from cute_gemm.arrays import read
 from cute_gemm.commands import cli
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.frameworks import read
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.bench import bench
 from cute_gemm.measure.compare import compare

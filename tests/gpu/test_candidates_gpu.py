@@ -14,10 +14,10 @@ from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.kernels.candidate import Candidate, label
-from cute_gemm.plan import Plan
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.select import Choice
 from cute_gemm.problem.values import random_values
 from cute_gemm.problem.verify import verify
-from cute_gemm.select import Choice
 
 pytestmark = pytest.mark.gpu
 

@@ -19,9 +19,9 @@ from foreign_arrays import Capsule, Interface
 from gemm_cases import Builds
 
 import cute_gemm as cg
+from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError
-from cute_gemm.frameworks import read
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify
 

@@ -14,9 +14,9 @@ import pytest
 from cases import OPS, PLAIN, SIZES, TYPES, Case
 
 import cute_gemm as cg
+from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.frameworks import read
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify

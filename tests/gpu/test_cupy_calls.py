@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm.frameworks import read
+from cute_gemm.arrays import read
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify
 

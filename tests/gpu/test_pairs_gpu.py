@@ -8,7 +8,7 @@ import pytest
 from pairs_cases import APART, BOTH, WGMMA, PairsCase, run
 
 import cute_gemm as cg
-from cute_gemm.kernels.steps import reduces
+from cute_gemm.plan.steps import reduces
 
 pytestmark = pytest.mark.gpu
 

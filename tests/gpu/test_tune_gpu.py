@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import tuned
 from cute_gemm.commands import cli
 from cute_gemm.errors import CompileError
-from cute_gemm.kernels.steps import Step
 from cute_gemm.measure.matrices import Factors
+from cute_gemm.plan import tuned
+from cute_gemm.plan.steps import Step
+from cute_gemm.plan.tune import Tuning
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
 from cute_gemm.run.driver import device_name
-from cute_gemm.tune import Tuning
 
 pytestmark = pytest.mark.gpu
 

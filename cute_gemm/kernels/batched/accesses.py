@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
 from cute_gemm.kernels.batched.structure import (
     MMA_LANES,
     MMA_SHAPE,
     VECTOR,
     WARP,
-    Config,
-    Operand,
-    Structure,
+    BatchedConfig,
+    BatchedOperand,
+    BatchedStructure,
 )
 from cute_gemm.kernels.staging import element_by_element
 
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 
 def copied(
-    config: Config, operand: Operand, matrix: Matrix, begin: int, ctas: int, limit: str
+    config: BatchedConfig,
+    operand: BatchedOperand,
+    matrix: Matrix,
+    begin: int,
+    ctas: int,
+    limit: str,
 ) -> list[Access]:
     """Return the copies of A's or B's matrices, and of what the last CTA has of a vector."""
     size = matrix.element.bytes
@@ -60,7 +65,12 @@ def copied(
 
 
 def _visited(
-    config: Config, operand: Operand, matrix: Matrix, crd: np.ndarray, ctas: int, **more: Any
+    config: BatchedConfig,
+    operand: BatchedOperand,
+    matrix: Matrix,
+    crd: np.ndarray,
+    ctas: int,
+    **more: Any,
 ) -> GlobalAccess:
     """Return an access to the vectors at ``crd`` (`Operand.vectors`) of each CTA's matrices."""
     index = "ABC".index(matrix.name)
@@ -100,7 +110,9 @@ def _as_run(matrix: Matrix, elements: int, l: int) -> Matrix:
     )  # fmt: skip
 
 
-def read(config: Config, parts: Structure, index: int, problem: GemmProblem) -> list[SharedAccess]:
+def read(
+    config: BatchedConfig, parts: BatchedStructure, index: int, problem: GemmProblem
+) -> list[SharedAccess]:
     """Return the reads of A's (0) or B's (1) rows by the threads that multiply."""
     operand, values = parts.operands[index], parts.rows[index]
     name, k = operand.name, config.tile[2]
@@ -127,7 +139,7 @@ def read(config: Config, parts: Structure, index: int, problem: GemmProblem) -> 
     ))  # fmt: skip
 
 
-def _first_results(config: Config, parts: Structure) -> tuple[np.ndarray, np.ndarray]:
+def _first_results(config: BatchedConfig, parts: BatchedStructure) -> tuple[np.ndarray, np.ndarray]:
     """Return m and n of each thread's first result, int [threads, 2], and its product."""
     lanes = prod(config.lanes)
     worker = np.minimum(np.arange(config.threads), config.workers - 1) // lanes
@@ -145,7 +157,7 @@ def _first_results(config: Config, parts: Structure) -> tuple[np.ndarray, np.nda
 
 
 def _executed(
-    config: Config, problem: GemmProblem, offsets: np.ndarray, product: np.ndarray,
+    config: BatchedConfig, problem: GemmProblem, offsets: np.ndarray, product: np.ndarray,
     unit: Literal["k-tile", "CTA"], access: SharedAccess,
 ) -> list[SharedAccess]:  # fmt: skip
     """Return an access by CTAs with all of their products, and by the last, which may lack some.
@@ -165,7 +177,7 @@ def _executed(
 
 
 def results(
-    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool, limit: str
+    config: BatchedConfig, parts: BatchedStructure, problem: GemmProblem, reads_c: bool, limit: str
 ) -> list[Access]:
     """Return the ways of the sums: into shared memory, out of it, and to C."""
     operand, C, size = parts.operands[2], problem.C, config.operation.accumulator.bytes
@@ -205,7 +217,9 @@ def results(
     return [*found, *(loads if reads_c else []), *stores]
 
 
-def elements_of_c(config: Config, parts: Structure, problem: GemmProblem) -> GlobalAccess:
+def elements_of_c(
+    config: BatchedConfig, parts: BatchedStructure, problem: GemmProblem
+) -> GlobalAccess:
     """Return C's elements, of which a lane has those of a vector one after the other."""
     operand, C = parts.operands[2], problem.C
     run, rows, _ = operand.smem.extents

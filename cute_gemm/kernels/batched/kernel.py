@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Shares, Work
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
@@ -17,7 +17,7 @@ from cute_gemm.kernels.batched.accesses import copied, elements_of_c, read, resu
 from cute_gemm.kernels.batched.structure import (
     MMA_SHAPE,
     VECTOR,
-    Config,
+    BatchedConfig,
     Order,
     lowest_bit,
     results_of,
@@ -69,7 +69,7 @@ class Batched(EmittedKernel):
     }
     depth: ClassVar = 1
 
-    def kinds(self, config: Config) -> tuple[str, ...]:
+    def kinds(self, config: BatchedConfig) -> tuple[str, ...]:
         return ("mma",) if config.unit == "mma" else super().kinds(config)
 
     def contends(self, problem: GemmProblem, arch: Arch) -> bool:
@@ -78,7 +78,7 @@ class Batched(EmittedKernel):
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
-    ) -> Iterator[Config]:
+    ) -> Iterator[BatchedConfig]:
         m, n, _ = extents = _extents(problem)
         if not _small(problem):
             yield self._config(problem, (m, n, 1), "fma", 1, (1, 1), options)
@@ -106,11 +106,11 @@ class Batched(EmittedKernel):
     def _config(
         self, problem: GemmProblem, tile: tuple[int, int, int], unit: str, products: int,
         thread_tile: tuple[int, int], options: dict[str, Any],
-    ) -> Config:  # fmt: skip
+    ) -> BatchedConfig:  # fmt: skip
         """Return the config of so many products of a CTA, or of as many as the options say."""
         operands = problem.A, problem.B, problem.C
         plain: tuple[Order, Order, Order] = ("rows", "rows", "rows")
-        config = Config(
+        config = BatchedConfig(
             unit=unit,
             products=products,
             thread_tile=thread_tile,
@@ -141,7 +141,7 @@ class Batched(EmittedKernel):
         return config
 
     @staticmethod
-    def _registers(config: Config) -> int:
+    def _registers(config: BatchedConfig) -> int:
         """Return the registers that a thread needs, about."""
         tm, tn = config.thread_tile
         words = max(1, config.operation.accumulator.bytes // 4)
@@ -150,7 +150,7 @@ class Batched(EmittedKernel):
             return _OTHERS + tm * tn + depth * (tm + tn // 2)
         return _OTHERS + words * (tm * tn + depth * (tm + tn))
 
-    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+    def check(self, config: BatchedConfig, problem: GemmProblem, arch: Arch) -> None:
         if not _small(problem):
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} takes m, n and "
@@ -205,7 +205,7 @@ class Batched(EmittedKernel):
         """Return the strides: lanes of a request may belong to several matrices."""
         return matrix.shape, matrix.stride, matrix.batch_stride, matrix.first_alignment
 
-    def sample(self, config: Config, problem: GemmProblem) -> GemmProblem:
+    def sample(self, config: BatchedConfig, problem: GemmProblem) -> GemmProblem:
         """Return the problem of one CTA."""
 
         def of_cta(matrix: Matrix) -> Matrix:
@@ -215,18 +215,18 @@ class Batched(EmittedKernel):
         operands = tuple(map(of_cta, problem.operands))
         return replace(problem, l=config.products, A=A, B=B, C=C, operands=operands)
 
-    def emitter(self, config: Config) -> EmitBatched:
+    def emitter(self, config: BatchedConfig) -> EmitBatched:
         from cute_gemm.kernels.batched.unit import EmitBatched
 
         return EmitBatched(config, structure(config))
 
-    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+    def launch(self, config: BatchedConfig, problem: GemmProblem) -> Launch:
         some = bool(problem.m and problem.n)
         grid = -(-problem.l // config.products) * some
         return Launch(grid, config.threads, structure(config).smem)
 
     def accesses(
-        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+        self, config: BatchedConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
         if 0 in (problem.m, problem.n, problem.l):
@@ -243,20 +243,20 @@ class Batched(EmittedKernel):
         return (*out, *results(config, parts, problem, reads_c, limit))
 
     def epilogue_blocks(
-        self, config: Config, problem: GemmProblem
+        self, config: BatchedConfig, problem: GemmProblem
     ) -> list[tuple[GlobalAccess, Block]]:
         """Return what the epilogue is applied to at a time: in a run, single elements."""
         if config.orders[2] not in ("run", "matrices"):
             return super().epilogue_blocks(config, problem)
         return [(elements_of_c(config, structure(config), problem), Block((1, 1)))]
 
-    def warps_of(self, config: Config, requests: int, warps: int) -> np.ndarray:
+    def warps_of(self, config: BatchedConfig, requests: int, warps: int) -> np.ndarray:
         """Return the warp of each request of C's stores, of a vector's elements in turn."""
         run = config.orders[2] in ("run", "matrices")
         width = structure(config).operands[2].width if run else 1
         return np.arange(requests) // width % warps
 
-    def work(self, config: Config, problem: GemmProblem) -> Work:
+    def work(self, config: BatchedConfig, problem: GemmProblem) -> Work:
         ctas = -(-problem.l // config.products)
         results = config.workers * config.thread_tile[0] * config.thread_tile[1]
         if config.unit == "mma":
@@ -265,7 +265,7 @@ class Batched(EmittedKernel):
         real = 4 if problem.is_complex else 1
         return Work(ctas, ctas * results * problem.k * real, "CUDA cores", problem.products)
 
-    def shares(self, config: Config) -> Shares:
+    def shares(self, config: BatchedConfig) -> Shares:
         return Shares(config.tile[:2], config.thread_tile)
 
 
@@ -278,7 +278,7 @@ def _up_to(sides: Iterable[int], m: int, n: int) -> Iterator[tuple[int, int]]:
     yield from dict.fromkeys((min(side, m), min(side, n)) for side in sides)
 
 
-def _refusal(config: Config) -> str:
+def _refusal(config: BatchedConfig) -> str:
     """Return what is wrong with the options of a config by themselves, or ``""``."""
     if config.unit not in ("fma", "mma"):
         return f"option unit={config.unit!r} is unknown; expected one of fma, mma"

@@ -30,7 +30,7 @@ Order = Literal["run", "matrices", "rows", "interleaved"]
 
 
 @dataclass(frozen=True)
-class Config:
+class BatchedConfig:
     """Everything that shapes the code of the kernel.
 
     The fields up to ``min_ctas`` may be set as options; the others follow from the problem.
@@ -97,7 +97,7 @@ class Config:
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class BatchedOperand:
     """How the matrices A, B or C of a CTA's products lie in shared memory, and get there or back.
 
     ``smem``: (unit-stride mode, other mode, product) -> element; of C, accumulator. ``copy``:
@@ -142,7 +142,7 @@ class Operand:
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class BatchedStructure:
     """Values derived from a config.
 
     ``values`` (run, repeat) -> m, and -> n, of a thread's results from its first; ``rows``: the
@@ -150,7 +150,7 @@ class Structure:
     along C's unit-stride mode first, and products. ``depth``: k that a thread reads at a time.
     """
 
-    operands: tuple[Operand, Operand, Operand]
+    operands: tuple[BatchedOperand, BatchedOperand, BatchedOperand]
     values: tuple[Layout, Layout]
     rows: tuple[Layout, Layout]
     parts: tuple[int, int, int]
@@ -186,7 +186,7 @@ def results_of(operation: Operation, unit: str, mode: int, extent: int, most: in
     return -(-runs // -(-runs // each)) * run
 
 
-def _values(config: Config, mode: int) -> Layout:
+def _values(config: BatchedConfig, mode: int) -> Layout:
     """Return the results of a thread along M (0) or N (1), from its first: (run, repeat)."""
     extent, count = config.tile[mode], config.thread_tile[mode]
     if config.unit == "mma":
@@ -195,7 +195,7 @@ def _values(config: Config, mode: int) -> Layout:
     return Layout((run, count // run), (1, run * config.parts[mode] if count > run else 0))
 
 
-def _depth(config: Config) -> int:
+def _depth(config: BatchedConfig) -> int:
     """Return the k that are multiplied at a time: those that are read together, if any."""
     if config.unit == "mma":
         return MMA_SHAPE[2] // MMA_LANES[1]
@@ -214,7 +214,9 @@ def _depth(config: Config) -> int:
 FRAGMENTS = 64
 
 
-def _operand(config: Config, index: int, depth: int, values: tuple[Layout, Layout]) -> Operand:
+def _operand(
+    config: BatchedConfig, index: int, depth: int, values: tuple[Layout, Layout]
+) -> BatchedOperand:
     """Return how the matrices A (0), B (1) or C (2) of a CTA lie."""
     m, n, k = config.tile
     operation, order = config.operation, config.orders[index]
@@ -256,7 +258,7 @@ def _operand(config: Config, index: int, depth: int, values: tuple[Layout, Layou
     else:
         lanes, steps, product_mode = (run // width, products, rows), (width, matrix, pitch), 1
     stride = tuple(step if extent > 1 else 0 for extent, step in zip(lanes, steps, strict=True))
-    return Operand(
+    return BatchedOperand(
         name="ABC"[index],
         unit=unit,
         width=width,
@@ -269,7 +271,7 @@ def _operand(config: Config, index: int, depth: int, values: tuple[Layout, Layou
 
 
 @lru_cache(maxsize=4096)
-def structure(config: Config) -> Structure:
+def structure(config: BatchedConfig) -> BatchedStructure:
     """Derive the structure of a config."""
     values = rows = _values(config, 0), _values(config, 1)
     if config.unit == "mma":  # A's rows and B's lie along the same lanes
@@ -280,7 +282,7 @@ def structure(config: Config) -> Structure:
     along, across = config.parts[:: -1 if operation.row_major else 1]
     begin = _up(A.elements * operation.a.bytes, 128)
     copied = begin + B.elements * operation.b.bytes
-    return Structure(
+    return BatchedStructure(
         operands=(A, B, C),
         values=values,
         rows=rows,

@@ -17,7 +17,7 @@ from cute_gemm.toolchain.unit import (
 
 if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
-    from cute_gemm.kernels.batched.structure import Config, Operand
+    from cute_gemm.kernels.batched.structure import BatchedConfig, BatchedOperand
 
 _UNIT = (
     """\
@@ -132,7 +132,7 @@ def _layout_facts(name: str, layout: Layout) -> list[tuple[str, str]]:
     ]
 
 
-def _entry(config: Config) -> str:
+def _entry(config: BatchedConfig) -> str:
     epilogue = config.operation.epilogue
     return _ENTRY.format(
         bounds=f"{config.threads}, {config.min_ctas}",
@@ -142,7 +142,7 @@ def _entry(config: Config) -> str:
     )
 
 
-def _operand(operand: Operand) -> str:
+def _operand(operand: BatchedOperand) -> str:
     from cutlass_library import SubstituteTemplate
 
     return SubstituteTemplate(

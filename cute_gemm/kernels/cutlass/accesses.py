@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
+from cute_gemm.access.gmem import bypasses_l1
 from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
-from cute_gemm.model.gmem import bypasses_l1
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
 

@@ -41,7 +41,7 @@ class CublasError(UnsupportedError):
     """There is no cuBLAS, or it refuses; the message says which."""
 
 
-class Operand(NamedTuple):
+class CublasMatrix(NamedTuple):
     """A matrix in cuBLAS's words: ``cudaDataType``, leading dimension, elements to the next."""
 
     kind: int
@@ -49,7 +49,7 @@ class Operand(NamedTuple):
     step: int
 
 
-class Call(NamedTuple):
+class CublasCall(NamedTuple):
     """What a problem is in cuBLAS's words, whose matrices are column-major.
 
     With ``swap_ab`` C is row-major, and cuBLAS computes its transpose, op(B)^T op(A)^T.
@@ -60,9 +60,9 @@ class Call(NamedTuple):
     swap_ab: bool
     operations: tuple[int, int]
     extents: tuple[int, int, int]
-    left: Operand
-    right: Operand
-    result: Operand
+    left: CublasMatrix
+    right: CublasMatrix
+    result: CublasMatrix
     batch: int
     compute: int
 
@@ -83,7 +83,7 @@ class Call(NamedTuple):
         )  # fmt: skip
 
 
-def call(problem: GemmProblem) -> Call:
+def call(problem: GemmProblem) -> CublasCall:
     """Return the call that computes ``problem``.
 
     A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, a leading
@@ -105,7 +105,7 @@ def call(problem: GemmProblem) -> Call:
         return _call(problem, C.unit == 0, 1)  # a vector has either order
 
 
-def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> Call:
+def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> CublasCall:
     left, right = (problem.B, problem.A) if swap_ab else (problem.A, problem.B)
     # CuTe's left operand is (rows, K) and its right one (columns, K): with the unit stride in the
     # first mode the left one is stored as it is used and the right one transposed.
@@ -113,13 +113,13 @@ def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> Call:
         _operand(left, left.unit == 1), _operand(right, right.unit == 0)
     )  # fmt: skip
     extents = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
-    return Call(
+    return CublasCall(
         swap_ab=swap_ab,
         operations=(left_op, right_op),
         extents=(*extents, problem.k),
-        left=Operand(left.element.cublas, left_ld, left.batch_stride),
-        right=Operand(right.element.cublas, right_ld, right.batch_stride),
-        result=Operand(problem.C.element.cublas, ldc, problem.C.batch_stride),
+        left=CublasMatrix(left.element.cublas, left_ld, left.batch_stride),
+        right=CublasMatrix(right.element.cublas, right_ld, right.batch_stride),
+        result=CublasMatrix(problem.C.element.cublas, ldc, problem.C.batch_stride),
         batch=problem.l,
         compute=DTYPES[problem.compute].cublas_compute,
     )

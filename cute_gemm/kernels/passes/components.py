@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess
+from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import COMPONENT, COMPONENTS, DTYPES
 from cute_gemm.kernels.base import Compiled
@@ -17,8 +17,8 @@ from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
 from cute_gemm.toolchain.unit import TranslationUnit
 
 if TYPE_CHECKING:
+    from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Packing
 
@@ -27,7 +27,7 @@ WARPS, ROWS, LANES = 8, 4, 32
 
 
 @dataclass(frozen=True)
-class Config:
+class ComponentsConfig:
     """How many elements of A and of B are loaded at a time; 0: none are copied."""
 
     A: int
@@ -83,17 +83,17 @@ class Components(Compiled):
         )
     )
 
-    def signature(self, config: Config) -> Signature:
+    def signature(self, config: ComponentsConfig) -> Signature:
         """Return the parameters of its entry."""
         return self._signature
 
-    def configure(self, packing: Packing, arch: str = "sm_80") -> Config:
+    def configure(self, packing: Packing, arch: str = "sm_80") -> ComponentsConfig:
         """Return the config, which follows from how the operands lie, and from the arch."""
         vectors = {source.name: _vector(source) for source in packing.sources}
         dependent = Arch(arch).has("griddepcontrol")
-        return Config(vectors.get("A", 0), vectors.get("B", 0), dependent)
+        return ComponentsConfig(vectors.get("A", 0), vectors.get("B", 0), dependent)
 
-    def unit(self, config: Config) -> TranslationUnit:
+    def unit(self, config: ComponentsConfig) -> TranslationUnit:
         source = f"""\
 // Components of A, {config.A} elements at a time, and of B, {config.B}
 #include "passes/components.cuh"
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
 """
         return TranslationUnit(source, config.name)
 
-    def launch(self, config: Config, packing: Packing) -> Launch:
+    def launch(self, config: ComponentsConfig, packing: Packing) -> Launch:
         places = [
             _place(source, target)
             for source, target in zip(packing.sources, packing.targets, strict=True)
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
         return Launch(tiles, LANES * WARPS, 0, matrices, dependent=config.dependent)
 
     def accesses(
-        self, config: Config, packing: Packing, *, reads_c: bool = False
+        self, config: ComponentsConfig, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         found: list[Access] = []
         for source, target in zip(packing.sources, packing.targets, strict=True):

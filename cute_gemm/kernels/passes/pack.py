@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
 from cute_gemm.arch import Arch
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes.seconds import seconds
@@ -17,8 +17,8 @@ from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
 
 if TYPE_CHECKING:
+    from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Packing
 
@@ -61,7 +61,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class PackConfig:
     """How A and B are copied."""
 
     A: Copy
@@ -74,7 +74,7 @@ class Config:
         return f"pack_{self.A}_{self.B}"
 
 
-class Place(NamedTuple):
+class PackTiling(NamedTuple):
     """How an operand's tiles lie: what its `PackOperand` has, beside strides."""
 
     extent: int  #: Elements of a row, which is what has unit stride in the source.
@@ -103,7 +103,7 @@ def _tiles(source: Matrix, lines: int) -> tuple[int, int]:
     return along, -(-source.shape[1 - source.unit] // (LINES >> lines))
 
 
-def _place(source: Matrix, target: Matrix) -> Place:
+def _place(source: Matrix, target: Matrix) -> PackTiling:
     """Return how an operand's tiles lie.
 
     For operands that are not transposed all shapes of tiles are compared: the one that reads the
@@ -118,7 +118,7 @@ def _place(source: Matrix, target: Matrix) -> Place:
     groups = -(-tile_rows // GROUP) if copy.transposed else tile_rows
     group = -(-tile_rows // groups)
     matrices = 1 if target.batch_stride == 0 else source.l
-    return Place(extent, rows, matrices, along * group * groups, lines, group, along)
+    return PackTiling(extent, rows, matrices, along * group * groups, lines, group, along)
 
 
 def _operands(packing: Packing) -> Iterator[tuple[str, Matrix, Matrix, int]]:
@@ -166,17 +166,17 @@ class Pack(Compiled):
 
     name = "pack"
 
-    def signature(self, config: Config) -> Signature:
+    def signature(self, config: PackConfig) -> Signature:
         """Return the parameters of its entry."""
         return SIGNATURE
 
-    def configure(self, packing: Packing, arch: str = "sm_80") -> Config:
+    def configure(self, packing: Packing, arch: str = "sm_80") -> PackConfig:
         """Return the config, which follows from how the operands lie, and from the arch."""
         copies = {name: _copy(source, to) for name, source, to, _ in _operands(packing)}
         dependent = Arch(arch).has("griddepcontrol")
-        return Config(copies.get("A", Copy()), copies.get("B", Copy()), dependent)
+        return PackConfig(copies.get("A", Copy()), copies.get("B", Copy()), dependent)
 
-    def unit(self, config: Config) -> TranslationUnit:
+    def unit(self, config: PackConfig) -> TranslationUnit:
         source = f"""\
 // Packing into scratch: A {config.A}, B {config.B}
 #include "passes/pack.cuh"
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 """
         return TranslationUnit(source, config.name)
 
-    def launch(self, config: Config, packing: Packing) -> Launch:
+    def launch(self, config: PackConfig, packing: Packing) -> Launch:
         places = [_place(source, target) for _, source, target, _ in _operands(packing)]
         smem = TILE_BYTES if config.A.transposed or config.B.transposed else 0
         matrices = max(place.matrices for place in places)
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         return Launch(tiles, THREADS, smem, matrices, dependent=early)
 
     def accesses(
-        self, config: Config, packing: Packing, *, reads_c: bool = False
+        self, config: PackConfig, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         accesses: list[Access] = []
         for name, source, target, _ in _operands(packing):

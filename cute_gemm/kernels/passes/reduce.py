@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess
+from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.passes import sums_bytes
 from cute_gemm.toolchain.signature import (
     Launch,
@@ -34,8 +34,8 @@ from cute_gemm.toolchain.unit import (
 )
 
 if TYPE_CHECKING:
+    from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Reduction
     from cute_gemm.problem.problem import GemmProblem
@@ -45,7 +45,7 @@ THREADS, VECTOR = 128, 16
 
 
 @dataclass(frozen=True)
-class Config:
+class ReduceConfig:
     """The types, and how many elements of C are neighbours in a thread."""
 
     dtype: str  #: Of the sums.
@@ -76,7 +76,7 @@ _EXTENTS = (
 )
 
 
-class Place(NamedTuple):
+class ReduceTiling(NamedTuple):
     """How C's tiles lie: what its `ReduceShape` has, beside strides."""
 
     extent: int  #: Elements of a row, which is what has unit stride.
@@ -100,14 +100,14 @@ def _sum_bytes(C: Matrix, sums: str, pairs: str) -> int:
     return DTYPES[sums].bytes * (2 if pairs == "pairs" and C.unit == 1 else 1)
 
 
-def _place(config: Config, reduction: Reduction) -> Place:
+def _place(config: ReduceConfig, reduction: Reduction) -> ReduceTiling:
     """Return how C's tiles lie: as long as they can be without more threads than a row needs."""
     C = reduction.C
     extent, rows = C.shape[C.unit], C.shape[1 - C.unit]
     vectors = -(-extent // config.vector)
     across = min((vectors - 1).bit_length(), THREADS.bit_length() - 1)
     along = -(-vectors // (config.runs << across))
-    return Place(extent, rows, reduction.slices, along, across, C.l)
+    return ReduceTiling(extent, rows, reduction.slices, along, across, C.l)
 
 
 def _numbers(reduction: Reduction) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def _signature(epilogue: Epilogue) -> Signature:
     return Signature((sums, C, *pointers, shape, *strides, *scalars))
 
 
-def _of_pairs(load: GlobalAccess, config: Config) -> list[GlobalAccess]:
+def _of_pairs(load: GlobalAccess, config: ReduceConfig) -> list[GlobalAccess]:
     """Return the loads of both columns of pairs, from that of sums that lie as C does."""
     (m, n), coords = load.tile, np.asarray(load.coords)
     if config.epilogue.pairs == "halves":
@@ -141,18 +141,18 @@ class Reduce(Compiled):
 
     name = "reduce"
 
-    def signature(self, config: Config) -> Signature:
+    def signature(self, config: ReduceConfig) -> Signature:
         """Return the parameters of its entry, with those of the epilogue."""
         return _signature(config.epilogue)
 
-    def configure(self, reduction: Reduction, arch: str = "sm_80") -> Config:
+    def configure(self, reduction: Reduction, arch: str = "sm_80") -> ReduceConfig:
         """Return the config, which follows from the types, from how C lies, and from the arch."""
         sums, C = reduction.sums.dtype, reduction.C
         dependent = Arch(arch).has("griddepcontrol")
         vector = _vector(C, sums, reduction.epilogue.pairs)
-        return Config(sums, C.dtype, vector, dependent, C.unit == 1, reduction.epilogue)
+        return ReduceConfig(sums, C.dtype, vector, dependent, C.unit == 1, reduction.epilogue)
 
-    def unit(self, config: Config) -> TranslationUnit:
+    def unit(self, config: ReduceConfig) -> TranslationUnit:
         source = f"""\
 {config.epilogue.source}\
 // C = epilogue(the sum over slices of K, C): {config.dtype} sums, {config.out_dtype} C
@@ -176,13 +176,13 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 """
         return TranslationUnit(source, config.name)
 
-    def launch(self, config: Config, reduction: Reduction) -> Launch:
+    def launch(self, config: ReduceConfig, reduction: Reduction) -> Launch:
         place = _place(config, reduction)
         ctas = place.along * -(-place.rows // (THREADS >> place.across))
         return Launch(ctas, THREADS, 0, place.matrices, dependent=config.dependent)
 
     def accesses(
-        self, config: Config, reduction: Reduction, *, reads_c: bool = False
+        self, config: ReduceConfig, reduction: Reduction, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
         place, unit = _place(config, reduction), reduction.C.unit

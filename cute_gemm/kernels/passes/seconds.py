@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.model.calibration import Constants
 
 
 def seconds(moved: Any, gpu: Gpu, constants: Constants, launch: float, narrow: bool = False) -> Any:

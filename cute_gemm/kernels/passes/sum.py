@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess
+from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
@@ -21,8 +21,8 @@ from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature, c
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
 
 if TYPE_CHECKING:
+    from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.model.calibration import Constants
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.problem.sums import Sum
 
@@ -36,7 +36,7 @@ ENOUGH, MOST = 1024, 8192
 
 
 @dataclass(frozen=True)
-class Config:
+class SumConfig:
     """The type, and how its elements are loaded and their sums stored."""
 
     dtype: str
@@ -72,7 +72,7 @@ class Config:
         return f"sum_{way}_{DTYPES[self.dtype].tag}_v{self.vector}"
 
 
-class Place(NamedTuple):
+class SumTiling(NamedTuple):
     """How the tiles lie: what its `SumShape` has, beside strides."""
 
     extent: int  #: Elements of a row, which is what has unit stride.
@@ -99,16 +99,18 @@ def _vector(source: Matrix) -> int:
     return access_bytes(source, True)[0] // source.element.bytes
 
 
-def _config(source: Matrix, mode: int, target: Matrix | None = None, arch: str = "sm_80") -> Config:
+def _config(
+    source: Matrix, mode: int, target: Matrix | None = None, arch: str = "sm_80"
+) -> SumConfig:
     vector, size = _vector(source), DTYPES[sums_dtype(source.dtype)].bytes
     over_rows, stored = mode != source.unit, 1
     if target is not None and over_rows:
         stored = min(access_bytes(target, True)[0] // size, vector)
     dependent = Arch(arch).has("griddepcontrol")
-    return Config(source.dtype, over_rows, vector, stored, dependent)
+    return SumConfig(source.dtype, over_rows, vector, stored, dependent)
 
 
-def _warps(config: Config, source: Matrix) -> _Warps:
+def _warps(config: SumConfig, source: Matrix) -> _Warps:
     """Return how warps divide a matrix.
 
     A warp that adds rows to each other has a line of as many as it can; one that adds up each row
@@ -126,13 +128,13 @@ def _warps(config: Config, source: Matrix) -> _Warps:
     return _Warps(across, config.vector * lanes, -(-vectors // lanes), -(-rows // lane_rows))
 
 
-def _place(config: Config, summation: Summation) -> Place:
+def _place(config: SumConfig, summation: Summation) -> SumTiling:
     source, mode = summation.source, summation.mode
     warps, chunks = _warps(config, source), summation.target.shape[mode]
     stacked = LOG_WARPS if config.over_rows and warps.blocks < WARPS <= chunks else 0
     along = -(-warps.blocks // (WARPS >> stacked))
     extents = source.shape[source.unit], source.shape[1 - source.unit]
-    return Place(*extents, summation.depth, chunks, along, warps.across, stacked, source.l)
+    return SumTiling(*extents, summation.depth, chunks, along, warps.across, stacked, source.l)
 
 
 def _numbers(summation: Summation) -> tuple[int, ...]:
@@ -173,14 +175,14 @@ class Summing(Compiled):
         parts = Summation(source, scratch, mode, depth, whole=False)
         return parts, _whole(scratch, asked)
 
-    def configure(self, summation: Summation, arch: str = "sm_80") -> Config:
+    def configure(self, summation: Summation, arch: str = "sm_80") -> SumConfig:
         """Return the config, which follows from how the matrix and its sums lie, and the arch."""
         return _config(summation.source, summation.mode, summation.target, arch)
 
-    def signature(self, config: Config) -> Signature:
+    def signature(self, config: SumConfig) -> Signature:
         return self._signature
 
-    def unit(self, config: Config) -> TranslationUnit:
+    def unit(self, config: SumConfig) -> TranslationUnit:
         lane_rows = LANES >> config.across
         source = f"""\
 // the sums of {config.dtype} matrices over {"their rows" if config.over_rows else "each row"}
@@ -203,13 +205,13 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
 """
         return TranslationUnit(source, config.name)
 
-    def launch(self, config: Config, summation: Summation) -> Launch:
+    def launch(self, config: SumConfig, summation: Summation) -> Launch:
         place = _place(config, summation)
         ctas = place.along * -(-place.chunks // (1 << place.stacked))
         return Launch(ctas, LANES * WARPS, 0, place.matrices, dependent=config.dependent)
 
     def accesses(
-        self, config: Config, summation: Summation, *, reads_c: bool = False
+        self, config: SumConfig, summation: Summation, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         source, target, mode = summation.source, summation.target, summation.mode
         place, unit, step = _place(config, summation), source.unit, _warps(config, source).step

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, Shares, Work
 from cute_gemm.arch import REGISTERS_PER_THREAD
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
@@ -24,7 +24,14 @@ from cute_gemm.kernels.options import (
     registers,
     with_options,
 )
-from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
+from cute_gemm.kernels.simt.structure import (
+    WARP,
+    WARP_LANES,
+    SimtConfig,
+    SimtStructure,
+    StagedOperand,
+    structure,
+)
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
     by_last_tile,
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
 _OTHERS = 64
 
 
-def _sums(config: Config) -> int:
+def _sums(config: SimtConfig) -> int:
     """Return the registers that a thread's sums take."""
     tm, tn = config.thread_tile
     return tm * tn * config.operation.accumulator.bytes // 4
@@ -76,13 +83,13 @@ class SimtKernel(EmittedKernel):
         """Return the fields that this kernel chooses for each candidate, beside given options."""
         raise NotImplementedError
 
-    def settle(self, config: Config) -> Config:
+    def settle(self, config: SimtConfig) -> SimtConfig:
         """Return the config with the fields that follow from its options."""
         return config
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
-    ) -> Iterator[Config]:
+    ) -> Iterator[SimtConfig]:
         element = problem.A.element.bytes
         common = {
             "kernel": self.name,
@@ -101,7 +108,7 @@ class SimtKernel(EmittedKernel):
             ),
         }
         for row in self.rows(problem, options):
-            config = self.settle(with_options(Config(**{**common, **row}), options))
+            config = self.settle(with_options(SimtConfig(**{**common, **row}), options))
             if "min_ctas" not in options and not {"tile", "thread_tile"}.isdisjoint(options):
                 # Another tile may leave no room for the min_ctas of the kernel's own.
                 need, most = _sums(config) + _OTHERS, config.min_ctas
@@ -109,7 +116,7 @@ class SimtKernel(EmittedKernel):
                 config = replace(config, min_ctas=next(fitting, 1))
             yield config
 
-    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+    def check(self, config: SimtConfig, problem: GemmProblem, arch: Arch) -> None:
         if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
@@ -134,7 +141,7 @@ class SimtKernel(EmittedKernel):
             )
 
     def _fitting(
-        self, config: Config, problem: GemmProblem, limit: int
+        self, config: SimtConfig, problem: GemmProblem, limit: int
     ) -> tuple[int, int, int] | None:
         """Return the largest legal tile with which all of K fits, if there is one."""
         sides = (32, 16, 8, 4)
@@ -148,7 +155,7 @@ class SimtKernel(EmittedKernel):
                 return smaller.tile
         return None
 
-    def _check(self, config: Config) -> None:
+    def _check(self, config: SimtConfig) -> None:
         """Check every legality rule of a config; the first broken one is named."""
         for option, allowed in self.choices.items():
             if getattr(config, option) not in allowed:
@@ -220,16 +227,16 @@ class SimtKernel(EmittedKernel):
         """Return k if all of it has to fit in shared memory, else 0."""
         return problem.k if self.whole_k else 0
 
-    def of_operand(self, config: Config, name: str) -> Config:
+    def of_operand(self, config: SimtConfig, name: str) -> SimtConfig:
         """Return the config without the access widths of the other operands."""
         return replace(config, operation=config.operation.only(name))
 
-    def emitter(self, config: Config) -> EmitSimt:
+    def emitter(self, config: SimtConfig) -> EmitSimt:
         from cute_gemm.kernels.simt.unit import EmitSimt
 
         return EmitSimt(config, structure(config, self.staged))
 
-    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+    def launch(self, config: SimtConfig, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         smem = 0
         if self.staged:
@@ -240,12 +247,12 @@ class SimtKernel(EmittedKernel):
             return Launch(tiles_at_most(problem, config.tile), config.threads, smem)
         return Launch(grid, config.threads, smem, problem.l)
 
-    def warps_of(self, config: Config, requests: int, warps: int) -> np.ndarray:
+    def warps_of(self, config: SimtConfig, requests: int, warps: int) -> np.ndarray:
         """Return the warp of each request of C's stores: those of a warp come together."""
         return np.arange(requests) // (requests // warps)
 
     def accesses(
-        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+        self, config: SimtConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
         parts = structure(config, self.staged)
@@ -273,7 +280,7 @@ class SimtKernel(EmittedKernel):
                 out += _direct(config, parts, problem, matrix, index)
         return (*out, *_results(config, parts, problem, reads_c))
 
-    def work(self, config: Config, problem: GemmProblem) -> Work:
+    def work(self, config: SimtConfig, problem: GemmProblem) -> Work:
         """Return the products; half types are multiplied as float32."""
         work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
         if self.staged:
@@ -282,7 +289,7 @@ class SimtKernel(EmittedKernel):
         inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.products)
         return replace(work, products=inside.products)
 
-    def shares(self, config: Config) -> Shares:
+    def shares(self, config: SimtConfig) -> Shares:
         if not self.staged:
             return Shares((1, 1), None)
         return Shares(config.tile[:2], config.thread_tile)
@@ -291,7 +298,7 @@ class SimtKernel(EmittedKernel):
 # ---- accesses -----------------------------------------------------------------------------------
 
 
-def _first_results(config: Config, parts: Structure) -> np.ndarray:
+def _first_results(config: SimtConfig, parts: SimtStructure) -> np.ndarray:
     """Return (m, n) of every thread's first result; int [threads, 2]."""
     place = parts.threads.table().ravel()
     first = np.stack([place % config.tile[0], place // config.tile[0]], axis=-1)
@@ -301,7 +308,7 @@ def _first_results(config: Config, parts: Structure) -> np.ndarray:
 
 
 def _direct(
-    config: Config, parts: Structure, problem: GemmProblem, matrix: Matrix, index: int
+    config: SimtConfig, parts: SimtStructure, problem: GemmProblem, matrix: Matrix, index: int
 ) -> list[Access]:
     """Return a thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
 
@@ -336,8 +343,8 @@ def _direct(
 
 
 def _copied(
-    config: Config,
-    operand: Operand,
+    config: SimtConfig,
+    operand: StagedOperand,
     matrix: Matrix,
     sweeps: int,
     executions: int,
@@ -388,7 +395,9 @@ def _cut(load: GlobalAccess) -> list[GlobalAccess]:
     return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
 
 
-def _fragments(config: Config, parts: Structure, index: int, executions: int) -> SharedAccess:
+def _fragments(
+    config: SimtConfig, parts: SimtStructure, index: int, executions: int
+) -> SharedAccess:
     """Return a thread's reads of a tile: its rows of A, or its columns of B, of every k."""
     operand, values = parts.operands[index], parts.values[index]
     run, repeats = values.extents
@@ -412,12 +421,14 @@ def _fragments(config: Config, parts: Structure, index: int, executions: int) ->
     )
 
 
-def _bank_fix(config: Config) -> str:
+def _bank_fix(config: SimtConfig) -> str:
     """Return the fix of bank conflicts."""
     return 'kernel="bank_free"' if config.kernel == "vectorized" else ""
 
 
-def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bool) -> list[Access]:
+def _results(
+    config: SimtConfig, parts: SimtStructure, problem: GemmProblem, reads_c: bool
+) -> list[Access]:
     """Return the accesses of C."""
     first = _first_results(config, parts)
     if config.warp_along == "k":

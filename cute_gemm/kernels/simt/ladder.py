@@ -10,10 +10,10 @@ from cute_gemm.cute.choose import VECTOR
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.kernels.options import access_bytes, parsed
 from cute_gemm.kernels.simt.kernel import SimtKernel
-from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
+from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, SimtConfig
 
 if TYPE_CHECKING:
-    from cute_gemm.model.calibration import Calibration, Pace
+    from cute_gemm.cost_model.calibration import Calibration, Pace
     from cute_gemm.problem.problem import GemmProblem
 
 
@@ -207,7 +207,7 @@ class WarpTiled(SimtKernel):
             row |= {"tile": (128, 64, 16), "min_ctas": 3}
         return [row]
 
-    def settle(self, config: Config) -> Config:
+    def settle(self, config: SimtConfig) -> SimtConfig:
         """Return the config with as many warps of 8 x 4 threads as fill the tile."""
         (bm, bn, _), (tm, tn), lanes = config.tile, config.thread_tile, WARP_LANES
         warps = (bm // max(1, lanes[0] * tm), bn // max(1, lanes[1] * tn))
@@ -226,12 +226,12 @@ class DoubleBuffered(WarpTiled):
     label_options: ClassVar = {"thread_tile": "t{}"}
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
 
-    def pace(self, config: Config, calibration: Calibration) -> Pace:
+    def pace(self, config: SimtConfig, calibration: Calibration) -> Pace:
         """Return the pace; ``partial`` is a calibration's factor on sectors of C in part."""
         partial = calibration.factors[self.name]["partial"]
         return super().pace(config, calibration)._replace(ahead=1, partial=partial)
 
-    def sums(self, config: Config) -> str:
+    def sums(self, config: SimtConfig) -> str:
         parts = f"FMA along K, the last k tile of {config.tile[2]} first"
         if config.operation.a.is_complex and config.thread_tile[1] == 1:
             parts += ", of imaginary parts the products with B's first"

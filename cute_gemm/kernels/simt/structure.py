@@ -32,7 +32,7 @@ Skew = Literal["none", "transposed", "padding", "xor"]
 
 
 @dataclass(frozen=True)
-class Config:
+class SimtConfig:
     """Everything that shapes the code of one tutorial kernel.
 
     Which of the fields up to ``min_ctas`` may be set as options differs from kernel to kernel; the
@@ -84,7 +84,7 @@ class Config:
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class StagedOperand:
     """How A or B, a tile of ``extents`` (bMN, bK), gets to the threads that multiply it.
 
     ``load`` and ``store`` are the same threads and blocks, in vectors of global and of shared
@@ -109,7 +109,7 @@ class Operand:
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class SimtStructure:
     """Values derived from a config.
 
     ``threads`` is thread (a warp, where it shares a result) -> m + bM * n of its first result;
@@ -122,15 +122,15 @@ class Structure:
     values: tuple[Layout, Layout]
     vector_c: int
     chunk: int
-    operands: tuple[Operand, ...]
+    operands: tuple[StagedOperand, ...]
 
 
-def _vector(config: Config) -> int:
+def _vector(config: SimtConfig) -> int:
     """Return the elements of the widest access to shared memory."""
     return max(1, VECTOR // config.operation.a.bytes)
 
 
-def _values(config: Config, mode: int) -> Layout:
+def _values(config: SimtConfig, mode: int) -> Layout:
     """Return the results of a thread along M (0) or N (1), from its first: (run, repeat)."""
     count = config.thread_tile[mode]
     if config.results == "apart":
@@ -142,7 +142,7 @@ def _values(config: Config, mode: int) -> Layout:
     return Layout((run, count // run), (1, step if count > run else 0))
 
 
-def _threads(config: Config) -> Layout:
+def _threads(config: SimtConfig) -> Layout:
     """Return thread -> m + bM * n of its first result."""
     bm = config.tile[0]
     counts = [config.tile[mode] // config.thread_tile[mode] for mode in (0, 1)]
@@ -162,7 +162,7 @@ def _threads(config: Config) -> Layout:
     return from_map(first[0] + bm * first[1])
 
 
-def _whole_rows(config: Config) -> int:
+def _whole_rows(config: SimtConfig) -> int:
     """Return the columns after which the XOR of a tile's swizzle repeats: such a step is a sum."""
     operation = config.operation
     element, columns = operation.a.bytes, config.tile[2]
@@ -173,7 +173,7 @@ def _whole_rows(config: Config) -> int:
     )
 
 
-def _operand(config: Config, index: int) -> Operand:
+def _operand(config: SimtConfig, index: int) -> StagedOperand:
     operation, name = config.operation, "AB"[index]
     element, major = operation.a.bytes, operation.majors[index]
     rows, columns = extents = (config.tile[index], config.tile[2])
@@ -196,7 +196,7 @@ def _operand(config: Config, index: int) -> Operand:
     smem, elements = choose.skewed_tile(
         element, extents, config.skew, config.results == "together", width * (major == "K")
     )
-    return Operand(
+    return StagedOperand(
         name=name,
         major=major,
         extents=extents,
@@ -210,14 +210,14 @@ def _operand(config: Config, index: int) -> Operand:
 
 
 @lru_cache(maxsize=4096)
-def structure(config: Config, staged: bool = True) -> Structure:
+def structure(config: SimtConfig, staged: bool = True) -> SimtStructure:
     """Derive the structure of a config; ``staged``: tiles go through shared memory."""
     operation, values = config.operation, (_values(config, 0), _values(config, 1))
     along_c = values[operation.row_major]
     run = int(along_c.extents[0])
     tm, tn = config.thread_tile
     products = tm * tn * (4 if operation.a.is_complex else 1)
-    return Structure(
+    return SimtStructure(
         threads=_threads(config),
         values=values,
         vector_c=min(run, max(1, operation.bytes[2] // operation.c.bytes)),

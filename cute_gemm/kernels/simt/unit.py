@@ -16,7 +16,7 @@ from cute_gemm.toolchain.unit import (
 )
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.simt.structure import Config, Operand
+    from cute_gemm.kernels.simt.structure import SimtConfig, StagedOperand
 
 _UNIT = (
     """\
@@ -84,7 +84,7 @@ class EmitSimt(Emitter):
         return facts
 
 
-def _entry(config: Config) -> str:
+def _entry(config: SimtConfig) -> str:
     operation, bounds = config.operation, f"{config.threads}, {config.min_ctas}"
     call = (
         f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
@@ -93,7 +93,7 @@ def _entry(config: Config) -> str:
     return tiled_entry(config.name, bounds, call, operation, config.tile)
 
 
-def _operand(operand: Operand) -> str:
+def _operand(operand: StagedOperand) -> str:
     from cutlass_library import SubstituteTemplate
 
     return SubstituteTemplate(

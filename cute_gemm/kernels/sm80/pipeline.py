@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, Partition, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Partition, Shares, Work
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
@@ -29,9 +29,9 @@ from cute_gemm.kernels.options import (
 )
 from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
-    Config,
     OperandPlan,
-    Structure,
+    Sm80Config,
+    Sm80Structure,
     kernel_tile,
     realigned,
     structure,
@@ -51,8 +51,8 @@ from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
+    from cute_gemm.cost_model.calibration import Calibration, Pace
     from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
-    from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
@@ -201,17 +201,17 @@ class Sm80Pipeline(EmittedKernel):
         narrow = narrow and (policy == "mn_major" or problem.A.element.bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
 
-    def kinds(self, config: Config) -> tuple[str, ...]:
+    def kinds(self, config: Sm80Config) -> tuple[str, ...]:
         """Return types by which the pace is looked up; of 8-bit floats int8's, until measured."""
         kinds = super().kinds(config)
         return (*kinds, "int8") if kinds == ("float8",) else kinds
 
-    def pace(self, config: Config, calibration: Calibration) -> Pace:
+    def pace(self, config: Sm80Config, calibration: Calibration) -> Pace:
         """Return the pace; narrow copies, which go one by one through registers, slow it down."""
         return self.ideal_pace(config, calibration, ())
 
     def ideal_pace(
-        self, config: Config, calibration: Calibration, operands: Collection[str]
+        self, config: Sm80Config, calibration: Calibration, operands: Collection[str]
     ) -> Pace:
         """Return the pace without the slowdown by the copies of these operands."""
         waits, put, words = 0.0, 0, 0
@@ -233,7 +233,7 @@ class Sm80Pipeline(EmittedKernel):
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
-    ) -> Iterator[Config]:
+    ) -> Iterator[Sm80Config]:
         operation = problem.operation(
             access_bytes(problem.A, False)[0],
             access_bytes(problem.B, False)[0],
@@ -242,7 +242,7 @@ class Sm80Pipeline(EmittedKernel):
         fitting = _fitting(operation)
         mma = next((atom for atom in fitting if atom.minimum_cc <= arch.cc), fitting[0]).name
         for tile, warps, stages, ctas in self.tiles(problem, options.get("copy", "auto")):
-            config = Config(
+            config = Sm80Config(
                 tile=tile,
                 warps=warps,
                 stages=stages,
@@ -258,7 +258,7 @@ class Sm80Pipeline(EmittedKernel):
                 config = replace(config, min_ctas=1)  # the row's min_ctas is for its own tile
             yield config
 
-    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+    def check(self, config: Sm80Config, problem: GemmProblem, arch: Arch) -> None:
         if max(problem.m, problem.n, problem.k) > 2**31 - 256:
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
@@ -267,16 +267,16 @@ class Sm80Pipeline(EmittedKernel):
         check_tiles(self.name, problem, config.tile)
         _check(config, arch, self.stages)
 
-    def of_operand(self, config: Config, name: str) -> Config:
+    def of_operand(self, config: Sm80Config, name: str) -> Sm80Config:
         """Return the config without the access widths of the other operands."""
         return replace(config, operation=config.operation.only(name))
 
-    def emitter(self, config: Config) -> EmitSm80Pipeline:
+    def emitter(self, config: Sm80Config) -> EmitSm80Pipeline:
         from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 
         return EmitSm80Pipeline(config, structure(config))
 
-    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+    def launch(self, config: Sm80Config, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
         if problem.ragged:
@@ -284,7 +284,7 @@ class Sm80Pipeline(EmittedKernel):
         return Launch(grid, parts.mma.size, parts.smem, problem.l)
 
     def accesses(
-        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+        self, config: Sm80Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
         parts = structure(config)
@@ -297,7 +297,7 @@ class Sm80Pipeline(EmittedKernel):
             out += _operand_accesses(config, plan, matrix, sweeps, ctas)
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
-    def sums(self, config: Config) -> str:
+    def sums(self, config: Sm80Config) -> str:
         atom = MMA_ATOMS[config.mma]
         takes = atom.takes[:: -1 if config.swap_ab else 1]
         mma = next(x.name for x in mma_atoms(*takes) if x.shape_mnk == atom.shape_mnk)
@@ -307,15 +307,15 @@ class Sm80Pipeline(EmittedKernel):
         apart = ", whose products are added in float32" * config.operation.promoted
         return f"{mma} along K, {first}{apart}"
 
-    def work(self, config: Config, problem: GemmProblem) -> Work:
+    def work(self, config: Sm80Config, problem: GemmProblem) -> Work:
         return Work.of_tiles(problem, config.tile, _unit(config), problem.factor.name)
 
-    def shares(self, config: Config) -> Shares:
+    def shares(self, config: Sm80Config) -> Shares:
         lanes = FMA_LANES[::-1] if config.swap_ab else FMA_LANES
         alone = _unit(config) == "CUDA cores"
         return Shares.of_warps(config.tile, config.warps, lanes if alone else None)
 
-    def pictures(self, config: Config) -> tuple[Partition, ...]:
+    def pictures(self, config: Sm80Config) -> tuple[Partition, ...]:
         return tuple(
             Partition(
                 plan.source,
@@ -328,12 +328,12 @@ class Sm80Pipeline(EmittedKernel):
         )
 
 
-def _unit(config: Config) -> Literal["tensor cores", "CUDA cores"]:
+def _unit(config: Sm80Config) -> Literal["tensor cores", "CUDA cores"]:
     """Return the unit that multiplies."""
     return "CUDA cores" if MMA_ATOMS[config.mma].threads == 1 else "tensor cores"
 
 
-def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
+def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
     """Check every legality rule of a config; the first broken one is named."""
     if config.copy not in COPY_POLICIES:
         raise OptionError(
@@ -426,7 +426,7 @@ def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
 
 
 def _operand_accesses(
-    config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
+    config: Sm80Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
 ) -> list[Access]:
     """Return the accesses of A or B; elements outside are filled with zeros."""
     copy = plan.gmem_copy
@@ -484,7 +484,7 @@ def _operand_accesses(
 
 
 def _epilogue_accesses(
-    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
+    config: Sm80Config, parts: Sm80Structure, problem: GemmProblem, reads_c: bool
 ) -> list[Access]:
     ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1]) * problem.l
     chunks = parts.tile[1] // parts.epilogue_tile[1]

@@ -20,7 +20,7 @@ FMA_LANES = (8, 4)
 
 
 @dataclass(frozen=True)
-class Config:
+class Sm80Config:
     """Everything that shapes the code of one sm80_pipeline kernel.
 
     The fields up to ``min_ctas``, and ``mma``, may be set as kernel options; the others follow from
@@ -82,7 +82,7 @@ class OperandPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class Sm80Structure:
     """Values derived from a config: tiled MMA, copies and layouts, as the kernel sees them."""
 
     tile: tuple[int, int, int]
@@ -96,13 +96,13 @@ class Structure:
     smem: int
 
 
-def kernel_tile(config: Config) -> tuple[int, int, int]:
+def kernel_tile(config: Sm80Config) -> tuple[int, int, int]:
     """Return the extents of the CTA tile as the kernel sees it."""
     bm, bn, bk = config.tile
     return (bn, bm, bk) if config.swap_ab else (bm, bn, bk)
 
 
-def _smem_majors(config: Config) -> tuple[str, str]:
+def _smem_majors(config: Sm80Config) -> tuple[str, str]:
     """Return the majors in shared memory of the kernel's A and B."""
     if config.copy == "mn_major":
         return "MN", "MN"
@@ -110,7 +110,7 @@ def _smem_majors(config: Config) -> tuple[str, str]:
     return (b, a) if config.swap_ab else (a, b)
 
 
-def tiled_mma(config: Config) -> TiledMma:
+def tiled_mma(config: Sm80Config) -> TiledMma:
     """Return the MMA atom over the config's warps."""
     atom = MMA_ATOMS[config.mma]
     wm, wn = config.warps[::-1] if config.swap_ab else config.warps
@@ -133,14 +133,14 @@ def tiled_mma(config: Config) -> TiledMma:
     )
 
 
-def _reader(config: Config, atom: MmaAtom, axis: int) -> CopyAtom:
+def _reader(config: Sm80Config, atom: MmaAtom, axis: int) -> CopyAtom:
     """Return the instruction that loads an operand from shared memory to the MMA's registers."""
     if atom.threads == 1:
         return universal("ld.shared", 128)
     return choose.reader(config.operation.a.bytes, axis)
 
 
-def _smem_atom(config: Config, reader: CopyAtom, axis: int, extents: tuple[int, int]) -> Layout:
+def _smem_atom(config: Sm80Config, reader: CopyAtom, axis: int, extents: tuple[int, int]) -> Layout:
     element = config.operation.a.bytes
     if config.copy == "mn_major" and element == 2:
         return Layout((32, 8), (1, 32), Swizzle(3, 3, 4))  # the field reference's
@@ -148,7 +148,7 @@ def _smem_atom(config: Config, reader: CopyAtom, axis: int, extents: tuple[int, 
 
 
 def _gmem_copy(
-    config: Config, major: str, width: int, extents: tuple[int, int], threads: int
+    config: Sm80Config, major: str, width: int, extents: tuple[int, int], threads: int
 ) -> TiledCopy:
     """Return the tiled copy from global to shared memory, in vectors of ``width`` bytes."""
     element = config.operation.a.bytes
@@ -166,7 +166,7 @@ def _gmem_copy(
     )
 
 
-def realigned(config: Config, width: int) -> bool:
+def realigned(config: Sm80Config, width: int) -> bool:
     """Whether the rows of an operand of accesses of ``width`` bytes are copied by aligned words.
 
     cp.async copies 4 bytes or more; rows that begin elsewhere are put in place afterwards.
@@ -175,7 +175,7 @@ def realigned(config: Config, width: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def structure(config: Config) -> Structure:
+def structure(config: Sm80Config) -> Sm80Structure:
     """Derive the structure of a config."""
     tile = kernel_tile(config)
     mma = tiled_mma(config)
@@ -224,7 +224,7 @@ def structure(config: Config) -> Structure:
         columns //= 2
     staged, staged_bytes = _staged(mma, tile[0], columns, sums)
     vector = min(16 // sums, config.operation.bytes[2] // config.operation.c.bytes)
-    return Structure(
+    return Sm80Structure(
         tile=tile,
         mma=mma,
         operands=(plans[0], plans[1]),

@@ -23,7 +23,7 @@ from cute_gemm.toolchain.unit import (
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
-    from cute_gemm.kernels.sm80.structure import Config
+    from cute_gemm.kernels.sm80.structure import Sm80Config
 
 _SM80_PIPELINE = (
     """\
@@ -189,7 +189,7 @@ class EmitSm80Pipeline(Emitter):
         return facts
 
 
-def _entry(config: Config, threads: int) -> str:
+def _entry(config: Sm80Config, threads: int) -> str:
     operation, bounds = config.operation, f"{threads}, {config.min_ctas}"
     call = (
         f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"

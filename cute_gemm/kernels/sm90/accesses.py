@@ -8,17 +8,18 @@ from math import lcm, prod
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.smem import MATRIX_ROW_BYTES
+from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.cute.copies import LANES
-from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import (
     DEEP,
     ROWS,
-    Config,
     OperandPlan,
-    Structure,
+    Sm90Config,
+    Sm90Structure,
     blocks_of_group,
     kernel_cluster,
     places_of_scales,
@@ -31,7 +32,6 @@ from cute_gemm.kernels.sm90.structure import (
     zero_fills,
 )
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
-from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import of_pairs
 from cute_gemm.problem.problem import GemmProblem
@@ -40,7 +40,7 @@ from cute_gemm.toolchain.signature import Launch
 
 
 def accesses(
-    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
+    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem, reads_c: bool
 ) -> tuple[Access, ...]:
     """Return every memory instruction of the kernel; alpha is taken not to be 0."""
     m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
@@ -111,7 +111,7 @@ def accesses(
     return tuple(listed)
 
 
-def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
+def _read(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAccess:
     """What wgmma takes of a stage: 8 rows of 16 bytes at a time, as ldmatrix does."""
     size, unit = config.operation.a.bytes, int(plan.major == "K")
     width = MATRIX_ROW_BYTES // size
@@ -126,7 +126,7 @@ def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
     )  # fmt: skip
 
 
-def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
+def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAccess:
     """What the threads load of a stage for wgmma: two rows at a time, of a column of k.
 
     A lane has 4 of each 16 bytes of k; where these are four columns, half of the lanes take every
@@ -146,7 +146,7 @@ def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
     )  # fmt: skip
 
 
-def _read_ahead(read: SharedAccess, config: Config, executions: int) -> SharedAccess:
+def _read_ahead(read: SharedAccess, config: Sm90Config, executions: int) -> SharedAccess:
     """What is loaded once more of a tile's last stage: the first step of k."""
     assert read.coords is not None
     first = read.coords[:, 0, 1] < DEEP // config.operation.a.bytes
@@ -156,7 +156,7 @@ def _read_ahead(read: SharedAccess, config: Config, executions: int) -> SharedAc
     )  # fmt: skip
 
 
-def _from_multiple_of_16(problem: GemmProblem, config: Config) -> tuple[int, dict[str, Matrix]]:
+def _from_multiple_of_16(problem: GemmProblem, config: Sm90Config) -> tuple[int, dict[str, Matrix]]:
     """Return how far behind a multiple of 16 bytes a group begins along K, and A and B from there.
 
     They end with the group's last k tile, or where all groups end.
@@ -177,7 +177,7 @@ def _from_multiple_of_16(problem: GemmProblem, config: Config) -> tuple[int, dic
 
 
 def _zeros(
-    plan: OperandPlan, config: Config, group: tuple[int, int], k_tiles: int, executions: int
+    plan: OperandPlan, config: Sm90Config, group: tuple[int, int], k_tiles: int, executions: int
 ) -> Iterator[SharedAccess]:
     """The zeros in the first and last k tile, in place of what lies before and behind a group.
 
@@ -201,7 +201,7 @@ def _zeros(
 
 
 def _vectors(
-    plan: OperandPlan, config: Config, places: np.ndarray, executions: int
+    plan: OperandPlan, config: Sm90Config, places: np.ndarray, executions: int
 ) -> SharedAccess:
     """Loads of 16 bytes at places of k: along K a row each lane, else along the rows."""
     size = config.operation.a.bytes
@@ -222,7 +222,11 @@ def _vectors(
 
 
 def _scales(
-    config: Config, parts: Structure, problem: GemmProblem, tiles: tuple[int, int], executions: int
+    config: Sm90Config,
+    parts: Sm90Structure,
+    problem: GemmProblem,
+    tiles: tuple[int, int],
+    executions: int,
 ) -> list[Access]:
     """The way of block scales: to a stage by one warp, and to threads by those that multiply.
 
@@ -279,7 +283,7 @@ def _loads_of_scales(
             )  # fmt: skip
 
 
-def _scales_of_rows(config: Config, parts: Structure) -> tuple[np.ndarray, int]:
+def _scales_of_rows(config: Sm90Config, parts: Sm90Structure) -> tuple[np.ndarray, int]:
     """The scales of a stage that threads read for their rows: [..., 32], and bits of a vector."""
     beside = parts.tile[1] // parts.columns
     _, block, warp, lane = np.ogrid[:beside, : parts.blocks, :4, :LANES]
@@ -291,7 +295,7 @@ def _scales_of_rows(config: Config, parts: Structure) -> tuple[np.ndarray, int]:
     return np.broadcast_to(both, (beside, *both.shape[1:])), 64 if adjacent else 32
 
 
-def _scales_of_columns(config: Config, parts: Structure) -> tuple[np.ndarray, int]:
+def _scales_of_columns(config: Sm90Config, parts: Sm90Structure) -> tuple[np.ndarray, int]:
     """The scales of a stage that threads read for their columns, by each group and its warps."""
     warps = 4 * parts.blocks // blocks_of_group(config)
     _, step = scale_steps(config)
@@ -303,7 +307,7 @@ def _scales_of_columns(config: Config, parts: Structure) -> tuple[np.ndarray, in
     return np.broadcast_to(column, (warps, *column.shape)), 64
 
 
-def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:
+def _first_row(config: Sm90Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:
     """The first of a thread's two rows of a block of 64; the second is `_below` it."""
     eighth = lane // 4
     if not register_a(config):
@@ -313,11 +317,11 @@ def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray
     return np.asarray(warp // 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth // 2 * 2)
 
 
-def _below(config: Config) -> int:
+def _below(config: Sm90Config) -> int:
     return 1 if register_a(config) else 8
 
 
-def held(config: Config, parts: Structure) -> np.ndarray:
+def held(config: Sm90Config, parts: Sm90Structure) -> np.ndarray:
     """Where each thread's results of a block of 64 rows lie: int [128, values, 2] of (row, column).
 
     They lie as its sums do, of which there are twice as many with an epilogue of pairs.
@@ -328,7 +332,7 @@ def held(config: Config, parts: Structure) -> np.ndarray:
     return np.stack(np.broadcast_arrays(row, column), -1)
 
 
-def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
+def _staged(config: Sm90Config, parts: Sm90Structure, ctas: int) -> SharedAccess:
     """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
     out, columns = config.operation.c.bytes, parts.part.extents[1]
     each = parts.blocks * parts.tile_c[1] // columns
@@ -364,7 +368,7 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
 
 
 def epilogue_blocks(
-    config: Config, parts: Structure, problem: GemmProblem
+    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem
 ) -> list[tuple[GlobalAccess, Block]]:
     """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
     (store,) = elements(config, parts, problem, reads_c=False)
@@ -376,7 +380,7 @@ def epilogue_blocks(
 
 
 def elements(
-    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
+    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem, reads_c: bool
 ) -> list[GlobalAccess]:
     """Return C element by element: from registers or, without products, in its order."""
     tile = parts.tile_c
@@ -413,7 +417,7 @@ def elements(
     return [replace(store, direction="load", instruction="ld.global"), store]
 
 
-def warps_of_results(config: Config, parts: Structure, problem: GemmProblem) -> np.ndarray:
+def warps_of_results(config: Sm90Config, parts: Sm90Structure, problem: GemmProblem) -> np.ndarray:
     """The warp of each request of `epilogue_blocks`, of those that multiply: those of a tile."""
     (store, _), *_ = epilogue_blocks(config, parts, problem)
     count, warps = len(store.coords), 4 * (1 if config.ping_pong else config.groups)
@@ -427,7 +431,7 @@ def warps_of_results(config: Config, parts: Structure, problem: GemmProblem) -> 
 
 
 def results_of_ctas(
-    config: Config, parts: Structure, problem: GemmProblem, launch: Launch
+    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem, launch: Launch
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Which of a CTA's threads that multiply have results, [warps, 32], and in how many CTAs.
 

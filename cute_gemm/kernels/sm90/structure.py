@@ -44,7 +44,7 @@ _SHARED = Arch("sm_90a").shared_limit
 
 
 @dataclass(frozen=True)
-class Config:
+class Sm90Config:
     """Everything that shapes the code of one kernel.
 
     The fields up to ``min_ctas`` may be set as kernel options; the others follow from the problem.
@@ -105,7 +105,7 @@ class OperandPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class Sm90Structure:
     """A config worked out, as the kernel sees it.
 
     ``column_major``: M is the unit-stride mode of the kernel's C; ``part``: of C in shared memory,
@@ -141,41 +141,41 @@ class Structure:
         return self.tile[0], self.tile[1] // self.columns * self.results
 
 
-def kernel_tile(config: Config) -> tuple[int, int, int]:
+def kernel_tile(config: Sm90Config) -> tuple[int, int, int]:
     """Extents of the CTA tile as the kernel sees it."""
     bm, bn, bk = config.tile
     return (bn, bm, bk) if config.swap_ab else (bm, bn, bk)
 
 
-def kernel_cluster(config: Config) -> tuple[int, int]:
+def kernel_cluster(config: Sm90Config) -> tuple[int, int]:
     """CTAs of a cluster as the kernel sees them, below each other and beside."""
     along_m, along_n = config.cluster
     return (along_n, along_m) if config.swap_ab else (along_m, along_n)
 
 
-def zero_fills(config: Config) -> bool:
+def zero_fills(config: Sm90Config) -> bool:
     """Whether threads put zeros in the place of other groups' elements of a k tile."""
     return config.operation.ragged == "K" and "K" in config.operation.majors[:2]
 
 
-def ragged(config: Config) -> str:
+def ragged(config: Sm90Config) -> str:
     """The mode along which groups lie as the kernel sees it, "" but in a grouped GEMM."""
     mode = config.operation.ragged
     return {"M": "N", "N": "M"}.get(mode, mode) if config.swap_ab else mode
 
 
-def columns_of_result(config: Config) -> int:
+def columns_of_result(config: Sm90Config) -> int:
     """Columns of the product that make one of C: 2 where the epilogue takes pairs of them."""
     return 2 if config.operation.epilogue.pairs else 1
 
 
-def register_a(config: Config) -> bool:
+def register_a(config: Sm90Config) -> bool:
     """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
     major = config.operation.majors[bool(config.swap_ab)]
     return major != "K" and config.operation.a.bytes != 2
 
 
-def products_of_thread(config: Config) -> int:
+def products_of_thread(config: Sm90Config) -> int:
     """Accumulators of a thread beside its sums: where products of a k tile go to their own.
 
     Of a block of 64 rows at a time or, with A from registers, of all.
@@ -186,7 +186,7 @@ def products_of_thread(config: Config) -> int:
     return sums_of_thread(config) // (1 if register_a(config) else blocks)
 
 
-def product_sets(config: Config) -> int:
+def product_sets(config: Sm90Config) -> int:
     """Buffers of accumulators for the products of a k tile that are promoted: 2 or 1.
 
     Two for a block of 64 rows, where registers suffice: one is added while wgmma writes the other.
@@ -200,18 +200,18 @@ def product_sets(config: Config) -> int:
     return 1 + (needs <= _registers(config))
 
 
-def reads_ahead(config: Config) -> bool:
+def reads_ahead(config: Sm90Config) -> bool:
     """Whether threads that load A load the first step of k once more behind a tile's last stage."""
     return register_a(config) and config.operation.promoted and product_sets(config) == 1
 
 
-def scale_rows(config: Config) -> tuple[int, int]:
+def scale_rows(config: Sm90Config) -> tuple[int, int]:
     """Rows that share a scale of 128 of k, of A and B as the kernel sees them; 0: no scales."""
     a, b = config.operation.scales
     return (b, a) if config.swap_ab else (a, b)
 
 
-def scale_steps(config: Config) -> tuple[int, int]:
+def scale_steps(config: Sm90Config) -> tuple[int, int]:
     """Rows of a tile of A and of B that share a scale in a stage.
 
     Of blocks of 128 these are not of two: a tile's rows begin at a multiple of 64, and a group's
@@ -222,14 +222,14 @@ def scale_steps(config: Config) -> tuple[int, int]:
     return (ROWS if rows == BLOCK else 1, min(across & -across, BLOCK) if columns == BLOCK else 1)
 
 
-def scales_of_stage(config: Config) -> tuple[int, int]:
+def scales_of_stage(config: Sm90Config) -> tuple[int, int]:
     """Scales of A and of B in a stage."""
     bm, bn, _ = kernel_tile(config)
     (rows, columns), (down, across) = scale_rows(config), scale_steps(config)
     return bm // down * (rows > 0), bn // across * (columns > 0)
 
 
-def scale_words(config: Config) -> tuple[int, int]:
+def scale_words(config: Sm90Config) -> tuple[int, int]:
     """Words from a scale to the next in a stage, of A and of B.
 
     Those of blocks lie apart: else ptxas would merge a thread's loads, differently for each tile.
@@ -238,14 +238,14 @@ def scale_words(config: Config) -> tuple[int, int]:
     return (_APART if rows == BLOCK else 1, _APART if columns == BLOCK else 1)
 
 
-def places_of_scales(config: Config) -> tuple[int, int]:
+def places_of_scales(config: Sm90Config) -> tuple[int, int]:
     """The place of B's scales in a stage, behind A's, and where the stage ends, in words."""
     (a, b), (down, across) = scales_of_stage(config), scale_words(config)
     first = -(-a * down // 4) * 4  # vectors of two are aligned
     return first, first + -(-b * across // 4) * 4
 
 
-def scales_of_thread(config: Config) -> tuple[int, int]:
+def scales_of_thread(config: Sm90Config) -> tuple[int, int]:
     """Scales of a k tile that a thread holds, of its rows and of its columns."""
     (rows, columns), (_, step) = scale_rows(config), scale_steps(config)
     down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
@@ -253,12 +253,12 @@ def scales_of_thread(config: Config) -> tuple[int, int]:
     return down, across
 
 
-def columns_of_group(config: Config) -> int:
+def columns_of_group(config: Sm90Config) -> int:
     """Columns of a group's part of the tile."""
     return sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
 
 
-def adds_of_sum(config: Config) -> float:
+def adds_of_sum(config: Sm90Config) -> float:
     """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
 
     Where there are scales of A and of B, those of each of a thread's rows are multiplied by those
@@ -268,35 +268,35 @@ def adds_of_sum(config: Config) -> float:
     return 1.0 + down * across / sums_of_thread(config)
 
 
-def blocks_of_group(config: Config) -> int:
+def blocks_of_group(config: Sm90Config) -> int:
     """Blocks of 64 rows of the tile that a group has."""
     bm, _, _ = kernel_tile(config)
     return bm // ROWS // (1 if side_by_side(config) else sharers_of_tile(config))
 
 
-def rows_of_thread(config: Config) -> int:
+def rows_of_thread(config: Sm90Config) -> int:
     """Registers of a thread for A's rows: of four steps of k, or two and twice what is loaded."""
     return 4 * 4 * blocks_of_group(config) * register_a(config)
 
 
-def sharers_of_tile(config: Config) -> int:
+def sharers_of_tile(config: Sm90Config) -> int:
     """Groups that have parts of one tile."""
     return 1 if config.ping_pong else config.groups
 
 
-def sums_of_thread(config: Config) -> int:
+def sums_of_thread(config: Sm90Config) -> int:
     """Results of a tile that a thread sums up."""
     bm, bn, _ = config.tile
     return bm * bn // sharers_of_tile(config) // GROUP
 
 
-def side_by_side(config: Config) -> bool:
+def side_by_side(config: Sm90Config) -> bool:
     """Whether the groups' parts of the tile lie beside each other, not below."""
     bm, bn, _ = kernel_tile(config)
     return not config.ping_pong and (bm % (ROWS * config.groups) != 0 or bn > MOST_COLUMNS)
 
 
-def _operands(config: Config) -> tuple[OperandPlan, OperandPlan]:
+def _operands(config: Sm90Config) -> tuple[OperandPlan, OperandPlan]:
     bm, bn, bk = kernel_tile(config)
     below_each_other, beside_each_other = kernel_cluster(config)
     width = _results(config)
@@ -317,12 +317,12 @@ def _operands(config: Config) -> tuple[OperandPlan, OperandPlan]:
     )
 
 
-def loader_registers(config: Config) -> int:
+def loader_registers(config: Sm90Config) -> int:
     """Registers of a thread of the group that loads."""
     return SCALE_LOADER_REGISTERS if any(config.operation.scales) else LOADER_REGISTERS
 
 
-def _registers(config: Config) -> int:
+def _registers(config: Sm90Config) -> int:
     """What setmaxnreg gives a thread that multiplies: what the group that loads does not keep."""
     groups = config.groups + 1
     entry = min(registers(GROUP * groups, config.min_ctas) // 8 * 8, MOST_REGISTERS)
@@ -331,19 +331,19 @@ def _registers(config: Config) -> int:
     )
 
 
-def _results(config: Config) -> int:
+def _results(config: Sm90Config) -> int:
     """Columns of C of a group's part of the tile."""
     _, bn, _ = kernel_tile(config)
     columns = bn // config.groups if side_by_side(config) else bn
     return columns // columns_of_result(config)
 
 
-def _column_major(config: Config) -> bool:
+def _column_major(config: Sm90Config) -> bool:
     """Whether M is the unit-stride mode of the kernel's C."""
     return config.operation.row_major == bool(config.swap_ab)
 
 
-def _storage(config: Config, width: int) -> tuple[TmaTile, int, int]:
+def _storage(config: Sm90Config, width: int) -> tuple[TmaTile, int, int]:
     """An epilogue tile whose columns divide ``width``, how many a group has, and shared memory."""
     bm, bn, _ = kernel_tile(config)
     out = config.operation.c.bytes
@@ -359,7 +359,7 @@ def _storage(config: Config, width: int) -> tuple[TmaTile, int, int]:
     return tile, stores, shared_storage(config.stages, stage, epilogue, places, scales)
 
 
-def _fitting_storage(config: Config) -> tuple[TmaTile, int, int]:
+def _fitting_storage(config: Sm90Config) -> tuple[TmaTile, int, int]:
     """The same with an epilogue tile of all columns or, where those leave few stages, narrow."""
     width = _results(config)
     found = _storage(config, width)
@@ -368,17 +368,17 @@ def _fitting_storage(config: Config) -> tuple[TmaTile, int, int]:
     return found
 
 
-def shared_memory(config: Config) -> int:
+def shared_memory(config: Sm90Config) -> int:
     """Bytes of shared memory of a CTA."""
     return _fitting_storage(config)[2]
 
 
 @lru_cache(maxsize=4096)
-def structure(config: Config) -> Structure:
+def structure(config: Sm90Config) -> Sm90Structure:
     """Work a config out."""
     width = _results(config)
     epilogue, stores, smem = _fitting_storage(config)
-    return Structure(
+    return Sm90Structure(
         tile=kernel_tile(config),
         operands=_operands(config),
         column_major=_column_major(config),

@@ -8,8 +8,8 @@ from itertools import product
 from cute_gemm.cute.atoms import wgmma
 from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import (
-    Config,
-    Structure,
+    Sm90Config,
+    Sm90Structure,
     kernel_cluster,
     loader_registers,
     places_of_scales,
@@ -100,7 +100,7 @@ class EmitSm90Wgmma(Emitter):
     template = _SM90_WGMMA
     header = "sm90/proof.cuh"
     cute = _CUTE
-    structure: Structure
+    structure: Sm90Structure
 
     def unit(self) -> TranslationUnit:
         """Allow spills where sums, products and rows of A take the last registers."""
@@ -207,7 +207,7 @@ class EmitSm90Wgmma(Emitter):
         return facts
 
 
-def _scales(config: Config) -> str:
+def _scales(config: Sm90Config) -> str:
     """The arguments for block scales, in the order of A and B as the kernel sees them."""
     if not (any(config.operation.scales) or config.operation.ragged):
         return ""  # both are left out, with the ends of groups behind them
@@ -219,7 +219,7 @@ def _scales(config: Config) -> str:
     return "".join(f", {each}" for each in given)
 
 
-def _mma(config: Config, parts: Structure) -> str:
+def _mma(config: Sm90Config, parts: Sm90Structure) -> str:
     factors = config.operation.factors[:: -1 if config.swap_ab else 1]
     a, b = (row.tag for row in factors)
     majors = parts.operands[0].major, parts.operands[1].major

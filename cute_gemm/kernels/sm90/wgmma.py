@@ -12,7 +12,8 @@ from dataclasses import replace
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cute_gemm.access import Access, Shares, Work
+from cute_gemm.access.accesses import Access, Shares, Work
+from cute_gemm.access.gmem import LINE
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import FLOAT8, OF_COMPONENTS
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -24,8 +25,8 @@ from cute_gemm.kernels.sm90.structure import (
     DEEP,
     MOST_COLUMNS,
     ROWS,
-    Config,
-    Structure,
+    Sm90Config,
+    Sm90Structure,
     adds_of_sum,
     columns_of_result,
     kernel_cluster,
@@ -43,7 +44,6 @@ from cute_gemm.kernels.sm90.structure import (
     zero_fills,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
-from cute_gemm.model.gmem import LINE
 from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.problem.passes import of_all_groups, of_pairs, wants_k_major, whole
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -52,10 +52,10 @@ from cute_gemm.toolchain.signature import Launch, Signature
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.access import GlobalAccess
+    from cute_gemm.access.accesses import GlobalAccess
+    from cute_gemm.cost_model.calibration import Calibration, Pace
     from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
     from cute_gemm.kernels.staging import Block
-    from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
@@ -173,11 +173,11 @@ class Sm90Wgmma(EmittedKernel):
         "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
     }
 
-    def signature(self, config: Config) -> Signature:
+    def signature(self, config: Sm90Config) -> Signature:
         """Return the parameters of a GEMM, and the matrices' tensor maps."""
         return tma_signature(config.operation)
 
-    def pace(self, config: Config, calibration: Calibration) -> Pace:
+    def pace(self, config: Sm90Config, calibration: Calibration) -> Pace:
         """Return the pace.
 
         Of a calibration's factors ``meeting`` are the clocks of a tile that CTAs of a cluster wait
@@ -229,7 +229,7 @@ class Sm90Wgmma(EmittedKernel):
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
-    ) -> Iterator[Config]:
+    ) -> Iterator[Sm90Config]:
         a, b = (access_bytes(_in_boxes(x, problem), False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
         operation = problem.operation(a, b, c)
@@ -237,7 +237,7 @@ class Sm90Wgmma(EmittedKernel):
         tiles = (*_PROMOTED_TILES, *_TILES) if operation.promoted else _TILES
         for bm, bn, groups, ping_pong, (below, beside) in tiles:
             for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
-                config = Config(
+                config = Sm90Config(
                     tile=(bn, bm, deep) if swap_ab else (bm, bn, deep),
                     groups=groups,
                     ping_pong=ping_pong,
@@ -256,7 +256,7 @@ class Sm90Wgmma(EmittedKernel):
                 if broken or "tile" in options or not _narrow_boxes(config):
                     yield config
 
-    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+    def check(self, config: Sm90Config, problem: GemmProblem, arch: Arch) -> None:
         for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
             if problem.ragged != "K" and problem.groups_along_unit(matrix):
                 raise UnsupportedError(
@@ -304,7 +304,7 @@ class Sm90Wgmma(EmittedKernel):
         extents = (problem.m, problem.n, problem.l) * huge
         return extents, (*first,) * (problem.ragged == "K"), _not_paired(problem)
 
-    def of_operand(self, config: Config, name: str) -> Any:
+    def of_operand(self, config: Sm90Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
 
         Where rows of a tile are no whole lines, those of others begin at other places of a line.
@@ -332,7 +332,7 @@ class Sm90Wgmma(EmittedKernel):
             operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
         return replace(config, stages=2, operation=operation), parts.part.extents
 
-    def sampled(self, config: Config) -> tuple[int, int]:
+    def sampled(self, config: Sm90Config) -> tuple[int, int]:
         """Return the CTAs of clusters up to the next whose columns begin with a line of L2.
 
         Elements are taken to be of 2 bytes: of others no operand has them as unit-stride mode.
@@ -342,16 +342,16 @@ class Sm90Wgmma(EmittedKernel):
         clusters = LINE // gcd(LINE, columns)
         return (below * clusters, beside) if config.swap_ab else (below, beside * clusters)
 
-    def emitter(self, config: Config) -> EmitSm90Wgmma:
+    def emitter(self, config: Sm90Config) -> EmitSm90Wgmma:
         from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 
         return EmitSm90Wgmma(config, structure(config))
 
-    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+    def launch(self, config: Sm90Config, problem: GemmProblem) -> Launch:
         """Return a persistent grid for an H100: a CTA for each that runs at a time."""
         return self.launch_on(config, problem, nearest(Arch("sm_90a")).sms)
 
-    def launch_on(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
+    def launch_on(self, config: Sm90Config, problem: GemmProblem, sms: int) -> Launch:
         parts, ctas = structure(config), prod(config.cluster)
         bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
         clusters = tiles_at_most(problem, (bm, bn))
@@ -363,7 +363,7 @@ class Sm90Wgmma(EmittedKernel):
 
     def bind(
         self,
-        config: Config,
+        config: Sm90Config,
         problem: GemmProblem,
         arch: str,
         device: int,
@@ -380,7 +380,7 @@ class Sm90Wgmma(EmittedKernel):
         maps = TensorMaps(self.maps(config, problem), device)
         return load(self.build(config, arch), device).bind(launch, arguments, maps)
 
-    def maps(self, config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
+    def maps(self, config: Sm90Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
         from cute_gemm.run.tensormap import TensorMap
 
         def mapped(matrix: Matrix, problem: GemmProblem) -> Matrix:
@@ -404,7 +404,7 @@ class Sm90Wgmma(EmittedKernel):
         return tuple(maps)
 
     def accesses(
-        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+        self, config: Sm90Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         from cute_gemm.kernels.sm90.accesses import accesses
 
@@ -412,7 +412,7 @@ class Sm90Wgmma(EmittedKernel):
         return accesses(config, parts, problem, reads_c)
 
     def epilogue_blocks(
-        self, config: Config, problem: GemmProblem
+        self, config: Sm90Config, problem: GemmProblem
     ) -> list[tuple[GlobalAccess, Block]]:
         """Return two rows of two columns where TMA stores them, and else single elements."""
         from cute_gemm.kernels.sm90.accesses import epilogue_blocks
@@ -420,13 +420,13 @@ class Sm90Wgmma(EmittedKernel):
         return epilogue_blocks(config, structure(config), problem)
 
     def persistent_results(
-        self, config: Config, problem: GemmProblem, launch: Launch
+        self, config: Sm90Config, problem: GemmProblem, launch: Launch
     ) -> Iterator[tuple[np.ndarray, int]]:
         from cute_gemm.kernels.sm90.accesses import results_of_ctas
 
         return results_of_ctas(config, structure(config), problem, launch)
 
-    def spill_clocks(self, config: Config, calibration: Calibration) -> float:
+    def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
         # A matrix that is not loaded two neighbours at a time has a register for each value.
         beside = "M" if config.swap_ab else "N"
         single = [
@@ -438,7 +438,7 @@ class Sm90Wgmma(EmittedKernel):
         spilled = calibration.factors[self.name]["spilled"]
         return spilled * sums * bool(single) if needs > structure(config).registers else 0.0
 
-    def sums(self, config: Config) -> str:
+    def sums(self, config: Sm90Config) -> str:
         operation = config.operation
         parts = [f"wgmma of {DEEP // operation.a.bytes} of k after each other"]
         if operation.promoted:
@@ -451,11 +451,11 @@ class Sm90Wgmma(EmittedKernel):
             parts.append(f"from the multiple of {16 // operation.a.bytes} of k before each group")
         return ", ".join(parts)
 
-    def work(self, config: Config, problem: GemmProblem) -> Work:
+    def work(self, config: Sm90Config, problem: GemmProblem) -> Work:
         work = Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
         return replace(work, products=work.products * config.operation.component_products)
 
-    def shares(self, config: Config) -> Shares:
+    def shares(self, config: Sm90Config) -> Shares:
         columns = structure(config).columns
         reader = (columns, ROWS) if config.swap_ab else (ROWS, columns)
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
@@ -466,7 +466,7 @@ def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
     return of_all_groups(matrix, "K") if problem.ragged == "K" else matrix
 
 
-def _stages(config: Config, arch: Arch) -> int:
+def _stages(config: Sm90Config, arch: Arch) -> int:
     """The most stages that fit."""
     limit = arch.shared_limit // config.min_ctas
     two, three = (shared_memory(replace(config, stages=n)) for n in (2, 3))
@@ -477,7 +477,7 @@ def _stages(config: Config, arch: Arch) -> int:
     return stages
 
 
-def _narrow_boxes(config: Config) -> bool:
+def _narrow_boxes(config: Sm90Config) -> bool:
     """Return whether TMA moves rows of 32 bytes of A or B with M or N as unit-stride mode.
 
     Kernels with such boxes took up to 1.9 times as long on an H200 as their counts say, with most
@@ -486,7 +486,7 @@ def _narrow_boxes(config: Config) -> bool:
     return any(plan.major != "K" and plan.span == 32 for plan in structure(config).operands)
 
 
-def _broken(config: Config) -> str:
+def _broken(config: Sm90Config) -> str:
     """The first rule of its shape that a config breaks, as a sentence, or ""."""
     for option, least, most in (("groups", 1, 3), ("stages", 2, 12)):
         value = getattr(config, option)
@@ -555,7 +555,7 @@ def _not_paired(problem: GemmProblem) -> str:
     return ""
 
 
-def _operand_registers(config: Config) -> int:
+def _operand_registers(config: Sm90Config) -> int:
     """Registers of a thread for an epilogue's operands.
 
     Beside more than 144 sums, where groups take turns, a single vector is loaded where it is used:
@@ -568,9 +568,9 @@ def _operand_registers(config: Config) -> int:
     return _OPERANDS * bool(operands)
 
 
-def _check(config: Config, arch: Arch) -> None:
+def _check(config: Sm90Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
-    parts: Structure = structure(config)
+    parts: Sm90Structure = structure(config)
     sums = sums_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
     others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS

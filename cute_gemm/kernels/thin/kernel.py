@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
 from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.dtypes import DTYPES, FLOAT8, DType, factor
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -19,8 +19,8 @@ from cute_gemm.kernels.thin.structure import (
     DEPTH_LANES,
     ROW_LANES,
     WARP,
-    Config,
-    Structure,
+    ThinConfig,
+    ThinStructure,
     structure,
 )
 from cute_gemm.problem.operation import Operation
@@ -28,8 +28,8 @@ from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
+    from cute_gemm.cost_model.calibration import Calibration, Pace
     from cute_gemm.kernels.thin.unit import EmitThin
-    from cute_gemm.model.calibration import Calibration, Pace
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -63,7 +63,7 @@ class Thin(EmittedKernel):
         "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
     }
 
-    def pace(self, config: Config, calibration: Calibration) -> Pace:
+    def pace(self, config: ThinConfig, calibration: Calibration) -> Pace:
         """Return the pace, with the k-tiles that are loaded ahead.
 
         A load to registers returns after the copies that were issued before it. So where the thin
@@ -75,7 +75,7 @@ class Thin(EmittedKernel):
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
-    ) -> Iterator[Config]:
+    ) -> Iterator[ThinConfig]:
         extents = {"m": problem.m, "n": problem.n}
         if "thin" in options:
             extents = {options["thin"]: extents.get(options["thin"], 0)}
@@ -90,7 +90,7 @@ class Thin(EmittedKernel):
 
     def _configs(
         self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
-    ) -> Iterator[Config]:
+    ) -> Iterator[ThinConfig]:
         """Yield the configs in which this mode is the thin one."""
         element, index = problem.A.element, int(thin == "n")
         tag = _factor(problem).tag
@@ -105,7 +105,7 @@ class Thin(EmittedKernel):
         ):  # fmt: skip
             tile = [ROW_LANES * rows, ROW_LANES * rows, DEPTH_LANES * depth * warps]
             tile[index] = columns
-            config = Config(
+            config = ThinConfig(
                 thin=thin,
                 tile=(tile[0], tile[1], tile[2]),
                 warps=warps,
@@ -120,7 +120,7 @@ class Thin(EmittedKernel):
                 config = replace(config, tile=(tile[0], tile[1], tile[2]))
             yield _settled(config, options, arch.shared_limit)
 
-    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+    def check(self, config: ThinConfig, problem: GemmProblem, arch: Arch) -> None:
         if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
@@ -151,7 +151,7 @@ class Thin(EmittedKernel):
             for rows in (extent, extent + 2 * _MANY):
                 yield from ((columns, rows), (rows, columns))
 
-    def of_operand(self, config: Config, name: str) -> Config:
+    def of_operand(self, config: ThinConfig, name: str) -> ThinConfig:
         """Return the config without the fields that the accesses of one operand do not depend on.
 
         k is dealt out by the vectors of both operands; sums lie by the rows of MN-major operands.
@@ -163,12 +163,12 @@ class Thin(EmittedKernel):
         widths = a * (majors[0] == "MN"), b * (majors[1] == "MN"), c
         return replace(config, operation=replace(operation, bytes=widths))
 
-    def emitter(self, config: Config) -> EmitThin:
+    def emitter(self, config: ThinConfig) -> EmitThin:
         from cute_gemm.kernels.thin.unit import EmitThin
 
         return EmitThin(config, structure(config))
 
-    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+    def launch(self, config: ThinConfig, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
         sums = config.columns * parts.pitch * config.operation.accumulator.bytes
@@ -176,7 +176,7 @@ class Thin(EmittedKernel):
         return Launch(grid, WARP * config.warps, config.warps * max(sums, queue), problem.l)
 
     def accesses(
-        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+        self, config: ThinConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
         parts, thin = structure(config), config.index
@@ -195,15 +195,15 @@ class Thin(EmittedKernel):
         C = straight(problem.C, config.operation.majors[2])
         return (*out, *_results(config, parts, C, ctas * problem.l, reads_c))
 
-    def work(self, config: Config, problem: GemmProblem) -> Work:
+    def work(self, config: ThinConfig, problem: GemmProblem) -> Work:
         if config.mma:
             return Work.of_tiles(problem, config.tile, "tensor cores", _factor(problem).name)
         return Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
 
-    def shares(self, config: Config) -> Shares:
+    def shares(self, config: ThinConfig) -> Shares:
         return Shares(config.tile[:2], None)
 
-    def pictures(self, config: Config) -> tuple[Partition, ...]:
+    def pictures(self, config: ThinConfig) -> tuple[Partition, ...]:
         """Return each thread's part of a k-tile of the large operand."""
         parts = structure(config)
         part = parts.large
@@ -285,7 +285,7 @@ def _blocks(
             yield rows, columns, depth, 8
 
 
-def _settled(config: Config, options: dict[str, Any], limit: int) -> Config:
+def _settled(config: ThinConfig, options: dict[str, Any], limit: int) -> ThinConfig:
     """Return the config with as many stages and CTAs as there is room for."""
     if _refusal(replace(config, stages=1, min_ctas=1)):
         return config
@@ -304,7 +304,7 @@ def _settled(config: Config, options: dict[str, Any], limit: int) -> Config:
     return config
 
 
-def _refusal(config: Config) -> str:
+def _refusal(config: ThinConfig) -> str:
     """Return the first legality rule that a config breaks, or ``""``."""
     try:
         _check(config)
@@ -313,7 +313,7 @@ def _refusal(config: Config) -> str:
     return ""
 
 
-def _check(config: Config) -> None:
+def _check(config: ThinConfig) -> None:
     """Check every legality rule of a config; the first broken one is named."""
     if config.thin not in ("m", "n"):
         raise OptionError(f"option thin={config.thin!r} is unknown; expected m or n")
@@ -361,7 +361,7 @@ def _check(config: Config) -> None:
 
 
 def _load(
-    config: Config, parts: Structure, matrix: Matrix, large: bool, sweeps: int
+    config: ThinConfig, parts: ThinStructure, matrix: Matrix, large: bool, sweeps: int
 ) -> GlobalAccess:
     """Return the loads of a k-tile of the large or of the thin operand, warp by warp."""
     part = parts.large if large else parts.thin
@@ -396,7 +396,7 @@ def _load(
     )
 
 
-def _places(config: Config, parts: Structure, large: bool) -> np.ndarray:
+def _places(config: ThinConfig, parts: ThinStructure, large: bool) -> np.ndarray:
     """Return the bytes of shared memory where the vectors of a k-tile lie; int [requests, 32]."""
     warp = np.arange(config.warps)[:, None, None] * config.stages * parts.stage
     return (parts.places[not large] + warp).reshape(-1, WARP)
@@ -415,7 +415,9 @@ def _queued(
     return [*(replace(x, zero_fill=True) for x in stored(store, loads, cuts)), read]
 
 
-def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
+def _results(
+    config: ThinConfig, parts: ThinStructure, C: Matrix, ctas: int, reads_c: bool
+) -> list[Access]:
     """Return the accesses of the sums of all warps through shared memory, and of C."""
     size = config.operation.accumulator.bytes
     rows, columns = ROW_LANES * config.rows, config.columns

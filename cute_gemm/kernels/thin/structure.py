@@ -22,7 +22,7 @@ _CHUNK = 8
 
 
 @dataclass(frozen=True)
-class Config:
+class ThinConfig:
     """Everything that shapes the code of the kernel.
 
     The fields up to ``min_ctas`` may be set as options; the others follow from the problem.
@@ -127,7 +127,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class ThinStructure:
     """Values derived from a config: the lanes' parts, and the sums in shared memory.
 
     ``row_lane``, ``depth_lane``: index of each lane along the rows and along k; ``column_lane``:
@@ -152,7 +152,7 @@ class Structure:
 
 
 @lru_cache(maxsize=4096)
-def structure(config: Config) -> Structure:
+def structure(config: ThinConfig) -> ThinStructure:
     """Derive the structure of a config."""
     operation, atom = config.operation, config.atom
     size = operation.a.bytes
@@ -192,7 +192,7 @@ def structure(config: Config) -> Structure:
     registers = rows * columns * accumulator // (DEPTH_LANES if atom else 1)
     queued = config.stages > 1, config.stages > 1 and atom is not None and thin_width * size >= 4
     places = large.places(size), few.places(size) + large.words(size) * 4 * WARP
-    return Structure(
+    return ThinStructure(
         large=large,
         thin=few,
         row_lane=row_lane,

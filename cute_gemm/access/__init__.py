@@ -1,0 +1,1 @@
+"""Memory accesses, and what they cost: sectors, wavefronts, boxes of TMA."""

@@ -1,0 +1,47 @@
+"""Counts of accesses as good as they can be, by which the cost of the present ones is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm.access.accesses import SharedAccess
+from cute_gemm.access.gmem import LINE
+from cute_gemm.access.smem import SharedCounts
+
+if TYPE_CHECKING:
+    from cute_gemm.access.accesses import Access
+
+#: Bytes of a request of 16 bytes per lane.
+REQUEST = 512
+
+
+class Kind(NamedTuple):
+    """What the accesses of one instruction on one operand have in common, whatever the extents."""
+
+    operand: str
+    direction: str
+    space: str  #: ``"global"`` or ``"shared"``.
+    instruction: str
+
+
+def kind_of(access: Access) -> Kind:
+    """Return the kind of an access."""
+    space = "shared" if isinstance(access, SharedAccess) else "global"
+    return Kind(access.operand, access.direction, space, access.instruction)
+
+
+def ideal_counts(counts: Any) -> Any:
+    """Return the counts of the same bytes by ideal requests.
+
+    In global memory: the ideal sectors, no line touched in part, and 16 bytes per lane. In shared
+    memory: the ideal wavefronts.
+    """
+    if isinstance(counts, SharedCounts):
+        return replace(counts, wavefronts=counts.ideal_wavefronts)
+    ideal = counts.ideal_sectors
+    lines, requests = -(-counts.bytes // LINE), -(-counts.bytes // REQUEST)
+    return replace(
+        counts, sectors=ideal, l2_sectors=min(counts.l2_sectors, ideal),
+        lines=min(counts.lines, lines), requests=min(counts.requests, requests),
+    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""Fixes: changes that make an access better, found by a search with the model."""

@@ -1,0 +1,169 @@
+"""``Operand``, which arrays are read into, and ``Adapter``, the protocol of a library's adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from cute_gemm.dtypes import DTYPES, DType, canonical
+from cute_gemm.errors import DTypeError, StrideError
+
+Order = Literal["F", "C"]
+
+#: What the driver's allocations are aligned to at least, and more than any kernel asks for, bytes.
+ALIGNMENT = 256
+
+#: `Operand.device` of PyTorch's meta tensors, which have no memory: shapes, strides and types.
+META = -1
+
+#: The layouts of A, B, C and others with how their addresses are aligned, and the addresses.
+Fingerprint = tuple[tuple[Any, ...], tuple[int, ...]]
+
+
+# Not frozen, though nothing changes it: setting eight fields past that guard would take as long as
+# all of the reading, three times a call.
+@dataclass(slots=True, eq=False)
+class Operand:
+    """One array as it was given.
+
+    ``pointer`` is the address of the first element, ``shape`` and ``strides`` (in elements) are as
+    stored, ``dtype`` is a NumPy (or ``ml_dtypes``) name, ``device`` the CUDA ordinal, None for host
+    memory, or `META`. ``library`` is where the array comes from, and where a result goes:
+    ``"numpy"``, ``"cupy"``, ``"torch"``, ``"jax"`` or ``"dlpack"`` (any other library with device
+    arrays); host arrays of any library but PyTorch and JAX count as NumPy's. ``owner`` is the array
+    itself, which keeps the memory alive; ``readonly`` forbids writing to it.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int | None
+    library: str
+    owner: Any = field(repr=False)
+    readonly: bool
+
+    @property
+    def place(self) -> str:
+        """Where the array is, in words: ``"the host (numpy)"``, ``"CUDA device 0 (torch)"``."""
+        return f"{place_of(self.device)} ({self.library})"
+
+
+def place_of(device: int | None) -> str:
+    """Return an `Operand.device` in words."""
+    if device is None:
+        return "the host"
+    return "the meta device" if device == META else f"CUDA device {device}"
+
+
+class Adapter:
+    """How one library's arrays are read, made, and ordered with the rest of its work."""
+
+    #: ``Operand.library``.
+    name: str
+    #: Whether a result must be complete before the library may see it.
+    synchronizes = False
+
+    def read(self, array: Any, name: str) -> Operand:
+        """Return what an array is and where it is; ``name`` is what error messages call it."""
+        raise NotImplementedError
+
+    def is_array(self, value: Any) -> bool:
+        """Return whether a value of a class that is this library's is an array, readable or not."""
+        return True
+
+    def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
+        """Return all that ``read`` looks at; see `cute_gemm.arrays.fingerprint`."""
+        return None
+
+    def fingerprint_of(self, array: Any) -> Fingerprint | None:
+        """Return the same of one array."""
+        return None
+
+    def stream(self, operand: Operand) -> Callable[[], int]:
+        """Return what gives the raw ``CUstream`` that the library is working on at the time.
+
+        It is 0, the legacy default stream, for libraries that do not say.
+        """
+        return int
+
+    def new_order(self, order: Order) -> Order:
+        """Return the order that a new array has when ``order`` is asked for."""
+        return order
+
+    def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
+        """Return an uninitialised array on the device of ``like``.
+
+        Of a batch (L, M, N) each matrix is whole and has the order, subject to ``new_order``.
+        """
+        raise NotImplementedError
+
+    def result(self, like: Operand, made: Any) -> Any:
+        """Return what the caller gets of a matrix that ``new`` made, once it is computed."""
+        return made
+
+    def to_numpy(self, operand: Operand) -> np.ndarray:
+        """Return a host operand as a NumPy array on the same memory."""
+        return operand.owner
+
+    def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
+        """Return a device array as one of another type, made on a stream or the current one.
+
+        None for a library that is not known to make one.
+        """
+        return None
+
+    def cast(self, name: str, dtype: str) -> str:
+        """Return the expression that makes ``name`` one of another type, for error messages."""
+        return f"{name}.astype('{dtype}')"
+
+    def copy(self, name: str, batched: bool) -> str:
+        """Return the expression that gives ``name`` a unit stride, for error messages."""
+        return "a contiguous copy"
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a data type, however it is spelled: ``np.float16``, ``"f16"``, say."""
+    if isinstance(dtype, str):
+        return canonical(dtype)
+    if isinstance(dtype, np.dtype):
+        # In the other byte order the name is the same and the numbers are not: '>f4' says so.
+        return dtype.name if dtype.isnative else dtype.str
+    if isinstance(dtype, type):
+        return dtype.__name__
+    name = str(dtype).rpartition(".")[2]  # torch.float16
+    return name if name.isidentifier() else dtype_row(repr(dtype)).name
+
+
+def dtype_row(name: str) -> DType:
+    """Return the row of ``name``; ``DTypeError``, with those there are, when there is none."""
+    try:
+        return DTYPES[canonical(name)]
+    except KeyError:
+        known = ", ".join(row.name for row in DTYPES.values() if row.outputs)
+        raise DTypeError(f"dtype {name!r} is not supported; expected one of {known}") from None
+
+
+@lru_cache(maxsize=256)
+def in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int, ...]:
+    """Return strides in bytes as strides in elements."""
+    if any(stride % itemsize for stride in strides):
+        raise StrideError(
+            f"{name} has strides {strides} in bytes, which are no multiples of its {itemsize}-byte "
+            f"elements: {name}.copy() has such strides"
+        )
+    return tuple(stride // itemsize for stride in strides)
+
+
+def whole_matrices(empty: Any, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
+    """Return a new array whose last two dimensions have the order, one matrix after the other."""
+    kind = DTYPES[dtype].numpy
+    if len(shape) == 3 and order == "F":
+        batch, rows, columns = shape
+        return empty((batch, columns, rows), kind).swapaxes(1, 2)
+    return empty(shape, kind, order)

@@ -1,0 +1,90 @@
+"""Arrays of any other library, by DLPack or ``__cuda_array_interface__``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.arrays.base import Adapter, Operand, Order, dtype_name
+from cute_gemm.arrays.cuda_core import cuda_core
+from cute_gemm.arrays.numpy import NUMPY
+from cute_gemm.errors import ArrayError
+
+#: DLPack device types whose memory the CPU may read: kDLCPU and kDLCUDAHost.
+_HOST = (1, 3)
+#: CU_STREAM_LEGACY, the default stream; also the number that DLPack has for it.
+_LEGACY_STREAM = 1
+
+
+class DLPack(Adapter):
+    """A library that gives arrays and is not known to make any."""
+
+    name, synchronizes = "dlpack", True
+
+    def host_view(self, array: Any) -> np.ndarray:
+        """Return an array on the host as NumPy's, on the same memory."""
+        return np.from_dlpack(array)
+
+    def is_array(self, value: Any) -> bool:
+        """Return whether an object has one of the two protocols."""
+        return hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__")
+
+    def read(self, array: Any, name: str) -> Operand:
+        """Return the operand, as the legacy default stream sees the array."""
+        if not self.is_array(array):
+            raise ArrayError(
+                f"{name} is a {_type_name(array)}; expected an array of NumPy, CuPy, PyTorch or "
+                f"JAX, or anything with DLPack or __cuda_array_interface__{_made_from(array, name)}"
+            )
+        dlpack = hasattr(array, "__dlpack_device__")
+        view: Any
+        try:
+            if on_host := dlpack and array.__dlpack_device__()[0] in _HOST:
+                view = self.host_view(array)
+            else:
+                cuda_core()
+                from cuda.core.utils import StridedMemoryView
+
+                view = StridedMemoryView.from_any_interface(
+                    array if dlpack else _Interface(array), stream_ptr=_LEGACY_STREAM
+                )
+        except Exception as error:  # whatever another library's export raises
+            raise ArrayError(
+                f"{name}, a {_type_name(array)}, does not give its memory away ({error}): a copy "
+                f"in another library, such as np.asarray({name}), may"
+            ) from error
+        if on_host:
+            return NUMPY.read(view, name)
+        return Operand(
+            view.ptr, view.shape, view.strides or (), dtype_name(view.dtype), view.device_id,
+            "dlpack", array, view.readonly,
+        )  # fmt: skip
+
+    def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
+        """Refuse to make one, and ask for a C."""
+        raise ArrayError(
+            f"A is a {_type_name(like.owner)}, and how to make another is not known: pass a C of "
+            f"shape {shape} and dtype {dtype} to be written to"
+        )
+
+
+class _Interface:
+    """Gives a ``__cuda_array_interface__`` of version 2 as version 3, which only adds a stream."""
+
+    def __init__(self, array: Any) -> None:
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "version": 3}
+
+
+def _type_name(array: Any) -> str:
+    kind = type(array)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _made_from(value: Any, name: str) -> str:
+    """How an array is made of what is none, for the end of a sentence; nothing if it is not."""
+    if hasattr(value, "toarray"):  # a sparse one of SciPy or CuPy
+        return f": {name}.toarray() makes one"
+    if isinstance(value, (list, tuple, memoryview)) or hasattr(value, "__array__"):
+        return f": np.asarray({name}) makes one"
+    return ""

@@ -1,0 +1,398 @@
+"""``analyze_copy``: the report on a copy of the user's own, by its tensor, threads and atom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm._text import FORMAT, counted, named
+from cute_gemm.access.accesses import GlobalAccess, TmaAccess
+from cute_gemm.copies.arguments import (
+    Copy,
+    on_arch,
+    read_let,
+    read_tensor,
+    understood,
+)
+from cute_gemm.copies.atoms import AtomName, Direction, Space, atom_name
+from cute_gemm.copies.bulk import bulk_access
+from cute_gemm.copies.elements import element
+from cute_gemm.copies.evaluate import evaluated
+from cute_gemm.copies.fixes import CopySearch
+from cute_gemm.copies.partition import read_tv, read_values
+from cute_gemm.copies.partners import assumed_partners, named_partners
+from cute_gemm.cute.notation import parse
+from cute_gemm.rendering.rows import AccessRow, access_tables, copy_table, findings, make_row
+from cute_gemm.rendering.shown import Paged
+from cute_gemm.rendering.tables import Cell, Findings, Pairs, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from cute_gemm.access.accesses import Access
+    from cute_gemm.rendering.html import Page
+
+
+@dataclass(frozen=True, eq=False)
+class CopyReport(Paged):
+    """What one tiled copy does to memory; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    tensor, matrix, atom, dtype, threads, values, smem
+        The arguments as text, ``""`` for those that were left out.
+    tile
+        Extents that one tiled copy covers.
+    base_alignment
+        Bytes, of the tensor in global memory.
+    extents
+        Those of the matrix whose tiles are copied; None where only the tensor is copied.
+    packing
+        Elements, and the bytes that they share; None where each has bytes of its own.
+    rows
+        One ``AccessRow`` per side of the copy: the tensor's, that of ``smem``, and those of
+        ``reader`` and ``writer``, whose ``part`` is that name.
+    findings
+        One sentence for each access that is not as good as it could be.
+    """
+
+    tensor: str
+    atom: str
+    dtype: str
+    threads: str
+    values: str
+    smem: str
+    tile: tuple[int, int]
+    base_alignment: int
+    rows: tuple[AccessRow, ...]
+    findings: tuple[str, ...]
+    extents: tuple[int, int] | None = None
+    packing: tuple[int, int] | None = None
+    matrix: str = ""
+
+    def __repr__(self) -> str:
+        return f"<CopyReport: {self.atom} of {self.dtype}, {self.tensor}>"
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether all global accesses are coalesced."""
+        return all(row.good for row in self.rows if row.space == "global")
+
+    @property
+    def conflict_free(self) -> bool:
+        """Whether all shared accesses take the fewest wavefronts possible.
+
+        For a bulk copy: whether 8 rows of the box, 16 bytes of each, take one wavefront.
+        """
+        return all(getattr(row.analysis, "conflict_free", True) for row in self.rows)
+
+    @property
+    def bits(self) -> int:
+        """Bits that a thread moves with one instruction."""
+        return self.rows[0].bits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole report as strings, numbers, lists and dicts, with stable keys."""
+        return {
+            "format": FORMAT,
+            **named(self, "tensor", "matrix", "atom", "dtype", "threads", "values", "smem"),
+            "tile": list(self.tile),
+            "extents": self.extents and list(self.extents),
+            "packing": self.packing and list(self.packing),
+            **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
+            "accesses": [row.to_dict() for row in self.rows],
+            "findings": list(self.findings),
+            "fixes": [[fix.to_dict() for fix in of_row] for of_row in self.fixes],
+        }
+
+    @property
+    def alternatives(self) -> list[str]:
+        """One sentence for each fix that no finding names."""
+        return [
+            f"{row.instruction} could also be fixed by {fix}."
+            for row in self.rows
+            # The best fix of what is not good is part of a finding.
+            for fix in (row.fixes if row.good else row.fixes[1:])
+        ]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text.assemble("copy ", (self.atom, "bold"), f" of {self.dtype}")
+        for name, text in self._asked:
+            yield Text(f"{name:<8} {text}")
+        covers = self._covers
+        if any(row.space == "global" for row in self.rows):
+            covers += f", base address aligned to {self.base_alignment} bytes"
+        yield Text(covers)
+        for table in self._tables:
+            yield Text()
+            yield table
+        if lines := [*self.findings, *self.alternatives]:
+            yield Text()
+            yield Findings(lines)
+
+    @property
+    def _tables(self) -> list[Table]:
+        """A table for each side, or those of a kernel report for the tiles of a matrix."""
+        if self.extents:
+            return [table for table, _ in access_tables(self.rows)]
+        return [*map(copy_table, self.rows)]
+
+    @property
+    def _asked(self) -> list[tuple[str, str]]:
+        """The layouts that were given, by argument."""
+        layouts = named(self, "tensor", "matrix", "smem", "threads", "values")
+        return [(name, text) for name, text in layouts.items() if text]
+
+    @property
+    def _covers(self) -> str:
+        covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
+        if self.extents:
+            covers += ", the tensor is a tile of a matrix of ({},{})".format(*self.extents)
+        if self.packing:
+            elements, shared = self.packing
+            covers += f", {elements} elements share {counted(shared, 'byte')}"
+        return covers
+
+    def page(self) -> Page:
+        """Return the page that ``to_html`` writes."""
+        from cute_gemm.rendering.html import Page
+
+        asked: list[tuple[str, str | Cell]] = [
+            *((name, Cell(text, code=True)) for name, text in self._asked),
+            ("tile", self._covers),
+            ("base address", f"aligned to {self.base_alignment} bytes"),
+        ]
+        return Page(
+            title=f"copy {self.atom}, {self.tensor}",
+            heading=f"copy {self.atom} of {self.dtype}",
+            intro="",
+            sections=(
+                ("Verdict", (Findings([*self.findings, *self.alternatives]),)),
+                ("Copy", (Pairs(asked),)),
+            ),
+            rows=self.rows,
+        )
+
+
+def analyze_copy(
+    *, tensor: Any, threads: Any = None, values: Any = None, atom: str, dtype: Any = "float16",
+    space: Space | None = None, direction: Direction | None = None,
+    base_alignment: int | None = None, tile: Any = None, tv: Any = None, smem: Any = None,
+    reader: str | None = None, writer: str | None = None, let: Any = None, extents: Any = None,
+    arch: str | None = None, matrix: Any = None,
+) -> CopyReport:  # fmt: skip
+    """Report whether a tiled copy is coalesced and free of bank conflicts, and what fixes it.
+
+    Layouts are objects (this package's, pycute's, CuTe DSL's) or text in CuTe's notation, as C++
+    CuTe and CuTe DSL print layouts and tensors.
+
+    Parameters
+    ----------
+    tensor
+        Layout of a tile, in elements: two modes, hierarchical or not, swizzled or not, or three
+        with stages, all of which are copied. The copy is repeated over it.
+    threads, values
+        As for ``make_tiled_copy``: ``(m, n) -> thread`` and ``(m, n) -> value``; one mode stands
+        for ``(T, 1)``. For ldmatrix and stmatrix they are the layouts of the threads' registers.
+        Without ``values``: one vector along the contiguous mode. Without both, for ldmatrix and
+        stmatrix: one warp, whose rows run along the contiguous mode, the matrices of an x4 two by
+        two, those of an x2 side by side.
+    atom
+        ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"``, ``"st.shared"``, each
+        with its width in bits or without (``"cp.async.128"``; without, the widest that fits),
+        ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., PTX's name (``"ld.global.nc.v4.f32"``) or
+        CuTe's (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``). ``"red.global"``,
+        ``"atom.shared"``, ... are reductions, of one element unless the name says more
+        (``"red.global.add.v4.f32"``). ``"cp.async.bulk"`` and ``"cp.async.bulk.store"``
+        (``"SM90_BULK_COPY_G2S"``) move ``tile``, one run of bytes, by one thread; left out: the
+        whole ``tensor``. ``"tma"`` and ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor
+        copies of the whole ``tensor``: one instruction moves the box ``tile``, to a tile with the
+        layout ``smem`` (its swizzle).
+    dtype
+        The type of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
+        (``"int4"``, ``"e3m2"``), by PTX's or CuTe's name. Elements that share bytes (2 of 4 bits
+        one byte, 4 of 6 bits three) must lie side by side, in memory and in a thread's values; the
+        copy is then that of the bytes.
+    space, direction
+        ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor do not imply
+        it. By default a plain copy loads, and the tensor of cp.async is in global memory.
+    base_alignment
+        Bytes, a power of two, that divide the address of the tensor in global memory. By default
+        the alignment in its text, by the pointer's address or else its type, or 256 without one.
+        (Shared memory without one is aligned to 128 bytes.)
+    tile, tv
+        Instead of ``threads`` and ``values``: the tile that one copy covers, and ``(thread, value)
+        -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
+    smem
+        Layout of the same tile in shared memory, for a copy from global memory into it: a second
+        row, of the stores there. The first of several stages is analyzed.
+    reader, writer
+        What loads from, or stores to, the same tile in shared memory: it gets a row of its own, and
+        no fix makes it worse. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom
+        with its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. By
+        default 16-byte ``cp.async`` is assumed to be read by ldmatrix, and what ldmatrix reads to
+        be stored by 16-byte vectors, where a layout serves both; nothing for plain accesses.
+    let
+        The values of dynamic ``?``: an integer for all, or several in their order in each text.
+    extents
+        Of the matrix of which ``tensor`` is one tile: ``(4000, 100)``. All its tiles are copied,
+        and vectors outside are off; at the end cp.async moves the elements inside, and other
+        vectors are no longer than the extent allows.
+    arch
+        The architecture, ``"sm_90a"``: an atom that it lacks is refused.
+    matrix
+        For a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, with or without a first
+        ``"ArithTuple(256,0) o "``: the layout that they index, in elements,
+        ``"(4096,4096):(4096,1)"``, and its pointer if it is printed with one. Its modes are in the
+        order of the coordinates; those of a TMA tensor have the mode of unit stride first,
+        ``"(4096,4096):(1,4096)"``. With ``"tma"`` the box is then the ``tensor`` unless ``tile`` is
+        given.
+
+    Returns
+    -------
+    CopyReport
+
+    Raises
+    ------
+    NotationError
+        For text that does not parse, with the column.
+    OptionError
+        For threads or values that are not a bijection, or do not cover the tile; a tile that does
+        not divide the tensor; elements that share an address where they are stored; an atom, a
+        space or a direction that is unknown or does not fit.
+    DTypeError
+        For a data type that is not supported.
+    UnsupportedError
+        For an atom that ``arch`` lacks.
+
+    Notes
+    -----
+    An atom wider than the contiguous values of a thread is no error: the report then evaluates the
+    widest legal one, and a finding says so.
+
+    Examples
+    --------
+    >>> report = analyze_copy(
+    ...     tensor="(128,32):(4096,1)", threads="(16,8):(1,16)", values="(8,1):(1,8)",
+    ...     atom="cp.async.128", dtype="float16",
+    ... )  # fmt: skip
+    >>> report.bits, report.rows[0].sectors, report.rows[0].efficiency
+    (16, 16.0, 0.125)
+    >>> report.fixes[0][0].what
+    'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
+    """
+    name, numbers, values_text = atom_name(atom), read_let(let), ""
+    whole: tuple[int, int] | None = None
+    if name.kind == "tma":
+        threaded = {
+            "threads": threads, "values": values, "tv": tv, "reader": reader, "writer": writer,
+            "space": space, "direction": direction, "extents": extents,
+        }  # fmt: skip
+        on_arch(name, arch)
+        box, packing = bulk_access(
+            name, tensor, tile, smem, dtype, base_alignment, let, threaded, matrix
+        )
+        rows: tuple[AccessRow, ...] = (make_row(box),)
+        covered, alignment = box.box, box.matrix.alignment
+        sentences = [*findings(rows), *_reduced(rows[0], name)]
+        if packing:  # the boxes and strides that they name are those of bytes
+            sentences = [line.replace("tensor:", "tensor as bytes:", 1) for line in sentences]
+    else:
+        copy = understood(
+            tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem,
+            let, extents, arch, matrix,
+        )  # fmt: skip
+        accesses, tiled = evaluated(copy)
+        partners = named_partners(copy, reader, writer)
+        assumed = [] if partners else assumed_partners(copy, accesses)
+        fixes = CopySearch(copy, partners, assumed).fixes()
+        if matrix is not None:  # in another place the tensor is one of offsets
+            offsets = str(read_tensor(tensor, matrix, numbers)[0].layout)
+            place = {"tensor": offsets, "matrix": None, "space": copy.space}
+            fixes = [
+                tuple(
+                    replace(fix, change=place | fix.change)
+                    if {"tensor", "base_alignment"} & fix.change.keys()
+                    else fix
+                    for fix in of_row
+                )
+                for of_row in fixes
+            ]
+        accesses += [partner.row(copy) for partner in partners]
+        rows = tuple(map(make_row, accesses, fixes))
+        covered, alignment, whole, packing = tiled.tile, copy.alignment, copy.extents, copy.packing
+        whole = packing.in_elements(whole) if packing and whole else whole
+        asked = [(rows[0], copy)]
+        asked += zip(rows[len(rows) - len(partners) :], (x.alone for x in partners), strict=True)
+        sentences = [
+            *findings(rows), *(line for row, of in asked for line in _widths(row, of)),
+            *_counted(rows), *(line for row, of in asked for line in _reduced(row, of.atom)),
+        ]  # fmt: skip
+        if tv is not None or values is not None:
+            values_text = str(read_values(values) if tv is None else read_tv(tv))
+    return CopyReport(
+        tensor=_text(tensor, numbers) if matrix is None else str(tensor).strip(),
+        matrix=_text(matrix, numbers), smem=_text(smem, numbers), threads=_text(threads, numbers),
+        values=values_text, atom=name.text, dtype=element(dtype)[0],
+        tile=packing.in_elements(covered) if packing else covered, base_alignment=alignment,
+        rows=rows, findings=tuple(sentences), extents=whole,
+        packing=packing.shares if packing else None,
+    )  # fmt: skip
+
+
+def _widths(first: AccessRow, copy: Copy) -> list[str]:
+    """Why an access is not by the widest instruction, where its own findings do not say so."""
+    if not first.limit or (first.space == "global" and first.bits < 128):
+        return []
+    asked = max(128, copy.atom.bits or 0)
+    what = f"{first.instruction} of {first.bits} bits, not {asked}: " * (copy.atom.matrix is None)
+    return [f"{first.operand}: {what}{first.limit}."]
+
+
+def _counted(rows: Sequence[AccessRow]) -> list[str]:
+    """What hardware counters show for narrow ``cp.async``, which has bank conflicts in L1 too."""
+    totals = [(row, row.launch.counted_wavefronts, row.launch.wavefronts) for row in rows]
+    return [
+        f"{row.operand}: {row.instruction} of {row.bits} bits: hardware counters show {counted:,} "
+        f"wavefronts in all, not {wavefronts:,}: they include bank conflicts of L1 where it reads."
+        for row, counted, wavefronts in totals
+        if counted is not None and wavefronts is not None and counted > wavefronts
+    ]
+
+
+def _reduced(row: AccessRow, atom: AtomName) -> list[str]:
+    """The costs of a reduction that are not counted."""
+    if not atom.reduces:
+        return []
+    left_out = ["what L2 reads and writes"]
+    if row.space == "shared":
+        left_out = ["the loop that the compiler makes of an operation that shared memory lacks"]
+    if (many := _sharers(row.access)) > 1:
+        left_out.insert(0, f"the serialization of up to {many} lanes that share an address")
+    if row.instruction.startswith("atom"):
+        left_out.append("the return of the old values")
+    what = f"{row.operand}: {row.instruction}" + f" of {row.bits} bits" * bool(row.bits)
+    return [f"{what} is counted as a store; not counted: {', '.join(left_out)}."]
+
+
+def _sharers(access: Access) -> int:
+    """The most lanes of a request that have the same address."""
+    if isinstance(access, TmaAccess):
+        return 1
+    if isinstance(access, GlobalAccess):
+        starts, lengths = access.lanes(access.tile)
+        places = np.where(lengths > 0, starts, -1)
+    else:
+        places = access.offsets
+    shares = (np.unique(request[request >= 0], return_counts=True)[1] for request in places)
+    return int(max(counts.max(initial=0) for counts in shares))
+
+
+def _text(layout: Any, let: Sequence[int]) -> str:
+    return "" if layout is None else str(parse(layout, let))

@@ -1,0 +1,1 @@
+"""Predicted times: footprints, costs, corrections, and calibrations."""

@@ -1,0 +1,127 @@
+"""The calibration that prices of a GPU take: the user's own, the package's, or another GPU's.
+
+A user's own is a file per GPU beside the cubins, which ``cute-gemm calibrate`` writes. Damaged
+files, and those of another format, count as missing.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cute_gemm._kept import KEPT
+from cute_gemm.cost_model.calibration import REFERENCE, Calibration, decoded, shipped
+from cute_gemm.gpus import table
+from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.toolchain import cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cute_gemm.cost_model.correction import Correction
+    from cute_gemm.problem.problem import GemmProblem
+
+#: By name of the GPU, read at its first use, and whether they are the user's own.
+_known: dict[str, tuple[Calibration, bool]] = {}
+
+
+def calibration(gpu: Gpu) -> Calibration:
+    """Return the calibration for a GPU; that of the `REFERENCE` where nothing was measured."""
+    return (_known.get(gpu.name) or _found(gpu))[0]
+
+
+def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
+    """Return the correction of the times that are predicted of a problem on a GPU.
+
+    None where that GPU was not measured, of groups, whose sizes are on the device, of products with
+    block scales, of which there are no times, and of empty ones.
+    """
+    found = calibration(gpu)
+    measured = found.gpu == gpu.name
+    empty = 0 in (problem.m, problem.n, problem.k, problem.l)
+    known = not (problem.ragged or problem.scales or empty)
+    return found.correction if measured and known else None
+
+
+def provenance(gpu: Gpu) -> str:
+    """Say where the prices of a GPU come from.
+
+    Examples
+    --------
+    >>> from cute_gemm.gpus.table import gpu
+    >>> provenance(gpu("A100"))
+    "prices from the A100 SXM 80GB's data sheet and times of the H200"
+    """
+    found, own = _known.get(gpu.name) or _found(gpu)
+    if own:
+        return f"prices calibrated on this {gpu.name}"
+    if found.gpu == gpu.name:
+        return f"prices from times of the {gpu.name}"
+    return f"prices from the {gpu.name}'s data sheet and times of the {found.gpu}"
+
+
+def stored() -> list[str]:
+    """Return the GPUs of which the user has calibrations in the first directory of the cache."""
+    found = []
+    for path in _files():
+        with suppress(OSError, ValueError):
+            found.append(decoded(cache.read(path)).gpu)
+    return found
+
+
+def clear() -> None:
+    """Delete the user's own calibrations."""
+    for path in _files():
+        with suppress(OSError):
+            path.unlink()
+    forget()
+
+
+def store(calibration: Calibration) -> None:
+    """Keep the user's own calibration, on disk and in this process."""
+    cache.put_beside(_file(calibration.gpu), calibration.encoded().encode())
+    take(calibration)
+
+
+def take(calibration: Calibration, own: bool = True) -> None:
+    """Use a calibration of a GPU in this process from now on."""
+    _known[calibration.gpu] = calibration, own
+    forget_choices()
+
+
+def forget() -> None:
+    """Read all calibrations anew."""
+    _known.clear()
+    forget_choices()
+
+
+def forget_choices() -> None:
+    """Drop what was chosen by other prices."""
+    for name in ("plans", "recent_calls", "problem_classes", "orders_of_sums"):
+        if name in KEPT:
+            KEPT[name].clear()
+
+
+def _found(gpu: Gpu) -> tuple[Calibration, bool]:
+    for data in cache.beside(_file(gpu.name)):
+        with suppress(ValueError):
+            own = decoded(data)
+            if own.gpu == gpu.name:
+                return _known.setdefault(gpu.name, (own, True))
+    made = shipped(gpu.name) or shipped(REFERENCE)
+    assert made is not None
+    if table.gpu(made.gpu).cc != gpu.cc:
+        made = made.on_another_chip()
+    return _known.setdefault(gpu.name, (made, False))
+
+
+def _files() -> list[Path]:
+    try:
+        return sorted(cache.directory().glob("calibration-*.json"))
+    except OSError:
+        return []
+
+
+def _file(gpu: str) -> str:
+    return f"calibration-{re.sub('[^A-Za-z0-9.]+', '-', gpu)}.json"

@@ -1,0 +1,278 @@
+"""What times measured on a GPU say of it and of its kernels: the fitted numbers of prices.
+
+A `Calibration` is data, a file of JSON. Those of the package lie in ``calibrations/``;
+``cute-gemm calibrate`` makes another of the user's own GPU (`cute_gemm.cost_model.calibrated`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from cute_gemm.cost_model.correction import FEATURES, LEVELS, Correction, Tree
+
+#: Of files; another number makes them unread.
+_FORMAT = 6
+#: Fields of a `Pace` that a file always has; others where they are not the default.
+_ALWAYS = "slowdown", "latency", "serial"
+
+
+class Constants(NamedTuple):
+    """What the price of every kernel depends on."""
+
+    #: Microseconds of a launch before its first and after its last instruction; the same for a
+    #: launch that may start before the previous one has ended; for one whose successor is ready
+    #: before it ends, as the kernel behind a pass that packs.
+    launch_us: float
+    dependent_us: float
+    ahead_us: float
+    #: Microseconds more of a launch of clusters, and for each 128 threads of a CTA.
+    cluster_us: float
+    group_us: float
+    #: Microseconds more of a launch whose matrices have to come from DRAM, at most, and megabytes
+    #: from which on it is 63 % of them.
+    cold_us: float
+    cold_mb: float
+    #: Clocks that a CTA of a pass takes to start.
+    start: float
+    #: Clocks in the epilogue of a wavefront, a pass through L1's tags and a line that TMA stores.
+    end: float
+    #: Clocks of a wavefront in the main loop.
+    wavefront: float
+    #: Clocks of a load whose latency nothing hides.
+    wait: float
+    #: Clocks of a load of an epilogue's operand beside those of its lines.
+    operand_load: float
+    #: Clocks of a sector of L2 that the epilogue reads or writes only in part.
+    partial: float
+    #: Clocks of the TMA unit for a line of L2 that a row of a box touches, the parts of them for a
+    #: line and for a sector beyond those that its bytes fill, and clocks for a row outside of its
+    #: matrix.
+    tma_line: float
+    straddled: float
+    unaligned: float
+    outside: float
+    #: Part of the last round, times the part of its places that are empty, that DRAM takes longer.
+    idle: float
+    #: Part of DRAM's bandwidth that a pass reaches, and factor on it where accesses are narrower
+    #: than 16 bytes. Scratch that is still in L2 is read no faster: a pass has too few bytes in
+    #: flight.
+    stream_part: float
+    narrow_part: float
+
+    def launch(self, dependent: bool, block: int = 128, clusters: bool = False) -> float:
+        """Return the microseconds of a launch, of so many threads of a CTA."""
+        alone = self.dependent_us if dependent else self.launch_us
+        return alone + self.group_us * (block / 128 - 1) + self.cluster_us * clusters
+
+
+class Pace(NamedTuple):
+    """How fast a kernel runs on the units of a multiprocessor.
+
+    All are fitted to measured times, except those behind ``box``, which the config determines. The
+    defaults are guesses, for kernels without times.
+    """
+
+    #: Clocks of the products over those at the peak rate of the kernel's instruction.
+    slowdown: float = 1.5
+    #: Least that the slowdown is taken to be, where products keep a unit busy.
+    least_slowdown: float = 0.0
+    #: Clocks of a k-tile that nothing overlaps in a single CTA.
+    latency: float = 450.0
+    #: Part of a warp's own work that the other warps of its CTA do not overlap.
+    serial: float = 0.6
+    #: Part of DRAM's bandwidth that the kernel reaches.
+    dram: float = 0.63
+    #: Clocks of a pass through L1's tags.
+    passes: float = 1.14
+    #: Clocks that a CTA takes to start.
+    start: float = 250.0
+    #: Clocks from global to shared memory under load, which the k-tiles in flight must cover.
+    memory: float = 1180.0
+    #: Bytes of L2 per clock and multiprocessor.
+    l2: float = 54.5
+    #: Clocks of a box of C that TMA moves.
+    box: float = 0.0
+    #: Loads of a k-tile that are waited for one after the other.
+    waits: float = 0.0
+    #: Clocks of a k-tile at least: of a load that nothing else of the k-tile waits with.
+    least: float = 0.0
+    #: k-tiles in flight at a time; 0 where a CTA waits for each.
+    ahead: int = 0
+    #: Instructions issued for an access, those for its address and predicate included.
+    issue: float = 1.0
+    #: Whether wgmma multiplies, at the tensor cores' full rate with its reads of shared memory.
+    wgmma: bool = False
+    #: Part of a tile's start and end that the products of the next tile do not hide.
+    exposed: float = 1.0
+    #: Factor on the clocks of k-tiles where a multiprocessor has a single tile.
+    lone: float = 1.0
+    #: Instructions that add the products of a k-tile to a sum, where the tensor cores do not.
+    adds: float = 0.0
+    #: Factor on the clocks of the TMA unit.
+    tma: float = 1.0
+    #: Factor on the clocks of sectors that the epilogue reads or writes only in part.
+    partial: float = 1.0
+
+
+class Basis(NamedTuple):
+    """The times that numbers were fitted to."""
+
+    #: How many, and the root of the mean squared error of the predicted ones, as a part.
+    times: int = 0
+    rms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The fitted numbers of one GPU.
+
+    ``gpu``: its name; ``source``: where the times are from; ``paces``: by kernel and type of the
+    products, ``"half"`` for both types of 16 bits; ``factors``: what else a kernel's price depends
+    on, by kernel; ``bases``: by kernel and type, of a `Pace` that was fitted to times;
+    ``correction``: of the predicted times, if there is one.
+    """
+
+    gpu: str
+    source: str
+    constants: Constants
+    paces: Mapping[str, Mapping[str, Pace]]
+    factors: Mapping[str, Mapping[str, float]]
+    bases: Mapping[str, Mapping[str, Basis]] = field(default_factory=dict)
+    correction: Correction | None = None
+
+    def pace(self, kernel: str, *kinds: str) -> Pace | None:
+        """Return the pace of a kernel for the first of these types of which there is one."""
+        paces = self.paces.get(kernel, {})
+        return next((paces[kind] for kind in kinds if kind in paces), None)
+
+    def on_another_chip(self) -> Calibration:
+        """Return the numbers for a GPU of another chip, of which no times are known.
+
+        A slowdown below 1 says that the measured chip hid products behind what they were counted
+        with. On another one they take what its data sheet says, at least.
+        """
+        paces = {
+            kernel: {kind: pace._replace(least_slowdown=1.0) for kind, pace in rows.items()}
+            for kernel, rows in self.paces.items()
+        }
+        return replace(self, paces=paces)
+
+    def encoded(self) -> str:
+        """Return the content of a file: a line for each pace."""
+        defaults = Pace()._asdict()
+        rows = {
+            kernel: {
+                kind: {
+                    name: x
+                    for name, x in pace._asdict().items()
+                    if name in _ALWAYS or x != defaults[name]
+                }
+                | self._basis(kernel, kind)
+                for kind, pace in paces.items()
+            }
+            for kernel, paces in self.paces.items()
+        }
+        content = {
+            "format": _FORMAT, "gpu": self.gpu, "source": self.source,
+            "constants": self.constants._asdict(), "factors": self.factors, "paces": rows,
+        }  # fmt: skip
+        if self.correction is not None:
+            content["correction"] = list(self.correction.trees)
+        return _lines(content) + "\n"
+
+    def _basis(self, kernel: str, kind: str) -> dict[str, Any]:
+        basis = self.bases.get(kernel, {}).get(kind)
+        return {} if basis is None else {"fitted_to": basis._asdict()}
+
+
+def decoded(text: str | bytes) -> Calibration:
+    """Return the calibration that a file holds; ValueError for any other content."""
+    try:
+        content = json.loads(text)
+        if content["format"] != _FORMAT:
+            raise ValueError(f"format {content['format']}")
+        paces: dict[str, dict[str, Pace]] = {}
+        bases: dict[str, dict[str, Basis]] = {}
+        for kernel, rows in content["paces"].items():
+            for kind, row in rows.items():
+                basis = row.pop("fitted_to", None)
+                paces.setdefault(kernel, {})[kind] = Pace(**_numbers(row))
+                if basis is not None:
+                    bases.setdefault(kernel, {})[kind] = Basis(**_numbers(basis))
+        constants = Constants(**_numbers(content["constants"]))
+        for row in content["factors"].values():
+            _numbers(row)
+        trees = tuple(Tree(*map(tuple, tree)) for tree in content.get("correction", ()))
+        for tree in trees:
+            _numbers(dict(enumerate((*tree.features, *tree.thresholds, *tree.values))))
+            sizes = len(tree.features), len(tree.thresholds), len(tree.values)
+            places = all(type(x) is int and 0 <= x < len(FEATURES) for x in tree.features)
+            if sizes != (LEVELS, LEVELS, 1 << LEVELS) or not places:
+                raise ValueError("a tree of the correction has other levels or features")
+        return Calibration(
+            str(content["gpu"]), str(content["source"]), constants, paces, content["factors"],
+            bases, Correction(trees) if trees else None,
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no calibration: {error}") from error
+
+
+def _numbers(row: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what holds finite numbers alone; ValueError for another."""
+    for name, value in row.items():
+        if type(value) not in (int, float) or not -math.inf < value < math.inf:
+            raise ValueError(f"no calibration: {name} is {value!r}")
+    return row
+
+
+def _lines(value: Any, depth: int = 0) -> str:
+    """Write JSON with tables of numbers, and what a list holds, on one line each."""
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(" " + json.dumps(x) for x in value) + "\n" + " " * depth + "]"
+    if not isinstance(value, Mapping) or not any(isinstance(x, Mapping) for x in value.values()):
+        return json.dumps(value)
+    if set(value) & {"fitted_to"}:
+        return json.dumps(value)
+    indent = " " * (depth + 1)
+    rows = (f"{indent}{json.dumps(name)}: {_lines(x, depth + 1)}" for name, x in value.items())
+    return "{\n" + ",\n".join(rows) + "\n" + " " * depth + "}"
+
+
+#: The GPU whose calibration serves where there is none.
+REFERENCE = "H200"
+
+
+#: The file of the numbers that the `REFERENCE`'s fit starts from.
+_PRIOR = "prior"
+
+
+def prior() -> Calibration:
+    """Return the numbers that the fit of the `REFERENCE` starts from."""
+    found = shipped(_PRIOR)
+    assert found is not None
+    return found
+
+
+def start(gpu: str) -> Calibration:
+    """Return the numbers that a fit of a GPU starts from: they stay where no time depends on them.
+
+    They are the package's of the `REFERENCE`, which most times are of, and `prior` for the
+    `REFERENCE` itself; never the GPU's own, so that the same times give the same numbers.
+    """
+    found = prior() if gpu == REFERENCE else shipped(REFERENCE)
+    assert found is not None
+    return found
+
+
+@cache
+def shipped(gpu: str) -> Calibration | None:
+    """Return the calibration of a GPU that comes with the package, or None."""
+    name = gpu.lower().replace(" ", "-")
+    path = files(__package__) / "calibrations" / f"{name}.json"
+    return decoded(path.read_text(encoding="utf-8")) if path.is_file() else None

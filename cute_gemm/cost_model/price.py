@@ -1,0 +1,353 @@
+"""The predicted time of a config on a problem.
+
+`Prices` turns footprints (`model.footprint`) and extents into seconds: the CTAs of the busiest
+multiprocessor, how many of them are resident at a time, whether their work or their latency is
+longer, and the time that L2 and DRAM take for the bytes moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.cost_model.correction import FEATURES
+from cute_gemm.gpus.occupancy import clusters_at_a_time
+
+if TYPE_CHECKING:
+    from cute_gemm.cost_model.footprint import Footprint
+    from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.problem.problem import GemmProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A predicted time, and the terms that it is made of."""
+
+    #: Predicted time of the launch, with the passes before and behind it.
+    seconds: float
+    #: Seconds of each unit if it were the only one: ``"tensor cores"`` or ``"CUDA cores"``,
+    #: ``"shared memory"``, ``"L1"``, ``"TMA"``, ``"instruction issue"``, ``"L2"``, ``"DRAM"``;
+    #: ``"waiting"`` for latency, ``"launch overhead"``, and of passes by their names.
+    terms: dict[str, float]
+    #: CTAs of the launch.
+    ctas: int
+    #: CTAs of a multiprocessor at a time.
+    resident: int
+    #: How often the busiest multiprocessor is filled.
+    rounds: int
+    #: Part of its places that the last round fills, 0 to 1.
+    full: float
+    #: The factor of a `Correction` in ``seconds``.
+    correction: float = 1.0
+
+    @property
+    def binding(self) -> str:
+        """Name of the largest term."""
+        return self.largest(1)[0][0]
+
+    def behind(self, passes: dict[str, float]) -> Price:
+        """Return this price with the seconds of passes before or behind the launch, by name."""
+        seconds = self.seconds + sum(passes.values())
+        return replace(self, seconds=seconds, terms={**self.terms, **passes})
+
+    def corrected(self, factor: float) -> Price:
+        """Return this price with its seconds times a factor; terms stay."""
+        return replace(self, seconds=self.seconds * factor, correction=factor)
+
+    def bounded(self, least: float) -> Price:
+        """Return this price with ``least`` seconds or more (`roofline.least_seconds`).
+
+        Calibrations and corrections are fitted to times of some problems on some GPUs: of others
+        they may say less than the GPU can do.
+        """
+        return replace(self, seconds=max(self.seconds, least))
+
+    def largest(self, count: int) -> list[tuple[str, float]]:
+        """Return the ``count`` largest terms with their seconds, the largest first."""
+        return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
+
+
+class _Costs(NamedTuple):
+    """What times depend on of footprints and a GPU: arrays, whose last axis is of the footprints.
+
+    Clocks are in seconds here, and what two fields make without the extents has one of its own: few
+    operations are left for a problem.
+    """
+
+    #: Along M and N: extents of a cluster, extents of a tile, CTAs of a cluster, and seconds of L2
+    #: for a k-tile of A and of B whose rows are all inside.
+    clusters: np.ndarray
+    tiles: np.ndarray
+    along: np.ndarray
+    l2: np.ndarray
+    tile_k: np.ndarray
+    #: CTAs of a cluster, multiprocessors that clusters of this size can occupy, CTAs of one at a
+    #: time, and of all of them.
+    cluster_ctas: np.ndarray
+    sms: np.ndarray
+    resident: np.ndarray
+    places: np.ndarray
+    #: Products of a batch that a CTA computes.
+    products: np.ndarray
+    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA; how
+    #: much longer that is.
+    busy: np.ndarray
+    lone: np.ndarray
+    slower: np.ndarray
+    #: Seconds of a k-tile on three units that are part of `busy`.
+    shared: np.ndarray
+    l1: np.ndarray
+    issue: np.ndarray
+    #: Seconds of a k-tile on the TMA unit, and more of each row of its boxes outside of A and B.
+    tma: np.ndarray
+    outside: np.ndarray
+    #: Seconds of a k-tile that no other CTA shortens, and their cube.
+    latency: np.ndarray
+    latency_cubed: np.ndarray
+    #: Least seconds of a k-tile, however many CTAs there are.
+    least: np.ndarray
+    #: Seconds of starts and ends of CTAs, and the part of them that is exposed.
+    start: np.ndarray
+    end: np.ndarray
+    exposed: np.ndarray
+    #: Seconds of L2 for the end of a CTA whose rows are all inside, of DRAM for a byte, and of the
+    #: launch.
+    l2_end: np.ndarray
+    dram: np.ndarray
+    launch: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> _Costs:
+        """Return the fields of an array with a column for each footprint (`_column`)."""
+        return cls(*rows[:8].reshape(4, 2, -1), *rows[8:])
+
+
+#: What the numbers of a column (`_column`) are: four fields have two.
+_COLUMN = (
+    "extent of a cluster M", "extent of a cluster N", "tile M", "tile N", "cluster M", "cluster N",
+    "L2 M", "L2 N", *_Costs._fields[4:],
+)  # fmt: skip
+
+
+def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
+    """Return the `_Costs` of one footprint."""
+    (m, n, k), (along_m, along_n), pace = footprint.tile, footprint.cluster, footprint.pace
+    ctas, clock = along_m * along_n, gpu.clock_ghz * 1e9
+    sms = clusters_at_a_time(gpu.sms, ctas) * ctas
+    l2 = pace.l2 * gpu.sms * clock
+    busy, lone = footprint.busy / clock, footprint.busy * pace.lone / clock
+    cubed = footprint.latency_cubed / clock**3
+    units = dict(footprint.units)
+    shared = (units[name] / clock for name in ("shared memory", "L1", "instruction issue"))
+    return (
+        m * along_m, n * along_n, m, n, along_m, along_n,
+        footprint.bytes_m / l2, footprint.bytes_n / l2, k,
+        ctas, sms, footprint.resident, sms * footprint.resident, footprint.products,
+        busy, lone, pace.lone, *shared, footprint.tma / clock, footprint.outside / clock,
+        float(np.cbrt(cubed)), cubed, pace.least / clock, pace.start / clock, footprint.end / clock,
+        pace.exposed,
+        footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
+        footprint.launch * 1e-6,
+    )  # fmt: skip
+
+
+class Extents(NamedTuple):
+    """What the price of a footprint depends on beside it; of several problems, an array of each."""
+
+    m: Any
+    n: Any
+    k: Any
+    #: Products of a batch, or groups of a grouped GEMM.
+    l: Any
+    #: Bytes of all matrices; of C twice where it is read too.
+    moved: Any
+    #: The mode along which groups lie.
+    ragged: str = ""
+
+    @classmethod
+    def of(cls, problem: GemmProblem, reads_c: bool = False) -> Extents:
+        """Return those of a problem; ``reads_c``: whether the launch reads C too."""
+        moved = sum(matrix.nbytes for matrix in problem.matrices) + problem.C.nbytes * reads_c
+        return cls(problem.m, problem.n, problem.k, problem.l, moved, problem.ragged)
+
+
+class Times(NamedTuple):
+    """What `Prices` computes of a problem for each footprint.
+
+    Arrays, whose last axis is of the footprints; one of numbers of slices may be before it.
+    """
+
+    #: Predicted time of the launch.
+    seconds: np.ndarray
+    #: CTAs of the busiest multiprocessor, CTAs of the launch, and k-tiles of each.
+    sm_ctas: np.ndarray
+    ctas: np.ndarray
+    k_tiles: np.ndarray
+    #: Seconds of L2 and of DRAM if they were all.
+    l2: np.ndarray
+    dram: np.ndarray
+    #: Parts of the extents of clusters that are inside of C.
+    inside_m: np.ndarray
+    inside_n: np.ndarray
+
+    def at(self, *places: np.ndarray) -> Times:
+        """Return those of some footprints, of each with one of the numbers of slices."""
+        return Times(*(x[places[-x.ndim :]] for x in self))
+
+
+#: Features that are numbers of a column: names of the fields, where another; places in `FEATURES`
+#: and in a column.
+_FIELDS = {
+    "tile K": "tile_k", "resident CTAs": "resident", "lone": "slower", "TMA": "tma",
+    "shared memory": "shared", "L1": "l1",
+}  # fmt: skip
+_OF_COSTS = [i for i, name in enumerate(FEATURES) if _FIELDS.get(name, name) in _COLUMN]
+_COSTS = [_COLUMN.index(_FIELDS.get(FEATURES[i], FEATURES[i])) for i in _OF_COSTS]
+_PLACES = _COLUMN.index("places")
+
+
+class Prices:
+    """The prices of many footprints on one GPU, computed for all at once."""
+
+    __slots__ = ("_costs", "_gpu", "_rows", "footprints")
+
+    def __init__(
+        self, footprints: Sequence[Footprint], gpu: Gpu, rows: np.ndarray | None = None
+    ) -> None:
+        self.footprints = tuple(footprints)
+        self._gpu = gpu
+        if rows is None:
+            columns = [_column(footprint, gpu) for footprint in footprints]
+            rows = np.array(columns, float).reshape(-1, len(_COLUMN)).T.copy()
+        self._rows = rows
+        self._costs = _Costs.of(rows)
+
+    def __len__(self) -> int:
+        return len(self.footprints)
+
+    def part(self, begin: int, end: int) -> Prices:
+        """Return the prices of some of the footprints."""
+        return Prices(self.footprints[begin:end], self._gpu, self._rows[:, begin:end])
+
+    def of(self, places: Sequence[int] | np.ndarray) -> Prices:
+        """Return the prices of the footprints at these places, of each as often as it is there."""
+        footprints = [self.footprints[place] for place in places]
+        return Prices(footprints, self._gpu, self._rows[:, places])
+
+    def seconds(self, extents: Extents, slices: Any = 1) -> np.ndarray:
+        """Return the predicted seconds of each footprint, K being cut into ``slices``.
+
+        The shape is that of the footprints, broadcast with ``slices`` and with the extents.
+        """
+        return self.times(extents, slices).seconds
+
+    def features(
+        self, extents: Extents, slices: Any, times: Times, places: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return what a `Correction` depends on: a row of `FEATURES` for each footprint.
+
+        ``slices``: of all, or one for each; ``times``: with these; ``places``: of the footprints,
+        where they are not all.
+        """
+        costs = self._rows if places is None else self._rows.take(places, axis=1)
+        waves = times.ctas / costs[_PLACES]
+        rounds = np.ceil(waves)
+        rows = np.empty((len(FEATURES), costs.shape[1]))
+        rows[_OF_COSTS] = costs[_COSTS]
+        rows[8], rows[9], rows[10], rows[11] = slices, times.k_tiles, waves, waves - rounds
+        rows[12], rows[13], rows[14] = times.inside_m, times.inside_n, times.seconds
+        rows[15], rows[16] = times.l2, times.dram
+        rows[20:] *= times.k_tiles * rounds
+        rows[15:] /= times.seconds
+        return rows.T
+
+    def price(
+        self, problem: GemmProblem, index: int, slices: int = 1, reads_c: bool = False
+    ) -> Price:
+        """Return the price of the footprint ``index`` with its terms.
+
+        ``reads_c``: whether C is read too, which the footprint is of then.
+        """
+        one, footprint = self.part(index, index + 1), self.footprints[index]
+        times = one.times(Extents.of(problem, reads_c), slices)
+        seconds, sm_ctas, ctas, k_tiles, l2, dram = (float(x[0]) for x in times[:6])
+        resident = min(footprint.resident, max(sm_ctas, 1.0))
+        rounds = -(-sm_ctas // resident)
+        clock = self._gpu.clock_ghz * 1e9
+        terms = {unit: sm_ctas * k_tiles * clocks / clock for unit, clocks in footprint.units}
+        if ctas <= one._costs.sms[0] / 2:
+            terms["TMA"] /= 2
+        waited = max(float(one._costs.latency[0]), float(one._costs.least[0]))
+        terms["waiting"] = rounds * k_tiles * waited
+        terms |= {"L2": l2, "DRAM": dram, "launch overhead": footprint.launch * 1e-6}
+        full = (sm_ctas - (rounds - 1) * resident) / resident
+        return Price(seconds, terms, int(ctas), footprint.resident, int(rounds), full)
+
+    def times(self, extents: Extents, slices: Any = 1) -> Times:
+        """Return the predicted seconds of each footprint and what they are computed from.
+
+        TMA takes half the clocks in a round in which at most half of the multiprocessors have a
+        CTA, as if two of them shared their way to L2: inferred from times.
+        The first call on a problem waits for this: few operations on arrays.
+        """
+        costs = self._costs
+        mn = np.array((extents.m, extents.n), float).reshape(2, -1)
+        clusters = np.ceil(mn / costs.clusters)
+        k_tiles = np.ceil(extents.k / (costs.tile_k * slices))
+        tma = costs.tma
+        if extents.ragged:
+            # The sizes of groups, which are on the device, are taken to be spread evenly from none
+            # to twice their mean. So each fills half a tile more than it needs on average, and one
+            # at least; what is inside is not known.
+            if extents.ragged == "K":
+                k_tiles = np.maximum(extents.k / extents.l / costs.tile_k + 0.5, 1.0)
+            else:
+                mode = "MN".index(extents.ragged)
+                mean = mn[mode] / extents.l
+                clusters[mode] = np.maximum(mean / costs.clusters[mode] + 0.5, 1.0)
+            inside, inside_k = np.ones_like(clusters), 1.0
+        else:
+            # Parts of a cluster's tiles and of a k-tile that are inside of A and B, and rows
+            # outside in a tile that has some inside, on average.
+            inside = mn / np.maximum(clusters * costs.clusters, 1)
+            inside_k = extents.k / np.maximum(k_tiles * slices * costs.tile_k, 1)
+            outside = costs.tiles - mn / np.maximum(np.ceil(mn / costs.tiles), 1)
+            tma = tma + costs.outside * (outside[0] + outside[1])
+        ctas = clusters[0] * clusters[1] * costs.cluster_ctas * slices
+        if not (isinstance(extents.l, int) and extents.l == 1):
+            ctas = ctas * np.ceil(extents.l / costs.products)
+        sm_ctas = np.ceil(ctas / costs.sms)
+
+        def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
+            """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
+            main = k_tiles * np.maximum(
+                np.cbrt(_cube(ctas * busy) + costs.latency_cubed), costs.least
+            )
+            return main, costs.start + ctas * costs.end
+
+        before = np.maximum(np.ceil(ctas / costs.places) - 1, 0)
+        last_ctas = ctas - before * costs.places
+        main, ends = round_of(costs.resident, np.maximum(costs.busy, tma))
+        busy = np.where(sm_ctas > 1, costs.busy, costs.lone)
+        tma = np.where(last_ctas <= costs.sms / 2, tma / 2, tma)
+        last, last_ends = round_of(np.ceil(last_ctas / costs.sms), np.maximum(busy, tma))
+        on_sm = before * (main + costs.exposed * ends) + last + last_ends
+        l2_tile = costs.l2 * inside
+        l2_tile = (l2_tile[0] + l2_tile[1]) * inside_k
+        l2 = (l2_tile * k_tiles + costs.l2_end * inside[0] * inside[1]) * ctas
+        dram = extents.moved * costs.dram
+        seconds = costs.launch + last_ends
+        if self.footprints:
+            constants = self.footprints[0].constants
+            idle = (1 - last_ctas / costs.places) * last * constants.idle
+            seconds = seconds + np.cbrt(_cube(on_sm - last_ends) + _cube(l2) + _cube(dram + idle))
+            cold = 1.0 - np.exp(extents.moved * (-1e-6 / constants.cold_mb))
+            seconds = seconds + constants.cold_us * 1e-6 * cold
+        return Times(seconds, sm_ctas, ctas, k_tiles, l2, dram, *inside)
+
+
+def _cube(x: Any) -> Any:
+    return x * x * x  # takes a tenth of the time of x**3

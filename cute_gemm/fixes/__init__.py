@@ -1,0 +1,1 @@
+"""What fixes of kernels and of copies have in common: changes, and the search for them."""

@@ -1,0 +1,204 @@
+"""The search for fixes of a global access: rounds of more and more changes, each evaluated.
+
+Kernels (`gmem`) and copies of the user's own (`copies`) are searched alike; these modules make the
+access after a change and rank it. A change is another place of the tile in global memory, another
+copy of the tile, or both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from math import gcd
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from cute_gemm._text import named, number, percent
+from cute_gemm.access import gmem
+from cute_gemm.access.accesses import GlobalAccess
+from cute_gemm.access.fix import Fix
+from cute_gemm.cute.choose import VECTOR
+from cute_gemm.cute.layout import Layout
+from cute_gemm.fixes.tiles import plain_strides
+
+if TYPE_CHECKING:
+    from cute_gemm.rendering.rows import AccessRow
+
+Tried = TypeVar("Tried")
+
+
+def fix_to(
+    what: str, row: AccessRow, sharers: Iterable[AccessRow] = (),
+    change: dict[str, Any] | None = None,
+) -> Fix:  # fmt: skip
+    """The fix that makes an access what ``row`` says; ``sharers`` are of the same shared memory."""
+    others: dict[str, AccessRow] = {}
+    if row.space == "global":
+        figures = named(row, "bits", "requests", "sectors", "ideal_sectors", "efficiency")
+        cost, unit, ideal = row.sectors, "sector", f"{number(row.ideal_sectors)}, "
+        ideal += percent(row.efficiency)
+        if row.l2_sectors != row.sectors:
+            figures["l2_sectors"] = row.l2_sectors
+    else:
+        figures = named(row, "wavefronts", "ideal_wavefronts", "conflicts")
+        cost, unit, ideal = row.wavefronts, "wavefront", number(row.ideal_wavefronts)
+        others = {
+            f"; {x.instruction} {number(x.wavefronts)}, ideal {number(x.ideal_wavefronts)}": x
+            for x in sharers
+            if x.instruction != row.instruction
+        }
+    of_l2 = f" ({number(row.l2_sectors)} of L2)" * ("l2_sectors" in figures)
+    reading = f"{number(cost)} {unit}{'s' * (cost != 1)} per request{of_l2}, ideal {ideal}"
+    made = row.access if isinstance(row.access, GlobalAccess) else None
+    return Fix(what, "".join((reading, *others)), figures, change or {}, made)
+
+
+def quality(row: AccessRow) -> tuple[bool, float, int]:
+    """How good an access is, whatever it costs: legal, ideal over cost (1.0 at best), its bits."""
+    counts: Any = row.counts
+    if row.space == "global":
+        ideal, cost = counts.ideal_sectors, max(counts.sectors, counts.l2_sectors)
+    else:
+        ideal, cost = counts.ideal_wavefronts, counts.wavefronts
+    return getattr(row.analysis, "aligned", True), ideal / max(1, cost), row.bits
+
+
+def contents(*values: Any) -> list[Any]:
+    """Values that a search depends on, to compare: arrays as digests."""
+    return [
+        (value.shape, blake2b(value.astype(np.int64).tobytes(), digest_size=16).digest())
+        if isinstance(value, np.ndarray)
+        else value
+        for value in values
+    ]
+
+
+# -- places of a tile in global memory ------------------------------------------------------------
+
+
+class TilePlacement(NamedTuple):
+    """Where a tile lies; ``alignment`` of element (0, 0) in bytes, ``words`` say what is new."""
+
+    layout: Layout
+    alignment: int
+    words: tuple[str, ...] = ()
+
+
+def rounds(
+    tile: TilePlacement, size: int, extents: tuple[int, ...], least_pitch: int,
+    stored: Callable[[int, int], tuple[str, ...]],
+) -> list[list[TilePlacement]]:  # fmt: skip
+    """The places of a tile, in rounds of more and more changes.
+
+    They are: the present one; a leading dimension padded to a multiple of 16, 32 or 128 bytes, or
+    an address aligned to that; both; a longer tile; the storage of the other major.
+
+    Parameters
+    ----------
+    tile, size
+        The present place, and the bytes of an element.
+    extents
+        Extents of the matrix, or of the tile where the matrix is not known.
+    least_pitch
+        Lower bound of the leading dimension of the other major, which is a multiple of a sector.
+    stored
+        Returns the words for the other major, from its mode of unit stride and leading dimension.
+    """
+    pitched = pitch_of(tile.layout)
+    if pitched is None:
+        return [[tile], [*_aligned(tile)], []]
+    pitch, mode = pitched
+    padded = [*_padded(tile, size, pitch, mode, extents[1 - mode])]
+    sector = max(1, gmem.SECTOR // size)
+    transposed = max(least_pitch, -(-extents[mode] // sector) * sector)
+    layout = _with_pitch(tile.layout.extents, transposed, 1 - mode)
+    return [
+        [tile],
+        [*padded, *_aligned(tile)],
+        [both for place in padded for both in _aligned(place)],
+        [*_longer(tile, size, pitch, mode)],
+        [TilePlacement(layout, tile.alignment, stored(mode, transposed))],
+    ]
+
+
+def pitch_of(layout: Layout) -> tuple[int, int] | None:
+    """The leading dimension and the mode of that stride; None without a mode of unit stride."""
+    strides = plain_strides(layout)
+    mode = int(bool(strides) and strides[0] == 1)
+    return (strides[mode], mode) if strides else None
+
+
+def _with_pitch(extents: tuple[int, ...], pitch: int, mode: int) -> Layout:
+    """The layout whose ``mode`` has this stride, and the other 1."""
+    return Layout(extents, (1, pitch) if mode else (pitch, 1))
+
+
+def _padded(
+    tile: TilePlacement, size: int, pitch: int, mode: int, row: int
+) -> Iterator[TilePlacement]:
+    """Leading dimensions that are padded, and no shorter than a row of the matrix."""
+    # Rows of a few bytes are better off with less than a vector between them.
+    for granule in (VECTOR, gmem.SECTOR, gmem.LINE, VECTOR // 2, VECTOR // 4):
+        step = granule // gcd(granule, size)
+        wider = -(-max(pitch, row) // step) * step
+        if wider != pitch:
+            layout = _with_pitch(tile.layout.extents, wider, mode)
+            words = f"leading dimension {wider}, a multiple of {granule} bytes"
+            yield TilePlacement(layout, tile.alignment, (words,))
+
+
+def _aligned(tile: TilePlacement) -> Iterator[TilePlacement]:
+    """Better alignments of the base address."""
+    for alignment in (VECTOR, gmem.SECTOR, gmem.LINE):
+        if alignment > tile.alignment:
+            words = f"base address aligned to {alignment} bytes"
+            yield TilePlacement(tile.layout, alignment, (*tile.words, words))
+
+
+def _longer(tile: TilePlacement, size: int, pitch: int, mode: int) -> Iterator[TilePlacement]:
+    """A tile of whole sectors along the mode of unit stride, where rows have room for that."""
+    shape = [*tile.layout.extents]
+    length = -(-shape[1 - mode] * size // gmem.SECTOR) * gmem.SECTOR // size
+    if shape[1 - mode] * size % gmem.SECTOR and length <= pitch:
+        shape[1 - mode] = length
+        layout = _with_pitch(tuple(shape), pitch, mode)
+        yield TilePlacement(layout, tile.alignment, (f"a tile of ({shape[0]},{shape[1]})",))
+
+
+# -- the search -----------------------------------------------------------------------------------
+
+
+def cheapest(
+    tried: Iterable[Tried | None], rank: Callable[[Tried], Any], ideal: Callable[[Tried], bool]
+) -> Tried | None:
+    """The first change of least rank; none after an ideal one is tried."""
+    best: Tried | None = None
+    for new in tried:
+        if new is not None and (best is None or rank(new) < rank(best)):
+            best = new
+            if ideal(best):
+                break
+    return best
+
+
+def search(
+    places: Sequence[list[TilePlacement]], best_of: Callable[[list[TilePlacement]], Tried | None],
+    rank: Callable[[Tried], Any], ideal: Callable[[Tried], bool], strided: bool,
+) -> list[Tried]:  # fmt: skip
+    """The best change of each round that is better than the rounds before, of fewest changes first.
+
+    ``best_of`` evaluates a round. The search ends with an ideal change; for a ``strided`` access
+    the last round, storage of the other major, is tried too, and offered if it is ideal.
+    """
+    offered: list[Tried] = []
+    for index, round_ in enumerate(places):
+        other = strided and index == len(places) - 1
+        if offered and ideal(offered[-1]) and not other:
+            continue
+        best = best_of(round_)
+        if best is not None and (
+            not offered or rank(best) < rank(offered[-1]) or (other and ideal(best))
+        ):
+            offered.append(best)
+    return offered

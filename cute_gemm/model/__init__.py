@@ -1,1 +1,0 @@
-"""The costs of memory accesses, as the hardware counts them."""

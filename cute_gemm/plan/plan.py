@@ -1,0 +1,568 @@
+"""``Plan``: a GEMM worked out, to be looked at, compiled and run again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from cute_gemm.arch import Arch
+from cute_gemm.arrays import fingerprint
+from cute_gemm.arrays.torch import CALLED, traced
+from cute_gemm.cost_model.calibrated import provenance
+from cute_gemm.cost_model.roofline import least_seconds
+from cute_gemm.errors import GemmError, OptionError
+from cute_gemm.gpus.table import gpu as known_gpu
+from cute_gemm.gpus.table import of_arch
+from cute_gemm.kernels.candidate import Candidate, why
+from cute_gemm.kernels.order import OrderOfSums
+from cute_gemm.plan.executable import Call, Executable
+from cute_gemm.plan.packed import PackedOperand
+from cute_gemm.plan.predict import priced, unmeasured
+from cute_gemm.plan.select import Choice
+from cute_gemm.plan.steps import Step, Steps, reduces
+from cute_gemm.problem.grouped import ends_of
+from cute_gemm.problem.scalars import check_beta, scalar
+from cute_gemm.problem.scaling import describe_scales
+from cute_gemm.toolchain.nvrtc import prove
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from cute_gemm.access.accesses import Access
+    from cute_gemm.access.ideal import Kind
+    from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.report.causes import Pricing
+    from cute_gemm.report.passes import PassReport
+    from cute_gemm.report.report import Report
+    from cute_gemm.report.traced import Trace
+    from cute_gemm.toolchain.cubin import Build, Proof, Resources
+    from cute_gemm.toolchain.signature import Launch, Signature
+    from cute_gemm.toolchain.unit import TranslationUnit
+
+
+class Plan:
+    """A GEMM worked out: the kernel for one problem on one arch. Made by `plan`.
+
+    Attributes
+    ----------
+    problem
+        Extents and CuTe descriptors.
+    backend
+        ``"cuda"``, ``"cpu"`` or ``"interpreter"``: where a call computes.
+    device
+        CUDA ordinal, or None.
+    arch
+        What the kernel is compiled for; ``"cpu"`` for ``kernel="host"``.
+    kernel, config, why
+        The kernel's name, its config, and a sentence on the choice.
+    route
+        What is done beside it: ``route.pack`` names operands that are packed first, and K is cut
+        into ``route.split_k`` slices.
+    measured
+        What is known of a choice that was measured (``tune=True``); None where it was predicted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cute_gemm import plan
+    >>> A, B = np.ones((8, 4), "f4"), np.ones((4, 2), "f4")
+    >>> p = plan("NN", A, B, backend="cpu")
+    >>> p.problem.blas_op, p.kernel, p(A, B)[0, 0]
+    ('TT', 'thin', np.float32(4.0))
+    """
+
+    def __init__(
+        self, problem: GemmProblem, backend: Literal["cuda", "cpu", "interpreter"],
+        device: int | None, arch: str, choice: Choice, by_name: bool = True,
+    ) -> None:  # fmt: skip
+        self.problem = problem
+        self.backend = backend
+        self.device = device
+        self.arch = arch
+        self._kernel, self.config, self.gpu, self._candidates, self.route, self.measured = choice
+        self._by_name = by_name
+        self.kernel = self._kernel.name
+        self.executable = Executable(
+            problem, self._kernel, self.config, arch, self.route, backend, device, self.gpu.sms
+        )
+        self._last: Call | None = None
+        # PyTorch's graphs know it by this: one that is saved must not find another elsewhere.
+        self._number = str(int.from_bytes(os.urandom(8), "big"))
+        CALLED[self._number] = self
+
+    def __repr__(self) -> str:
+        p = self.problem
+        sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
+        label = getattr(p.epilogue, "label", "")
+        epilogue = f" epilogue={label}" * bool(label)
+        return f"Plan({p.op} {sizes} {p.dtype}{epilogue}, {self.config.name}, {self.arch})"
+
+    # ---- why this kernel ------------------------------------------------------------------------
+
+    @cached_property
+    def why(self) -> str:
+        """Why this kernel and config: the predicted time, what it is made of, and who came next.
+
+        Of a choice that was measured, the time, of how many, and what the predicted one took. At
+        the end, where the prices come from.
+        """
+        candidates = self.candidates()
+        text = why(candidates, self._by_name, str(self.measured or ""))
+        prices = provenance(self.gpu) if candidates[0].price else ""
+        paired = ""
+        if self.problem.epilogue.pairs:
+            apart = reduces(self.config, self.problem, self.route)
+            by = "a launch behind the kernel" if apart else "the kernel itself"
+            paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
+        return "; ".join(filter(None, (describe_scales(self.problem), paired, text, prices)))
+
+    def candidates(
+        self, gpu: GpuLike | None = None, *, reads_c: bool = False, **changed: Any
+    ) -> tuple[Candidate, ...]:
+        """Return the configs that were priced, each with its kernel and price, cheapest first.
+
+        Where the choice was measured it comes before them. ``gpu``: by whose prices, if not by
+        those of the plan's; ``reads_c``: the prices with another beta than 0, of which the choice
+        and the order do not depend; ``changed``: options, ``kernel`` or ``problem``, if not the
+        plan's.
+
+        Examples
+        --------
+        >>> from cute_gemm import plan
+        >>> p = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a")
+        >>> first, *others = p.candidates()
+        >>> first.kernel.name, first.config.tile, first.price.binding
+        ('sm90_wgmma', (128, 256, 64), 'tensor cores')
+        """
+        of = None if gpu is None else known_gpu(gpu)
+        return self._candidates(of, reads_c=reads_c, **changed)
+
+    @property
+    def order_of_sums(self) -> OrderOfSums:
+        """By which instructions, and in which order, an element of C is summed over K.
+
+        Plans of which this is equal give the same bits, for equal rows of op(A) and equal B, on one
+        GPU and with one version of this library; ``print`` it for the order in words. With
+        ``batch_invariant=True`` it does not depend on m.
+
+        Examples
+        --------
+        >>> from cute_gemm import plan
+        >>> sizes = {"n": 4096, "k": 4096, "dtype": "bfloat16", "arch": "sm_90a"}
+        >>> few, many = (plan("TN", m=m, **sizes, batch_invariant=True) for m in (5, 5000))
+        >>> few.order_of_sums == many.order_of_sums
+        True
+        """
+        return OrderOfSums.of(self._kernel, self.config, self.problem, self.route)
+
+    # ---- what the kernel is ---------------------------------------------------------------------
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the kernel is one that is emitted and compiled here.
+
+        Of ``"host"``, a loop in Python, and ``"cublas"``, a library, there is no unit, build,
+        launch or report: asking for one is an `UnsupportedError`.
+        """
+        return self._kernel.runs_on == "gpu"
+
+    @property
+    def source(self) -> str:
+        """The text of the translation unit; of ``kernel="host"`` the loop in Python."""
+        return self._kernel.source(self.config)
+
+    @property
+    def steps(self) -> Steps:
+        """The launches in order: each with its kernel, config, problem, unit and launch.
+
+        Mostly the kernel alone; with operands that are packed before it, or the sums of slices of K
+        added behind it, several, and ``steps.scratch`` bytes of device memory between them.
+        """
+        return self.executable.steps
+
+    @property
+    def _main(self) -> Step:
+        return self.steps.each[self.steps.main]
+
+    @property
+    def unit(self) -> TranslationUnit:
+        """The CUDA C++ translation unit of the kernel that multiplies."""
+        return self._main.unit
+
+    @property
+    def symbol(self) -> str:
+        """The kernel's name in the cubin, and its config's."""
+        return str(self.config.name)
+
+    @property
+    def signature(self) -> Signature:
+        """The kernel's C++ parameters."""
+        return self._kernel.compiled().signature(self.config)
+
+    @property
+    def launch(self) -> Launch:
+        """CTAs, threads per CTA, dynamic shared memory in bytes, of the kernel that multiplies."""
+        return self._launch_on(self.gpu)
+
+    def _launch_on(self, gpu: Gpu) -> Launch:
+        return self._kernel.compiled().launch_on(self.config, self._main.problem, gpu.sms)
+
+    @cached_property
+    def build(self) -> Build:
+        """The compiled kernel, from memory, the cache or NVRTC."""
+        return self._main.build()
+
+    def prepare(self) -> Future[Build]:
+        """Begin to build the kernel in the background, and return the future of its build.
+
+        NVRTC needs no GPU and lets other threads run: as many plans as there are cores build at
+        once. A call of a plan that is being built waits for it.
+
+        Examples
+        --------
+        >>> from cute_gemm import plan
+        >>> p = plan("TN", m=64, n=64, k=64, dtype="float32", kernel="naive", arch="sm_90a")
+        >>> p.prepare().result().arch
+        'sm_90a'
+        """
+        from cute_gemm.toolchain.workers import builders
+
+        return builders().submit(self._build)
+
+    def _build(self) -> Build:
+        return self.keep([step.build() for step in self.steps])
+
+    def keep(self, builds: list[Build]) -> Build:
+        """Keep the build of the kernel, of those of all its launches, and return it."""
+        # Not the property: up to Python 3.11 one lock is that of all plans' there.
+        built = self.__dict__["build"] = builds[self.steps.main]
+        return built
+
+    @property
+    def built(self) -> bool:
+        """Whether all its kernels are in memory or in the cache, so that nothing is compiled."""
+        return all(step.built for step in self.steps)
+
+    @cached_property
+    def proof(self) -> Proof:
+        """The proof that C++ CuTe computes the layouts that the unit spells, compiled when asked.
+
+        Tiled copies, fragments and layouts of shared memory by its own ``make_tiled_copy``,
+        ``retile`` and ``partition``, and the offsets that the report evaluates: a unit of its own
+        beside the kernel's, from the same config. ``CompileError`` names a fact that is false.
+        """
+        return prove(self._kernel.compiled().proof(self.config), self.arch)
+
+    @property
+    def cubin(self) -> bytes:
+        """The machine code."""
+        return self.build.cubin
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, shared memory and spills."""
+        return self.build.resources
+
+    @property
+    def ptx(self) -> str:
+        """The kernel in PTX; compiled for this alone."""
+        return self._main.ptx
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code as text; needs ``nvdisasm`` (``pip install 'cute-gemm[sass]'``)."""
+        from cute_gemm.toolchain.sass import disassemble
+
+        return disassemble(self.cubin)
+
+    def report(
+        self, *, gpu: GpuLike | None = None, beta: complex = 0.0, offsets: Any = None
+    ) -> Report:
+        """Return the analysis of every memory access of this kernel on this problem.
+
+        Parameters
+        ----------
+        gpu
+            The GPU whose predicted times, roofline and waves these are: a name (``"H200"``), a file
+            that describes one, a dict of its values, or a `Gpu`; by default the plan's. The
+            kernel and its config stay the plan's.
+        beta
+            With another than 0, C is read too.
+        offsets
+            Of a grouped GEMM, on the host: where each group ends. By default groups are taken to be
+            of equal sizes.
+
+        Raises
+        ------
+        OptionError
+            For a GPU that is not known, or that does not run kernels of this arch.
+        """
+        from cute_gemm.report.report import make_report
+
+        kernel, factor = (
+            self._kernel.compiled(),
+            scalar(beta, "beta", self.problem.accumulator.name, None),
+        )
+        reads_c = factor.value != 0
+        check_beta(factor, self.problem.C, self.problem.epilogue.pairs)
+        if offsets is not None and not self.problem.ragged:
+            raise OptionError("offsets= came to the report of a plan without groups: leave it out")
+        ends = None if offsets is None else ends_of(offsets, self.problem.l)
+        place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
+        step = self._main if gpu is None else replace(self._main, sms=place.sms)
+        accesses = step.accesses(reads_c, ends)
+        built = self.build.resources if "build" in self.__dict__ else None
+        known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or is the nearest that there is
+        candidates = self.candidates(place, reads_c=reads_c)
+        return make_report(
+            self.problem, self.kernel, self.config, self.arch, accesses, self._launch_on(place),
+            built, gpu=place if known else None, reads_c=reads_c,
+            pictures=kernel.pictures(self.config), candidates=candidates,
+            priced_on=place.name, measured=self.measured if place == self.gpu else None,
+            others=lambda: self._others(reads_c), passes=self._passes(reads_c),
+            pricing=self._pricing(place, candidates, reads_c), groups=self._groups(place, ends),
+        )  # fmt: skip
+
+    def _groups(self, gpu: Gpu, ends: list[int] | None) -> str:
+        """What a report says of the groups, which end there."""
+        if not self.problem.ragged:
+            return ""
+        from cute_gemm.report.groups import describe_groups
+
+        launch = self._launch_on(gpu)
+        places = launch.places or gpu.sms * getattr(self.config, "min_ctas", 1)
+        return describe_groups(self.problem, self.config.tile, places, ends)
+
+    def _pricing(self, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Pricing:
+        """What a report asks of predicted times on a GPU, of which these are the candidates."""
+        from cute_gemm.report.causes import Pricing
+
+        own = self._kernel, self.config, self.route
+        price = next((x.price for x in candidates if (x.kernel, x.config, x.route) == own), None)
+        correction = price.correction if price else 1.0
+        least = least_seconds(gpu, self.problem, reads_c)
+
+        def ideal(kinds: frozenset[Kind], wide: frozenset[str] = frozenset()) -> float:
+            config = self._kernel.compiled(), self.config, self.route
+            made = priced(self.problem, *config, gpu, reads_c, kinds, wide)
+            return made.corrected(correction).bounded(least).seconds
+
+        def changed(**change: Any) -> float | None:
+            try:
+                price = self.candidates(gpu, reads_c=reads_c, **change)[0].price
+            except GemmError:
+                return None
+            return price.seconds if price else None
+
+        derived = unmeasured(gpu, self.problem, self._kernel.compiled(), self.config, reads_c)
+        return Pricing(price, gpu.name, ideal, changed, self.device is None, derived)
+
+    def _passes(self, reads_c: bool) -> Iterator[PassReport]:
+        """The launches before and behind the kernel."""
+        if len(self.steps.each) == 1:
+            return
+        from cute_gemm.report.passes import pass_report
+
+        for step in self.steps:
+            if step is not self._main:
+                accesses = step.accesses(reads_c)
+                name = step.kernel.name
+                yield pass_report(name, step.config, step.problem, step.launch, accesses)
+
+    def _others(self, reads_c: bool) -> Iterator[tuple[dict[str, Any], list[Access]]]:
+        """Other values of the options that this kernel has a choice of, and its accesses then."""
+        kernel = self._kernel.compiled()
+        for option, values in kernel.choices.items():
+            for value in values:
+                config = replace(self.config, **{option: value})
+                step = replace(self._main, config=config)
+                try:
+                    kernel.check(config, step.problem, Arch(self.arch))
+                except GemmError:
+                    continue
+                if config != self.config:
+                    yield {option: value}, list(step.accesses(reads_c))
+
+    # ---- running it -----------------------------------------------------------------------------
+
+    def __call__(
+        self, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
+        stream: Any = None, **operands: Any,
+    ) -> Any:  # fmt: skip
+        """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` on arrays like those planned for.
+
+        Parameters
+        ----------
+        A, B, C
+            Arrays whose descriptors are the plan's; a new C is made when it is left out.
+        alpha
+            A number, or a 0-d array; one on the device is read by the kernel.
+        beta
+            As alpha; with 0 C is not read.
+        stream
+            A raw ``CUstream`` or an object that has one; the arrays' library's current one if None.
+        **operands
+            Those of the plan's epilogue, by name.
+
+        Raises
+        ------
+        ShapeError
+            When an array's descriptor is not the plan's; everything that `gemm` raises.
+        """
+        if traced():
+            from cute_gemm.torch.operators import call as torch_call
+
+            of = self.problem.C
+            keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}
+            keywords["order"] = "C" if of.major == "N" else "F"
+            return torch_call(self.problem.op, A, B, C, alpha, beta, keywords | operands)
+        seen, last = fingerprint(A, B, C, operands), self._last
+        if seen is not None and last is not None and seen[0] == last.layouts:
+            result = last.again(seen[1], C, alpha, beta, stream)
+            if result is not None:
+                return result
+        layouts = None if seen is None else seen[0]
+        result, call = self.executable.compute(A, B, C, alpha, beta, stream, layouts, operands)
+        self._last = call or last
+        return result
+
+    def pack(self, X: Any, name: str = "B", *, stream: Any = None) -> PackedOperand:
+        """Pack an operand once, for many calls that it is the same in: the weights of a layer.
+
+        Parameters
+        ----------
+        X
+            An array like the one planned for.
+        name
+            Which it is: ``"A"`` or ``"B"``, which this plan packs.
+        stream
+            As in a call. A call on another stream has to wait for it.
+
+        Returns
+        -------
+        PackedOperand
+            Give it to this plan in the place of X, or to another that packs this operand too, of
+            other extents of C; the packing is left out then. Changes of X no longer count.
+
+        Raises
+        ------
+        OptionError
+            When this plan does not pack that operand.
+        ShapeError
+            When the array's descriptor is not the plan's.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cute_gemm import plan
+        >>> A, B = np.ones((8, 5), "f2"), np.ones((5, 3), "f2")
+        >>> p = plan("NN", A, B, kernel="sm80_pipeline", pack="B", backend="cpu")
+        >>> weights = p.pack(B)
+        >>> p(A, weights)[7, 2]
+        np.float16(5.0)
+        """
+        return self.executable.pack(X, name, stream)
+
+    def bind(
+        self, device: int = 0, alpha: Any = 1, beta: Any = 0, kept: str = "", **numbers: float
+    ) -> Callable[..., None]:
+        """Return a function that starts this GEMM, of the addresses ``(a, b, c)`` and a stream.
+
+        Behind ``c`` come those of the epilogue's operands, in the order of ``problem.operands``.
+
+        Parameters
+        ----------
+        device
+            CUDA ordinal.
+        alpha, beta
+            As in a call: one on the device is read there, each time.
+        kept
+            Operands whose addresses are those of `PackedOperand` memory: ``"B"``.
+        **numbers
+            The epilogue's operands that are numbers.
+
+        Raises
+        ------
+        CompileError, CubinError, LaunchError
+            When the kernel cannot be built, loaded or launched there.
+        UnsupportedError
+            For ``kernel="host"``, and ``"cublas"`` where there is none.
+        """
+        kind = self.problem.accumulator.name
+        factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
+        check_beta(factors[1], self.problem.C, self.problem.epilogue.pairs)
+        values = tuple(numbers[name] for name in self.problem.epilogue.numbers)
+        return self.executable.bind(device, *factors, kept, values)
+
+    def trace(
+        self, A: Any, B: Any, C: Any = None, *, alpha: complex = 1.0, beta: complex = 0.0,
+        **operands: Any,
+    ) -> Trace:  # fmt: skip
+        """Execute the kernel without a GPU, and put what it did beside what its report says.
+
+        The kernel is compiled to PTX, and every instruction of every thread is executed on host
+        arrays like those planned for: accesses out of bounds, races in shared memory, stores of two
+        CTAs to the same bytes and other faults raise.
+
+        Parameters
+        ----------
+        A, B, C
+            NumPy arrays; C is updated, and a new one is made when it is left out.
+        alpha, beta
+            Numbers.
+        **operands
+            Those of the plan's epilogue, by name: NumPy arrays or numbers.
+
+        Returns
+        -------
+        Trace
+            With ``result``, ``verdict`` (against float64), ``figures`` (predicted and executed),
+            ``counts`` and ``requests(operand, cta, warp)``.
+
+        Raises
+        ------
+        FaultError
+            For what a kernel must not do; ``kind`` says which.
+        PtxError
+            For an instruction that is not executed here.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cute_gemm import plan
+        >>> A, B = np.ones((64, 40), "f4"), np.ones((40, 33), "f4")
+        >>> p = plan("NN", A, B, kernel="smem_tiled", backend="cpu")
+        >>> p.trace(A, B).agrees
+        True
+        """
+        from cute_gemm.plan.interpreted import apart, execute
+        from cute_gemm.problem.verify import verify
+        from cute_gemm.report.executed import compare
+        from cute_gemm.report.traced import Trace
+
+        a, b, c, read, results = self.executable.on_host(A, B, C, beta, operands)
+        before = c.copy() if beta != 0 else None
+        arrays, made = apart(read.on_host(), c), self.executable.at(read.values)
+        beside = list(execute(made, a, b, c, alpha, beta, operands=arrays | results, record=True))
+        execution = beside.pop(self.steps.main)
+        ends = arrays.get("offsets")
+        report = self.report(beta=beta, offsets=ends)
+        rows = report.rows
+        amax = [result.name for result in self.problem.epilogue.results if result.amax]
+        # Lanes that stored rows of a group may be apart from others in the next tile.
+        by_lanes = [] if ends is None else ["offsets"]
+        passes = tuple(
+            (launch.kernel, compare(launch.rows, its, amax))
+            for launch, its in zip(report.passes, beside, strict=True)
+        )
+        return Trace(
+            self.problem, self.symbol, self.arch, execution, rows,
+            compare(rows, execution, amax, by_lanes), c,
+            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta, operands=arrays),
+            passes,
+        )  # fmt: skip

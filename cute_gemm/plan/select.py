@@ -1,0 +1,495 @@
+"""Problem -> kernel, config and route: enumerate, refuse, price, compare."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm._kept import Kept
+from cute_gemm.arch import Arch
+from cute_gemm.cost_model.footprint import Footprint
+from cute_gemm.cost_model.price import Prices
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, integer
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.gpus.table import nearest, of_device
+from cute_gemm.kernels import registry
+from cute_gemm.kernels.base import common_traits
+from cute_gemm.kernels.candidate import Candidate
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.order import OrderOfSums
+from cute_gemm.kernels.refusals import serves
+from cute_gemm.plan.predict import Predicted, Shelf
+from cute_gemm.plan.steps import reduces
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
+from cute_gemm.problem.passes import (
+    DIRECT,
+    Packing,
+    Route,
+    packed,
+    padded,
+    slice_extents,
+    sliced_class,
+    wants_k_major,
+)
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.plan.tuned import Measured
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Numbers of slices of K that are tried where the call gives none.
+_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+#: Values of ``pack``; by default ``"auto"`` with ``kernel="auto"``, ``"none"`` with a named one.
+PACKS = ("auto", "none", "A", "B", "AB")
+
+
+class Choice(NamedTuple):
+    """The chosen kernel, config and route, the GPU whose prices decided, and the candidates.
+
+    ``candidates()`` returns the candidates by the prices of ``gpu``, ``candidates(another)`` by
+    those of another GPU. The keywords ``problem`` and ``kernel``, and options, replace those of the
+    call. With ``reads_c`` the prices are those of a beta that is not 0, which the choice, and with
+    it the order of candidates, does not depend on.
+    """
+
+    kernel: Kernel
+    config: Any
+    gpu: Gpu
+    candidates: Callable[..., tuple[Candidate, ...]]
+    route: Route = DIRECT
+    measured: Measured | None = None
+
+
+def select(
+    problem: GemmProblem,
+    arch: str,
+    kernel: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    gpu: Gpu | None = None,
+    measured: Measured | None = None,
+) -> Choice:
+    """Choose kernel, config and route of a problem: enumerate, refuse, price and compare.
+
+    ``kernel``: a name, or ``"auto"``, which compares the contenders; ``options``: fields of the
+    config; ``gpu``: the GPU whose prices count, by default the one that represents the arch;
+    ``measured``: the config to take in place of the cheapest, if it is a candidate.
+    UnknownKernelError, UnsupportedError or OptionError if no config is legal.
+    """
+    target = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
+    space = _space(problem, kernel, dict(options or {}), target)
+    order = None
+    if space.batch_invariant and 0 not in (problem.m, problem.n, problem.k, problem.l):
+        order = _order_for_all_m(problem, arch, kernel, dict(options or {}), target)
+        space = space._replace(splits=(order.slices,) if order.slices > 1 else ())
+    shelf, packings = _offered(problem, arch, kernel, space, target)
+    if shelf.prices is None:
+        # "auto" is no packing and one piece: see `_space`.
+        chosen, config, route = shelf.offers[0]
+        route = route._replace(split_k=route.split_k or space.splits[0])
+        only = (Candidate(chosen, config, None, route),)
+        return Choice(
+            chosen, config, target, lambda another=None, reads_c=False, **changed: only, route
+        )
+    times = Predicted(problem, shelf, packings, space.packs, space.splits, target)
+    if order is not None:
+        times.keep(order, problem)
+    times.correct()
+
+    def candidates(
+        another: Gpu | None = None, reads_c: bool = False, **changed: Any
+    ) -> tuple[Candidate, ...]:
+        if changed or another not in (None, target):
+            name = changed.pop("kernel", kernel)
+            kept = dict(options or {})
+            if name != kernel:  # options of this kernel are left out where the other lacks them
+                owners = registry.options()
+                kept = {x: kept[x] for x in kept if not owners.get(x) or name in owners[x]}
+            arguments = changed.pop("problem", problem), arch, name
+            choice = select(*arguments, kept | changed, another or target)
+            return choice.candidates(reads_c=reads_c)
+        listed = sorted(times.kept, key=lambda i: (i != taken, times.seconds[i]))
+        return tuple(times.candidate(problem, index, reads_c) for index in listed)
+
+    taken = None if measured is None else times.find(measured)
+    best = int(times.seconds.argmin()) if taken is None else taken
+    chosen, config, _ = shelf.offers[best]
+    decision = None if taken is None else measured
+    return Choice(chosen, config, target, candidates, times.route(best)[0], decision)
+
+
+class _Space(NamedTuple):
+    """The search space of a call: options of the config, operands to pack, slices of K."""
+
+    options: dict[str, Any]
+    packs: tuple[str, ...]
+    splits: tuple[int, ...]
+    batch_invariant: bool = False
+
+
+def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
+    """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
+    pack, split = options.pop("pack", None), options.pop("split_k", None)
+    invariant = _flag("batch_invariant", options.pop("batch_invariant", False))
+    if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
+        able = [
+            x for x in registry.names()
+            if registry.get(x).batch_invariant and serves(registry.get(x), problem, gpu.arch)
+        ]  # fmt: skip
+        raise OptionError(
+            f"batch_invariant=True came with kernel {kernel!r}, whose sums depend on m; expected "
+            f"'auto' or one of {', '.join(able)}"
+        )
+    asked = pack is not None
+    if pack is None:
+        # Some alignments of A have the order of all others only when A is packed.
+        pack = "auto" if kernel == "auto" or invariant else "none"
+    if split is None:
+        split = "auto" if kernel == "auto" else 1
+    if pack not in PACKS:
+        raise OptionError(f"option pack={pack!r} is unknown; expected one of {', '.join(PACKS)}")
+    packs: tuple[str, ...] = ("" if pack == "none" else pack,)
+    if problem.compute in COMPONENT_PRODUCTS:
+        if pack not in ("auto", "AB") and asked:
+            raise OptionError(
+                f"option pack={pack!r} came with compute={problem.compute!r}, whose components of "
+                "A and of B are packed: leave it out"
+            )
+        packs = ("AB",)
+    elif pack == "auto":
+        slow = [matrix for matrix in (problem.A, problem.B) if _worth_packing(problem, matrix)]
+        packs = ("", "".join(matrix.name for matrix in slow)) if slow else ("",)
+        registers = wants_k_major(problem) and gpu.arch.has("wgmma")
+        if len(slow) == 2 and (registers or invariant):
+            # A kernel may load one of them through registers, and the order may need B as it lies.
+            packs += tuple(
+                matrix.name
+                for matrix, other in (slow, slow[::-1])
+                if invariant or access_bytes(other, False)[0] == 16
+            )
+    if problem.ragged:
+        if split != "auto" and _slices(problem, split):
+            raise OptionError(
+                f"option split_k={split!r} came with a grouped GEMM, whose k is not cut: leave it "
+                "out"
+            )
+        splits: tuple[int, ...] = ()
+    elif split == "auto":
+        where = _where_sliced(problem)
+        tiles = problem.l * max(problem.m * problem.n / (128 * 128), 1) / gpu.sms
+        most = min(problem.k // where.slice_k, int(where.slice_tiles / tiles)) if tiles else 0
+        few = tiles <= where.tiles and problem.k >= where.k
+        splits = _SPLITS[: bisect(_SPLITS, most)] if few else ()
+    else:
+        splits = _slices(problem, split)
+    if 0 in (problem.m, problem.n, problem.k, problem.l):
+        # An empty product has nothing to weigh; a kernel that wants its operands packed is taken.
+        packs, splits = packs[:1] if kernel == "auto" else (max(packs, key=len),), ()
+    if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
+        if (asked and any(packs)) or (splits and split != "auto"):
+            raise OptionError(
+                f"options pack and split_k are for kernels that are compiled here, and "
+                f"{kernel!r} is not one of them: leave them out"
+            )
+        splits = ()
+    if problem.scales and 0 in (problem.m, problem.n, problem.k, problem.l):
+        # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
+        # block scales asks for. Nothing is packed.
+        packs = ("AB",)
+    return _Space(options, packs, splits, invariant)
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Return a truth value, which may be a text."""
+    known = {"true": True, "false": False, "1": True, "0": False}
+    found = known.get(str(value).lower())
+    if found is None:
+        raise OptionError(f"option {name}={value!r} does not fit; expected True or False")
+    return found
+
+
+def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
+    """Return the number of slices that ``split_k`` gives, as a tuple; empty for 1."""
+    try:
+        count = int(split) if isinstance(split, str) else integer(split)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise OptionError(
+            f"option split_k={split!r} does not fit; expected 'auto' or 1 or more slices of K"
+        )
+    count = min(count, max(problem.k, 1))
+    if count * problem.l > _MOST_SLICES:
+        raise OptionError(
+            f"option split_k={split} cuts each of l={problem.l} products; expected "
+            f"{max(1, _MOST_SLICES // problem.l)} slices or fewer, for {_MOST_SLICES} in all"
+        )
+    return (count,) if count > 1 else ()
+
+
+#: Slices are counted in 32 bits.
+_MOST_SLICES = 2**31 - 1
+
+
+class _Sliced(NamedTuple):
+    """Where slices of K are tried: short sums gain nothing from them, and many tiles fill a GPU.
+
+    ``k`` and ``slice_k``: the least of a product and of a slice; ``tiles`` and ``slice_tiles``: the
+    most tiles of 128 x 128 per multiprocessor, without and with slices. Of 728 measured products
+    that are fastest in slices all are inside.
+    """
+
+    k: int
+    slice_k: int
+    tiles: float
+    slice_tiles: float
+
+
+#: Of types of two bytes and less, which tensor cores multiply, and of longer ones.
+_NARROW, _WIDE = _Sliced(768, 96, 1.25, 5), _Sliced(128, 32, 2, 10)
+
+
+def _where_sliced(problem: GemmProblem) -> _Sliced:
+    return _NARROW if max(problem.A.element.bytes, problem.B.element.bytes) <= 2 else _WIDE
+
+
+def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
+    """Whether packing may help: it makes the operand K-major, or its accesses wider."""
+    transposed = wants_k_major(problem) and matrix.major != "K"
+    return transposed or access_bytes(matrix, False)[0] < 16
+
+
+def _offered(
+    problem: GemmProblem, arch: str, kernel: str, space: _Space, gpu: Gpu
+) -> tuple[Shelf, dict[str, Packing]]:
+    """Return the configs for a problem, and what the packs of the space copy."""
+    problems = {"": problem}
+    packings = {}
+    for pack in filter(None, space.packs):
+        problems[pack], packings[pack] = packed(problem, pack)
+    return _shelf(problem, problems, arch, kernel, space, gpu), packings
+
+
+#: Rows for which orders of sums are compared, of decoding, of prompts and of training, and the part
+#: of the speed of a free choice that is wanted of each, by which losses are weighed.
+_ROWS = {1: 0.85, 16: 0.85, 64: 0.85, 256: 0.97, 1024: 0.97, 4096: 0.97}
+_orders: Kept[Any, OrderOfSums] = Kept(1024, "orders_of_sums")
+
+
+def _order_for_all_m(
+    problem: GemmProblem, arch: str, kernel: str, options: dict[str, Any], gpu: Gpu
+) -> OrderOfSums:
+    """Return the order of sums that is used whatever m is: that which loses least over `_ROWS`.
+
+    It depends on n, k, types, and the layout of B alone.
+    """
+    shapes = [_with_rows(problem, m) for m in _ROWS]
+    words = tuple(sorted((name, str(value)) for name, value in options.items()))
+    key = shapes[0], arch, kernel, words, gpu
+    if (found := _orders.get(key)) is not None:
+        return found
+    slower: dict[OrderOfSums, float] = {}
+    for place, (shape, part) in enumerate(zip(shapes, _ROWS.values(), strict=True)):
+        space = _space(shape, kernel, dict(options), gpu)
+        if problem.ragged:
+            space = space._replace(splits=())
+        elif options.get("split_k", "auto") == "auto" and kernel == "auto":
+            most = shape.k // _where_sliced(shape).slice_k
+            space = space._replace(splits=_SPLITS[: bisect(_SPLITS, most)])
+        shelf, packings = _offered(shape, arch, kernel, space, gpu)
+        times = Predicted(shape, shelf, packings, space.packs, space.splits, gpu)
+        least, orders = times.seconds.min(), times.by_order(shape)
+        slower = {
+            order: slower.get(order, 0.0) + float(np.log(least / seconds) / np.log(part))
+            for order, seconds in orders.items()
+            if not place or order in slower
+        }
+    if not slower:
+        raise UnsupportedError(
+            f"batch_invariant=True came with {problem.spelled}, for which no kernel has sums in "
+            "one order for every m: leave it out"
+        )
+    order = _orders[key] = min(slower, key=lambda x: slower[x])
+    return order
+
+
+def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
+    """Return a problem of another m, whose A and C are aligned and row-major, without epilogue.
+
+    A single row has no order: what lies column-major else looks as if it were row-major. Of groups
+    along M each has m rows. With groups along K, A lies as packing leaves it, so that every A can.
+    """
+    if problem.ragged == "M":
+        m *= problem.l
+
+    def rows(matrix: Matrix, columns: int) -> Matrix:
+        size = matrix.element.bytes
+        ld = padded(columns * size) // size
+        return replace(
+            matrix, shape=(m, columns), stride=(ld, 1), alignment=256, first_alignment=0,
+            batch_stride=ld * m if matrix.batch_stride else 0,
+        )  # fmt: skip
+
+    A, C = rows(problem.A, problem.k), rows(problem.C, problem.n)
+    share = problem.scale_rows[0]
+    scales = tuple(
+        replace(x, shape=(-(-m // share), x.shape[1])) if x.name == "scale_a" else x
+        for x in problem.scales
+    )
+    found = replace(
+        problem, m=m, A=A, C=C, scales=scales, epilogue=LINEAR_COMBINATION, operands=(),
+        numbers=(), sums=(),
+    )  # fmt: skip
+    return packed(found, "A")[0] if problem.ragged == "K" else found
+
+
+@cache
+def gpu_of_device(device: int) -> Gpu:
+    """Return the GPU of a device, with the multiprocessors that its driver reports."""
+    from cute_gemm.run.driver import device_arch, device_name, multiprocessors
+
+    return of_device(device_name(device), device_arch(device), multiprocessors(device))
+
+
+#: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.
+_shelves: Kept[Any, Shelf] = Kept(1 << 17, "problem_classes", lambda shelf: len(shelf.offers))
+
+
+def _shelf(
+    problem: GemmProblem, problems: dict[str, GemmProblem], arch: str, kernel: str, space: _Space,
+    gpu: Gpu,
+) -> Shelf:  # fmt: skip
+    """Return the configs for a problem's class: all that they depend on, except the extents.
+
+    ``problems``: the problem that the kernel gets for each value of ``pack``.
+    """
+    if kernel == "auto":
+        target = gpu.arch if arch == "cpu" else Arch(arch)
+        kernels = _contenders(space, problem, target)
+    else:
+        kernels = [registry.get(kernel)]
+    options = tuple(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in sorted(space.options.items())
+    )
+    whole = [problems[pack] for pack in space.packs]
+    parts = whole if len(space.splits) != 1 else []
+    if space.splits:
+        k, count = slice_extents(problem, space.splits[0], 1)
+        parts = parts + [replace(unsliced, k=k, l=problem.l * count) for unsliced in whole]
+    traits = [(id(contender), contender.traits(part)) for part in parts for contender in kernels]
+    key = (
+        arch, gpu, options, space.packs, len(space.splits) == 1, space.splits[:1],
+        common_traits(problem), tuple(traits),
+    )  # fmt: skip
+    shelf = _shelves.get(key)  # it keeps the kernels alive whose ids are in the key
+    if shelf is None:
+        if kernel == "auto":  # what is refused is refused by one that has what is asked for
+            kernels = [x for x in kernels if serves(x, problem, target)] or kernels
+        try:
+            shelf = _shelves[key] = _filled(problems, arch, kernels, space, gpu)
+        except UnsupportedError as error:
+            if (
+                kernel == "auto"
+                and space.options
+                and any(
+                    _accepts(registry.get(name), problem, target) for name in registry.CONTENDERS
+                )
+            ):
+                raise _no_owner(space, problem, target) from error
+            raise
+    return shelf
+
+
+def _contenders(space: _Space, problem: GemmProblem, arch: Arch) -> list[Kernel]:
+    """Return the kernels that contend for a problem and have these options."""
+    kernels = [registry.get(name) for name in registry.CONTENDERS]
+    contenders = [kernel for kernel in kernels if set(space.options) <= set(kernel.options)]
+    contenders = [kernel for kernel in contenders if kernel.contends(problem, arch)] or contenders
+    if not contenders:
+        raise _no_owner(space, problem, arch)
+    return contenders
+
+
+def _no_owner(space: _Space, problem: GemmProblem, arch: Arch) -> OptionError:
+    """Say that no kernel to choose from has the options, and which others have them."""
+    options = space.options
+    kernels = [
+        kernel
+        for kernel in map(registry.get, registry.names())
+        if kernel.batch_invariant or not space.batch_invariant
+        if _accepts(kernel, problem, arch)
+    ]
+    having = [kernel.name for kernel in kernels if set(options) <= set(kernel.options)]
+    contending = [kernel.name for kernel in kernels if kernel.contends(problem, arch)]
+    among = [name for name in registry.CONTENDERS if name in contending]
+    if len(among) < len(registry.CONTENDERS):
+        among[-1:] = [f"{name} for this problem" for name in among[-1:]]
+    alone = "it" if len(options) == 1 else "one"
+    return OptionError(
+        f"kernel='auto' chooses from {', '.join(among)}, none of which has the "
+        f"option{'s' * (len(options) > 1)} {' and '.join(map(repr, options))}; "
+        + (f"name a kernel that has: {', '.join(having)}" if having else f"leave {alone} out")
+    )
+
+
+def _accepts(kernel: Kernel, problem: GemmProblem, arch: Arch) -> bool:
+    """Return whether a kernel takes a problem, as it lies or packed, with options of its choice."""
+    for asked in (problem, packed(problem, "AB")[0]):
+        with suppress(OptionError, UnsupportedError):
+            kernel.configure(asked, arch)
+            return True
+    return False
+
+
+def _filled(
+    problems: dict[str, GemmProblem],
+    arch: str,
+    kernels: Sequence[Kernel],
+    space: _Space,
+    gpu: Gpu,
+) -> Shelf:
+    offers: list[tuple[Kernel, Any, Route]] = []
+    footprints: list[Footprint] = []
+    refused: Exception | None = None
+    # Where the call gives the number of slices, no other is tried.
+    splits = [0] if len(space.splits) == 1 else [1, 0] if space.splits else [1]
+    for split, pack in product(splits, space.packs):
+        asked = problems[pack]
+        for kernel, problem in product(kernels, _variants(asked, split or space.splits[0])):
+            if problem is not asked and kernel.runs_on != "gpu":
+                continue  # there is no launch behind it
+            try:
+                kernel.check_call(problem, arch, space.options)
+                for config, cost in kernel.offers(problem, arch, space.options, gpu):
+                    offers.append((kernel, config, Route(pack, split)))
+                    footprints += [cost] if cost is not None else []
+            except (OptionError, UnsupportedError) as error:
+                refused = refused or error
+    if not offers and refused is not None:
+        raise refused
+    packs = np.array([space.packs.index(route.pack) for *_, route in offers])
+    asked = problems[space.packs[0]]
+    reduced = np.array([reduces(config, asked, route) for _, config, route in offers])
+    if len(footprints) < len(offers):
+        return Shelf(offers, None, 0, packs, reduced)
+    whole = sum(route.split_k for *_, route in offers)
+    return Shelf(offers, Prices(footprints, gpu), whole, packs, reduced)
+
+
+def _variants(problem: GemmProblem, slices: int) -> tuple[GemmProblem, ...]:
+    """Return what a kernel may be asked for so many slices of K: with the epilogue, or without it.
+
+    An epilogue of pairs of columns is also applied behind kernels that do not take it.
+    """
+    if slices > 1:
+        return (sliced_class(problem, slices),)
+    return (sliced_class(problem, 1), problem) if problem.epilogue.pairs else (problem,)

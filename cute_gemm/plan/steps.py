@@ -1,0 +1,215 @@
+"""``Steps``: the launches of a plan: packing, the kernel that multiplies, reduction, sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm.kernels.ends import loads_of_ends
+from cute_gemm.kernels.greatest import atomics_of_results
+from cute_gemm.kernels.passes import REDUCE, SUM, packer
+from cute_gemm.problem.grouped import evenly, parts
+from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar
+from cute_gemm.toolchain.signature import TensorMapParameter
+
+if TYPE_CHECKING:
+    from cute_gemm.access.accesses import Access
+    from cute_gemm.kernels.base import Compiled, CompiledKernel
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.toolchain.cubin import Build
+    from cute_gemm.toolchain.nvrtc import Compiler
+    from cute_gemm.toolchain.signature import Arguments, Launch
+    from cute_gemm.toolchain.unit import TranslationUnit
+
+
+class Location(NamedTuple):
+    """Where a step finds or puts something: an operand or ``"scratch"``, bytes from its start."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch: a kernel with its config, what it is asked, and where its operands are.
+
+    ``scales``: alpha and beta are given to it; the others compute plain sums. ``sms``: the
+    multiprocessors that a persistent grid is for, where it is not launched on a GPU.
+    """
+
+    kernel: Compiled
+    config: Any
+    problem: Any
+    places: tuple[Location, ...]
+    arch: str
+    scales: bool = False
+    sms: int = 0
+
+    @cached_property
+    def unit(self) -> TranslationUnit:
+        """The CUDA C++ translation unit."""
+        return self.kernel.unit(self.config)
+
+    @cached_property
+    def launch(self) -> Launch:
+        """The launch that is executed where there is no GPU, and reported."""
+        return self.on_gpu()
+
+    def on_gpu(self) -> Launch:
+        """Return CTAs, threads per CTA, dynamic shared memory in bytes, on its multiprocessors."""
+        if not self.sms:
+            return self.kernel.launch(self.config, self.problem)
+        return self.kernel.launch_on(self.config, self.problem, self.sms)
+
+    def addresses(self, operands: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Return where its operands are: an index of these names, and bytes from there."""
+        return [(operands.index(place.name), place.offset) for place in self.places]
+
+    @property
+    def built(self) -> bool:
+        """Whether nothing need be compiled."""
+        return self.kernel.is_built(self.config, self.arch)
+
+    def build(self, compiler: Compiler | None = None) -> Build:
+        """Return the compiled kernel, from memory, the cache or a compiler."""
+        return self.kernel.build(self.config, self.arch, compiler)
+
+    @cached_property
+    def ptx(self) -> str:
+        """The kernel in PTX; compiled for this alone."""
+        from cute_gemm.toolchain.nvrtc import ptx
+
+        return ptx(self.unit, self.arch)
+
+    def arguments(self, alpha: Scalar = ONE, beta: Scalar = ZERO) -> Arguments:
+        """Return its packed parameters."""
+        signature = self.kernel.signature(self.config)
+        return signature.arguments(self.problem, *self.factors(alpha, beta))
+
+    def factors(self, alpha: Scalar, beta: Scalar) -> tuple[Scalar, Scalar]:
+        """Return the alpha and beta that it computes with, of the whole's."""
+        return (alpha, beta) if self.scales else (ONE, ZERO)
+
+    def bind(self, device: int, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
+        """Return a function of its operands' addresses and a stream."""
+        factors = self.factors(alpha, beta)
+        return self.kernel.bind(self.config, self.problem, self.arch, device, *factors)
+
+    def accesses(self, reads_c: bool, ends: Sequence[int] | None = None) -> tuple[Access, ...]:
+        """Return every memory instruction of the launch; ``reads_c``: beta is not 0.
+
+        Of a grouped GEMM those of all groups, which end at ``ends``, or of groups of equal sizes.
+        """
+        found: list[Access] = []
+        problems: tuple[Any, ...]
+        if not getattr(self.problem, "ragged", ""):
+            problems = alike(self.problem)
+        elif ends is None:
+            problems = (evenly(self.problem),)
+        else:
+            parameters = self.kernel.signature(self.config).parameters
+            last = 0
+            if any(isinstance(x, TensorMapParameter) for x in parameters):
+                mode = "MNK".index(self.problem.ragged)
+                last = self.config.tile[mode] * (*self.config.cluster, 1)[mode]
+            # Where C goes by TMA, operands of the epilogue are read for whole tiles too.
+            by_tma = bool(getattr(self.config, "tma_c", False))
+            problems = tuple(parts(self.problem, ends, last, by_tma))
+        for problem in problems:
+            reads = reads_c and self.scales
+            found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
+        if getattr(self.problem, "ragged", ""):
+            found += loads_of_ends(self.problem, self.config, self.launch, ends)
+        if getattr(self.problem, "operands", ()):
+            found += atomics_of_results(self.kernel, self.config, self.problem, self.launch)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Launches in order, which of them multiplies, and the bytes of scratch between them.
+
+    ``operands``: names of what the launches are called with, the scratch last.
+    """
+
+    each: tuple[Step, ...]
+    main: int
+    scratch: int
+    operands: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.each)
+
+
+def reduces(config: Any, problem: GemmProblem, route: Route) -> bool:
+    """Return whether a launch behind the kernel of this config applies the epilogue.
+
+    It adds slices of K, or takes pairs of columns where the kernel does not.
+    """
+    pairs = problem.epilogue.pairs
+    return route.split_k > 1 or (bool(pairs) and config.operation.epilogue.pairs != pairs)
+
+
+def steps(
+    kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str, route: Route,
+    kept: str = "", sms: int = 0,
+) -> Steps:  # fmt: skip
+    """Return the launches of a problem by a kernel and a route that take it.
+
+    ``kept``: operands of those to pack that are packed already, and found at their own addresses;
+    ``sms``: the multiprocessors that a persistent grid is for.
+    """
+    arrays = tuple(matrix.name for matrix in problem.arrays)
+    asked, problem = problem, replace(problem, sums=()) if problem.sums else problem
+    names = tuple(matrix.name for matrix in problem.matrices)
+    places = {name: Location(name) for name in names}
+    before_epilogue = 3 + len(problem.ends) + len(problem.scales)
+    before: list[Step] = []
+    behind: list[Step] = []
+    scratch = 0
+    which = "".join(name for name in route.pack if name not in kept)
+    if which:
+        _, packing = packed(problem, which)
+        if problem.l and all(0 not in source.shape for source in packing.sources):
+            before = [packing_step(packing, arch)]
+        for target, offset in zip(packing.targets, packing.offsets, strict=True):
+            places[target.name] = Location("scratch", offset)
+        scratch = packing.nbytes
+    if route.pack:
+        problem, _ = packed(problem, route.pack)
+    if reduces(config, problem, route):
+        problem, reduction = sliced(problem, route.split_k, config.tile[2])
+        slices = places["C"] = Location("scratch", scratch)
+        ends = (slices, Location("C"), *(Location(name) for name in names[before_epilogue:]))
+        behind = [
+            Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
+        ]
+        scratch += reduction.nbytes
+    where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
+    main = Step(kernel, config, problem, where, arch, scales=not behind, sms=sms)
+    sums, scratch = _sum_steps(asked, arch, scratch)
+    each = (*before, main, *behind, *sums)
+    return Steps(each, len(before), scratch, (*arrays, "scratch"))
+
+
+def _sum_steps(problem: GemmProblem, arch: str, scratch: int) -> tuple[list[Step], int]:
+    """Return the launches that add up what is stored, and the end of the scratch behind theirs."""
+    matrices = {matrix.name: matrix for matrix in problem.matrices}
+    found = []
+    for asked in problem.sums:
+        at = Location(asked.source)
+        for launch in SUM.launches(matrices[asked.source], asked):
+            target = Location(asked.target.name) if launch.whole else Location("scratch", scratch)
+            found.append(Step(SUM, SUM.configure(launch, arch), launch, (at, target), arch))
+            scratch, at = scratch + launch.nbytes, target
+    return found, scratch
+
+
+def packing_step(packing: Packing, arch: str) -> Step:
+    """Return the launch that packs."""
+    ends = Location("A"), Location("B"), Location("scratch")
+    kernel = packer(packing)
+    return Step(kernel, kernel.configure(packing, arch), packing, ends, arch)

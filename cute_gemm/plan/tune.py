@@ -1,0 +1,166 @@
+"""Tuning (``tune=True``): the cheapest candidates of a plan are measured on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.arrays.base import ALIGNMENT
+from cute_gemm.errors import GemmError, LaunchError
+from cute_gemm.kernels.candidate import label
+from cute_gemm.plan.builds import Builds
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.select import Choice
+from cute_gemm.plan.tuned import Measured
+from cute_gemm.problem.grouped import stored_ends
+from cute_gemm.problem.values import random_values
+from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Random numbers that are repeated to fill a matrix: more would take longer than the measurement.
+_NUMBERS = 1 << 20
+_ROUNDS = 9
+
+
+class Tuning(NamedTuple):
+    """How to measure.
+
+    ``candidates``: number of the cheapest candidates that are measured; ``again``: measure even
+    where a choice is stored; ``tell``: called with the name of a step, the parts that are done and
+    their total. ``heuristics``: measure also the candidates nearest to the recommendations of
+    ``nvidia-matmul-heuristics`` (``pip install 'cute-gemm[heuristics]'``), 8 at most; a stored
+    choice then counts only if it was measured so.
+    """
+
+    candidates: int = 8
+    again: bool = False
+    tell: Callable[[str, int, int], None] = lambda *_: None
+    heuristics: bool = False
+
+    def takes(self, known: Measured | None) -> bool:
+        """Whether a stored choice, or None, makes measuring unnecessary."""
+        answered = known is not None and (known.advised is not None or not self.heuristics)
+        return answered and not self.again
+
+
+def measure(plan: Plan, tuning: Tuning) -> Measured:
+    """Build the cheapest candidates of a plan, run each, time them in turns, return the fastest.
+
+    The matrices are random, and exceed twice the L2 cache together; alpha is 1 and beta 0.
+    Candidates that cannot be built or launched are left out; if none is left, the first error is
+    raised.
+    """
+    from cute_gemm.run.driver import entered, synchronize
+
+    problem, device = plan.problem, plan.device or 0
+    candidates = plan.candidates()
+    offers = list(candidates[: tuning.candidates])
+    cheapest = len(offers)
+    if tuning.heuristics:
+        from cute_gemm.plan.heuristics import advised
+
+        indices = advised(problem, plan.gpu, candidates)
+        offers += [candidates[i] for i in indices if i >= cheapest]
+    plans = [
+        Plan(problem, "cuda", device, plan.arch,
+             Choice(offer.kernel, offer.config, plan.gpu, plan.candidates, offer.route))
+        for offer in offers
+    ]  # fmt: skip
+    builds = Builds(plans)
+    builds.finish(partial(tuning.tell, "compile"))
+    numbers: dict[str, Any] = dict.fromkeys(problem.epilogue.numbers, 1.0)
+    failed: list[GemmError] = []
+    calls: dict[int, Callable[[], None]] = {}
+    with entered(device), matrices(problem, device, l2_bytes(device)) as places:
+        turns = cycle(places)
+        for index, candidate_plan in enumerate(plans):
+            try:
+                builds.of(candidate_plan)
+                bound = candidate_plan.bind(device, **numbers)
+                bound(places[0])
+            except GemmError as error:
+                failed.append(error)
+                continue
+            try:
+                synchronize(device)
+            except LaunchError as error:  # after a kernel that failed nothing else can run
+                raise LaunchError(f"{candidate_plan.symbol}: {error}") from error
+            calls[index] = partial(_next, bound, turns)
+        steps = iter(range(1, (_ROUNDS + 1) * len(calls) + 1))
+        samples = interleave(
+            [calls], _ROUNDS, device_clock(device),
+            lambda: tuning.tell("time", next(steps), (_ROUNDS + 1) * len(calls)),
+        )  # fmt: skip
+    if not calls:
+        raise failed[0]
+    # Ratios within a round do not depend on clocks that change between rounds.
+    first = samples[min(calls)]
+    best = max(calls, key=lambda index: samples[index].ratio(first))
+    seconds = samples[best].median / 1e3
+    route = offers[best].route
+    result = Measured(
+        offers[best].kernel.name, plans[best].symbol, route.pack, route.split_k, seconds, len(calls)
+    )
+    if tuning.heuristics:
+        result = result._replace(
+            advised={
+                label(offers[index], whole=True): seconds * samples[best].ratio(samples[index])
+                for index in calls
+                if index >= cheapest
+            },
+            advice_won=best >= cheapest,
+        )
+    if best == 0:
+        return result
+    behind = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
+    return result._replace(predicted=label(offers[0]), predicted_seconds=behind)
+
+
+def _next(bound: Callable[..., None], turns: Iterator[tuple[int, ...]]) -> None:
+    bound(next(turns))
+
+
+@contextmanager
+def matrices(problem: GemmProblem, device: int, l2_bytes: int) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the addresses of all matrices of each copy, aligned as the problem's are and no more.
+
+    The copies, of random numbers, exceed twice the L2 cache together.
+
+    They are A, B and C, the ends of groups of equal sizes if there are any, and the epilogue's
+    operands and results.
+    """
+    from cute_gemm.run import memory
+
+    random = np.random.default_rng(0)
+    with ExitStack() as stack:
+        places: list[list[int]] = []
+        for matrix in problem.arrays:
+            offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
+            if matrix.name == "offsets" and problem.ragged:
+                values = stored_ends(problem, offset)
+            else:
+                values = _values(matrix, offset, random)
+            places.append([
+                stack.enter_context(memory.upload(values, device)).pointer + offset
+                for _ in range(copies_past_l2(problem, l2_bytes))
+            ])  # fmt: skip
+        try:
+            yield list(zip(*places, strict=True))
+        except LaunchError:  # memory cannot be freed after it
+            stack.pop_all()
+            raise
+
+
+def _values(matrix: Matrix, offset: int, random: np.random.Generator) -> np.ndarray:
+    """Return random numbers for the bytes that a matrix spans and the ``offset`` before them."""
+    count = -(-(matrix.span + offset) // matrix.element.bytes)
+    numbers = random_values(random, (min(count, _NUMBERS),), matrix.dtype)
+    return np.resize(numbers, (count, 1))

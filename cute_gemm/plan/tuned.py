@@ -1,0 +1,194 @@
+"""Choices that were measured: a file per GPU beside the cubins, read once per process.
+
+Files of another version, and damaged ones, count as missing; the next choice replaces them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm._text import duration
+from cute_gemm.cost_model.footprint import pitch, steps
+from cute_gemm.problem.passes import Route
+from cute_gemm.toolchain import cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cute_gemm.problem.problem import GemmProblem
+
+_FORMAT = 2
+
+
+class Measured(NamedTuple):
+    """The fastest of the configs that were measured for a problem.
+
+    ``config``: its name; ``seconds``: the median of a call; ``configs``: number of configs
+    measured; ``predicted``: the config of the lowest price, ``""`` if it is this one;
+    ``predicted_seconds``: its time, 0 if it did not run; ``advised``: seconds of each config that
+    only ``nvidia-matmul-heuristics`` recommended, None if that was not used; ``advice_won``:
+    whether this config is one of them.
+    """
+
+    kernel: str
+    config: str
+    pack: str
+    split_k: int
+    seconds: float
+    configs: int
+    predicted: str = ""
+    predicted_seconds: float = 0.0
+    advised: dict[str, float] | None = None
+    advice_won: bool = False
+
+    def names(self, kernel: str, config: str, route: Route) -> bool:
+        """Whether kernel, config and route are those of this choice."""
+        mine = self.kernel, self.config, Route(self.pack, self.split_k)
+        return mine == (kernel, config, route)
+
+    def __str__(self) -> str:
+        least = f"the least of {self.configs} configs"
+        standing = least if self.configs > 1 else "the only config that ran"
+        text = f"{duration(self.seconds)} measured, {standing}"
+        text += ", recommended by nvidia-matmul-heuristics alone" * self.advice_won
+        if not self.predicted:
+            return f"{text}, as predicted"
+        outcome = f"took {duration(self.predicted_seconds)}" if self.predicted_seconds else "failed"
+        return f"{text}; {self.predicted}, which was predicted to be, {outcome}"
+
+
+#: Choices by GPU and question; those of a GPU are read at its first use.
+_choices: dict[str, dict[str, Measured]] = {}
+
+
+def find(
+    gpu: str, problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]
+) -> Measured | None:
+    """Return the choice stored for a GPU, a problem and the arguments of a call, or None."""
+    choices = _choices.get(gpu)
+    if choices is None:
+        choices = _choices[gpu] = _read(gpu)
+    return choices.get(question(problem, arch, kernel, options)) if choices else None
+
+
+def store(
+    gpu: str, problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any],
+    choice: Measured,
+) -> None:  # fmt: skip
+    """Store a choice in this process and on disk, beside the choices of other processes."""
+    key, name = question(problem, arch, kernel, options), _file(gpu)
+    with cache.building(name):
+        choices = {**_choices.get(gpu, {}), **_read(gpu), key: choice}
+        cache.put_beside(name, _encode(gpu, choices))
+    _choices[gpu] = choices
+
+
+def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]) -> str:
+    """Return the key of a choice on one GPU: the problem's class and the arguments of a call."""
+    words = [arch, kernel, f"{problem.m}x{problem.n}x{problem.k}", problem.compute]
+    words += [f"l={problem.l}"] * (problem.l != 1) + [problem.epilogue.name]
+    words += [f"ragged={problem.ragged}"] * bool(problem.ragged)
+    words += [f"{x.name} of {x.shape},{steps(x)}" for x in problem.scales]
+    for x in problem.matrices:
+        shared = ",shared" * (problem.l != 1 and not x.batch_stride)
+        conj = ",conj" * x.conj
+        words.append(f"{x.name}={x.dtype},{x.major},{x.alignment},{pitch(x)}{conj}{shared}")
+    words += [f"{name}={value}" for name, value in sorted(options.items())]
+    return " ".join(filter(None, words))
+
+
+def stored() -> dict[str, int]:
+    """Return the number of choices of each GPU that are stored in this directory."""
+    counts = {}
+    for path in _files():
+        with suppress(OSError):
+            gpu, choices = _decode(cache.read(path))
+            counts[gpu] = len(choices)
+    return {gpu: count for gpu, count in counts.items() if count}
+
+
+def clear() -> None:
+    """Delete all choices."""
+    _choices.clear()
+    for path in _files():
+        with suppress(OSError):
+            path.unlink()
+
+
+def _read(gpu: str) -> dict[str, Measured]:
+    merged: dict[str, Measured] = {}
+    for data in cache.beside(_file(gpu)):
+        name, choices = _decode(data)
+        if name == gpu:
+            merged = {**choices, **merged}
+    return merged
+
+
+def _version() -> dict[str, Any]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return {"format": _FORMAT, "version": version("cute-gemm")}
+    except PackageNotFoundError:  # a checkout that is not installed
+        return {"format": _FORMAT, "version": ""}
+
+
+def _encode(gpu: str, choices: dict[str, Measured]) -> bytes:
+    rows = {key: choice._asdict() for key, choice in choices.items()}
+    return json.dumps({**_version(), "gpu": gpu, "choices": rows}, indent=1).encode()
+
+
+def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
+    """Return GPU and choices of a file; none if it is of another version, or damaged."""
+    try:
+        content = json.loads(data)
+        if any(content[name] != value for name, value in _version().items()):
+            return "", {}
+        return str(content["gpu"]), {key: _choice(row) for key, row in content["choices"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return "", {}
+
+
+def _choice(row: dict[str, Any]) -> Measured:
+    kinds: tuple[Any, ...] = (
+        _of(str), _of(str), _of(str), _of(int), _time, _of(int), _of(str), _time, _advised,
+        _of(bool),
+    )  # fmt: skip
+    return Measured(*(kind(row[x]) for kind, x in zip(kinds, Measured._fields, strict=True)))
+
+
+def _of(kind: type) -> Callable[[Any], Any]:
+    """Return what takes values of this type alone; ValueError for others."""
+
+    def same(value: Any) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"{value!r} is no {kind.__name__}")
+        return value
+
+    return same
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
+
+
+def _advised(times: Any) -> dict[str, float] | None:
+    return None if times is None else {name: _time(time) for name, time in times.items()}
+
+
+def _file(gpu: str) -> str:
+    return f"tuned-{re.sub('[^A-Za-z0-9.]+', '-', gpu)}.json"
+
+
+def _files() -> list[Path]:
+    try:
+        return sorted(cache.directory().glob("tuned-*.json"))
+    except OSError:
+        return []

@@ -1,0 +1,554 @@
+"""``epilogue=``: a Python function or a name, and its operands, as a problem's `Fused` epilogue."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.arrays import BROADCAST, host_array, is_array, read
+from cute_gemm.arrays.base import ALIGNMENT, Operand, place_of
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import (
+    DeviceError,
+    DTypeError,
+    OptionError,
+    OverlapError,
+    ShapeError,
+    StrideError,
+)
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, EpilogueOperand
+from cute_gemm.problem.epilogue.expression import (
+    Expression,
+    Result,
+    from_parts,
+    gelu,
+    pairs,
+    relu,
+    sigmoid,
+    silu,
+    tanh,
+    trace,
+)
+from cute_gemm.problem.epilogue.fused import Fused
+from cute_gemm.problem.epilogue.value import Value
+from cute_gemm.problem.grouped import check_operand, check_results, operand_shape
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.overlap import overlap
+from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.scalars import scalar
+from cute_gemm.problem.scaling import BLOCKS, SCALES, named_shape, read_scale
+from cute_gemm.problem.scaling import DTYPE as SCALE_DTYPE
+from cute_gemm.problem.sums import MODES, Sum, result_name, sums_dtype
+
+#: Parts of names: what each does with the value before it; those with an operand have its name.
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, "tanh"),
+    "silu": silu,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+}
+GATED_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
+    "swiglu": lambda acc: silu((pair := pairs(acc))[0]) * pair[1],
+    "geglu": lambda acc: gelu((pair := pairs(acc))[0]) * pair[1],
+}
+_FUNCTIONS_OF_NAMES = ACTIVATION_FUNCTIONS | GATED_FUNCTIONS
+PARTS_WITH_OPERAND: dict[str, Callable[[Value, Value], Value]] = {
+    "bias": lambda x, bias: x + bias,
+    "residual": lambda x, residual: x + residual,
+    "scale": lambda x, scale: x * scale,
+}
+
+
+@dataclass(frozen=True)
+class EpilogueFunction:
+    """An epilogue that was traced: its name, and what it computes. `epilogue` makes one."""
+
+    name: str
+    expression: Expression
+    #: Of ``scale_a`` and ``scale_b``, those that came with the call.
+    scales: tuple[str, ...] = ()
+    #: Name and expression as JSON without spaces, which is what PyTorch's graphs hold.
+    text: str = field(init=False, compare=False, repr=False)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of what a call with it gives beside A, B and C."""
+        return *self.scales, *self.expression.operands
+
+    def __post_init__(self) -> None:
+        text = json.dumps([self.name, *self.expression.parts], separators=(",", ":"))
+        object.__setattr__(self, "text", text.replace(" ", r"\u0020"))
+
+
+def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
+    """Trace a function of the accumulator and operands; a decorator.
+
+    The accumulator is ``alpha * op(A) @ op(B) + beta * C`` in the type of the sums. Operands are
+    arrays that broadcast to C.
+
+    Raises
+    ------
+    OptionError
+        For what cannot be traced: an ``if`` on a value, a function that is not known.
+
+    Examples
+    --------
+    >>> @epilogue
+    ... def leaky(acc, bias):
+    ...     y = acc + bias
+    ...     return y * 0.1 + relu(y) * 0.9
+    >>> leaky.name, leaky.expression.operands
+    ('leaky', ('bias',))
+    """
+    if not callable(function):
+        raise OptionError(
+            f"epilogue={function!r}; expected a name such as 'bias+gelu', or a function of the "
+            "accumulator and operands"
+        )
+    try:
+        return _traced(function)
+    except TypeError:  # it has no hash
+        if getattr(function, "__hash__", None) is not None:
+            raise
+        return _traced.__wrapped__(function)
+
+
+@lru_cache(maxsize=256)
+def _traced(function: Callable[..., Any]) -> EpilogueFunction:
+    return EpilogueFunction(getattr(function, "__name__", "epilogue"), trace(function))
+
+
+@lru_cache(maxsize=256)
+def from_text(text: str) -> EpilogueFunction:
+    """Return the epilogue of a text: its `EpilogueFunction.text`, or a name."""
+    if not text.startswith("["):
+        return named(text)
+    name, *parts = json.loads(text)
+    return EpilogueFunction(name, from_parts(*parts))
+
+
+@lru_cache(maxsize=256)
+def named(name: str) -> EpilogueFunction:
+    """Return the epilogue of a name, whose parts are joined by ``+``: ``"bias+gelu"``.
+
+    Parts are ``bias``, ``residual`` (added) and ``scale`` (a factor), which are operands' names
+    too, and activations: ``relu``, ``gelu``, ``gelu_tanh``, ``silu``, ``sigmoid``, ``tanh``; at the
+    front also ``swiglu`` and ``geglu``, which take `pairs` of columns, gate and up:
+    ``silu(gate) * up`` and ``gelu(gate) * up``.
+
+    >>> print(named("bias+relu").expression)
+    v0 = acc
+    v1 = bias
+    v2 = add(v0, v1)
+    v3 = 0.0
+    v4 = maximum(v2, v3)
+    return v4
+    """
+    parts = name.split("+")
+    operands = [part for part in parts if part in PARTS_WITH_OPERAND]
+    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *_FUNCTIONS_OF_NAMES)]
+    if unknown or len(set(operands)) < len(operands):
+        known = ", ".join((*PARTS_WITH_OPERAND, *_FUNCTIONS_OF_NAMES))
+        wrong = f"{unknown[0]!r} is not known" if unknown else "an operand is there twice"
+        raise OptionError(
+            f"epilogue={name!r}: {wrong}; expected some of {known}, each once, joined by '+'"
+        )
+    return EpilogueFunction(name, trace(_composed(parts), operands))
+
+
+def _composed(parts: list[str]) -> Callable[..., Value]:
+    """The function of a name's parts, one after the other."""
+
+    def composed(acc: Value, **operands: Value) -> Value:
+        for part in parts:
+            if part in PARTS_WITH_OPERAND:
+                acc = PARTS_WITH_OPERAND[part](acc, operands[part])
+            else:
+                acc = _FUNCTIONS_OF_NAMES[part](acc)
+        return acc
+
+    return composed
+
+
+#: Of a call that has scales and no epilogue.
+_IDENTITY = trace(lambda acc: acc)
+
+
+def with_scales(function: EpilogueFunction | None, scales: tuple[str, ...]) -> EpilogueFunction:
+    """Return an epilogue, or none, behind ``scale_a`` and ``scale_b`` or one of them."""
+    if function is None:
+        return EpilogueFunction(" and ".join(scales), _IDENTITY, scales)
+    return replace(function, scales=scales)
+
+
+def function_of(problem: GemmProblem) -> EpilogueFunction | None:
+    """Return the epilogue and the scales that a problem was made with; None without any."""
+    blocks, epilogue = {x.name for x in problem.scales}, problem.epilogue
+    own = epilogue.scales if isinstance(epilogue, Fused) else ()
+    scales = tuple(name for name in SCALES if name in blocks or name in own)
+    if not isinstance(epilogue, Fused):
+        return with_scales(None, scales) if scales else None
+    return EpilogueFunction(epilogue.label, epilogue.expression, scales)
+
+
+def as_function(value: Any) -> EpilogueFunction:
+    """Return what ``epilogue=`` was given: a name, a function, or one that was traced."""
+    if isinstance(value, EpilogueFunction):
+        return value
+    if isinstance(value, str):
+        return named(value)
+    return epilogue(value)
+
+
+#: Bytes of the widest load.
+VECTOR = 16
+
+
+class Operands(NamedTuple):
+    """An epilogue's operands of a call.
+
+    ``arrays``: those that lie in memory, by name and in the epilogue's order, block scales first;
+    ``numbers``: those that are given by value, in that order too; ``recipes``: of scales, by name.
+    """
+
+    arrays: Mapping[str, Operand]
+    numbers: Mapping[str, float]
+    recipes: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The numbers."""
+        return tuple(self.numbers.values())
+
+    def with_offsets(self, ends: Operand) -> Operands:
+        """Return them with the ends of groups before, as an operand."""
+        return self._replace(arrays={"offsets": ends, **self.arrays})
+
+    def on_host(self) -> dict[str, np.ndarray]:
+        """Return all as NumPy arrays."""
+        arrays = {name: host_array(operand) for name, operand in self.arrays.items()}
+        for name in self.recipes:
+            if name in arrays:
+                arrays[name] = arrays[name].reshape(self.arrays[name].shape)
+        return arrays | {name: np.asarray(number) for name, number in self.numbers.items()}
+
+
+#: Of a call without an epilogue.
+NOTHING = Operands({}, {})
+
+
+def read_offsets(value: Any) -> Operand:
+    """Read the ends of groups; OptionError where there are none, or no array."""
+    if value is None or not is_array(value):
+        said = "it is missing" if value is None else f"it is {value!r}"
+        raise OptionError(
+            f"a grouped GEMM needs offsets, an int32 array of where each group ends: {said}"
+        )
+    return read(value, "offsets", (0, 1, 2, 3))
+
+
+def read_operands(
+    function: EpilogueFunction, given: Mapping[str, Any], problem: GemmProblem, device: int | None
+) -> Operands:
+    """Read the operands of a call, on the device (None: the host) of A and B.
+
+    Numbers, and 0-d arrays on the host, are given by value; an `Operand` stays what it is.
+    OptionError for one that is missing; what `read` raises, and DeviceError, for one that cannot be
+    read there.
+    """
+    _check(problem, function)
+    check_names(function, given)
+    blocks: dict[str, Operand] = {}
+    arrays: dict[str, Operand] = {}
+    numbers: dict[str, float] = {}
+    recipes: dict[str, str] = {}
+
+    def add(name: str, operand: Operand) -> None:
+        if name in function.scales:
+            operand, recipes[name] = read_scale(name, operand, problem)
+        (blocks if recipes.get(name) in BLOCKS else arrays)[name] = operand
+
+    for name in function.operands:
+        value = given[name]
+        if isinstance(value, Operand):
+            add(name, value)
+            continue
+        operand = read(value, name, BROADCAST) if is_array(value) else None
+        if operand is None or (operand.device is None and not operand.shape):
+            if name in function.scales:
+                recipes[name] = "tensor"
+            number = value if operand is None else host_array(operand).item()
+            numbers[name] = float(scalar(number, name, problem.accumulator.name, None).value.real)
+            continue
+        if operand.device != device:
+            raise DeviceError(
+                f"{name} is on {operand.place} and A is on {place_of(device)}; expected one"
+            )
+        add(name, operand)
+    return Operands(blocks | arrays, numbers, recipes)
+
+
+def sized_operands(
+    function: EpilogueFunction, given: Mapping[str, Any], problem: GemmProblem
+) -> dict[str, Any]:
+    """Return stand-ins for the operands of a problem without arrays; a shape may be given for each.
+
+    Of a scale the name of a recipe may be given too. What is left out is what `named` has: a bias
+    (N,), a residual that lies as C does, a scale by value.
+    """
+    C = problem.C
+    lead, step = ((problem.l,), (C.batch_stride,)) if problem.l > 1 else ((), ())
+    made: dict[str, Any] = {}
+    for name in dict.fromkeys((*function.operands, *given)):
+        value = given.get(name, (problem.columns,) if name == "bias" else None)
+        if isinstance(value, str) and name in function.scales:
+            value = named_shape(name, value, problem)
+        if isinstance(value, tuple):
+            strides = tuple(math.prod(value[axis + 1 :]) for axis in range(len(value)))
+            kind = SCALE_DTYPE if name in function.scales else C.dtype
+            value = Operand(0, value, strides, kind, None, "numpy", None, True)
+        elif value is None and name == "residual":
+            layout = (*lead, *C.shape), (*step, *C.stride)
+            value = Operand(0, *layout, C.dtype, None, "numpy", None, True)
+        elif value is None and name == "scale":
+            value = 1.0
+        if value is not None:
+            made[name] = value
+    return made
+
+
+def _check(problem: GemmProblem, function: EpilogueFunction) -> None:
+    if problem.is_complex or not problem.accumulator.roundoff:
+        raise DTypeError(
+            f"epilogue {function.name!r} came with A and B of {problem.dtype}; expected real "
+            "floating-point types"
+        )
+
+
+def check_names(function: EpilogueFunction, given: Mapping[str, Any]) -> None:
+    """Refuse operands that the epilogue does not have, and a call that lacks one."""
+    # PyTorch's compiler reads the fields of a frozen dataclass, and no property.
+    names = *function.scales, *function.expression.operands
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise OptionError(f"epilogue {function.name!r} reads {missing[0]}: pass {missing[0]}=")
+    others = [name for name in given if name not in names]
+    if others:
+        reads = f"reads {', '.join(names)}" if names else "reads no operand"
+        raise OptionError(f"{others[0]}= came with epilogue {function.name!r}, which {reads}")
+
+
+def takes_pairs(function: EpilogueFunction | None, grouped: bool = False) -> bool:
+    """Return whether an epilogue takes pairs of columns; OptionError for one of a grouped GEMM."""
+    kind = "" if function is None else function.expression.pairs
+    if kind and grouped:
+        assert function is not None
+        raise OptionError(
+            f"epilogue {function.name!r} takes {kind} of columns, which grouped_gemm() does not "
+            "have: return the product, and compute on its columns behind it"
+        )
+    return bool(kind)
+
+
+def check_overlap(c: Operand, operands: Operands) -> None:
+    """Refuse a C that shares memory with an operand, but for an operand that is C itself.
+
+    Such an operand is read element by element, before that element is written; scales are not.
+    """
+    for name, operand in operands.arrays.items():
+        place = (operand.pointer, operand.shape, operand.strides, operand.dtype)
+        same = place == (c.pointer, c.shape, c.strides, c.dtype) and name not in operands.recipes
+        if not same and overlap(c, operand):
+            raise OverlapError(
+                f"C shares memory with {name}, which would be read after parts of it are written: "
+                f"pass a copy of {name}, or a C of its own"
+            )
+
+
+def check_scalar_overlap(c: Operand, name: str, pointer: int, dtype: str) -> None:
+    """Refuse an alpha or beta on the device that lies in C; OverlapError."""
+    if overlap(c, replace(c, pointer=pointer, shape=(), strides=(), dtype=dtype)):
+        raise OverlapError(
+            f"C shares memory with {name}, which would be read after parts of it are written: "
+            f"pass a copy of {name}, or a number"
+        )
+
+
+def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -> GemmProblem:
+    """Return the problem with an epilogue, its operands described and checked.
+
+    Equal arguments give the same object again; numbers do not count, and are 0 in it.
+
+    Parameters
+    ----------
+    problem
+        One with BLAS's epilogue, of real floats.
+    function
+        The epilogue.
+    operands
+        Its operands, which broadcast to C, (M, N) or (L, M, N), as in NumPy.
+
+    Raises
+    ------
+    ShapeError, StrideError, DTypeError
+        For one that does not broadcast to C, that has negative strides, that is complex; and for
+        sums that are integers or complex.
+    """
+    stored = tuple(
+        (name, x.shape, x.strides, x.dtype, ALIGNMENT if x.device is None else _alignment(x))
+        for name, x in operands.arrays.items()
+    )
+    recipes = tuple(operands.recipes.items())
+    return _fuse(problem, function, stored, tuple(operands.numbers), recipes)
+
+
+def _alignment(operand: Operand) -> int:
+    address = operand.pointer | ALIGNMENT
+    return address & -address
+
+
+@lru_cache(maxsize=1024)
+def _fuse(
+    problem: GemmProblem, function: EpilogueFunction, stored: tuple[Any, ...],
+    numbers: tuple[str, ...], recipes: tuple[tuple[str, str], ...],
+) -> GemmProblem:  # fmt: skip
+    _check(problem, function)
+    expression = function.expression
+    if expression.results[1:]:
+        check_results(problem, function.name)
+    if expression.pairs and ("scale_b", "row") in recipes:
+        raise OptionError(
+            f"scale_b has a number for each column of the product, of which epilogue "
+            f"{function.name!r} takes {expression.pairs}; expected one number, and those of "
+            "columns as operands that the epilogue multiplies the two by"
+        )
+    blocks = [name for name, recipe in recipes if recipe in BLOCKS]
+    scales = tuple(_block_scales(problem, *each) for each in stored if each[0] in blocks)
+    matrices = tuple(_matrix(problem, *each) for each in stored if each[0] not in blocks)
+    problem = replace(problem, scales=scales)
+    own = tuple(name for name, recipe in recipes if recipe not in BLOCKS)
+    if expression == _IDENTITY and not own:
+        return replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
+    beside = {result_name(x): result for x, result in enumerate(expression.results) if x}
+    stored_beside = {name: result for name, result in beside.items() if not result.mode}
+    further = tuple(_result(problem, name, x) for name, x in stored_beside.items())
+    results = tuple(
+        replace(_operand(x), amax=result.amax)
+        for x, result in zip(further, stored_beside.values(), strict=True)
+    )
+    sums = tuple(
+        _sum(problem, name, result, expression.summed(result))
+        for name, result in beside.items()
+        if result.mode
+    )
+    tensors = tuple(map(_operand, matrices))
+    output = problem.C.dtype
+    fused = Fused(expression, tensors, numbers, function.name, output, results, own)
+    return replace(
+        problem, epilogue=fused, operands=(*matrices, *further), numbers=(0.0,) * len(numbers),
+        sums=sums,
+    )  # fmt: skip
+
+
+def _result(problem: GemmProblem, name: str, result: Result) -> Matrix:
+    """The descriptor of a further result: a new matrix with C's order, or a number."""
+    C = problem.C
+    if result.amax:
+        kind, size = problem.accumulator.name, C.shape
+        return Matrix(name, size, (0, 0), kind, ALIGNMENT, l=problem.l)
+    stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.columns, 1), 1)
+    step = problem.m * problem.columns if problem.l != 1 else 0
+    return _new(problem, name, C.shape, stride, result.dtype or C.dtype, step)
+
+
+def _sum(problem: GemmProblem, name: str, result: Result, summed: int) -> Sum:
+    """A result that is the sum of the result of that number."""
+    mode = MODES.index(result.mode)
+    source = result_name(summed) if summed else "C"
+    shape, stride = ((1, problem.columns), (0, 1)) if mode == 0 else ((problem.m, 1), (1, 0))
+    step = shape[1 - mode] if problem.l != 1 else 0
+    kind = sums_dtype(result.dtype or problem.C.dtype)
+    return Sum(source, mode, _new(problem, name, shape, stride, kind, step))
+
+
+def _new(
+    problem: GemmProblem, name: str, shape: tuple[int, int], stride: tuple[int, int], dtype: str,
+    step: int,
+) -> Matrix:  # fmt: skip
+    """The descriptor of a new array."""
+    every = ALIGNMENT | step * DTYPES[dtype].bytes
+    return Matrix(name, shape, stride, dtype, every & -every, l=problem.l, batch_stride=step)
+
+
+def _matrix(
+    problem: GemmProblem, name: str, stored_shape: tuple[int, ...],
+    stored_strides: tuple[int, ...], dtype: str, alignment: int,
+) -> Matrix:  # fmt: skip
+    """Return the descriptor of an operand, with stride 0 in a mode that it lacks."""
+    whole = (problem.l, problem.m, problem.columns)
+    if problem.ragged and operand_shape(problem, stored_shape) != stored_shape:
+        stored_shape = operand_shape(problem, stored_shape)
+        stored_strides = stored_strides[0], 0, stored_strides[1]
+    shape = (1, 1, 1, *stored_shape)[-3:]
+    strides = (0, 0, 0, *stored_strides)[-3:]
+    fits = all(own in (1, extent) for own, extent in zip(shape, whole, strict=True))
+    if len(stored_shape) > 3 or not fits:
+        m, n = problem.m, problem.columns
+        batch = f" in a batch of {problem.l}" * (problem.l != 1)
+        raise ShapeError(
+            f"{name} has shape {stored_shape}, and C is ({m}, {n}){batch}; expected ({n},), "
+            f"({m}, 1), ({m}, {n}) or another shape that broadcasts to C"
+        )
+    check_operand(problem, name, stored_shape)
+    if min(strides) < 0:
+        raise StrideError(
+            f"{name} has strides {stored_strides} in elements; expected none to be negative: "
+            f"pass a copy"
+        )
+    row = DTYPES.get(dtype)
+    if row is None or row.is_complex:
+        raise DTypeError(f"{name} has dtype {dtype}; expected a real type")
+    step, along_m, along_n = (
+        0 if own == 1 else stride for own, stride in zip(shape, strides, strict=True)
+    )
+    # Where a group begins: anywhere along the ragged mode.
+    jump = {"M": along_m, "N": along_n}.get(problem.ragged, 0)
+    every = alignment | step * row.bytes | jump * row.bytes
+    return Matrix(
+        name, problem.C.shape, (along_m, along_n), dtype, every & -every,
+        l=problem.l, batch_stride=step,
+    )  # fmt: skip
+
+
+def _block_scales(
+    problem: GemmProblem, name: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str,
+    alignment: int,
+) -> Matrix:  # fmt: skip
+    """Return the descriptor of block scales: (M, K / 128), say."""
+    step = strides[0] if len(shape) == 3 and shape[0] > 1 else 0
+    every = alignment | step * DTYPES[dtype].bytes
+    down, across = strides[-2:]
+    return Matrix(
+        name, (shape[-2], shape[-1]), (down, across), dtype, every & -every, l=problem.l,
+        batch_stride=step, own_modes="MK" if name == "scale_a" else "NK",
+    )  # fmt: skip
+
+
+def _operand(matrix: Matrix) -> EpilogueOperand:
+    """What the code depends on: its modes, ``"N"`` of a bias, and how wide it may be loaded."""
+    modes = "".join(mode for mode, stride in zip("MN", matrix.stride, strict=True) if stride)
+    if 1 not in matrix.stride:
+        return EpilogueOperand(matrix.name, matrix.dtype, modes)
+    unit = matrix.unit
+    places = matrix.alignment // matrix.element.bytes | matrix.shape[unit] | matrix.ld
+    vector = min(places & -places or 1, VECTOR // matrix.element.bytes)
+    return EpilogueOperand(matrix.name, matrix.dtype, modes, "MN"[unit], vector)

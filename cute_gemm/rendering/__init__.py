@@ -1,0 +1,1 @@
+"""Tables, HTML and pictures that reports are shown as."""

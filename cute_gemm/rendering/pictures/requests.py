@@ -1,0 +1,316 @@
+"""Pictures of one warp's request: the sectors of global memory, or the banks of shared memory.
+
+Every function returns an SVG element as text. Colour is never the only sign: bad cells are hatched,
+and every cell has its numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cute_gemm._text import counted
+from cute_gemm.access import gmem, smem
+from cute_gemm.rendering.pictures.svg import (
+    BAD,
+    BAD_TINT,
+    CELL_TEXT,
+    GREY,
+    INK,
+    MONO,
+    TINTS,
+    Item,
+    cell_width,
+    document,
+    group,
+    hatch,
+    number,
+    path,
+    rect,
+    text,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SIDE_TEXT = f'font-family="{MONO}" font-size="11"'
+_HEAD = f'font-size="11" fill="{GREY}"'
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as spans: ``"0-3,8"``."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+
+
+# ---- global memory ------------------------------------------------------------------------------
+
+_BYTE = 7.0  # pixels of a byte: two digits fit two bytes
+_LINE_RIGHT = 78
+_ROW, _BAR = 21, 17
+
+
+class _Line(NamedTuple):
+    """The part of a request in one 128-byte line."""
+
+    pieces: dict[tuple[int, int], list[int]]  # (first byte, one past the last) -> lanes
+    used: np.ndarray  # bool [128]
+
+
+def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Line]:
+    """Sort the bytes of the lanes by line."""
+    lines: dict[int, _Line] = {}
+    for lane, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        if length <= 0 or start < 0:
+            continue
+        for at in range(start // gmem.LINE, (start + length - 1) // gmem.LINE + 1):
+            line = lines.setdefault(at, _Line({}, np.zeros(gmem.LINE, bool)))
+            begin = max(start - at * gmem.LINE, 0)
+            end = min(start + length - at * gmem.LINE, gmem.LINE)
+            line.pieces.setdefault((begin, end), []).append(lane)
+            line.used[begin:end] = True
+    return dict(sorted(lines.items()))
+
+
+def _true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
+    """Runs [begin, end) of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str]:
+    """The labels of a line's lanes: inside a lane where that fits, else one for a run of them."""
+    out = []
+    narrow: list[tuple[int, int, list[int]]] = []
+    ordered = sorted(pieces.items())
+    for n, ((begin, end), lanes) in enumerate(ordered):
+        names = [f"lane {lanes[0]}", str(lanes[0])]
+        if len(lanes) > 1:
+            names = [f"lanes {spans(lanes)}", spans(lanes), f"x{len(lanes)}"]
+        label = next((name for name in names if cell_width(name) <= (end - begin) * _BYTE), None)
+        if label is not None:
+            out.append(text((begin + end) / 2 * _BYTE, y, label))
+            continue
+        if narrow and narrow[-1][1] == begin:
+            first, _, before = narrow.pop()
+            begin, lanes = first, before + lanes
+        narrow.append((begin, end, lanes))
+        following = ordered[n + 1][0][0] if n + 1 < len(ordered) else gmem.LINE
+        if following == end and n + 1 < len(ordered):
+            continue
+        narrow.pop()
+        label = spans(sorted(lanes))
+        wide = cell_width(label)
+        if wide + 1 <= (end - begin) * _BYTE:
+            out.append(text((begin + end) / 2 * _BYTE, y, label))
+        elif (following - end) * _BYTE >= wide + 6:
+            x = end * _BYTE + 2
+            out.append(rect(x, y - 10, wide + 3, 13, 'fill="#ffffff"'))
+            out.append(text(x + wide / 2 + 1.5, y, label))
+    return out
+
+
+def request(
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    base: int = 0,
+    title: str = "one request to global memory",
+) -> str:
+    """Draw the lines, sectors and bytes of one warp's request to global memory.
+
+    ``starts``, int [32], are bytes from the start of the matrix, -1 for an inactive lane, whose
+    ``lengths`` is 0; of ``base``, the matrix's address, only the residue modulo 128 is drawn.
+    Elements of class ``sector`` are sectors that are touched, of ``waste`` runs of their bytes that
+    no lane uses, of ``lane`` vectors.
+    """
+    starts, lengths = np.asarray(starts, np.int64).ravel(), np.asarray(lengths, np.int64).ravel()
+    active = (starts >= 0) & (lengths > 0)
+    base %= gmem.LINE
+    starts, lengths = np.where(active, starts + base, -1), np.where(active, lengths, 0)
+    lines = _lines(starts, lengths)
+
+    names = {at: f"{at * gmem.LINE - base:,}" for at in lines}
+    left = max(84.0, max(map(cell_width, names.values()), default=0) * 1.1 + 10)
+    sectors: list[str] = []
+    idle: list[str] = []
+    lanes, waste, labels, sides, gaps = [], [], [], [], []
+    hatched: list[tuple[float, float, float, float]] = []
+    sector = gmem.SECTOR * _BYTE
+    top, before = 36, None
+    for row, (at, line) in enumerate(lines.items()):
+        y = top + row * _ROW
+        touched = np.asarray(line.used.reshape(-1, gmem.SECTOR).any(axis=-1))
+        for n, is_touched in enumerate(touched.tolist()):
+            where, kind = (sectors, 'class="sector"') if is_touched else (idle, "")
+            where.append(rect(left + n * sector, y, sector, _BAR, kind))
+        for begin, end in _true_runs(np.repeat(touched, gmem.SECTOR) & ~line.used):
+            box = (left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR)
+            waste.append(rect(*box, 'class="waste"'))
+            hatched.append(box)
+        for (begin, end), who in sorted(line.pieces.items()):
+            # Neighbours differ in shade, so that narrow lanes can be told apart.
+            kind = f'class="lane" fill="{TINTS[6 if who[0] % 2 else 0]}"'
+            first = at * gmem.LINE - base + begin
+            tip = f"lane {spans(who)}: {end - begin} bytes from {first:,} on"
+            lanes.append(rect(left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR, kind, tip))
+        labels += _lane_labels(line.pieces, y + 12.5)
+        sides.append(text(left - 8, y + 13, names[at], 'text-anchor="end"'))
+        used, moved = int(line.used.sum()), gmem.SECTOR * int(touched.sum())
+        sides.append(text(left + 4 * sector + 8, y + 13, f"{used} of {moved}"))
+        if before is not None and at != before + 1:
+            gaps.append(f"M0 {number(y - 2)}h{number(left + 4 * sector + _LINE_RIGHT)}")
+        before = at
+
+    right = left + 4 * sector
+    body = [
+        text(left - 8, 11, "line begins", f'{_HEAD} text-anchor="end"'),
+        text(left - 8, 25, "at byte", f'{_HEAD} text-anchor="end"'),
+        text(right + 8, 11, "bytes used", _HEAD),
+        text(right + 8, 25, "of touched", _HEAD),
+    ]
+    heads = [
+        text(left + (n + 0.5) * sector, 11, f"sector {n}", 'text-anchor="middle"') for n in range(4)
+    ]
+    heads += [text(left + n * sector, 27, f"+{32 * n}", 'text-anchor="middle"') for n in (1, 2, 3)]
+    body += [
+        group(_HEAD, heads),
+        path((f"M{number(left + n * sector)} 30v5" for n in range(5)), f'stroke="{GREY}"'),
+        group('fill="#eeeeee" stroke="#aaaaaa" stroke-dasharray="3 2"', idle),
+        group('fill="#ffffff"', waste),
+        hatch(hatched),
+        group(f'stroke="{INK}" stroke-width="0.6"', lanes),
+        group(f'fill="none" stroke="{INK}" stroke-width="1.6"', sectors),
+        group(f'{CELL_TEXT} transform="translate({number(left)} 0)"', labels),
+        group(_SIDE_TEXT, sides),
+        path(gaps, f'stroke="{GREY}" stroke-dasharray="1 4"'),
+    ]
+    legend = [
+        Item(TINTS[0], "bytes that a lane uses, and its number", text="7"),
+        Item("#ffffff", "touched, not used", hatched=True),
+        Item("#eeeeee", "sector not touched", stroke="#aaaaaa", dashed=True),
+    ]
+    if gaps:
+        legend.append(Item("#ffffff", "dotted: bytes left out", stroke=GREY, dashed=True))
+    size = (right + _LINE_RIGHT, top + len(lines) * _ROW)
+    return document(title, _request_caption(starts, lengths, base), body, size, legend)
+
+
+def _request_caption(starts: np.ndarray, lengths: np.ndarray, base: int) -> list[str]:
+    active = lengths > 0
+    if not active.any():
+        return ["No lane takes part."]
+    order = np.argsort(starts[active], kind="stable")
+    run = (starts[active][order], lengths[active][order])
+    sectors, lines, used = (int(gmem.covered(*run, of)) for of in (gmem.SECTOR, gmem.LINE, 1))
+    ideal = -(-used // gmem.SECTOR)
+    efficiency = used / (gmem.SECTOR * sectors)
+    verdict = "coalesced" if sectors == ideal else "not coalesced"
+    caption = (
+        f"{int(active.sum())} of {active.size} lanes use {counted(used, 'byte')}: "
+        f"{counted(sectors, 'sector')} of 32 bytes where {ideal} would do, in "
+        f"{counted(lines, 'line')} of 128 bytes; efficiency {100 * efficiency:.1f} %; {verdict}."
+    )
+    return [caption + f" The matrix begins {base} bytes into a line." * bool(base)]
+
+
+# ---- shared memory ------------------------------------------------------------------------------
+
+_BANK, _BANK_LEFT, _BANK_ROW = 27, 146, 20
+
+
+def _word_lanes(instruction: str, bits: int, offsets: np.ndarray) -> list[dict[int, list[int]]]:
+    """The words that each phase touches, each with its lanes, by the phases of the model."""
+    words = smem.lane_words(instruction, bits, offsets)[0]
+    phase_of = smem.lane_phases(instruction, bits, offsets)[0]
+    count = smem.phase_words(instruction, bits, offsets).shape[1]
+    phases: list[dict[int, list[int]]] = [{} for _ in range(count)]
+    for lane, touched in enumerate(words.tolist()):
+        for word in touched:
+            if word >= 0:
+                phases[phase_of[lane]].setdefault(word, []).append(lane)
+    return phases
+
+
+def banks(
+    instruction: str, bits: int, offsets: np.ndarray, title: str = "one request to shared memory"
+) -> str:
+    """Draw one warp's request to shared memory: banks across, a row for each wavefront.
+
+    ``instruction`` (``"ldmatrix.x4"``) and ``bits`` per lane decide which lanes are served
+    together; ``offsets``, int [32], are bytes of each lane's vector (ldmatrix: row), -1 for an
+    inactive lane. Elements of class ``conflict`` are words of a bank that has more than one to
+    serve in a phase, of ``broadcast`` words that several lanes share, of ``word`` the others, of
+    ``wavefront`` the numbers of the wavefronts.
+    """
+    offsets = np.asarray(offsets, np.int64).ravel()
+    phases = _word_lanes(instruction, bits, offsets)
+    wavefronts, distinct = smem.phase_wavefronts(smem.phase_words(instruction, bits, offsets))
+    cells: dict[str, list[str]] = {"word": [], "broadcast": [], "conflict": []}
+    grid, labels, sides = [], [], []
+    hatched: list[tuple[float, float, float, float]] = []
+    y = 34.0
+    for phase, touched in enumerate(phases):
+        rows = int(wavefronts[0, phase])
+        who = sorted({lane for lanes in touched.values() for lane in lanes})
+        named = f"lanes {spans(who)}" if len(spans(who)) < 7 else f"{len(who)} lanes"
+        sides.append(text(0, y + 14, f"phase {phase}: {named if who else 'no lane'}"))
+        by_bank: dict[int, list[int]] = {}
+        for word in sorted(touched):
+            by_bank.setdefault(word % smem.BANKS, []).append(word)
+        kind = f'class="wavefront" text-anchor="end" fill="{GREY}"'
+        for row in range(rows):
+            sides.append(text(_BANK_LEFT - 8, y + row * _BANK_ROW + 14, str(row), kind))
+        if rows:
+            x0, x1, y1 = _BANK_LEFT, _BANK_LEFT + smem.BANKS * _BANK, y + rows * _BANK_ROW
+            grid.append("".join(f"M{x0 + n * _BANK} {number(y)}V{number(y1)}" for n in range(33)))
+            grid.append("".join(f"M{x0} {number(y + n * _BANK_ROW)}H{x1}" for n in range(rows + 1)))
+        for bank, words in by_bank.items():
+            for row, word in enumerate(words):
+                lanes = touched[word]
+                kind = "broadcast" if len(lanes) > 1 else "word"
+                x, top = _BANK_LEFT + bank * _BANK, y + row * _BANK_ROW
+                if len(words) > 1:
+                    kind = "conflict"
+                    hatched += [(at, top, 6.0, float(_BANK_ROW)) for at in (x, x + _BANK - 6)]
+                shared = " shared" if kind == "conflict" and len(lanes) > 1 else ""
+                tip = f"bank {bank}, bytes {word * smem.WORD:,}-{word * smem.WORD + 3:,}: "
+                tip += f"lane {spans(lanes)}"
+                what = f'class="{kind}{shared}"'
+                cells[kind].append(rect(x, top, _BANK, _BANK_ROW, what, tip))
+                short = spans(lanes) if cell_width(spans(lanes)) < _BANK - 3 else f"x{len(lanes)}"
+                labels.append(text(x + _BANK / 2, top + 14, short))
+        y += max(rows, 1) * _BANK_ROW + 8
+
+    heads = [text(_BANK_LEFT + (bank + 0.5) * _BANK, 28, str(bank)) for bank in range(smem.BANKS)]
+    centre = _BANK_LEFT + smem.BANKS * _BANK / 2
+    body = [
+        text(centre, 11, "bank", f'{_HEAD} text-anchor="middle"'),
+        text(_BANK_LEFT - 8, 28, "wavefront", f'{_HEAD} text-anchor="end"'),
+        group(f'{CELL_TEXT} fill="{GREY}"', heads),
+        path(grid, 'stroke="#cccccc"'),
+        group(f'fill="{TINTS[0]}" stroke="{INK}" stroke-width="0.8"', cells["word"]),
+        group(f'fill="{TINTS[3]}" stroke="{INK}" stroke-width="2"', cells["broadcast"]),
+        group(f'fill="{BAD_TINT}" stroke="{BAD}" stroke-width="1.2"', cells["conflict"]),
+        hatch(hatched),
+        group(CELL_TEXT, labels),
+        group('font-size="11"', sides),
+    ]
+    legend = [
+        Item(TINTS[0], "a word (4 bytes), and the lane that uses it", text="7"),
+        Item(TINTS[3], "word shared by n lanes", text="xn"),
+        Item(BAD_TINT, "conflict: the bank serves other words of the phase too", BAD, hatched=True),
+    ]
+    total, ideal = int(wavefronts.sum()), int((-(-distinct // smem.BANKS)).sum())
+    used, more = int((offsets >= 0).sum()), total - ideal
+    caption = (
+        f"{instruction}, {bits} bits per lane, {used} of {offsets.size} lanes: "
+        f"{counted(total, 'wavefront')} where {ideal} would do, {counted(more, 'bank conflict')}."
+    )
+    caption = caption if used else "No lane takes part."
+    return document(title, [caption], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)

@@ -1,0 +1,228 @@
+"""Pictures of tiles: which thread holds which element, and where it lies in shared memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cute_gemm._text import counted
+from cute_gemm.access import smem
+from cute_gemm.rendering.pictures.svg import (
+    CELL_TEXT,
+    GREY,
+    INK,
+    MONO,
+    TINTS,
+    Item,
+    boxes,
+    cell_width,
+    document,
+    group,
+    text,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cute_gemm.cute.layout import Layout
+
+#: Cells of a tile beyond which it is cropped, and the pixels that a row of them may take.
+_ROWS, _GRID_WIDTH = 32, 960
+
+
+def _vector(index: np.ndarray, most: int) -> tuple[int, int]:
+    """Axis along which ``index`` counts up in aligned groups, and the width of a group (or 1)."""
+    best = (0, 1)
+    for axis in (0, 1):
+        lines = np.moveaxis(index, axis, -1)
+        width = 2
+        while width <= most and lines.shape[-1] % width == 0:
+            groups = lines.reshape(-1, width)
+            first = groups[:, :1]
+            fits = (groups == first + np.arange(width)) & (first % width == 0)
+            if not (fits | (groups < 0)).all() or ((groups < 0).any(1) & (first[:, 0] >= 0)).any():
+                break
+            if width > best[1]:
+                best = (axis, width)
+            width *= 2
+    return best
+
+
+def _draw_grid(
+    labels: list[list[tuple[str, str]]], fills: np.ndarray, heads: tuple[range, range]
+) -> tuple[list[str], tuple[float, float]]:
+    """Return the elements of a grid and its size in pixels.
+
+    A cell has two labels and a colour: ``fills``, int [rows, columns], are indices into ``TINTS``,
+    -1 blank, -2 dimmed; ``heads`` the numbers of rows and columns.
+    """
+    rows, columns = fills.shape
+    first = max((cell_width(a) for row in labels for a, _ in row), default=0)
+    second = max((cell_width(b) for row in labels for _, b in row), default=0)
+    one_line = columns * (first + second + 16) <= _GRID_WIDTH
+    wide = max(first + second + 16 if one_line else max(first, second) + 7, 24)
+    high = 19 if one_line else 30
+    left, top = 44, 34
+
+    places: dict[int, list[tuple[float, float]]] = {}
+    words: dict[bool, list[str]] = {}
+    for i, row in enumerate(labels):
+        for j, (a, b) in enumerate(row):
+            fill = int(fills[i, j])
+            x, y = left + j * wide, top + i * high
+            places.setdefault(fill, []).append((x, y))
+            if fill == -1:
+                continue
+            lines = [f"{a} {b}"] if one_line else [a, b]
+            words.setdefault(fill == -2, []).extend(
+                text(x + wide / 2, y + 13 + 12 * n, line) for n, line in enumerate(lines) if line
+            )
+    parts = [
+        f'<path d="{boxes(where, wide, high)}" fill="{TINTS[fill] if fill >= 0 else "#ffffff"}" '
+        f'stroke="{INK if fill >= 0 else "#bbbbbb"}" stroke-width="0.7"/>'
+        for fill, where in sorted(places.items())
+    ]
+    parts += [
+        group(f'{CELL_TEXT} fill="{GREY if dimmed else INK}"', inner)
+        for dimmed, inner in words.items()
+    ]
+    parts.append(text(0, 11, "mode 0 down, mode 1 across", f'font-size="11" fill="{GREY}"'))
+    # Column numbers that would run into each other are left out.
+    every = 1
+    while every * wide < cell_width(str(max(heads[1], default=0))) + 6:
+        every *= 2
+    sides = [
+        text(left + (j + 0.5) * wide, top - 5, str(head), 'text-anchor="middle"')
+        for j, head in enumerate(heads[1])
+        if j % every == 0
+    ]
+    sides += [
+        text(left - 6, top + i * high + high / 2 + 4, str(head), 'text-anchor="end"')
+        for i, head in enumerate(heads[0])
+    ]
+    parts.append(group(f'font-family="{MONO}" font-size="10" fill="{GREY}"', sides))
+    return parts, (left + columns * wide + 1, top + rows * high + 1)
+
+
+def _swatches(names: Iterable[str], label: str) -> list[Item]:
+    """Return a row of the tints, named within, with one label after the last."""
+    row = [Item(tint, "", text=name) for name, tint in zip(names, TINTS, strict=False)]
+    return [*row[:-1], row[-1]._replace(label=label)]
+
+
+def _window(
+    low: tuple[int, int], high: tuple[int, int], extents: tuple[int, int], step: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int], str]:
+    """Crop [low, high) of a tile to what can be drawn; the last result is a note about that."""
+    most = (_ROWS * step[0], _GRID_WIDTH // 30 * step[1])
+    last = (min(high[0], low[0] + most[0]), min(high[1], low[1] + most[1]))
+    shown = (last[0] - low[0], last[1] - low[1])
+    if shown == tuple(extents):
+        return low, last, ""
+    whole = f"{shown[0]}x{shown[1]} of {extents[0]}x{extents[1]}"
+    from_ = f"{whole}, from ({low[0]},{low[1]}) on"
+    return low, last, f"Shown: {from_ if any(low) else f'the first {whole}'}."
+
+
+def tv_layout(
+    table: np.ndarray,
+    extents: tuple[int, int],
+    title: str = "thread-value layout",
+    warp: int | None = None,
+) -> str:
+    """Draw which thread holds which element of a tile, and as which of its values.
+
+    ``table``, int [threads, values, 2], has coordinates in the tile (mode 0 down, mode 1 across),
+    -1 for none. A large tile is cropped, with a note; values that are consecutive along a mode
+    share a cell (``T0 V0-7``). With ``warp`` the elements of other warps are dimmed.
+    """
+    table = np.asarray(table, np.int64)
+    if table.ndim != 3 or table.shape[-1] != 2:
+        raise ValueError(f"table is of shape {table.shape}; expected [threads, values, 2]")
+    threads, values, _ = table.shape
+    power = 1 << max(1, values.bit_length())
+    index = np.arange(threads)[:, None] * power + np.arange(values)
+    fits = ((table >= 0) & (table < np.asarray(extents))).all(axis=-1)
+    holders = np.zeros(extents, np.int64)
+    np.add.at(holders, tuple(table[fits].T), 1)
+    cells = np.full(extents, -1, np.int64)
+    # The last write stays: the first thread, and the chosen warp before all others.
+    order = np.argsort(-index[fits], kind="stable")
+    if warp is not None:
+        of_warp = index[fits] // power // smem.LANES == warp
+        order = order[np.argsort(of_warp[order], kind="stable")]
+    cells[tuple(table[fits][order].T)] = index[fits][order]
+
+    axis, width = _vector(cells, values)
+    step = (width, 1) if axis == 0 else (1, width)
+    low, high = (0, 0), tuple(extents)
+    if warp is not None:
+        drawn = np.argwhere((cells >= 0) & (cells // power // smem.LANES == warp))
+        if drawn.size:
+            low, high = (tuple(x.tolist()) for x in (drawn.min(axis=0), drawn.max(axis=0) + 1))
+    low, last, note = _window(low, (high[0], high[1]), extents, step)
+    first = cells[low[0] : last[0] : step[0], low[1] : last[1] : step[1]]
+    owner, value = first // power, first % power
+    fills = np.where(first < 0, -1, owner % len(TINTS))
+    if warp is not None:
+        fills = np.where((first >= 0) & (owner // smem.LANES != warp), -2, fills)
+
+    def label(thread: int, v: int) -> tuple[str, str]:
+        values = f"V{v}" if width == 1 else f"V{v}-{v + width - 1}"
+        return ("", "") if thread < 0 else (f"T{thread}", values)
+
+    holds = zip(np.where(first < 0, -1, owner).tolist(), value.tolist(), strict=True)
+    labels = [list(map(label, *row)) for row in holds]
+    heads = range(low[0], last[0], step[0]), range(low[1], last[1], step[1])
+    body, size = _draw_grid(labels, fills, heads)
+    caption = f"{counted(threads, 'thread')}, {counted(values, 'value')} each, on a tile of "
+    caption += f"{extents[0]}x{extents[1]}."
+    if width > 1:
+        caption += f" A cell is {width} elements along mode {axis}."
+    if warp is not None:
+        caption += f" Warp {warp}: threads {warp * 32} to {warp * 32 + 31}."
+    if holders.max(initial=0) > 1:
+        caption += f" Up to {holders.max()} threads hold the same element; one is named."
+    legend = [Item("#ffffff", "thread and its values", text="T0 V0")]
+    kinds = min(threads, len(TINTS))
+    legend += _swatches(map(str, range(kinds)), "thread mod 8")
+    if (fills == -2).any():
+        legend.append(Item("#ffffff", "another warp", stroke="#bbbbbb"))
+    if (fills == -1).any():
+        legend.append(Item("#ffffff", "no thread", stroke="#bbbbbb"))
+    return document(title, [caption, note] if note else [caption], body, size, legend)
+
+
+def shared_layout(
+    layout: Layout,
+    extents: tuple[int, int],
+    element_bits: int,
+    title: str = "tile in shared memory",
+) -> str:
+    """Draw where the elements of a tile lie in shared memory: offsets, coloured by bank.
+
+    ``layout`` is (mode 0, mode 1) -> offset in elements. A large tile is cropped, with a note;
+    contiguous elements, up to 16 bytes, share a cell.
+    """
+    rows, columns = np.ogrid[: extents[0], : extents[1]]
+    offsets = np.broadcast_to(layout(rows, columns), extents).astype(np.int64)
+    axis, width = _vector(offsets, max(1, 128 // element_bits))
+    step = (width, 1) if axis == 0 else (1, width)
+    _, last, note = _window((0, 0), extents, extents, step)
+    first = offsets[: last[0] : step[0], : last[1] : step[1]]
+    bank = first * element_bits // 8 // smem.WORD % smem.BANKS
+    cells = zip(first.tolist(), bank.tolist(), strict=True)
+    labels = [[(str(at), f"b{b}") for at, b in zip(*row, strict=True)] for row in cells]
+    heads = range(0, last[0], step[0]), range(0, last[1], step[1])
+    body, size = _draw_grid(labels, bank // 4, heads)
+    caption = f"{layout}, {element_bits}-bit elements."
+    if width > 1:
+        caption += (
+            f" A cell is {width} elements ({width * element_bits // 8} bytes) along mode {axis}"
+        )
+        caption += ", numbered by the first."
+    caption += " Cells of one colour lie in the same banks."
+    legend = [Item("#ffffff", "offset in elements, and its bank", text="72 b4")]
+    legend += _swatches((f"{4 * n}-{4 * n + 3}" for n in range(len(TINTS))), "banks")
+    return document(title, [caption, note] if note else [caption], body, size, legend)

@@ -1,0 +1,492 @@
+"""Why a kernel takes the time that it does: each cause once, with its cost in time and its fix.
+
+The cost of a cause is the predicted time less the predicted time with its accesses ideal: the price
+model (`model/price.py`) is evaluated with counts of the same bytes in ideal requests, that is with
+
+- in global memory the ideal sectors, no line touched in part, 16 bytes per lane, and without the
+  waits and the additional work that narrow copies of the operand make,
+- in shared memory the ideal wavefronts,
+
+and in launches beside the kernel accesses of 16 bytes; and it is at least what its fix saves, which
+may do more than that. The time of a kernel's units overlaps, so that the costs of several causes do
+not add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm._text import bound, duration, named, number, percent
+from cute_gemm.access.ideal import Kind, kind_of
+from cute_gemm.cost_model.price import Price
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.rendering.rows import MISALIGNED, AccessRow
+from cute_gemm.rendering.tables import Paragraph, markup
+from cute_gemm.report.remedies import (
+    Remedy,
+    misplaced,
+    of_option,
+    placed,
+    rows_that_end_anywhere,
+    turned,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.report.passes import PassReport
+    from cute_gemm.report.performance import Performance
+
+#: Part of the predicted time below which a cost is not told in figures.
+LITTLE = 0.01
+#: Part of what the best remedy saves from which on the first one that saves it is offered.
+ENOUGH = 0.9
+#: Part of the time above the bound from which on one cause explains it.
+MOST = 0.5
+#: Times of the bound beyond which it says nothing: that of a few bytes is less than any launch.
+FAR = 1000
+#: An option as it is pasted: ``copy="auto"``.
+_OPTION = re.compile(r'(\w+)="(\w+)"')
+
+
+class Pricing(NamedTuple):
+    """How a report asks for predicted times, in seconds, on the GPU of this name.
+
+    ``price``: that of the report's config, None where it has none; ``ideal(kinds, wide)``: the time
+    with these accesses of the kernel ideal, and those of these launches beside it of 16 bytes;
+    ``changed(**change)``: the time of the cheapest config with other options, or another ``kernel``
+    or ``problem``; None where there is none. ``sizes``: whether base addresses are told by
+    ``base_offset``, and not by arrays on a device.
+    """
+
+    price: Price | None
+    gpu: str
+    ideal: Callable[[frozenset[Kind], frozenset[str]], float]
+    changed: Callable[..., float | None]
+    sizes: bool = True
+    #: What of the predicted time no measured times stand behind (`predicted.unmeasured`).
+    unmeasured: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause of time that is lost, and the accesses that it explains.
+
+    Attributes
+    ----------
+    what
+        The cause: ``"C's ldc of 1001 (2,002 bytes) is no multiple of 16 bytes"``.
+    because
+        Its costliest access, as a clause: ``"B's ld.global is not coalesced"``.
+    accesses
+        Every access that it explains: ``"B ld.global: strided, 12.5 % of the bytes used"``.
+    fault
+        Whether an access would fault.
+    seconds, share
+        What it costs, and as a part of the predicted time; None where that is not predicted.
+    fix
+        What to write, or to change; ``""`` where nothing is known.
+    change
+        The arguments of ``analyze`` that the fix changes; {} where it is no argument.
+    fixed_seconds
+        The predicted time with the fix, or None.
+    """
+
+    what: str
+    because: str
+    accesses: tuple[str, ...]
+    fault: bool = False
+    seconds: float | None = None
+    share: float | None = None
+    fix: str = ""
+    change: tuple[tuple[str, Any], ...] = ()
+    fixed_seconds: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its attributes by their names."""
+        names = "what", "because", "accesses", "fault", "seconds", "share", "fix", "change"
+        values = named(self, *names, "fixed_seconds")
+        return values | {"accesses": list(self.accesses), "change": dict(self.change)}
+
+    @property
+    def little(self) -> bool:
+        """Whether it is known to cost little."""
+        return self.share is not None and self.share < LITTLE and not self.fault
+
+    @property
+    def cost(self) -> str:
+        """What it costs, in words: ``"9.10 ms, 94.0 % of the time"``; "" where that is unknown."""
+        if self.fault:
+            return "it would fault"
+        if self.seconds is None or self.share is None:
+            return ""
+        if self.little:
+            return "less than 1 %"
+        return f"{duration(self.seconds)}, {percent(self.share)} of the time"
+
+    @property
+    def remedy(self) -> str:
+        """The fix and what it takes; "" without one."""
+        if not self.fix or self.fixed_seconds is None:
+            return self.fix
+        return f"{self.fix} ({duration(self.fixed_seconds)} predicted)"
+
+
+class _Found(NamedTuple):
+    """An access that is not as good as it could be, and the launch that makes it."""
+
+    row: AccessRow
+    launch: str  #: ``""`` for that of the kernel.
+
+
+class _Group(NamedTuple):
+    """What is known of a cause before it is priced.
+
+    ``fix`` says what to do where no remedy helps; ``otherwise`` is the cause where no other place
+    of a matrix helps; ``ideal``: whether the fix makes its accesses ideal.
+    """
+
+    what: str
+    remedies: tuple[Remedy, ...] = ()
+    fix: str = ""
+    otherwise: str = ""
+    ideal: bool = False
+
+
+def causes(
+    problem: GemmProblem, kernel: str, config: Any, rows: Sequence[AccessRow],
+    passes: Sequence[PassReport], pricing: Pricing | None,
+) -> tuple[Cause, ...]:  # fmt: skip
+    """Return the causes of time that is lost, the costliest first; faults before them."""
+    groups: dict[Any, tuple[_Group, list[_Found]]] = {}
+    sizes = pricing is None or pricing.sizes
+    sources = [x for of_pass in passes for x in getattr(of_pass.problem, "sources", ())]
+    about = _About(problem, kernel, config, sizes, {matrix.name for matrix in sources})
+    every = [_Found(row, "") for row in rows]
+    every += [_Found(row, of_pass.kernel) for of_pass in passes for row in of_pass.rows]
+    inside = {_copy_of(found) for found in every if not _at_edges(found.row)}
+    for found in every:
+        if _is_bad(found.row) and not (_at_edges(found.row) and _copy_of(found) in inside):
+            key, group = _group(about, found)
+            groups.setdefault(key, (group, []))[1].append(found)
+    made = [_cause(group, members, pricing) for group, members in groups.values()]
+    return tuple(sorted(made, key=lambda cause: (not cause.fault, -(cause.seconds or 0.0))))
+
+
+class _About(NamedTuple):
+    """What a report is about, as far as causes are found by it."""
+
+    problem: GemmProblem
+    kernel: str
+    config: Any
+    sizes: bool  #: Whether base addresses are told by ``base_offset``.
+    packed: set[str]  #: Names of the operands that are packed.
+
+
+def _is_bad(row: AccessRow) -> bool:
+    """Whether an access has a finding."""
+    return bool(row.counts.requests) and (
+        not row.good or bool(row.notes) or bool(row.limit and row.bits < 128)
+    )
+
+
+def _at_edges(row: AccessRow) -> bool:
+    """Whether only tiles at an edge make an access, or nothing does."""
+    elements = getattr(row.access, "tail", "") == "elements"
+    return row.at_edges or elements or not row.counts.requests
+
+
+def _copy_of(found: _Found) -> tuple[str, ...]:
+    """What an access at edges has in common with that of interior tiles, which decides."""
+    return found.launch, found.row.operand, found.row.space, found.row.direction
+
+
+# -- which accesses have one cause ----------------------------------------------------------------
+
+
+def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
+    """The cause of an access, and the key that accesses of the same cause share."""
+    row, problem = found.row, about.problem
+    changes = (f'{name}="{value}"' for fix in row.fixes for name, value in fix.change.items())
+    own = {text for text in (*changes, row.access.fix) if _OPTION.fullmatch(text)}
+    if row.good:  # but narrow: by the option that its limit names
+        own = {text for text in own if row.limit.startswith(f"{text.partition('=')[0]}=")}
+    if own:
+        options = tuple(sorted(own))
+        option = options[0].partition("=")[0]
+        now = about.kernel if option == "kernel" else getattr(about.config, option, "")
+        return options, _Group(f'{option}="{now}"', tuple(map(of_option, options)))
+    for matrix in problem.matrices:
+        words = misplaced(problem, matrix)
+        if words and _is_of(about, found, matrix):
+            return matrix.name, _of_place(about, matrix, words)
+    if row.operand == "C" and row.space == "global" and _ends_short(row):
+        words = rows_that_end_anywhere(problem.C)
+        if words:
+            return "rows of C", _Group(words, tuple(turned(problem)))
+    if row.good and row.limit:
+        return row.limit, _Group(row.limit.rstrip("."))
+    other = tuple(turned(problem)) if (row.operand, row.space) == ("C", "global") else ()
+    best = next(iter(row.fixes), None)
+    if best is None:
+        key = found.launch, row.operand, row.space, row.direction, row.access.fix
+        return key, _Group(_clause(found), other, row.access.fix)
+    ideal = best.figures.get("ideal_sectors", 0) == best.figures.get("sectors", 0)
+    ideal = ideal and not best.figures.get("conflicts")
+    what = f"{row.operand} has bank conflicts" if row.space == "shared" else _clause(found)
+    if row.space == "global" and row.why:
+        what += f": {row.why}"
+    return (row.operand, row.space, best.what), _Group(what, other, best.what, ideal=ideal)
+
+
+def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
+    """The cause that a matrix lies where it does, of which these are the words."""
+    problem = about.problem
+    if not problem.groups_along_unit(matrix):
+        remedies = (placed(problem, matrix, about.sizes),)
+        if matrix.name != "C":
+            return _Group(words, remedies)
+        rows = rows_that_end_anywhere(matrix)
+        return _Group(words, (*remedies, *turned(problem)), otherwise=rows)
+    if matrix.name == "C":
+        return _Group(words, tuple(turned(problem)))
+    if matrix.name not in ("A", "B"):
+        return _Group(words)
+    pack = "".join(sorted({*about.packed, matrix.name}))
+    return _Group(words, (of_option(f'pack="{pack}"'),))
+
+
+def _ends_short(row: AccessRow) -> bool:
+    """Whether an access of C is narrow, or goes element by element, by where rows end."""
+    return row.limit.startswith("extent ") or (not row.good and "C's" in row.access.fix)
+
+
+def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
+    """Whether where a matrix lies is the cause of an access."""
+    row, access = found.row, found.row.access
+    limit = access_bytes(matrix, False)[1]
+    if limit and limit in row.limit:
+        return f"ld{matrix.name.lower()}=" in row.limit or row.operand == matrix.name
+    if row.operand != matrix.name:
+        return False
+    if row.space == "shared":  # rows that are put in place on their way
+        return bool(limit) and row.instruction == "cp.async" and not row.fixes
+    if found.launch:
+        return not row.good
+    lies = getattr(access, "matrix", matrix)
+    if (lies.ld, lies.alignment) != (matrix.ld, matrix.alignment):
+        return False
+    if row.verdict in ("off sector", MISALIGNED):
+        return True
+    words = getattr(access, "words", False) or f"{matrix.name}'s" in access.fix
+    return words and not row.good and _widens(about, matrix)
+
+
+def _widens(about: _About, matrix: Matrix) -> bool:
+    """Whether another place alone would allow wider accesses of a matrix."""
+    if about.problem.groups_along_unit(matrix):
+        return True
+    there = placed(about.problem, matrix, about.sizes).problem
+    assert there is not None
+    new = next(x for x in there.matrices if x.name == matrix.name)
+    stores = matrix.name == "C"
+    return access_bytes(new, stores)[0] > access_bytes(matrix, stores)[0]
+
+
+# -- what a cause costs, and what its fix takes ---------------------------------------------------
+
+
+def _cause(group: _Group, members: Sequence[_Found], pricing: Pricing | None) -> Cause:
+    """Price a cause and its fix."""
+    first = next(iter(group.remedies), Remedy(group.fix, {}))
+    what, fix, change, worst = group.what, group.fix or first.what, first.change, members[0]
+    seconds = fixed = share = None
+    if pricing is not None and pricing.price is not None:
+        predicted = pricing.price.seconds
+        seconds, worst = _cost(members, pricing)
+        helpful = list(_helpful(group.remedies, pricing, predicted))
+        if helpful:
+            best = predicted - min(time for time, _ in helpful)
+            fixed, remedy = next(x for x in helpful if predicted - x[0] >= ENOUGH * best)
+            fix, change = remedy.what, remedy.change
+        else:
+            fix, change = group.fix, {}
+            fixed = predicted - seconds if group.ideal and seconds else None
+        if group.otherwise and not any(remedy.moves for _, remedy in helpful):
+            what = group.otherwise
+        # A fix may do more than to make these accesses ideal.
+        seconds = seconds if fixed is None else max(seconds, predicted - fixed)
+        share = seconds / predicted
+    return Cause(
+        _reason(what, members), _clause(worst), tuple(_listed(members)),
+        any(_faults(found.row) for found in members), seconds, share, fix,
+        tuple(change.items()), fixed,
+    )  # fmt: skip
+
+
+def _helpful(
+    remedies: Sequence[Remedy], pricing: Pricing, predicted: float
+) -> Iterator[tuple[float, Remedy]]:
+    """The remedies with which less time is predicted, each with that time."""
+    for remedy in remedies:
+        change = remedy.change if remedy.problem is None else {"problem": remedy.problem}
+        time = pricing.changed(**change)
+        if time is not None and time < predicted:
+            yield time, remedy
+
+
+def _cost(members: Sequence[_Found], pricing: Pricing) -> tuple[float, _Found]:
+    """What accesses cost, and the one of them that costs most."""
+    kinds = [frozenset([kind_of(x.row.access)] if not x.launch else []) for x in members]
+    wide = [frozenset([x.launch] if x.launch else []) for x in members]
+    now = pricing.ideal(frozenset(), frozenset())
+    lost = [now - pricing.ideal(*each) for each in zip(kinds, wide, strict=True)]
+    worst = members[max(range(len(members)), key=lost.__getitem__)]
+    all_of_them = pricing.ideal(frozenset().union(*kinds), frozenset().union(*wide))
+    return max(0.0, now - all_of_them), worst
+
+
+def _faults(row: AccessRow) -> bool:
+    return row.verdict in (MISALIGNED, "illegal")
+
+
+def _reason(what: str, members: Sequence[_Found]) -> str:
+    """The cause: of an option what the kernel says of it, of all operands that it says it of."""
+    name, _, value = what.partition("=")
+    start = f"{name}={value.strip(chr(34))!r} "
+    said = sorted({x.row.limit for x in members if value and x.row.limit.startswith(start)})
+    if not said:
+        return what
+    common, comma, _ = said[0].partition(", and ")
+    of_each = " and ".join(limit.rpartition(", and ")[2] for limit in said)
+    return f"{what} {common.removeprefix(start)}{comma}{of_each if comma else ''}"
+
+
+def _clause(found: _Found) -> str:
+    """What is wrong with an access: ``"B's ld.global is not coalesced"``."""
+    row = found.row
+    of_launch = f" of the {found.launch} launch" * bool(found.launch)
+    access = f"{row.operand}'s {row.instruction}{of_launch}"
+    if _faults(row):
+        return f"{access} would fault"
+    if row.space == "shared":
+        return f"{access} has {row.verdict}s"
+    return f"{access} is of {row.bits} bits" if row.good else f"{access} is not coalesced"
+
+
+def _listed(members: Sequence[_Found]) -> Iterator[str]:
+    """The accesses, each once, those of one verdict together with the figures of the first."""
+    listed: dict[str, tuple[str, list[str]]] = {}
+    seen = set()
+    for found in members:
+        row, name = found.row, f"{found.launch} {found.row.operand} {found.row.instruction}"
+        if (name, row.space) in seen:
+            continue
+        seen.add((name, row.space))
+        words = row.verdict
+        if row.space == "global" and row.good:
+            words = f"{row.bits} bits"
+        elif row.space == "global":
+            words += f", {number(row.sectors)} sectors where {number(row.ideal_sectors)} would do"
+        listed.setdefault(words, (words, []))[1].append(name.lstrip())
+    for words, names in listed.values():
+        yield f"{', '.join(names)}: {words}"
+
+
+# -- the first line -------------------------------------------------------------------------------
+
+
+def headline(bounds: Performance, found: Sequence[Cause], pricing: Pricing | None) -> str:
+    """Say in a line what a kernel takes, its bound, what it loses most by, and what a fix takes."""
+    roof, price = bounds.roofline, pricing.price if pricing else None
+    priced = price is not None
+    named = (x for x in found if not x.little and (x.fault or not priced or x.seconds is not None))
+    first = next(named, None)
+    bound = ""
+    if roof is not None:
+        limit = roof.unit if roof.bound == "compute" else "memory"
+        bound = f"bound is {duration(roof.seconds)} ({limit})"
+    if price is None or pricing is None:
+        where = f"on {bounds.gpu.name} its {bound}" if bounds.gpu and roof else ""
+        said = "time not predicted", where, first.because if first else ""
+        return "; ".join(filter(None, said))
+    parts = [f"{duration(price.seconds)} predicted on {pricing.gpu}", f"its {bound}" * bool(bound)]
+    times, above = "", price.seconds
+    if roof is not None and roof.seconds:
+        ratio, above = price.seconds / roof.seconds, price.seconds - roof.seconds
+        times = f"{ratio:.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times"
+        times = times if ratio < FAR else f"more than {FAR:,} times"
+    if first is None:
+        (unit, seconds), *_ = price.largest(1)
+        largest = f"most of it is {unit} ({duration(seconds)}), and no access costs 1 %"
+        parts.append(f"{times} that: {largest}" if times else largest)
+    elif first.fault:
+        parts.append(first.because)
+    else:
+        whole = (first.seconds or 0.0) >= MOST * above
+        part = "" if whole else f", {duration(first.seconds or 0.0)} of it"
+        parts.append(f"{times} slower{part} because {first.because}".lstrip())
+    fixed = first.fixed_seconds if first is not None else None
+    if first is not None and fixed is not None and fixed < (1 - LITTLE) * price.seconds:
+        parts.append(f"{first.fix} takes {duration(fixed)}")
+    return "; ".join(filter(None, parts))
+
+
+# -- all of them ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Causes:
+    """The causes as a numbered list; those of little cost that nothing is known for in one item."""
+
+    causes: Sequence[Cause]
+
+    def _divided(self) -> tuple[list[Cause], str]:
+        """Those with an item of their own, and what is said of the others."""
+        others = [cause for cause in self.causes if cause.little and not cause.fix]
+        own = [cause for cause in self.causes if cause not in others]
+        if not others:
+            return own, ""
+        each = "less than 1 % each" if len(others) > 1 else "less than 1 %"
+        accesses = (f" ({'; '.join(x.accesses)})" * (x.what != x.because) for x in others)
+        listed = "; ".join(x.what + more for x, more in zip(others, accesses, strict=True))
+        return own, f"{each}, no fix known: {listed}"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        own, others = self._divided()
+        yield Text("Causes" if len(self.causes) != 1 else "Cause", "bold")
+        for number_, cause in enumerate(own, 1):
+            cost = f": {cause.cost}" * bool(cause.cost)
+            lines = [f"{number_}. {cause.what}{cost}", "; ".join(cause.accesses)]
+            lines += [f"fix: {cause.remedy}"] * bool(cause.fix)
+            for line, indent in zip(lines, (1, 4, 4), strict=False):
+                shown = Paragraph(line, indent, hang=3 if indent == 1 else 2)
+                yield from shown.__rich_console__(console, options)
+        if others:
+            yield from Paragraph(f"-  {others}", 1, hang=3).__rich_console__(console, options)
+
+    def html(self) -> str:
+        """Return an ordered list, or a sentence where there is no cause."""
+        own, others = self._divided()
+        if not self.causes:
+            return "<p>No finding: every access is as good as it can be.</p>\n"
+        items = ""
+        for cause in own:
+            cost = f' <span class="cost">{markup(bound(cause.cost))}</span>' * bool(cause.cost)
+            items += f"<li><p><b>{markup(cause.what)}</b>{cost}</p>\n"
+            accesses = bound("; ".join(cause.accesses)).replace("-way", "\u2011way")
+            items += f'<p class="accesses">{markup(accesses)}</p>\n'
+            if cause.fix:
+                takes = markup(bound(cause.remedy.removeprefix(cause.fix)))
+                items += f"<p><b>Fix:</b> <code>{markup(cause.fix)}</code>{takes}</p>\n"
+            items += "</li>\n"
+        listed = f'<ol class="causes">\n{items}</ol>\n' if items else ""
+        others = others[:1].upper() + others[1:]
+        return listed + (f"<p>{markup(others)}.</p>\n" if others else "")

@@ -1,0 +1,221 @@
+"""The accesses that a kernel executed, counted as the report counts those that it predicts.
+
+The interpreter (`cute_gemm.ptx`) records each memory instruction of each warp with the addresses of
+its lanes. They are counted here as requests, sectors and wavefronts by the model's rules of the
+hardware, and compared with the rows of a report: the instructions, the lanes that take part in
+them, and their addresses.
+
+ptxas merges neighbouring loads or stores of shared memory into wider ones. Where the report has
+these and the PTX has not, the bytes of both are compared. Bulk tensor copies (TMA) are counted as
+boxes and the sectors of their rows in the matrix; a request of wgmma is 32 parts of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm._text import named
+from cute_gemm.access import gmem, smem
+from cute_gemm.ptx.access import described
+from cute_gemm.ptx.memory import GLOBAL
+
+if TYPE_CHECKING:
+    from cute_gemm.ptx.launch import Execution
+    from cute_gemm.ptx.parser import Instruction
+    from cute_gemm.ptx.record import Accesses
+    from cute_gemm.rendering.rows import AccessRow
+
+#: The figures that are compared in each space, by their names in the rows of a report.
+FIGURES = {
+    "global": ("requests", "lanes", "sectors"),
+    "shared": ("requests", "lanes", "wavefronts", "counted_wavefronts"),
+}
+_FAR = np.int64(1) << 62
+
+
+class Kind(NamedTuple):
+    """A kind of access; ``operand`` is "" in shared memory, whose tiles are reused."""
+
+    operand: str
+    space: str
+    direction: str
+    instruction: str
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of a kind of access, by the report and as executed."""
+
+    kind: Kind
+    figure: str
+    predicted: int
+    executed: int
+    #: Whether less is right too: a warp whose results are all 0 has no atomic.
+    at_most: bool = False
+
+    @property
+    def difference(self) -> int:
+        """Executed less predicted."""
+        difference = self.executed - self.predicted
+        return max(difference, 0) if self.at_most else difference
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, those of the kind, and the difference."""
+        own = named(self, "figure", "predicted", "executed", "difference")
+        return {**self.kind._asdict(), **own}
+
+
+def compare(
+    rows: Iterable[AccessRow],
+    execution: Execution,
+    at_most: Collection[str] = (),
+    by_lanes: Collection[str] = (),
+) -> tuple[Compared, ...]:
+    """Compare what a report predicts of a launch with what was executed.
+
+    ``at_most``: operands of which less may be executed; ``by_lanes``: those of which lanes alone
+    are compared: where those of a warp diverged before, a load is more requests than one.
+    """
+    both = predicted(rows), executed(execution)
+
+    def counts_of(kind: Kind, figure: str, which: int) -> int:
+        return both[which].get(kind, Counter())[figure]
+
+    kinds = sorted(both[0].keys() | both[1].keys())
+    compared: list[Compared] = []
+    for family in dict.fromkeys(kind[:4] for kind in kinds):
+        widths = [kind for kind in kinds if kind[:4] == family]
+        figures = [
+            Compared(
+                kind,
+                figure,
+                counts_of(kind, figure, 0),
+                counts_of(kind, figure, 1),
+                kind.operand in at_most,
+            )
+            for kind in widths
+            for figure in FIGURES[kind.space]
+            # Counters show another figure for copies only; a box has no lanes.
+            if (figure != "counted_wavefronts" or kind.instruction == "cp.async")
+            and (figure != "lanes" or kind.bits)
+            and (figure == "lanes" or kind.operand not in by_lanes)
+        ]
+        merged = any(x.figure == "requests" and x.difference for x in figures)
+        if merged and len(widths) > 1 and family[1] == "shared":
+            before, after = (
+                sum(counts[kind]["lanes"] * kind.bits // 8 for kind in widths if kind in counts)
+                for counts in both
+            )
+            figures = [Compared(Kind(*family, 0), "bytes", before, after)]
+        compared += figures
+    return tuple(compared)
+
+
+def predicted(rows: Iterable[AccessRow]) -> dict[Kind, Counter[str]]:
+    """Sum what a report predicts by kind of access; what is never executed is left out."""
+    counts: dict[Kind, Counter[str]] = {}
+    for row in rows:
+        if row.launch.requests:
+            operand = row.operand if row.space == "global" else ""
+            kind = Kind(operand, row.space, row.direction, row.instruction, row.bits)
+            figures = {name: getattr(row.launch, name) for name in FIGURES[row.space]}
+            counts.setdefault(kind, Counter()).update(figures)
+    return counts
+
+
+def executed(execution: Execution) -> dict[Kind, Counter[str]]:
+    """Count what was executed, by kind of access."""
+    counts: dict[Kind, Counter[str]] = {}
+    accesses = execution.accesses
+    assert accesses is not None
+    for index in np.unique(accesses.instruction).tolist():
+        chosen = accesses.of(accesses.instruction == index)
+        for kind, figures in _counted(execution, execution.kernel.instructions[index], chosen):
+            counts.setdefault(kind, Counter()).update(figures)
+    for box in execution.boxes or ():
+        kind = Kind(box.buffer, "global", "store" if box.store else "load", "TMA", 0)
+        counts[kind] = Counter(requests=box.requests, sectors=box.sectors)
+    return counts
+
+
+def _counted(
+    execution: Execution, instruction: Instruction, accesses: Accesses
+) -> Iterator[tuple[Kind, dict[str, int]]]:
+    """The figures of one instruction, by the operands that it accessed."""
+    name, direction, bits = described(instruction)
+    is_global = ~accesses.shared
+    shared, far = accesses.addresses[~is_global], accesses.addresses[is_global]
+    if name == "cp.async":
+        direction, far = "store", _sources(accesses, is_global)
+    if len(shared):
+        kind = Kind("", "shared", direction, name.format("shared"), bits)
+        yield kind, _shared(kind.instruction, bits, shared, far)
+    for operand, chosen in _operands(execution, far):
+        kind = Kind(operand, "global", "load", name, bits)
+        if name != "cp.async":
+            kind = kind._replace(direction=direction, instruction=name.format("global"))
+        targets = shared[chosen] if gmem.bypasses_l1(name, bits) else None
+        yield kind, _global(far[chosen], targets)
+
+
+def _sources(accesses: Accesses, is_global: np.ndarray) -> np.ndarray:
+    """The source addresses of each copy request, [requests, 32]; -1 for a lane that writes zeros.
+
+    The target of a copy is recorded first, and its source, for lanes that read, right after it.
+    """
+    moments = np.stack((accesses.order - is_global, accesses.cta, accesses.warp), axis=1).tolist()
+    keys = [tuple(moment) for moment in moments]
+    at = {keys[row]: number for number, row in enumerate(np.flatnonzero(~is_global).tolist())}
+    sources = np.full((len(at), smem.LANES), -1, np.int64)
+    rows = [at[keys[row]] for row in np.flatnonzero(is_global).tolist()]
+    sources[rows] = accesses.addresses[is_global]
+    return sources
+
+
+def _operands(execution: Execution, lanes: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """The buffers that requests touch, each with the mask of its requests."""
+    first = np.where(lanes < 0, _FAR, lanes).min(axis=1, initial=_FAR) - GLOBAL
+    for region in execution.regions:
+        chosen = (first >= region.begin) & (first < region.end)
+        if chosen.any():
+            yield region.name, chosen
+
+
+def distinct(rows: np.ndarray) -> int:
+    """Return the sum over the rows of their numbers of distinct values, -1 not counted."""
+    ordered = np.sort(rows, axis=-1)
+    fresh = np.ones(ordered.shape, bool)
+    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return int((fresh & (ordered >= 0)).sum())
+
+
+def _global(lanes: np.ndarray, targets: np.ndarray | None) -> dict[str, int]:
+    """Figures of requests to global memory; ``targets`` are those of copies that bypass L1."""
+    active = lanes >= 0
+    places = lanes // gmem.SECTOR
+    if targets is not None:
+        places = lanes // gmem.LINE * (1 << 20) + targets // gmem.SECTOR
+    sectors = distinct(np.where(active, places, -1))
+    return {"requests": len(lanes), "lanes": int(active.sum()), "sectors": sectors}
+
+
+def _shared(instruction: str, bits: int, lanes: np.ndarray, sources: np.ndarray) -> dict[str, int]:
+    """Figures of requests to shared memory; ``sources`` are the source addresses of copies."""
+    if number := smem.matrices(instruction):
+        lanes = np.where(np.arange(smem.LANES) < number * smem.MATRIX_ROWS, lanes, -1)
+    waves = int(smem.phase_wavefronts(smem.phase_words(instruction, bits, lanes))[0].sum())
+    counted = waves
+    if instruction == "cp.async":
+        begin = np.where(sources < 0, -1, sources - GLOBAL)
+        past = gmem.bypasses_l1(instruction, bits)
+        counted = 0 if past else int(smem.copy_wavefronts(bits, lanes, begin).sum())
+    return {
+        "requests": len(lanes), "lanes": int((lanes >= 0).sum()), "wavefronts": waves,
+        "counted_wavefronts": counted,
+    }  # fmt: skip

@@ -1,0 +1,260 @@
+"""``explain``: the idea of a kernel, its accesses per result counted two ways, and what bounds it.
+
+The figures are compared with those of the next kernel of the ladder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._text import FORMAT, counted, duration, named, number, percent, si
+from cute_gemm.cost_model.ceiling import Ceiling, ceiling
+from cute_gemm.cost_model.roofline import compulsory_bytes
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.grouped import evenly
+from cute_gemm.rendering.shown import Shown, size_text
+from cute_gemm.rendering.tables import Column, Paragraph, Table, table
+from cute_gemm.report.ideas import idea
+from cute_gemm.report.per_result import KINDS, Count, counts
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.report.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure of a kernel and of the next one, as text."""
+
+    what: str
+    this: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What the next kernel of the ladder changes, or why it does not take the problem.
+
+    ``changes`` are the figures that differ; none where one of the two kernels has no report.
+    """
+
+    kernel: str
+    idea: str
+    refused: str = ""
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation(Shown):
+    """The explanation of a kernel on a problem; ``print`` it, or take ``to_dict()``.
+
+    ``idea`` is what the kernel adds to the one before; ``plan`` a ``cute_gemm.plan.plan.Plan``;
+    ``counts`` the accesses per result; the intensities are operations per compulsory byte, and per
+    requested byte (`Traffic`; None without a report); ``ceiling`` is what bounds it on a GPU, None
+    where that is not known; ``report`` is None for ``host`` and ``cublas``. ``next`` has the next
+    kernel of the ladder, and those after it up to the first that takes the problem.
+    """
+
+    kernel: str
+    summary: str
+    idea: str
+    plan: Any
+    counts: tuple[Count, ...]
+    intensity: float
+    requested_intensity: float | None
+    ceiling: Ceiling | None
+    report: Report | None
+    next: tuple[Next, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.kernel}, {self.plan!r}>"
+
+    @property
+    def problem(self) -> GemmProblem:
+        """Extents and descriptors."""
+        problem: GemmProblem = self.plan.problem
+        return problem
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as strings, numbers, lists and dicts; None for what is not known."""
+        counts = [
+            {**asdict(count), "formula": None if count.formula is None else str(count.formula)}
+            for count in self.counts
+        ]
+        return {
+            "format": FORMAT,
+            **named(self, "kernel", "summary", "idea"),
+            **named(self.problem, "op", "blas_op", "m", "n", "k", "dtype", "compute"),
+            "arch": self.plan.arch,
+            "config": getattr(self.plan.config, "name", None),
+            "per_result": counts,
+            **named(self, "intensity", "requested_intensity"),
+            "ceiling": self.ceiling.to_dict() if self.ceiling else None,
+            "next": [asdict(kernel) for kernel in self.next],
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text.assemble((self.kernel, "bold"), f": {self.summary}")
+        yield Text(self.problem.op + size_text(self.problem))
+        if self.report is not None:
+            yield Text(f"config {self.plan.config.name}, {self.plan.arch}")
+        yield from _section("The idea", self._worded(self.idea))
+        if self.counts:
+            title = "Accesses per result (element of C), in elements: tutorials and model"
+            yield from _section(title, _counts_table(self.counts, self.report is not None))
+        text = f"{number(self.intensity)} FLOP per compulsory byte"
+        if self.requested_intensity is not None:
+            text += f", {self.requested_intensity:.3g} per byte requested of L1 and L2"
+        yield from _section("Intensity", text)
+        if self.ceiling is not None:
+            yield from _section(f"What bounds it on {self.ceiling.gpu}", *_ceiling(self.ceiling))
+        elif self.report is not None and self.report.performance.gpu is None:
+            text = f"Not known: no GPU stands for {self.plan.arch}; name one: --gpu NAME or FILE."
+            yield from _section("What bounds it", text)
+        for kernel in self.next:
+            yield from _section(f"The next kernel: {kernel.kernel}", self._worded(kernel.idea))
+            if kernel.refused:
+                yield Paragraph(f"It does not take this problem: {kernel.refused}.", 1)
+            elif kernel.changes:
+                changes = [(change.what, change.this, change.next) for change in kernel.changes]
+                heads = ("", self.kernel, kernel.kernel)
+                yield from _section("What it changes", table("", heads, changes, ""))
+
+    def _worded(self, idea: str) -> str:
+        """An idea, with a note where it is about words and an element is not one word."""
+        element = DTYPES[self.problem.A.dtype]
+        if element.bytes == 4 or "word" not in idea:
+            return idea
+        return (
+            f"{idea} (This describes float32, whose elements are words of 4 bytes; those of "
+            f"{element.name} have {element.bytes}.)"
+        )
+
+    def before(self, other: Explanation) -> tuple[Change, ...]:
+        """Return the figures in which another kernel differs."""
+        figures, others = self.figures, other.figures
+        if not figures or not others:
+            return ()
+        return tuple(
+            Change(what, figures.get(what, "-"), others.get(what, "-"))
+            for what in {**figures, **others}
+            if figures.get(what) != others.get(what)
+        )
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """The figures that kernels are compared by, as text; none without a report."""
+        return dict(self._figures())
+
+    def _figures(self) -> Iterator[tuple[str, str]]:
+        report = self.report
+        if report is None:
+            return
+        for what, field in (("CTA tile", "tile"), ("results of a thread", "thread_tile")):
+            if extents := getattr(report.config, field, None):
+                yield what, " x ".join(map(str, extents))
+        yield "threads of a CTA", number(report.launch.block)
+        yield "bytes of shared memory of a CTA", number(report.launch.smem)
+        for count in self.counts:
+            if count.elements is None or count.operand not in ("AB", "C"):
+                continue
+            what = KINDS[count.space, count.direction] + "s" + " of C" * (count.operand == "C")
+            if count.operand == "AB":
+                yield f"{what}, elements per result", _figure(count.elements)
+            yield f"{what}, requests per result", _figure(count.requests)
+            cost = "wavefronts" if count.sectors is None else "sectors"
+            yield f"{what}, {cost} per result", _figure(getattr(count, cost))
+        conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
+        each = evenly(self.problem)
+        results = each.m * each.columns * each.l
+        yield "bank conflicts per result", _figure(conflicts / (results or 1))
+        yield "FLOP per requested byte", _figure(self.requested_intensity)
+        if self.ceiling is not None:
+            yield "bound by", self.ceiling.binding.unit
+            if self.ceiling.peak is not None:
+                unit = self.ceiling.peak.unit
+                yield f"ceiling, of the peak of {unit}", percent(self.ceiling.fraction)
+
+
+def explanation(
+    kernel: Kernel, plan: Any, report: Report | None, reads_c: bool = False
+) -> Explanation:
+    """Explain a plan of a kernel by its report, which kernels of other libraries do not have."""
+    problem: GemmProblem = plan.problem
+    moved = sum(compulsory_bytes(problem, reads_c).values())
+    bound = None
+    if report is not None and report.performance.gpu is not None:
+        accesses = ((row.access, row.analysis) for row in report.rows)
+        work = kernel.compiled().work(plan.config, evenly(problem))
+        bound = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
+    rows = report.rows if report is not None else ()
+    per_result = tuple(counts(kernel.shares(plan.config), evenly(problem), rows))
+    intensity = problem.flops / moved if moved else 0.0
+    requested = report.performance.requested_intensity if report else None
+    texts = kernel.name, kernel.summary, idea(kernel)
+    return Explanation(*texts, plan, per_result, intensity, requested, bound, report)
+
+
+# ---- printing it --------------------------------------------------------------------------------
+
+
+def _figure(value: float | None) -> str:
+    """Return a figure per result: whole ones in full, others with three digits or more."""
+    if value is None:
+        return "-"
+    return number(value) if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _section(title: str, *content: Any) -> Iterator[Any]:
+    from rich.text import Text
+
+    yield Text()
+    yield Text(title, style="bold")
+    yield from (Paragraph(part, 1) if isinstance(part, str) else part for part in content)
+
+
+def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
+    model = ("model", "requests", "sectors", "wavefronts") if modelled else ()
+    rows, kind = [], None
+    for count in counts:
+        what = KINDS[count.space, count.direction]
+        figures = (count.elements, count.requests, count.sectors, count.wavefronts) * modelled
+        tutorial = "1" if count.formula is None else str(count.formula)
+        first = ("" if what == kind else what, " + ".join(count.operand), tutorial)
+        rows.append((*first, *map(_figure, (count.tutorial, *figures))))
+        kind = what
+    words = (Column(head, left=True) for head in ("", "", "tutorials"))
+    return Table("", (*words, *map(Column, ("", *model))), rows)
+
+
+def _ceiling(limit: Ceiling) -> Iterator[Any]:
+    of = "allows" if limit.peak is None else f"allows, of {limit.peak.tflops:g} TFLOP/s"
+    rows = []
+    for bound in limit.bounds:
+        per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
+        part = bound.fraction  # a unit may allow more than the peak
+        share = f"{part * 100:,.0f} %" if part is not None and part > 1 else percent(part)
+        work = f"{si(bound.work).rstrip()} {bound.of}"
+        rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
+    yield table("", ("unit", "work", "rate", "time", of), rows, "unit")
+    what = f"{limit.tflops:.3g} TFLOP/s"
+    if limit.peak is not None:
+        what = f"{percent(limit.fraction)} of the peak of {limit.peak.unit}, {what}"
+    yield ""
+    yield f"Bound by {limit.binding.unit}: at most {what}. A ceiling, not a prediction."
+    yield (
+        f"Assumed: {limit.clock_ghz:g} GHz, and every unit busy in every clock, none waiting for "
+        f"another. The times are those of the SM with most work, which has "
+        f"{counted(limit.ctas, 'CTA')}; the mean is {limit.mean_ctas:,.4g} "
+        f"({percent(limit.mean_ctas / limit.ctas)} of the SMs' time is used). Not counted: "
+        "latency, barriers, address arithmetic, conversions, and L2, whose rate is not published."
+    )
+    for bound in limit.bounds:
+        yield Paragraph(f"{bound.unit}: {bound.source}", 3)

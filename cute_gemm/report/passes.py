@@ -1,0 +1,97 @@
+"""Reports of the passes: launches before and after the kernel that multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._text import counted, named
+from cute_gemm.problem.passes import Packing
+from cute_gemm.problem.sums import MODES, Summation
+from cute_gemm.rendering.rows import access_tables, make_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cute_gemm.access.accesses import Access
+    from cute_gemm.rendering.rows import AccessRow
+    from cute_gemm.toolchain.signature import Launch
+
+
+@dataclass(frozen=True, eq=False)
+class PassReport:
+    """A launch that packs operands, adds up slices of K or adds up a result over M or N.
+
+    Attributes
+    ----------
+    kernel, config
+        ``"pack"``, ``"reduce"`` or ``"sum"``, and its config.
+    problem
+        The operands and their copies (`Packing`), the sums of slices and C (`Reduction`), or a
+        matrix and its sums (`Summation`).
+    launch
+        CTAs, threads per CTA, dynamic shared memory (bytes).
+    rows
+        One ``AccessRow`` per memory instruction.
+    """
+
+    kernel: str
+    config: Any
+    problem: Any
+    launch: Launch
+    rows: tuple[AccessRow, ...]
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        """What the pass does, a line for each matrix."""
+        problem = self.problem
+        if isinstance(problem, Packing):
+            pairs = zip(problem.sources, problem.targets, strict=True)
+            return tuple(f"{a.name}  {a} to {b} in scratch" for a, b in pairs)
+        if isinstance(problem, Summation):
+            source, target, mode = problem.source, problem.target, MODES[problem.mode]
+            return (f"{target.name}  {target}, sums over {mode} of {source.name}: {source}",)
+        parts = [f"{problem.slices} slices of K"] * (problem.slices > 1)
+        parts += [f"{problem.epilogue.pairs} of columns"] * bool(problem.epilogue.pairs)
+        return (f"C  from {' and '.join(parts)}: {problem.sums} in scratch",)
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether all its accesses are coalesced and free of bank conflicts, edge tiles apart."""
+        return all(row.good for row in self.rows if not row.at_edges)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as strings, numbers, lists and dicts."""
+        return {
+            "kernel": self.kernel,
+            "config_name": self.config.name,
+            "what": list(self.what),
+            "nbytes": self.problem.nbytes,
+            "launch": named(self.launch, "grid", "block", "smem"),
+            "coalesced": self.coalesced,
+            "accesses": [row.to_dict() for row in self.rows],
+        }
+
+    def shown(self) -> Iterator[Any]:
+        """Yield its lines and tables."""
+        from rich.text import Text
+
+        yield Text.assemble((self.kernel, "bold"), f"  config {self.config.name}")
+        yield from (Text(line) for line in self.what)
+        yield Text(f"launch {launched(self.launch)}; {self.problem.nbytes:,} bytes of scratch")
+        for table, _ in access_tables(self.rows):
+            yield Text()
+            yield table
+
+
+def pass_report(
+    kernel: str, config: Any, problem: Any, launch: Launch, accesses: Iterable[Access]
+) -> PassReport:
+    """Count the accesses of a pass."""
+    return PassReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))
+
+
+def launched(launch: Launch) -> str:
+    """Return the shape of a launch: ``"64 CTAs x 128 threads"``."""
+    return f"{counted(launch.ctas, 'CTA')} x {counted(launch.block, 'thread')}"

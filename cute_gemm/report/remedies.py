@@ -1,0 +1,155 @@
+"""What would make accesses better by other arguments: another place, order or option."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm.access.gmem import SECTOR
+from cute_gemm.kernels.options import access_bytes
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Bytes of the widest vector.
+VECTOR = 16
+
+
+class Remedy(NamedTuple):
+    """A change of arguments: what to write, the arguments of ``analyze``, the problem then.
+
+    ``problem`` is None where options change. ``moves``: whether a matrix lies elsewhere then, in
+    its order.
+    """
+
+    what: str
+    change: dict[str, Any]
+    problem: GemmProblem | None = None
+    moves: bool = False
+
+
+def of_option(option: str) -> Remedy:
+    """Return the remedy of an option as it is pasted: ``copy="auto"``."""
+    name, _, value = option.partition("=")
+    return Remedy(option, {name: value.strip('"')})
+
+
+def misplaced(problem: GemmProblem, matrix: Matrix) -> str:
+    """Return what is wrong with a leading dimension and a base address; "" if nothing.
+
+    Groups along the unit-stride mode begin anywhere; those along the other one where a row begins.
+    """
+    if matrix.alignment < SECTOR and problem.groups_along_unit(matrix):
+        return (
+            f"{matrix.name}'s groups begin at any element, since {problem.ragged} is ragged and "
+            "its unit-stride mode"
+        )
+    pitch = matrix.ld * matrix.element.bytes
+    words = []
+    if matrix.shape[1 - matrix.unit] > 1 and pitch % SECTOR:
+        of = VECTOR if pitch % VECTOR else SECTOR
+        words.append(
+            f"ld{matrix.name.lower()} of {matrix.ld} ({pitch:,} bytes) is no multiple of {of} bytes"
+        )
+    if _apart(problem, matrix):
+        words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
+    if _first(matrix) < SECTOR:
+        words.append(f"base address is aligned to {_first(matrix)} bytes only")
+    return f"{matrix.name}'s {' and its '.join(words)}" if words else ""
+
+
+def rows_that_end_anywhere(C: Matrix) -> str:
+    """Return what is wrong with the extent of C's rows, which wide stores must not pass.
+
+    "" where its leading dimension or its address limits stores more, or nothing does.
+    """
+    elements = C.shape[C.unit]
+    size = elements * C.element.bytes
+    if access_bytes(C, True)[0] == access_bytes(C, False)[0]:
+        return ""
+    counted = "1 element" if elements == 1 else f"{elements:,} elements"
+    return f"C's rows of {counted} ({size:,} bytes) are no multiple of {VECTOR} bytes"
+
+
+def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
+    """Return a matrix whose rows begin with a sector, in its order.
+
+    ``sizes``: whether base addresses are told by ``base_offset``, of A, B and C together; those of
+    arrays on a device are no arguments.
+    """
+    step, words, stride = max(1, SECTOR // matrix.element.bytes), [], list(matrix.stride)
+    change: dict[str, Any] = {}
+    letter, rows = matrix.name.lower(), matrix.shape[1 - matrix.unit]
+    ld, batch = -(-matrix.ld // step) * step, matrix.batch_stride
+    if ld != matrix.ld and rows > 1:
+        stride[1 - matrix.unit] = ld
+        words.append(f"ld{letter}={ld}")
+        change[f"ld{letter}"] = ld
+        batch = ld * rows if batch == matrix.ld * rows else batch
+    if _apart(problem, matrix) and not problem.ragged:  # of groups no batch stride is an argument
+        batch = -(-max(batch, ld * rows) // step) * step
+        words.append(f"batch_{letter}={batch}")
+        change[f"batch_{letter}"] = batch
+    base, moved = _first(matrix), False
+    if base < SECTOR:
+        moved = sizes and matrix.name in ("A", "B", "C")
+        base = 0 if moved else SECTOR
+        there = f"{matrix.name}'s base address aligned to {SECTOR} bytes"
+        words.append("base_offset=0" if moved else there)
+        change |= {"base_offset": 0} if moved else {}
+    new = replace(matrix, stride=(stride[0], stride[1]), batch_stride=batch)
+    made = _with(problem, new.at(base).of_groups(problem.ragged))
+    if moved:
+        others = (x for x in (problem.A, problem.B, problem.C) if x.name != matrix.name)
+        for other in others:
+            made = _with(made, other.at(0).of_groups(problem.ragged))
+    change = change if matrix.name in ("A", "B", "C") else {}
+    return Remedy(" and ".join(words), change, made, moves=True)
+
+
+def turned(problem: GemmProblem) -> Iterator[Remedy]:
+    """Yield C in the other order: without padding as it is now, or with its leading dimension."""
+    C, order = problem.C, "FC"[problem.C.unit == 0]
+    rows, extent = C.shape[C.unit], C.shape[1 - C.unit]  # then as many rows, of so many elements
+    if min(C.shape) <= 1:
+        return
+    step = max(1, SECTOR // C.element.bytes)
+    padded = -(-extent // step) * step
+    dense = C.ld == rows
+    kept = extent if dense else C.ld
+    for ld in dict.fromkeys((kept, kept if dense else padded)):
+        own = C.l == 1 or C.batch_stride == C.ld * extent
+        batch = (ld * rows if C.l > 1 else 0) if own else C.batch_stride
+        if ld < extent or (C.l > 1 and batch < ld * rows and not problem.ragged):
+            continue
+        stride = (1, ld) if order == "F" else (ld, 1)
+        new = replace(C, stride=stride, batch_stride=batch if C.batch_stride else 0)
+        new = new.at(_first(C)).of_groups(problem.ragged)
+        words = f'order="{order}"' + f" and ldc={ld}" * (ld != kept)
+        change = {"order": order} | ({"ldc": ld} if ld != kept else {})
+        yield Remedy(words, change, _with(problem, new))
+
+
+def _first(matrix: Matrix) -> int:
+    """The alignment of the first matrix of a batch, in bytes."""
+    return max(matrix.alignment, matrix.first_alignment)
+
+
+def _apart(problem: GemmProblem, matrix: Matrix) -> bool:
+    """Whether the matrices of a batch begin off sectors by their batch stride.
+
+    Groups lie one behind the other in a matrix, which has none then.
+    """
+    in_groups = bool(problem.ragged) and problem.ragged in matrix.modes
+    return not in_groups and matrix.l > 1 and bool(matrix.batch_bytes % SECTOR)
+
+
+def _with(problem: GemmProblem, matrix: Matrix) -> GemmProblem:
+    """The problem with a matrix in the place of that of its name."""
+    if matrix.name in ("A", "B", "C"):
+        field: dict[str, Any] = {matrix.name: matrix}
+        return replace(problem, **field)
+    operands = (matrix if x.name == matrix.name else x for x in problem.operands)
+    return replace(problem, operands=tuple(operands))

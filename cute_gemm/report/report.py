@@ -1,0 +1,513 @@
+"""The report of a kernel: every memory access, what it costs, and what would fix it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._kept import Kept
+from cute_gemm._text import FORMAT, counted, duration, named, percent, short
+from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.fix import Fix
+from cute_gemm.fixes.search import contents
+from cute_gemm.rendering.rows import AccessRow, access_tables, findings, make_row
+from cute_gemm.rendering.shown import Paged, size_text, spilled
+from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, table
+from cute_gemm.report.causes import FAR, Cause, Causes, Pricing, causes, headline
+from cute_gemm.report.fixes import fixes, of_part
+from cute_gemm.report.options import Others, with_options
+from cute_gemm.report.passes import launched
+from cute_gemm.report.performance import Performance, performance
+from cute_gemm.report.prices import prices_dict, prices_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from cute_gemm.access.accesses import Access, Partition
+    from cute_gemm.cost_model.price import Price
+    from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.kernels.candidate import Candidate
+    from cute_gemm.plan.tuned import Measured
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.rendering.html import Page
+    from cute_gemm.report.passes import PassReport
+    from cute_gemm.toolchain.cubin import Resources
+    from cute_gemm.toolchain.signature import Launch
+
+_OF_MATRIX = (
+    "modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj", "l", "batch_stride",
+)  # fmt: skip
+
+#: Characters of a config's value beyond which it has a line of its own.
+COMPACT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class OperandView:
+    """The accesses of one operand, as ``report["A"]`` gives them."""
+
+    name: str
+    rows: tuple[AccessRow, ...]
+
+    def of(self, space: str) -> list[AccessRow]:
+        """Its accesses of ``"global"`` or ``"shared"`` memory."""
+        return [row for row in self.rows if row.space == space]
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether all its global accesses (of C: loads and stores) are coalesced.
+
+        Judged are those with interior tiles, or all when none has one: a last k-tile that K does
+        not fill decides as little as the edge of a matrix.
+        """
+        rows = self.of("global")
+        return all(row.good for row in rows if not row.at_edges or all(r.at_edges for r in rows))
+
+    @property
+    def conflict_free(self) -> bool:
+        """Whether all its shared-memory accesses take the fewest wavefronts possible."""
+        return all(row.good for row in self.of("shared"))
+
+    def summary(self) -> list[str | Cell]:
+        """Its verdicts on global and on shared memory: a line of a table."""
+        of_global, of_shared = self.of("global"), self.of("shared")
+        bad = [row.efficiency for row in of_global if not row.good and row.efficiency is not None]
+        coalesced = "coalesced" if self.coalesced else "not coalesced"
+        if bad:
+            coalesced += f": {percent(min(bad))} of the bytes are used"
+        verdicts = ", ".join(dict.fromkeys(row.verdict for row in of_shared if not row.good))
+        conflicts = f"bank conflicts: {verdicts}" if verdicts else "conflict-free"
+        return [
+            Cell(self.name, bold=True),
+            Cell(coalesced, good=self.coalesced) if of_global else "-",
+            Cell(conflicts, good=self.conflict_free) if of_shared else "-",
+        ]
+
+
+def _jsonable(value: Any) -> Any:
+    """Return ``value`` in the types of JSON: dataclasses as dicts, other objects as their text."""
+    return json.loads(json.dumps(value, default=lambda x: _fields(x) or str(x)))
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass; {} for other objects."""
+    return named(value, *(f.name for f in fields(value))) if is_dataclass(value) else {}
+
+
+@dataclass(frozen=True, eq=False)
+class Report(Paged):
+    """What a kernel does to memory for one problem; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    problem
+        The problem, with the descriptors of A(M,K), B(N,K) and C(M,N).
+    kernel, config, arch
+        Which kernel, how configured, for which architecture.
+    launch
+        CTAs, threads per CTA, dynamic shared memory (bytes).
+    resources
+        Registers, shared memory and spills of the build, or None when nothing was built.
+    rows
+        One ``AccessRow`` per memory instruction.
+    findings
+        One sentence for each access that is not as good as it could be.
+    performance
+        Bytes, intensity, roofline, occupancy, waves.
+    pictures
+        How the kernel's threads divide tiles.
+    passes
+        One ``PassReport`` per launch before or after the kernel: operands packed, slices of K
+        added. Where there are any, ``rows`` are of the operands that the kernel reads then.
+    measured
+        The measured time of the config and when it was chosen; None where it was predicted.
+    pricing
+        How times are predicted, by which causes are priced when they are asked for.
+    groups
+        Of a grouped GEMM a sentence on its groups: tiles of C, what they compute beyond the groups,
+        and waves; else ``""``.
+    """
+
+    problem: GemmProblem
+    kernel: str
+    config: Any
+    arch: str
+    launch: Launch
+    resources: Resources | None
+    rows: tuple[AccessRow, ...]
+    findings: tuple[str, ...]
+    performance: Performance
+    pictures: tuple[Partition, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    priced_on: str = ""
+    passes: tuple[PassReport, ...] = ()
+    measured: Measured | None = None
+    pricing: Pricing | None = None
+    groups: str = ""
+
+    @cached_property
+    def causes(self) -> tuple[Cause, ...]:
+        """Why time is lost, the costliest first: each explains one or more of the accesses."""
+        parts = self.problem, self.kernel, self.config, self.rows, self.passes, self.pricing
+        return causes(*parts)
+
+    @cached_property
+    def headline(self) -> str:
+        """The predicted time, its bound, the costliest cause and what its fix takes, in a line."""
+        return headline(self.performance, self.causes, self.pricing)
+
+    @property
+    def predicted(self) -> Price | None:
+        """The price of the config; None where it has none."""
+        return self.pricing.price if self.pricing else None
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """What of the predicted time no measured times stand behind; () where they do."""
+        return tuple(self.pricing.unmeasured) if self.predicted and self.pricing else ()
+
+    def __repr__(self) -> str:
+        p = self.problem
+        sizes = f"m={p.m} n={p.n} k={p.k}" + f" l={p.l}" * (p.l != 1)
+        return f"<Report: gemm {p.op} {sizes} {p.types}, {self._configured}, {self.arch}>"
+
+    def __getitem__(self, operand: str) -> OperandView:
+        """Return the accesses of ``"A"``, ``"B"`` or ``"C"``: ``report["A"].coalesced``.
+
+        KeyError for another name; the message lists those there are.
+        """
+        names = tuple(self)
+        if operand not in names:
+            raise KeyError(f"operand {operand!r} is not in the report; expected one of {names}")
+        return OperandView(operand, tuple(row for row in self.rows if row.operand == operand))
+
+    def __iter__(self) -> Iterator[str]:
+        """The names that ``report[name]`` takes."""
+        names = (matrix.name for matrix in self.problem.matrices)
+        return iter(dict.fromkeys((*names, *(row.operand for row in self.rows))))
+
+    @property
+    def operands(self) -> tuple[OperandView, ...]:
+        """The views of A, B and C, and of the epilogue's operands."""
+        return tuple(self[matrix.name] for matrix in self.problem.matrices)
+
+    # -- machine-readable ---------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole report in strings, numbers, lists and dicts, with keys that stay.
+
+        Examples
+        --------
+        ``report.to_dict()["operands"]["A"]`` is ``{"coalesced": True, "conflict_free": True}``.
+        """
+        problem = self.problem
+        return {
+            "format": FORMAT,
+            "headline": self.headline,
+            "predicted_seconds": self.predicted.seconds if self.predicted else None,
+            "unmeasured": list(self.unmeasured),
+            "causes": [cause.to_dict() for cause in self.causes],
+            **named(problem, "op", "blas_op", "m", "n", "k", "l", "compute"),
+            "matrices": {
+                matrix.name: {"descriptor": str(matrix), **_jsonable(named(matrix, *_OF_MATRIX))}
+                for matrix in self._matrices.values()
+            },
+            "groups": self.groups or None,
+            "kernel": self.kernel,
+            "config": _jsonable(self.config),
+            "config_name": getattr(self.config, "name", None),
+            "arch": self.arch,
+            "launch": named(self.launch, "grid", "block", "smem"),
+            "resources": _jsonable(self.resources),
+            "operands": {
+                view.name: named(view, "coalesced", "conflict_free") for view in self.operands
+            },
+            "accesses": [row.to_dict() for row in self.rows],
+            "findings": list(self.findings),
+            "fixes": [[fix.to_dict() for fix in of_row] for of_row in self.fixes],
+            "passes": [of_pass.to_dict() for of_pass in self.passes],
+            "performance": self.performance.to_dict(),
+            "candidates": prices_dict(self.candidates),
+            "measured": self.measured._asdict() if self.measured else None,
+        }
+
+    # -- readable -----------------------------------------------------------------------------
+
+    @property
+    def _matrices(self) -> dict[str, Any]:
+        """The matrices by name and modes: ``"A(M,K)"``."""
+        return {f"{x.name}({','.join(x.modes)})".replace("offsets(M,N)", "offsets(L)"): x
+                for x in self.problem.matrices}  # fmt: skip
+
+    @property
+    def _launched(self) -> str:
+        memory = f"{counted(self.launch.smem, 'byte')} of dynamic shared memory"
+        return f"{launched(self.launch)}, {memory}"
+
+    @property
+    def _configured(self) -> str:
+        return str(getattr(self.config, "name", None) or self.config)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield from self._header()
+        if self.causes:
+            yield Text()
+            yield Causes(self.causes)
+        for of_pass in self.passes:
+            yield Text()
+            yield from of_pass.shown()
+        if self.passes:
+            yield from (Text(), Text.assemble((self.kernel, "bold")))
+        parts: tuple[Table | Pairs, ...] = (
+            *(shown for shown, _ in access_tables(self.rows)),
+            Pairs(self._performance_lines(), "Performance"),
+            *prices_table(self.candidates, self.priced_on),
+        )
+        for part in parts:
+            yield Text()
+            yield part
+
+    def _header(self) -> Iterable[Any]:
+        from rich.text import Text
+
+        if self.headline:
+            yield from (Text(self.headline, "bold"), Text())
+        yield Text.assemble("gemm ", (self.problem.op, "bold"), size_text(self.problem))
+        width = max(len(str(matrix)) for matrix in self._matrices.values())
+        for name, matrix in self._matrices.items():
+            yield Text.assemble(
+                (name, "bold"),
+                f"  {matrix!s:<{width}}  {_laid_out(matrix)}{matrix.dtype}, base aligned to "
+                f"{matrix.alignment} bytes" + ", conjugated" * matrix.conj,
+            )
+        if self.groups:
+            yield Text(self.groups)
+        yield Text(f"kernel {self.kernel}, {self.arch}")
+        if self.config is not None:
+            yield Text(f"config {self._configured}")
+        if self.measured is not None:
+            yield Text(f"choice {self.measured}")
+        launch, built = f"launch {self._launched}", self.resources
+        if built is not None:
+            used = f"{built.registers} registers, {built.shared_static:,} bytes static"
+            launch += f"; {used}, {spilled(built)}"
+        yield Text(launch)
+
+    def _performance_lines(self) -> list[tuple[str, str]]:
+        """What bounds the kernel, and what the predicted time rests on."""
+        lines = self.performance.lines()
+        if self.unmeasured:
+            *others, last = self.unmeasured
+            of = f"{', '.join(others)} and {last}" if others else last
+            lines.append(("prediction", f"derived: there are no measured times of {of}"))
+        return lines
+
+    def page(self) -> Page:
+        """Return the page that ``to_html`` writes."""
+        from cute_gemm.rendering.html import Page
+
+        problem = self.problem
+        size = (problem.m, problem.n, problem.k)
+        heads = ("operand", "global memory", "shared memory")
+        summary = table("", heads, [view.summary() for view in self.operands], *heads)
+        kind = problem.dtype
+        performance = Pairs(self._performance_lines())
+        prices = prices_table(self.candidates, self.priced_on)
+        return Page(
+            title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
+            heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
+            intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
+            sections=(
+                ("Verdict", (Causes(self.causes), summary)),
+                ("Performance", (self._drawn(), performance, *prices)),
+                ("Problem", self._problem_page()),
+                ("Kernel", self._kernel_page()),
+            ),
+            rows=self.rows,
+            pictures=self.pictures,
+            lead=self.headline,
+            figures=self._figures(),
+        )
+
+    def _figures(self) -> list[tuple[str, str]]:
+        """The times of the first line, each with a label."""
+        price, roof = self.predicted, self.performance.roofline
+        figures = [("predicted", duration(price.seconds))] if price else []
+        if roof is not None:
+            limit = roof.unit if roof.bound == "compute" else "memory"
+            figures.append((f"bound: {limit}", duration(roof.seconds)))
+        if price and roof and price.seconds < FAR * roof.seconds:
+            figures.append(("times its bound", short(price.seconds / roof.seconds)))
+        fixed = [x for x in self.causes[:1] if x.fixed_seconds is not None and not x.little]
+        figures += [(f"with {x.fix}", duration(x.fixed_seconds or 0.0)) for x in fixed]
+        return figures
+
+    def _drawn(self) -> Figures:
+        """The roofline and the terms of the price, as far as they are known."""
+        from cute_gemm.report.times import price_terms, roofline
+
+        price, bounds = self.predicted, self.performance
+        svgs = []
+        if bounds.roofline is not None and bounds.flops and bounds.intensity:
+            svgs.append(roofline(bounds, price.seconds if price else None))
+        if price is not None:
+            svgs.append(price_terms(price))
+        return Figures(svgs)
+
+    def _problem_page(self) -> tuple[Pairs, Table]:
+        problem = self.problem
+        pairs = (
+            *((("groups", self.groups),) if self.groups else ()),
+            ("op", f"{problem.op} (BLAS-equivalent of the storage: {problem.blas_op})"),
+            ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
+            ("types", problem.types),
+        )
+        heads = ("matrix", "shape : stride", "major", "ld", "dtype", "base aligned to", "bytes")
+        lines = [
+            [Cell(name, bold=True), Cell(str(matrix), code=True), matrix.major, f"{matrix.ld:,}",
+             matrix.dtype + ", conjugated" * matrix.conj, f"{matrix.alignment} bytes",
+             f"{matrix.nbytes:,}"]
+            for name, matrix in self._matrices.items()
+        ]  # fmt: skip
+        return Pairs(pairs), table(
+            "Descriptors", heads, lines, "matrix", "shape : stride", "major", "dtype"
+        )
+
+    def _kernel_page(self) -> tuple[Pairs, ...]:
+        built, config = self.resources, self.config
+        pairs: list[tuple[str, str | Cell]] = [
+            ("kernel", Cell(self.kernel, code=True)),
+            ("arch", Cell(self.arch, code=True)),
+            ("launch", self._launched),
+        ]
+        if built is not None:
+            used = f"{built.registers} registers per thread, {built.shared_static:,} bytes of"
+            pairs.append(("build", f"{used} static shared memory, {spilled(built)}"))
+        if config is not None:
+            pairs.append(("config", Cell(self._configured, code=True)))
+        if self.measured is not None:
+            pairs.append(("choice", str(self.measured)))
+        values = [(name, str(x)) for name, x in _fields(config).items() if name != "kernel"]
+        codes = [(name, Cell(text, code=True)) for name, text in values]
+        short_ones = [pair for pair in codes if len(pair[1].text) <= COMPACT]
+        pairs += (pair for pair in codes if pair not in short_ones)
+        return Pairs(pairs), Pairs(short_ones, compact=True)
+
+
+#: Fixes by all that they depend on: the search takes half a second for some kernels.
+_looked_for: Kept[Any, tuple[tuple[Fix, ...], ...]] = Kept(64)
+
+
+def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...], ...]:
+    """Find the fixes of every access, once for each copy, of which a launch may have several parts.
+
+    Edge tiles are left out where there are interior ones, which the verdict is about.
+    """
+    copies: dict[Any, Access] = {}
+    keys = [_copy_key(access) for access in accesses]
+    for key, access in zip(keys, accesses, strict=True):
+        access = _of_full_tiles(access)
+        known = copies.setdefault(key, access)
+        if isinstance(known, GlobalAccess) and isinstance(access, GlobalAccess):
+            copies[key] = max(known, access, key=_full_tiles)  # the first of equals
+    question = (threads, *(_content(*item) for item in copies.items()))
+    answer = _looked_for.get(question)
+    if answer is None:
+        answer = _looked_for[question] = tuple(fixes(tuple(copies.values()), threads))
+    of_copy = dict(zip(copies, answer, strict=True))
+    return tuple(
+        of_part(of_copy[key], access) if isinstance(access, GlobalAccess) else of_copy[key]
+        for key, access in zip(keys, accesses, strict=True)
+    )
+
+
+def _copy_key(access: Access) -> Any:
+    """What the parts of one copy have in common."""
+    if isinstance(access, TmaAccess):
+        return access
+    key = named(access, "operand", "direction", "instruction", "bits").values()
+    if isinstance(access, GlobalAccess):
+        # Straddling vectors, which are copied element by element, have no fixes.
+        return *key, access.tail == "elements", *contents(access.coords)
+    return *key, access.layout, *contents(access.offsets)
+
+
+def _content(key: Any, access: Access) -> Any:
+    """All that the fixes of a copy depend on."""
+    names: tuple[str, ...] = ()
+    if isinstance(access, GlobalAccess):
+        names = "matrix", "unit", "tile", "axis", "region", "origin"
+    elif isinstance(access, SharedAccess):
+        names = "element_bits", "coords"
+    return key, *contents(*named(access, *names).values())
+
+
+def _full_tiles(access: GlobalAccess) -> int:
+    return prod(e // t for e, t in zip(access.region, access.tile, strict=True))
+
+
+def _of_full_tiles(access: Access) -> Access:
+    """The access without edge tiles, unless it has no others.
+
+    Stores to a part of a matrix keep their region: whether vectors may be wider depends on where
+    it ends. The targets of the present vectors in shared memory, and what becomes of those that
+    straddle the end, are left out: other vectors have others.
+    """
+    if not isinstance(access, GlobalAccess) or access.tail == "elements":
+        return access
+    access = replace(access, tail="cut", targets=None)
+    part = access.direction == "store" and access.region != access.matrix.shape
+    if part or not _full_tiles(access):
+        return access
+    rows, columns = (e - e % t for e, t in zip(access.region, access.tile, strict=True))
+    return replace(access, extents=(rows, columns))
+
+
+def make_report(
+    problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
+    launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
+    reads_c: bool = False, pictures: tuple[Partition, ...] = (),
+    candidates: Sequence[Candidate] = (), priced_on: str = "", others: Others | None = None,
+    passes: Iterable[PassReport] = (), measured: Measured | None = None,
+    pricing: Pricing | None = None, groups: str = "",
+) -> Report:  # fmt: skip
+    """Evaluate every access of a kernel and put the result in a ``Report``.
+
+    ``resources`` are those of a build, if there was one; ``gpu`` is the GPU of the roofline, by
+    default the one that stands for the arch; ``reads_c``: whether beta is not 0; ``candidates`` are
+    the configs that were compared, by their prices on the GPU named ``priced_on``; ``others``
+    yields the accesses for other values of the kernel's options; ``passes`` are the launches before
+    and after the kernel; ``pricing`` predicts times, in which causes are told; ``groups`` says what
+    those of a grouped GEMM are. OptionError for a GPU that is not known, or does not run kernels of
+    ``arch``.
+    """
+    accesses = tuple(accesses)
+    rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
+    rows = with_options(rows, others) if others else rows
+    passes = tuple(passes)
+    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)
+    sentences = findings(rows) + tuple(
+        f"{of_pass.kernel}: {sentence}" for of_pass in passes for sentence in findings(of_pass.rows)
+    )
+    return Report(
+        problem, kernel_name, config, arch, launch, resources, rows, sentences, bounds, pictures,
+        tuple(candidates), priced_on, passes, measured, pricing, groups,
+    )  # fmt: skip
+
+
+def _laid_out(matrix: Matrix) -> str:
+    """A matrix's major and leading dimension, of an epilogue's operand what it is along."""
+    if matrix.name == "offsets":
+        return "where each group ends, "
+    if matrix.name in ("A", "B", "C"):
+        return f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
+    along = [mode for mode, stride in zip(matrix.modes, matrix.stride, strict=False) if stride]
+    return f"along {' and '.join(along)}, " if along else "one number, "

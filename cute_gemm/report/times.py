@@ -1,0 +1,139 @@
+"""Pictures of a kernel's time: the roofline, and the terms of its price."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cute_gemm._text import duration, short
+from cute_gemm.rendering.pictures.svg import (
+    BAD,
+    GREY,
+    INK,
+    SANS_EM,
+    TINTS,
+    Item,
+    document,
+    group,
+    hatch,
+    number,
+    path,
+    rect,
+    text,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from cute_gemm.cost_model.price import Price
+    from cute_gemm.report.performance import Performance
+
+#: The plot of a roofline, in pixels, and the room for numbers at its left and below.
+_WIDE, _HIGH, _LEFT, _BELOW = 540, 250, 56, 40
+_LINE = "#bbbbbb"
+_SMALL = f'font-size="11" fill="{GREY}"'
+#: Pixels of a bar of the price, of its label, and from one to the next.
+_BAR, _LABEL, _STEP = 360, 110, 24
+
+
+def roofline(bounds: Performance, seconds: float | None = None, title: str = "Roofline") -> str:
+    """Draw where a kernel stands on the roofline of its GPU, logarithmic on both axes.
+
+    ``bounds.roofline`` must be known. With the ``seconds`` that the kernel takes its compulsory and
+    its requested intensity are points at its speed; without, lines at these intensities.
+    """
+    roof, gpu = bounds.roofline, bounds.gpu
+    if roof is None or gpu is None:
+        raise ValueError("bounds has no roofline; expected one of a GPU whose peak rate is known")
+    speed = bounds.flops / seconds / 1e12 if seconds else None
+    intensities = [x for x in (bounds.intensity, bounds.requested_intensity) if x > 0]
+    low = math.floor(math.log10(min(*intensities, roof.ridge / 10)))
+    high = math.ceil(math.log10(max(*intensities, roof.ridge * 10)))
+    slope = roof.bandwidth_gbs / 1e3
+    top = math.ceil(math.log10(roof.peak_tflops * 1.2))
+    least = min(slope * 10.0**low, speed or roof.peak_tflops)
+    bottom = max(math.floor(math.log10(least)), top - 6)
+    across, up = _WIDE / (high - low), _HIGH / (top - bottom)
+
+    def at(intensity: float, rate: float) -> tuple[float, float]:
+        x = (math.log10(intensity) - low) * across
+        return _LEFT + x, _HIGH - (math.log10(rate) - bottom) * up
+
+    grid, marks = [], []
+    for power in range(low, high + 1):
+        x = _LEFT + (power - low) * across
+        grid.append(f"M{number(x)} 0v{_HIGH}")
+        marks.append(text(x, _HIGH + 16, _power(power), 'text-anchor="middle"'))
+    for power in range(bottom, top + 1):
+        y = _HIGH - (power - bottom) * up
+        grid.append(f"M{_LEFT} {number(y)}h{_WIDE}")
+        marks.append(text(_LEFT - 6, y + 4, _power(power), 'text-anchor="end"'))
+    marks.append(text(_LEFT, _HIGH + 33, "operations per byte"))
+    marks.append(text(_LEFT + 6, 13, "TFLOP/s"))
+
+    ridge = at(roof.ridge, roof.peak_tflops)
+    # The roof enters at the left edge, or at the lower one.
+    first = max(10.0**low, 10.0**bottom / slope)
+    start, end = at(first, slope * first), (_LEFT + _WIDE, ridge[1])
+    corners = ((*start, "M"), (*ridge, "L"), (*end, "L"))
+    line = [f"{step}{number(x)} {number(y)}" for x, y, step in corners]
+    body = [
+        path(grid, f'stroke="{_LINE}" stroke-width="0.6"'),
+        group(_SMALL, marks),
+        path(line, f'stroke="{INK}" stroke-width="2"'),
+        path([f"M{number(ridge[0])} {number(ridge[1])}V{_HIGH}"],
+             f'stroke="{GREY}" stroke-dasharray="3 3"'),
+        text(ridge[0] + 5, _HIGH - 6, f"ridge {short(roof.ridge)}", _SMALL),
+    ]  # fmt: skip
+    legend = []
+    kinds = (("compulsory", bounds.intensity, TINTS[6], False),
+             ("requested", bounds.requested_intensity, "#ffffff", True))  # fmt: skip
+    for name, intensity, fill, hatched in kinds:
+        if intensity <= 0:
+            continue
+        legend.append(Item(fill, f"{name}: {short(intensity)} per byte", hatched=hatched))
+        if speed is None:
+            x = at(intensity, 10.0**bottom)[0]
+            body.append(path([f"M{number(x)} 0V{_HIGH}"], f'stroke="{BAD if hatched else INK}"'))
+            continue
+        x, y = at(intensity, max(speed, 10.0**bottom))
+        tip = f"{name} intensity {short(intensity)}, {short(speed)} TFLOP/s"
+        body.append(rect(x - 6, y - 6, 12, 12, f'fill="{fill}" stroke="{INK}"', tip))
+        body += [hatch([(x - 6, y - 6, 12.0, 12.0)])] * hatched
+    caption = f"{gpu.name}, {short(roof.peak_tflops)} TFLOP/s of the {roof.unit} and "
+    caption += f"{short(roof.bandwidth_gbs)} GB/s of memory: at most "
+    caption += f"{short(roof.attainable_tflops)} TFLOP/s"
+    if speed is not None:
+        caption += f", {short(speed)} predicted"
+        caption += f" ({100 * speed / roof.attainable_tflops:.1f} % of it)"
+    caption += ". What L1 and L2 serve of the requested bytes may lie above the line of memory."
+    size = (_LEFT + _WIDE + 8.0, _HIGH + _BELOW + 0.0)
+    return document(title, [caption], body, size, legend)
+
+
+def _power(exponent: int) -> str:
+    return f"{10**exponent:,}" if exponent >= 0 else f"{10.0**exponent:g}"
+
+
+def price_terms(price: Price, title: str = "Predicted time") -> str:
+    """Draw the terms of a price as bars, the longest first, and the predicted time as a line.
+
+    The terms are times of units that work side by side, not parts of a sum.
+    """
+    terms = [term for term in price.largest(len(price.terms)) if term[1] > 0]
+    longest = max([price.seconds, *(seconds for _, seconds in terms)])
+    scale = _BAR / longest if longest else 0.0
+    body = []
+    for row, (name, seconds) in enumerate(terms):
+        y, wide = row * _STEP, max(1.0, seconds * scale)
+        fill = TINTS[7] if row == 0 else TINTS[6]
+        tip = f"{name}: {duration(seconds)}"
+        body.append(rect(_LABEL, y, wide, 16, f'fill="{fill}" stroke="{INK}"', tip))
+        body.append(text(_LABEL - 8, y + 12, name, 'font-size="12" text-anchor="end"'))
+        body.append(text(_LABEL + wide + 6, y + 12, duration(seconds), 'font-size="12"'))
+    at, high = _LABEL + price.seconds * scale, len(terms) * _STEP
+    body.append(path([f"M{number(at)} -4V{high}"], f'stroke="{BAD}" stroke-dasharray="4 3"'))
+    said = f"{duration(price.seconds)} predicted"
+    body.append(text(at, high + 12, said, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
+    caption = "What each unit would take if it were the only one. They work side by side: the "
+    caption += "terms do not add up to the predicted time."
+    size = (_LABEL + _BAR + 12 * SANS_EM * 14, high + 16.0)
+    return document(title, [caption], body, size, [])
