@@ -1,6 +1,6 @@
 """A layout-aware GEMM frontend for NVIDIA GPUs."""
 
-from cute_gemm._interrupt import while_starting
+from cute_gemm.commands.interrupt import while_starting
 
 while_starting()  # before the imports below, which take most of a command's first second
 

@@ -75,12 +75,6 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda one: f"\\x{ord(one[0]):02x}", text)
 
 
-def shown(text: str) -> str:
-    """Shorten a part of a text for messages."""
-    text = " ".join(text.split())
-    return repr(text if len(text) < 100 else f"{text[:80]} ...")
-
-
 def named(thing: Any, *names: str) -> dict[str, Any]:
     """Return some attributes by their names."""
     return {name: getattr(thing, name) for name in names}

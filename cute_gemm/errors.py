@@ -5,6 +5,12 @@ Each derives from the builtin that fits too, so ``except ValueError`` works as i
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
+import warnings
+from pathlib import Path
+
 
 class GemmError(Exception):
     """The base of every error that this package raises on purpose."""
@@ -141,3 +147,24 @@ class NotationError(GemmError, ValueError):
     def __init__(self, message: str, column: int) -> None:
         super().__init__(message)
         self.column = column
+
+
+def shown(text: str) -> str:
+    """Shorten a part of a text for messages."""
+    text = " ".join(text.split())
+    return repr(text if len(text) < 100 else f"{text[:80]} ...")
+
+
+def warn(message: str) -> None:
+    """Warn with the first line outside this package, PyTorch and what its compiler wrote."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    packages = [Path(__file__).parent, *([Path(torch).parent] if torch else [])]
+    passed = (*(f"{path}{os.sep}" for path in packages), functools.__file__, "<eval_with_key>")
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_passed(frame.f_code.co_filename, passed):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)
+
+
+def _is_passed(file: str, passed: tuple[str, ...]) -> bool:
+    return file.startswith(passed) or f"{os.sep}torchinductor_" in file

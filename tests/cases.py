@@ -82,7 +82,7 @@ COMPLEX = {name: Type(name, name, None, name) for name in ("complex64", "complex
 
 
 @dataclass(frozen=True)
-class Place:
+class Buffer:
     """Where ``l`` matrices lie in a buffer; ld, offset and batch stride are in elements."""
 
     matrix: tuple[int, int]
@@ -167,16 +167,16 @@ class Case:
 
     def _place(
         self, shape: tuple[int, int], order: str, element: int, width: int, shared: bool = False
-    ) -> Place:
+    ) -> Buffer:
         """An address that is a multiple of ``width`` bytes and of no more; so are the strides."""
         step = max(1, width // element)
         extent, count = shape if order == "F" else shape[::-1]
         blocks = -(-(extent + 2 * self.padded) // step) | 1
         batch = 0 if shared or self.l == 1 else (blocks * count + 2 * self.padded | 1) * step
-        return Place(shape, order, blocks * step, step, self.l, batch)
+        return Buffer(shape, order, blocks * step, step, self.l, batch)
 
     @cached_property
-    def places(self) -> tuple[Place, Place, Place]:
+    def places(self) -> tuple[Buffer, Buffer, Buffer]:
         """Of A, B and C; A and B are column-major, as BLAS has them."""
         m, n, k = self.m, self.n, self.k
         element, out = self.t.bytes, DTYPES[self.t.out].bytes

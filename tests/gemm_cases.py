@@ -18,8 +18,8 @@ from cases import (
     THIN,
     TYPES,
     WIDE,
+    Buffer,
     Case,
-    Place,
     complex_of,
     cutlass_takes,
     narrow,
@@ -395,11 +395,11 @@ def host_case(case: Case) -> Case:
 
 
 class _OnHost(Case):
-    def _place(self, *given: Any) -> Place:
+    def _place(self, *given: Any) -> Buffer:
         return replace(super()._place(*given), offset=0)
 
 
-def matrix(place: Place, dtype: str, fill: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
+def matrix(place: Buffer, dtype: str, fill: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
     """A matrix in a buffer of its leading dimension, or a batch of them."""
     rows, columns = place.matrix if place.order == "C" else place.matrix[::-1]
     buffer = np.zeros((place.l, rows, place.ld), DTYPES[dtype].numpy)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from cases import Case, Place, numbers
+from cases import Buffer, Case, numbers
 
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
@@ -126,7 +126,7 @@ class Emitted:
 # -- a run ----------------------------------------------------------------------------------------
 
 
-def view(place: Place, dtype: str) -> np.ndarray:
+def view(place: Buffer, dtype: str) -> np.ndarray:
     """Matrices at a place in a buffer of their own."""
     kind = DTYPES[dtype].numpy
     buffer = np.zeros(place.length, kind)

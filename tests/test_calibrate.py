@@ -236,7 +236,7 @@ def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str, kind:
     gpu, numbers = gpu_called(name), shipped(name)
     assert numbers is not None
     file = f"{name.lower().replace(' ', '-')}-times.gz"
-    stored = times.read(Path(calibration.__file__).parent / "calibrations" / file)
+    stored = times.read(Path(__file__).parent / "data" / file)
     assert (stored.gpu, stored.source) == (name, numbers.source)
     words = ((x, x.sizes.get("compute") or x.sizes["dtype"]) for x in stored.contests)
     of = [x for x, word in words if word.startswith(kind)]

@@ -21,6 +21,7 @@ import cute_gemm as cg
 from cute_gemm.commands import arguments as _arguments
 from cute_gemm.commands import cli
 from cute_gemm.errors import OptionError
+from cute_gemm.plan import backend
 
 
 def parsers(command: str):
@@ -124,7 +125,7 @@ def test_an_empty_name_is_no_file(words, run):
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: "there is none")
-    monkeypatch.setattr("cute_gemm.plan.backend._warned", False)
+    monkeypatch.setattr(backend, "_warned", False)
 
 
 @pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan", "1+2j", "-2e-1j"])

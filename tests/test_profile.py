@@ -19,6 +19,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.commands import profile as command
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
 from cute_gemm.gpus.table import gpu
+from cute_gemm.kernels.candidate import Measured
 from cute_gemm.measure import counters, profile
 from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
 from cute_gemm.measure.profile import Case, CounterPermissionError, Profile, predict
@@ -485,7 +486,7 @@ def test_what_was_measured_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu("H200"))
     case = Case("TN", 512, 512, 512, "bfloat16")
     first, second = (case.plan().candidates()[i] for i in (0, 1))
-    known = tuned.Measured(second.kernel.name, second.config.name, *second.route, 1e-5, 8)
+    known = Measured(second.kernel.name, second.config.name, *second.route, 1e-5, 8)
     monkeypatch.setattr(tuned, "find", lambda *asked: known)
     assert case.plan().symbol == second.config.name != first.config.name
     assert replace(case, arch="sm_90a").plan().symbol == first.config.name

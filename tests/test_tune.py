@@ -22,6 +22,7 @@ from cute_gemm import api
 from cute_gemm.commands import tune as tune_command
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
 from cute_gemm.kernels.candidate import label
+from cute_gemm.plan import tune as tuning
 from cute_gemm.plan import tuned
 from cute_gemm.plan.tune import Tuning
 from cute_gemm.problem.passes import DIRECT
@@ -40,7 +41,7 @@ def test_the_fastest_of_the_cheapest_is_taken_from_then_on(device: Device, monke
     assert found.config == best.config != predicted.config
     assert found.measured == (
         best.kernel.name, best.config.name, "", 1, pytest.approx(1e-3), 8,
-        label(predicted.candidates()[0]), pytest.approx(2e-3), None, False,
+        label(predicted.candidates()[0]), pytest.approx(2e-3),
     )  # fmt: skip
     measured = len(device.ran)
     for again in (lambda: None, lambda: anew(monkeypatch)):
@@ -187,7 +188,7 @@ def test_a_kernel_by_name_has_its_own_fastest_config(device: Device) -> None:
 def test_a_route_is_part_of_the_choice(
     device: Device, monkeypatch, given: dict[str, Any], field: str
 ) -> None:
-    monkeypatch.setattr("cute_gemm.plan.tune.copies_past_l2", lambda *_: 1)
+    monkeypatch.setattr(tuning, "copies_past_l2", lambda *_: 1)
     _, *others = cg.plan("TN", **given).candidates()
     number = next(i for i, one in enumerate(others, 1) if one.route != DIRECT)
     assert number < 8
@@ -256,7 +257,7 @@ def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monk
         return buffer
 
     monkeypatch.setattr("cute_gemm.run.memory.upload", noted)
-    monkeypatch.setattr("cute_gemm.plan.tune.copies_past_l2", lambda *_: 1)
+    monkeypatch.setattr(tuning, "copies_past_l2", lambda *_: 1)
     given = Array(0x10002, (64, 96)), Array(0x20010, (64, 80)), Array(0x30000, (96, 80))
     cg.gemm("TN", *given, tune=True)
     places = {place for _, place in device.ran[:-1]}
@@ -273,12 +274,12 @@ def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monk
 
 def test_random_numbers_fill_all_that_a_matrix_spans(device: Device, monkeypatch) -> None:
     filled = []
-    monkeypatch.setattr("cute_gemm.plan.tune._NUMBERS", 1000)
+    monkeypatch.setattr(tuning, "_NUMBERS", 1000)
     upload = device.gpu.upload
     monkeypatch.setattr(
         "cute_gemm.run.memory.upload", lambda x, at: filled.append(x) or upload(x, at)
     )
-    monkeypatch.setattr("cute_gemm.plan.tune.copies_past_l2", lambda *_: 1)
+    monkeypatch.setattr(tuning, "copies_past_l2", lambda *_: 1)
     problem = cg.plan("NN", m=70, n=50, k=30, lda=99, dtype="bfloat16", tune=True).problem
     for matrix, values in zip((problem.A, problem.B, problem.C), filled, strict=True):
         assert values.nbytes == matrix.span and np.isfinite(values.astype("f4")).all()

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
-from cute_gemm import _interrupt
 from cute_gemm._text import printable
+from cute_gemm.commands import interrupt
 from cute_gemm.commands.arguments import (
     add,
     join_negative_values,
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else list(argv)
     if argv is None:
-        _interrupt.while_running()
+        interrupt.while_running()
     try:
         try:
             return _run(words)
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _leave_stdout()
         return _fail(error)
     except KeyboardInterrupt:
-        return _interrupt.STATUS
+        return interrupt.STATUS
 
 
 def _run(words: list[str]) -> int:

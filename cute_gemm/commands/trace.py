@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import counted, named, printable, shown
+from cute_gemm._text import counted, named, printable
 from cute_gemm.commands.arguments import add, add_options, add_problem, integers, number
 from cute_gemm.commands.output import (
     OK,
@@ -25,7 +25,7 @@ from cute_gemm.commands.output import (
     show,
     show_report,
 )
-from cute_gemm.errors import CompileError, FaultError, OptionError, PtxError
+from cute_gemm.errors import CompileError, FaultError, OptionError, PtxError, shown
 
 if TYPE_CHECKING:
     import numpy as np

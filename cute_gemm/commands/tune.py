@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
 
-from cute_gemm._text import counted, duration, named
+from cute_gemm._text import counted, named
 from cute_gemm.api import plan
 from cute_gemm.commands.arguments import add, add_options, add_problem, extents_of, sizes
 from cute_gemm.commands.output import OK, print_json, progress, say
 from cute_gemm.kernels.candidate import label
 from cute_gemm.plan.tune import Tuning
-from cute_gemm.plan.tuned import Measured
 
-_FLAGS = {
-    "--again": "measure again where a choice is stored",
-    "--heuristics": "measure also the configs that nvidia-matmul-heuristics recommends, at most 8 "
-    "(needs pip install 'cute-gemm[heuristics]')",
-}
+_FLAGS = {"--again": "measure again where a choice is stored"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
         of = f"{op} {m} x {n} x {k}" + _several(arguments)
         with progress() as shown:
             tuning = Tuning(
-                **named(arguments, "candidates", "again", "heuristics"),
+                **named(arguments, "candidates", "again"),
                 tell=partial(_tell, shown, of),
             )
             made = plan(
@@ -57,8 +52,6 @@ def command(arguments: argparse.Namespace) -> int:
         })  # fmt: skip
         if not arguments.json:
             say(f"{of} {problem.types}: {label(made.candidates()[0])}\n  {made.why}")
-            if arguments.heuristics and made.measured:
-                say("\n".join(_advice(made.measured)))
     if arguments.json:
         print_json({"tuned": tuned})
     return OK
@@ -69,19 +62,6 @@ def _several(arguments: argparse.Namespace) -> str:
     if arguments.ragged:
         return f", {counted(arguments.l, 'group')} along {arguments.ragged}"
     return f", {arguments.l} times" * (arguments.l != 1)
-
-
-def _advice(measured: Measured) -> Iterator[str]:
-    """Say which configs nvidia-matmul-heuristics alone recommended, and whether one won."""
-    advised = measured.advised or {}
-    if not advised:
-        yield "  nvidia-matmul-heuristics recommended no others that ran"
-        return
-    among = "is among them" if measured.advice_won else "is another"
-    count = f"{len(advised)} of them (the fastest {among}):"
-    yield f"  nvidia-matmul-heuristics alone recommended {count}"
-    for name, seconds in sorted(advised.items(), key=lambda pair: pair[1]):
-        yield f"    {duration(seconds)}  {name}"
 
 
 def _tell(shown: Callable[[str, int, int], None], of: str, what: str, *done: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.access.accesses import BULK_BYTES, is_bulk
+from cute_gemm.access.accesses import BULK_BYTES, Direction, is_bulk
 from cute_gemm.arch import Arch
-from cute_gemm.copies.atoms import AtomName, Direction, Space, atom_name
+from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.elements import element, of_bits
 from cute_gemm.copies.packed import Packing
 from cute_gemm.copies.partition import (

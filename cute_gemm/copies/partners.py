@@ -9,9 +9,9 @@ from math import gcd, prod
 from typing import Literal, NamedTuple
 
 from cute_gemm.access import smem
-from cute_gemm.access.accesses import GlobalAccess, SharedAccess
+from cute_gemm.access.accesses import Direction, GlobalAccess, SharedAccess
 from cute_gemm.copies.arguments import Copy, fits_elements
-from cute_gemm.copies.atoms import Direction, atom_name
+from cute_gemm.copies.atoms import atom_name
 from cute_gemm.copies.evaluate import evaluated
 from cute_gemm.copies.partition import bijection, read_values, unit_mode
 from cute_gemm.cute import choose

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
-from cute_gemm.access.accesses import GlobalAccess, TmaAccess
+from cute_gemm.access.accesses import Direction, GlobalAccess, TmaAccess
 from cute_gemm.copies.arguments import (
     Copy,
     on_arch,
@@ -16,7 +16,7 @@ from cute_gemm.copies.arguments import (
     read_tensor,
     understood,
 )
-from cute_gemm.copies.atoms import AtomName, Direction, Space, atom_name
+from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.bulk import bulk_access
 from cute_gemm.copies.elements import element
 from cute_gemm.copies.evaluate import evaluated

@@ -1,4 +1,4 @@
-"""``Candidate``: what a choice is made from, and the sentences that say why."""
+"""``Candidate``: what a choice is made from, ``Measured`` times, and the sentences that say why."""
 
 from __future__ import annotations
 
@@ -20,6 +20,38 @@ class Candidate(NamedTuple):
     config: Any
     price: Price | None  # None where nothing is known of the kernel
     route: Route = DIRECT
+
+
+class Measured(NamedTuple):
+    """The fastest of the configs that were measured for a problem.
+
+    ``config``: its name; ``seconds``: the median of a call; ``configs``: number of configs
+    measured; ``predicted``: the config of the lowest price, ``""`` if it is this one;
+    ``predicted_seconds``: its time, 0 if it did not run.
+    """
+
+    kernel: str
+    config: str
+    pack: str
+    split_k: int
+    seconds: float
+    configs: int
+    predicted: str = ""
+    predicted_seconds: float = 0.0
+
+    def names(self, kernel: str, config: str, route: Route) -> bool:
+        """Whether kernel, config and route are those of this choice."""
+        mine = self.kernel, self.config, Route(self.pack, self.split_k)
+        return mine == (kernel, config, route)
+
+    def __str__(self) -> str:
+        least = f"the least of {self.configs} configs"
+        standing = least if self.configs > 1 else "the only config that ran"
+        text = f"{duration(self.seconds)} measured, {standing}"
+        if not self.predicted:
+            return f"{text}, as predicted"
+        outcome = f"took {duration(self.predicted_seconds)}" if self.predicted_seconds else "failed"
+        return f"{text}; {self.predicted}, which was predicted to be, {outcome}"
 
 
 def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> str:

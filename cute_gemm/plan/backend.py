@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
-from cute_gemm.errors import DeviceError, NoGpuError, OptionError
+from cute_gemm.errors import DeviceError, NoGpuError, OptionError, warn
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.refusals import lack, serves
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cute_gemm.access.ideal import Kind
     from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.kernels.base import CompiledKernel, Kernel
-    from cute_gemm.plan.tuned import Measured
+    from cute_gemm.kernels.candidate import Measured
     from cute_gemm.problem.problem import GemmProblem
 
 

@@ -42,7 +42,7 @@ from cute_gemm.problem.passes import (
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
-    from cute_gemm.plan.tuned import Measured
+    from cute_gemm.kernels.candidate import Measured
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.errors import GemmError, LaunchError
-from cute_gemm.kernels.candidate import label
+from cute_gemm.kernels.candidate import Measured, label
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import Choice
-from cute_gemm.plan.tuned import Measured
 from cute_gemm.problem.grouped import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
@@ -35,20 +34,16 @@ class Tuning(NamedTuple):
 
     ``candidates``: number of the cheapest candidates that are measured; ``again``: measure even
     where a choice is stored; ``tell``: called with the name of a step, the parts that are done and
-    their total. ``heuristics``: measure also the candidates nearest to the recommendations of
-    ``nvidia-matmul-heuristics`` (``pip install 'cute-gemm[heuristics]'``), 8 at most; a stored
-    choice then counts only if it was measured so.
+    their total.
     """
 
     candidates: int = 8
     again: bool = False
     tell: Callable[[str, int, int], None] = lambda *_: None
-    heuristics: bool = False
 
     def takes(self, known: Measured | None) -> bool:
         """Whether a stored choice, or None, makes measuring unnecessary."""
-        answered = known is not None and (known.advised is not None or not self.heuristics)
-        return answered and not self.again
+        return known is not None and not self.again
 
 
 def measure(plan: Plan, tuning: Tuning) -> Measured:
@@ -61,14 +56,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     from cute_gemm.run.driver import entered, synchronize
 
     problem, device = plan.problem, plan.device or 0
-    candidates = plan.candidates()
-    offers = list(candidates[: tuning.candidates])
-    cheapest = len(offers)
-    if tuning.heuristics:
-        from cute_gemm.plan.heuristics import advised
-
-        indices = advised(problem, plan.gpu, candidates)
-        offers += [candidates[i] for i in indices if i >= cheapest]
+    offers = plan.candidates()[: tuning.candidates]
     plans = [
         Plan(problem, "cuda", device, plan.arch,
              Choice(offer.kernel, offer.config, plan.gpu, plan.candidates, offer.route))
@@ -109,15 +97,6 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     result = Measured(
         offers[best].kernel.name, plans[best].symbol, route.pack, route.split_k, seconds, len(calls)
     )
-    if tuning.heuristics:
-        result = result._replace(
-            advised={
-                label(offers[index], whole=True): seconds * samples[best].ratio(samples[index])
-                for index in calls
-                if index >= cheapest
-            },
-            advice_won=best >= cheapest,
-        )
     if best == 0:
         return result
     behind = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0

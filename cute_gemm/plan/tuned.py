@@ -10,11 +10,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import duration
 from cute_gemm.cost_model.footprint import pitch, steps
-from cute_gemm.problem.passes import Route
+from cute_gemm.kernels.candidate import Measured
 from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
@@ -22,44 +21,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.problem.problem import GemmProblem
 
-_FORMAT = 2
-
-
-class Measured(NamedTuple):
-    """The fastest of the configs that were measured for a problem.
-
-    ``config``: its name; ``seconds``: the median of a call; ``configs``: number of configs
-    measured; ``predicted``: the config of the lowest price, ``""`` if it is this one;
-    ``predicted_seconds``: its time, 0 if it did not run; ``advised``: seconds of each config that
-    only ``nvidia-matmul-heuristics`` recommended, None if that was not used; ``advice_won``:
-    whether this config is one of them.
-    """
-
-    kernel: str
-    config: str
-    pack: str
-    split_k: int
-    seconds: float
-    configs: int
-    predicted: str = ""
-    predicted_seconds: float = 0.0
-    advised: dict[str, float] | None = None
-    advice_won: bool = False
-
-    def names(self, kernel: str, config: str, route: Route) -> bool:
-        """Whether kernel, config and route are those of this choice."""
-        mine = self.kernel, self.config, Route(self.pack, self.split_k)
-        return mine == (kernel, config, route)
-
-    def __str__(self) -> str:
-        least = f"the least of {self.configs} configs"
-        standing = least if self.configs > 1 else "the only config that ran"
-        text = f"{duration(self.seconds)} measured, {standing}"
-        text += ", recommended by nvidia-matmul-heuristics alone" * self.advice_won
-        if not self.predicted:
-            return f"{text}, as predicted"
-        outcome = f"took {duration(self.predicted_seconds)}" if self.predicted_seconds else "failed"
-        return f"{text}; {self.predicted}, which was predicted to be, {outcome}"
+_FORMAT = 3
 
 
 #: Choices by GPU and question; those of a GPU are read at its first use.
@@ -156,8 +118,7 @@ def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
 
 def _choice(row: dict[str, Any]) -> Measured:
     kinds: tuple[Any, ...] = (
-        _of(str), _of(str), _of(str), _of(int), _time, _of(int), _of(str), _time, _advised,
-        _of(bool),
+        _of(str), _of(str), _of(str), _of(int), _time, _of(int), _of(str), _time,
     )  # fmt: skip
     return Measured(*(kind(row[x]) for kind, x in zip(kinds, Measured._fields, strict=True)))
 
@@ -177,10 +138,6 @@ def _time(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is no time")
     return float(value)
-
-
-def _advised(times: Any) -> dict[str, float] | None:
-    return None if times is None else {name: _time(time) for name, time in times.items()}
 
 
 def _file(gpu: str) -> str:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm._text import shown
-from cute_gemm.errors import PtxError
+from cute_gemm.errors import PtxError, shown
 from cute_gemm.ptx.follow import Rule
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import PARAMETERS, SHARED_WINDOW
@@ -60,7 +59,7 @@ class Code:
         self.specials: dict[str, int] = {}
         #: Index of the instruction that is translated.
         self.index = 0
-        #: What memory instructions found out about base registers (`Place`).
+        #: What memory instructions found out about base registers (`AddressOperand`).
         self.known: dict[Any, tuple[Any, ...]] = {}
         #: Of the instruction that is translated: results with the rule by which their undefined
         #: bits come of those of sources; of a result without one all or none are.

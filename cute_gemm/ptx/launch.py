@@ -12,8 +12,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from cute_gemm._text import shown
-from cute_gemm.errors import PtxError
+from cute_gemm.errors import PtxError, shown
 from cute_gemm.ptx.access import shape_of
 from cute_gemm.ptx.bulk import Map
 from cute_gemm.ptx.clocks import OrderedMemory

@@ -15,7 +15,7 @@ _LOC = re.compile(
 )
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a file."""
 
     file: str
@@ -42,7 +42,7 @@ class Sources:
     def _own(self, file: str) -> bool:
         return re.split(r"[/\\]", self._files.get(file, ""))[-1] == self._unit
 
-    def place(self, line: int) -> Place | None:
+    def place(self, line: int) -> SourceLine | None:
         """Return where a line of the PTX comes from; None if the text does not say.
 
         Of a function of another file that was inlined, the line that calls it.
@@ -62,7 +62,7 @@ class Sources:
             where = self._marks[index].groups()
         path = self._files.get(file, "")
         name = self._name if self._own(file) else re.split(r"[/\\]", path)[-1]
-        return Place(name, int(number)) if name else None
+        return SourceLine(name, int(number)) if name else None
 
     def told(self, message: str) -> str:
         """Return a message in which lines of the PTX have their places in the source too."""

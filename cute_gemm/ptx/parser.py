@@ -12,8 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from cute_gemm._text import shown
-from cute_gemm.errors import FaultError, PtxError
+from cute_gemm.errors import FaultError, PtxError, shown
 
 #: Bytes of every fundamental type; predicates have none in memory.
 BYTES = {

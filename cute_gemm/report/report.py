@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from cute_gemm.access.accesses import Access, Partition
     from cute_gemm.cost_model.price import Price
     from cute_gemm.gpus.table import GpuLike
-    from cute_gemm.kernels.candidate import Candidate
-    from cute_gemm.plan.tuned import Measured
+    from cute_gemm.kernels.candidate import Candidate, Measured
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.rendering.html import Page

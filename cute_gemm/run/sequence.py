@@ -9,7 +9,7 @@ from cute_gemm.run.memory import give_back, scratch
 
 #: Where a launch finds an operand: the number of one of the plan's, whose last is the scratch, and
 #: bytes from its start.
-Place = tuple[int, int]
+Location = tuple[int, int]
 
 
 class Launches:
@@ -23,7 +23,7 @@ class Launches:
 
     def __init__(
         self,
-        launches: Iterable[tuple[Callable[..., None], Sequence[Place]]],
+        launches: Iterable[tuple[Callable[..., None], Sequence[Location]]],
         nbytes: int,
         device: int,
     ) -> None:

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cute_gemm._kept import Kept
-from cute_gemm._warn import warn
-from cute_gemm.errors import OptionError
+from cute_gemm.errors import OptionError, warn
 from cute_gemm.toolchain.cubin import Build, Resources
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import Case, Place
+from cases import Buffer, Case
 
 import cute_gemm as cg
 
@@ -35,14 +35,14 @@ class Held:
 
     view: torch.Tensor
     buffer: torch.Tensor
-    place: Place
+    place: Buffer
 
     def inside(self, buffer: torch.Tensor) -> torch.Tensor:
         """The same part of another buffer."""
         return torch.as_strided(buffer, self.place.shape, self.place.strides, self.place.offset)
 
 
-def hold(place: Place, dtype: str) -> Held:
+def hold(place: Buffer, dtype: str) -> Held:
     """An operand; all around it is NaN (or 127), which spreads if it is read."""
     kind = getattr(torch, dtype)
     buffer = torch.full(
@@ -52,7 +52,7 @@ def hold(place: Place, dtype: str) -> Held:
     return replace(held, view=held.inside(buffer))
 
 
-def guarded(place: Place, dtype: str) -> Held:
+def guarded(place: Buffer, dtype: str) -> Held:
     """A C; all around it are canaries."""
     held = hold(place, dtype)
     held.buffer.view(torch.uint8).fill_(_SENTINEL)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import COMPLEX, LADDER, SIZES, Case, Place, complex_of
+from cases import COMPLEX, LADDER, SIZES, Buffer, Case, complex_of
 from foreign_arrays import Capsule, Interface
 from gemm_cases import Builds
 
@@ -83,13 +83,13 @@ class Held:
 
     view: torch.Tensor
     parts: torch.Tensor
-    place: Place
+    place: Buffer
 
     def numpy(self) -> np.ndarray:
         return self.view.cpu().numpy()
 
 
-def hold(place: Place, name: str, sentinel: bool = False) -> Held:
+def hold(place: Buffer, name: str, sentinel: bool = False) -> Held:
     """A matrix with NaN in it and all around it; canaries around it in place of that."""
     part = torch.float32 if name == "complex64" else torch.float64
     parts = torch.full((place.length, 2), NAN, dtype=part, device=DEVICE)
@@ -110,7 +110,7 @@ def assert_canaries(C: Held) -> None:
 
 
 def filled(
-    place: Place, name: str, seed: str, integers: bool = False, sentinel: bool = False
+    place: Buffer, name: str, seed: str, integers: bool = False, sentinel: bool = False
 ) -> Held:
     """A matrix of normal data, or of small Gaussian integers."""
     held = hold(place, name, sentinel)

@@ -104,22 +104,6 @@ def test_an_operand_off_its_vectors(place):
     assert cg.plan("NN", A, B).measured and cg.plan("NN", A.clone(), B).measured is None
 
 
-@pytest.mark.parametrize("order", ["F", "C"])
-def test_what_heuristics_recommend_runs_and_is_right(place, monkeypatch, order):
-    pytest.importorskip("nvMatmulHeuristics", reason="pip install 'cute-gemm[heuristics]'")
-    given = {"m": 512, "n": 384, "k": 8192, "dtype": "bfloat16", "order": order}
-    found = cg.plan("TN", **given, tune=Tuning(candidates=1, heuristics=True)).measured
-    assert found.configs > 1 and len(found.advised) == found.configs - 1
-    assert all(0 < seconds < 1 for seconds in found.advised.values())
-    assert found.advice_won == (found.config in {name.split()[0] for name in found.advised})
-    monkeypatch.setattr(tuned, "_choices", {})
-    plan = cg.plan("TN", **given)
-    assert plan.measured == found
-    factors = Factors(plan.problem, 0)
-    A, B = (factors.stored(*factors.form(name, "TN")) for name in "AB")
-    assert verify(plan.problem, A, B, plan(A, B)).ok
-
-
 def test_memory_is_given_back(place, monkeypatch):
     free: list[int] = []
     original = memory.DeviceBuffer.free
