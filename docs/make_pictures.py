@@ -25,6 +25,7 @@ from cute_gemm.cute.notation import parse
 from cute_gemm.measure import plot
 from cute_gemm.measure.result import BenchResult
 from cute_gemm.rendering import pictures as draw
+from cute_gemm.report import times
 from cute_gemm.report.report import Report
 
 DOCS = Path(__file__).parent
@@ -45,8 +46,8 @@ def pictures() -> dict[str, str]:
     copy = gmem_tiled_copy(cp_async(128), 16, column_major(16, 8), Layout((8, 1), (1, 0)))
     assert reference.predicted is not None
     made = {
-        "roofline.svg": draw.roofline(reference.performance, reference.predicted.seconds),
-        "price_terms.svg": draw.price_terms(reference.predicted),
+        "roofline.svg": times.roofline(reference.performance, reference.predicted.seconds),
+        "price_terms.svg": times.price_terms(reference.predicted),
         "request_coalesced.svg": access(auto, "B", "cp.async"),
         "request_strided.svg": access(reference, "B", "ld.global"),
         "banks_conflict.svg": access(reference, "A", "ldmatrix"),

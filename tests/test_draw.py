@@ -19,6 +19,7 @@ from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.rendering import pictures as draw
 from cute_gemm.rendering.rows import make_row
+from cute_gemm.report import times
 from cute_gemm.report.performance import performance
 from cute_gemm.toolchain.signature import Launch
 
@@ -283,12 +284,12 @@ MANY = [
     draw.banks(*SHARED["bytes"], "b"),
     draw.tv_layout(table(column_major(16, 8), column_major(8, 1)).partition, (128, 8), "c" * 300),
     draw.shared_layout(Layout((128, 32), (1, 128), Swizzle(3, 3, 4)), (128, 32), 16),
-    draw.roofline(bounds(4096, 4096, 4096), 182e-6),
-    draw.roofline(bounds(4096, 4096, 4096)),
-    draw.roofline(bounds(8, 8, 8), 5.0),
-    draw.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12),
-    draw.price_terms(PRICE),
-    draw.price_terms(PRICE.behind({"packing": 1.0, "reduction": 1e-9})),
+    times.roofline(bounds(4096, 4096, 4096), 182e-6),
+    times.roofline(bounds(4096, 4096, 4096)),
+    times.roofline(bounds(8, 8, 8), 5.0),
+    times.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12),
+    times.price_terms(PRICE),
+    times.price_terms(PRICE.behind({"packing": 1.0, "reduction": 1e-9})),
 ]
 
 
@@ -356,7 +357,7 @@ def test_a_roofline_shows_intensities_at_the_predicted_speed():
         "A", "load", "cp.async", 128, problem.A, (128, 32), columns((128, 32), 1) * 0, 1, 8
     )
     here = performance(problem, Launch(1, 128, 0), "sm_90a", [make_row(access)])
-    picture = draw.roofline(here, 182e-6)
+    picture = times.roofline(here, 182e-6)
     assert f"{here.flops / 182e-6 / 1e12:.0f} predicted" in " ".join(labels(picture))
     assert {"compulsory: 1,365 per byte", "ridge 295"} <= {*labels(picture)}
     at = centres(picture)
@@ -376,20 +377,20 @@ def test_a_roofline_shows_intensities_at_the_predicted_speed():
 
 def test_a_roofline_wants_a_peak_rate():
     with pytest.raises(ValueError, match="bounds has no roofline"):
-        draw.roofline(SimpleNamespace(roofline=None, gpu=None))
+        times.roofline(SimpleNamespace(roofline=None, gpu=None))
 
 
 def test_the_terms_of_a_price_are_bars_the_longest_first():
     bars = [
         (float(e.get("width")), e.find("{http://www.w3.org/2000/svg}title").text)
-        for e in parse(draw.price_terms(PRICE)).iter("{http://www.w3.org/2000/svg}rect")
+        for e in parse(times.price_terms(PRICE)).iter("{http://www.w3.org/2000/svg}rect")
         if len(e)
     ]
     assert [tip for _, tip in bars] == [
         "tensor cores: 158 us", "waiting: 87 us", "DRAM: 48 us", "launch overhead: 3 us",
     ]  # fmt: skip
     assert bars[0][0] / bars[1][0] == pytest.approx(158 / 87, rel=0.01)
-    assert "182 us predicted" in labels(draw.price_terms(PRICE))
+    assert "182 us predicted" in labels(times.price_terms(PRICE))
 
 
 # ---- accesses -----------------------------------------------------------------------------------
