@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
 from cute_gemm.arrays import fingerprint, read
-from cute_gemm.arrays.base import META, Operand, Order, dtype_name
-from cute_gemm.arrays.torch import CALLED, differentiates, is_operator, traced
+from cute_gemm.arrays.base import META, Order
+from cute_gemm.arrays.torch import as_operator, differentiates, is_operator, traced
+from cute_gemm.call import Backend, Call, epilogue_of, given_scales
 from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.gpus import table as gpus
-from cute_gemm.kernels import registry
 from cute_gemm.kernels.listing import KernelInfo, kernels
-from cute_gemm.keywords import check_names
+from cute_gemm.keywords import check_names, parameters, with_parameters_of
 from cute_gemm.plan import select, tuned
 from cute_gemm.plan.backend import (
     DEFAULT_ARCH,
-    Backend,
     arch_without_backend,
     device_without_backend,
     resolved_backend,
     runs_on,
 )
 from cute_gemm.plan.builds import Builds
-from cute_gemm.plan.executable import Call, scalars
+from cute_gemm.plan.executable import RecentCall, scalars
 from cute_gemm.plan.plan import Plan
-from cute_gemm.problem.epilogue.fuse import (
-    NOTHING,
-    EpilogueFunction,
-    Operands,
-    as_function,
-    check_overlap,
-    fuse,
-    read_offsets,
-    read_operands,
-    sized_operands,
-    takes_pairs,
-    with_scales,
-)
-from cute_gemm.problem.grouped import from_group_sizes, from_groups
-from cute_gemm.problem.problem import GemmProblem, check_order, from_operands, from_sizes
-from cute_gemm.problem.scaling import SCALES
+from cute_gemm.problem.epilogue.fuse import read_offsets
+from cute_gemm.problem.problem import GemmProblem, check_order
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
@@ -61,7 +47,7 @@ __all__ = [
 _plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at, but where
 #: the arrays lie.
-_recent: Kept[Any, Call] = Kept(256, "recent_calls")
+_recent: Kept[Any, RecentCall] = Kept(256, "recent_calls")
 
 
 def gemm(
@@ -162,46 +148,32 @@ def gemm(
     compute = with_fast_accum(compute, fast_accum)
     if scale_a is not None or scale_b is not None:
         kernel_options |= given_scales(scale_a, scale_b)
-    return multiply(
-        gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch,
-        stream, tune, kernel_options,
-    )  # fmt: skip
-
-
-CALLED["gemm"] = gemm
+    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
+    return multiply(gemm, words, A, B, C, alpha, beta, stream, tune, kernel_options)
 
 
 def multiply(
-    function: Callable[..., Any], op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any,
-    order: Order, out_dtype: Any, compute: str | None, epilogue: Any, kernel: str, backend: Backend,
-    arch: str | None, stream: Any, tune: bool, kernel_options: dict[str, Any],
+    function: Callable[..., Any], words: tuple[Any, ...], A: Any, B: Any, C: Any, alpha: Any,
+    beta: Any, stream: Any, tune: bool, keywords: dict[str, Any],
 ) -> Any:  # fmt: skip
     """Compute what ``function`` is called with: `gemm` or, if it is another, `grouped_gemm`.
 
-    ``kernel_options`` of the latter has ``offsets``.
+    ``words`` are those of `Call.of`; ``keywords`` of the latter has ``offsets``.
     """
     grouped = function is not gemm
     tracing = traced()
-    seen = None if tracing else fingerprint(A, B, C, kernel_options)
-    if tracing or (seen is None and is_operator(A, B, C, kernel_options)):
+    seen = None if tracing else fingerprint(A, B, C, keywords)
+    if tracing or (seen is None and is_operator(A, B, C, keywords)):
         if not grouped:
-            from cute_gemm.torch.operators import call as torch_call
-
-            keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
-            keywords |= {"backend": backend, "arch": arch, "stream": stream, "epilogue": epilogue}
-            if epilogue is not None and not tracing:
-                keywords["epilogue"] = as_function(epilogue)
-            keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
-            keywords["tune"] = "True" if tune else None
-            return torch_call(op, A, B, C, alpha, beta, keywords | kernel_options)
-        if tracing or differentiates(A, B, *kernel_options.values()):
+            return as_operator(words, A, B, C, alpha, beta, stream, {"tune": tune} | keywords)
+        if tracing or differentiates(A, B, *keywords.values()):
             raise OptionError(
                 "grouped_gemm() is not differentiable, and came with tensors that require grad, or "
                 "within torch.compile or torch.func: call cute_gemm.torch.grouped_mm, or detach "
                 "them"
             )
     if seen is not None:
-        key = (seen[0], op, order, epilogue, kernel, backend, compute, arch, out_dtype, tune)
+        key = seen[0], words, tune
         try:
             recent = _recent.get(key)
         except TypeError:  # an argument that has no hash: the check below says which
@@ -210,61 +182,21 @@ def multiply(
             result = recent.again(seen[1], C, alpha, beta, stream)
             if result is not None:
                 return result
-    given = dict(kernel_options)
-    ends = read_offsets(kernel_options.pop("offsets")) if grouped else None
-    traced_epilogue, operands = _epilogue(epilogue, kernel_options)
-    pairs = takes_pairs(traced_epilogue, grouped)
-    check_names(function, kernel_options, plan, analyze)
-    kernel_options = _checked(
-        {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
-         "out_dtype": out_dtype, "compute": compute, "tune": tune}, kernel_options,
-    )  # fmt: skip
+    given = dict(keywords)
+    ends = read_offsets(keywords.pop("offsets")) if grouped else None
+    call, operands = Call.of(function, words, keywords, (plan, analyze), grouped, tune=tune)
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
-    described: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
-    if ends is None:
-        problem = from_operands(op, a, b, c, **described, pairs=pairs)
-    else:
-        problem = from_groups(op, a, b, ends, c, **described)
-    problem, own = _fused(problem, traced_epilogue, operands, a.device, c)
-    factors = scalars(alpha, beta, problem, a.device, c, stream)
-    if ends is not None:
-        own = own.with_offsets(ends)
     device = a.device
+    problem, own = call.fuse(call.describe(a, b, c, ends), operands, device, c, ends)
+    factors = scalars(alpha, beta, problem, device, c, stream)
     if device == META:
-        device, backend = None, "cpu"
-    made = kept_plan(problem, device, kernel, backend, arch, kernel_options, tune)
-    executable = made.executable
+        device, call = None, replace(call, backend="cpu")
+    executable = kept_plan(problem, device, call, tune).executable
     result = executable.run(a, b, c, *factors, stream, operands=own, numbers=own.values)
-    if seen is not None and (call := executable.call(seen[0], a, b, c, own, given)) is not None:
-        _recent[key] = call
+    if seen is not None and (again := executable.call(seen[0], a, b, c, own, given)) is not None:
+        _recent[key] = again
     return result
-
-
-def _epilogue(
-    value: Any, keywords: dict[str, Any]
-) -> tuple[EpilogueFunction | None, dict[str, Any]]:
-    """Return what ``epilogue=`` was given, and its operands, which are taken from the keywords."""
-    scales = tuple(name for name in SCALES if name in keywords)
-    if value is None and not scales:
-        return None, {}
-    function = None if value is None else as_function(value)
-    if scales or function is None:
-        function = with_scales(function, scales)
-    names = function.operands
-    taken = [name for name in names if name in registry.options()]
-    if taken:
-        raise OptionError(
-            f"epilogue {function.name!r} has an operand called {taken[0]}, which is an option of "
-            "kernels: call it otherwise"
-        )
-    return function, {name: keywords.pop(name) for name in names if name in keywords}
-
-
-def given_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
-    """Return the scales that came with a call, by name."""
-    given = zip(SCALES, (scale_a, scale_b), strict=True)
-    return {name: value for name, value in given if value is not None}
 
 
 def with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
@@ -278,20 +210,6 @@ def with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
             f"fast_accum={fast_accum} came with compute={compute!r}: leave one of the two out"
         )
     return FAST_ACCUM if fast_accum else compute
-
-
-def _fused(
-    problem: GemmProblem, function: EpilogueFunction | None, given: dict[str, Any],
-    device: int | None, c: Operand | None,
-) -> tuple[GemmProblem, Operands]:  # fmt: skip
-    """Return the problem with an epilogue, if there is one, and the epilogue's operands."""
-    if function is None:
-        return problem, NOTHING
-    operands = read_operands(function, given, problem, device)
-    problem = fuse(problem, function, operands)
-    if c is not None:
-        check_overlap(c, operands)
-    return problem, operands
 
 
 def plan(
@@ -350,18 +268,15 @@ def plan(
     """
     compute = with_fast_accum(compute, fast_accum)
     kernel_options |= given_scales(scale_a, scale_b)
-    function, operands = _epilogue(epilogue, kernel_options)
-    pairs = takes_pairs(function, ragged is not None or offsets is not None)
-    check_names(plan, kernel_options, analyze)
-    kernel_options = _checked(
-        {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
-         "out_dtype": out_dtype, "compute": compute, "dtype": dtype, "tune": tune}, kernel_options,
-    )  # fmt: skip
-    sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
-    strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
+    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
+    sizes = {"m": m, "n": n, "k": k, "dtype": dtype}
+    strides = {"lda": lda, "ldb": ldb, "ldc": ldc}
     strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}
-    device, described = None, dict[str, Any]()
-    check_order(storage, "storage")
+    grouped = ragged is not None or offsets is not None
+    call, operands = Call.of(
+        plan, words, kernel_options, (analyze,), grouped, storage=storage, dtype=dtype, tune=tune
+    )
+    device = None
     if A is None and B is None:
         missing = [name for name, value in sizes.items() if value is None]
         if missing:
@@ -370,27 +285,17 @@ def plan(
             )
         if offsets is not None:
             raise OptionError("offsets= came without A and B: give ragged= and l= in its place")
-        described = {"order": order, "out_dtype": out_dtype, "compute": compute, "storage": storage}
-        described |= sizes | strides
-        count = 1 if l is None else l
-        if ragged is None:
-            problem = from_sizes(op, **described, l=count, pairs=pairs)
-        else:
-            problem = from_group_sizes(ragged, count, op=op, **described)
-        if function is not None:
-            operands = sized_operands(function, operands, problem)
+        sizes |= strides | {"l": 1 if l is None else l}
+        problem, operands = call.describe_sizes(operands, ragged, storage, **sizes)
     else:
         others = {**sizes, "l": l, **strides, "ragged": ragged}
         given = [name for name, value in others.items() if value is not None]
         if given:
             raise OptionError(f"plan() takes arrays or sizes; {', '.join(given)} came with arrays")
+        check_order(storage, "storage")
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
-        described = {"order": order, "out_dtype": out_dtype, "compute": compute}
-        if offsets is None:
-            problem = from_operands(op, a, b, c, **described, pairs=pairs)
-        else:
-            problem = from_groups(op, a, b, read_offsets(offsets), c, **described)
+        problem = call.describe(a, b, c, None if offsets is None else read_offsets(offsets))
         device = None if a.device == META else a.device
     moved = problem.with_base_offset(base_offset)
     if moved is not problem and device is not None:
@@ -398,31 +303,24 @@ def plan(
             f"base_offset={base_offset!r} came with arrays on a device, which have addresses "
             "of their own: leave it out"
         )
-    problem, _ = _fused(moved, function, operands, device, None)
-    return _make_plan(problem, device, kernel, backend, arch, kernel_options, gpu, tune)
+    problem, _ = call.fuse(moved, operands, device)
+    return _make_plan(problem, device, call, gpu, tune)
 
 
 def analyze(
     op: str, A: Any = None, B: Any = None, C: Any = None, *, beta: complex = 0.0,
-    m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
-    l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
-    batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
-    ragged: str | None = None, base_offset: int = 0, storage: Order = "F", order: Order = "F",
-    out_dtype: Any = None, compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
-    fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
-    backend: Backend = "cpu", arch: str | None = None, gpu: GpuLike | None = None,
-    tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
+    backend: Backend = "cpu", **keywords: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that `plan` would choose; nothing is compiled.
 
     Parameters
     ----------
-    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, ragged, \
-    base_offset, storage, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, \
-    kernel, backend, arch, gpu, tune, offsets, **kernel_options
-        As for `plan`; nothing is computed, whatever the backend.
+    op, A, B, C, **keywords
+        As for `plan`.
     beta
         As for `Plan.report`.
+    backend
+        As for `plan`; nothing is computed, whatever it is.
 
     Examples
     --------
@@ -430,17 +328,14 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    options = kernel_options | given_scales(scale_a, scale_b)
-    _epilogue(epilogue, options)
-    check_names(analyze, options)
-    made = plan(
-        op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
-        batch_b=batch_b, batch_c=batch_c, ragged=ragged, base_offset=base_offset, storage=storage,
-        order=order, out_dtype=out_dtype, compute=compute, scale_a=scale_a, scale_b=scale_b,
-        fast_accum=fast_accum, epilogue=epilogue, kernel=kernel, backend=backend,
-        arch=arch, gpu=gpu, tune=tune, offsets=offsets, **kernel_options,
-    )  # fmt: skip
-    return made.report(beta=beta)
+    others = {x: y for x, y in keywords.items() if x not in parameters(plan)}
+    others |= given_scales(keywords.get("scale_a"), keywords.get("scale_b"))
+    epilogue_of(keywords.get("epilogue"), others)
+    check_names(analyze, others)
+    return plan(op, A, B, C, backend=backend, **keywords).report(beta=beta)
+
+
+analyze.__signature__ = with_parameters_of(plan, analyze)  # type: ignore[attr-defined]
 
 
 def compile(  # it is reached as cute_gemm.compile
@@ -492,23 +387,20 @@ def compile(  # it is reached as cute_gemm.compile
     return [builds.of(each) for each in asked]
 
 
-def kept_plan(
-    problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
-    options: dict[str, Any], tune: bool = False,
-) -> Plan:  # fmt: skip
+def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
     """Return the plan that `gemm` made of a problem, or make and keep it."""
-    key = (id(problem), device, kernel, backend, arch, *sorted(options.items()))
-    made = _plans.get(key)
-    if made is None or (tune is not False and made.measured is None):
-        made = _make_plan(problem, device, kernel, backend, arch, options, None, tune)
-        _plans[key] = made
-    return made
+    key = id(problem), device, call.kernel, call.backend, call.arch, call.options
+    kept = _plans.get(key)
+    if kept is None or (tune is not False and kept.measured is None):
+        kept = _plans[key] = _make_plan(problem, device, call, None, tune)
+    return kept
 
 
 def _make_plan(
-    problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
-    options: dict[str, Any], name: GpuLike | None = None, tune: bool | Tuning = False,
+    problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None = None,
+    tune: bool | Tuning = False,
 ) -> Plan:  # fmt: skip
+    kernel, backend, arch = call.kernel, call.backend, call.arch
     tuning = None if tune is False else _tuning(tune, kernel, backend, name)
     where = resolved_backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
@@ -527,7 +419,7 @@ def _make_plan(
         here = device_without_backend(target)
     if gpu is not None and target != "cpu":
         gpus.of_arch(gpu, Arch(target))
-    asked, measured, known_as = (problem, target, kernel, options), None, ""
+    asked, measured, known_as = (problem, target, kernel, dict(call.options)), None, ""
     if here is not None and gpu is None:
         from cute_gemm.run.driver import device_name
 
@@ -536,12 +428,12 @@ def _make_plan(
         if tuning is not None and not tuning.takes(measured):
             measured = None
     choice = select.select(*asked, gpu, measured)
-    made = Plan(problem, where, device, target, choice, kernel != "auto")
-    if tuning is None or made.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
-        return made
+    result = Plan(problem, where, device, target, choice, kernel != "auto")
+    if tuning is None or result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
+        return result
     from cute_gemm.plan.tune import measure
 
-    measured = measure(made, tuning)
+    measured = measure(result, tuning)
     tuned.store(known_as, *asked, measured)
     # Plans that were kept know nothing of it.
     _plans.clear()
@@ -575,16 +467,3 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
         hint = "; leave it out here" if tune is True else ""
         raise NoGpuError(f"{asked} measures on a GPU: {reason}{hint}")
     return tuning
-
-
-def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with lists as tuples; refuse keywords that are no argument or option."""
-    options = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
-    for kind, given in (("", words), ("option ", options)):
-        for name, value in given.items():
-            try:
-                hash(value)
-            except TypeError:
-                what = "a name" if name in words else "a number, a name or a tuple of numbers"
-                raise OptionError(f"{kind}{name}={value!r} does not fit; expected {what}") from None
-    return options

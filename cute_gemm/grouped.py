@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cute_gemm.api import given_scales, multiply, with_fast_accum
+from cute_gemm.api import multiply, with_fast_accum
 from cute_gemm.arrays.base import Order
-from cute_gemm.arrays.torch import CALLED
-from cute_gemm.plan.backend import Backend
+from cute_gemm.call import Backend, given_scales
 
 
 def grouped_gemm(
@@ -75,10 +74,5 @@ def grouped_gemm(
     """
     compute = with_fast_accum(compute, fast_accum)
     kernel_options |= given_scales(scale_a, scale_b) | {"offsets": offsets}
-    return multiply(
-        grouped_gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel,
-        backend, arch, stream, False, kernel_options,
-    )  # fmt: skip
-
-
-CALLED["grouped_gemm"] = grouped_gemm
+    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
+    return multiply(grouped_gemm, words, A, B, C, alpha, beta, stream, False, kernel_options)

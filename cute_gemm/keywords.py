@@ -29,8 +29,8 @@ def check_names(
     for option in options:
         if option in known:
             continue
-        own = _parameters(function)
-        having = [f"{other.__name__}()" for other in others if option in _parameters(other)]
+        own = parameters(function)
+        having = [f"{other.__name__}()" for other in others if option in parameters(other)]
         if option in PARTS_WITH_OPERAND:
             hint = f"name it in epilogue=, as in epilogue={option!r}"
         elif option in ("out", "output"):
@@ -56,6 +56,18 @@ def hint_for(word: str, known: Iterable[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{near[0]}?" if near else ""
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+def parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's parameters."""
+    named = inspect.signature(function).parameters.values()
+    return [each.name for each in named if each.kind is not each.VAR_KEYWORD]
+
+
+def with_parameters_of(
+    inner: Callable[..., Any], function: Callable[..., Any]
+) -> inspect.Signature:
+    """Return the signature of a function that hands its further keywords to another."""
+    signature = inspect.signature(function)
+    *own, _ = signature.parameters.values()
+    others = inspect.signature(inner).parameters.values()
+    further = [each for each in others if each.name not in signature.parameters]
+    return signature.replace(parameters=[*own, *further])

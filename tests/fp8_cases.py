@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 import cute_gemm as cg
+import cute_gemm.call
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.problem.epilogue.fuse import function_of, read_operands
+from cute_gemm.problem.epilogue.fuse import read_operands
 from cute_gemm.problem.verify import Verdict, verify
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
@@ -128,7 +129,7 @@ class Call:
         self, plan: Any, result: np.ndarray, before: np.ndarray, **scaling: float
     ) -> Verdict:
         """The verdict of a result; ``before``: what C held."""
-        function = function_of(plan.problem)
+        function = cute_gemm.call.Call.like(plan.problem).epilogue
         arrays = {}
         if function is not None:
             arrays = read_operands(function, self.operands, plan.problem, None).on_host()

@@ -11,8 +11,9 @@ import numpy as np
 from fp8_cases import PAIRS
 
 import cute_gemm as cg
+from cute_gemm.call import Call
 from cute_gemm.dtypes import DTYPES, FLOAT8
-from cute_gemm.problem.epilogue.fuse import function_of, read_operands
+from cute_gemm.problem.epilogue.fuse import read_operands
 from cute_gemm.problem.verify import verify
 
 OPS = ("NN", "NT", "TN", "TT")
@@ -291,7 +292,7 @@ def check(
     held = {"C": before} if case.beta else {}
     operands = given.operands
     if any(case.scales):
-        function = function_of(problem)
+        function = Call.like(problem).epilogue
         assert function is not None
         operands = read_operands(function, given.operands, problem, None).on_host()
     verdict = verify(

@@ -12,9 +12,9 @@ from cases import numbers
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
-from cute_gemm.arrays.torch import CALLED
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.torch import running
 
 TYPES = {
     "float16": {}, "float32": {}, "float32/tf32": {"compute": "tf32"}, "float64": {},
@@ -234,25 +234,22 @@ def test_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no usable GPU")
-def test_a_layer_asks_for_it() -> None:
+def test_a_layer_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
     def spy(*given: Any, **keywords: Any) -> Any:
         seen.append(keywords)
         return cg.gemm(*given, **keywords)
 
-    CALLED["gemm"] = spy
-    try:
-        layer = ct.Linear(24, 16, activation="gelu", batch_invariant=True)
-        x = torch.randn(2, 5, 24).transpose(0, 1)
-        with torch.no_grad():
-            layer(x)
-        layer(x).sum().backward()
-        torch.compile(layer, backend="aot_eager", fullgraph=True)(x).sum().backward()
-        forward = [keywords for keywords in seen if "epilogue" in keywords]
-        assert len(forward) == 3
-        assert all(keywords["batch_invariant"] is True for keywords in forward)
-        expected = torch.nn.functional.gelu(torch.nn.functional.linear(x, layer.weight, layer.bias))
-        torch.testing.assert_close(layer(x), expected)
-    finally:
-        CALLED["gemm"] = cg.gemm
+    monkeypatch.setattr(running, "gemm", spy)
+    layer = ct.Linear(24, 16, activation="gelu", batch_invariant=True)
+    x = torch.randn(2, 5, 24).transpose(0, 1)
+    with torch.no_grad():
+        layer(x)
+    layer(x).sum().backward()
+    torch.compile(layer, backend="aot_eager", fullgraph=True)(x).sum().backward()
+    forward = [keywords for keywords in seen if "epilogue" in keywords]
+    assert len(forward) == 3
+    assert all(keywords["batch_invariant"] is True for keywords in forward)
+    expected = torch.nn.functional.gelu(torch.nn.functional.linear(x, layer.weight, layer.bias))
+    torch.testing.assert_close(layer(x), expected)

@@ -15,8 +15,6 @@ from torch.utils.checkpoint import checkpoint
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
-import cute_gemm.torch.operators  # its operators are checked too
-from cute_gemm.arrays.torch import CALLED
 from cute_gemm.errors import (
     ArrayError,
     DTypeError,
@@ -25,6 +23,7 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
+from cute_gemm.torch import operators, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:no usable GPU")
 
@@ -38,7 +37,7 @@ def seed() -> None:
 
 
 @pytest.fixture
-def calls() -> Iterator[Calls]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """What the operators hand to `gemm`: op, A, B and keywords."""
     seen: Calls = []
 
@@ -46,9 +45,9 @@ def calls() -> Iterator[Calls]:
         seen.append((op, A, B, keywords))
         return cg.gemm(op, A, B, C, **keywords)
 
-    CALLED["gemm"] = spy  # which it does not keep alive
-    yield seen
-    CALLED["gemm"] = cg.gemm
+    monkeypatch.setattr(running, "gemm", spy)
+    monkeypatch.setattr(operators, "compute", spy)
+    return seen
 
 
 def random(*shape: int, dtype: Any = torch.float64, grad: bool = False) -> Any:

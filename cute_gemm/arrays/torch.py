@@ -1,6 +1,6 @@
 """PyTorch's tensors, read through their own attributes; PyTorch is not imported here.
 
-What PyTorch traces or differentiates is put into its graph by `cute_gemm.torch.operators`.
+What PyTorch traces or differentiates is put into its graph by `cute_gemm.torch`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -25,9 +25,8 @@ from cute_gemm.arrays.base import (
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
 
-#: What the operators of a graph call: ``"gemm"``, ``"grouped_gemm"``, and plans by their numbers.
-#: Those who have these enter them.
-CALLED: WeakValueDictionary[str, Any] = WeakValueDictionary()
+#: What puts a call into PyTorch's graph: `cute_gemm.torch` hands it over when it is imported.
+_operator: Callable[..., Any] | None = None
 
 
 def _imported() -> bool:
@@ -46,6 +45,27 @@ def traced() -> bool:
     import torch
 
     return bool(torch.compiler.is_compiling())
+
+
+def hand_over(operator: Callable[..., Any]) -> None:
+    """Take the function that `as_operator` calls."""
+    global _operator
+    _operator = operator
+
+
+def as_operator(*call: Any) -> Any:
+    """Compute a call that PyTorch traces or differentiates, as an operator of its own."""
+    _load()
+    assert _operator is not None
+    return _operator(*call)
+
+
+def _load() -> bool:
+    import_module("cute_gemm.torch")
+    return True
+
+
+_load._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _keeps_gradients() -> bool:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm run`` takes."""
     add_problem(parser)
     add(parser, "--alpha", "--beta")
-    from cute_gemm.plan.backend import Backend
+    from cute_gemm.call import Backend
 
     text = "where to compute (default auto: the GPU, or the CPU without one)"
     parser.add_argument("--backend", choices=get_args(Backend), default="auto", help=text)

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm import call as call_of
 from cute_gemm._kept import Kept
 from cute_gemm.api import kept_plan
 from cute_gemm.arrays.base import ALIGNMENT, Operand
+from cute_gemm.call import Backend
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.jax import ffi
 from cute_gemm.jax.ffi import Buffer
 from cute_gemm.jax.parts import Submatrix, parts
-from cute_gemm.plan.backend import Backend
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.epilogue.expression import Expression, Result, from_parts
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, Operands, fuse, read_operands
@@ -198,7 +199,8 @@ def _prepared(
             numbers = _operands(call, problem, others, device).values
         alpha = scalar(call.alpha, "alpha", problem.accumulator.name, None)
         backend: Backend = "cpu" if device is None else "cuda"
-        plan = kept_plan(problem, device, call.kernel, backend, None, dict(call.options))
+        asked = call_of.Call(call.op, kernel=call.kernel, backend=backend, options=call.options)
+        plan = kept_plan(problem, device, asked)
         ends = [Submatrix(0, (), ()) if x.amax else places[2] for x in call.results]
         where = *places, *ends
         sizes = (

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 from cute_gemm.arch import Arch
+from cute_gemm.call import Backend
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError, warn
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.refusals import lack, serves
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
-
-Backend = Literal["auto", "cuda", "cpu", "interpreter"]
 
 #: What kernels are compiled for where there is no GPU and no ``arch=``.
 DEFAULT_ARCH = "sm_80"

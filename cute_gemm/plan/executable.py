@@ -15,6 +15,7 @@ from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.arrays import ADAPTERS, host_array, read
 from cute_gemm.arrays.base import META, Operand, Order
+from cute_gemm.call import Call
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.plan.packed import PackedOperand
@@ -22,17 +23,12 @@ from cute_gemm.plan.steps import Steps, packing_step, reduces, steps
 from cute_gemm.problem.epilogue.fuse import (
     NOTHING,
     Operands,
-    check_overlap,
     check_scalar_overlap,
-    function_of,
-    fuse,
     read_offsets,
-    read_operands,
 )
-from cute_gemm.problem.grouped import from_groups
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import DIRECT, Route, packed
-from cute_gemm.problem.problem import GemmProblem, describe, from_operands
+from cute_gemm.problem.problem import GemmProblem, describe
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
@@ -46,7 +42,7 @@ _NUMBERS = (float, int, complex)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class RecentCall:
     """A call on device arrays that passed every check, to be repeated on arrays laid out alike.
 
     ``layouts``: the `fingerprint` of its arrays; ``spans``: bytes from the first element of A, B,
@@ -133,6 +129,11 @@ class Executable:
         return replace(self, problem=replace(self.problem, numbers=numbers))
 
     @cached_property
+    def _call(self) -> Call:
+        """What describes arrays as the problem's are."""
+        return Call.like(self.problem)
+
+    @cached_property
     def results(self) -> tuple[Matrix, ...]:
         """The results beside C, as they are returned."""
         return self.problem.results
@@ -167,7 +168,7 @@ class Executable:
     def compute(
         self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any, layouts: Any,
         given: Mapping[str, Any],
-    ) -> tuple[Any, Call | None]:  # fmt: skip
+    ) -> tuple[Any, RecentCall | None]:  # fmt: skip
         """Compute on arrays, and operands of the epilogue, that are checked against the problem.
 
         Return C and, for device arrays with a fingerprint, the call.
@@ -190,7 +191,7 @@ class Executable:
     def call(
         self, layouts: Any, a: Operand, b: Operand, c: Operand | None, operands: Operands,
         given: Mapping[str, Any],
-    ) -> Call | None:  # fmt: skip
+    ) -> RecentCall | None:  # fmt: skip
         """Return the call on operands that fit; None without layouts or a device.
 
         ``given``: the arguments of which the fingerprint has the arrays, beside A, B and C.
@@ -208,7 +209,7 @@ class Executable:
         spans = tuple(matrix.span for matrix in self.problem.arrays[:read])
         order = tuple(names.index(name) for name in operands.arrays)
         stream = ADAPTERS[a.library].stream(a)
-        return Call(self, layouts, a, b, c, spans, stream, order, operands.values)
+        return RecentCall(self, layouts, a, b, c, spans, stream, order, operands.values)
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex, given: Mapping[str, Any]
@@ -250,22 +251,17 @@ class Executable:
                 f"A has dtype {a.dtype}, and the plan was made for {planned.A.dtype}; make a plan "
                 "with these arrays"
             )
-        order: Order = "C" if planned.C.major == "N" else "F"
-        out = planned.C.dtype if c is None else None
-        described: dict[str, Any] = {"order": order, "out_dtype": out, "compute": planned.compute}
+        call = self._call if c is None else replace(self._call, out_dtype=None)
         given, ends = dict(given), None
         if planned.ragged:
             ends = read_offsets(given.pop("offsets", None))
-            problem = from_groups(planned.op, a, b, ends, c, **described)
-            if problem.ragged != planned.ragged or problem.l != planned.l:
-                raise ShapeError(
-                    f"A of shape {a.shape}, B of shape {b.shape} and offsets of shape {ends.shape} "
-                    f"make {problem.l} groups along {problem.ragged}, and the plan was made for "
-                    f"{planned.l} along {planned.ragged}; make a plan with these arrays"
-                )
-        else:
-            pairs = bool(planned.epilogue.pairs)
-            problem = from_operands(planned.op, a, b, c, **described, pairs=pairs)
+        problem = call.describe(a, b, c, ends)
+        if ends is not None and (problem.ragged, problem.l) != (planned.ragged, planned.l):
+            raise ShapeError(
+                f"A of shape {a.shape}, B of shape {b.shape} and offsets of shape {ends.shape} "
+                f"make {problem.l} groups along {problem.ragged}, and the plan was made for "
+                f"{planned.l} along {planned.ragged}; make a plan with these arrays"
+            )
         for name in "ABC":
             _check_matrix(getattr(planned, name), getattr(problem, name))
         device = self.device
@@ -274,21 +270,11 @@ class Executable:
             raise DeviceError(
                 f"A is on {a.place} and the plan is for {where}; make a plan with these arrays"
             )
-        operands = self._check_operands(a, c, given)
-        return operands if ends is None else operands.with_offsets(ends)
-
-    def _check_operands(self, a: Operand, c: Operand | None, given: Mapping[str, Any]) -> Operands:
-        """Read the operands of the epilogue, and refuse what does not fit the plan."""
-        planned = self.problem
-        function = function_of(planned)
-        if function is None:
-            if given:
-                raise OptionError(
-                    f"{next(iter(given))}= came with a plan without an epilogue: leave it out"
-                )
-            return NOTHING
-        operands = read_operands(function, given, planned, a.device)
-        problem = fuse(planned, function, operands)
+        if call.epilogue is None and given:
+            raise OptionError(
+                f"{next(iter(given))}= came with a plan without an epilogue: leave it out"
+            )
+        problem, operands = call.fuse(problem, given, a.device, c, ends)
         if (problem.epilogue, problem.scale_rows) != (planned.epilogue, planned.scale_rows):
             said, instead = (
                 [(x.name, x.dtype, x.shape) for x in each.scales]
@@ -302,8 +288,6 @@ class Executable:
             )
         for matrix, other in zip(planned.matrices[3:], problem.matrices[3:], strict=True):
             _check_matrix(matrix, other)
-        if c is not None:
-            check_overlap(c, operands)
         return operands
 
     def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 from cute_gemm.arch import Arch
 from cute_gemm.arrays import fingerprint
-from cute_gemm.arrays.torch import CALLED, traced
+from cute_gemm.arrays.torch import as_operator, traced
 from cute_gemm.cost_model.calibrated import provenance
 from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.errors import GemmError, OptionError
@@ -18,7 +19,7 @@ from cute_gemm.gpus.table import gpu as known_gpu
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.order import OrderOfSums
-from cute_gemm.plan.executable import Call, Executable
+from cute_gemm.plan.executable import Executable, RecentCall
 from cute_gemm.plan.packed import PackedOperand
 from cute_gemm.plan.predict import priced, unmeasured
 from cute_gemm.plan.select import Choice
@@ -43,6 +44,15 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
     from cute_gemm.toolchain.signature import Launch, Signature
     from cute_gemm.toolchain.unit import TranslationUnit
+
+
+#: The plans that there are, by the numbers that PyTorch's graphs know them by.
+_numbered: WeakValueDictionary[str, Plan] = WeakValueDictionary()
+
+
+def numbered(number: str) -> Plan | None:
+    """Return the plan that a graph knows by this number, None if it is not here."""
+    return _numbered.get(number)
 
 
 class Plan:
@@ -90,10 +100,10 @@ class Plan:
         self.executable = Executable(
             problem, self._kernel, self.config, arch, self.route, backend, device, self.gpu.sms
         )
-        self._last: Call | None = None
+        self._last: RecentCall | None = None
         # PyTorch's graphs know it by this: one that is saved must not find another elsewhere.
         self._number = str(int.from_bytes(os.urandom(8), "big"))
-        CALLED[self._number] = self
+        _numbered[self._number] = self
 
     def __repr__(self) -> str:
         p = self.problem
@@ -415,12 +425,10 @@ class Plan:
             When an array's descriptor is not the plan's; everything that `gemm` raises.
         """
         if traced():
-            from cute_gemm.torch.operators import call as torch_call
-
             of = self.problem.C
-            keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}
-            keywords["order"] = "C" if of.major == "N" else "F"
-            return torch_call(self.problem.op, A, B, C, alpha, beta, keywords | operands)
+            words = self.problem.op, "C" if of.major == "N" else "F", of.dtype
+            keywords = {"plan": self._number} | operands
+            return as_operator(words, A, B, C, alpha, beta, stream, keywords)
         seen, last = fingerprint(A, B, C, operands), self._last
         if seen is not None and last is not None and seen[0] == last.layouts:
             result = last.again(seen[1], C, alpha, beta, stream)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from cute_gemm.arrays.base import dtype_name
-from cute_gemm.arrays.torch import CALLED
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
+from cute_gemm.grouped import grouped_gemm
 from cute_gemm.torch.definitions import batched, counted, define, differentiable
 from cute_gemm.torch.products import of_factors, sum_of, wide
 from cute_gemm.torch.running import as_stored, readable
@@ -26,7 +26,8 @@ def run_grouped(
     if bias is not None:
         given |= {"epilogue": "bias", "bias": _by_group(bias)}
     with torch.no_grad():
-        return CALLED["grouped_gemm"](letters, *map(readable, operands), offs, order="C", **given)
+        a, b = map(readable, operands)
+        return grouped_gemm(letters, a, b, offs, order="C", **given)
 
 
 def _by_group(bias: Any) -> Any:

@@ -1,6 +1,6 @@
 """What PyTorch sees of a call that it traces or differentiates: one operator, with its gradient.
 
-`api` and `plan` import this module, and PyTorch by it, in such a call, and only then.
+`cute_gemm.torch` hands `call` over to `cute_gemm.arrays.torch`, where `gemm` and plans find it.
 The operators take what a schema can say, so keywords travel as a text of ``name=value``, as on the
 command line.
 """
@@ -13,10 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from cute_gemm.api import gemm as compute
 from cute_gemm.arrays.base import dtype_name
-from cute_gemm.arrays.torch import CALLED, differentiates, refuse_grad, refuse_layout, traced
+from cute_gemm.arrays.torch import (
+    differentiates,
+    hand_over,
+    refuse_grad,
+    refuse_layout,
+    traced,
+)
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError, ShapeError
+from cute_gemm.plan.plan import numbered
 from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression
 from cute_gemm.problem.epilogue.functions import COLUMNS
 from cute_gemm.problem.epilogue.fuse import (
@@ -42,13 +50,27 @@ _GIVEN = (
 _NONE = with_scales(None, ())
 
 
-def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[str, Any]) -> Any:
-    """Put a call into the graph.
+#: The words of a call behind op, in the order in which they come.
+_WORDS = ("order", "out_dtype", "compute", "epilogue", "kernel", "backend", "arch")
 
-    ``keywords``: of `gemm`, or of a new C and a `Plan`'s number; those that are tensors are the
-    epilogue's operands.
+
+def call(
+    words: tuple[Any, ...], A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any,
+    keywords: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Put a call of `gemm`, or of a plan, into the graph.
+
+    ``words``: op and `_WORDS`, the first of them for a plan; ``keywords``: others, of a plan its
+    number; those that are tensors are the epilogue's operands.
     """
-    if keywords.pop("stream") is not None:
+    op, *rest = words
+    keywords = {**dict(zip(_WORDS, rest, strict=False)), **keywords}
+    epilogue, out_dtype = keywords.get("epilogue"), keywords["out_dtype"]
+    if epilogue is not None and not traced():
+        keywords["epilogue"] = as_function(epilogue)
+    keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
+    keywords["tune"] = "True" if keywords.get("tune") else None
+    if stream is not None:
         raise OptionError(
             "stream cannot be given where PyTorch traces or differentiates the call, whose code "
             "runs on PyTorch's current stream: leave it out"
@@ -92,9 +114,9 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             f"gemm() has no argument {name!r} that is a tensor: leave it out, or name it in "
             "epilogue="
         )
-    words = {name: x for name, x in keywords.items() if x is not None and name not in tensors}
-    words |= {"operands": ",".join(tensors)} if tensors else {}
-    text = " ".join(f"{name}={_text(x)}" for name, x in words.items())
+    said = {name: x for name, x in keywords.items() if x is not None and name not in tensors}
+    said |= {"operands": ",".join(tensors)} if tensors else {}
+    text = " ".join(f"{name}={_text(x)}" for name, x in said.items())
     given = op, *_factor(alpha), *_factor(beta), text, list(tensors.values())
     if C is None:
         return torch.ops.cute_gemm.gemm(A, B, *given)
@@ -114,10 +136,9 @@ def _composed(
     name = keywords.pop("out_dtype")
     first = DTYPES[dtype_name(A.dtype)].outputs[0] if name is None else name
     out = getattr(torch, first)
-    keywords |= {"epilogue": None, "stream": None, "out_dtype": name}
-    if out.itemsize < 4 and out.is_floating_point:
-        keywords["out_dtype"] = "float32"
-    acc = call(op, A, B, None, alpha, beta, keywords)
+    sums = "float32" if out.itemsize < 4 and out.is_floating_point else name
+    words = op, keywords.pop("order"), sums
+    acc = call(words, A, B, None, alpha, beta, None, keywords | {"epilogue": None})
     for name, scale in scales.items():
         acc = acc * _broadcast(name, scale, acc)
     values = {
@@ -250,7 +271,7 @@ def _flops(a: Any, b: Any, op: str, *_: Any) -> int:
 def _takes_pairs(keywords: dict[str, str]) -> bool:
     """Return whether the epilogue of a call, or of a plan's, makes C of pairs of columns."""
     if (number := keywords.get("plan")) is not None:
-        plan = CALLED.get(number)
+        plan = numbered(number)
         return plan is not None and bool(plan.problem.epilogue.pairs)
     name = keywords.get("epilogue")
     return takes_pairs(None if name is None else from_text(name))
@@ -332,8 +353,8 @@ def _run(
     if number is None:
         if given.pop("tune", None):
             factors["tune"] = True
-        return CALLED["gemm"](op, A, B, C, **factors, **tensors, **given)
-    plan = CALLED.get(number)
+        return compute(op, A, B, C, **factors, **tensors, **given)
+    plan = numbered(number)
     if plan is None:
         raise OptionError(
             f"plan {number} of this graph is not in this process, or was dropped: keep the "
@@ -371,3 +392,4 @@ gemm_ = define(
 )
 in_place(gemm_, 2, _refuse)
 counted(gemm_, lambda A, B, C, *given: _flops(A, B, *given))
+hand_over(call)

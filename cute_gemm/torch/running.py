@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from cute_gemm.arrays.torch import CALLED, has_tangent, observes, traced
+from cute_gemm.api import gemm
+from cute_gemm.arrays.torch import has_tangent, observes, traced
 from cute_gemm.problem.epilogue.expression import trace
 from cute_gemm.problem.epilogue.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
 from cute_gemm.problem.epilogue.value import Value
@@ -36,9 +37,7 @@ def row_major(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue
     """Return the row-major product of two matrices, or batches of them, that `gemm` can read."""
     letters, operands = as_stored(a, b)
     with torch.no_grad():
-        return CALLED["gemm"](
-            letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue
-        )
+        return gemm(letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue)
 
 
 def as_stored(a: Any, b: Any) -> tuple[str, list[Any]]:

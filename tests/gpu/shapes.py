@@ -22,6 +22,7 @@ import numpy as np
 from cute_gemm import api
 from cute_gemm._kept import KEPT
 from cute_gemm.arrays import read
+from cute_gemm.call import Call
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.plan.plan import Plan
@@ -75,7 +76,9 @@ class Host:
     def plan(self, kernel: str, op: str, *arrays: Any) -> Plan:
         """Return the plan, as `gemm` makes or finds it."""
         A, B, C = (read(array, name) for array, name in zip(arrays, "ABC", strict=True))
-        return api.kept_plan(from_operands(op, A, B, C), A.device, kernel, self.backend, None, {})
+        return api.kept_plan(
+            from_operands(op, A, B, C), A.device, Call(op, kernel=kernel, backend=self.backend)
+        )
 
     def prepare(self, kernel: str, shapes: Iterable[Shape]) -> None:
         """Do what is not to be measured."""

@@ -43,7 +43,7 @@ from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.problem.scaling import BLOCKS, SCALES, named_shape, read_scale
+from cute_gemm.problem.scaling import BLOCKS, named_shape, read_scale
 from cute_gemm.problem.scaling import DTYPE as SCALE_DTYPE
 from cute_gemm.problem.sums import MODES, Sum, result_name, sums_dtype
 
@@ -188,16 +188,6 @@ def with_scales(function: EpilogueFunction | None, scales: tuple[str, ...]) -> E
     if function is None:
         return EpilogueFunction(" and ".join(scales), _IDENTITY, scales)
     return replace(function, scales=scales)
-
-
-def function_of(problem: GemmProblem) -> EpilogueFunction | None:
-    """Return the epilogue and the scales that a problem was made with; None without any."""
-    blocks, epilogue = {x.name for x in problem.scales}, problem.epilogue
-    own = epilogue.scales if isinstance(epilogue, Fused) else ()
-    scales = tuple(name for name in SCALES if name in blocks or name in own)
-    if not isinstance(epilogue, Fused):
-        return with_scales(None, scales) if scales else None
-    return EpilogueFunction(epilogue.label, epilogue.expression, scales)
 
 
 def as_function(value: Any) -> EpilogueFunction:

@@ -1,0 +1,180 @@
+"""``Call``: what a product is to be, beside its arrays; every word of it is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from cute_gemm.arrays.base import Operand, Order
+from cute_gemm.errors import OptionError
+from cute_gemm.kernels import registry
+from cute_gemm.keywords import check_names
+from cute_gemm.problem.epilogue.fuse import (
+    NOTHING,
+    EpilogueFunction,
+    Operands,
+    as_function,
+    check_overlap,
+    fuse,
+    read_operands,
+    sized_operands,
+    takes_pairs,
+    with_scales,
+)
+from cute_gemm.problem.epilogue.fused import Fused
+from cute_gemm.problem.grouped import from_group_sizes, from_groups
+from cute_gemm.problem.problem import GemmProblem, check_order, from_operands, from_sizes
+from cute_gemm.problem.scaling import SCALES
+
+Backend = Literal["auto", "cuda", "cpu", "interpreter"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is asked of a product: the arguments of `gemm` that are not arrays or numbers.
+
+    ``epilogue`` is traced, and has the names of the scales that came with it; ``options`` are pairs
+    of a kernel's option and its value, by name.
+    """
+
+    op: str
+    order: Order = "F"
+    out_dtype: Any = None
+    compute: str | None = None
+    epilogue: EpilogueFunction | None = None
+    kernel: str = "auto"
+    backend: Backend = "auto"
+    arch: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], words: tuple[Any, ...], keywords: dict[str, Any],
+        others: tuple[Callable[..., Any], ...] = (), grouped: bool = False, **further: Any,
+    ) -> tuple[Call, dict[str, Any]]:  # fmt: skip
+        """Check what a function was called with; return the call, and the epilogue's operands.
+
+        Parameters
+        ----------
+        function
+            What was called, and is named in errors.
+        words
+            The fields of a call but for the options, ``epilogue`` as it was given.
+        keywords
+            All other keyword arguments: scales, operands of the epilogue, options of kernels.
+        others
+            Functions that have further arguments, for errors.
+        grouped
+            Whether the product has groups.
+        further
+            Other arguments that must be words.
+
+        Raises
+        ------
+        OptionError
+            For an epilogue that is not known, a name that neither the function nor a kernel has, a
+            value that is no word.
+        """
+        given = dict(zip((each.name for each in fields(cls)), words, strict=False))
+        epilogue, operands = epilogue_of(given.pop("epilogue"), keywords)
+        takes_pairs(epilogue, grouped)
+        check_names(function, keywords, *others)
+        options = {x: tuple(y) if isinstance(y, list) else y for x, y in keywords.items()}
+        _check_words("", {x: y for x, y in given.items() if x != "op"} | further, "a name")
+        _check_words("option ", options, "a number, a name or a tuple of numbers")
+        return cls(**given, epilogue=epilogue, options=tuple(sorted(options.items()))), operands
+
+    def describe(
+        self, a: Operand, b: Operand, c: Operand | None = None, ends: Operand | None = None
+    ) -> GemmProblem:
+        """Return the product of arrays, of groups that end at ``ends`` or without; no epilogue.
+
+        What `from_operands` and `from_groups` raise.
+        """
+        words: dict[str, Any] = {"order": self.order, "compute": self.compute}
+        words["out_dtype"] = self.out_dtype
+        if ends is not None:
+            return from_groups(self.op, a, b, ends, c, **words)
+        return from_operands(self.op, a, b, c, **words, pairs=takes_pairs(self.epilogue))
+
+    def describe_sizes(
+        self, operands: dict[str, Any], ragged: str | None, storage: Order, **sizes: Any
+    ) -> tuple[GemmProblem, dict[str, Any]]:
+        """Return the product of sizes, as `describe`, and what stands for the operands.
+
+        ``sizes``: further arguments of `from_sizes` and `from_group_sizes`.
+        """
+        check_order(storage, "storage")
+        words = {"order": self.order, "out_dtype": self.out_dtype, "compute": self.compute}
+        words |= sizes | {"storage": storage}
+        if ragged is None:
+            problem = from_sizes(self.op, **words, pairs=takes_pairs(self.epilogue))
+        else:
+            problem = from_group_sizes(ragged, words.pop("l"), op=self.op, **words)
+        if self.epilogue is None:
+            return problem, operands
+        return problem, sized_operands(self.epilogue, operands, problem)
+
+    def fuse(
+        self, problem: GemmProblem, given: Mapping[str, Any], device: int | None,
+        c: Operand | None = None, ends: Operand | None = None,
+    ) -> tuple[GemmProblem, Operands]:  # fmt: skip
+        """Return the product with the epilogue, if there is one, and the operands behind C.
+
+        What `read_operands` and `fuse` raise; OverlapError where C shares memory with an operand.
+        """
+        operands = NOTHING
+        if self.epilogue is not None:
+            operands = read_operands(self.epilogue, given, problem, device)
+            problem = fuse(problem, self.epilogue, operands)
+            if c is not None:
+                check_overlap(c, operands)
+        return problem, operands if ends is None else operands.with_offsets(ends)
+
+    @classmethod
+    def like(cls, problem: GemmProblem) -> Call:
+        """Return the call that makes this problem of arrays like its own."""
+        blocks, epilogue = {x.name for x in problem.scales}, problem.epilogue
+        own = epilogue.scales if isinstance(epilogue, Fused) else ()
+        scales = tuple(name for name in SCALES if name in blocks or name in own)
+        function = with_scales(None, scales) if scales else None
+        if isinstance(epilogue, Fused):
+            function = EpilogueFunction(epilogue.label, epilogue.expression, scales)
+        order: Order = "C" if problem.C.major == "N" else "F"
+        return cls(problem.op, order, problem.C.dtype, problem.compute, function)
+
+
+def given_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
+    """Return the scales that came with a call, by name."""
+    given = zip(SCALES, (scale_a, scale_b), strict=True)
+    return {name: value for name, value in given if value is not None}
+
+
+def epilogue_of(
+    value: Any, keywords: dict[str, Any]
+) -> tuple[EpilogueFunction | None, dict[str, Any]]:
+    """Return what ``epilogue=`` was given, and its operands, which are taken from the keywords."""
+    scales = tuple(name for name in SCALES if name in keywords)
+    if value is None and not scales:
+        return None, {}
+    function = None if value is None else as_function(value)
+    if scales or function is None:
+        function = with_scales(function, scales)
+    names = function.operands
+    taken = [name for name in names if name in registry.options()]
+    if taken:
+        raise OptionError(
+            f"epilogue {function.name!r} has an operand called {taken[0]}, which is an option of "
+            "kernels: call it otherwise"
+        )
+    return function, {name: keywords.pop(name) for name in names if name in keywords}
+
+
+def _check_words(kind: str, given: Mapping[str, Any], expected: str) -> None:
+    """Refuse values that have no hash, such as lists and arrays."""
+    for name, value in given.items():
+        try:
+            hash(value)
+        except TypeError:
+            raise OptionError(f"{kind}{name}={value!r} does not fit; expected {expected}") from None
