@@ -15,7 +15,6 @@ from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
-from cute_gemm.plan.select import Choice
 from cute_gemm.plan.tune import matrices
 from cute_gemm.run.timing import l2_bytes
 
@@ -76,11 +75,7 @@ def times(
 
 def _plans(contest: Contest, gpu: Gpu, device: int) -> dict[Entry, Plan]:
     plan = contest.plan(gpu)
-    return {
-        entry: Plan(plan.problem, "cuda", device, plan.arch,
-                    Choice(x.kernel, x.config, gpu, plan.candidates, x.route))
-        for entry, x in contest.candidates(gpu).items()
-    }  # fmt: skip
+    return {entry: plan.taking(x, device) for entry, x in contest.candidates(gpu).items()}
 
 
 def _timed(plans: dict[Entry, Plan], builds: Builds, device: int) -> dict[Entry, float]:

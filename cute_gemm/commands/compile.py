@@ -30,7 +30,6 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
-from cute_gemm.plan.select import Choice
 
 #: Extents, and so leading dimensions, of matrices that are read in 16 bytes, and by elements.
 _ALIGNED, _BY_ELEMENT = 1024, 1023
@@ -153,8 +152,7 @@ def _chosen_from(
             refused = error
             continue
         for row in made.candidates():
-            choice = Choice(row.kernel, row.config, made.gpu, made.candidates, row.route)
-            each = Plan(made.problem, "cpu", None, made.arch, choice)
+            each = made.taking(row)
             key = (each.arch, *(step.unit.symbol for step in each.steps))
             plans[key] = each
     if refused is not None and not plans:

@@ -15,28 +15,17 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import FORMAT, named
-from cute_gemm.api import Plan, with_fast_accum
+from cute_gemm.api import Plan
+from cute_gemm.api import plan as make_plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
-from cute_gemm.plan import select, tuned
-from cute_gemm.problem.epilogue.fuse import (
-    EpilogueFunction,
-    as_function,
-    fuse,
-    read_operands,
-    sized_operands,
-    takes_pairs,
-    with_scales,
-)
-from cute_gemm.problem.grouped import from_group_sizes
-from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scalars import Scalar, check_beta
 from cute_gemm.problem.scaling import SCALES
 from cute_gemm.rendering.shown import Shown, differing
@@ -48,9 +37,10 @@ if TYPE_CHECKING:
     from cute_gemm.arrays.base import Order
 
 
-#: Fields of a `Case` that ``from_sizes`` takes.
+#: Fields of a `Case` that are arguments of `cute_gemm.plan` as they are.
 _PROBLEM = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-            "compute", "l", "batch_a", "batch_b", "batch_c")  # fmt: skip
+            "compute", "l", "batch_a", "batch_b", "batch_c", "epilogue", "scale_a", "scale_b",
+            "fast_accum")  # fmt: skip
 
 
 class CounterPermissionError(GemmError, PermissionError):
@@ -103,35 +93,21 @@ class Case:
 
         OptionError for an offset that is no power of two, or a problem that launches nothing.
         """
-        from cute_gemm.run.driver import device_arch, device_name
-        from cute_gemm.toolchain.nvrtc import normalize_arch
-
-        compute = with_fast_accum(self.compute, self.fast_accum)
-        sizes = named(self, *_PROBLEM) | {"compute": compute}
-        function = None if self.epilogue is None else as_function(self.epilogue)
-        pairs = takes_pairs(function, bool(self.ragged))
+        sizes = named(self, *_PROBLEM)
         if self.ragged:
-            del sizes["l"]
-            problem = from_group_sizes(self.ragged, len(self.offsets), **sizes)
+            sizes |= {"ragged": self.ragged, "l": len(self.offsets)}
         else:
-            problem = from_sizes(**sizes, pairs=pairs)
-        scales = {name: kind for name in SCALES if (kind := getattr(self, name)) is not None}
-        if function is not None or scales:
-            problem = with_epilogue(problem, function, scales)
+            sizes["base_offset"] = self.base_offset
+        # Without a device: a plan is made here to predict too, where there may be none.
+        plan = make_plan(**sizes, kernel=self.kernel, arch=self.arch, backend="cpu", **self.options)
+        problem = plan.problem
         check_beta(Scalar(self.beta), problem.C, problem.epilogue.pairs)
-        if not self.ragged:
-            problem = problem.with_base_offset(self.base_offset)
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
                 "can be counted; expected each to be 1 or more"
             )
-        arch = normalize_arch(self.arch) if self.arch else device_arch(0)
-        question = problem, arch, self.kernel, self.options
-        gpu, measured = None, None
-        if not self.arch:
-            gpu, measured = select.gpu_of_device(0), tuned.find(device_name(0), *question)
-        return Plan(problem, "cuda", 0, arch, select.select(*question, gpu, measured))
+        return plan
 
     def __str__(self) -> str:
         options = {
@@ -146,16 +122,6 @@ class Case:
         words = [f"{name}={value}" for name, value in options.items() if value is not None]
         size = f"{self.m}x{self.n}x{self.k}"
         return " ".join((self.kernel, self.op, size, self.dtype, *words))
-
-
-def with_epilogue(
-    problem: GemmProblem, function: EpilogueFunction | None, scales: Mapping[str, str]
-) -> GemmProblem:
-    """Return a problem without arrays with an epilogue, and scales of recipes."""
-    if function is None or scales:
-        function = with_scales(function, tuple(scales))
-    operands = sized_operands(function, scales, problem)
-    return fuse(problem, function, read_operands(function, operands, problem, None))
 
 
 def predict(case: Case) -> dict[str, int]:

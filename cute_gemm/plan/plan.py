@@ -152,6 +152,13 @@ class Plan:
         of = None if gpu is None else known_gpu(gpu)
         return self._candidates(of, reads_c=reads_c, **changed)
 
+    def taking(self, candidate: Candidate, device: int | None = None) -> Plan:
+        """Return the plan with another of its `candidates`, for a device or for none."""
+        choice = Choice(
+            candidate.kernel, candidate.config, self.gpu, self._candidates, candidate.route
+        )
+        return Plan(self.problem, "cpu" if device is None else "cuda", device, self.arch, choice)
+
     @property
     def order_of_sums(self) -> OrderOfSums:
         """By which instructions, and in which order, an element of C is summed over K.

@@ -15,7 +15,6 @@ from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.kernels.candidate import Measured, label
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
-from cute_gemm.plan.select import Choice
 from cute_gemm.problem.grouped import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
@@ -57,11 +56,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
 
     problem, device = plan.problem, plan.device or 0
     offers = plan.candidates()[: tuning.candidates]
-    plans = [
-        Plan(problem, "cuda", device, plan.arch,
-             Choice(offer.kernel, offer.config, plan.gpu, plan.candidates, offer.route))
-        for offer in offers
-    ]  # fmt: skip
+    plans = [plan.taking(offer, device) for offer in offers]
     builds = Builds(plans)
     builds.finish(partial(tuning.tell, "compile"))
     numbers: dict[str, Any] = dict.fromkeys(problem.epilogue.numbers, 1.0)
