@@ -11,6 +11,7 @@ try:
     # First: importing the subpackage of that name later would put it in the function's place.
     import cute_gemm.kernels  # noqa: F401
     from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
+    from cute_gemm.arrays.torch import loaded_by
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.grouped import grouped_gemm
@@ -43,6 +44,7 @@ except ModuleNotFoundError as error:
     _missing = error.name
 else:
     _missing = None
+    loaded_by(lambda: import_module("cute_gemm.torch"))
 
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from cute_gemm.errors import ArrayError
 
 #: What puts a call into PyTorch's graph: `cute_gemm.torch` hands it over when it is imported.
 _operator: Callable[..., Any] | None = None
+#: Imports `cute_gemm.torch`; the package hands it over.
+_load: Callable[[], Any] = bool
 
 
 def _imported() -> bool:
@@ -53,19 +54,26 @@ def hand_over(operator: Callable[..., Any]) -> None:
     _operator = operator
 
 
+def loaded_by(load: Callable[[], Any]) -> None:
+    """Take the function that imports `cute_gemm.torch`, for the first call that is an operator."""
+    global _load
+    _load = load
+
+
 def as_operator(*call: Any) -> Any:
     """Compute a call that PyTorch traces or differentiates, as an operator of its own."""
-    _load()
+    _has_operator()
     assert _operator is not None
     return _operator(*call)
 
 
-def _load() -> bool:
-    import_module("cute_gemm.torch")
+def _has_operator() -> bool:
+    if _operator is None:
+        _load()
     return True
 
 
-_load._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_has_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _keeps_gradients() -> bool:
