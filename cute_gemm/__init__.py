@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 try:
     # First: importing the subpackage of that name later would put it in the function's place.
     import cute_gemm.kernels  # noqa: F401
-    from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
+    from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, grouped_gemm, kernels, plan
     from cute_gemm.arrays.torch import loaded_by
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.grouped import grouped_gemm
     from cute_gemm.problem.epilogue.expression import (
         amax,
         cast,

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, named, wrapped
+from cute_gemm.call import hint_for
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.options import option_value
-from cute_gemm.keywords import hint_for
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan

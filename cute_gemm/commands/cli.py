@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from cute_gemm._text import printable
+from cute_gemm.call import hint_for
 from cute_gemm.commands import interrupt
 from cute_gemm.commands.arguments import (
     add,
@@ -22,7 +23,6 @@ from cute_gemm.commands.arguments import (
 )
 from cute_gemm.commands.output import BAD_INPUT, OK, print_json
 from cute_gemm.errors import GemmError, HeaderError, OptionError
-from cute_gemm.keywords import hint_for
 
 #: The commands. The module of the same name, imported when the command is asked for, has
 #: ``add_arguments(parser)`` and ``command(arguments)``, which returns the exit status.

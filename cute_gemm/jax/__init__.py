@@ -17,12 +17,12 @@ import numpy as np
 
 from cute_gemm.api import with_fast_accum
 from cute_gemm.arrays.base import dtype_name
+from cute_gemm.call import check_names
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
 from cute_gemm.jax.calls import Call, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
 from cute_gemm.kernels import registry
-from cute_gemm.keywords import check_names
 from cute_gemm.problem.epilogue.fuse import (
     ACTIVATION_FUNCTIONS,
     EpilogueFunction,

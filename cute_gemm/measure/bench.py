@@ -15,6 +15,7 @@ import numpy as np
 from cute_gemm._text import named
 from cute_gemm.api import compile, with_fast_accum
 from cute_gemm.api import plan as make_plan
+from cute_gemm.call import hint_for
 from cute_gemm.errors import (
     CompileError,
     CubinError,
@@ -26,7 +27,6 @@ from cute_gemm.errors import (
 )  # fmt: skip
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.options import assignments, option_value, spelled
-from cute_gemm.keywords import hint_for
 from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, stacked
 from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
 from cute_gemm.measure.timed import (

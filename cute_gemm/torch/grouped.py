@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from cute_gemm.api import grouped_gemm
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
-from cute_gemm.grouped import grouped_gemm
 from cute_gemm.torch.definitions import batched, counted, define, differentiable
 from cute_gemm.torch.products import of_factors, sum_of, wide
 from cute_gemm.torch.running import as_stored, readable
