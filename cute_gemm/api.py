@@ -465,7 +465,7 @@ def compile(  # it is reached as cute_gemm.compile
 
 def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
     """Return the plan that `gemm` made of a problem, or make and keep it."""
-    key = id(problem), device, call.kernel, call.backend, call.arch, call.options
+    key = id(problem), device, call.kernel, call.backend, call.arch, *sorted(call.options)
     kept = _plans.get(key)
     if kept is None or (tune is not False and kept.measured is None):
         kept = _plans[key] = _make_plan(problem, device, call, None, tune)

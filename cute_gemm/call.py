@@ -86,7 +86,7 @@ class Call:
         options = {x: tuple(y) if isinstance(y, list) else y for x, y in keywords.items()}
         _check_words("", {x: y for x, y in given.items() if x != "op"} | further, "a name")
         _check_words("option ", options, "a number, a name or a tuple of numbers")
-        return cls(**given, epilogue=epilogue, options=tuple(sorted(options.items()))), operands
+        return cls(**given, epilogue=epilogue, options=tuple(options.items())), operands
 
     def describe(
         self, a: Operand, b: Operand, c: Operand | None = None, ends: Operand | None = None

@@ -64,10 +64,10 @@ PAIRS: tuple[Mutant, ...] = (
     _p("B counted once for both columns", "kernels/sm90/accesses.py",
        "matrix, modes = of_pairs(matrix, problem.epilogue.pairs), 4",
        "modes = 4", _COUNTS),
-    _p("even columns twice", "problem/functions.py",
+    _p("even columns twice", "problem/epilogue/functions.py",
        'Function("{0}.second", lambda acc: acc[..., 1::2])',
        'Function("{0}.first", lambda acc: acc[..., 1::2])'),
-    _p("the second half of what is half", "problem/functions.py",
+    _p("the second half of what is half", "problem/epilogue/functions.py",
        'Function("{0}.second", lambda acc: acc[..., acc.shape[-1] // 2 :])',
        'Function("{0}.second", lambda acc: acc[..., : acc.shape[-1] // 2])'),
     # The launch behind other kernels.
@@ -94,6 +94,6 @@ PAIRS: tuple[Mutant, ...] = (
     _p("the second half counted as the first", "kernels/passes/reduce.py",
        'replace(first, origin=(0, columns // 2), part="second half")',
        'replace(first, part="second half")', _COUNTS),
-    _p("the pairs' launch costs nothing", "predicted.py",
+    _p("the pairs' launch costs nothing", "plan/predict.py",
        "            self._each[0] += shelf.reduced * self._pairing\n", "", "has_its_price"),
 )  # fmt: skip
