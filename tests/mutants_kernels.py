@@ -235,7 +235,8 @@ KERNELS: tuple[Mutant, ...] = (
        "jump = depth * matrix.stride[1]", "jump = (depth + 64) * matrix.stride[1]",
        "executed_is_predicted"),
     _p("the packed operand found where the first lies", "plan/steps.py",
-       'places[target.name] = Location("scratch", offset)', 'places[target.name] = Location("scratch")',
+       'places[target.name] = Location("scratch", offset)',
+       'places[target.name] = Location("scratch")',
        "executed_is_predicted"),
     # The kernel of a few rows or columns
     _t("a cut vector of a thin product is read whole", "thin/part.cuh",
