@@ -30,8 +30,6 @@ try:
         sigmoid,
         silu,
         sqrt,
-        sum_m,
-        sum_n,
         tanh,
         where,
     )
@@ -49,7 +47,7 @@ __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
     "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "grouped_gemm",
     "halves", "kernels", "log", "maximum", "minimum", "pairs", "plan", "relu", "rsqrt", "sigmoid",
-    "silu", "sqrt", "sum_m", "sum_n", "tanh", "where",
+    "silu", "sqrt", "tanh", "where",
 ]  # fmt: skip
 
 #: What a GEMM does without: imported when it is asked for.

@@ -9,14 +9,14 @@ import numpy as np
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction
-from cute_gemm.problem.verify import of_result, verify, verify_sum
+from cute_gemm.problem.verify import of_result, verify
 
 
 @cg.epilogue
 def everything(acc: Any, row: Any, column: Any, both: Any, turned: Any, number: Any) -> Any:
     z = acc * column + row
     y = cg.silu(z) * both - turned * number
-    return y, z, cg.amax(y), cg.cast(z * 4, "int8"), cg.sum_m(y), cg.sum_n(z)
+    return y, z, cg.amax(y), cg.cast(z * 4, "int8")
 
 
 #: One function each, with a bias along N.
@@ -129,7 +129,7 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
         if not beta:
             C[...] = np.nan
         scaling = {"alpha": -1.25, "beta": beta}
-        y, z, amax, quantized, over_m, over_n = plan(A, B, C, **scaling, **operands)
+        y, z, amax, quantized = plan(A, B, C, **scaling, **operands)
         assert y is C
         problem = plan.problem
         arrays = operands | {"number": np.asarray(operands["number"])}
@@ -138,10 +138,6 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
         assert verdict.ok, f"{case}: {verdict}"
         verdict = verify(of_result(problem, "result_1"), A, B, z, **given)
         assert verdict.ok, f"{case}, its second result: {verdict}"
-        for name, sums, matrix, axis in (("result_4", over_m, y, -2), ("result_5", over_n, z, -1)):
-            verdict = verify_sum(problem, name, A, B, sums, **given)
-            assert verdict.ok, f"{case}, {name}: {verdict}"
-            check_sums(sums, matrix, axis)
         # What is greatest is so before it is rounded.
         greatest, unit = abs(y.astype(float)).max(), 2.0 * DTYPES[out].roundoff
         assert abs(float(amax) - greatest) <= unit * greatest, f"{case}: amax"
@@ -152,15 +148,6 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
             f"{case}: int8"
         )
         C[...] = before
-
-
-def check_sums(sums: np.ndarray, matrix: np.ndarray, axis: int) -> None:
-    """AssertionError when these are not the sums of the elements as they are stored."""
-    wide = matrix.astype(float)
-    kind = "float64" if matrix.dtype == float else "float32"
-    exact, slack = wide.sum(axis=axis), abs(wide).sum(axis=axis) * matrix.shape[axis]
-    assert sums.dtype == kind and sums.shape == exact.shape
-    assert (abs(sums - exact) <= 2 * DTYPES[kind].roundoff * slack).all()
 
 
 def run_function(name: str, dtype: str, backend: Any) -> None:

@@ -18,10 +18,6 @@ from mutant import (
 _FP8 = ("tests/test_fp8.py",)
 
 
-def _s(name: str, file: str, old: str, new: str, only: str) -> Mutant:
-    return Mutant(name, f"templates/{file}", old, new, only, ("tests/test_sums.py",))
-
-
 KERNELS: tuple[Mutant, ...] = (
     # Copies to shared memory
     _t("a cut vector is filled with what lies behind it", "common/copy.cuh",
@@ -198,25 +194,6 @@ KERNELS: tuple[Mutant, ...] = (
        "at += kAhead * shape.step", "at += (kAhead - 1) * shape.step", "order"),
     _t("C written beyond its rows by the sums", "passes/reduce.cuh",
        "if (column + e < shape.extent) {", "{", "sums or reduc"),
-    _s("sums beyond what there is to add up", "passes/sum.cuh",
-       "min(begin + shape.depth, kOverRows ? shape.rows : shape.extent)", "begin + shape.depth",
-       "the_pass"),
-    _s("a step of a sum added twice", "passes/sum.cuh",
-       "at += kAhead * stride", "at += (kAhead - 1) * stride", "the_pass"),
-    _s("a row of lanes left out of a sum", "passes/sum.cuh",
-       "int distance = 1 << shape.across;", "int distance = 2 << shape.across;", "the_pass"),
-    _s("all matrices' sums are the first's", "passes/sum.cuh",
-       "source + matrix * shape.batch", "source", "the_pass"),
-    _s("all chunks' sums in one place", "passes/sum.cuh",
-       " + chunk * shape.target_ld", "", "the_pass"),
-    _s("a part of the sums of other columns", "passes/sum.cuh",
-       "if (j == 0 || y == j) own", "own", "the_pass"),
-    _s("sums of rows in 32 bits", "passes/sum.cuh",
-       "row * shape.ld + column", "int(row * shape.ld) + column", "32_bits"),
-    _s("sums of matrices in 32 bits", "passes/sum.cuh",
-       "source + matrix * shape.batch", "source + int(matrix * shape.batch)", "32_bits"),
-    _s("sums of chunks in 32 bits", "passes/sum.cuh",
-       "chunk * shape.target_ld", "int(chunk * shape.target_ld)", "32_bits"),
     _p("the last slice as deep as the others", "toolchain/unit.py",
        "if (k_last > 0 && slice == slices - 1) k = k_last;", "", "executed_is_predicted"),
     _p("of a batch only the last slice of all shorter", "toolchain/unit.py",

@@ -10,21 +10,21 @@ import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import Choice
-from cute_gemm.problem.verify import of_result, verify, verify_sum
+from cute_gemm.problem.verify import of_result, verify
 
 
 @cg.epilogue
 def of_pairs(acc: Any, row: Any, column: Any, both: Any, number: Any) -> Any:
     gate, up = cg.pairs(acc)
     y = cg.silu(gate + row) * up * column + both * number
-    return y, gate, cg.cast(up * 4, "int8"), cg.amax(y), cg.sum_m(y), cg.sum_n(gate)
+    return y, gate, cg.cast(up * 4, "int8"), cg.amax(y)
 
 
 @cg.epilogue
 def of_halves(acc: Any, row: Any, column: Any, both: Any, number: Any) -> Any:
     gate, up = cg.halves(acc)
     y = cg.silu(gate + row) * up * column + both * number
-    return y, gate, cg.cast(up * 4, "int8"), cg.amax(y), cg.sum_m(y), cg.sum_n(gate)
+    return y, gate, cg.cast(up * 4, "int8"), cg.amax(y)
 
 
 EPILOGUES = {"pairs": of_pairs, "halves": of_halves}
@@ -166,7 +166,7 @@ def run(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -> Pl
     """AssertionError when a result is wrong, or what is not C's is read or written."""
     plan, A, B, C, whole, operands = planned(case, kind, backend, arch)
     C[...] = np.nan
-    y, gate, quantized, amax, over_m, over_n = plan(A, B, C, alpha=-1.25, **operands)
+    y, gate, quantized, amax = plan(A, B, C, alpha=-1.25, **operands)
     assert y is C
     assert_results(case, kind, A, B, operands, y, gate, quantized, amax)
     given: dict[str, Any] = {"alpha": -1.25}
@@ -175,9 +175,6 @@ def run(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -> Pl
     assert verdict.ok, f"{case}, {kind}: {verdict}"
     verdict = verify(of_result(plan.problem, "result_1"), A, B, gate, **given)
     assert verdict.ok, f"{case}, {kind}, the gate: {verdict}"
-    for name, sums in (("result_4", over_m), ("result_5", over_n)):
-        verdict = verify_sum(plan.problem, name, A, B, sums, **given)
-        assert verdict.ok, f"{case}, {kind}, {name}: {verdict}"
     C[...] = 7.0
     assert (whole == 7).all(), f"{case}, {kind}: something beside C was written"
     return plan

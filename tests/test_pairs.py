@@ -163,12 +163,11 @@ def test_one_of_a_pair(kind: str, which: int) -> None:
 def test_empty_products(m: int, n: int, k: int, arch: str) -> None:
     def more(acc: Any) -> Any:
         gate, up = cg.pairs(acc)
-        return gate * up + 1.5, cg.amax(up), cg.sum_n(gate * up + 1.5)
+        return gate * up + 1.5, cg.amax(up)
 
     a, b = np.ones((m, k), "f2"), np.ones((n, k), "f2")
-    y, amax, sums = cg.gemm("NT", a, b, epilogue=more, backend="interpreter", arch=arch)
+    y, amax = cg.gemm("NT", a, b, epilogue=more, backend="interpreter", arch=arch)
     assert y.shape == (m, n // 2) and (y == 1.5).all() and amax == 0
-    assert sums.shape == (m,) and (sums == 1.5 * (n // 2)).all()
 
 
 @pytest.mark.parametrize("kind", BOTH)

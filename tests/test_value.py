@@ -82,7 +82,7 @@ from cute_gemm.problem.epilogue.value import Value
         ),
         (lambda acc: acc + ex.cast(acc, "int8"), "computes with what cast returns; cast(...)"),
         (lambda acc: ex.relu(ex.amax(acc)), "computes with what amax returns; amax(...)"),
-        (lambda acc: 1 if ex.sum_m(acc) == 1 else 0, "writes == with what sum_m returns"),
+        (lambda acc: 1 if ex.amax(acc) == 1 else 0, "writes == with what amax returns"),
         (lambda acc: ex.cast(acc, [1]), "cast(..., dtype=[1]); expected a real type"),
         (torch.relu, "epilogue relu does not say what its parameters are"),
     ],

@@ -334,22 +334,10 @@ def _called(
         results(call, (shaped(A), shaped(B)))  # checks
         return (product(call, A, B),)
     values = sorted((name, float(np.asarray(x).item())) for name, x in numbers_given.items())
-    _refuse_sums(function)
     call = replace(call, label=function.name, expression=function.expression,
                    operands=tuple(arrays), numbers=tuple(values))  # fmt: skip
     results(call, tuple(map(shaped, (A, B, *arrays.values()))))
     return fused(call, *varying(A, B, *arrays.values()))
-
-
-def _refuse_sums(function: EpilogueFunction) -> None:
-    """Refuse an epilogue with sums over a mode: a program of XLA adds up what it is given."""
-    for result in function.expression.results:
-        if result.mode:
-            which, axis = f"sum_{result.mode.lower()}", -2 if result.mode == "M" else -1
-            raise OptionError(
-                f"epilogue {function.name!r} returns {which}, which cute_gemm.jax does not have: "
-                f"return the matrix, and add it up by jnp.sum(y, axis={axis})"
-            )
 
 
 def _returned(made: tuple[Any, ...]) -> Any:

@@ -81,8 +81,6 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
     """Say what passes take of the first one's time, and what those before it and behind K save."""
     route = candidates[0].route
     said = []
-    if "sums" in price.terms:
-        said.append(f"adding up results takes {duration(price.terms['sums'])}")
     if route.pack:
         said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
     if "reduction" in price.terms:

@@ -295,7 +295,7 @@ def launch(case: Case) -> None:
     with ExitStack() as stack:
         stack.enter_context(entered(0))
         addresses = []
-        for matrix in problem.arrays:
+        for matrix in problem.matrices:
             offset = case.base_offset * matrix.element.bytes * (matrix.name in "ABC")
             content = np.frombuffer(random.bytes(offset + matrix.span), np.uint8)
             if matrix.name == "offsets":

@@ -229,7 +229,7 @@ def time_plan(
     ours, theirs = ("ours", problem.op), (CUBLAS, problem.op)
     with machine(device) as gpu, ExitStack() as stack:
         given = {"A": A, "B": B, "C": C, **(operands or {})}
-        arrays = (given[matrix.name] for matrix in problem.arrays)
+        arrays = (given[matrix.name] for matrix in problem.matrices)
         matrices = (array[:, None] if array.ndim == 1 else array for array in arrays)
         place = [stack.enter_context(upload(array, device)).pointer for array in matrices]
         starts = {ours: of_kernel(plan, [place], device, alpha, beta)}
@@ -274,7 +274,7 @@ def time_in_turns(
             problem = plan.problem
             copies = copies_past_l2(problem, l2_bytes(device))
             hold = functools.partial(_held, problem, rng, stack, copies, device)
-            places = [*zip(*map(hold, problem.arrays), strict=True)]
+            places = [*zip(*map(hold, problem.matrices), strict=True)]
             try:
                 start = of_kernel(plan, places, device, 1, beta)
                 start(0)  # a library refuses here what it does not support

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -155,7 +154,7 @@ class Executable:
         if numbers != self.problem.numbers:
             return self.at(numbers).bind(device, alpha, beta, kept, numbers)
         reduced = reduces(self.config, self.problem, self.route)
-        if self.route == DIRECT and not (reduced or self.problem.sums):
+        if self.route == DIRECT and not reduced:
             return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
         from cute_gemm.run.sequence import Launches
 
@@ -205,8 +204,8 @@ class Executable:
         a, b = replace(a, owner=None), replace(b, owner=None)
         c = None if c is None else replace(c, owner=None)
         # Further results are new at every call.
-        read = len(self.problem.arrays) - len(self.results)
-        spans = tuple(matrix.span for matrix in self.problem.arrays[:read])
+        read = len(self.problem.matrices) - len(self.results)
+        spans = tuple(matrix.span for matrix in self.problem.matrices[:read])
         order = tuple(names.index(name) for name in operands.arrays)
         stream = ADAPTERS[a.library].stream(a)
         return RecentCall(self, layouts, a, b, c, spans, stream, order, operands.values)
@@ -366,36 +365,24 @@ class Executable:
         return (first, *self._returned(a, results)) if results else first
 
     def _new_results(self, a: Operand, c: Operand) -> tuple[Operand, ...]:
-        """Return new arrays of A's library for the results beside C.
-
-        Of those that lack a mode, its extent is 1.
-        """
-        adapter, lead = ADAPTERS[a.library], c.shape[:-2]
+        """Return new arrays of A's library for the results beside C, (1, 1) for numbers."""
+        adapter = ADAPTERS[a.library]
         order: Order = "C" if self.problem.C.major == "N" else "F"
-        made = []
-        for x in self.results:
-            shape, its = ((*lead, *x.shape), order) if x.extents else ((1, 1), order)
-            if len(x.extents) == 1:
-                its = "C"
-            made.append(read(adapter.new(a, shape, its, x.dtype), x.name))
-        return tuple(made)
+        return tuple(
+            read(adapter.new(a, c.shape if x.extents else (1, 1), order, x.dtype), x.name)
+            for x in self.results
+        )
 
     def _returned(self, a: Operand, results: tuple[Operand, ...]) -> Iterator[Any]:
         """Yield what the caller gets of the results beside C."""
         for x, result in zip(self.results, results, strict=True):
             made = ADAPTERS[a.library].result(a, result.owner)
-            lead = result.shape[:-2]
-            yield made if len(x.extents) == 2 else made.reshape((*lead, *x.extents))
+            yield made if x.extents else made.reshape(())
 
     def _unset(self, results: tuple[Operand, ...]) -> Iterator[Operand]:
-        """Yield the results that no launch sets: it raises the greatest of all elements from 0.
-
-        Where C has no elements there is no launch, and sums are 0 too.
-        """
-        p = self.problem
-        launched = p.m and p.n and p.l
+        """Yield the results that no launch sets: it raises the greatest of all elements from 0."""
         for x, result in zip(self.results, results, strict=True):
-            if not x.extents or not launched:
+            if not x.extents:
                 yield result
 
     def _zero(self, results: tuple[Operand, ...], stream: int) -> None:
@@ -403,9 +390,7 @@ class Executable:
         from cute_gemm.run.memory import zero
 
         for result in self._unset(results):
-            nbytes = math.prod(result.shape) * DTYPES[result.dtype].bytes
-            if nbytes:
-                zero(result.pointer, nbytes, self.device or 0, stream)
+            zero(result.pointer, DTYPES[result.dtype].bytes, self.device or 0, stream)
 
     def launch(
         self, alpha: Scalar, beta: Scalar, numbers: tuple[float, ...] = (), kept: str = ""

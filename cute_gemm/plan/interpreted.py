@@ -43,7 +43,7 @@ def execute(
     arrays = {"A": A, "B": B, "C": C} | apart(operands or {}, C)
     buffers = {
         x.name: Buffer(arrays[x.name], x.name, (x.first_alignment or x.alignment) % 256)
-        for x in problem.arrays
+        for x in problem.matrices
     }
     # What nobody has written is no number.
     scratch = np.full(steps.scratch, 255, np.uint8)

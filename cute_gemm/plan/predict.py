@@ -15,7 +15,7 @@ from cute_gemm.errors import UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.order import OrderOfSums
-from cute_gemm.kernels.passes import REDUCE, SUM, packer
+from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.plan.steps import reduces
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.passes import Packing, Route, packed, sliced_class
@@ -83,12 +83,12 @@ class Predicted:
         if splits:
             self._best[shelf.whole :] = 1 + self._each[1:, shelf.whole :].argmin(axis=0)
             self.seconds = self._each[self._best, np.arange(len(self._best))]
-        self._sums = SUM.all_seconds(problem, gpu, constants)
-        self._beside = self._sums
+        #: Seconds of packing, for each config.
+        self._before: np.ndarray | float = 0.0
         if packings:
             before = np.array([self._packing.get(pack, 0.0) for pack in packs])
-            self._beside = before[shelf.packs] + self._sums
-        self.seconds = self.seconds + self._beside
+            self._before = before[shelf.packs]
+        self.seconds = self.seconds + self._before
 
         #: Indices of the configs to choose from.
         self.kept: Sequence[int] = range(len(shelf.offers))
@@ -101,7 +101,7 @@ class Predicted:
                 group = kernel.name, kernel.sums(config), config.tile[2]
                 alike.setdefault(group, []).append(index)
         # Infinity where a config has another number of slices.
-        each, whole = self._each + self._beside, self._shelf.whole
+        each, whole = self._each + self._before, self._shelf.whole
         each[1:, :whole] = each[0, whole:] = np.inf
         found: dict[OrderOfSums, float] = {}
         for group, indices in alike.items():
@@ -176,8 +176,6 @@ class Predicted:
             passes["reduction"] = float(self._behind[best, 0])
         elif self._shelf.reduced[index]:
             passes["reduction"] = self._pairing
-        if self._sums:
-            passes["sums"] = self._sums
         return route, passes
 
 
@@ -206,8 +204,6 @@ def priced(
         main = sliced_class(main, route.split_k)
         seconds = REDUCE.seconds(problem, route.split_k, gpu, of(REDUCE.name), reads_c)
         passes["reduction"] = float(seconds)
-    if sums := SUM.all_seconds(problem, gpu, of(SUM.name)):
-        passes["sums"] = sums
     reads = reads_c and not reduced
     cost = kernel.footprint(config, main, gpu, ideal, reads)
     return Prices([cost], gpu).price(problem, 0, route.split_k, reads).behind(passes)

@@ -346,7 +346,7 @@ def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
     )
     found = replace(
         problem, m=m, A=A, C=C, scales=scales, epilogue=LINEAR_COMBINATION, operands=(),
-        numbers=(), sums=(),
+        numbers=(),
     )  # fmt: skip
     return packed(found, "A")[0] if problem.ragged == "K" else found
 

@@ -1,15 +1,15 @@
-"""``Steps``: the launches of a plan: packing, the kernel that multiplies, reduction, sums."""
+"""``Steps``: the launches of a plan: packing, the kernel that multiplies, reduction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm.kernels.ends import loads_of_ends
 from cute_gemm.kernels.greatest import atomics_of_results
-from cute_gemm.kernels.passes import REDUCE, SUM, packer
+from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.problem.grouped import evenly, parts
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -162,8 +162,6 @@ def steps(
     ``kept``: operands of those to pack that are packed already, and found at their own addresses;
     ``sms``: the multiprocessors that a persistent grid is for.
     """
-    arrays = tuple(matrix.name for matrix in problem.arrays)
-    asked, problem = problem, replace(problem, sums=()) if problem.sums else problem
     names = tuple(matrix.name for matrix in problem.matrices)
     places = {name: Location(name) for name in names}
     before_epilogue = 3 + len(problem.ends) + len(problem.scales)
@@ -190,22 +188,7 @@ def steps(
         scratch += reduction.nbytes
     where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
     main = Step(kernel, config, problem, where, arch, scales=not behind, sms=sms)
-    sums, scratch = _sum_steps(asked, arch, scratch)
-    each = (*before, main, *behind, *sums)
-    return Steps(each, len(before), scratch, (*arrays, "scratch"))
-
-
-def _sum_steps(problem: GemmProblem, arch: str, scratch: int) -> tuple[list[Step], int]:
-    """Return the launches that add up what is stored, and the end of the scratch behind theirs."""
-    matrices = {matrix.name: matrix for matrix in problem.matrices}
-    found = []
-    for asked in problem.sums:
-        at = Location(asked.source)
-        for launch in SUM.launches(matrices[asked.source], asked):
-            target = Location(asked.target.name) if launch.whole else Location("scratch", scratch)
-            found.append(Step(SUM, SUM.configure(launch, arch), launch, (at, target), arch))
-            scratch, at = scratch + launch.nbytes, target
-    return found, scratch
+    return Steps((*before, main, *behind), len(before), scratch, (*names, "scratch"))
 
 
 def packing_step(packing: Packing, arch: str) -> Step:

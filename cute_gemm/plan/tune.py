@@ -116,7 +116,7 @@ def matrices(problem: GemmProblem, device: int, l2_bytes: int) -> Iterator[list[
     random = np.random.default_rng(0)
     with ExitStack() as stack:
         places: list[list[int]] = []
-        for matrix in problem.arrays:
+        for matrix in problem.matrices:
             offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
             if matrix.name == "offsets" and problem.ragged:
                 values = stored_ends(problem, offset)

@@ -205,7 +205,7 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     parts = replace(
         problem, k=depth, k_last=last % max(depth, 1), l=total, A=cut(problem.A),
         B=cut(problem.B), C=sums,
-        epilogue=LINEAR_COMBINATION, operands=(), numbers=(), sums=(),
+        epilogue=LINEAR_COMBINATION, operands=(), numbers=(),
     )  # fmt: skip
     end = Reduction(sums, problem.C, problem.epilogue, problem.operands, problem.numbers)
     return parts, end

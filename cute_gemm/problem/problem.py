@@ -41,7 +41,6 @@ from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.overlap import matrices_overlap, overlap
-from cute_gemm.problem.sums import Sum, result_name
 
 #: Extents are ints in the kernels; offsets have 64 bits.
 _LARGEST_EXTENT = 2**31 - 1
@@ -57,8 +56,8 @@ class GemmProblem:
     of each product and ``l`` is the number of products; any may be 0. ``compute`` is what products
     are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of complex numbers, what
     the products of their parts are made in. ``operands`` are those of the epilogue, in its order,
-    behind them its results that are stored with C; ``numbers`` the values of those that are given
-    by value; and ``sums`` what is made of C and of the results when they are stored.
+    behind them its results that are stored with C; and ``numbers`` the values of those that are
+    given by value.
 
     Of a grouped GEMM (`problem.grouped`) ``ragged`` is the mode along which its ``l`` groups lie
     one behind the other, and the extent of that mode is of all of them; ``offsets`` (l, 1)
@@ -79,7 +78,6 @@ class GemmProblem:
     epilogue: Epilogue = LINEAR_COMBINATION
     operands: tuple[Matrix, ...] = ()
     numbers: tuple[float, ...] = ()
-    sums: tuple[Sum, ...] = ()
     #: Scales of A's and B's rows for each 128 of k: (M, K / 128) or (M / 128, K / 128), say.
     scales: tuple[Matrix, ...] = ()
     ragged: str = ""
@@ -117,17 +115,7 @@ class GemmProblem:
     @property
     def results(self) -> tuple[Matrix, ...]:
         """The results beside C, in the order in which the epilogue returns them."""
-        written = self.operands[len(self.epilogue.operands) :]
-        if not self.sums:
-            return written
-        by_name = {x.name: x for x in (*written, *(each.target for each in self.sums))}
-        return tuple(by_name[result_name(place)] for place in range(1, len(by_name) + 1))
-
-    @property
-    def arrays(self) -> tuple[Matrix, ...]:
-        """A, B, C, the operands that the epilogue reads, and its results."""
-        read = 3 + len(self.ends) + len(self.scales) + len(self.epilogue.operands)
-        return (*self.matrices[:read], *self.results)
+        return self.operands[len(self.epilogue.operands) :]
 
     @property
     def columns(self) -> int:

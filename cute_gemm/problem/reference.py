@@ -73,7 +73,7 @@ def gemm(
         given = dict(operands or {})
         blocks = {x.name: given.pop(x.name) for x in problem.scales}
         sums = np.empty_like(C, problem.accumulator.numpy, shape=(*C.shape[:-1], problem.n))
-        plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=(), sums=())
+        plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
         gemm(plain, A, B, sums, alpha=float(alpha != 0), operands=blocks)
         old = None if beta == 0 else C.astype(sums.dtype)
         results = {x.name: given.pop(x.name) for x in problem.results}
@@ -85,10 +85,6 @@ def gemm(
         ):
             results[result.name][...] = found
         C[...] = first
-        for each in problem.sums:
-            stored = C if each.source == "C" else results[each.source]
-            total = stored.sum(axis=each.mode - 2, dtype=np.float64, keepdims=True)
-            results[each.target.name][...] = total
         return
     left, right, C = used(problem, A, B, C)
     if problem.scales and alpha != 0:

@@ -141,55 +141,6 @@ def verify(
     return found.verdict(bound_formula(problem))
 
 
-def verify_sum(
-    problem: GemmProblem,
-    name: str,
-    A: np.ndarray,
-    B: np.ndarray,
-    result: np.ndarray,
-    *,
-    C: np.ndarray | None = None,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
-    operands: Mapping[str, np.ndarray] | None = None,
-) -> Verdict:
-    """Compare a result that is a sum over M or N with the sum of the elements in float64.
-
-    ``name`` is its name (``"result_1"``); the other arguments are those of `verify`. The bound is
-    the sum of the elements' own bounds, and ``n u / (1 - n u)`` times that of their magnitudes for
-    adding up n of them in any order (Higham, section 4.2), where u is the unit roundoff of the sum.
-    An integer that was rounded is off by half of 1 more.
-    """
-    asked = next(each for each in problem.sums if each.target.name == name)
-    of = of_result(problem, asked.source)
-    count, axis = (problem.m, problem.columns)[asked.mode], asked.mode - 2
-    roundings = count * asked.target.element.roundoff
-    # In float64 the reference has errors of the same size.
-    roundings *= (2 if asked.target.dtype == "float64" else 1) / (1 - roundings)
-    total, bound = np.zeros(result.shape), np.zeros(result.shape)
-    shape = (*result.shape[:-1], problem.m, problem.columns)
-    with np.errstate(all="ignore"):
-        for index, products, sums, arguments, lost in _blocks(
-            of, A, B, shape, C, alpha, beta, operands, floats=True
-        ):
-            assert sums is not None
-            elements, off = _expected(of, products, sums, arguments, lost)
-            if not of.C.element.roundoff:
-                about = np.iinfo(of.C.element.numpy)
-                elements, off = np.clip(elements, about.min, about.max), off + 0.5
-            place = (*index[:-2], index[-1] if asked.mode == 0 else index[-2])
-            total[place] += elements.sum(axis=axis)
-            bound[place] += (off + roundings * (abs(elements) + off)).sum(axis=axis)
-        got = result.astype(np.float64)
-        error = abs(got - total)
-        same = (got == total) | (np.isnan(got) & np.isnan(total))
-        good = np.where(np.isfinite(total), error <= bound, same)
-    found = _Comparison()
-    if result.size:
-        found.add(error, bound, good, (0,) * result.ndim)
-    return found.verdict(f"sum of ({bound_formula(of)}) + {count} u sum |elements|")
-
-
 def of_result(problem: GemmProblem, name: str) -> GemmProblem:
     """Return the problem whose C is a matrix that the epilogue of this one returns."""
     inputs = problem.operands[: len(problem.epilogue.operands)]
@@ -197,7 +148,7 @@ def of_result(problem: GemmProblem, name: str) -> GemmProblem:
     place = 0 if name == "C" else 1 + [x.name for x in problem.results].index(name)
     assert isinstance(problem.epilogue, Fused)
     return replace(
-        problem, epilogue=problem.epilogue.only(place), operands=inputs, sums=(),
+        problem, epilogue=problem.epilogue.only(place), operands=inputs,
         C=replace(problem.C, dtype=matrix.dtype),
     )  # fmt: skip
 
@@ -250,7 +201,6 @@ class _Block(NamedTuple):
 def _blocks(
     problem: GemmProblem, A: np.ndarray, B: np.ndarray, shape: tuple[int, ...],
     C: np.ndarray | None, alpha: complex, beta: complex, operands: Mapping[str, np.ndarray] | None,
-    floats: bool = False,
 ) -> Iterator[_Block]:  # fmt: skip
     """Yield the products of blocks of C in float64 or complex128, with their magnitudes."""
     result = np.broadcast_to(np.float64(0), shape)
@@ -265,7 +215,7 @@ def _blocks(
     wide: type[np.inexact] = np.complex128 if problem.C.element.is_complex else np.float64
     m, n = problem.m, problem.columns
     columns = max(1, _BLOCK // max(1, m))
-    integers = problem.C.element.roundoff == 0 and not floats
+    integers = problem.C.element.roundoff == 0
     broadcast = {name: np.broadcast_to(array, shape) for name, array in operands.items()}
     for part in batches(result, problem.k, _BLOCK) if m else []:
         left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named
 from cute_gemm.problem.passes import Packing
-from cute_gemm.problem.sums import MODES, Summation
 from cute_gemm.rendering.rows import access_tables, make_row
 
 if TYPE_CHECKING:
@@ -21,15 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PassReport:
-    """A launch that packs operands, adds up slices of K or adds up a result over M or N.
+    """A launch that packs operands, or adds up slices of K.
 
     Attributes
     ----------
     kernel, config
-        ``"pack"``, ``"reduce"`` or ``"sum"``, and its config.
+        ``"pack"``, ``"components"`` or ``"reduce"``, and its config.
     problem
-        The operands and their copies (`Packing`), the sums of slices and C (`Reduction`), or a
-        matrix and its sums (`Summation`).
+        The operands and their copies (`Packing`), or the sums of slices and C (`Reduction`).
     launch
         CTAs, threads per CTA, dynamic shared memory (bytes).
     rows
@@ -49,9 +47,6 @@ class PassReport:
         if isinstance(problem, Packing):
             pairs = zip(problem.sources, problem.targets, strict=True)
             return tuple(f"{a.name}  {a} to {b} in scratch" for a, b in pairs)
-        if isinstance(problem, Summation):
-            source, target, mode = problem.source, problem.target, MODES[problem.mode]
-            return (f"{target.name}  {target}, sums over {mode} of {source.name}: {source}",)
         parts = [f"{problem.slices} slices of K"] * (problem.slices > 1)
         parts += [f"{problem.epilogue.pairs} of columns"] * bool(problem.epilogue.pairs)
         return (f"C  from {' and '.join(parts)}: {problem.sums} in scratch",)

@@ -36,7 +36,6 @@ from cute_gemm.problem.epilogue.fuse import (
     with_scales,
 )
 from cute_gemm.problem.scaling import SCALES
-from cute_gemm.problem.sums import MODES, sums_dtype
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, in_place
 from cute_gemm.torch.products import ACTIVATIONS, matmul, matmul_gradients, of_factors
 
@@ -191,9 +190,7 @@ def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
     for result in expression.results:
         value = computed[result.place]
         kind = getattr(torch, result.dtype) if result.dtype else out
-        if result.mode:
-            returned.append(None)  # until what it adds up is there
-        elif result.amax:
+        if result.amax:
             returned.append(value.abs().amax())
         elif kind.itemsize == 1 and kind.is_floating_point:
             largest = torch.finfo(kind).max
@@ -204,11 +201,6 @@ def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
             about = torch.iinfo(kind)
             rounded = value.nan_to_num(0).round().clamp(about.min, about.max)
             returned.append(rounded.to(kind))
-    for place, result in enumerate(expression.results):
-        if result.mode:
-            matrix = returned[expression.summed(result)]
-            kind = getattr(torch, sums_dtype(dtype_name(matrix.dtype)))
-            returned[place] = matrix.sum(dim=MODES.index(result.mode) - 2, dtype=kind)
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 

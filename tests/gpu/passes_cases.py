@@ -5,17 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.kernels.passes import PACK, REDUCE, SUM
+from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import packed, sliced
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.problem.sums import Sum, Summation, sums_dtype
 from cute_gemm.run.memory import DeviceBuffer, download, upload
 
 #: A type of elements of so many bytes.
@@ -26,8 +25,6 @@ REDUCED = (
     ("float64", "float64"), ("int8", "int32"), ("complex64", "complex64"),
     ("complex128", "complex128"),
 )  # fmt: skip
-#: Types of matrices that are added up.
-SUMMED = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
 CANARY = 0x5A
 
 
@@ -45,92 +42,6 @@ def on_device(stack: ExitStack, memory: np.ndarray) -> DeviceBuffer:
 
 def run(kernel: Any, problem: Any, arch: str, addresses: list[int], *scalars: Any) -> None:
     kernel.bind(kernel.configure(problem), problem, arch, 0, *scalars)(addresses)
-
-
-class Summed(NamedTuple):
-    """A matrix, or a batch, that is added up over M (0) or N (1)."""
-
-    dtype: str
-    mode: int
-    order: str = "F"
-    mn: tuple[int, int] = (41, 37)
-    pad: int = 0
-    base: int = 0  #: Elements from an address of all alignments to the first.
-    l: int = 1
-    gap: int = 0  #: Elements between matrices of a batch.
-
-    def __str__(self) -> str:
-        lies = f"{'x'.join(map(str, self.mn))}+{self.pad}{self.order}-{self.base}"
-        return f"{self.dtype}-{'MN'[self.mode]}-{lies}-l{self.l}+{self.gap}"
-
-    @property
-    def source(self) -> Matrix:
-        """The matrix."""
-        unit = self.order == "C"
-        ld, size = max(self.mn[unit], 1) + self.pad, DTYPES[self.dtype].bytes
-        step = (ld * self.mn[1 - unit] + self.gap) * (self.l > 1)
-        stride = (ld, 1) if unit else (1, ld)
-        one = Matrix("C", self.mn, stride, self.dtype, 256, l=self.l, batch_stride=step)
-        return one.at(self.base * size)
-
-    @property
-    def asked(self) -> Sum:
-        """Its sums, those of one matrix behind those of the other."""
-        other, kind = self.mn[1 - self.mode], sums_dtype(self.dtype)
-        shape, stride = ((other, 1), (1, 0)) if self.mode else ((1, other), (0, 1))
-        step = other * (self.l > 1)
-        one = Matrix("result_1", shape, stride, kind, 256, l=self.l, batch_stride=step)
-        return Sum("C", self.mode, one.at(0))
-
-    @property
-    def launches(self) -> tuple[Summation, ...]:
-        """What computes them."""
-        return SUM.launches(self.source, self.asked)
-
-
-def summed_cases(dtype: str) -> list[Summed]:
-    """Awkward extents, off words, in batches; of one launch and of two."""
-    size = DTYPES[dtype].bytes
-    found = [
-        Summed(dtype, mode, order, mn, pad)
-        for mode, order, mn, pad in (
-            *product((0, 1), "FC", ((41, 37), (1, 300), (300, 1), (1, 1), (128, 64)), (0, 3)),
-            *product((0, 1), "FC", ((1500, 5), (5, 1500), (1040, 24)), (0,)),
-        )
-    ]
-    for mode, order in product((0, 1), "FC"):
-        found += [
-            Summed(dtype, mode, order, (64, 96), 16, base=4 // size or 1),
-            Summed(dtype, mode, order, (39, 42), 1, base=1, l=3, gap=1),
-            Summed(dtype, mode, order, (32, 2500) if mode else (2500, 32), l=2),
-        ]
-    return found
-
-
-def check_sums(dtype: str, arch: str, margin: int) -> None:
-    """Add up whole numbers: each sum is exactly what it should be, and nothing else is written."""
-    kind, random = DTYPES[sums_dtype(dtype)].numpy, np.random.default_rng(2)
-    for case in summed_cases(dtype):
-        source, target = case.source, case.asked.target
-        begin = margin + case.base * DTYPES[dtype].bytes
-        memory = np.full(begin + source.span + margin, 0xFF, np.uint8)  # NaN
-        elements = view(source, memory, begin).view(DTYPES[dtype].numpy)
-        elements[...] = random.integers(-9, 10, elements.shape)
-        exact = elements.astype(float).sum(axis=1 + case.mode).astype(kind)
-        sums = np.full(2 * margin + target.span, CANARY, np.uint8)
-        wanted = sums.copy()
-        wanted[margin : margin + target.span] = np.frombuffer(exact.tobytes(), np.uint8)
-        scratch = np.full(sum(x.nbytes for x in case.launches) or 1, 0xFF, np.uint8)
-        with ExitStack() as stack:
-            at, between = (on_device(stack, each).pointer for each in (memory, scratch))
-            buffer = on_device(stack, sums)
-            at += begin
-            for launch in case.launches:
-                to = buffer.pointer + margin if launch.whole else between
-                run(SUM, launch, arch, [at, to])
-                at = to
-            download(buffer, sums.reshape(-1, 1))
-        assert (sums == wanted).all(), case
 
 
 def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> None:

@@ -40,7 +40,7 @@ from gemm_cases import (
 from grouped_cases import OTHERS, WGMMA, Arrays, GroupedCase, planned
 from grouped_cases import arrays as grouped_arrays
 from grouped_cases import check as check_grouped
-from passes_cases import REDUCED, SUMMED, TYPES, check_packing, check_reduction, check_sums
+from passes_cases import REDUCED, TYPES, check_packing, check_reduction
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import Verdict, verify
@@ -88,8 +88,6 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
         found[name] = partial(check_packing, size, op, transposed, arch, 0)
     for types in REDUCED:
         found[f"reduce {' '.join(types)}"] = partial(check_reduction, types, arch, 0)
-    for dtype in SUMMED:
-        found[f"sum {dtype}"] = partial(check_sums, dtype, arch, 0)
     for name, case in epilogues(arch).items():
         found[name] = partial(check_epilogue, case, arch)
     for fused in fused_cases.CASES:

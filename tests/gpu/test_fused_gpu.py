@@ -61,9 +61,7 @@ def test_nothing_beside_the_results_is_written(beta: float) -> None:
     given = {"row": row, "column": column, "both": both, "turned": both, "number": number}
     for turn in range(3):  # the third is the quick path
         C.copy_(before)
-        y, z, amax, _, over_m, over_n = cg.gemm(
-            "NT", A, B, C, beta=beta, epilogue=everything, **given
-        )
+        y, z, amax, _ = cg.gemm("NT", A, B, C, beta=beta, epilogue=everything, **given)
         acc = A.float() @ B.float().T + beta * before.float()
         exact_z = acc * column + row
         exact = torch.nn.functional.silu(exact_z) * both - both * 0.25
@@ -71,8 +69,6 @@ def test_nothing_beside_the_results_is_written(beta: float) -> None:
         torch.testing.assert_close(y.float(), exact, rtol=2e-2, atol=2e-2)
         torch.testing.assert_close(z.float(), exact_z, rtol=2e-2, atol=2e-2)
         torch.testing.assert_close(amax, exact.abs().max(), rtol=1e-2, atol=0)
-        torch.testing.assert_close(over_m, y.float().sum(0), rtol=1e-4, atol=1e-2)
-        torch.testing.assert_close(over_n, z.float().sum(1), rtol=1e-4, atol=1e-2)
         whole[1 : m + 1, 8 : n + 8] = 7
         assert bool((whole == 7).all()), turn
 

@@ -1,4 +1,4 @@
-"""Passes before and behind the kernel that multiplies: packing, slices of K, sums of results."""
+"""Passes before and behind the kernel that multiplies: packing, slices of K."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from cute_gemm.kernels.passes.components import Components
 from cute_gemm.kernels.passes.pack import Pack
 from cute_gemm.kernels.passes.reduce import Reduce
-from cute_gemm.kernels.passes.sum import Summing
 
 if TYPE_CHECKING:
     from cute_gemm.problem.passes import Packing
 
-PACK, COMPONENTS, REDUCE, SUM = Pack(), Components(), Reduce(), Summing()
+PACK, COMPONENTS, REDUCE = Pack(), Components(), Reduce()
 
 
 def packer(packing: Packing) -> Pack | Components:

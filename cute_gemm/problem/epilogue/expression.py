@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -237,47 +237,6 @@ def cast(x: Any, dtype: Any) -> Returned:
     return Returned(as_value(x), dtype=name)
 
 
-def sum_m(x: Any) -> Returned:
-    """Return the sums over M of a value that is returned too: ``return y, sum_m(y)``.
-
-    They are (N,), in a batch (L, N), in float32, or float64 where the matrix is float64. What is
-    added up are the elements as they are stored, rounded to the matrix's type, by a launch behind
-    the GEMM and in an order that is the same at every call. The value may be a `cast`.
-
-    >>> print(trace(lambda acc, bias: ((y := relu(acc + bias)), sum_m(y))))
-    v0 = acc
-    v1 = bias
-    v2 = add(v0, v1)
-    v3 = 0.0
-    v4 = maximum(v2, v3)
-    return v4, sum_m(v4)
-    """
-    return _sum(x, "M")
-
-
-def sum_n(x: Any) -> Returned:
-    """Return the sums over N of a value that is returned too: ``return y, sum_n(y)``.
-
-    They are (M,), in a batch (L, M), and else as those of `sum_m`.
-
-    >>> print(trace(lambda acc: (acc, (q := cast(acc, "int8")), sum_n(q))))
-    v0 = acc
-    return v0, cast(v0, 'int8'), sum_n(cast(v0, 'int8'))
-    """
-    return _sum(x, "N")
-
-
-def _sum(x: Any, mode: str) -> Returned:
-    if not isinstance(x, Returned):
-        return Returned(as_value(x), mode=mode)
-    if x.amax or x.mode:
-        raise OptionError(
-            f"an epilogue gives sum_{mode.lower()} what {x.maker} returns; expected a value, or a "
-            "cast of one, that is returned as a matrix"
-        )
-    return replace(x, mode=mode)
-
-
 # ---- tracing ------------------------------------------------------------------------------------
 
 
@@ -300,18 +259,14 @@ class Step(NamedTuple):
 class Result(NamedTuple):
     """A result of an expression: the value at a place, or its greatest magnitude (``amax``).
 
-    ``dtype``: the type that it is stored as; "" for C's. ``mode``: that over which the result that
-    has the same place and type is summed, ``"M"`` or ``"N"``; "" for what is no sum.
+    ``dtype``: the type that it is stored as; "" for C's.
     """
 
     place: int
     amax: bool = False
     dtype: str = ""
-    mode: str = ""
 
     def __str__(self) -> str:
-        if self.mode:
-            return f"sum_{self.mode.lower()}({self._replace(mode='')})"
         if self.dtype:
             return f"cast(v{self.place}, {self.dtype!r})"
         return f"amax(v{self.place})" if self.amax else f"v{self.place}"
@@ -343,16 +298,6 @@ class Expression:
         """Which columns of the product it takes together, a key of `PAIRS`; "" for none."""
         used = {step.function for step in self.steps}
         return next((name for name, both in PAIRS.items() if not used.isdisjoint(both)), "")
-
-    @property
-    def stored(self) -> Expression:
-        """The expression without its sums, which are computed of what it stores."""
-        results = tuple(result for result in self.results if not result.mode)
-        return Expression(self.steps, self.operands, results)
-
-    def summed(self, result: Result) -> int:
-        """Return which of the results a sum adds up; ValueError where it is not among them."""
-        return self.results.index(result._replace(mode=""))
 
     def only(self, result: int) -> Expression:
         """Return the expression that has this result alone."""
@@ -410,8 +355,7 @@ def from_parts(steps: Any, operands: Any, results: Any) -> Expression:
 def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -> Expression:
     """Call a function with the accumulator and its operands; return what it computes.
 
-    It returns a value, or a tuple: C's, and further matrices, `cast`, `amax`, `sum_m` or `sum_n`
-    of values.
+    It returns a value, or a tuple: C's, and further matrices, `cast` or `amax` of values.
 
     The first parameter is the accumulator, the others are operands by their names, or those named
     in ``operands``. OptionError for what cannot be traced.
@@ -447,20 +391,13 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
             raise OptionError(
                 f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
             )
-        how = (result.amax, result.dtype, result.mode) if isinstance(result, Returned) else ()
+        how = (result.amax, result.dtype) if isinstance(result, Returned) else ()
         found.append(Result(places.of(value), *how))
     if isinstance(results[0], Returned):
         which = str(found[0]).partition("(")[0]
         raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
     expression = Expression(tuple(places.steps), names, tuple(found))
     _check_pairs(named, expression)
-    for result in found:
-        if result.mode and result._replace(mode="") not in found:
-            which = f"sum_{result.mode.lower()}"
-            raise OptionError(
-                f"epilogue {named} returns {which} of a value that it does not return as a matrix; "
-                f"expected it among the results too: return y, {which}(y)"
-            )
     return expression
 
 

@@ -45,7 +45,6 @@ from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.problem.scaling import BLOCKS, named_shape, read_scale
 from cute_gemm.problem.scaling import DTYPE as SCALE_DTYPE
-from cute_gemm.problem.sums import MODES, Sum, result_name, sums_dtype
 
 #: Parts of names: what each does with the value before it; those with an operand have its name.
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
@@ -428,24 +427,18 @@ def _fuse(
     own = tuple(name for name, recipe in recipes if recipe not in BLOCKS)
     if expression == _IDENTITY and not own:
         return replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
-    beside = {result_name(x): result for x, result in enumerate(expression.results) if x}
-    stored_beside = {name: result for name, result in beside.items() if not result.mode}
-    further = tuple(_result(problem, name, x) for name, x in stored_beside.items())
-    results = tuple(
-        replace(_operand(x), amax=result.amax)
-        for x, result in zip(further, stored_beside.values(), strict=True)
+    beside = expression.results[1:]
+    further = tuple(
+        _result(problem, f"result_{place}", result) for place, result in enumerate(beside, 1)
     )
-    sums = tuple(
-        _sum(problem, name, result, expression.summed(result))
-        for name, result in beside.items()
-        if result.mode
+    results = tuple(
+        replace(_operand(x), amax=result.amax) for x, result in zip(further, beside, strict=True)
     )
     tensors = tuple(map(_operand, matrices))
     output = problem.C.dtype
     fused = Fused(expression, tensors, numbers, function.name, output, results, own)
     return replace(
         problem, epilogue=fused, operands=(*matrices, *further), numbers=(0.0,) * len(numbers),
-        sums=sums,
     )  # fmt: skip
 
 
@@ -457,26 +450,9 @@ def _result(problem: GemmProblem, name: str, result: Result) -> Matrix:
         return Matrix(name, size, (0, 0), kind, ALIGNMENT, l=problem.l)
     stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.columns, 1), 1)
     step = problem.m * problem.columns if problem.l != 1 else 0
-    return _new(problem, name, C.shape, stride, result.dtype or C.dtype, step)
-
-
-def _sum(problem: GemmProblem, name: str, result: Result, summed: int) -> Sum:
-    """A result that is the sum of the result of that number."""
-    mode = MODES.index(result.mode)
-    source = result_name(summed) if summed else "C"
-    shape, stride = ((1, problem.columns), (0, 1)) if mode == 0 else ((problem.m, 1), (1, 0))
-    step = shape[1 - mode] if problem.l != 1 else 0
-    kind = sums_dtype(result.dtype or problem.C.dtype)
-    return Sum(source, mode, _new(problem, name, shape, stride, kind, step))
-
-
-def _new(
-    problem: GemmProblem, name: str, shape: tuple[int, int], stride: tuple[int, int], dtype: str,
-    step: int,
-) -> Matrix:  # fmt: skip
-    """The descriptor of a new array."""
+    dtype = result.dtype or C.dtype
     every = ALIGNMENT | step * DTYPES[dtype].bytes
-    return Matrix(name, shape, stride, dtype, every & -every, l=problem.l, batch_stride=step)
+    return Matrix(name, C.shape, stride, dtype, every & -every, l=problem.l, batch_stride=step)
 
 
 def _matrix(

@@ -153,7 +153,7 @@ class Fused(Epilogue):
     @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
-        said = f"{self.expression.stored}\n{self.tensors}\n{self.values}\n{self.further}"
+        said = f"{self.expression}\n{self.tensors}\n{self.values}\n{self.further}"
         said += f"\n{self.scales}" * bool(self.scales)
         return f"epilogue_{sha256(said.encode()).hexdigest()[:12]}"
 
@@ -190,7 +190,7 @@ class Fused(Epilogue):
         ]
         set_results = [
             f"operands.{x.name}(i, j) = cute_gemm::converted<Element_{x.name}>(v{result.place});"
-            for x, result in zip(self.further, self.expression.stored.results[1:], strict=True)
+            for x, result in zip(self.further, self.expression.results[1:], strict=True)
         ]
         gathered = [
             f"mutable typename cute_gemm::EpilogueAmax<Accumulator>::Bits greatest_{x} = 0;"
@@ -246,7 +246,7 @@ class Fused(Epilogue):
         self, accumulator: np.ndarray, arguments: EpilogueArguments
     ) -> Iterator[np.ndarray]:
         """Yield the results beside C: matrices, and the greatest magnitudes of all elements."""
-        expression = self.expression.stored
+        expression = self.expression
         for place, result in enumerate(expression.results[1:], 1):
             found = self._apply(expression.only(place), accumulator, arguments)
             if result.amax:

@@ -75,7 +75,7 @@ _REFUSED = (
 _INSTEAD = {
     **dict.fromkeys(("max", "amax", "min", "amin"), "cute_gemm.maximum(a, b) or minimum(a, b) of "
                     "two, or cute_gemm.amax(value) as a further result"),
-    **dict.fromkeys(("sum", "mean"), "cute_gemm.sum_m(value) or sum_n(value) as a further result"),
+    **dict.fromkeys(("sum", "mean"), "a sum of what the call returns"),
     **dict.fromkeys(("to", "type", "astype", "float", "half", "double", "bfloat16", "int"),
                     "cute_gemm.cast(value, dtype) as a further result"),
     **dict.fromkeys(("round", "rint", "floor", "ceil", "trunc"), _ROUND),
@@ -300,21 +300,15 @@ def _truth(frame: Any) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Returned(_Refusing):
-    """What `amax`, `cast`, `sum_m` and `sum_n` make of a value, to be returned.
-
-    ``mode``: the one that it is summed over, ``"M"`` or ``"N"``.
-    """
+    """What `amax` and `cast` make of a value, to be returned."""
 
     value: Value
     amax: bool = False
     dtype: str = ""
-    mode: str = ""
 
     @property
     def maker(self) -> str:
         """The function that made it."""
-        if self.mode:
-            return f"sum_{self.mode.lower()}"
         return "amax" if self.amax else "cast"
 
     @property
