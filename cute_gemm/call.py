@@ -139,8 +139,7 @@ class Call:
     def like(cls, problem: GemmProblem) -> Call:
         """Return the call that makes this problem of arrays like its own."""
         blocks, epilogue = {x.name for x in problem.scales}, problem.epilogue
-        own = epilogue.scales if isinstance(epilogue, Fused) else ()
-        scales = tuple(name for name in SCALES if name in blocks or name in own)
+        scales = tuple(name for name in SCALES if name in blocks or name in epilogue.scales)
         function = with_scales(None, scales) if scales else None
         if isinstance(epilogue, Fused):
             function = EpilogueFunction(epilogue.label, epilogue.expression, scales)

@@ -20,6 +20,7 @@ from cute_gemm import api
 from cute_gemm.arch import Arch
 from cute_gemm.arrays import read
 from cute_gemm.errors import NoGpuError, OptionError, UnsupportedError
+from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.kernels.library import cublas
 from cute_gemm.kernels.library import kernel as library
 from cute_gemm.problem.problem import from_operands, from_sizes
@@ -32,7 +33,7 @@ OPS = ["".join(letters) for letters in itertools.product("NTC", repeat=2)]
 TYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16"}
 COMPUTE = {"f4": 68, "f8": 70, "c8": 68, "c16": 70}
 NOT_SUPPORTED = 15
-CONFIG, ARCH = library.CublasConfig(), "sm_90a"
+CONFIG, ARCH = NothingToChoose("cublas"), "sm_90a"
 
 
 class Model:

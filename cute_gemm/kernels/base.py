@@ -475,8 +475,7 @@ class CompiledKernel(Compiled, Kernel):
 
     def sampled(self, config: Any) -> tuple[int, int]:
         """Return how many CTAs a `sample` has along M and N: those of a cluster."""
-        cluster: tuple[int, int] = getattr(config, "cluster", (1, 1))
-        return cluster
+        return config.cluster
 
     def strides(self, matrix: Matrix) -> Any:
         """Return what of a matrix's strides the counts of its accesses in a `sample` depend on."""
@@ -506,7 +505,6 @@ class CompiledKernel(Compiled, Kernel):
         reads_c: bool = False,
     ) -> Counts:  # fmt: skip
         """Return what a CTA of a config asks of a multiprocessor."""
-        cluster = getattr(config, "cluster", (1, 1))
         typical = self.sample(config, problem)
         keys = {
             x.name: (
@@ -530,8 +528,8 @@ class CompiledKernel(Compiled, Kernel):
             self.launch(config, typical),
             gpu,
             problem.accumulator.bytes,
-            getattr(config, "min_ctas", 1),
-            cluster,
+            config.min_ctas,
+            config.cluster,
             sum(
                 counts["CTA"].moves
                 for name, counts in tallies.items()
@@ -539,7 +537,7 @@ class CompiledKernel(Compiled, Kernel):
             ),
             self.spill_clocks(config, calibration(gpu)),
             self.depth,
-            getattr(config, "products", 1),
+            config.products,
         )
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:

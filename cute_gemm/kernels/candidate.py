@@ -102,9 +102,7 @@ def label(candidate: Candidate, whole: bool = False) -> str:
     with all of the config's name.
     """
     config = candidate.config
-    words = (
-        [config.name] if whole else [candidate.kernel.name, _extents(getattr(config, "tile", ()))]
-    )
+    words = [config.name] if whole else [candidate.kernel.name, _extents(config.tile)]
     for option, text in () if whole else candidate.kernel.label_options.items():
         value = getattr(config, option)
         if value not in (0, (1, 1)):

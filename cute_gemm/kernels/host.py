@@ -7,7 +7,6 @@ over k is Python's. No BLAS is called: every product is rounded and added in the
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from cute_gemm.access.accesses import Shares
 from cute_gemm.dtypes import OF_COMPONENTS, operand_types
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
+from cute_gemm.kernels.config import Config, NothingToChoose
 from cute_gemm.problem.reference import scale, used
 
 if TYPE_CHECKING:
@@ -58,13 +58,6 @@ def gemm(
                     scale(total, block, sums, alpha, beta)
 
 
-@dataclass(frozen=True, slots=True)
-class HostConfig:
-    """The one way in which the host computes."""
-
-    name: str = "host"
-
-
 class Host(Kernel):
     """The triple loop on the CPU: every dtype, op, order and size, on host arrays."""
 
@@ -83,9 +76,9 @@ class Host(Kernel):
         "so there is nothing to disassemble or to report; plan.source is the loop"
     )
 
-    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> HostConfig:
+    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Config:
         """Return the one config: any problem will do, on any arch."""
-        return HostConfig()
+        return NothingToChoose(self.name)
 
     def on_host(self, *arguments: Any) -> None:
         """Compute by the loop, which has no epilogue and no operands of one."""
@@ -95,10 +88,10 @@ class Host(Kernel):
         """Refuse: there is nothing to start on a GPU."""
         raise UnsupportedError(self.not_compiled)
 
-    def source(self, config: HostConfig) -> str:
+    def source(self, config: Config) -> str:
         """Return the loop's Python source."""
         return inspect.getsource(gemm)
 
-    def shares(self, config: HostConfig) -> Shares:
+    def shares(self, config: Config) -> Shares:
         """Return that no result shares what is read."""
         return Shares((1, 1), None)

@@ -30,7 +30,7 @@ class Lack(NamedTuple):
 def lack(kernel: Kernel, problem: GemmProblem) -> Lack | None:
     """Return what the kernel lacks on every architecture."""
     if problem.epilogue != LINEAR_COMBINATION and not kernel.fuses:
-        label = getattr(problem.epilogue, "label", problem.epilogue.name)
+        label = problem.epilogue.label
         return Lack(f"computes alpha A B + beta C alone, not epilogue {label!r}")
     if problem.ragged and not kernel.groups:
         return Lack("takes no grouped GEMM")

@@ -108,8 +108,7 @@ class Plan:
     def __repr__(self) -> str:
         p = self.problem
         sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
-        label = getattr(p.epilogue, "label", "")
-        epilogue = f" epilogue={label}" * bool(label)
+        epilogue = f" epilogue={p.epilogue.label}" * bool(p.epilogue.label)
         return f"Plan({p.op} {sizes} {p.dtype}{epilogue}, {self.config.name}, {self.arch})"
 
     # ---- why this kernel ------------------------------------------------------------------------
@@ -352,7 +351,7 @@ class Plan:
         from cute_gemm.report.groups import describe_groups
 
         launch = self._launch_on(gpu)
-        places = launch.places or gpu.sms * getattr(self.config, "min_ctas", 1)
+        places = launch.places or gpu.sms * self.config.min_ctas
         return describe_groups(self.problem, self.config.tile, places, ends)
 
     def _pricing(self, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Pricing:

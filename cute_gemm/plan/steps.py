@@ -103,29 +103,29 @@ class Step:
 
         Of a grouped GEMM those of all groups, which end at ``ends``, or of groups of equal sizes.
         """
-        found: list[Access] = []
+        whole, config = self.problem, self.config
         problems: tuple[Any, ...]
-        if not getattr(self.problem, "ragged", ""):
-            problems = alike(self.problem)
+        if not whole.ragged:
+            problems = alike(whole)
         elif ends is None:
-            problems = (evenly(self.problem),)
+            problems = (evenly(whole),)
         else:
-            parameters = self.kernel.signature(self.config).parameters
+            parameters = self.kernel.signature(config).parameters
             last = 0
             if any(isinstance(x, TensorMapParameter) for x in parameters):
-                mode = "MNK".index(self.problem.ragged)
-                last = self.config.tile[mode] * (*self.config.cluster, 1)[mode]
+                mode = "MNK".index(whole.ragged)
+                last = config.tile[mode] * (*config.cluster, 1)[mode]
             # Where C goes by TMA, operands of the epilogue are read for whole tiles too.
-            by_tma = bool(getattr(self.config, "tma_c", False))
-            problems = tuple(parts(self.problem, ends, last, by_tma))
+            problems = tuple(parts(whole, ends, last, config.tma_c))
+        accesses: list[Access] = []
         for problem in problems:
             reads = reads_c and self.scales
-            found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
-        if getattr(self.problem, "ragged", ""):
-            found += loads_of_ends(self.problem, self.config, self.launch, ends)
-        if getattr(self.problem, "operands", ()):
-            found += atomics_of_results(self.kernel, self.config, self.problem, self.launch)
-        return tuple(found)
+            accesses += self.kernel.all_accesses(config, problem, reads_c=reads)
+        if whole.ragged:
+            accesses += loads_of_ends(whole, config, self.launch, ends)
+        if whole.operands:
+            accesses += atomics_of_results(self.kernel, config, whole, self.launch)
+        return tuple(accesses)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,18 @@ class Route(NamedTuple):
 DIRECT = Route()
 
 
+class Auxiliary:
+    """What a kernel beside the GEMM is asked, which has none of these parts of a product."""
+
+    __slots__ = ()
+    ragged = ""
+    k_last = 0
+    scales: tuple[Matrix, ...] = ()
+    operands: tuple[Matrix, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Auxiliary):
     """Operands copied to scratch: ``sources[i]`` to ``targets[i]``, ``offsets[i]`` bytes into it.
 
     A target has its source's extents, type and batch (one matrix where all share one); its leading
@@ -50,18 +60,13 @@ class Packing:
     nbytes: int  # of scratch
 
     @property
-    def operands(self) -> tuple[Matrix, ...]:
-        """Those of an epilogue, which packing has none of."""
-        return ()
-
-    @property
     def splits(self) -> bool:
         """Whether it copies components."""
         return self.targets[0].slices > 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Auxiliary):
     """The end of a split-k GEMM: its epilogue of the sum of ``sums`` over their batch.
 
     ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K (of a
@@ -237,10 +242,10 @@ def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, 
 
 def alike(problem: Any) -> tuple[Any, ...]:
     """Return the parts that have one k: all, or all slices but the last ones, and the last ones."""
-    last = getattr(problem, "k_last", 0)
+    last = problem.k_last
     if not last:
         # Block scales are described for whole products.
-        cut = getattr(problem, "scales", ()) and problem.slices > 1
+        cut = problem.scales and problem.slices > 1
         return (_some_slices(problem, 0, problem.slices, problem.k) if cut else problem,)
     before = problem.slices - 1
     end = _some_slices(problem, before, 1, last)

@@ -206,13 +206,12 @@ def describe_scales(problem: GemmProblem) -> str:
     blocks = dict(zip(SCALES, problem.scale_rows, strict=True))
     modes = {x.name: x.modes for x in problem.epilogue.operands}
     grouped = [x.name for x in problem.matrices if problem.ragged and x.batch_stride]
-    own = getattr(problem.epilogue, "scales", ())
     parts = []
     for name in SCALES:
         if blocks[name]:
             rows = f"{blocks[name]} rows" if blocks[name] > 1 else "each row"
             number = f"{blocks[name]}x128, a number for 128 of k of {rows}"
-        elif name in own:
+        elif name in problem.epilogue.scales:
             number = "a number for each row" if modes.get(name) else "one number"
         else:
             continue

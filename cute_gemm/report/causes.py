@@ -165,8 +165,8 @@ def causes(
     """Return the causes of time that is lost, the costliest first; faults before them."""
     groups: dict[Any, tuple[_Group, list[_Found]]] = {}
     sizes = pricing is None or pricing.sizes
-    sources = [x for of_pass in passes for x in getattr(of_pass.problem, "sources", ())]
-    about = _About(problem, kernel, config, sizes, {matrix.name for matrix in sources})
+    packed = {name for of_pass in passes for name in of_pass.packs}
+    about = _About(problem, kernel, config, sizes, packed)
     every = [_Found(row, "") for row in rows]
     every += [_Found(row, of_pass.kernel) for of_pass in passes for row in of_pass.rows]
     inside = {_copy_of(found) for found in every if not _at_edges(found.row)}

@@ -91,7 +91,7 @@ class Explanation(Shown):
             **named(self, "kernel", "summary", "idea"),
             **named(self.problem, "op", "blas_op", "m", "n", "k", "dtype", "compute"),
             "arch": self.plan.arch,
-            "config": getattr(self.plan.config, "name", None),
+            "config": self.plan.config.name,
             "per_result": counts,
             **named(self, "intensity", "requested_intensity"),
             "ceiling": self.ceiling.to_dict() if self.ceiling else None,
@@ -157,8 +157,11 @@ class Explanation(Shown):
         report = self.report
         if report is None:
             return
-        for what, field in (("CTA tile", "tile"), ("results of a thread", "thread_tile")):
-            if extents := getattr(report.config, field, None):
+        for what, extents in (
+            ("CTA tile", report.config.tile),
+            ("results of a thread", report.config.thread_tile),
+        ):
+            if extents:
                 yield what, " x ".join(map(str, extents))
         yield "threads of a CTA", number(report.launch.block)
         yield "bytes of shared memory of a CTA", number(report.launch.smem)

@@ -52,6 +52,12 @@ class PassReport:
         return (f"C  from {' and '.join(parts)}: {problem.sums} in scratch",)
 
     @property
+    def packs(self) -> tuple[str, ...]:
+        """Names of the operands that it packs."""
+        sources = self.problem.sources if isinstance(self.problem, Packing) else ()
+        return tuple(source.name for source in sources)
+
+    @property
     def coalesced(self) -> bool:
         """Whether all its accesses are coalesced and free of bank conflicts, edge tiles apart."""
         return all(row.good for row in self.rows if not row.at_edges)

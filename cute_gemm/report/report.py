@@ -220,7 +220,7 @@ class Report(Paged):
             "groups": self.groups or None,
             "kernel": self.kernel,
             "config": _jsonable(self.config),
-            "config_name": getattr(self.config, "name", None),
+            "config_name": self.config.name if self.config else None,
             "arch": self.arch,
             "launch": named(self.launch, "grid", "block", "smem"),
             "resources": _jsonable(self.resources),
@@ -251,7 +251,7 @@ class Report(Paged):
 
     @property
     def _configured(self) -> str:
-        return str(getattr(self.config, "name", None) or self.config)
+        return str(self.config and self.config.name)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text

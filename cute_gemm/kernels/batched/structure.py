@@ -14,6 +14,7 @@ import numpy as np
 
 from cute_gemm.cute.atoms import MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
+from cute_gemm.kernels.config import Config
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
@@ -29,8 +30,8 @@ VECTOR = 16
 Order = Literal["run", "matrices", "rows", "interleaved"]
 
 
-@dataclass(frozen=True)
-class BatchedConfig:
+@dataclass(frozen=True, kw_only=True)
+class BatchedConfig(Config):
     """Everything that shapes the code of the kernel.
 
     The fields up to ``min_ctas`` may be set as options; the others follow from the problem.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from cute_gemm.kernels.config import Config
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.problem import GemmProblem
 
@@ -101,8 +102,8 @@ class Side(NamedTuple):
     alignment: int  # elements of an access
 
 
-@dataclass(frozen=True, slots=True)
-class CutlassUniversalConfig:
+@dataclass(frozen=True, kw_only=True)
+class CutlassUniversalConfig(Config):
     """One instance of CUTLASS's kernel: options of ``gemm`` first, then what the problem says.
 
     ``tile`` is (bM, bN, bK), which says what ``warps`` are along M and N; ``stages=2`` is the

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.dtypes import FLOAT8, OF_COMPONENTS, operand_types
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
+from cute_gemm.kernels.config import Config, NothingToChoose
 from cute_gemm.kernels.library import cublas
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.run.driver import entered
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 #: Device -> handle; cuBLAS's are made in milliseconds and meant to be kept.
 _handles: dict[int, cublas.Cublas] = {}
 _making = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class CublasConfig:
-    """Nothing to choose: cuBLAS's heuristics do."""
-
-    name: str = "cublas"
 
 
 class CublasLibrary(Kernel):
@@ -51,7 +44,7 @@ class CublasLibrary(Kernel):
         "accesses are not known; take another kernel to see them"
     )
 
-    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> CublasConfig:
+    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Config:
         """Refuse what cuBLAS cannot be asked for.
 
         That is an operand to be conjugated but not transposed, and a leading dimension below the
@@ -59,7 +52,7 @@ class CublasLibrary(Kernel):
         """
         if problem.m and problem.n and problem.l:
             cublas.call(problem)
-        return CublasConfig()
+        return NothingToChoose(self.name)
 
     def on_host(self, *arguments: Any) -> None:
         """Refuse: a library's result is not NumPy's."""
@@ -70,7 +63,7 @@ class CublasLibrary(Kernel):
 
     def bind(
         self,
-        config: CublasConfig,
+        config: Config,
         problem: GemmProblem,
         arch: str,
         device: int,

@@ -11,6 +11,7 @@ from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import COMPONENT, COMPONENTS, DTYPES
 from cute_gemm.kernels.base import Compiled
+from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
@@ -27,7 +28,7 @@ WARPS, ROWS, LANES = 8, 4, 32
 
 
 @dataclass(frozen=True)
-class ComponentsConfig:
+class ComponentsConfig(Config):
     """How many elements of A and of B are loaded at a time; 0: none are copied."""
 
     A: int

@@ -12,6 +12,7 @@ import numpy as np
 from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
 from cute_gemm.arch import Arch
 from cute_gemm.kernels.base import Compiled
+from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
@@ -61,7 +62,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PackConfig:
+class PackConfig(Config):
     """How A and B are copied."""
 
     A: Copy

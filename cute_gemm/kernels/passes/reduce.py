@@ -13,6 +13,7 @@ from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
+from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
@@ -45,7 +46,7 @@ THREADS, VECTOR = 128, 16
 
 
 @dataclass(frozen=True)
-class ReduceConfig:
+class ReduceConfig(Config):
     """The types, and how many elements of C are neighbours in a thread."""
 
     dtype: str  #: Of the sums.

@@ -16,6 +16,7 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy
 from cute_gemm.cute.layout import Layout, from_map
+from cute_gemm.kernels.config import Config
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
@@ -31,8 +32,8 @@ Results = Literal["together", "apart", "quads"]
 Skew = Literal["none", "transposed", "padding", "xor"]
 
 
-@dataclass(frozen=True)
-class SimtConfig:
+@dataclass(frozen=True, kw_only=True)
+class SimtConfig(Config):
     """Everything that shapes the code of one tutorial kernel.
 
     Which of the fields up to ``min_ctas`` may be set as options differs from kernel to kernel; the

@@ -13,14 +13,15 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, CopyAtom, MmaAtom, universal
 from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, tile_to_shape
+from cute_gemm.kernels.config import Config
 from cute_gemm.problem.operation import Operation
 
 #: Lanes of a warp along M and N, as the kernel sees them, where it multiplies with FMA.
 FMA_LANES = (8, 4)
 
 
-@dataclass(frozen=True)
-class Sm80Config:
+@dataclass(frozen=True, kw_only=True)
+class Sm80Config(Config):
     """Everything that shapes the code of one sm80_pipeline kernel.
 
     The fields up to ``min_ctas``, and ``mma``, may be set as kernel options; the others follow from

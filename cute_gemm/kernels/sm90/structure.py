@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from cute_gemm.arch import Arch
 from cute_gemm.cute.layout import Layout
+from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import registers
 from cute_gemm.kernels.tma import (
     MOST_ROWS,
@@ -43,8 +44,8 @@ _APART = 5
 _SHARED = Arch("sm_90a").shared_limit
 
 
-@dataclass(frozen=True)
-class Sm90Config:
+@dataclass(frozen=True, kw_only=True)
+class Sm90Config(Config):
     """Everything that shapes the code of one kernel.
 
     The fields up to ``min_ctas`` may be set as kernel options; the others follow from the problem.

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom
+from cute_gemm.kernels.config import Config
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
@@ -21,8 +22,8 @@ ROW_LANES, DEPTH_LANES = 8, 4
 _CHUNK = 8
 
 
-@dataclass(frozen=True)
-class ThinConfig:
+@dataclass(frozen=True, kw_only=True)
+class ThinConfig(Config):
     """Everything that shapes the code of the kernel.
 
     The fields up to ``min_ctas`` may be set as options; the others follow from the problem.
