@@ -48,6 +48,6 @@ def families(names: str) -> str:
         types = ", ".join(kind.removeprefix("float32/") for kind in _shown(info.dtypes))
         # Operators call "auto", which chooses from these; tensors of integers have no gradient.
         grads = "real and complex floats" if name in registry.CONTENDERS else "no"
-        fuses = "real floats" if kernel.fuses else "no"
+        fuses = "real floats" if "epilogue" in kernel.takes else "no"
         lines.append((f"`{name}`", _gpus(info), types, fuses, grads))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

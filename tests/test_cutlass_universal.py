@@ -15,6 +15,7 @@ import cute_gemm as cg
 from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import HeaderError, OptionError, UnsupportedError
+from cute_gemm.kernels import refusals
 from cute_gemm.kernels.cutlass import recording as recording_module
 from cute_gemm.kernels.cutlass import unit as unit_module
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
@@ -139,7 +140,7 @@ def test_pipeline_of_registers_where_cp_async_cannot_copy() -> None:
 
 def test_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="needs sm_80 or newer; arch is 'sm_75'"):
-        KERNEL.configure(problem(), "sm_75")
+        refusals.check(KERNEL, problem(), "sm_75")
     with pytest.raises(UnsupportedError, match="sm80_pipeline"):
         KERNEL.configure(problem("NT", lda=4098, dtype="int8"), "sm_80")
     with pytest.raises(UnsupportedError, match="m is 2147483647; .* takes up to"):

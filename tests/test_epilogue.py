@@ -8,6 +8,7 @@ import pytest
 from epilogue_cases import CASES, arrays, epilogue_case, with_bias
 
 from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels import refusals
 from cute_gemm.kernels.registry import get
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem import reference
@@ -54,4 +55,4 @@ def test_libraries_and_cutlass_take_blas_alone() -> None:
     asked = with_bias(from_sizes("NN", m=64, n=64, k=64, dtype="float16"))
     for name in ("cutlass_universal", "cublas", "host"):
         with pytest.raises(UnsupportedError, match="not epilogue 'bias_clamp': take"):
-            get(name).configure(asked, "sm_80")
+            refusals.check(get(name), asked, "sm_80")

@@ -14,7 +14,7 @@ import cute_gemm as cg
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels import registry
+from cute_gemm.kernels import refusals, registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import SimtConfig, structure
 from cute_gemm.problem.problem import GemmProblem, from_sizes
@@ -454,10 +454,10 @@ def test_tensor_core_is_sm80_pipeline_with_one_stage() -> None:
     other = registry.get("sm80_pipeline").configure(problem("TN", "float16"), "sm_80")
     assert config.name != other.name
     with pytest.raises(OptionError, match="option 'stages' is not one of kernel 'tensor_core'"):
-        kernel.configure(problem("TN", "float16"), "sm_80", stages=2)
+        refusals.check(kernel, problem("TN", "float16"), "sm_80", ("stages",))
     for dtype in ("float32", "complex64"):
         with pytest.raises(UnsupportedError, match=f"'tensor_core' does not take {dtype} with"):
-            kernel.configure(problem("TN", dtype), "sm_80")
+            refusals.check(kernel, problem("TN", dtype), "sm_80")
 
 
 @pytest.mark.parametrize(
@@ -602,7 +602,7 @@ def test_nvrtc_builds_everything(dtype: str, op: str, order: str, arch: str, nam
     taken = registry.get(name).dtypes
     if (f"float32/{dtype}" if types else dtype) not in taken:
         with pytest.raises(UnsupportedError):
-            registry.get(name).configure(each, arch)
+            refusals.check(registry.get(name), each, arch)
         return
     builds(name, each, arch)
 

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from cute_gemm.errors import DTypeError, UnsupportedError
+from cute_gemm.kernels import refusals
 from cute_gemm.kernels.registry import get
 from cute_gemm.problem.epilogue.epilogue import LinearCombination
 from cute_gemm.problem.operation import Operation
@@ -94,7 +95,7 @@ def test_kernels_of_one_type_refuse_two() -> None:
         with pytest.raises(
             UnsupportedError, match="does not take float8_e4m3fn x float8_e5m2 with"
         ):
-            get(name).configure(asked, "sm_90a")
+            refusals.check(get(name), asked, "sm_90a")
 
 
 def test_types_that_nothing_multiplies_with_each_other_are_refused() -> None:

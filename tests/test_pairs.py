@@ -12,7 +12,7 @@ from pairs_cases import APART, BOTH, WGMMA, PairsCase, placed, planned, run
 
 import cute_gemm as cg
 from cute_gemm.errors import OptionError, ScalarError, ShapeError, UnsupportedError
-from cute_gemm.kernels import registry
+from cute_gemm.kernels import refusals, registry
 from cute_gemm.problem.epilogue.expression import trace
 from cute_gemm.problem.epilogue.fuse import named
 from cute_gemm.problem.passes import Reduction
@@ -242,7 +242,7 @@ def test_a_config_with_pairs_is_refused_where_they_are_apart() -> None:
         assert len(other.steps.each) == 2
         assert said in kernel.refuse(config, other.problem, "sm_90a")
     with pytest.raises(UnsupportedError, match="has columns of a pair in different threads"):
-        registry.get("sm80_pipeline").check_call(plan.problem, "sm_90a", ())
+        refusals.check(registry.get("sm80_pipeline"), plan.problem, "sm_90a")
 
 
 def both(acc: Any) -> Any:

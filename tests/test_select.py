@@ -16,7 +16,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import gpu
-from cute_gemm.kernels import base, registry
+from cute_gemm.kernels import base, refusals, registry
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.candidate import label
 from cute_gemm.plan import select
@@ -225,7 +225,7 @@ def test_a_problem_is_refused_after_one_like_it_was_not(
 def legal_of(kernel: CompiledKernel, asked: GemmProblem, arch: str) -> list[Any]:
     """Its legal configs; none where it refuses the problem."""
     try:
-        kernel.check_problem(asked, arch)
+        refusals.check(kernel, asked, arch)
         return kernel.legal(asked, Arch(arch), {})
     except (OptionError, UnsupportedError):
         return []

@@ -22,6 +22,7 @@ from cute_gemm.access import smem, tma
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
+from cute_gemm.kernels import refusals
 from cute_gemm.kernels.sm90.structure import (
     MOST_COLUMNS,
     Sm90Config,
@@ -276,13 +277,13 @@ def test_c_that_goes_by_elements_leaves_fewer_registers_for_sums() -> None:
 
 def test_what_the_kernel_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match=r"needs sm_90a; arch is 'sm_90'"):
-        KERNEL.configure(problem(), "sm_90")
+        refusals.check(KERNEL, problem(), "sm_90")
     with pytest.raises(
         UnsupportedError, match=r"those of A are not, by lda=4098 \(8196 B\): pack it"
     ):
         configure(problem(lda=4098))
     with pytest.raises(UnsupportedError, match="does not take float32"):
-        configure(problem(dtype="float32"))
+        refusals.check(KERNEL, problem(dtype="float32"), ARCH)
     for op, dtype, said in (
         ("NT", "tf32", "'sm90_wgmma' with swap_ab=1 takes float32/tf32 with K as the unit-stride "
          "mode of A, and that is M: pack it, with option pack='A' or 'AB'"),

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from cute_gemm.access.ideal import Kind
     from cute_gemm.cost_model.calibration import Calibration
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.kernels.config import Config
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
@@ -57,13 +58,18 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import Emitter, TranslationUnit
 
 #: What options of many kernels take.
-TAKES = {
+OPTION_VALUES = {
     "tile": "bM x bN x bK of a CTA, each a power of two: 128x128x32",
     "thread_tile": "results of a thread along M and N, each a power of two: 8x8",
     "warps": "warps along M and N: 2x2",
     "raster": "1 or more rows of CTAs that go together",
     "min_ctas": "1 or more CTAs of a multiprocessor to leave registers for",
 }
+
+#: What a product may have beside A, B and C: an epilogue other than BLAS's; pairs of columns in
+#: it, which else are taken behind the kernel; groups; and scales of blocks, which multiply products
+#: before they are added.
+Part = Literal["epilogue", "pairs", "groups", "scales"]
 
 #: Direction and space of the accesses that copy A and B.
 COPY = ("load", "global")
@@ -91,16 +97,10 @@ class Kernel(ABC):
     label_options: ClassVar[Mapping[str, str]] = {}
     #: Values of options that are names.
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    #: What other options take, where it is not what `TAKES` says.
-    takes: ClassVar[Mapping[str, str]] = {}
-    #: Whether it takes scales of blocks, which multiply products before they are added.
-    scales: ClassVar[bool] = False
-    #: Whether it takes epilogues other than BLAS's.
-    fuses: ClassVar[bool] = False
-    #: Whether it takes epilogues of pairs of columns, which else are applied behind it.
-    pairs: ClassVar[bool] = False
-    #: Whether it takes grouped GEMMs.
-    groups: ClassVar[bool] = False
+    #: What other options take, where it is not what `OPTION_VALUES` says.
+    option_values: ClassVar[Mapping[str, str]] = {}
+    #: Parts of a product that it takes beside A, B and C of its ``dtypes``.
+    takes: ClassVar[frozenset[Part]] = frozenset()
     #: Whether `sums` of a config depend on neither the tile of C nor its place in the matrix.
     batch_invariant: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
@@ -109,46 +109,20 @@ class Kernel(ABC):
     def values(self) -> dict[str, str]:
         """Return what each option takes, in words."""
         named = {option: " | ".join(names) for option, names in self.choices.items()}
-        said = {**TAKES, **self.takes, **named}
+        said = {**OPTION_VALUES, **self.option_values, **named}
         return {option: said.get(option, "see its config") for option in self.options}
-
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:
-        """Return the frozen, hashable config, with a ``.name``, for ``problem`` on ``arch``.
-
-        UnsupportedError when this kernel cannot serve the problem or the arch, OptionError for an
-        option that is not a field of the config, or whose value is illegal.
-        """
-        self.check_call(problem, arch, options)
-        return self.best(problem, arch, options)
-
-    def check_call(self, problem: GemmProblem, arch: str, options: Iterable[str]) -> None:
-        """Refuse an arch, a type or the name of an option that no config of this kernel has."""
-        self.check_problem(problem, arch)
-        if problem.epilogue.pairs and not self.pairs:
-            raise UnsupportedError(
-                f"kernel {self.name!r} has columns of a pair in different threads: "
-                "take kernel='auto'"
-            )
-        for option in options:
-            if option not in self.options:
-                known = ", ".join(self.options) or "none"
-                raise OptionError(
-                    f"option {option!r} is not one of kernel {self.name!r}; expected {known}"
-                )
 
     def least_cc(self, spelled: str) -> int:
         """Return the lowest compute capability that it has types on, a name of ``dtypes``."""
         return self.minimum_cc
 
-    def check_problem(self, problem: GemmProblem, arch: str) -> None:
-        """Refuse an arch or a problem that no config of this kernel serves."""
-        from cute_gemm.kernels import refusals  # which asks the other kernels too
-
-        refusals.check(self, problem, arch)
-
     @abstractmethod
-    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
-        """Return the config of `configure`, of checked problems and options by their names."""
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
+        """Return the config for a problem on an arch, which `refusals.check` does not refuse.
+
+        UnsupportedError when no config of this kernel serves the problem, OptionError for an
+        option whose value is illegal.
+        """
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return what of a problem its configs and their footprints depend on.
@@ -172,7 +146,7 @@ class Kernel(ABC):
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
         """Return the configs to choose from, of checked problems, and what each costs if known."""
-        return [(self.best(problem, arch, options), None)]
+        return [(self.configure(problem, arch, **options), None)]
 
     @abstractmethod
     def bind(
@@ -344,7 +318,7 @@ class CompiledKernel(Compiled, Kernel):
     ``.operation``.
     """
 
-    fuses: ClassVar[bool] = True
+    takes: ClassVar[frozenset[Part]] = frozenset(("epilogue",))
     #: k-tiles of a `sample`.
     depth: ClassVar[int] = DEPTH
     #: Whether nvcc builds its unit too, which calls no function of the host's then.
@@ -405,7 +379,7 @@ class CompiledKernel(Compiled, Kernel):
             raise refused
         return legal
 
-    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:
         """Return the cheapest legal candidate."""
         gpu = nearest(Arch(arch))
         offers = self.offers(problem, arch, options, gpu)

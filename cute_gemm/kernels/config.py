@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 class Config:
     """How a kernel computes: what generic code reads of every config.
 
-    Subclasses are frozen dataclasses with keywords. ``name`` is the symbol of the entry, and says
-    all that the code depends on. Of what has a value here, a kernel that chooses it has a field.
+    Subclasses are frozen dataclasses with keywords. They have a ``name``, the symbol of the entry,
+    which says all that the code depends on. Of what has a value here, a kernel that chooses it has
+    a field.
     """
 
-    name: str
     operation: Operation  #: What the kernel computes.
     tile: tuple[int, ...] = ()  #: (bM, bN, bK) of a CTA.
     cluster: tuple[int, int] = (1, 1)  #: CTAs of a cluster along M and N.

@@ -76,7 +76,7 @@ class Host(Kernel):
         "so there is nothing to disassemble or to report; plan.source is the loop"
     )
 
-    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Config:
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
         """Return the one config: any problem will do, on any arch."""
         return NothingToChoose(self.name)
 

@@ -6,12 +6,13 @@ layouts, which the configs of a kernel are checked against.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES
-from cute_gemm.errors import UnsupportedError
+from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 
@@ -27,24 +28,28 @@ class Lack(NamedTuple):
     asked: str = ""  # what the problem has, where kernels of some architectures alone take it
 
 
-def lack(kernel: Kernel, problem: GemmProblem) -> Lack | None:
-    """Return what the kernel lacks on every architecture."""
-    if problem.epilogue != LINEAR_COMBINATION and not kernel.fuses:
+def _parts(problem: GemmProblem) -> Iterator[tuple[str, Lack]]:
+    """Yield what of a problem a kernel must take, each with what one lacks that does not."""
+    if problem.epilogue != LINEAR_COMBINATION:
         label = problem.epilogue.label
-        return Lack(f"computes alpha A B + beta C alone, not epilogue {label!r}")
-    if problem.ragged and not kernel.groups:
-        return Lack("takes no grouped GEMM")
-    if problem.scales and not kernel.scales:
+        yield "epilogue", Lack(f"computes alpha A B + beta C alone, not epilogue {label!r}")
+    if problem.ragged:
+        yield "groups", Lack("takes no grouped GEMM")
+    if problem.scales:
         have = "have" if problem.scales[1:] else "has"
         names = " and ".join(matrix.name for matrix in problem.scales)
         said = f"{names} {have} a number for each 128 of k"
-        return Lack("takes scales of tensors and rows", said)
-    if problem.compute in COMPONENT_PRODUCTS and problem.spelled not in kernel.dtypes:
+        yield "scales", Lack("takes scales of tensors and rows", said)
+    if problem.compute in COMPONENT_PRODUCTS:
         said = f"compute={problem.compute!r} asks for products of components"
-        return Lack("makes no products of components", said)
-    if problem.spelled not in kernel.dtypes:
-        return Lack(f"does not take {problem.dtype} with compute={problem.compute!r}")
-    return None
+        yield problem.spelled, Lack("makes no products of components", said)
+    yield problem.spelled, Lack(f"does not take {problem.dtype} with compute={problem.compute!r}")
+
+
+def lack(kernel: Kernel, problem: GemmProblem) -> Lack | None:
+    """Return what the kernel lacks on every architecture."""
+    taken = {*kernel.takes, *kernel.dtypes}
+    return next((lacked for part, lacked in _parts(problem) if part not in taken), None)
 
 
 def runs_on(kernel: Kernel, spelled: str, arch: str) -> bool:
@@ -58,8 +63,25 @@ def serves(kernel: Kernel, problem: GemmProblem, arch: str) -> bool:
     return lack(kernel, problem) is None and runs_on(kernel, problem.spelled, arch)
 
 
-def check(kernel: Kernel, problem: GemmProblem, arch: str) -> None:
-    """Raise UnsupportedError for what the kernel takes with no config, and say what takes it."""
+def check(kernel: Kernel, problem: GemmProblem, arch: str, options: Iterable[str] = ()) -> None:
+    """Refuse an arch, a problem, or the name of an option that no config of a kernel has.
+
+    UnsupportedError says what takes the problem, OptionError which options there are.
+    """
+    _check_problem(kernel, problem, arch)
+    if problem.epilogue.pairs and "pairs" not in kernel.takes:
+        raise UnsupportedError(
+            f"kernel {kernel.name!r} has columns of a pair in different threads: take kernel='auto'"
+        )
+    for option in options:
+        if option not in kernel.options:
+            known = ", ".join(kernel.options) or "none"
+            raise OptionError(
+                f"option {option!r} is not one of kernel {kernel.name!r}; expected {known}"
+            )
+
+
+def _check_problem(kernel: Kernel, problem: GemmProblem, arch: str) -> None:
     if arch == "cpu":  # nothing is compiled: what every architecture has may be advised
         arch = "sm_80"
     lacked = lack(kernel, problem)

@@ -25,7 +25,7 @@ from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.order import OrderOfSums
-from cute_gemm.kernels.refusals import serves
+from cute_gemm.kernels.refusals import check, serves
 from cute_gemm.plan.predict import Predicted, Shelf
 from cute_gemm.plan.steps import reduces
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
@@ -445,6 +445,7 @@ def _accepts(kernel: Kernel, problem: GemmProblem, arch: Arch) -> bool:
     """Return whether a kernel takes a problem, as it lies or packed, with options of its choice."""
     for asked in (problem, packed(problem, "AB")[0]):
         with suppress(OptionError, UnsupportedError):
+            check(kernel, asked, arch)
             kernel.configure(asked, arch)
             return True
     return False
@@ -468,7 +469,7 @@ def _filled(
             if problem is not asked and kernel.runs_on != "gpu":
                 continue  # there is no launch behind it
             try:
-                kernel.check_call(problem, arch, space.options)
+                check(kernel, problem, arch, space.options)
                 for config, cost in kernel.offers(problem, arch, space.options, gpu):
                     offers.append((kernel, config, Route(pack, split)))
                     footprints += [cost] if cost is not None else []

@@ -63,7 +63,7 @@ class Batched(EmittedKernel):
     options = ("unit", "products", "thread_tile", "min_ctas")
     choices: ClassVar = {"unit": ("fma", "mma")}
     label_options: ClassVar = {"products": "{} products"}
-    takes: ClassVar = {
+    option_values: ClassVar = {
         "products": "1 or more products of a CTA",
         "thread_tile": "most results of a thread along M and N: 4x4",
     }

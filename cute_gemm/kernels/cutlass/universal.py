@@ -39,10 +39,10 @@ class CutlassUniversal(CompiledKernel):
     summary = "CUTLASS's own 2.x GemmUniversal, emitted by cutlass_library for sm_80"
     minimum_cc = 80
     dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
-    fuses = False
+    takes = frozenset()
     options = ("tile", "stages", "swizzle")
     nvcc = False  # CUTLASS fills its Params by functions of the host
-    takes: ClassVar = {
+    option_values: ClassVar = {
         "tile": "bM x bN x bK of a CTA, by type one of a few: 128x128x32",
         "stages": "2 to 12, by type",
         "swizzle": "1 | 2 | 4 | 8",
@@ -85,9 +85,7 @@ class CutlassUniversal(CompiledKernel):
         """Return extents of few tiles and of many."""
         return (extent, extent), (extent + 2**14, extent + 2**14)
 
-    def best(
-        self, problem: GemmProblem, arch: str, options: dict[str, Any]
-    ) -> CutlassUniversalConfig:
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> CutlassUniversalConfig:
         return self.offers(problem, arch, options, nearest(Arch(arch)))[0][0]
 
     def offers(  # type: ignore[override]

@@ -44,7 +44,7 @@ class CublasLibrary(Kernel):
         "accesses are not known; take another kernel to see them"
     )
 
-    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Config:
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
         """Refuse what cuBLAS cannot be asked for.
 
         That is an operand to be conjugated but not transposed, and a leading dimension below the

@@ -219,7 +219,7 @@ class DoubleBuffered(WarpTiled):
 
     name = "double_buffered"
     dtypes = (*SimtKernel.dtypes, *FLOAT8)
-    groups: ClassVar = True
+    takes: ClassVar = frozenset(("epilogue", "groups"))
     batch_invariant: ClassVar = True
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")

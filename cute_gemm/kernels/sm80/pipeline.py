@@ -163,7 +163,7 @@ class Sm80Pipeline(EmittedKernel):
     """Multistage cp.async pipeline on mma.sync: every dtype, op, order, size and alignment."""
 
     name = "sm80_pipeline"
-    groups: ClassVar = True
+    takes: ClassVar = frozenset(("epilogue", "groups"))
     batch_invariant: ClassVar = True
     summary = "cp.async pipeline, swizzled shared memory, ldmatrix and mma.sync (FMA for float32)"
     minimum_cc = 80
@@ -174,7 +174,10 @@ class Sm80Pipeline(EmittedKernel):
     options: tuple[str, ...] = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
     label_options: ClassVar = {"warps": "w{}", "stages": "s{}"}
     choices: ClassVar = {"copy": COPY_POLICIES, "mma": tuple(MMA_ATOMS)}
-    takes: ClassVar = {"warps": "warps along M and N, 1, 2 or 4 each: 2x2", "stages": "2 to 8"}
+    option_values: ClassVar = {
+        "warps": "warps along M and N, 1, 2 or 4 each: 2x2",
+        "stages": "2 to 8",
+    }
     #: Fewest and most stages.
     stages: ClassVar[tuple[int, int]] = (2, 8)
 

@@ -154,17 +154,15 @@ class Sm90Wgmma(EmittedKernel):
     """
 
     name = "sm90_wgmma"
-    groups: ClassVar = True
+    takes: ClassVar = frozenset(("epilogue", "pairs", "groups", "scales"))
     batch_invariant: ClassVar = True
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     needs: ClassVar = "wgmma"
-    scales: ClassVar = True
-    pairs: ClassVar = True
     dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
-    takes: ClassVar = {
+    option_values: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",
         "ping_pong": "0: they share each tile; 1: they take whole tiles by turns",

@@ -58,7 +58,7 @@ class Thin(EmittedKernel):
     options = ("thin", "tile", "warps", "stages", "min_ctas")
     label_options: ClassVar = {"thin": "{}"}
     choices: ClassVar = {"thin": ("m", "n")}
-    takes: ClassVar = {
+    option_values: ClassVar = {
         "warps": "1, 2, 4, 8, 16 or 32 warps that divide k",
         "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
     }

@@ -62,13 +62,17 @@ class Epilogue:
     C, and by the numbers. Equal epilogues have the same hash.
     """
 
-    label: str = ""  #: What messages call it; "" for the default.
     scales: tuple[str, ...] = ()  #: Names of scales of rows or tensors that it multiplies by.
 
     @property
     def name(self) -> str:
         """Part of kernels' symbols; "" for the default."""
         return ""
+
+    @property
+    def label(self) -> str:
+        """What messages call it; "" for the default."""
+        return self.name
 
     @property
     def functor(self) -> str:
