@@ -35,8 +35,9 @@ from cute_gemm.plan.backend import (
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.executable import RecentCall, scalars
 from cute_gemm.plan.plan import Plan
+from cute_gemm.problem.describe import check_order
 from cute_gemm.problem.epilogue.fuse import read_offsets
-from cute_gemm.problem.problem import GemmProblem, check_order
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from cute_gemm.arrays.base import Operand, Order
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
+from cute_gemm.problem.describe import check_order, from_operands, from_sizes
 from cute_gemm.problem.epilogue.fuse import (
     NOTHING,
     PARTS_WITH_OPERAND,
@@ -26,9 +27,9 @@ from cute_gemm.problem.epilogue.fuse import (
     with_scales,
 )
 from cute_gemm.problem.epilogue.fused import Fused
-from cute_gemm.problem.grouped import from_group_sizes, from_groups
-from cute_gemm.problem.problem import GemmProblem, check_order, from_operands, from_sizes
-from cute_gemm.problem.scaling import SCALES
+from cute_gemm.problem.parts.groups import from_group_sizes, from_groups
+from cute_gemm.problem.parts.scales import SCALES
+from cute_gemm.problem.problem import GemmProblem
 
 Backend = Literal["auto", "cuda", "cpu", "interpreter"]
 

@@ -14,7 +14,8 @@ from cute_gemm.dtypes import DTYPES, FLOAT8
 from cute_gemm.gpus.table import nearest
 from cute_gemm.plan import select
 from cute_gemm.plan.plan import Plan
-from cute_gemm.problem.problem import GemmProblem, from_operands
+from cute_gemm.problem.describe import from_operands
+from cute_gemm.problem.problem import GemmProblem
 
 #: How the matrices of an operand lie: one behind the other; with gaps between rows, or between
 #: matrices; rows of all matrices (heads) in turn, with gaps or without; one for all products.

@@ -20,8 +20,9 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
 from cute_gemm.plan import select
 from cute_gemm.plan.plan import Plan
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 
 OPS = ("NN", "NT", "TN", "TT")
 ORDERS = ("F", "C")

@@ -14,13 +14,14 @@ from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.gpus.table import nearest
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import select
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.epilogue.epilogue import (
     EpilogueArguments,
     EpilogueOperand,
     LinearCombination,
 )
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.verify import Verdict, verify
 from cute_gemm.run.memory import download, upload
 

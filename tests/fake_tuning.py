@@ -18,7 +18,7 @@ from cute_gemm.kernels import base
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.plan import select, tuned
 from cute_gemm.plan.executable import Executable
-from cute_gemm.problem.passes import Route
+from cute_gemm.problem.parts.packing import Route
 
 SQUARE: dict[str, Any] = {"m": 512, "n": 512, "k": 512, "dtype": "float16"}
 FILE = "tuned-NVIDIA-H200.json"

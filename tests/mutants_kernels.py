@@ -208,7 +208,7 @@ KERNELS: tuple[Mutant, ...] = (
        "return tile.batch % slices * k;", "return tile.batch * k;", "is_cut"),
     _t("of a batch only the last slice of all ends early", "sm90/sm90_wgmma.cuh",
        "tile.batch % slices == slices - 1", "tile.batch == l - 1", "is_cut"),
-    _p("slices begin one tile too late", "problem/passes.py",
+    _p("slices begin one tile too late", "problem/parts/packing.py",
        "jump = depth * matrix.stride[1]", "jump = (depth + 64) * matrix.stride[1]",
        "executed_is_predicted"),
     _p("the packed operand found where the first lies", "plan/steps.py",

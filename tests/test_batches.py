@@ -20,9 +20,10 @@ from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.arrays.base import Operand
 from cute_gemm.kernels import registry
 from cute_gemm.plan import select
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import matrices_overlap
-from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 
 L = 3
 

@@ -25,7 +25,7 @@ from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
 from cute_gemm.measure.result import BenchResult
 from cute_gemm.measure.timed import Timing, time_plan
-from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.run import driver as devices
 
 M, N, K = 5, 4, 3

@@ -11,7 +11,7 @@ import pytest
 from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference
-from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.values import random_values
 from cute_gemm.problem.verify import verify
 from cute_gemm.run.timing import copies_past_l2

@@ -13,7 +13,7 @@ from cases import OPS
 from cute_gemm.errors import OptionError
 from cute_gemm.measure import plot as bench_plot
 from cute_gemm.measure.result import BenchResult, Entry, SizeResult, Speed
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.report.performance import performance
 from cute_gemm.toolchain.signature import Launch
 

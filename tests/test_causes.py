@@ -16,8 +16,8 @@ from cute_gemm.cost_model.footprint import DEPTH, sample, tally
 from cute_gemm.cost_model.price import Prices
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.candidate import Candidate, labels
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import from_sizes
 from cute_gemm.report.causes import Cause, Causes
 from cute_gemm.report.report import Report, make_report
 from cute_gemm.toolchain.signature import Launch

@@ -18,7 +18,7 @@ from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.sm80.structure import structure
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 
 
 @pytest.mark.parametrize(

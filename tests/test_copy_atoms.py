@@ -23,7 +23,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import structure
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 
 # -- names ----------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import structure
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 
 
 def again(question: dict[str, Any], report: CopyReport, place: int = 0) -> list[CopyReport]:

@@ -13,7 +13,7 @@ from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels import host
 from cute_gemm.problem import reference as cpu
-from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.describe import from_operands
 
 DTYPES_IN = [row.name for row in DTYPES.values() if row.outputs]
 COMPLEX = [name for name in DTYPES_IN if DTYPES[name].is_complex]

@@ -23,7 +23,7 @@ from cute_gemm.errors import NoGpuError, OptionError, UnsupportedError
 from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.kernels.library import cublas
 from cute_gemm.kernels.library import kernel as library
-from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import driver, memory

@@ -15,8 +15,8 @@ from cute_gemm.cost_model.price import Price
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import from_sizes
 from cute_gemm.rendering import pictures as draw
 from cute_gemm.rendering.rows import make_row
 from cute_gemm.report import times

@@ -12,7 +12,7 @@ from cute_gemm.kernels import refusals
 from cute_gemm.kernels.registry import get
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem import reference
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.rendering.rows import make_row
 from cute_gemm.report.executed import compare

@@ -24,8 +24,8 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.fixes.smem import fix_shared
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import structure
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import from_sizes
 from cute_gemm.rendering.rows import make_row
 from cute_gemm.report.fixes import fixes
 from cute_gemm.report.options import with_options

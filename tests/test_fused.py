@@ -17,6 +17,7 @@ import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError, OptionError, ScalarError, ShapeError, StrideError
 from cute_gemm.plan.interpreted import execute
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.epilogue import expression as ex
 from cute_gemm.problem.epilogue import fuse
 from cute_gemm.problem.epilogue.epilogue import EpilogueArguments, EpilogueOperand
@@ -24,7 +25,7 @@ from cute_gemm.problem.epilogue.expression import Expression, Value, trace
 from cute_gemm.problem.epilogue.functions import FUNCTIONS
 from cute_gemm.problem.epilogue.fused import Fused, Interval, Rules
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.verify import verify
 
 M, N, K = 9, 7, 5

@@ -23,7 +23,7 @@ from grouped_cases import (
 import cute_gemm as cg
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
-from cute_gemm.problem.passes import packed
+from cute_gemm.problem.parts.packing import packed
 
 #: Multiprocessors of the launches here: CTAs take several tiles, of several groups.
 SMS = 8

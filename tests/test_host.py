@@ -15,7 +15,7 @@ from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, OptionError, UnsupportedError
 from cute_gemm.kernels.host import Host
-from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import driver
 

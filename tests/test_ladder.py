@@ -17,7 +17,8 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import refusals, registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import SimtConfig, structure
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.rendering.rows import AccessRow, make_row
 from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build

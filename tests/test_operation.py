@@ -9,9 +9,9 @@ import pytest
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels import refusals
 from cute_gemm.kernels.registry import get
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.epilogue.epilogue import LinearCombination
 from cute_gemm.problem.operation import Operation
-from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.nvrtc import prove, ptx
 
 BASE = from_sizes("TN", m=64, n=64, k=64, dtype="float16").operation(16, 16, 16)

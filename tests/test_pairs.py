@@ -15,7 +15,7 @@ from cute_gemm.errors import OptionError, ScalarError, ShapeError, UnsupportedEr
 from cute_gemm.kernels import refusals, registry
 from cute_gemm.problem.epilogue.expression import trace
 from cute_gemm.problem.epilogue.fuse import named
-from cute_gemm.problem.passes import Reduction
+from cute_gemm.problem.parts.slices import Reduction
 from cute_gemm.problem.verify import verify
 from cute_gemm.report.executed import Compared
 

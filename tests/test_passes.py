@@ -18,8 +18,10 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes import PACK, REDUCE
-from cute_gemm.problem.passes import Packing, Reduction, packed, sliced
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.parts.packing import Packing, packed
+from cute_gemm.problem.parts.slices import Reduction, sliced
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, scalar
 from cute_gemm.ptx.launch import Buffer, Execution, parsed, run
 from cute_gemm.rendering.rows import AccessRow

@@ -12,7 +12,8 @@ from cases import OPS
 import cute_gemm as cg
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.table import GPUS, gpu
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.report.performance import performance
 from cute_gemm.toolchain.signature import Launch
 

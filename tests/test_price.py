@@ -18,7 +18,7 @@ from cute_gemm.errors import GemmError
 from cute_gemm.gpus.table import GPUS, gpu
 from cute_gemm.kernels import registry
 from cute_gemm.plan.select import select
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 
 #: Microseconds; kernel and options; op, m, n, k, dtype and what else there is of the problem, with
 #: ``base``, elements behind an aligned address at which its matrices begin.

@@ -17,8 +17,8 @@ from cute_gemm import errors
 from cute_gemm.arrays import read
 from cute_gemm.arrays.base import Operand
 from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
 

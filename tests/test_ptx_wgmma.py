@@ -20,7 +20,8 @@ from cute_gemm.gpus.table import nearest
 from cute_gemm.plan import select
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.plan.plan import Plan
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.verify import verify
 from cute_gemm.report.executed import compare
 from cute_gemm.toolchain.nvrtc import ptx

@@ -14,8 +14,9 @@ from cute_gemm._text import percent
 from cute_gemm.access import tma
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.errors import OptionError
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.rendering import rows
 from cute_gemm.rendering.shown import WIDTH
 from cute_gemm.report import report

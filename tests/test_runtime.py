@@ -25,8 +25,8 @@ from cute_gemm.errors import (
     NoGpuError,
     ScalarError,
 )
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
-from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime

@@ -22,8 +22,8 @@ from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build, ptx
 from cute_gemm.toolchain.unit import TranslationUnit

@@ -22,7 +22,7 @@ from cuda.pathfinder import find_nvidia_binary_utility
 
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.sm80.pipeline import _TILES, Sm80Pipeline, Tile
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.toolchain.nvrtc import build
 
 PIPELINE = Sm80Pipeline()

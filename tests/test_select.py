@@ -21,8 +21,9 @@ from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.candidate import label
 from cute_gemm.plan import select
 from cute_gemm.plan.steps import steps
-from cute_gemm.problem.passes import DIRECT
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.parts.packing import DIRECT
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.report.prices import prices_dict
 
 COMPILED = tuple(name for name in registry.names() if registry.get(name).runs_on == "gpu")

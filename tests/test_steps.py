@@ -18,9 +18,11 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, LaunchError, OptionError, ShapeError
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.plan.steps import steps
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.passes import DIRECT, Route, alike, packed, sliced
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.parts.packing import DIRECT, Route, packed
+from cute_gemm.problem.parts.slices import alike, sliced
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run import sequence
 from cute_gemm.run.sequence import Launches
 

@@ -19,7 +19,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.thin.kernel import Thin
 from cute_gemm.kernels.thin.structure import ThinConfig, structure
 from cute_gemm.plan.interpreted import execute
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import verify
 
 #: A and B of two types are in fp8_cases.

@@ -25,8 +25,8 @@ from cute_gemm.kernels.candidate import label
 from cute_gemm.plan import tune as tuning
 from cute_gemm.plan import tuned
 from cute_gemm.plan.tune import Tuning
-from cute_gemm.problem.passes import DIRECT
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.parts.packing import DIRECT
 from cute_gemm.run import driver
 from cute_gemm.toolchain import cache
 

@@ -23,7 +23,7 @@ from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import select
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import verify
 
 TYPES = ("float16", "bfloat16", "int8")

@@ -8,7 +8,7 @@ from cases import numbers, stored_shapes
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem import verify as verifying
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import _BLOCK, bound_formula, verify
 
 M, N, K = 37, 29, 53

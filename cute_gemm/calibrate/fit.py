@@ -22,7 +22,8 @@ from cute_gemm.cost_model.price import Extents, Prices, Times
 from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.passes import REDUCE, packer
-from cute_gemm.problem.passes import Packing, packed, sliced_class
+from cute_gemm.problem.parts.packing import Packing, packed
+from cute_gemm.problem.parts.slices import sliced_class
 from cute_gemm.problem.problem import GemmProblem
 
 #: An error of this part of a time weighs as much as a number that is so many times the one it

@@ -14,7 +14,7 @@ from cute_gemm import api
 from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.candidate import Candidate
-from cute_gemm.problem.passes import Route
+from cute_gemm.problem.parts.packing import Route
 
 #: Of files; another number makes them refused.
 _FORMAT = 1

@@ -22,14 +22,14 @@ def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, An
 
     rng = generator(arguments.seed)
 
-    alone = {"M": "AC", "N": "BC", "K": "AB"}.get(problem.ragged, "")
+    alone = {"M": "AC", "N": "BC", "K": "AB"}.get(problem.groups.mode, "")
 
     def matrix(
         shape: tuple[int, int], order: str, ld: int | None, which: Matrix, unread: bool = False
     ) -> Any:
         name = which.dtype
         inner, outer = shape if order == "F" else shape[::-1]
-        single = which.name in alone or (problem.l == 1 and not problem.ragged)
+        single = which.name in alone or (problem.l == 1 and not problem.groups)
         batch = () if single else (problem.l,)
         buffer = np.empty((*batch, outer, max(ld or 0, inner)), DTYPES[name].numpy)
         if unread:  # what a kernel must neither read nor leave behind
@@ -57,8 +57,8 @@ def stored_operands(arguments: argparse.Namespace, problem: GemmProblem) -> dict
     import numpy as np
 
     from cute_gemm.measure.matrices import generator
-    from cute_gemm.problem.grouped import equal_ends
-    from cute_gemm.problem.scaling import DTYPE, SCALES, named_shape
+    from cute_gemm.problem.parts.groups import equal_ends
+    from cute_gemm.problem.parts.scales import DTYPE, SCALES, named_shape
 
     rng = generator(arguments.seed)
     asked = {name: kind for name in SCALES if (kind := getattr(arguments, name))}
@@ -66,6 +66,6 @@ def stored_operands(arguments: argparse.Namespace, problem: GemmProblem) -> dict
         name: (rng.random(named_shape(name, kind, problem) or (1, 1)) + 0.5).astype(DTYPE)
         for name, kind in asked.items()
     }
-    if problem.ragged:
+    if problem.groups:
         made["offsets"] = np.array(group_ends(arguments) or equal_ends(problem), np.int32)
     return made

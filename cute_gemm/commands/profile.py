@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Print predicted | counted | difference, and return 1 if any figure differs, else 0."""
     from cute_gemm.measure.profile import Case, profile
-    from cute_gemm.problem.grouped import equal_ends
+    from cute_gemm.problem.parts.groups import equal_ends
 
     others = named(arguments, "op", "kernel", "arch", "options", "beta", "base_offset", "epilogue")
     sized = sizes(arguments)

@@ -11,7 +11,7 @@ from cute_gemm._text import counted, named
 from cute_gemm.commands.arguments import add, add_problem, planned
 from cute_gemm.commands.matrices import stored, stored_operands
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
-from cute_gemm.problem.scaling import SCALES
+from cute_gemm.problem.parts.scales import SCALES
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
@@ -52,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
         "out_dtype": problem.C.dtype,
         "compute": problem.compute,
         **named(arguments, *SCALES, "alpha", "beta"),
-        **({} if ends is None else {"ragged": problem.ragged, "offsets": ends.tolist()}),
+        **({} if ends is None else {"ragged": problem.groups.mode, "offsets": ends.tolist()}),
     }
 
     product = _scaled_product(problem.op, arguments.alpha, arguments.beta)

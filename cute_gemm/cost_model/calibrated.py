@@ -40,7 +40,7 @@ def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
     found = calibration(gpu)
     measured = found.gpu == gpu.name
     empty = 0 in (problem.m, problem.n, problem.k, problem.l)
-    known = not (problem.ragged or problem.scales or empty)
+    known = not (problem.groups.mode or problem.scales or empty)
     return found.correction if measured and known else None
 
 

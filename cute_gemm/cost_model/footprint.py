@@ -24,13 +24,13 @@ from cute_gemm.access.smem import SharedCounts
 from cute_gemm.cost_model.calibration import Constants, Pace
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.occupancy import occupancy
-from cute_gemm.problem.scaling import BLOCK
+from cute_gemm.problem.parts.scales import BLOCK
 
 if TYPE_CHECKING:
     from cute_gemm.access.accesses import Access, Work
     from cute_gemm.gpus.gpu import Gpu, Unit
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.problem.problem import NO_GROUPS, GemmProblem
     from cute_gemm.toolchain.signature import Launch
 
 #: Most sectors of L2 that a k-tile's loads through L1 take, over those that its bytes fill: what
@@ -131,7 +131,7 @@ def sample(
     )
     return replace(
         problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands, scales=scales,
-        ragged="", offsets=None,
+        groups=NO_GROUPS,
     )  # fmt: skip
 
 

@@ -165,13 +165,13 @@ class Extents(NamedTuple):
     #: Bytes of all matrices; of C twice where it is read too.
     moved: Any
     #: The mode along which groups lie.
-    ragged: str = ""
+    groups: str = ""
 
     @classmethod
     def of(cls, problem: GemmProblem, reads_c: bool = False) -> Extents:
         """Return those of a problem; ``reads_c``: whether the launch reads C too."""
         moved = sum(matrix.nbytes for matrix in problem.matrices) + problem.C.nbytes * reads_c
-        return cls(problem.m, problem.n, problem.k, problem.l, moved, problem.ragged)
+        return cls(problem.m, problem.n, problem.k, problem.l, moved, problem.groups.mode)
 
 
 class Times(NamedTuple):
@@ -298,14 +298,14 @@ class Prices:
         clusters = np.ceil(mn / costs.clusters)
         k_tiles = np.ceil(extents.k / (costs.tile_k * slices))
         tma = costs.tma
-        if extents.ragged:
+        if extents.groups:
             # The sizes of groups, which are on the device, are taken to be spread evenly from none
             # to twice their mean. So each fills half a tile more than it needs on average, and one
             # at least; what is inside is not known.
-            if extents.ragged == "K":
+            if extents.groups == "K":
                 k_tiles = np.maximum(extents.k / extents.l / costs.tile_k + 0.5, 1.0)
             else:
-                mode = "MN".index(extents.ragged)
+                mode = "MN".index(extents.groups)
                 mean = mn[mode] / extents.l
                 clusters[mode] = np.maximum(mean / costs.clusters[mode] + 0.5, 1.0)
             inside, inside_k = np.ones_like(clusters), 1.0

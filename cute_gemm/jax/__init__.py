@@ -23,6 +23,7 @@ from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, S
 from cute_gemm.jax.calls import Call, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
 from cute_gemm.kernels import registry
+from cute_gemm.problem.describe import checked_op
 from cute_gemm.problem.epilogue.fuse import (
     ACTIVATION_FUNCTIONS,
     EpilogueFunction,
@@ -30,7 +31,6 @@ from cute_gemm.problem.epilogue.fuse import (
     with_scales,
 )
 from cute_gemm.problem.epilogue.fuse import check_names as check_operands
-from cute_gemm.problem.problem import checked_op
 from cute_gemm.problem.scalars import scalar
 
 __all__ = ["gemm", "linear", "matmul"]

@@ -26,9 +26,10 @@ from cute_gemm.jax import ffi
 from cute_gemm.jax.ffi import Buffer
 from cute_gemm.jax.parts import Submatrix, parts
 from cute_gemm.plan.executable import Executable
+from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.epilogue.expression import Expression, Result, from_parts
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, Operands, fuse, read_operands
-from cute_gemm.problem.problem import GemmProblem, from_operands
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ZERO, Scalar, scalar
 
 #: Of a product without an epilogue.

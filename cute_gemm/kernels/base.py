@@ -331,7 +331,7 @@ class CompiledKernel(Compiled, Kernel):
     def signature(self, config: Any) -> Signature:
         """Return the parameters of a GEMM, with those of the config's epilogue."""
         operation = config.operation
-        return gemm_signature(operation.epilogue, grouped=bool(operation.ragged))
+        return gemm_signature(operation.epilogue, grouped=bool(operation.groups))
 
     @property
     def template(self) -> Path:
@@ -537,7 +537,7 @@ class EmittedKernel(CompiledKernel):
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem legal configs and footprints of every kernel depend on."""
-    traits: list[Any] = [problem.compute, problem.ragged]
+    traits: list[Any] = [problem.compute, problem.groups.mode]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
     traits += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
     traits += problem.epilogue, problem.scale_rows

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
 from cute_gemm.cost_model.price import Price
-from cute_gemm.problem.passes import DIRECT, Route
+from cute_gemm.problem.parts.packing import DIRECT, Route
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel

@@ -9,7 +9,7 @@ import numpy as np
 
 from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.cute.copies import LANES
-from cute_gemm.problem.grouped import equal_ends, sizes_of
+from cute_gemm.problem.parts.groups import equal_ends, sizes_of
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.signature import Launch
 
@@ -28,7 +28,7 @@ def loads_of_ends(
     if launch.places:  # of the first four warps one thread is left, and with scales a warp
         every = every[2 if any(config.operation.scales) else 3 :]
         every[0, 1:] = -1
-    if problem.ragged == "K":
+    if problem.groups.mode == "K":
         # A tile's group begins where the one before ends, the first at 0.
         rows = [row for group in range(groups) for row in (group - 1, group) if row >= 0]
         tiles = launch.tiles if launch.places else launch.ctas
@@ -36,8 +36,8 @@ def loads_of_ends(
     if launch.places:  # a CTA steps through all groups
         return [_loads(problem, _of(range(groups), every), 0, groups, launch.ctas)]
     # Each lane has a group, of 32 at a time, up to the CTA's own or to the last.
-    tile, across = config.tile["MN".index(problem.ragged)], -(-problem.n // config.tile[1])
-    if problem.ragged == "N":
+    tile, across = config.tile["MN".index(problem.groups.mode)], -(-problem.n // config.tile[1])
+    if problem.groups.mode == "N":
         across = -(-problem.m // config.tile[0])
     sizes = sizes_of(problem, equal_ends(problem) if ends is None else ends)
     coords = np.broadcast_to(np.arange(LANES), (warps, LANES))
@@ -58,10 +58,10 @@ def _of(rows: Sequence[int], lanes: np.ndarray) -> np.ndarray:
 def _loads(
     problem: GemmProblem, rows: np.ndarray, first: int, count: int, visits: int, part: str = ""
 ) -> GlobalAccess:
-    assert problem.offsets is not None
+    assert problem.groups.ends is not None
     extent = min(count, problem.l - first)
     coords = np.stack([rows, np.minimum(rows, 0)], -1)
     return GlobalAccess(
-        "offsets", "load", "ld.global", 32, problem.offsets, (extent, 1), coords, 0, visits,
+        "offsets", "load", "ld.global", 32, problem.groups.ends, (extent, 1), coords, 0, visits,
         origin=(first, 0), extents=(extent, 1), unit="CTA", part=part,
     )  # fmt: skip

@@ -105,14 +105,14 @@ def assignments(text: str, what: str) -> dict[str, str]:
 
 def check_tiles(kernel: str, problem: GemmProblem, tile: tuple[int, ...]) -> None:
     """Refuse more tiles of groups than a grid has CTAs; of another problem nothing."""
-    if not problem.ragged or min(tile) < 1:  # which the kernel refuses by itself
+    if not problem.groups or min(tile) < 1:  # which the kernel refuses by itself
         return
-    from cute_gemm.problem.grouped import tiles_at_most
+    from cute_gemm.problem.parts.groups import tiles_at_most
 
     if (tiles := tiles_at_most(problem, tile)) >= 2**31:
         raise UnsupportedError(
-            f"m={problem.m}, n={problem.n} in {problem.l} groups along {problem.ragged} may have "
-            f"{tiles} tiles, and kernel {kernel!r} has a CTA for each, 2**31 - 1 at most"
+            f"m={problem.m}, n={problem.n} in {problem.l} groups along {problem.groups.mode} may "
+            f"have {tiles} tiles, and kernel {kernel!r} has a CTA for each, 2**31 - 1 at most"
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import counted
-from cute_gemm.problem.passes import Route, slice_extents
+from cute_gemm.problem.parts.packing import Route
+from cute_gemm.problem.parts.slices import slice_extents
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel

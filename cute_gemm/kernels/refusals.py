@@ -33,7 +33,7 @@ def _parts(problem: GemmProblem) -> Iterator[tuple[str, Lack]]:
     if problem.epilogue != LINEAR_COMBINATION:
         label = problem.epilogue.label
         yield "epilogue", Lack(f"computes alpha A B + beta C alone, not epilogue {label!r}")
-    if problem.ragged:
+    if problem.groups:
         yield "groups", Lack("takes no grouped GEMM")
     if problem.scales:
         have = "have" if problem.scales[1:] else "has"

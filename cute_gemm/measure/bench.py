@@ -41,7 +41,7 @@ from cute_gemm.measure.timed import (
     of_kernel,
     timed,
 )  # fmt: skip
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.run.timing import (
     Samples,
     copies_past_l2,

@@ -26,8 +26,8 @@ from cute_gemm.api import Plan
 from cute_gemm.api import plan as make_plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
+from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.problem.scalars import Scalar, check_beta
-from cute_gemm.problem.scaling import SCALES
 from cute_gemm.rendering.shown import Shown, differing
 from cute_gemm.rendering.tables import table
 

@@ -21,7 +21,7 @@ from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.matrices import Addresses, generator
-from cute_gemm.problem.grouped import stored_ends
+from cute_gemm.problem.parts.groups import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import (
     Clock,
@@ -304,7 +304,7 @@ def _held(
 
     offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
     elements = -(-(offset + matrix.span) // matrix.element.bytes)
-    if matrix.name == "offsets" and problem.ragged:
+    if matrix.name == "offsets" and problem.groups:
         values = stored_ends(problem, offset)
     else:
         values = random_values(rng, (elements, 1), matrix.dtype)

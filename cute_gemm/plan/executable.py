@@ -19,6 +19,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.plan.packed import PackedOperand
 from cute_gemm.plan.steps import Steps, packing_step, reduces, steps
+from cute_gemm.problem.describe import describe
 from cute_gemm.problem.epilogue.fuse import (
     NOTHING,
     Operands,
@@ -26,8 +27,8 @@ from cute_gemm.problem.epilogue.fuse import (
     read_offsets,
 )
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.passes import DIRECT, Route, packed
-from cute_gemm.problem.problem import GemmProblem, describe
+from cute_gemm.problem.parts.packing import DIRECT, Route, packed
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
@@ -235,7 +236,9 @@ class Executable:
         """Return a new C of A's library."""
         problem = self.problem
         order: Order = "C" if problem.C.major == "N" else "F"
-        batched = problem.ragged == "K" if problem.ragged else 3 in (len(a.shape), len(b.shape))
+        batched = (
+            problem.groups.mode == "K" if problem.groups else 3 in (len(a.shape), len(b.shape))
+        )
         batch = (problem.l,) if batched else ()
         shape = *batch, problem.m, problem.columns
         return read(ADAPTERS[a.library].new(a, shape, order, problem.C.dtype), "C")
@@ -252,14 +255,17 @@ class Executable:
             )
         call = self._call if c is None else replace(self._call, out_dtype=None)
         given, ends = dict(given), None
-        if planned.ragged:
+        if planned.groups:
             ends = read_offsets(given.pop("offsets", None))
         problem = call.describe(a, b, c, ends)
-        if ends is not None and (problem.ragged, problem.l) != (planned.ragged, planned.l):
+        if ends is not None and (problem.groups.mode, problem.l) != (
+            planned.groups.mode,
+            planned.l,
+        ):
             raise ShapeError(
                 f"A of shape {a.shape}, B of shape {b.shape} and offsets of shape {ends.shape} "
-                f"make {problem.l} groups along {problem.ragged}, and the plan was made for "
-                f"{planned.l} along {planned.ragged}; make a plan with these arrays"
+                f"make {problem.l} groups along {problem.groups.mode}, and the plan was made for "
+                f"{planned.l} along {planned.groups.mode}; make a plan with these arrays"
             )
         for name in "ABC":
             _check_matrix(getattr(planned, name), getattr(problem, name))
@@ -444,7 +450,7 @@ class Executable:
                 )
             )
             # Of a ragged M or N, C also has rows or columns of no group, which keep what they hold.
-            kept = beta.value != 0 or self.problem.ragged in ("M", "N")
+            kept = beta.value != 0 or self.problem.groups.mode in ("M", "N")
             on_c = stack.enter_context(upload(C, device) if kept else allocate_like(C, device))
             ends = list(self.named_results(results).values())
             on_ends = [stack.enter_context(upload(array, device)) for array in ends]

@@ -9,7 +9,7 @@ import numpy as np
 
 from cute_gemm.dtypes import COMPONENT_PRODUCTS
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.passes import whole
+from cute_gemm.problem.parts.packing import whole
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.ptx.launch import Argument, Buffer, Execution, TensorMap, parsed, run

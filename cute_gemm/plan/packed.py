@@ -8,7 +8,7 @@ from typing import Any
 from cute_gemm.arrays.base import Operand
 from cute_gemm.errors import OptionError, ShapeError
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.passes import packed
+from cute_gemm.problem.parts.packing import packed
 from cute_gemm.problem.problem import GemmProblem
 
 

@@ -24,9 +24,9 @@ from cute_gemm.plan.packed import PackedOperand
 from cute_gemm.plan.predict import priced, unmeasured
 from cute_gemm.plan.select import Choice
 from cute_gemm.plan.steps import Step, Steps, reduces
-from cute_gemm.problem.grouped import ends_of
+from cute_gemm.problem.parts.groups import ends_of
+from cute_gemm.problem.parts.scales import describe_scales
 from cute_gemm.problem.scalars import check_beta, scalar
-from cute_gemm.problem.scaling import describe_scales
 from cute_gemm.toolchain.nvrtc import prove
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ class Plan:
         )
         reads_c = factor.value != 0
         check_beta(factor, self.problem.C, self.problem.epilogue.pairs)
-        if offsets is not None and not self.problem.ragged:
+        if offsets is not None and not self.problem.groups:
             raise OptionError("offsets= came to the report of a plan without groups: leave it out")
         ends = None if offsets is None else ends_of(offsets, self.problem.l)
         place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
@@ -346,7 +346,7 @@ class Plan:
 
     def _groups(self, gpu: Gpu, ends: list[int] | None) -> str:
         """What a report says of the groups, which end there."""
-        if not self.problem.ragged:
+        if not self.problem.groups:
             return ""
         from cute_gemm.report.groups import describe_groups
 

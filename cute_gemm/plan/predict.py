@@ -18,7 +18,8 @@ from cute_gemm.kernels.order import OrderOfSums
 from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.plan.steps import reduces
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
-from cute_gemm.problem.passes import Packing, Route, packed, sliced_class
+from cute_gemm.problem.parts.packing import Packing, Route, packed
+from cute_gemm.problem.parts.slices import sliced_class
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -227,7 +228,7 @@ def unmeasured(
     found = [] if made.gpu == gpu.name else [f"the {gpu.name}"]
     if not set(made.bases.get(kernel.name, ())) & set(kernel.kinds(config)[:1]):
         found.append(f"kernel {kernel.name!r} with these types")
-    if problem.ragged:
+    if problem.groups:
         found.append("groups")
     if problem.scales:
         found.append("block scales")

@@ -29,16 +29,8 @@ from cute_gemm.kernels.refusals import check, serves
 from cute_gemm.plan.predict import Predicted, Shelf
 from cute_gemm.plan.steps import reduces
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
-from cute_gemm.problem.passes import (
-    DIRECT,
-    Packing,
-    Route,
-    packed,
-    padded,
-    slice_extents,
-    sliced_class,
-    wants_k_major,
-)
+from cute_gemm.problem.parts.packing import DIRECT, Packing, Route, packed, padded, wants_k_major
+from cute_gemm.problem.parts.slices import slice_extents, sliced_class
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
@@ -175,7 +167,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 for matrix, other in (slow, slow[::-1])
                 if invariant or access_bytes(other, False)[0] == 16
             )
-    if problem.ragged:
+    if problem.groups:
         if split != "auto" and _slices(problem, split):
             raise OptionError(
                 f"option split_k={split!r} came with a grouped GEMM, whose k is not cut: leave it "
@@ -299,7 +291,7 @@ def _order_for_all_m(
     slower: dict[OrderOfSums, float] = {}
     for place, (shape, part) in enumerate(zip(shapes, _ROWS.values(), strict=True)):
         space = _space(shape, kernel, dict(options), gpu)
-        if problem.ragged:
+        if problem.groups:
             space = space._replace(splits=())
         elif options.get("split_k", "auto") == "auto" and kernel == "auto":
             most = shape.k // _where_sliced(shape).slice_k
@@ -327,7 +319,7 @@ def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
     A single row has no order: what lies column-major else looks as if it were row-major. Of groups
     along M each has m rows. With groups along K, A lies as packing leaves it, so that every A can.
     """
-    if problem.ragged == "M":
+    if problem.groups.mode == "M":
         m *= problem.l
 
     def rows(matrix: Matrix, columns: int) -> Matrix:
@@ -348,7 +340,7 @@ def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
         problem, m=m, A=A, C=C, scales=scales, epilogue=LINEAR_COMBINATION, operands=(),
         numbers=(),
     )  # fmt: skip
-    return packed(found, "A")[0] if problem.ragged == "K" else found
+    return packed(found, "A")[0] if problem.groups.mode == "K" else found
 
 
 @cache

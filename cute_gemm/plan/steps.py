@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cute_gemm.kernels.ends import loads_of_ends
 from cute_gemm.kernels.greatest import atomics_of_results
 from cute_gemm.kernels.passes import REDUCE, packer
-from cute_gemm.problem.grouped import evenly, parts
-from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
+from cute_gemm.problem.parts.groups import evenly, parts
+from cute_gemm.problem.parts.packing import Packing, Route, packed
+from cute_gemm.problem.parts.slices import alike, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import TensorMapParameter
 
@@ -105,7 +106,7 @@ class Step:
         """
         whole, config = self.problem, self.config
         problems: tuple[Any, ...]
-        if not whole.ragged:
+        if not whole.groups:
             problems = alike(whole)
         elif ends is None:
             problems = (evenly(whole),)
@@ -113,7 +114,7 @@ class Step:
             parameters = self.kernel.signature(config).parameters
             last = 0
             if any(isinstance(x, TensorMapParameter) for x in parameters):
-                mode = "MNK".index(whole.ragged)
+                mode = "MNK".index(whole.groups.mode)
                 last = config.tile[mode] * (*config.cluster, 1)[mode]
             # Where C goes by TMA, operands of the epilogue are read for whole tiles too.
             problems = tuple(parts(whole, ends, last, config.tma_c))
@@ -121,7 +122,7 @@ class Step:
         for problem in problems:
             reads = reads_c and self.scales
             accesses += self.kernel.all_accesses(config, problem, reads_c=reads)
-        if whole.ragged:
+        if whole.groups:
             accesses += loads_of_ends(whole, config, self.launch, ends)
         if whole.operands:
             accesses += atomics_of_results(self.kernel, config, whole, self.launch)

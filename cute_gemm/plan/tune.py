@@ -15,7 +15,7 @@ from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.kernels.candidate import Measured, label
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
-from cute_gemm.problem.grouped import stored_ends
+from cute_gemm.problem.parts.groups import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
 
@@ -118,7 +118,7 @@ def matrices(problem: GemmProblem, device: int, l2_bytes: int) -> Iterator[list[
         places: list[list[int]] = []
         for matrix in problem.matrices:
             offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
-            if matrix.name == "offsets" and problem.ragged:
+            if matrix.name == "offsets" and problem.groups:
                 values = stored_ends(problem, offset)
             else:
                 values = _values(matrix, offset, random)

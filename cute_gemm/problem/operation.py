@@ -31,8 +31,8 @@ class Operation:
     epilogue: Epilogue = LINEAR_COMBINATION
     #: Rows of A, and of B, that share a scale of 128 of k: 1 or 128; 0 without such scales.
     scales: tuple[int, int] = (0, 0)
-    #: ``"M"``, ``"N"`` or ``"K"`` of a grouped GEMM: the mode along which its groups lie.
-    ragged: str = ""
+    #: ``"M"``, ``"N"`` or ``"K"``, the mode along which groups lie; "" without groups.
+    groups: str = ""
 
     @classmethod
     def of(
@@ -42,7 +42,7 @@ class Operation:
         widths: Sequence[int],
         epilogue: Epilogue = LINEAR_COMBINATION,
         scales: tuple[int, int] = (0, 0),
-        ragged: str = "",
+        groups: str = "",
     ) -> Operation:
         """Return the operation on A, B and C, with gmem accesses of so many bytes each."""
         A, B, C = matrices
@@ -55,7 +55,7 @@ class Operation:
             bytes=(a, b, c),
             epilogue=epilogue,
             scales=scales,
-            ragged=ragged,
+            groups=groups,
         )
 
     @property
@@ -129,7 +129,7 @@ class Operation:
             "row" if self.row_major else "col",
             self.compute if self.compute in (FAST_ACCUM, *COMPONENT_PRODUCTS) else "",
             "scales_{}_{}".format(*self.scales) if any(self.scales) else "",
-            f"groups_{self.ragged.lower()}" * bool(self.ragged),
+            f"groups_{self.groups.lower()}" * bool(self.groups),
             self.epilogue.name,
         )
         return "_".join(filter(None, parts))

@@ -9,9 +9,9 @@ import numpy as np
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, EpilogueArguments
-from cute_gemm.problem.grouped import groups_on_host
+from cute_gemm.problem.parts.groups import groups_on_host
+from cute_gemm.problem.parts.scales import scaled
 from cute_gemm.problem.problem import GemmProblem
-from cute_gemm.problem.scaling import scaled
 from cute_gemm.problem.values import saturated
 
 #: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
@@ -65,7 +65,7 @@ def gemm(
     further results, which are written to. Of a grouped GEMM they have ``offsets`` too, and what is
     of no group stays in C.
     """
-    if problem.ragged:
+    if problem.groups:
         for group in groups_on_host(problem, A, B, C, operands or {}):
             gemm(group.problem, group.A, group.B, group.C, alpha, beta, group.operands)
         return

@@ -16,9 +16,9 @@ import numpy as np
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue.epilogue import EpilogueArguments
 from cute_gemm.problem.epilogue.fused import Fused
-from cute_gemm.problem.grouped import groups_on_host
+from cute_gemm.problem.parts.groups import groups_on_host
+from cute_gemm.problem.parts.scales import scaled
 from cute_gemm.problem.reference import batches, used
-from cute_gemm.problem.scaling import scaled
 from cute_gemm.problem.values import saturated
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def verify(
     Of a grouped GEMM ``operands`` has ``offsets`` too, and each group is compared with a bound of
     its own.
     """
-    if problem.ragged:
+    if problem.groups:
         verdicts = [
             verify(
                 group.problem, group.A, group.B, group.C, C=held, alpha=alpha, beta=beta,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def size_text(problem: GemmProblem) -> str:
     """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
     size = f"M={problem.m} N={problem.n} K={problem.k}"
-    if problem.ragged:
-        size += f" in {counted(problem.l, 'group')} along {problem.ragged}"
+    if problem.groups:
+        size += f" in {counted(problem.l, 'group')} along {problem.groups.mode}"
     elif problem.l != 1:
         size += f" L={problem.l}"
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"

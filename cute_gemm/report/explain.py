@@ -13,7 +13,7 @@ from cute_gemm._text import FORMAT, counted, duration, named, number, percent, s
 from cute_gemm.cost_model.ceiling import Ceiling, ceiling
 from cute_gemm.cost_model.roofline import compulsory_bytes
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.grouped import evenly
+from cute_gemm.problem.parts.groups import evenly
 from cute_gemm.rendering.shown import Shown, size_text
 from cute_gemm.rendering.tables import Column, Paragraph, Table, table
 from cute_gemm.report.ideas import idea

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import counted, percent, short
-from cute_gemm.problem.grouped import equal_ends, sizes_of
+from cute_gemm.problem.parts.groups import equal_ends, sizes_of
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -19,25 +19,25 @@ def describe_groups(
 
     ``ends``: where they end; by default they are of equal sizes.
     """
-    ragged = problem.ragged
+    mode = problem.groups.mode
     equal = ends is None
     sizes = sizes_of(problem, equal_ends(problem) if ends is None else ends)
-    deep = tile["MNK".index(ragged)]
+    deep = tile["MNK".index(mode)]
     blocks = [-(-size // deep) for size in sizes]
     covered = sum(blocks) * deep
     others = {"M": (problem.n, tile[1]), "N": (problem.m, tile[0])}
-    if ragged == "K":
+    if mode == "K":
         tiles = -(-problem.m // tile[0]) * -(-problem.n // tile[1]) * problem.l
         kind = f"{max(blocks, default=0)} tiles along K at most, {short(sum(blocks) / len(sizes))} "
         kind += "on average"
     else:
-        extent, step = others[ragged]
+        extent, step = others[mode]
         tiles = sum(blocks) * -(-extent // step)
         kind = f"{sum(size % deep > 0 for size in sizes)} of the groups end within one"
     spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
     beyond = percent(1 - sum(sizes) / covered) if covered else percent(0.0)
     return (
-        f"{counted(problem.l, 'group')} of {spread} along {ragged}"
+        f"{counted(problem.l, 'group')} of {spread} along {mode}"
         + ", taken to be equal" * equal
         + f": {counted(tiles, 'tile')} of {tile[0]} x {tile[1]}, {kind}; {beyond} of their "
         f"products lie beyond the groups; {short(tiles / places)} waves of {places} CTAs"

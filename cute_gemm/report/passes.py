@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named
-from cute_gemm.problem.passes import Packing
+from cute_gemm.problem.parts.packing import Packing
 from cute_gemm.rendering.rows import access_tables, make_row
 
 if TYPE_CHECKING:

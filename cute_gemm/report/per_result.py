@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
-from cute_gemm.problem.grouped import evenly
+from cute_gemm.problem.parts.groups import evenly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

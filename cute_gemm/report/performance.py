@@ -14,7 +14,8 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import GpuLike, of_arch, stands_for
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
-from cute_gemm.problem.passes import Packing, Reduction
+from cute_gemm.problem.parts.packing import Packing
+from cute_gemm.problem.parts.slices import Reduction
 from cute_gemm.report.per_result import per_result
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ def misplaced(problem: GemmProblem, matrix: Matrix) -> str:
     """
     if matrix.alignment < SECTOR and problem.groups_along_unit(matrix):
         return (
-            f"{matrix.name}'s groups begin at any element, since {problem.ragged} is ragged and "
-            "its unit-stride mode"
+            f"{matrix.name}'s groups begin at any element, since {problem.groups.mode} is ragged "
+            "and its unit-stride mode"
         )
     pitch = matrix.ld * matrix.element.bytes
     words = []
@@ -88,7 +88,7 @@ def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
         words.append(f"ld{letter}={ld}")
         change[f"ld{letter}"] = ld
         batch = ld * rows if batch == matrix.ld * rows else batch
-    if _apart(problem, matrix) and not problem.ragged:  # of groups no batch stride is an argument
+    if _apart(problem, matrix) and not problem.groups:  # of groups no batch stride is an argument
         batch = -(-max(batch, ld * rows) // step) * step
         words.append(f"batch_{letter}={batch}")
         change[f"batch_{letter}"] = batch
@@ -100,11 +100,11 @@ def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
         words.append("base_offset=0" if moved else there)
         change |= {"base_offset": 0} if moved else {}
     new = replace(matrix, stride=(stride[0], stride[1]), batch_stride=batch)
-    made = _with(problem, new.at(base).of_groups(problem.ragged))
+    made = _with(problem, new.at(base).of_groups(problem.groups.mode))
     if moved:
         others = (x for x in (problem.A, problem.B, problem.C) if x.name != matrix.name)
         for other in others:
-            made = _with(made, other.at(0).of_groups(problem.ragged))
+            made = _with(made, other.at(0).of_groups(problem.groups.mode))
     change = change if matrix.name in ("A", "B", "C") else {}
     return Remedy(" and ".join(words), change, made, moves=True)
 
@@ -122,11 +122,11 @@ def turned(problem: GemmProblem) -> Iterator[Remedy]:
     for ld in dict.fromkeys((kept, kept if dense else padded)):
         own = C.l == 1 or C.batch_stride == C.ld * extent
         batch = (ld * rows if C.l > 1 else 0) if own else C.batch_stride
-        if ld < extent or (C.l > 1 and batch < ld * rows and not problem.ragged):
+        if ld < extent or (C.l > 1 and batch < ld * rows and not problem.groups):
             continue
         stride = (1, ld) if order == "F" else (ld, 1)
         new = replace(C, stride=stride, batch_stride=batch if C.batch_stride else 0)
-        new = new.at(_first(C)).of_groups(problem.ragged)
+        new = new.at(_first(C)).of_groups(problem.groups.mode)
         words = f'order="{order}"' + f" and ldc={ld}" * (ld != kept)
         change = {"order": order} | ({"ldc": ld} if ld != kept else {})
         yield Remedy(words, change, _with(problem, new))
@@ -142,7 +142,7 @@ def _apart(problem: GemmProblem, matrix: Matrix) -> bool:
 
     Groups lie one behind the other in a matrix, which has none then.
     """
-    in_groups = bool(problem.ragged) and problem.ragged in matrix.modes
+    in_groups = bool(problem.groups) and problem.groups.mode in matrix.modes
     return not in_groups and matrix.l > 1 and bool(matrix.batch_bytes % SECTOR)
 
 

@@ -28,11 +28,12 @@ _NAMES = {"tf32": "TFLOAT32", **dict.fromkeys(("int8", "float8_e4m3fn", "float8_
 class TensorMap:
     """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` of a span in bytes.
 
-    Where it is two matrices side by side (`problem.passes.of_pairs`) these are a mode of their own.
-    ``kind``: the type that it is brought as, by default its own. ``in_groups``: groups end anywhere
-    in the mode across, and a box ends with its group. That mode is there twice then, with one
-    stride: `_LONG` elements, by whose end TMA cuts the box, and as it is; and by a fourth mode
-    addresses wrap around to the matrix (``InGroup`` of ``templates/tma/pipeline.cuh``).
+    Where it is two matrices side by side (`of_pairs` of `problem.parts.slices`) these are a
+    mode of their own. ``kind``: the type that it is brought as, by default its own.
+    ``in_groups``: groups end anywhere in the mode across, and a box ends with its group. That
+    mode is there twice then, with one stride: `_LONG` elements, by whose end TMA cuts the box,
+    and as it is; and by a fourth mode addresses wrap around to the matrix (``InGroup`` of
+    ``templates/tma/pipeline.cuh``).
     """
 
     matrix: Matrix

@@ -83,7 +83,7 @@ def tiled_entry(
 
     ``call`` has a place, ``{}``, for the argument that says which tile of its group a CTA has.
     """
-    if operation.ragged:
+    if operation.groups:
         return grouped_entry(symbol, bounds, call.format(", group.cta"), operation, tile)
     return entry(symbol, bounds, call.format(""), operation.epilogue)
 
@@ -97,7 +97,7 @@ def grouped_entry(
     Each CTA calls ``call`` for one tile of a group. It may use the group's number, ``product``, and
     which of its tiles it is, ``group.cta``.
     """
-    ragged, units = operation.ragged, dict(zip("AB", operation.majors, strict=False))
+    ragged, units = operation.groups, dict(zip("AB", operation.majors, strict=False))
     units["C"] = "N" if operation.row_major else "M"
     begins = []
     for name, modes in (("A", "MK"), ("B", "NK"), ("C", "MN")):

@@ -35,7 +35,7 @@ from cute_gemm.problem.epilogue.fuse import (
     takes_pairs,
     with_scales,
 )
-from cute_gemm.problem.scaling import SCALES
+from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, in_place
 from cute_gemm.torch.products import ACTIVATIONS, matmul, matmul_gradients, of_factors
 

@@ -75,8 +75,8 @@ def interpret(name: str, fixed: bool) -> np.ndarray:
 
 def launch(name: str, fixed: bool) -> None:
     """Run the kernel on GPU 0."""
+    from cute_gemm.problem.describe import from_sizes
     from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
-    from cute_gemm.problem.problem import from_sizes
     from cute_gemm.problem.scalars import ONE, ZERO
     from cute_gemm.run.driver import device_arch
     from cute_gemm.run.launch import load

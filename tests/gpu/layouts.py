@@ -32,7 +32,8 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.candidate import label
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.problem import GemmProblem
 
 CLASSES = (
     "odd ld", "odd base", "both", "odd extents", "thin m", "thin n", "long k", "small", "batch",

@@ -11,9 +11,10 @@ import numpy as np
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.passes import PACK, REDUCE
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.passes import packed, sliced
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.parts.packing import packed
+from cute_gemm.problem.parts.slices import sliced
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.run.memory import DeviceBuffer, download, upload
 

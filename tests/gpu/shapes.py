@@ -26,7 +26,7 @@ from cute_gemm.call import Call
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.plan.plan import Plan
-from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.run import driver
 
 #: Largest extent that is drawn.

@@ -22,7 +22,7 @@ from cute_gemm.measure.compare import compare
 from cute_gemm.measure.matrices import DeviceMatrices, Factors
 from cute_gemm.measure.result import SizeResult
 from cute_gemm.measure.timed import time_plan
-from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
 from cute_gemm.run.driver import device_arch, device_name, entered

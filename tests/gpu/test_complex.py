@@ -22,7 +22,7 @@ import cute_gemm as cg
 from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError
-from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 
 torch = pytest.importorskip("torch")

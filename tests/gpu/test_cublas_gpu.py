@@ -18,7 +18,7 @@ from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 from cute_gemm.run.driver import entered
 

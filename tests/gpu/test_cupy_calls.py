@@ -10,7 +10,7 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm.arrays import read
-from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 
 pytestmark = pytest.mark.gpu

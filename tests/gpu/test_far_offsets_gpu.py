@@ -8,7 +8,7 @@ from far_cases import Far, cases, values
 import cute_gemm as cg
 from cute_gemm.arch import Arch
 from cute_gemm.arrays import read
-from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 
 torch = pytest.importorskip("torch")

@@ -17,9 +17,10 @@ from passes_cases import (
     run,
 )
 
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.passes import packed, sliced
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.parts.packing import packed
+from cute_gemm.problem.parts.slices import sliced
 
 pytestmark = pytest.mark.gpu
 

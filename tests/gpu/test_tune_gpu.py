@@ -20,7 +20,7 @@ from cute_gemm.measure.matrices import Factors
 from cute_gemm.plan import tuned
 from cute_gemm.plan.steps import Step
 from cute_gemm.plan.tune import Tuning
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
 from cute_gemm.run.driver import device_name

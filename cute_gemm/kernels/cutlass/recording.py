@@ -13,7 +13,8 @@ import numpy as np
 
 from cute_gemm.kernels.cutlass.config import MATH, WARP, CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.unit import unit
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.describe import from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ONE, ZERO
 from cute_gemm.ptx.access import described
 from cute_gemm.ptx.launch import Argument, Buffer, Execution, parsed, run

@@ -89,7 +89,7 @@ def call(problem: GemmProblem) -> CublasCall:
     A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, a leading
     dimension below the extent, 8-bit floats, or groups.
     """
-    if problem.ragged:
+    if problem.groups:
         raise CublasError("cuBLAS has no grouped GEMM whose sizes are on the device")
     if problem.A.dtype in FLOAT8:
         raise CublasError(

@@ -9,7 +9,7 @@ from cute_gemm.kernels.passes.pack import Pack
 from cute_gemm.kernels.passes.reduce import Reduce
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.passes import Packing
+    from cute_gemm.problem.parts.packing import Packing
 
 PACK, COMPONENTS, REDUCE = Pack(), Components(), Reduce()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.problem.passes import Packing
+    from cute_gemm.problem.parts.packing import Packing
 
 #: Warps of a CTA, rows of a warp, and lanes, which have a vector of each row.
 WARPS, ROWS, LANES = 8, 4, 32

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.problem.passes import Packing
+    from cute_gemm.problem.parts.packing import Packing
 
 #: Threads and bytes of a tile; bytes of a vector; vectors of a line, for neighbouring lanes.
 THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8

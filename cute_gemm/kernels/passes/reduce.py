@@ -18,7 +18,7 @@ from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
-from cute_gemm.problem.passes import sums_bytes
+from cute_gemm.problem.parts.slices import sums_bytes
 from cute_gemm.toolchain.signature import (
     Launch,
     Numbers,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cute_gemm.cost_model.calibration import Constants
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.problem.passes import Reduction
+    from cute_gemm.problem.parts.slices import Reduction
     from cute_gemm.problem.problem import GemmProblem
 
 #: Threads of a CTA, and bytes of the sums of a thread.

@@ -40,7 +40,7 @@ from cute_gemm.kernels.staging import (
     shared,
     stored,
 )
-from cute_gemm.problem.grouped import tiles_at_most
+from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class SimtKernel(EmittedKernel):
             elements = sum(operand.elements for operand in structure(config).operands)
             tiles = -(-problem.k // config.tile[2]) if self.whole_k else config.buffers
             smem = elements * config.operation.a.bytes * tiles
-        if problem.ragged:
+        if problem.groups:
             return Launch(tiles_at_most(problem, config.tile), config.threads, smem)
         return Launch(grid, config.threads, smem, problem.l)
 

@@ -61,7 +61,7 @@ class EmitSimt(Emitter):
             "major_k_b": cpp_bool(operation.majors[1] == "K"),
             "major_n_c": cpp_bool(operation.row_major),
             "tile": cpp_shape(config.tile),
-            "cta": "  using Cta = int;\n" * bool(operation.ragged),
+            "cta": "  using Cta = int;\n" * bool(operation.groups),
             "threads": parts.threads.cpp(),
             "values_m": parts.values[0].cpp(),
             "values_n": parts.values[1].cpp(),

@@ -46,7 +46,7 @@ from cute_gemm.kernels.staging import (
     shared,
     stored,
 )
-from cute_gemm.problem.grouped import tiles_at_most
+from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Sm80Pipeline(EmittedKernel):
     def launch(self, config: Sm80Config, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
-        if problem.ragged:
+        if problem.groups:
             return Launch(tiles_at_most(problem, config.tile), parts.mma.size, parts.smem)
         return Launch(grid, parts.mma.size, parts.smem, problem.l)
 

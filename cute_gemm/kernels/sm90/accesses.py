@@ -33,9 +33,9 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.passes import of_pairs
+from cute_gemm.problem.parts.scales import BLOCK
+from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.problem.problem import GemmProblem
-from cute_gemm.problem.scaling import BLOCK
 from cute_gemm.toolchain.signature import Launch
 
 
@@ -48,7 +48,7 @@ def accesses(
     below, beside = kernel_cluster(config)
     inside = -(-m // parts.tile[0]), -(-n // parts.tile[1])
     rows, columns = -(-inside[0] // below) * below, -(-inside[1] // beside) * beside
-    if config.operation.ragged:
+    if config.operation.groups:
         inside = rows, columns
     listed: list[Access] = []
     first_tiles: list[Access] = []

@@ -24,7 +24,7 @@ from cute_gemm.kernels.tma import (
     shared_storage,
 )
 from cute_gemm.problem.operation import Operation
-from cute_gemm.problem.scaling import BLOCK
+from cute_gemm.problem.parts.scales import BLOCK
 
 #: Rows of a wgmma, threads of the warp group that starts it, and bytes of k.
 ROWS, GROUP, DEEP = 64, 128, 32
@@ -156,12 +156,12 @@ def kernel_cluster(config: Sm90Config) -> tuple[int, int]:
 
 def zero_fills(config: Sm90Config) -> bool:
     """Whether threads put zeros in the place of other groups' elements of a k tile."""
-    return config.operation.ragged == "K" and "K" in config.operation.majors[:2]
+    return config.operation.groups == "K" and "K" in config.operation.majors[:2]
 
 
 def ragged(config: Sm90Config) -> str:
     """The mode along which groups lie as the kernel sees it, "" but in a grouped GEMM."""
-    mode = config.operation.ragged
+    mode = config.operation.groups
     return {"M": "N", "N": "M"}.get(mode, mode) if config.swap_ab else mode
 
 

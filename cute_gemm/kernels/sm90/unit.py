@@ -124,7 +124,7 @@ class EmitSm90Wgmma(Emitter):
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
             "scales": _scales(config),
-            "ends": ", offsets" * bool(operation.ragged),
+            "ends": ", offsets" * bool(operation.groups),
         }
         values = {
             # A and B as the kernel sees them.
@@ -209,7 +209,7 @@ class EmitSm90Wgmma(Emitter):
 
 def _scales(config: Sm90Config) -> str:
     """The arguments for block scales, in the order of A and B as the kernel sees them."""
-    if not (any(config.operation.scales) or config.operation.ragged):
+    if not (any(config.operation.scales) or config.operation.groups):
         return ""  # both are left out, with the ends of groups behind them
     names = ("scale_b", "scale_a") if config.swap_ab else ("scale_a", "scale_b")
     given = (

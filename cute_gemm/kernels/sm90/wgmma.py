@@ -44,8 +44,9 @@ from cute_gemm.kernels.sm90.structure import (
     zero_fills,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
-from cute_gemm.problem.grouped import tiles_at_most
-from cute_gemm.problem.passes import of_all_groups, of_pairs, wants_k_major, whole
+from cute_gemm.problem.parts.groups import tiles_at_most
+from cute_gemm.problem.parts.packing import of_all_groups, wants_k_major, whole
+from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
@@ -256,12 +257,12 @@ class Sm90Wgmma(EmittedKernel):
 
     def check(self, config: Sm90Config, problem: GemmProblem, arch: Arch) -> None:
         for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
-            if problem.ragged != "K" and problem.groups_along_unit(matrix):
+            if problem.groups.mode != "K" and problem.groups_along_unit(matrix):
                 raise UnsupportedError(
                     f"kernel {self.name!r} needs groups that begin at addresses that are multiples "
                     f"of 16 bytes, and those of {matrix.name} may begin at any element, since "
-                    f"{problem.ragged} is ragged and its unit-stride mode: pack it, with option "
-                    f"pack={matrix.name!r} or 'AB'"
+                    f"{problem.groups.mode} is ragged and its unit-stride mode: pack it, with "
+                    f"option pack={matrix.name!r} or 'AB'"
                 )
             if width < 16:
                 _, limit = access_bytes(_in_boxes(matrix, problem), False)
@@ -300,7 +301,7 @@ class Sm90Wgmma(EmittedKernel):
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
         first = (_in_boxes(x, problem).alignment for x in (problem.A, problem.B))
         extents = (problem.m, problem.n, problem.l) * huge
-        return extents, (*first,) * (problem.ragged == "K"), _not_paired(problem)
+        return extents, (*first,) * (problem.groups.mode == "K"), _not_paired(problem)
 
     def of_operand(self, config: Sm90Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
@@ -393,11 +394,13 @@ class Sm90Wgmma(EmittedKernel):
             # TMA rounds to tf32 what it brings as that.
             TensorMap(
                 mapped(matrix, problem), *boxes[matrix.name], factor.name,
-                in_groups=problem.ragged == "K" and not zero_fills(config),
+                in_groups=problem.groups.mode == "K" and not zero_fills(config),
             )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]  # fmt: skip
-        of_c = TensorMap(problem.C, parts.box, parts.span, in_groups=problem.ragged in ("M", "N"))
+        of_c = TensorMap(
+            problem.C, parts.box, parts.span, in_groups=problem.groups.mode in ("M", "N")
+        )
         maps.append(of_c if config.tma_c else None)
         return tuple(maps)
 
@@ -461,7 +464,7 @@ class Sm90Wgmma(EmittedKernel):
 
 def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
     """Return A or B with the alignment that counts for TMA: along K boxes begin at any element."""
-    return of_all_groups(matrix, "K") if problem.ragged == "K" else matrix
+    return of_all_groups(matrix, "K") if problem.groups.mode == "K" else matrix
 
 
 def _stages(config: Sm90Config, arch: Arch) -> int:

@@ -38,13 +38,13 @@ from cute_gemm.problem.epilogue.expression import (
 )
 from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.epilogue.value import Value
-from cute_gemm.problem.grouped import check_operand, check_results, operand_shape
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
+from cute_gemm.problem.parts.groups import check_operand, check_results, operand_shape
+from cute_gemm.problem.parts.scales import BLOCKS, named_shape, read_scale
+from cute_gemm.problem.parts.scales import DTYPE as SCALE_DTYPE
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.problem.scaling import BLOCKS, named_shape, read_scale
-from cute_gemm.problem.scaling import DTYPE as SCALE_DTYPE
 
 #: Parts of names: what each does with the value before it; those with an operand have its name.
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
@@ -461,7 +461,7 @@ def _matrix(
 ) -> Matrix:  # fmt: skip
     """Return the descriptor of an operand, with stride 0 in a mode that it lacks."""
     whole = (problem.l, problem.m, problem.columns)
-    if problem.ragged and operand_shape(problem, stored_shape) != stored_shape:
+    if problem.groups and operand_shape(problem, stored_shape) != stored_shape:
         stored_shape = operand_shape(problem, stored_shape)
         stored_strides = stored_strides[0], 0, stored_strides[1]
     shape = (1, 1, 1, *stored_shape)[-3:]
@@ -487,7 +487,7 @@ def _matrix(
         0 if own == 1 else stride for own, stride in zip(shape, strides, strict=True)
     )
     # Where a group begins: anywhere along the ragged mode.
-    jump = {"M": along_m, "N": along_n}.get(problem.ragged, 0)
+    jump = {"M": along_m, "N": along_n}.get(problem.groups.mode, 0)
     every = alignment | step * row.bytes | jump * row.bytes
     return Matrix(
         name, problem.C.shape, (along_m, along_n), dtype, every & -every,

@@ -34,10 +34,11 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
+from cute_gemm.problem.describe import describe, from_operands, from_sizes
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
-from cute_gemm.problem.problem import GemmProblem, describe, from_operands, from_sizes
-from cute_gemm.problem.scaling import rows_mode
+from cute_gemm.problem.parts.scales import rows_mode
+from cute_gemm.problem.problem import NO_GROUPS, GemmProblem, Groups
 
 #: Dimensions of A and of B, and the mode that is ragged.
 _KINDS = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}
@@ -175,7 +176,7 @@ def _grouped(
     parts: dict[str, Any] = {x.name: x.of_groups(ragged) for x in (problem.A, problem.B, problem.C)}
     if ragged != "K":
         parts[own.name] = own
-    return replace(problem, l=groups, ragged=ragged, offsets=ends, **parts)
+    return replace(problem, l=groups, groups=Groups(ragged, ends), **parts)
 
 
 def evenly(problem: GemmProblem) -> GemmProblem:
@@ -184,26 +185,26 @@ def evenly(problem: GemmProblem) -> GemmProblem:
     A report shows its accesses, since the sizes of groups are on the device. Where an extent does
     not divide, products are one larger.
     """
-    if not problem.ragged:
+    if not problem.groups:
         return problem
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}
-    each = extents[problem.ragged] = -(-extents[problem.ragged] // problem.l)
+    each = extents[problem.groups.mode] = -(-extents[problem.groups.mode] // problem.l)
     m, n, k = extents.values()
     parts = {}
     for name, shape in (("A", (m, k)), ("B", (n, k)), ("C", (m, n))):
         matrix, modes = getattr(problem, name), {"A": "MK", "B": "NK", "C": "MN"}[name]
-        if problem.ragged in modes:
-            step = each * matrix.stride[modes.index(problem.ragged)]
+        if problem.groups.mode in modes:
+            step = each * matrix.stride[modes.index(problem.groups.mode)]
             matrix = replace(matrix, l=problem.l, batch_stride=step if problem.l > 1 else 0)
         parts[name] = replace(matrix, shape=shape)
     scales = _block_scales(problem, each)
-    return replace(problem, m=m, n=n, k=k, ragged="", offsets=None, scales=scales, **parts)
+    return replace(problem, m=m, n=n, k=k, groups=NO_GROUPS, scales=scales, **parts)
 
 
 def _block_scales(problem: GemmProblem, rows: int) -> tuple[Matrix, ...]:
     """Return the block scales of a group, which has so many ragged rows."""
     return tuple(
-        replace(x, shape=(rows, x.shape[1])) if rows_mode(x.name) == problem.ragged else x
+        replace(x, shape=(rows, x.shape[1])) if rows_mode(x.name) == problem.groups.mode else x
         for x in problem.scales
     )
 
@@ -236,11 +237,11 @@ def _each(
     problem: GemmProblem, ends: Sequence[int], beyond: int, operands_beyond: bool
 ) -> Iterator[GemmProblem]:
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}
-    whole, begin = extents[problem.ragged], 0
+    whole, begin = extents[problem.groups.mode], 0
     along_k = 1 in (problem.A.unit, problem.B.unit)
     for number, value in enumerate(ends):
         end = min(max(int(value), begin), whole)
-        extents[problem.ragged] = end - begin
+        extents[problem.groups.mode] = end - begin
         m, n, k = extents.values()
         if m and n:
             matrices = tuple(
@@ -250,11 +251,11 @@ def _each(
                     ((m, k), (n, k), *((m, n),) * (1 + len(problem.operands))), strict=True,
                 )
             )  # fmt: skip
-            if beyond and (problem.ragged != "K" or along_k):
-                tiles = -(-(end - begin) // beyond) + (problem.ragged == "K")
+            if beyond and (problem.groups.mode != "K" or along_k):
+                tiles = -(-(end - begin) // beyond) + (problem.groups.mode == "K")
                 length = min(tiles * beyond, whole - begin)
                 matrices = tuple(
-                    _longer(x, problem.ragged, length)
+                    _longer(x, problem.groups.mode, length)
                     if x.name in ("A", "B") or (operands_beyond and x.name != "C")
                     else x
                     for x in matrices
@@ -265,8 +266,8 @@ def _each(
                 for x in _block_scales(problem, end - begin)
             )
             yield replace(
-                problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, operands=tuple(operands), ragged="",
-                offsets=None, scales=scales,
+                problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, operands=tuple(operands),
+                groups=NO_GROUPS, scales=scales,
             )  # fmt: skip
         begin = end
 
@@ -276,8 +277,8 @@ def _part(
 ) -> Matrix:
     """One group's matrix: its alignment is where it begins, modulo 256 bytes."""
     at = number * matrix.batch_stride
-    if problem.ragged in matrix.modes:
-        at += begin * matrix.stride[matrix.modes.index(problem.ragged)]
+    if problem.groups.mode in matrix.modes:
+        at += begin * matrix.stride[matrix.modes.index(problem.groups.mode)]
     first = max(matrix.alignment, matrix.first_alignment) + at * matrix.element.bytes
     residue = first % 256 or 256
     every = residue & -residue
@@ -296,7 +297,7 @@ def _longer(matrix: Matrix, mode: str, extent: int) -> Matrix:
 
 def equal_ends(problem: GemmProblem) -> list[int]:
     """Return where groups of equal sizes end; the last ones are less where that does not divide."""
-    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.ragged]
+    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.groups.mode]
     each = -(-whole // problem.l)
     return [min(each * (group + 1), whole) for group in range(problem.l)]
 
@@ -322,7 +323,7 @@ def stored_ends(problem: GemmProblem, offset: int) -> np.ndarray:
 
 def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:
     """Return how long each group is, as kernels read the ends."""
-    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.ragged]
+    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.groups.mode]
     reached = list(accumulate((min(max(int(end), 0), whole) for end in ends), max, initial=0))
     return [end - begin for begin, end in pairwise(reached)]
 
@@ -330,9 +331,9 @@ def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:
 def tiles_at_most(problem: GemmProblem, tile: tuple[int, ...]) -> int:
     """Return how many tiles (bM, bN) of C there may be: each group may end within one."""
     along_m, along_n = -(-problem.m // tile[0]), -(-problem.n // tile[1])
-    if problem.ragged == "M":
+    if problem.groups.mode == "M":
         return (along_m + problem.l) * along_n
-    if problem.ragged == "N":
+    if problem.groups.mode == "N":
         return along_m * (along_n + problem.l)
     return along_m * along_n * problem.l
 
@@ -362,7 +363,7 @@ def groups_on_host(
     others = {name: array for name, array in operands.items() if name != "offsets"}
     blocks = [x.name for x in problem.scales]
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}
-    whole, begin = extents[problem.ragged], 0
+    whole, begin = extents[problem.groups.mode], 0
     axes = {
         "A": {"M": 0, "K": 1} if problem.op[0] == "N" else {"M": 1, "K": 0},
         "B": {"K": 0, "N": 1} if problem.op[1] == "N" else {"K": 1, "N": 0},
@@ -370,11 +371,11 @@ def groups_on_host(
     }
     for g, value in enumerate(operands["offsets"].tolist()):
         end = min(max(value, begin), whole)
-        extents[problem.ragged] = end - begin
+        extents[problem.groups.mode] = end - begin
         m, n, k = extents.values()
         parts: list[np.ndarray] = []
         for name, array in (("A", A), ("B", B), ("C", C)):
-            axis = axes[name].get(problem.ragged)
+            axis = axes[name].get(problem.groups.mode)
             if axis is None:
                 parts.append(array[g])
             else:
@@ -391,9 +392,7 @@ def groups_on_host(
             for name, shape in (("A", (m, k)), ("B", (n, k)), ("C", (m, n)))
         }
         scales = _block_scales(problem, end - begin)
-        dense = replace(
-            problem, m=m, n=n, k=k, l=1, ragged="", offsets=None, scales=scales, **single
-        )
+        dense = replace(problem, m=m, n=n, k=k, l=1, groups=NO_GROUPS, scales=scales, **single)
         yield Group(dense, parts[0], parts[1], parts[2], own)
         begin = end
 
@@ -410,17 +409,17 @@ def operand_shape(problem: GemmProblem, shape: tuple[int, ...]) -> tuple[int, ..
 
 def check_operand(problem: GemmProblem, name: str, shape: tuple[int, ...]) -> None:
     """Refuse an operand with elements of its own for each group and each row of a ragged M."""
-    axis = {"M": 1, "N": 2}.get(problem.ragged)
+    axis = {"M": 1, "N": 2}.get(problem.groups.mode)
     if axis is not None and len(shape) == 3 and shape[0] > 1 and shape[axis] > 1:
         raise ShapeError(
             f"{name} has shape {shape}; expected one row or column for each group, or elements "
-            f"that go with C's: {problem.ragged} is ragged"
+            f"that go with C's: {problem.groups.mode} is ragged"
         )
 
 
 def check_results(problem: GemmProblem, label: str) -> None:
     """Refuse an epilogue with further results of a grouped GEMM."""
-    if problem.ragged:
+    if problem.groups:
         raise OptionError(
             f"epilogue {label!r} has further results, which a grouped GEMM does not store: "
             "return one"
@@ -433,9 +432,9 @@ def _of_group(problem: GemmProblem, array: np.ndarray, g: int, part: slice) -> n
     array = array.reshape(shape)
     if len(shape) == 3:
         array, shape = array[g if shape[0] > 1 else 0], shape[1:]
-    if problem.ragged == "M" and len(shape) == 2 and shape[0] > 1:
+    if problem.groups.mode == "M" and len(shape) == 2 and shape[0] > 1:
         return array[part]
-    if problem.ragged == "N" and shape and shape[-1] > 1:
+    if problem.groups.mode == "N" and shape and shape[-1] > 1:
         return array[..., part]
     return array
 
@@ -444,6 +443,6 @@ def _scales_of_group(
     problem: GemmProblem, name: str, array: np.ndarray, g: int, part: slice
 ) -> np.ndarray:
     """What a group has of block scales."""
-    if rows_mode(name) == problem.ragged:
+    if rows_mode(name) == problem.groups.mode:
         return array[part]
     return array[g if len(array) > 1 else 0] if array.ndim == 3 else array

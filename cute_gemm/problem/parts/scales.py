@@ -63,7 +63,7 @@ def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
 
     ShapeError where no recipe fits.
     """
-    if problem.ragged:
+    if problem.groups:
         return _recipe_of_groups(name, shape, problem)
     rows, k = problem.rows_of(name), problem.k
     shapes = shapes_of(name, problem)
@@ -91,7 +91,7 @@ def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -
     """Return how a scale of a grouped GEMM is read, as `recipe`."""
     rows, groups, mode = problem.rows_of(name), problem.l, rows_mode(name)
     across, down = -(-problem.k // BLOCK), -(-rows // BLOCK)
-    shared = mode != problem.ragged
+    shared = mode != problem.groups.mode
     fitting: list[tuple[str, list[tuple[int, ...]]]] = [
         ("tensor", [(), (1,), (1, 1), (1, 1, 1)]),
         ("row", [(rows,), (rows, 1)]),
@@ -105,7 +105,7 @@ def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -
     said = f"() for the tensor, ({groups},) for groups, ({mode},) = ({rows},) for rows"
     if shared:
         said += f", (G, {mode}) = ({groups}, {rows}) for rows of each group"
-    if problem.ragged != "K":
+    if problem.groups.mode != "K":
         fitting += blocks if shared else blocks[:1]
         said += f", ({rows}, {across}) for 128 of k of each row"
         said += f", ({groups}, {rows}, {across}) for those of each group" * shared
@@ -114,9 +114,10 @@ def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -
         if shape in shapes:
             return found
     straddling = [found for found, shapes in blocks if shape in shapes]
-    why = f"{name[-1].upper()} has {rows} rows, k = {problem.k} and {problem.ragged} is ragged"
+    along = f"{problem.groups.mode} is ragged"
+    why = f"{name[-1].upper()} has {rows} rows, k = {problem.k} and {along}"
     if straddling:
-        why = f"blocks of {straddling[0]} would straddle groups, since {problem.ragged} is ragged"
+        why = f"blocks of {straddling[0]} would straddle groups, since {along}"
     raise ShapeError(f"{name} has shape {shape}; expected {said}, because {why}")
 
 
@@ -162,7 +163,7 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
             )
         return operand, found
     shape, strides = operand.shape, operand.strides
-    if problem.ragged:
+    if problem.groups:
         # A number for each group, or for rows of each: what broadcasts to (G, M, N).
         if found == "row" and shape == (problem.l, problem.rows_of(name)):
             shape, strides = (*shape, 1), (*strides, 0)
@@ -205,7 +206,7 @@ def describe_scales(problem: GemmProblem) -> str:
     """Return how the scales of a problem were read, as a sentence without a period, or ""."""
     blocks = dict(zip(SCALES, problem.scale_rows, strict=True))
     modes = {x.name: x.modes for x in problem.epilogue.operands}
-    grouped = [x.name for x in problem.matrices if problem.ragged and x.batch_stride]
+    grouped = [x.name for x in problem.matrices if problem.groups and x.batch_stride]
     parts = []
     for name in SCALES:
         if blocks[name]:
