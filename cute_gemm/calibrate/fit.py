@@ -239,13 +239,13 @@ def fitted(
     now = _solved(known, every, begin, gpu, tell)
     now = known.corrected(now, gpu)
     bases: dict[str, dict[str, Basis]] = {}
-    for (kernel, kind), of in _grouped(known.samples).items():
+    for (kernel, kind), of in _by_kernel(known.samples).items():
         rms = quality([of], now, gpu).rms
         bases.setdefault(kernel, {})[kind] = Basis(len(of), _rounded(rms, 3))
     return replace(now, bases=bases)
 
 
-def _grouped(flat: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
+def _by_kernel(flat: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
     """Return the samples of each kernel and type of which there are enough."""
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in flat:
@@ -256,7 +256,7 @@ def _grouped(flat: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
 def _numbers(flat: Sequence[Sample], now: Calibration) -> list[_Numbers]:
     """Return what is fitted to these samples."""
     found = []
-    for (kernel, kind), of in _grouped(flat).items():
+    for (kernel, kind), of in _by_kernel(flat).items():
         own = now.pace(kernel, *of[0].kernel.kinds(of[0].config)) or Pace()
         values = {name: float(getattr(own, name)) for name in _FITTED if getattr(own, name)}
         found.append(_Numbers(values, _having_kind(kernel, kind), _put_pace(kernel, kind, own)))

@@ -100,7 +100,7 @@ class Packing:
             if many % self.elements:
                 raise _TornError((0, 0))
             row = many // self.elements * self.bytes
-            at = _regrouped(along + many * across, 1, self.elements, self.bytes)
+            at = _cut_anew(along + many * across, 1, self.elements, self.bytes)
         except _TornError as torn:
             raise self._refused("tv", tv, torn) from None
         both = (at // row, at % row) if self.axis else (at % row, at // row)
@@ -150,7 +150,7 @@ def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
             raise _TornError((0, 0))
         swizzle = type(swizzle)(swizzle.bits, swizzle.base - int(down), swizzle.shift)
     try:
-        recast = from_map(_regrouped(layout.affine.table(), axis, old, new))
+        recast = from_map(_cut_anew(layout.affine.table(), axis, old, new))
     except _TornError:
         raise
     except ValueError:
@@ -165,7 +165,7 @@ def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
     return Layout(shape, tuple(stride), swizzle, layout.offset // old * new)
 
 
-def _regrouped(table: np.ndarray, axis: int, old: int, new: int) -> np.ndarray:
+def _cut_anew(table: np.ndarray, axis: int, old: int, new: int) -> np.ndarray:
     """The numbers of a table, ``new`` along ``axis`` for each ``old`` that follow each other."""
     lines = np.moveaxis(table, axis, -1)
     whole = lines.shape[-1] // old * old

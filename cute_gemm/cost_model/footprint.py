@@ -25,12 +25,13 @@ from cute_gemm.cost_model.calibration import Constants, Pace
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.occupancy import occupancy
 from cute_gemm.problem.parts.scales import BLOCK
+from cute_gemm.problem.problem import NO_GROUPS
 
 if TYPE_CHECKING:
     from cute_gemm.access.accesses import Access, Work
     from cute_gemm.gpus.gpu import Gpu, Unit
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.problem.problem import NO_GROUPS, GemmProblem
+    from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.signature import Launch
 
 #: Most sectors of L2 that a k-tile's loads through L1 take, over those that its bytes fill: what

@@ -160,7 +160,7 @@ class Extents(NamedTuple):
     m: Any
     n: Any
     k: Any
-    #: Products of a batch, or groups of a grouped GEMM.
+    #: Products of a batch, or groups.
     l: Any
     #: Bytes of all matrices; of C twice where it is read too.
     moved: Any

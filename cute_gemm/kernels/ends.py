@@ -1,4 +1,4 @@
-"""The loads of the ends of groups, by which each warp of a grouped GEMM finds its tiles."""
+"""The loads of the ends of groups, by which each warp finds its tiles."""
 
 from __future__ import annotations
 

@@ -104,5 +104,5 @@ def aligned(size: int) -> int:
 def tma_signature(operation: Operation) -> Signature:
     """Return the parameters of a GEMM, and the tensor maps of A, B and C."""
     scales = tuple(f"scale_{x}" for x, rows in zip("ab", operation.scales, strict=True) if rows)
-    maps, grouped = ("map_a", "map_b", "map_c"), bool(operation.groups)
-    return gemm_signature(operation.epilogue, *maps, scales=scales, grouped=grouped)
+    maps, ends = ("map_a", "map_b", "map_c"), bool(operation.groups)
+    return gemm_signature(operation.epilogue, *maps, scales=scales, ends=ends)

@@ -364,7 +364,7 @@ def _pairs(
     exchanged: an access stands where the side that has it earlier has it.
     """
 
-    def grouped(rows: Sequence[_Row]) -> dict[tuple[str, ...], list[int]]:
+    def by_name(rows: Sequence[_Row]) -> dict[tuple[str, ...], list[int]]:
         groups: dict[tuple[str, ...], list[int]] = {}
         for at, (launch, row) in enumerate(rows):
             key = launch, row["operand"], row["space"], row["direction"]
@@ -377,7 +377,7 @@ def _pairs(
         names = sorted((row["instruction"], row["part"]) for _, row in rows)
         return min(at for at, _ in rows), len(rows) == 1, sorted(at for at, _ in rows), names
 
-    first, second = grouped(a), grouped(b)
+    first, second = by_name(a), by_name(b)
     # Those of launches beside the kernel come first, as in a report.
     for key in sorted(_merged(first, second), key=lambda key: not key[0]):
         mine, theirs = list(first.get(key, ())), list(second.get(key, ()))

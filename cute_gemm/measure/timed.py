@@ -168,7 +168,7 @@ def timed(
     starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
     step: Callable[[], None] = lambda: None,
 ) -> dict[Key, Samples]:  # fmt: skip
-    """Time all in turns, grouped by op; successive calls use successive copies."""
+    """Time all in turns, by op; successive calls use successive copies."""
     turns = itertools.cycle(range(copies))
 
     def call(start: Start) -> Callable[[], object]:

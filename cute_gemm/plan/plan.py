@@ -310,7 +310,7 @@ class Plan:
         beta
             With another than 0, C is read too.
         offsets
-            Of a grouped GEMM, on the host: where each group ends. By default groups are taken to be
+            With groups, on the host: where each ends. By default groups are taken to be
             of equal sizes.
 
         Raises

@@ -102,7 +102,7 @@ class Step:
     def accesses(self, reads_c: bool, ends: Sequence[int] | None = None) -> tuple[Access, ...]:
         """Return every memory instruction of the launch; ``reads_c``: beta is not 0.
 
-        Of a grouped GEMM those of all groups, which end at ``ends``, or of groups of equal sizes.
+        With groups those of all, which end at ``ends``, or of groups of equal sizes.
         """
         whole, config = self.problem, self.config
         problems: tuple[Any, ...]

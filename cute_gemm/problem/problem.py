@@ -22,7 +22,7 @@ from cute_gemm.problem.operation import Operation
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The products of a grouped GEMM, which lie one behind the other along M, N or K.
+    """Products of one GEMM, which lie one behind the other along M, N or K.
 
     ``mode``: which; ``ends`` (l, 1): where each ends along it. Of a product without groups the mode
     is empty, and there are no ends.
@@ -50,7 +50,7 @@ class GemmProblem:
     behind them its results that are stored with C; and ``numbers`` the values of those that are
     given by value.
 
-    Of a grouped GEMM (`problem.parts.groups`) the extent of the mode along which its ``l`` groups
+    With groups (`problem.parts.groups`) the extent of the mode along which its ``l`` groups
     lie is that of all of them.
     """
 

@@ -62,7 +62,7 @@ def gemm(
     summed in float32, int8 in int32 that wraps. When beta is 0, C is not read; when alpha or k is
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
     Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
-    further results, which are written to. Of a grouped GEMM they have ``offsets`` too, and what is
+    further results, which are written to. With groups they have ``offsets`` too, and what is
     of no group stays in C.
     """
     if problem.groups:

@@ -113,7 +113,7 @@ def verify(
     Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
 
-    Of a grouped GEMM ``operands`` has ``offsets`` too, and each group is compared with a bound of
+    With groups ``operands`` has ``offsets`` too, and each group is compared with a bound of
     its own.
     """
     if problem.groups:

@@ -129,7 +129,7 @@ class Report(Paged):
     pricing
         How times are predicted, by which causes are priced when they are asked for.
     groups
-        Of a grouped GEMM a sentence on its groups: tiles of C, what they compute beyond the groups,
+        With groups a sentence on them: tiles of C, what they compute beyond the groups,
         and waves; else ``""``.
     """
 
@@ -485,7 +485,7 @@ def make_report(
     the configs that were compared, by their prices on the GPU named ``priced_on``; ``others``
     yields the accesses for other values of the kernel's options; ``passes`` are the launches before
     and after the kernel; ``pricing`` predicts times, in which causes are told; ``groups`` says what
-    those of a grouped GEMM are. OptionError for a GPU that is not known, or does not run kernels of
+    those of groups are. OptionError for a GPU that is not known, or does not run kernels of
     ``arch``.
     """
     accesses = tuple(accesses)

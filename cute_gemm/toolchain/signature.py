@@ -260,12 +260,12 @@ def epilogue_parameters(
 
 @lru_cache(maxsize=64)
 def gemm_signature(
-    epilogue: Epilogue, *maps: str, scales: tuple[str, ...] = (), grouped: bool = False
+    epilogue: Epilogue, *maps: str, scales: tuple[str, ...] = (), ends: bool = False
 ) -> Signature:
     """Return the signature of a kernel that is one GEMM, or a batch or groups of them.
 
     ``maps``: names of tensor maps, which come last; ``scales``: those of the block scales;
-    ``grouped``: the ends of groups are an operand.
+    ``ends``: the ends of groups are an operand.
     """
     pointers, strides, scalars = epilogue_parameters(epilogue)
     return Signature(
@@ -273,7 +273,7 @@ def gemm_signature(
             Pointer("A", "{}ElementA const*"),
             Pointer("B", "{}ElementB const*"),
             Pointer("C", "{}ElementC*"),
-            *(Pointer("offsets", "int const*"),) * grouped,
+            *(Pointer("offsets", "int const*"),) * ends,
             *(Pointer(name, "float const*") for name in scales),
             *pointers,
             *(Extent(name, "int", 4) for name in "mnk"),

@@ -111,7 +111,7 @@ def grouped_entry(
     return f"""\
 extern "C" __global__ void __launch_bounds__({bounds})
 {symbol}(
-    {gemm_signature(operation.epilogue, grouped=True).cpp(prefix)}) {{
+    {gemm_signature(operation.epilogue, ends=True).cpp(prefix)}) {{
   {groups} const group(offsets, l, m, n, k);
   if (group.number < 0) return;
   int const product = group.number;

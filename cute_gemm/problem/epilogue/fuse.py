@@ -486,7 +486,7 @@ def _matrix(
     step, along_m, along_n = (
         0 if own == 1 else stride for own, stride in zip(shape, strides, strict=True)
     )
-    # Where a group begins: anywhere along the ragged mode.
+    # Where a group begins: anywhere along their mode.
     jump = {"M": along_m, "N": along_n}.get(problem.groups.mode, 0)
     every = alignment | step * row.bytes | jump * row.bytes
     return Matrix(
