@@ -449,7 +449,7 @@ class Executable:
                     *((x, _memory(host_array(x))) for x in operands.arrays.values()),
                 )
             )
-            # With groups along M or N, C has rows or columns of no group, which keep what they hold.
+            # With groups along M or N, C has rows or columns of none, which keep what they hold.
             kept = beta.value != 0 or self.problem.groups.mode in ("M", "N")
             on_c = stack.enter_context(upload(C, device) if kept else allocate_like(C, device))
             ends = list(self.named_results(results).values())
