@@ -20,7 +20,6 @@ from cute_gemm.call import (
     parameters,
     with_parameters_of,
 )
-from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels.listing import KernelInfo, kernels
@@ -61,9 +60,9 @@ _recent: Kept[Any, RecentCall] = Kept(256, "recent_calls")
 def gemm(
     op: str, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None,
-    scale_a: Any = None, scale_b: Any = None, fast_accum: bool | None = None,
-    epilogue: Any = None, kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
-    stream: Any = None, tune: bool = False, **kernel_options: Any,
+    scale_a: Any = None, scale_b: Any = None, epilogue: Any = None, kernel: str = "auto",
+    backend: Backend = "auto", arch: str | None = None, stream: Any = None, tune: bool = False,
+    **kernel_options: Any,
 ) -> Any:  # fmt: skip
     """Compute ``C <- epilogue(alpha * op(A) @ op(B) + beta * C)`` with BLAS semantics.
 
@@ -98,16 +97,15 @@ def gemm(
     compute
         ``"tf32"`` lets float32 operands be multiplied in tf32; ``"bf16x9"`` as sums of three
         bfloat16 each, on tensor cores of compute capability 9.0, with the accuracy of float32;
-        ``"bf16x6"`` leaves the three smallest of the nine products out.
+        ``"bf16x6"`` leaves the three smallest of the nine products out. Of 8-bit floats
+        ``"fast_accum"`` leaves sums in the accumulators of tensor cores, which keep some 14 bits
+        of them on Hopper; by default those of each 128 of k are added in float32.
     scale_a, scale_b
         Factors of op(A) and op(B), in float32: of the whole operand, a number or shape (); of rows
         of op(A), (M, 1), or columns of op(B), (N, 1); of 8-bit floats also of 128 of k of each,
         (M, K / 128) and (N, K / 128), or of blocks of 128 x 128, (M / 128, K / 128) and
         (N / 128, K / 128), rounded up, with any strides. The shape says which. In a batch they may
         have L in front.
-    fast_accum
-        Of 8-bit floats: True leaves sums in the accumulators of tensor cores, which keep some 14
-        bits of them on Hopper; by default those of each 128 of k are added in float32.
     epilogue
         What becomes of each result before it is stored, of real floats: a name, whose parts are
         joined by ``+`` (``"bias+gelu"``), or a function of the accumulator and operands
@@ -153,7 +151,6 @@ def gemm(
     >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
     array([3., 2., 1., 0.])
     """
-    compute = with_fast_accum(compute, fast_accum)
     if scale_a is not None or scale_b is not None:
         kernel_options |= given_scales(scale_a, scale_b)
     words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
@@ -163,7 +160,7 @@ def gemm(
 def grouped_gemm(
     op: str, A: Any, B: Any, offsets: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None, scale_a: Any = None,
-    scale_b: Any = None, fast_accum: bool | None = None, epilogue: Any = None,
+    scale_b: Any = None, epilogue: Any = None,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
@@ -200,7 +197,7 @@ def grouped_gemm(
         all groups share them. With a ragged K of rows, (M,), and of rows of each group, (G, M).
         (G,) has one for each group. Where a shape fits several, rows come first, then groups, then
         blocks of 128 of k, then those of 128 x 128; with G, or 1, in front there is no doubt.
-    alpha, beta, order, out_dtype, compute, fast_accum, epilogue, kernel, backend, arch, stream, \
+    alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch, stream, \
     **kernel_options
         As for `cute_gemm.gemm`, of each group's product. An operand of the epilogue may be
         (G, N) or (G, 1, N): a row for each group. (N,), (M, 1) and (M, N) go with C as usual.
@@ -223,7 +220,6 @@ def grouped_gemm(
     >>> grouped_gemm("NN", A, B, ends, backend="cpu")[:, 0]
     array([ 3.,  3., 30., 30., 30.])
     """
-    compute = with_fast_accum(compute, fast_accum)
     kernel_options |= given_scales(scale_a, scale_b) | {"offsets": offsets}
     words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
     return multiply(grouped_gemm, words, A, B, C, alpha, beta, stream, False, kernel_options)
@@ -276,19 +272,6 @@ def multiply(
     return result
 
 
-def with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
-    """Return ``compute`` as ``fast_accum=`` says it."""
-    if fast_accum is None:
-        return compute
-    if not isinstance(fast_accum, (bool, int)) or fast_accum not in (True, False):
-        raise OptionError(f"fast_accum={fast_accum!r} does not fit; expected True or False")
-    if compute is not None and (compute == FAST_ACCUM) != fast_accum:
-        raise OptionError(
-            f"fast_accum={fast_accum} came with compute={compute!r}: leave one of the two out"
-        )
-    return FAST_ACCUM if fast_accum else compute
-
-
 def plan(
     op: str, A: Any = None, B: Any = None, C: Any = None, *,
     m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
@@ -296,7 +279,7 @@ def plan(
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     ragged: str | None = None, base_offset: int = 0, storage: Order = "F", order: Order = "F",
     out_dtype: Any = None, compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
-    fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
+    epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
     tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
@@ -304,7 +287,7 @@ def plan(
 
     Parameters
     ----------
-    op, A, B, C, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, kernel, \
+    op, A, B, C, order, out_dtype, compute, scale_a, scale_b, epilogue, kernel, \
     backend, arch, tune, **kernel_options
         As for `gemm`; ``tune`` may be a `cute_gemm.plan.tune.Tuning` that says how. With sizes, a
         scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
@@ -343,7 +326,6 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
-    compute = with_fast_accum(compute, fast_accum)
     kernel_options |= given_scales(scale_a, scale_b)
     words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
     sizes = {"m": m, "n": n, "k": k, "dtype": dtype}

@@ -222,6 +222,8 @@ def hint_for(word: str, known: Iterable[str], prefix: str = "") -> str:
     >>> hint_for("stage", ("stages", "copy"), "--")
     'did you mean --stages?'
     """
+    if re.fullmatch("(use[-_])?fast[-_]accum", word.lower()):
+        return f'expected {prefix}compute="fast_accum"'
     if _TRANSPOSED.fullmatch(word.lower()):
         return "the letters of op say what is transposed, as in TN"
     near = get_close_matches(word.lower(), known, 1, 0.7)

@@ -122,7 +122,8 @@ class Call:
     @property
     def keywords(self) -> dict[str, Any]:
         case = self.case
-        words = dict(case.options) | {"kernel": case.kernel, "fast_accum": case.fast_accum}
+        words = dict(case.options) | {"kernel": case.kernel}
+        words |= {"compute": "fast_accum"} if case.fast_accum else {}
         return words | ({"epilogue": case.epilogue} if case.epilogue else {})
 
     def judged(

@@ -124,7 +124,7 @@ class GroupedCase(NamedTuple):
             )
             options |= {"pack": pack} if pack else {}
         if self.fast_accum is not None:
-            options["fast_accum"] = self.fast_accum
+            options["compute"] = "fast_accum" if self.fast_accum else None
         return {"kernel": self.kernel, **options}
 
 

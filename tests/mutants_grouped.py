@@ -133,8 +133,6 @@ GROUPED: tuple[Mutant, ...] = (
        "pair"),
     _s("blocks of ragged rows are taken for 128x128", "cute_gemm/problem/parts/groups.py",
        "replace(x, shape=(rows, x.shape[1])) if rows_mode", "x if rows_mode", "pair"),
-    _s("fast_accum is left out", "cute_gemm/api.py",
-       "    compute = with_fast_accum(compute, fast_accum)\n", "", "fast_accum"),
     Mutant("grouped: rows of no group of NumPy arrays are lost", "cute_gemm/plan/executable.py",
            ' or self.problem.groups.mode in ("M", "N")', "", "group", ("tests/test_memory.py",)),
 )  # fmt: skip

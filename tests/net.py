@@ -151,7 +151,7 @@ def _scaled(rng: random.Random) -> Call:
     scale = rng.choice(("tensor", "row", "1x128", "128x128"))
     other = "128x128" if scale == "1x128" else scale
     call |= {"scale_a": scale, "scale_b": rng.choice((scale, other))}
-    return call | rng.choice(({}, {"fast_accum": True} if scale in ("tensor", "row") else {}))
+    return call | rng.choice(({}, {"compute": "fast_accum"} if scale in ("tensor", "row") else {}))
 
 
 def _compute(rng: random.Random) -> Call:
@@ -224,8 +224,8 @@ WRONG: tuple[Call, ...] = (
     {"ragged": "M", "l": 3, "split_k": 4}, {"ragged": "K", "l": 3, "kernel": "sm80_pipeline"},
     {"base_offset": 3}, {"base_offset": -1}, {"storage": "X"}, {"order": "K"}, {"order": "c"},
     {"out_dtype": "float64"}, {"out_dtype": "int8"}, {"out_dtype": "complex64"},
-    {"compute": "tf32"}, {"compute": "bf16x9"}, {"compute": "fp4"}, {"fast_accum": True},
-    {"fast_accum": 3}, {"scale_a": "row"}, {"scale_a": "1x128", "scale_b": "128x128"},
+    {"compute": "tf32"}, {"compute": "bf16x9"}, {"compute": "fp4"}, {"compute": "fast_accum"},
+    {"fast_accum": True}, {"scale_a": "row"}, {"scale_a": "1x128", "scale_b": "128x128"},
     {"scale_b": "column"}, {"scale_a": 3.0}, {"epilogue": "bias+geluu"}, {"epilogue": "relu6"},
     {"epilogue": "bias", "bias": (3,)}, {"epilogue": "swiglu", "n": 7}, {"epilogue": 12},
     {"epilogue": "residual", "residual": (3, 3)}, {"bias": (5,)}, {"kernel": "sm75"},

@@ -38,7 +38,7 @@ PARTS: tuple[Call, ...] = (
     {"scale_a": "tensor"}, {"epilogue": "bias"}, {"epilogue": "gelu"}, {"epilogue": "swiglu"},
     {"ragged": "M", "l": 3}, {"ragged": "N", "l": 3}, {"ragged": "K", "l": 3}, {"l": 3},
     {"batch_invariant": True}, {"pack": "A"}, {"pack": "B"}, {"pack": "AB"}, {"pack": "none"},
-    {"split_k": 3}, {"fast_accum": True}, {"base_offset": 1}, {"out_dtype": "float32"},
+    {"split_k": 3}, {"compute": "fast_accum"}, {"base_offset": 1}, {"out_dtype": "float32"},
     {"order": "C"}, {"storage": "C"}, {},
 )  # fmt: skip
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -131,9 +131,8 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
     if match := re.search(r"does not take .*expected one of (.*)", said):
         for spelled in match[1].split(", ")[:7]:
             name, _, compute = spelled.partition("/")
-            fast = compute == "fast_accum"
-            other = {"compute": None if fast else compute or None, "fast_accum": fast or None}
-            found.append([without(call, "out_dtype") | {"dtype": name} | other])
+            other = {"dtype": name, "compute": compute or None}
+            found.append([without(call, "out_dtype") | other])
     if "or scales of rows" in said:
         found.append([call | {x: "row" for x in ("scale_a", "scale_b") if call.get(x)}])
     if "for which the only kernel" in said:
@@ -153,11 +152,11 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
         assert {"pack", "split_k"} & set(call), said
         found.append([without(call, "pack", "split_k")])
     if "leave one of the two out" in said:
-        names = "fast_accum", "compute", "scale_a", "scale_b", "kernel", "backend"
+        names = "compute", "scale_a", "scale_b", "kernel", "backend"
         pair = [name for name in names if call.get(name) and name in said]
         found.append([without(call, name) for name in pair])
         if "blocks" in said:
-            found[-1] = [without(call, "scale_a", "scale_b"), without(call, "fast_accum")]
+            found[-1] = [without(call, "scale_a", "scale_b"), without(call, "compute")]
     if "takes no slices of K" in said:
         found.append([without(call, "split_k")])
     if match := re.search(r"k up to (\d+) fits with tile", said):

@@ -169,11 +169,11 @@ def test_speed_is_of_the_device_and_next_to_cublas(gpu, dtype, order):
         assert size.find("cublas", op).speed.of_cublas == 1
 
 
-@pytest.mark.parametrize("fast_accum", [None, True])
-def test_8_bit_floats_have_no_cublas_beside_them(gpu, fast_accum):
+@pytest.mark.parametrize("compute", [None, "fast_accum"])
+def test_8_bit_floats_have_no_cublas_beside_them(gpu, compute):
     gpu.add("fast", 1.0)
-    found, size = run(gpu, "fast", dtype="float8_e4m3fn", fast_accum=fast_accum)
-    assert found.ok and found.compute == ("fast_accum" if fast_accum else "float32")
+    found, size = run(gpu, "fast", dtype="float8_e4m3fn", compute=compute)
+    assert found.ok and found.compute == (compute or "float32")
     assert all(size.find("fast", op).speed for op in found.ops)
     said = "cublasGemmEx takes no float8_e4m3fn, which is for cublasLtMatmul"
     with pytest.raises(cublas.CublasError, match=said):
@@ -574,13 +574,13 @@ def test_the_command_takes_every_argument(command, monkeypatch):
 
     monkeypatch.setattr(bench_command, "bench", instead)
     command("NT", "--kernel", "all", "--sizes", "8,1x2x3", "--dtype", "float16",
-            "--compute", "tf32", "--fast-accum", "--order", "C", "--rounds", "4",
+            "--compute", "tf32", "--order", "C", "--rounds", "4",
             "--seed", "6", "--no-check", "--against", "a:b", "--against", "c:d", "-l", "5",
             "--pad", "3", "--stages", "4")  # fmt: skip
     del seen["progress"]
     assert seen == {
         "ops": ["NT"], "kernels": "all", "sizes": [(8, 8, 8), (1, 2, 3)], "dtype": "float16",
-        "compute": "tf32", "fast_accum": True, "order": "C", "rounds": 4, "seed": 6,
+        "compute": "tf32", "order": "C", "rounds": 4, "seed": 6,
         "check": False, "pad": 3, "against": ["a:b", "c:d"], "l": 5, "options": {"stages": 4},
     }  # fmt: skip
     command()

@@ -94,7 +94,7 @@ def test_run_of_scaled_8_bit_floats_is_right(run, kind):
 
 def test_run_of_two_types_and_fast_accum(run):
     pair = ("--dtype", "float8_e4m3fn x float8_e5m2", "--out-dtype", "float8_e5m2")
-    words = ("TN", *SIZES, *compile_arch(), *pair, "--fast-accum", "--json")
+    words = ("TN", *SIZES, *compile_arch(), *pair, "--compute", "fast_accum", "--json")
     status, out, _ = run("run", *words)
     found = json.loads(out)
     assert status == 0 and found["check"]["ok"] and found["compute"] == "fast_accum"

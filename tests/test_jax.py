@@ -608,7 +608,7 @@ def test_scales_are_mapped_and_differentiated():
     a = jnp.linspace(0.5, 2, 80).reshape(2, 40, 1)
     y = jax.vmap(lambda x, a: cj.gemm("NT", x, w, scale_a=a, scale_b=b))(x, a)
     assert (y == cj.gemm("NT", x, w, scale_a=a, scale_b=b)).all()
-    options = {"scale_b": 2.0, "fast_accum": True, "out_dtype": "float32"}
+    options = {"scale_b": 2.0, "compute": "fast_accum", "out_dtype": "float32"}
     found = jax.grad(lambda a: cj.gemm("NT", x, w, scale_a=a, **options).sum())(a)
     expected = 2 * (x.astype("float32") @ w.astype("float32").T).sum(-1, keepdims=True)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)

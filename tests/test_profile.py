@@ -284,7 +284,7 @@ def test_scales_load_what_their_recipe_says() -> None:
         for a, b in ((None, None), ("1x128", None), ("128x128", None), ("1x128", "128x128"))
     }
     assert [*counts.values()] == [0, 4 * each, each, 5 * each]
-    fast = replace(case, fast_accum=True, scale_b="row")
+    fast = replace(case, compute="fast_accum", scale_b="row")
     assert fast.plan().problem.compute == "fast_accum" and predict(fast)[loads]
     again = Case(**json.loads(json.dumps(profile.asdict(fast))))
     assert again.plan().config == fast.plan().config and "scale_b=row" in str(again)

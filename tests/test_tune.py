@@ -102,7 +102,7 @@ def test_scales_are_measured_and_part_of_the_question(device: Device) -> None:
     assert cg.plan("TN", **FP8, **scales).measured
     for kind in (None, "tensor", "row", "128x128"):
         assert cg.plan("TN", **FP8, scale_a=kind, scale_b="128x128").measured is None
-    assert cg.plan("TN", **FP8, fast_accum=True).measured is None
+    assert cg.plan("TN", **FP8, compute="fast_accum").measured is None
     # Neither answer is in the place of the other.
     cg.plan("TN", **FP8, scale_a="128x128", scale_b="128x128", tune=True)
     assert cg.plan("TN", **FP8, **scales).measured

@@ -34,7 +34,7 @@ def one_sentence(call: Any, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [*wrong("fast_accum", but=(0, 6)), *wrong("tune", but=(0,)), *wrong("stream", but=(7,)),
+    [*wrong("tune", but=(0,)), *wrong("stream", but=(7,)),
      *wrong("arch"), *wrong("compute"), *wrong("kernel"), *wrong("backend"), *wrong("order"),
      *wrong("split_k", but=(7,)), *wrong("stages"), *wrong("batch_invariant", but=(0, 1))],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cute_gemm.calibrate.times import Contest, entry
+from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import GemmError
 from cute_gemm.gpus.gpu import Gpu
 
@@ -35,7 +36,6 @@ class Kind(NamedTuple):
     compute: str | None
     op: str
     aligned: bool
-    fast_accum: bool | None = None
     small: bool = False
 
 
@@ -49,8 +49,8 @@ def kinds(dtypes: tuple[str, ...], float8: bool) -> list[Kind]:
         name, _, compute = dtype.partition("/")
         if name.startswith("float8"):
             if float8:
-                rows = [Kind(name, None, "TN", True, fast) for fast in (False, True)]
-                every.append([*rows, Kind(name, None, "NN", True, False)])
+                rows = [Kind(name, compute, "TN", True) for compute in (None, FAST_ACCUM)]
+                every.append([*rows, Kind(name, None, "NN", True)])
             continue
         pairs = (("NT", True), ("NN", False), ("TN", True), ("NN", True), ("TT", False))
         rows = [Kind(name, compute or None, op, aligned) for op, aligned in pairs]
@@ -124,5 +124,4 @@ def _sizes(kind: Kind, rng: random.Random) -> dict[str, Any]:
             break
     sizes: dict[str, Any] = {"op": kind.op, "m": m, "n": n, "k": k, "dtype": kind.dtype}
     sizes |= {} if kind.compute is None else {"compute": kind.compute}
-    sizes |= {} if kind.fast_accum is None else {"fast_accum": kind.fast_accum}
     return sizes

@@ -29,7 +29,7 @@ SEVERAL = "; several: with commas"
 #: What ``add_problem`` adds beside op, kernel and arch; ``plan`` has parameters of these names.
 PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
-    "scale_a", "scale_b", "fast_accum", "ragged",
+    "scale_a", "scale_b", "ragged",
 )  # fmt: skip
 
 
@@ -134,16 +134,15 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "what a scale of A is of: tensor, row, 1x128 or 128x128 (default: no scales)",
     },
     "--scale-b": {"metavar": "OF", "help": "what a scale of B is of"},
-    "--fast-accum": {
-        "action": "store_const", "const": True,
-        "help": "of 8-bit floats: leave sums in the accumulators of tensor cores",
-    },
     "--group-sizes": {
         "metavar": "LIST",
         "help": "of --ragged: the extent of each group, as in 100,0,300, in place of -l; their sum "
         "is that of the mode (default: equal ones)",
     },
-    "--compute": {"help": "products of float32 matrices: float32, tf32, bf16x9 or bf16x6"},
+    "--compute": {
+        "help": "products of float32 matrices: float32, tf32, bf16x9 or bf16x6; of 8-bit floats "
+        "fast_accum leaves sums in the accumulators of tensor cores",
+    },
     "--seed": {
         "type": int, "default": 0, "metavar": "N",
         "help": "seed of what is drawn at random (default 0)",
@@ -223,7 +222,7 @@ def add_problem(
         parser.add_argument(f"--ld{name.lower()}", type=int, help=text)
     text = "order of A and B (default F, as in BLAS)"
     parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
-    add(parser, "--order", "--compute", "--scale-a", "--scale-b", "--fast-accum")
+    add(parser, "--order", "--compute", "--scale-a", "--scale-b")
     text = "type of C: that of A and B (default), or float32 for half types; int32 for int8; "
     text += "bfloat16 (default), float16, float32 or 8 bits for 8-bit floats"
     parser.add_argument("--out-dtype", help=text)

@@ -50,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "elements of padding behind each column of A and B as stored (default 0)"
     add_options(parser, {"--pad N": text}, type=int, default=0)
     add(parser, "--dtype", help=f": of A and B, {TYPES} (default float32)", default="float32")
-    add(parser, "--compute", "--fast-accum", "--order", "--rounds", "--seed", "--no-check")
+    add(parser, "--compute", "--order", "--rounds", "--seed", "--no-check")
     add_options(parser, {"--against MODULE:FUNCTION": _AGAINST}, action="append", default=[])
     add_options(parser, {"--plot FILE": "draw the result to FILE.svg or FILE.png"})
     add(parser, "-o,--output", help=": the run as JSON; - for stdout")
     add_options(parser, {"--from FILE": _FROM}, dest="stored")
     measuring = ("ops", "kernel", "m", "n", "k", "sizes", "l", "pad", "dtype", "compute",
-                 "fast_accum", "order", "rounds", "seed", "no_check", "against",
+                 "order", "rounds", "seed", "no_check", "against",
                  "options")  # fmt: skip
     parser.set_defaults(given_by_default={name: parser.get_default(name) for name in measuring})
 
@@ -84,7 +84,7 @@ def _measured(arguments: argparse.Namespace) -> BenchResult:
         return bench(
             arguments.ops, arguments.kernel, sizes, arguments.dtype,
             progress=shown, check=not arguments.no_check, options=arguments.options,
-            **named(arguments, "l", "pad", "compute", "fast_accum", "order", "rounds", "seed",
+            **named(arguments, "l", "pad", "compute", "order", "rounds", "seed",
                     "against"),
         )  # fmt: skip
 

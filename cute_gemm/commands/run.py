@@ -44,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     operands = stored_operands(arguments, sized)
     plan = make_plan(
         arguments.op, A, B, C, **arguments.options, **operands,
-        **named(arguments, "compute", "fast_accum", "kernel", "backend", "arch"),
+        **named(arguments, "compute", "kernel", "backend", "arch"),
     )  # fmt: skip
     problem, ends = plan.problem, operands.get("offsets")
     result: dict[str, Any] = {

@@ -114,7 +114,7 @@ def _planned(arguments: argparse.Namespace) -> int:
     operands = stored_operands(arguments, sized)
     plan = make_plan(
         arguments.op, A, B, C, backend="interpreter", **arguments.options, **operands,
-        **named(arguments, "compute", "fast_accum", "kernel", "arch", "base_offset"),
+        **named(arguments, "compute", "kernel", "arch", "base_offset"),
     )  # fmt: skip
     if not plan.compiled:
         raise OptionError(f"kernel {plan.kernel!r} is not compiled: it has no PTX to execute")

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cute_gemm.api import with_fast_accum
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.call import check_names
 from cute_gemm.dtypes import DTYPES
@@ -39,7 +38,7 @@ __all__ = ["gemm", "linear", "matmul"]
 def gemm(
     op: str, A: Any, B: Any, *, alpha: Any = 1.0, out_dtype: Any = None,
     compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
-    fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
+    epilogue: Any = None, kernel: str = "auto",
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
     """Compute ``epilogue(alpha * op(A) @ op(B))``, as `cute_gemm.gemm` does.
@@ -56,7 +55,7 @@ def gemm(
         broadcast; what is shared by a batch is read where it lies.
     alpha
         A number. One that is traced is an operand of an epilogue: ``epilogue="scale"``.
-    out_dtype, compute, fast_accum, kernel, **kernel_options
+    out_dtype, compute, kernel, **kernel_options
         As of `cute_gemm.gemm`. Kernels and their options are those of a GPU's call.
     scale_a, scale_b
         Factors of op(A) and op(B), in float32: a number or shape () of the whole operand, (..., M,
@@ -86,7 +85,6 @@ def gemm(
     A, B = _array("A", A), _array("B", B)
     for name, x in (("A", A), ("B", B)):
         _check_matrix(name, x)
-    compute = with_fast_accum(compute, fast_accum)
     function = None if epilogue is None else as_function(epilogue)
     if function is not None and function.expression.pairs:
         raise OptionError(

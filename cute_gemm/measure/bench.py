@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._text import named
-from cute_gemm.api import compile, with_fast_accum
+from cute_gemm.api import compile
 from cute_gemm.api import plan as make_plan
 from cute_gemm.call import hint_for
 from cute_gemm.errors import (
@@ -70,7 +70,7 @@ _HOST_MNK = 1 << 30
 def bench(
     ops: Sequence[str] = OPS, kernels: str | Sequence[str] = "ladder",
     sizes: Sequence[int | tuple[int, int, int]] = (4096,), dtype: str = "float32", *,
-    l: int = 1, pad: int = 0, compute: str | None = None, fast_accum: bool | None = None,
+    l: int = 1, pad: int = 0, compute: str | None = None,
     order: Order = "F", rounds: int = 9, seed: int = 0,
     check: bool = True, against: Sequence[str | Function] = (), device: int = 0,
     options: Mapping[str, Any] | None = None, progress: Progress | None = None,
@@ -93,7 +93,7 @@ def bench(
     or ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how
     many elements the leading dimensions of A and B are more than they must be. ``compute`` may be
     ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
-    often each kernel is timed; ``fast_accum`` is that of `cute_gemm.gemm`.
+    often each kernel is timed.
 
     ``against`` has functions of one's own that are checked and timed like the kernels, each as
     ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
@@ -109,7 +109,7 @@ def bench(
     """
     from cute_gemm.run.driver import why_no_gpu
 
-    listed, compute = asked(kernels, options or {}), with_fast_accum(compute, fast_accum)
+    listed = asked(kernels, options or {})
     functions: dict[str, Function] = {}
     for name, function in map(named_function, against):
         if functions.setdefault(name, function) is not function:

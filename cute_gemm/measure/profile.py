@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 #: Fields of a `Case` that are arguments of `cute_gemm.plan` as they are.
 _PROBLEM = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-            "compute", "l", "batch_a", "batch_b", "batch_c", "epilogue", "scale_a", "scale_b",
-            "fast_accum")  # fmt: skip
+            "compute", "l", "batch_a", "batch_b", "batch_c", "epilogue", "scale_a",
+            "scale_b")  # fmt: skip
 
 
 class CounterPermissionError(GemmError, PermissionError):
@@ -84,7 +84,6 @@ class Case:
     epilogue: str | None = None
     scale_a: str | None = None
     scale_b: str | None = None
-    fast_accum: bool | None = None
     ragged: str = ""
     offsets: Sequence[int] = ()
 
@@ -116,7 +115,7 @@ class Case:
             "base": f"+{self.base_offset}" if self.base_offset else None,
             "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
             **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
-            **named(self, "epilogue", *SCALES, "fast_accum"), "ragged": self.ragged or None,
+            **named(self, "epilogue", *SCALES), "ragged": self.ragged or None,
             "offsets": "+".join(map(str, self.offsets)) or None,
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in options.items() if value is not None]

@@ -18,7 +18,6 @@ from cute_gemm.arrays.base import ALIGNMENT, Operand, Order, dtype_name, dtype_r
 from cute_gemm.dtypes import (
     COMPONENT_PRODUCTS,
     DTYPES,
-    FAST_ACCUM,
     DType,
     canonical,
     holding,
@@ -263,11 +262,6 @@ def _describe(
     columns = n // 2 if pairs else n
     if compute is None:
         compute = element.computes[0]
-    elif compute == FAST_ACCUM and compute not in element.computes:
-        raise OptionError(
-            f"fast_accum=True came with A of dtype {element.name}; expected 8-bit floats, whose "
-            "sums tensor cores keep with fewer bits: leave it out"
-        )
     elif not isinstance(compute, str) or compute not in element.computes:
         raise OptionError(
             f"compute = {compute!r} does not go with dtype {element.name}; expected "

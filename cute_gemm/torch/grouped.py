@@ -8,7 +8,7 @@ import torch
 
 from cute_gemm.api import grouped_gemm
 from cute_gemm.arrays.base import dtype_name
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, FAST_ACCUM
 from cute_gemm.errors import ArrayError
 from cute_gemm.torch.definitions import batched, counted, define, differentiable
 from cute_gemm.torch.products import of_factors, sum_of, wide
@@ -22,7 +22,7 @@ def run_grouped(
     """Return the row-major product of groups, which a bias is added to in the epilogue."""
     letters, operands = as_stored(a, b)
     given: dict[str, Any] = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": dtype}
-    given["fast_accum"] = True if fast_accum else None
+    given["compute"] = FAST_ACCUM if fast_accum else None
     if bias is not None:
         given |= {"epilogue": "bias", "bias": _by_group(bias)}
     with torch.no_grad():

@@ -317,7 +317,7 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
         yield cell("sm90_wgmma", found, name, op, place, at, title, scale_a=a, scale_b=b)
         if (a, b) == (None, None):
             title += " fast_accum"
-            yield cell("sm90_wgmma", found, name, op, place, at, title, fast_accum=True)
+            yield cell("sm90_wgmma", found, name, op, place, at, title, compute="fast_accum")
     for kernel, place, at in FP8_OTHERS:
         for name, op in zip(EIGHT_BITS, OPS, strict=False):
             title = f"fp8 {kernel} row"

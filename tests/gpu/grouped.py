@@ -188,18 +188,19 @@ class ScaledLayer(Layer):
     def products(self, end: str, fast: bool, ends: torch.Tensor) -> dict[str, Callable[[], Any]]:
         """``y = x @ w[g].T``; the dense product is by the first matrix."""
         x, w, y = self.x, self.w, self.y
+        compute = "fast_accum" if fast else None
         a, b = self.words["M"].values()
         kind = {"out_dtype": torch.bfloat16}
         one = {"scale_a": a[:, None], "scale_b": b[0][:, None]}
         turned = {"scale_a": a[:, None], "scale_b": b[:1]}
         return {
             f"ours{end}": lambda: cg.grouped_gemm(
-                "NT", x, w, ends, y, **self.words["M"], fast_accum=fast
+                "NT", x, w, ends, y, **self.words["M"], compute=compute
             ),
             f"torch{end}": lambda: torch._scaled_grouped_mm(
                 x, w.transpose(1, 2), a, b, offs=ends, use_fast_accum=fast, **kind
             ),
-            f"dense{end}": lambda: cg.gemm("NT", x, w[0], y, **one, fast_accum=fast),
+            f"dense{end}": lambda: cg.gemm("NT", x, w[0], y, **one, compute=compute),
             f"dense, cuBLAS{end}": lambda: torch._scaled_mm(
                 x, w[0].t(), **turned, use_fast_accum=fast, **kind
             ),
@@ -208,15 +209,15 @@ class ScaledLayer(Layer):
     def gradients(self, end: str, fast: bool, ends: torch.Tensor) -> dict[str, Callable[[], Any]]:
         """``dy.T @ x`` of the rows of each group."""
         x, dy, dw, deep_x, deep_dy = self.x, self.dy, self.dw, self.deep_x, self.deep_dy
-        words = self.words["K"]
+        words, compute = self.words["K"], "fast_accum" if fast else None
         a, b = words.values()
         kind = {"out_dtype": torch.bfloat16}
         return {
             f"ours{end}": lambda: cg.grouped_gemm(
-                "NT", deep_dy, deep_x, ends, dw, **words, fast_accum=fast
+                "NT", deep_dy, deep_x, ends, dw, **words, compute=compute
             ),
             f"ours, row-major{end}": lambda: cg.grouped_gemm(
-                "TN", dy, x, ends, dw, **words, fast_accum=fast
+                "TN", dy, x, ends, dw, **words, compute=compute
             ),
             f"torch{end}": lambda: torch._scaled_grouped_mm(
                 deep_dy, deep_x.t(), a.flatten(), b.flatten(), offs=ends, use_fast_accum=fast,
@@ -224,7 +225,7 @@ class ScaledLayer(Layer):
             ),
             f"dense{end}": lambda: cg.gemm(
                 "NT", deep_dy, deep_x, dw[0], scale_a=a[0][:, None], scale_b=b[0][:, None],
-                fast_accum=fast,
+                compute=compute,
             ),
             f"dense, cuBLAS{end}": lambda: torch._scaled_mm(
                 deep_dy, deep_x.t(), scale_a=a[0][:, None], scale_b=b[:1], use_fast_accum=fast,

@@ -176,7 +176,8 @@ def test_beside_scaled_grouped_mm(fast_accum: bool, arch: str) -> None:
     x = torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn)
     w = torch.randn(groups, n, k, device="cuda").to(torch.float8_e4m3fn)
     a, b = (torch.rand(*shape, device="cuda") + 0.5 for shape in ((rows,), (groups, n)))
-    y = cg.grouped_gemm("NT", x, w, ends, order="C", scale_a=a, scale_b=b, fast_accum=fast_accum)
+    compute = "fast_accum" if fast_accum else None
+    y = cg.grouped_gemm("NT", x, w, ends, order="C", scale_a=a, scale_b=b, compute=compute)
     theirs = torch._scaled_grouped_mm(
         x, w.transpose(1, 2), a, b, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=fast_accum
     )

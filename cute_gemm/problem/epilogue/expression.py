@@ -36,7 +36,7 @@ ACCUMULATOR = "acc"
 _RESERVED = """
     op A B C alpha beta order out_dtype compute kernel backend arch stream tune epilogue storage
     dtype gpu base_offset m n k l lda ldb ldc batch_a batch_b batch_c slice_a slice_b slices k_last
-    scale_a scale_b fast_accum alpha_ptr beta_ptr map_a map_b map_c batch product slice acc
+    scale_a scale_b alpha_ptr beta_ptr map_a map_b map_c batch product slice acc
     at sum params Base Params scaled
     alignas alignof asm auto bool case catch char const constexpr decltype default delete do double
     enum explicit export extern float friend goto inline int long mutable namespace new operator

@@ -158,8 +158,8 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
             )
         if problem.compute == FAST_ACCUM:
             raise OptionError(
-                f"fast_accum=True came with {name} of {found} blocks, by which sums of 128 of k "
-                "are multiplied before they are added in float32: leave one of the two out"
+                f"compute={FAST_ACCUM!r} came with {name} of {found} blocks, by which sums of 128 "
+                "of k are multiplied before they are added in float32: leave one of the two out"
             )
         return operand, found
     shape, strides = operand.shape, operand.strides
