@@ -40,5 +40,11 @@ class Kept(dict[K, V]):
         self.weight = 0
 
 
+def clear_all() -> None:
+    """Empty those of the process, as where what was chosen by predicted times no longer holds."""
+    for kept in KEPT.values():
+        kept.clear()
+
+
 def _one(value: object) -> int:
     return 1

@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cute_gemm._kept import KEPT
+from cute_gemm._kept import clear_all
 from cute_gemm.cost_model.calibration import REFERENCE, Calibration, decoded, shipped
 from cute_gemm.gpus import table
 from cute_gemm.gpus.gpu import Gpu
@@ -87,20 +87,13 @@ def store(calibration: Calibration) -> None:
 def take(calibration: Calibration, own: bool = True) -> None:
     """Use a calibration of a GPU in this process from now on."""
     _known[calibration.gpu] = calibration, own
-    forget_choices()
+    clear_all()
 
 
 def forget() -> None:
     """Read all calibrations anew."""
     _known.clear()
-    forget_choices()
-
-
-def forget_choices() -> None:
-    """Drop what was chosen by other prices."""
-    for name in ("plans", "recent_calls", "problem_classes", "orders_of_sums"):
-        if name in KEPT:
-            KEPT[name].clear()
+    clear_all()
 
 
 def _found(gpu: Gpu) -> tuple[Calibration, bool]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm import api
-from cute_gemm._kept import KEPT
+from cute_gemm._kept import KEPT, clear_all
 from cute_gemm.arrays import read
 from cute_gemm.call import Call
 from cute_gemm.dtypes import DTYPES
@@ -114,8 +114,7 @@ class Gpu(Host):
                 plan = self.plan(kernel, shape.op, *self.arrays(shape))
                 plans.setdefault(plan.symbol, plan)
         api.compile(plans.values())
-        for kept in KEPT.values():
-            kept.clear()
+        clear_all()
 
     def first(self, kernel: str, op: str, A: Any, B: Any, C: Any) -> None:
         api.gemm(op, A, B, C, kernel=kernel, backend="cuda")
