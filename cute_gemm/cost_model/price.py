@@ -198,14 +198,16 @@ class Times(NamedTuple):
         return Times(*(x[places[-x.ndim :]] for x in self))
 
 
+#: Places of the features.
+_AT = {name: place for place, name in enumerate(FEATURES)}
 #: Features that are numbers of a column: names of the fields, where another; places in `FEATURES`
 #: and in a column.
 _FIELDS = {
     "tile K": "tile_k", "resident CTAs": "resident", "lone": "slower", "TMA": "tma",
     "shared memory": "shared", "L1": "l1",
 }  # fmt: skip
-_OF_COSTS = [i for i, name in enumerate(FEATURES) if _FIELDS.get(name, name) in _COLUMN]
-_COSTS = [_COLUMN.index(_FIELDS.get(FEATURES[i], FEATURES[i])) for i in _OF_COSTS]
+_OF_COSTS = [at for name, at in _AT.items() if _FIELDS.get(name, name) in _COLUMN]
+_COSTS = [_COLUMN.index(_FIELDS.get(FEATURES[at], FEATURES[at])) for at in _OF_COSTS]
 _PLACES = _COLUMN.index("places")
 
 
@@ -257,11 +259,15 @@ class Prices:
         rounds = np.ceil(waves)
         rows = np.empty((len(FEATURES), costs.shape[1]))
         rows[_OF_COSTS] = costs[_COSTS]
-        rows[8], rows[9], rows[10], rows[11] = slices, times.k_tiles, waves, waves - rounds
-        rows[12], rows[13], rows[14] = times.inside_m, times.inside_n, times.seconds
-        rows[15], rows[16] = times.l2, times.dram
-        rows[20:] *= times.k_tiles * rounds
-        rows[15:] /= times.seconds
+        for name, values in (
+            ("slices", slices), ("k tiles", times.k_tiles),
+            ("rounds", waves), ("last round", waves - rounds),
+            ("inside M", times.inside_m), ("inside N", times.inside_n),
+            ("seconds", times.seconds), ("L2", times.l2), ("DRAM", times.dram),
+        ):  # fmt: skip
+            rows[_AT[name]] = values
+        rows[_AT["busy"] :] *= times.k_tiles * rounds  # from there on seconds of a k-tile
+        rows[_AT["L2"] :] /= times.seconds  # from there on parts of the seconds
         return rows.T
 
     def price(
