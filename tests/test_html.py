@@ -13,6 +13,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.access.accesses import SharedAccess, TmaAccess
 from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.rendering import html
 from cute_gemm.rendering.html_page import fragment, page_html
@@ -205,7 +206,7 @@ def test_hostile_text_is_text(reference):
         reference,
         kernel=bad,
         arch=bad,
-        config=bad,
+        config=NothingToChoose(bad),
         rows=(Hostile(first, reference.rows[0].analysis), *reference.rows[1:]),
     )
     hostile.__dict__.update(causes=(Cause(bad, bad, (bad,), fix=bad),), headline=bad)

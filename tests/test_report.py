@@ -12,7 +12,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm._text import percent
 from cute_gemm.access import tma
-from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.accesses import GlobalAccess, Option, SharedAccess, TmaAccess
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
@@ -98,7 +98,7 @@ def accesses(problem: GemmProblem) -> list[GlobalAccess | SharedAccess]:
             1,
             16,
             limit="the vector runs along M, whose stride is 512",
-            fix='copy="auto"',
+            fix=Option("copy", "auto"),
         ),
         load(problem.B, 1, 8, 4),
         SharedAccess("A", "load", "ldmatrix.x4", 128, pitch[None], 4096, fix="Swizzle<3,3,3>"),

@@ -141,8 +141,8 @@ def test_the_fields_reference(op: str, a: bool, b: bool) -> None:
         else:
             assert (load.instruction, load.bits, load.efficiency) == ("ld.global", 16, 0.125)
             assert load.fix.startswith('copy="auto"')
-            assert load.limit.startswith("copy='mn_major' copies along M or N, and")
-            assert load.limit.endswith(f"{load.operand} is K-major")
+            assert str(load.limit).startswith("copy='mn_major' copies along M or N, and")
+            assert str(load.limit).endswith(f"{load.operand} is K-major")
             assert store.verdict == "4-way conflict"
         assert {row.instruction for row in reads} == {"ldmatrix.x4.trans"}
         assert {row.verdict for row in reads} == {"2-way conflict"}

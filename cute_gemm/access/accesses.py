@@ -42,6 +42,28 @@ class TileOrigin(NamedTuple):
     corner: int | None
 
 
+class Option(NamedTuple):
+    """A value of a kernel's option: ``copy="auto"``; of ``kernel``, another kernel."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f'{self.name}="{self.value}"'
+
+
+class LimitOfOption(NamedTuple):
+    """That an option keeps vectors from being wider: why, and what is so of this operand."""
+
+    option: Option
+    why: str
+    own: str
+
+    def __str__(self) -> str:
+        name, value = self.option
+        return f"{name}={value!r} {self.why}, and {self.own}"
+
+
 @dataclass(frozen=True, eq=False)
 class GlobalAccess:
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
@@ -65,8 +87,9 @@ class GlobalAccess:
     coords: np.ndarray
     axis: int  #: The mode along which the vector runs.
     sweeps: int  #: How often the launch visits each tile (A: once per column of CTAs).
-    limit: str = ""  #: What keeps the vector from being wider, or "" at 128 bits.
-    fix: str = ""  #: What would fix a bad verdict, or "".
+    #: What keeps the vector from being wider, or "" at 128 bits.
+    limit: str | LimitOfOption = ""
+    fix: str | Option = ""  #: What would fix a bad verdict, or "".
     #: First element and shape of the region of the matrix whose tiles are visited; by default all.
     origin: tuple[int, int] = (0, 0)
     extents: tuple[int, int] | None = None
@@ -97,6 +120,9 @@ class GlobalAccess:
     #: its first one on, to take part; None where it takes part with one.
     least: np.ndarray | None = None
     tiles: int = 1  #: Tiles of CTAs that a visit is of.
+
+    space: ClassVar[str] = "global"
+    times: ClassVar[int] = 1
 
     @property
     def region(self) -> tuple[int, int]:
@@ -253,7 +279,7 @@ class SharedAccess:
     executions: int = 0
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What an execution belongs to,
     times: int = 1  #: and how many of them: an epilogue goes through shared memory part by part.
-    fix: str = ""  #: What would fix a bad verdict, or "".
+    fix: str | Option = ""  #: What would fix a bad verdict, or "".
     #: The global access, request by request the same, under whose predicate this one stands
     #: (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
     guard: GlobalAccess | None = None
@@ -268,6 +294,11 @@ class SharedAccess:
     element_bits: int = 0
     part: str = ""  #: Which part of the launch this is, when the instruction has several.
     limit: str = ""  #: What keeps the vector from being wider, or "".
+
+    space: ClassVar[str] = "shared"
+    tiles: ClassVar[int] = 1
+    tail: ClassVar[Tail] = "cut"
+    words: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,6 +329,10 @@ class TmaAccess:
     instruction: ClassVar[str] = "TMA"
     bits: ClassVar[int] = 0
     limit: ClassVar[str] = ""
+    space: ClassVar[str] = "global"
+    tiles: ClassVar[int] = 1
+    tail: ClassVar[Tail] = "cut"
+    words: ClassVar[bool] = False
 
     @property
     def boxes(self) -> int:

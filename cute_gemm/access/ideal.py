@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.access.accesses import SharedAccess
 from cute_gemm.access.gmem import LINE
 from cute_gemm.access.smem import SharedCounts
 
@@ -27,8 +26,7 @@ class Kind(NamedTuple):
 
 def kind_of(access: Access) -> Kind:
     """Return the kind of an access."""
-    space = "shared" if isinstance(access, SharedAccess) else "global"
-    return Kind(access.operand, access.direction, space, access.instruction)
+    return Kind(access.operand, access.direction, access.space, access.instruction)
 
 
 def ideal_counts(counts: Any) -> Any:

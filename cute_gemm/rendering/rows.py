@@ -90,16 +90,16 @@ class AccessRow:
     part = property(attrgetter("access.part"))
     bits = property(attrgetter("access.bits"))
     unit = property(attrgetter("access.unit"))
-    limit = property(attrgetter("access.limit"))
+    space = property(attrgetter("access.space"))
 
     lanes, bytes = _Mean(), _Mean()
     sectors, ideal_sectors, l2_sectors, lines = _Mean(), _Mean(), _Mean(), _Mean()
     wavefronts, ideal_wavefronts, conflicts = _Mean(), _Mean(), _Mean()
 
     @property
-    def space(self) -> str:
-        """``"global"`` or ``"shared"``."""
-        return "shared" if isinstance(self.analysis, smem.SharedAnalysis) else "global"
+    def limit(self) -> str:
+        """What keeps the vector from being wider, in words; "" where nothing does."""
+        return str(self.access.limit)
 
     @property
     def counts(self) -> gmem.GlobalCounts | smem.SharedCounts:
@@ -112,8 +112,7 @@ class AccessRow:
         """Requests of one ``unit``."""
         analysis = self.analysis
         once = analysis.once if isinstance(analysis, smem.SharedAnalysis) else analysis.tile
-        tiles = getattr(self.access, "tiles", 1)
-        return once.requests * getattr(self.access, "times", 1) // tiles
+        return once.requests * self.access.times // self.access.tiles
 
     @property
     def efficiency(self) -> float | None:
@@ -185,9 +184,9 @@ class AccessRow:
     @property
     def fix(self) -> str:
         """The fix of a bad access: the kernel's own option for it, and the best of ``fixes``."""
-        best = self.fixes[:1]
-        own = [self.access.fix] * all(fix.what != self.access.fix for fix in best)
-        return "" if self.good else "; or ".join(filter(None, (*own, *map(str, best))))
+        best, own = self.fixes[:1], str(self.access.fix)
+        words = [own] * all(fix.what != own for fix in best)
+        return "" if self.good else "; or ".join(filter(None, (*words, *map(str, best))))
 
     @property
     def notes(self) -> tuple[str, ...]:

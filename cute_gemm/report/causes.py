@@ -14,12 +14,12 @@ not add up.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import bound, duration, named, number, percent
+from cute_gemm.access.accesses import LimitOfOption, Option, SharedAccess
 from cute_gemm.access.ideal import Kind, kind_of
 from cute_gemm.cost_model.price import Price
 from cute_gemm.kernels.options import access_bytes
@@ -50,8 +50,6 @@ ENOUGH = 0.9
 MOST = 0.5
 #: Times of the bound beyond which it says nothing: that of a few bytes is less than any launch.
 FAR = 1000
-#: An option as it is pasted: ``copy="auto"``.
-_OPTION = re.compile(r'(\w+)="(\w+)"')
 
 
 class Pricing(NamedTuple):
@@ -156,6 +154,7 @@ class _Group(NamedTuple):
     fix: str = ""
     otherwise: str = ""
     ideal: bool = False
+    option: Option | None = None  #: That is the cause, as it is now.
 
 
 def causes(
@@ -197,8 +196,7 @@ def _is_bad(row: AccessRow) -> bool:
 
 def _at_edges(row: AccessRow) -> bool:
     """Whether only tiles at an edge make an access, or nothing does."""
-    elements = getattr(row.access, "tail", "") == "elements"
-    return row.at_edges or elements or not row.counts.requests
+    return row.at_edges or row.access.tail == "elements" or not row.counts.requests
 
 
 def _copy_of(found: _Found) -> tuple[str, ...]:
@@ -212,15 +210,15 @@ def _copy_of(found: _Found) -> tuple[str, ...]:
 def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
     """The cause of an access, and the key that accesses of the same cause share."""
     row, problem = found.row, about.problem
-    changes = (f'{name}="{value}"' for fix in row.fixes for name, value in fix.change.items())
-    own = {text for text in (*changes, row.access.fix) if _OPTION.fullmatch(text)}
-    if row.good:  # but narrow: by the option that its limit names
-        own = {text for text in own if row.limit.startswith(f"{text.partition('=')[0]}=")}
+    own = {Option(*change) for fix in row.fixes for change in fix.change.items()}
+    own |= {row.access.fix} if isinstance(row.access.fix, Option) else set()
+    if row.good:  # but narrow: by the option that limits it
+        own = {option for option in own if option.name == _limiting(row).name}
     if own:
         options = tuple(sorted(own))
-        option = options[0].partition("=")[0]
-        now = about.kernel if option == "kernel" else getattr(about.config, option, "")
-        return options, _Group(f'{option}="{now}"', tuple(map(of_option, options)))
+        name = options[0].name
+        now = Option(name, about.kernel if name == "kernel" else getattr(about.config, name, ""))
+        return options, _Group(str(now), tuple(map(of_option, options)), option=now)
     for matrix in problem.matrices:
         words = misplaced(problem, matrix)
         if words and _is_of(about, found, matrix):
@@ -234,8 +232,9 @@ def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
     other = tuple(turned(problem)) if (row.operand, row.space) == ("C", "global") else ()
     best = next(iter(row.fixes), None)
     if best is None:
-        key = found.launch, row.operand, row.space, row.direction, row.access.fix
-        return key, _Group(_clause(found), other, row.access.fix)
+        fix = str(row.access.fix)
+        key = found.launch, row.operand, row.space, row.direction, fix
+        return key, _Group(_clause(found), other, fix)
     ideal = best.figures.get("ideal_sectors", 0) == best.figures.get("sectors", 0)
     ideal = ideal and not best.figures.get("conflicts")
     what = f"{row.operand} has bank conflicts" if row.space == "shared" else _clause(found)
@@ -258,12 +257,18 @@ def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
     if matrix.name not in ("A", "B"):
         return _Group(words)
     pack = "".join(sorted({*about.packed, matrix.name}))
-    return _Group(words, (of_option(f'pack="{pack}"'),))
+    return _Group(words, (of_option(Option("pack", pack)),))
+
+
+def _limiting(row: AccessRow) -> Option:
+    """The option that keeps an access from being wider; one without a name where none does."""
+    limit = row.access.limit
+    return limit.option if isinstance(limit, LimitOfOption) else Option("", "")
 
 
 def _ends_short(row: AccessRow) -> bool:
     """Whether an access of C is narrow, or goes element by element, by where rows end."""
-    return row.limit.startswith("extent ") or (not row.good and "C's" in row.access.fix)
+    return row.limit.startswith("extent ") or (not row.good and "C's" in str(row.access.fix))
 
 
 def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
@@ -278,12 +283,12 @@ def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
         return bool(limit) and row.instruction == "cp.async" and not row.fixes
     if found.launch:
         return not row.good
-    lies = getattr(access, "matrix", matrix)
+    lies = matrix if isinstance(access, SharedAccess) else access.matrix
     if (lies.ld, lies.alignment) != (matrix.ld, matrix.alignment):
         return False
     if row.verdict in ("off sector", MISALIGNED):
         return True
-    words = getattr(access, "words", False) or f"{matrix.name}'s" in access.fix
+    words = access.words or f"{matrix.name}'s" in str(access.fix)
     return words and not row.good and _widens(about, matrix)
 
 
@@ -323,7 +328,7 @@ def _cause(group: _Group, members: Sequence[_Found], pricing: Pricing | None) ->
         seconds = seconds if fixed is None else max(seconds, predicted - fixed)
         share = seconds / predicted
     return Cause(
-        _reason(what, members), _clause(worst), tuple(_listed(members)),
+        _reason(group.option, members) or what, _clause(worst), tuple(_listed(members)),
         any(_faults(found.row) for found in members), seconds, share, fix,
         tuple(change.items()), fixed,
     )  # fmt: skip
@@ -355,16 +360,12 @@ def _faults(row: AccessRow) -> bool:
     return row.verdict in (MISALIGNED, "illegal")
 
 
-def _reason(what: str, members: Sequence[_Found]) -> str:
-    """The cause: of an option what the kernel says of it, of all operands that it says it of."""
-    name, _, value = what.partition("=")
-    start = f"{name}={value.strip(chr(34))!r} "
-    said = sorted({x.row.limit for x in members if value and x.row.limit.startswith(start)})
-    if not said:
-        return what
-    common, comma, _ = said[0].partition(", and ")
-    of_each = " and ".join(limit.rpartition(", and ")[2] for limit in said)
-    return f"{what} {common.removeprefix(start)}{comma}{of_each if comma else ''}"
+def _reason(option: Option | None, members: Sequence[_Found]) -> str:
+    """What the kernel says of an option, of all operands that it says it of; "" if nothing."""
+    limits = {x.row.access.limit for x in members if _limiting(x.row) == option}
+    said = sorted(limit for limit in limits if isinstance(limit, LimitOfOption))
+    of_each = " and ".join(limit.own for limit in said)
+    return f"{option} {said[0].why}, and {of_each}" if said else ""
 
 
 def _clause(found: _Found) -> str:

@@ -45,8 +45,7 @@ class PassReport:
         """What the pass does, a line for each matrix."""
         problem = self.problem
         if isinstance(problem, Packing):
-            pairs = zip(problem.sources, problem.targets, strict=True)
-            return tuple(f"{a.name}  {a} to {b} in scratch" for a, b in pairs)
+            return tuple(f"{a.name}  {a} to {b} in scratch" for a, b, _ in problem.copies)
         parts = [f"{problem.slices} slices of K"] * (problem.slices > 1)
         parts += [f"{problem.epilogue.pairs} of columns"] * bool(problem.epilogue.pairs)
         return (f"C  from {' and '.join(parts)}: {problem.sums} in scratch",)

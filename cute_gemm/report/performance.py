@@ -14,7 +14,6 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import GpuLike, of_arch, stands_for
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
-from cute_gemm.problem.parts.packing import Packing
 from cute_gemm.problem.parts.slices import Reduction
 from cute_gemm.report.per_result import per_result
 
@@ -217,9 +216,8 @@ def _traffic(
     scratch: dict[str, str] = {}
     moved_by: list[tuple[str, AccessRow]] = []
     for of_pass in passes:
-        packs = isinstance(of_pass.problem, Packing)
-        sources = of_pass.problem.sources if packs else ()
-        scratch |= {x.name: f"packed {x.name}" for x in sources} if packs else {"C": SUMS}
+        packs = of_pass.packs
+        scratch |= {name: f"packed {name}" for name in packs} if packs else {"C": SUMS}
         for row in of_pass.rows:
             name = f"packed {row.part}" if packs else SUMS
             moved_by.append((name if row.operand == "scratch" else row.operand, row))

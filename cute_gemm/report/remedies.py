@@ -10,6 +10,7 @@ from cute_gemm.access.gmem import SECTOR
 from cute_gemm.kernels.options import access_bytes
 
 if TYPE_CHECKING:
+    from cute_gemm.access.accesses import Option
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -30,10 +31,9 @@ class Remedy(NamedTuple):
     moves: bool = False
 
 
-def of_option(option: str) -> Remedy:
-    """Return the remedy of an option as it is pasted: ``copy="auto"``."""
-    name, _, value = option.partition("=")
-    return Remedy(option, {name: value.strip('"')})
+def of_option(option: Option) -> Remedy:
+    """Return the remedy of another value of an option."""
+    return Remedy(str(option), {option.name: option.value})
 
 
 def misplaced(problem: GemmProblem, matrix: Matrix) -> str:

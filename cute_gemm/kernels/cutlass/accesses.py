@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, Option, SharedAccess
 from cute_gemm.access.gmem import bypasses_l1
 from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Direction = Literal["load", "store"]
 
 #: What helps against conflicts of layouts that CUTLASS has built in.
-OTHER_KERNEL = 'kernel="sm80_pipeline"'
+OTHER_KERNEL = Option("kernel", "sm80_pipeline")
 
 
 def accesses(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Option, SharedAccess, Shares, Work
 from cute_gemm.arch import REGISTERS_PER_THREAD
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
@@ -335,7 +335,7 @@ def _direct(
             axis=matrix.unit,
             sweeps=sweeps,
             limit="a thread takes one element at a time",
-            fix="" if config.kernel == "coalesced" else 'kernel="coalesced"',
+            fix="" if config.kernel == "coalesced" else Option("kernel", "coalesced"),
             part=part,
         )
         for lanes, sweeps, part in visits
@@ -421,9 +421,9 @@ def _fragments(
     )
 
 
-def _bank_fix(config: SimtConfig) -> str:
+def _bank_fix(config: SimtConfig) -> str | Option:
     """Return the fix of bank conflicts."""
-    return 'kernel="bank_free"' if config.kernel == "vectorized" else ""
+    return Option("kernel", "bank_free") if config.kernel == "vectorized" else ""
 
 
 def _results(

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, Partition, Shares, Work
+from cute_gemm.access.accesses import (
+    Access,
+    GlobalAccess,
+    LimitOfOption,
+    Option,
+    Partition,
+    Shares,
+    Work,
+)
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
@@ -434,12 +442,14 @@ def _operand_accesses(
     """Return the accesses of A or B; elements outside are filled with zeros."""
     copy = plan.gmem_copy
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
-    widest, limit = access_bytes(matrix, False)
+    widest, of_matrix = access_bytes(matrix, False)
+    limit: str | LimitOfOption = of_matrix
     # Its threads lie as the field reference's do, whatever the matrix asks for.
-    shared_fix = 'copy="auto"' if config.copy == "mn_major" else ""
+    shared_fix = Option("copy", "auto") if config.copy == "mn_major" else ""
     fix = shared_fix if copy.atom.bits < 128 else ""
     if copy.atom.bits < 8 * widest:
-        limit = f"copy={config.copy!r} copies along M or N, and {matrix.name} is K-major"
+        option = Option("copy", config.copy)
+        limit = LimitOfOption(option, "copies along M or N", f"{matrix.name} is K-major")
     one_stage = Layout(
         plan.smem_layout.shape[:2],  # type: ignore[index]
         plan.smem_layout.stride[:2],  # type: ignore[index]

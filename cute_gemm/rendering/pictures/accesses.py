@@ -84,7 +84,6 @@ def access_title(access: Access) -> str:
     if not isinstance(access, GlobalAccess | SharedAccess):
         box = "x".join(map(str, access.box))
         return f"{access.operand}: TMA {access.direction} of boxes of {box}{part}"
-    space = "global" if isinstance(access, GlobalAccess) else "shared"
     way = "load from" if access.direction == "load" else "store to"
     what = f"{access.instruction} of {access.bits} bits"
-    return f"{access.operand}: {what}, {way} {space} memory{part}"
+    return f"{access.operand}: {what}, {way} {access.space} memory{part}"
