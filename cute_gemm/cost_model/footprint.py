@@ -16,7 +16,7 @@ from math import gcd
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.accesses import SharedAccess, TmaAccess
 from cute_gemm.access.analyze import analyze
 from cute_gemm.access.gmem import LINE, SECTOR
 from cute_gemm.access.ideal import Kind, ideal_counts, kind_of
@@ -185,7 +185,7 @@ class Tally(NamedTuple):
 def _at_ends(access: Access) -> bool:
     """Whether only CTAs at an end of a matrix make this access."""
     guard = access.guard if isinstance(access, SharedAccess) else access
-    return isinstance(guard, GlobalAccess) and guard.words and guard.tail == "elements"
+    return guard is not None and guard.words and guard.tail == "elements"
 
 
 def tally(
@@ -258,49 +258,40 @@ class Counts(NamedTuple):
     #: CTAs of a multiprocessor at a time.
     resident: int
     #: Loads of the epilogue's own operands.
-    operand_loads: float = 0.0
+    operand_loads: float
     #: Clocks of the epilogue for values beyond its registers.
-    spills: float = 0.0
+    spills: float
     #: Products of a batch that it computes.
-    products: int = 1
+    products: int
 
 
 def counted(
-    tile: tuple[int, int, int],
-    tallies: Mapping[str, dict[str, Tally]],
-    work: Work,
-    launch: Launch,
-    gpu: Gpu,
-    accumulator_bytes: int,
-    min_ctas: int,
-    cluster: tuple[int, int] = (1, 1),
-    operand_loads: float = 0.0,
-    spills: float = 0.0,
-    depth: int = DEPTH,
-    products: int = 1,
-) -> Counts:
+    config: Any, tallies: Mapping[str, dict[str, Tally]], work: Work, launch: Launch, gpu: Gpu,
+    accumulator_bytes: int, spills: float, depth: int,
+) -> Counts:  # fmt: skip
     """Return what a CTA asks, from its operands' tallies and what a `sample` multiplies.
 
-    ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
-    is told to leave registers for; ``cluster``: CTAs along M and N; ``depth``: k-tiles of the
-    sample; ``products``: products of a batch that a CTA computes.
+    ``accumulator_bytes``: of one element; ``depth``: k-tiles of the sample.
     """
     each, along_n, end = Tally(), Tally(), Tally()
+    operand_loads = 0.0
     for name, tallied in tallies.items():
         each, end = each + tallied["k-tile"], end + tallied["CTA"]
         if name in ("B", "scale_b"):
             along_n += tallied["k-tile"]
-    sums = products * tile[0] * tile[1] * accumulator_bytes // 4
+        if name not in ("A", "B", "C"):
+            operand_loads += tallied["CTA"].moves
+    sums = config.products * config.tile[0] * config.tile[1] * accumulator_bytes // 4
     registers = min(sums // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
         by_registers = occupancy(sm, launch.block, registers, launch.smem).ctas_per_sm
-        resident = max(1, by_registers, min(min_ctas, by_shape))
+        resident = max(1, by_registers, min(config.min_ctas, by_shape))
     multiplied = work.products / work.ctas / depth
     return Counts(
-        tile, cluster, each, along_n, end, multiplied, work.unit, work.rate, launch.block,
-        launch.dependent, resident, operand_loads, spills, products,
+        config.tile, config.cluster, each, along_n, end, multiplied, work.unit, work.rate,
+        launch.block, launch.dependent, resident, operand_loads, spills, config.products,
     )  # fmt: skip
 
 

@@ -150,14 +150,9 @@ class Kernel(ABC):
 
     @abstractmethod
     def bind(
-        self,
-        config: Any,
-        problem: GemmProblem,
-        arch: str,
-        device: int,
-        alpha: Scalar = ONE,
+        self, config: Any, problem: GemmProblem, arch: str, device: int, alpha: Scalar = ONE,
         beta: Scalar = ZERO,
-    ) -> Callable[..., None]:
+    ) -> Callable[..., None]:  # fmt: skip
         """Return a function of the addresses ``(a, b, c)`` and a stream, for any thread.
 
         CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
@@ -296,14 +291,9 @@ class Compiled(ABC):
         return built
 
     def bind(
-        self,
-        config: Any,
-        problem: Any,
-        arch: str,
-        device: int,
-        alpha: Scalar = ONE,
+        self, config: Any, problem: Any, arch: str, device: int, alpha: Scalar = ONE,
         beta: Scalar = ZERO,
-    ) -> Callable[..., None]:
+    ) -> Callable[..., None]:  # fmt: skip
         """Return a function of its operands' addresses and a stream, for any thread."""
         from cute_gemm.run.launch import load
 
@@ -488,31 +478,20 @@ class CompiledKernel(Compiled, Kernel):
             )
             for x in typical.matrices
         }  # fmt: skip
-        tallies = {name: _tallies.get(key) for name, key in keys.items()}
-        if None in tallies.values():
-            accesses = self.all_accesses(config, typical, reads_c=reads_c)
-            for name in [name for name, counts in tallies.items() if counts is None]:
+        tallies: dict[str, dict[str, Tally]] = {}
+        accesses: tuple[Access, ...] = ()
+        for name, key in keys.items():
+            counts = _tallies.get(key)
+            if counts is None:
+                accesses = accesses or self.all_accesses(config, typical, reads_c=reads_c)
                 own = (access for access in accesses if access.operand == name)
                 counts = tally(own, prod(self.sampled(config)), ideal, self.depth)
-                tallies[name] = _tallies[keys[name]] = counts
-        return counted(
-            config.tile,
-            {name: counts for name, counts in tallies.items() if counts is not None},
-            self.work(config, typical),
-            self.launch(config, typical),
-            gpu,
-            problem.accumulator.bytes,
-            config.min_ctas,
-            config.cluster,
-            sum(
-                counts["CTA"].moves
-                for name, counts in tallies.items()
-                if counts is not None and name not in ("A", "B", "C")
-            ),
-            self.spill_clocks(config, calibration(gpu)),
-            self.depth,
-            config.products,
-        )
+                _tallies[key] = counts
+            tallies[name] = counts
+        work, launch = self.work(config, typical), self.launch(config, typical)
+        spills = self.spill_clocks(config, calibration(gpu))
+        size = problem.accumulator.bytes
+        return counted(config, tallies, work, launch, gpu, size, spills, self.depth)
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
         """Return the predicted time of a config on a problem."""

@@ -174,7 +174,7 @@ def steps(
         _, packing = packed(problem, which)
         if problem.l and all(0 not in source.shape for source in packing.sources):
             before = [packing_step(packing, arch)]
-        for target, offset in zip(packing.targets, packing.offsets, strict=True):
+        for _, target, offset in packing.copies:
             places[target.name] = Location("scratch", offset)
         scratch = packing.nbytes
     if route.pack:

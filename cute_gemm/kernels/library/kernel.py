@@ -62,14 +62,9 @@ class CublasLibrary(Kernel):
         )
 
     def bind(
-        self,
-        config: Config,
-        problem: GemmProblem,
-        arch: str,
-        device: int,
-        alpha: Scalar = ONE,
+        self, config: Config, problem: GemmProblem, arch: str, device: int, alpha: Scalar = ONE,
         beta: Scalar = ZERO,
-    ) -> Callable[..., None]:
+    ) -> Callable[..., None]:  # fmt: skip
         """Return a function that raises for types and sizes that cuBLAS does not support."""
         with entered(device):
             with _making:

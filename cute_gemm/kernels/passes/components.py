@@ -55,9 +55,7 @@ def _place(source: Matrix, target: Matrix) -> tuple[int, int, int, int, int]:
 
 def _numbers(name: str) -> Any:
     def numbers(packing: Packing) -> tuple[int, ...]:
-        for source, target, offset in zip(
-            packing.sources, packing.targets, packing.offsets, strict=True
-        ):
+        for source, target, offset in packing.copies:
             if source.name == name:
                 strides = source.ld, source.batch_stride, target.ld, target.batch_stride
                 return *strides, target.slice_stride, offset, *_place(source, target)
@@ -113,20 +111,17 @@ extern "C" __global__ void __launch_bounds__({LANES * WARPS})
         return TranslationUnit(source, config.name)
 
     def launch(self, config: ComponentsConfig, packing: Packing) -> Launch:
-        places = [
-            _place(source, target)
-            for source, target in zip(packing.sources, packing.targets, strict=True)
-        ]
+        places = [_place(source, target) for source, target, _ in packing.copies]
         tiles, matrices = sum(place[3] for place in places), max(place[4] for place in places)
         return Launch(tiles, LANES * WARPS, 0, matrices, dependent=config.dependent)
 
     def accesses(
         self, config: ComponentsConfig, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        found: list[Access] = []
-        for source, target in zip(packing.sources, packing.targets, strict=True):
-            found += _accesses(source, target)
-        return tuple(found)
+        accesses: list[Access] = []
+        for source, target, _ in packing.copies:
+            accesses += _accesses(source, target)
+        return tuple(accesses)
 
     def seconds(self, packing: Packing, gpu: Gpu, constants: Constants) -> float:
         """Return the predicted time."""

@@ -122,18 +122,10 @@ def _place(source: Matrix, target: Matrix) -> PackTiling:
     return PackTiling(extent, rows, matrices, along * group * groups, lines, group, along)
 
 
-def _operands(packing: Packing) -> Iterator[tuple[str, Matrix, Matrix, int]]:
-    """Yield name, source and target of each operand, and the offset of the target in scratch."""
-    for source, target, offset in zip(
-        packing.sources, packing.targets, packing.offsets, strict=True
-    ):
-        yield source.name, source, target, offset
-
-
 def _numbers(name: str) -> Any:
     def numbers(packing: Packing) -> tuple[int, ...]:
-        for operand, source, target, offset in _operands(packing):
-            if operand == name:
+        for source, target, offset in packing.copies:
+            if source.name == name:
                 strides = (source.ld, source.batch_stride, target.ld, target.batch_stride)
                 place = _place(source, target)
                 divisors = (*_reciprocal(place.group), *_reciprocal(place.along))
@@ -173,7 +165,7 @@ class Pack(Compiled):
 
     def configure(self, packing: Packing, arch: str = "sm_80") -> PackConfig:
         """Return the config, which follows from how the operands lie, and from the arch."""
-        copies = {name: _copy(source, to) for name, source, to, _ in _operands(packing)}
+        copies = {source.name: _copy(source, target) for source, target, _ in packing.copies}
         dependent = Arch(arch).has("griddepcontrol")
         return PackConfig(copies.get("A", Copy()), copies.get("B", Copy()), dependent)
 
@@ -196,7 +188,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         return TranslationUnit(source, config.name)
 
     def launch(self, config: PackConfig, packing: Packing) -> Launch:
-        places = [_place(source, target) for _, source, target, _ in _operands(packing)]
+        places = [_place(source, target) for source, target, _ in packing.copies]
         smem = TILE_BYTES if config.A.transposed or config.B.transposed else 0
         matrices = max(place.matrices for place in places)
         tiles = sum(place.tiles for place in places)
@@ -207,8 +199,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         self, config: PackConfig, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         accesses: list[Access] = []
-        for name, source, target, _ in _operands(packing):
-            accesses += _accesses(getattr(config, name), source, target)
+        for source, target, _ in packing.copies:
+            accesses += _accesses(config.A if source.name == "A" else config.B, source, target)
         return tuple(accesses)
 
     def seconds(self, packing: Packing, gpu: Gpu, constants: Constants) -> float:

@@ -56,6 +56,11 @@ class Packing(Auxiliary):
     nbytes: int  # of scratch
 
     @property
+    def copies(self) -> tuple[tuple[Matrix, Matrix, int], ...]:
+        """Source and target of each operand, and the offset of the target in scratch."""
+        return tuple(zip(self.sources, self.targets, self.offsets, strict=True))
+
+    @property
     def splits(self) -> bool:
         """Whether it copies components."""
         return self.targets[0].slices > 1
