@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import product
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -213,6 +213,8 @@ class GlobalAnalysis(TileCosts):
 
     worst: WorstRequest | None
     aligned: bool
+
+    legal: ClassVar[bool] = True
 
     @property
     def coalesced(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -67,6 +67,9 @@ class TmaAnalysis(TileCosts):
     wgmma: bool
     findings: tuple[str, ...]
     legal: bool
+
+    #: A lane has no vector of its own: what a tensor map must keep to is in ``legal``.
+    aligned: ClassVar[bool] = True
 
     @property
     def coalesced(self) -> bool:

@@ -73,7 +73,7 @@ class Tried(NamedTuple):
 
     def aligned(self, index: int) -> bool:
         """Whether an access is legal."""
-        return bool(getattr(self.rows[index].analysis, "aligned", True))
+        return self.rows[index].analysis.aligned
 
     def cost(self, index: int) -> tuple[int, ...]:
         """The cost of an access that its row shows, in sectors or in wavefronts."""

@@ -34,6 +34,11 @@ class Roofline:
         return "memory" if self.memory_seconds > self.compute_seconds else "compute"
 
     @property
+    def limit(self) -> str:
+        """What takes longer: ``"memory"``, or the unit that makes the products."""
+        return self.unit if self.bound == "compute" else "memory"
+
+    @property
     def seconds(self) -> float:
         """Lower bound of the time."""
         return max(self.compute_seconds, self.memory_seconds)

@@ -61,7 +61,7 @@ def quality(row: AccessRow) -> tuple[bool, float, int]:
         ideal, cost = counts.ideal_sectors, max(counts.sectors, counts.l2_sectors)
     else:
         ideal, cost = counts.ideal_wavefronts, counts.wavefronts
-    return getattr(row.analysis, "aligned", True), ideal / max(1, cost), row.bits
+    return row.analysis.aligned, ideal / max(1, cost), row.bits
 
 
 def contents(*values: Any) -> list[Any]:

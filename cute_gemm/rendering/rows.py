@@ -155,7 +155,7 @@ class AccessRow:
         analysis = self.analysis
         if isinstance(analysis, smem.SharedAnalysis):
             return analysis.conflict_free
-        return analysis.coalesced and getattr(analysis, "legal", True)
+        return analysis.coalesced and analysis.legal
 
     verdict = property(lambda row: row._words[0])
     why = property(lambda row: row._words[1])

@@ -410,8 +410,7 @@ def headline(bounds: Performance, found: Sequence[Cause], pricing: Pricing | Non
     first = next(named, None)
     bound = ""
     if roof is not None:
-        limit = roof.unit if roof.bound == "compute" else "memory"
-        bound = f"bound is {duration(roof.seconds)} ({limit})"
+        bound = f"bound is {duration(roof.seconds)} ({roof.limit})"
     if price is None or pricing is None:
         where = f"on {bounds.gpu.name} its {bound}" if bounds.gpu and roof else ""
         said = "time not predicted", where, first.because if first else ""

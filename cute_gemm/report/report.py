@@ -341,8 +341,7 @@ class Report(Paged):
         price, roof = self.predicted, self.performance.roofline
         figures = [("predicted", duration(price.seconds))] if price else []
         if roof is not None:
-            limit = roof.unit if roof.bound == "compute" else "memory"
-            figures.append((f"bound: {limit}", duration(roof.seconds)))
+            figures.append((f"bound: {roof.limit}", duration(roof.seconds)))
         if price and roof and price.seconds < FAR * roof.seconds:
             figures.append(("times its bound", short(price.seconds / roof.seconds)))
         fixed = [x for x in self.causes[:1] if x.fixed_seconds is not None and not x.little]
