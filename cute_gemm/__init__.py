@@ -14,25 +14,9 @@ try:
     from cute_gemm.arrays.torch import loaded_by
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.problem.epilogue.expression import (
-        amax,
-        cast,
-        erf,
-        exp,
-        gelu,
-        halves,
-        log,
-        maximum,
-        minimum,
-        pairs,
-        relu,
-        rsqrt,
-        sigmoid,
-        silu,
-        sqrt,
-        tanh,
-        where,
-    )
+    from cute_gemm.problem.epilogue import functions as _functions
+    from cute_gemm.problem.epilogue.expression import amax, cast, halves, pairs
+    from cute_gemm.problem.epilogue.functions import *  # noqa: F403
     from cute_gemm.problem.epilogue.fuse import epilogue
 except ModuleNotFoundError as error:
     # Of a package that lacks what it needs there is the doctor, which says so.
@@ -45,10 +29,11 @@ else:
 
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
-    "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "grouped_gemm",
-    "halves", "kernels", "log", "maximum", "minimum", "pairs", "plan", "relu", "rsqrt", "sigmoid",
-    "silu", "sqrt", "tanh", "where",
+    "analyze_copy", "cast", "compile", "epilogue", "gemm", "grouped_gemm", "halves", "kernels",
+    "pairs", "plan",
 ]  # fmt: skip
+if _missing is None:
+    __all__ += _functions.__all__
 
 #: What a GEMM does without: imported when it is asked for.
 _LATER = {

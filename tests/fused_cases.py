@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.epilogue.fuse import EpilogueFunction
+from cute_gemm.problem.epilogue.rows import ACTIVATIONS
 from cute_gemm.problem.verify import of_result, verify
 
 
@@ -19,29 +20,32 @@ def everything(acc: Any, row: Any, column: Any, both: Any, turned: Any, number: 
     return y, z, cg.amax(y), cg.cast(z * 4, "int8")
 
 
+def behind_bias(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the sum of the accumulator and a bias."""
+    return lambda acc, b: function(acc + b)
+
+
 #: One function each, with a bias along N.
-FUNCTIONS: dict[str, EpilogueFunction] = {
-    name: cg.epilogue(function)
-    for name, function in {
-        "add": lambda acc, b: acc + b,
-        "gelu": lambda acc, b: cg.gelu(acc + b),
-        "gelu_tanh": lambda acc, b: cg.gelu(acc + b, "tanh"),
-        "silu": lambda acc, b: cg.silu(4 * acc + b),
-        "relu": lambda acc, b: cg.relu(acc - b),
-        "sigmoid": lambda acc, b: cg.sigmoid(40 * acc * b),
-        "tanh": lambda acc, b: cg.tanh(acc) - b,
-        "exp": lambda acc, b: cg.exp(acc / 8) + b,
-        "log": lambda acc, b: cg.log(abs(acc) + 1 + b * b),
-        "sqrt": lambda acc, b: cg.sqrt(abs(acc)) * b,
-        "rsqrt": lambda acc, b: cg.rsqrt(acc * acc + 0.5) + b,
-        "erf": lambda acc, b: cg.erf(acc / 4) - b,
-        "where": lambda acc, b: cg.where(acc < b, -acc, 2 * b),
-        "clamp": lambda acc, b: cg.minimum(cg.maximum(acc, -1), b) / 3,
-        "masks": lambda acc, b: cg.where(
-            (acc > b) & (acc != 0) | ~(b <= 1), acc**2, acc * (acc < 1)
-        ),
-    }.items()
+BOTH: dict[str, Callable[..., Any]] = {
+    **{name: behind_bias(row.function) for name, row in ACTIVATIONS.items()},
+    "add": lambda acc, b: acc + b,
+    "silu": lambda acc, b: cg.silu(4 * acc + b),
+    "relu": lambda acc, b: cg.relu(acc - b),
+    "sigmoid": lambda acc, b: cg.sigmoid(40 * acc * b),
+    "tanh": lambda acc, b: np.tanh(acc) - b,
+    "exp": lambda acc, b: np.exp(acc / 8) + b,
+    "log": lambda acc, b: cg.log(abs(acc) + 1 + b * b),
+    "sqrt": lambda acc, b: cg.sqrt(abs(acc)) * b,
+    "rsqrt": lambda acc, b: cg.rsqrt(acc * acc + 0.5) + b,
+    "erf": lambda acc, b: cg.erf(acc / 4) - b,
+    "where": lambda acc, b: cg.where(acc < b, -acc, 2 * b),
+    "clamp": lambda acc, b: cg.minimum(cg.maximum(acc, -1), b) / 3,
+    "logic": lambda acc, b: cg.where((acc < b) & (acc != 0) | ~(b <= 1), acc, 2 * acc),
+    "xor": lambda acc, b: cg.where((acc < b) ^ (acc > 0), acc, -b),
+    "mask": lambda acc, b: acc * (acc == acc) + b * (acc > 0),
+    "powers": lambda acc, b: cg.relu(acc) ** 2 + abs(b) ** 0.5 + (acc**2 + 1) ** -1,
 }
+FUNCTIONS = {name: cg.epilogue(function) for name, function in BOTH.items()}
 
 
 class FusedCase(NamedTuple):

@@ -36,11 +36,12 @@ def documented() -> dict[str, Any]:
     for match in re.finditer(r"^::: (\S+)\n((?:    .*\n)*)", PAGE, re.MULTILINE):
         identifier, options = match.groups()
         members = re.search(r"members: \[(.*)\]", options)
-        for name in members[1].split(", ") if members else ():
+        module = resolved(identifier)
+        for name in members[1].split(", ") if members else getattr(module, "__all__", ()):
             found[name] = resolved(f"{identifier}.{name}")
         heading = re.search(r"heading: ([\w.]+)", options)
         name = (heading[1] if heading else identifier).rpartition(".")[2]
-        found[name] = resolved(identifier)
+        found[name] = module
     return found
 
 

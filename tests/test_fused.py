@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import activations
 import numpy as np
 import pytest
 from epilogue_cases import plan_of
+from fused_cases import BOTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,37 +20,17 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError, OptionError, ScalarError, ShapeError, StrideError
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem.describe import from_sizes
-from cute_gemm.problem.epilogue import expression as ex
 from cute_gemm.problem.epilogue import fuse
+from cute_gemm.problem.epilogue.bound import Interval, Rules
 from cute_gemm.problem.epilogue.epilogue import EpilogueArguments, EpilogueOperand
 from cute_gemm.problem.epilogue.expression import Expression, Value, trace
-from cute_gemm.problem.epilogue.functions import FUNCTIONS
-from cute_gemm.problem.epilogue.fused import Fused, Interval, Rules
+from cute_gemm.problem.epilogue.fused import Fused
+from cute_gemm.problem.epilogue.rows import ACTIVATIONS, FUNCTIONS
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.verify import verify
 
 M, N, K = 9, 7, 5
-BOTH: dict[str, Callable[..., Any]] = {
-    "add": lambda acc, b: acc + b,
-    "gelu": lambda acc, b: ex.gelu(acc + b),
-    "gelu_tanh": lambda acc, b: ex.gelu(acc + b, "tanh"),
-    "silu": lambda acc, b: ex.silu(4 * acc + b),
-    "relu": lambda acc, b: ex.relu(acc - b),
-    "sigmoid": lambda acc, b: ex.sigmoid(40 * acc * b),
-    "tanh": lambda acc, b: np.tanh(acc) - b,
-    "exp": lambda acc, b: np.exp(acc / 8) + b,
-    "log": lambda acc, b: ex.log(abs(acc) + 1 + b * b),
-    "sqrt": lambda acc, b: ex.sqrt(abs(acc)) * b,
-    "rsqrt": lambda acc, b: ex.rsqrt(acc * acc + 0.5) + b,
-    "erf": lambda acc, b: ex.erf(acc / 4) - b,
-    "where": lambda acc, b: ex.where(acc < b, -acc, 2 * b),
-    "clamp": lambda acc, b: ex.minimum(ex.maximum(acc, -1), b) / 3,
-    "logic": lambda acc, b: ex.where((acc < b) & (acc != 0) | ~(b <= 1), acc, 2 * acc),
-    "xor": lambda acc, b: ex.where((acc < b) ^ (acc > 0), acc, -b),
-    "mask": lambda acc, b: acc * (acc == acc) + b * (acc > 0),
-    "powers": lambda acc, b: ex.relu(acc) ** 2 + abs(b) ** 0.5 + (acc**2 + 1) ** -1,
-}
 
 
 def fused(problem: GemmProblem, function: Callable[..., Any]) -> GemmProblem:
@@ -88,7 +70,7 @@ def test_every_function_is_executed_within_its_bound(name: str, dtype: str) -> N
 def test_another_function_is_out_of_bound() -> None:
     """Of the same C, the bound of what was asked for, and of what differs in the tenth bit."""
     problem = fused(from_sizes("NN", m=M, n=N, k=K, dtype="float32"), BOTH["gelu"])
-    other = fused(problem, lambda acc, b: ex.gelu(acc + b) * (1 + 2**-18))
+    other = fused(problem, lambda acc, b: cg.gelu(acc + b) * (1 + 2**-18))
     A, B, C, b = arrays("float32")
     execute(plan_of(other, "naive", "sm_80"), A, B, C, 1, 0, operands={"b": b})
     assert verify(other, A, B, C, operands={"b": b}).ok
@@ -113,11 +95,11 @@ LEAVES = st.one_of(
 
 def grown(children: Any) -> Any:
     """Texts of expressions made of others."""
-    unary = ["-{}", "abs({})", "ex.tanh({})", "ex.erf({})", "ex.exp(ex.tanh({}))",
-             "ex.sqrt(abs({}) + 0.25)", "ex.rsqrt(abs({}) + 0.5)", "ex.log(abs({}) + 1)",
-             "ex.sigmoid({})", "ex.silu({})", "ex.gelu({})"]  # fmt: skip
+    unary = ["-{}", "abs({})", "cg.tanh({})", "cg.erf({})", "cg.exp(cg.tanh({}))",
+             "cg.sqrt(abs({}) + 0.25)", "cg.rsqrt(abs({}) + 0.5)", "cg.log(abs({}) + 1)",
+             "cg.sigmoid({})", "cg.silu({})", "cg.gelu({})"]  # fmt: skip
     binary = ["({} + {})", "({} - {})", "({} * {})", "({} / (abs({}) + 0.5))",
-              "ex.maximum({}, {})", "ex.minimum({}, {})", "ex.where(acc < b, {}, {})"]  # fmt: skip
+              "cg.maximum({}, {})", "cg.minimum({}, {})", "cg.where(acc < b, {}, {})"]  # fmt: skip
     return st.one_of(
         st.tuples(st.sampled_from(unary), children).map(lambda x: x[0].format(x[1])),
         st.tuples(st.sampled_from(binary), children, children).map(
@@ -135,7 +117,7 @@ EXPRESSIONS = st.recursive(LEAVES, grown, max_leaves=8).map(
 @given(EXPRESSIONS)
 def test_random_expressions_are_executed_within_their_bounds(text: str) -> None:
     problem = from_sizes("NN", m=M, n=N, k=K, dtype="float32")
-    assert executed(fused(problem, eval(f"lambda acc, b: {text}", {"ex": ex})), "float32"), text
+    assert executed(fused(problem, eval(f"lambda acc, b: {text}", {"cg": cg})), "float32"), text
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -146,7 +128,7 @@ def test_what_float32_computes_is_within_the_bound(text: str, seed: int) -> None
     error = abs(exact) * 2.0**-20
     sums = (exact + error * random.uniform(-1, 1, exact.shape)).astype(np.float32)
     b = random.standard_normal(5).astype(np.float32)
-    epilogue = Fused(trace(eval(f"lambda acc, b: {text}", {"ex": ex})))
+    epilogue = Fused(trace(eval(f"lambda acc, b: {text}", {"cg": cg})))
     arguments = EpilogueArguments(None, 1, 0, {"b": b})
     wide = arguments._replace(operands={"b": b.astype(np.float64)})
     row = DTYPES["float32"]
@@ -169,17 +151,17 @@ def test_intervals_are_as_wide_as_what_is_computed_can_be() -> None:
     # Half a unit in the last place of a product and of a quotient; 2 of an exponential.
     assert near(of(lambda acc: acc * 3, 1, 2), 3 * (1 - unit), 6 * (1 + unit))
     assert near(of(lambda acc: 3 / acc, 1, 2), 1.5 * (1 - unit), 3 * (1 + unit))
-    assert near(of(ex.exp, 0, 0), 1 - 4 * unit, 1 + 4 * unit)
+    assert near(of(cg.exp, 0, 0), 1 - 4 * unit, 1 + 4 * unit)
     # A condition that may hold or not, one that holds, one that does not.
     step = {"a": -1.0, "b": 5.0}
     for ends, expected in (((1, 3), (-1, 5)), ((0, 1), (-1, -1)), ((3, 4), (5, 5))):
-        assert of(lambda acc: ex.where(acc < 2, step["a"], step["b"]), *ends) == expected
+        assert of(lambda acc: cg.where(acc < 2, step["a"], step["b"]), *ends) == expected
     assert of(abs, -3, 2) == (0, 3)
     # What overflows in float32 is infinite, and its reciprocal 0, but for a subnormal number.
-    assert of(ex.exp, 100, 101)[1] == math.inf
-    assert max(map(abs, of(lambda acc: 1 / ex.exp(acc), 100, 101))) < 1e-37
+    assert of(cg.exp, 100, 101)[1] == math.inf
+    assert max(map(abs, of(lambda acc: 1 / cg.exp(acc), 100, 101))) < 1e-37
     # A root of what may be negative, and a quotient by what may be 0, may be anything.
-    for function in (ex.sqrt, ex.log, lambda acc: 1 / acc):
+    for function in (cg.sqrt, cg.log, lambda acc: 1 / acc):
         assert of(function, -1e-9, 1) == (-math.inf, math.inf)
 
 
@@ -187,10 +169,10 @@ def test_intervals_are_as_wide_as_what_is_computed_can_be() -> None:
 
 
 def test_values_that_are_equal_are_computed_once() -> None:
-    found = trace(lambda acc, bias: (acc + bias) * ex.sigmoid(acc + bias))
+    found = trace(lambda acc, bias: (acc + bias) * cg.sigmoid(acc + bias))
     assert str(found).count("add(v0, v1)") == 1
     assert found.operands == ("bias",) and isinstance(found, Expression)
-    assert found == trace(lambda acc, bias: (acc + bias) * ex.sigmoid(acc + bias))
+    assert found == trace(lambda acc, bias: (acc + bias) * cg.sigmoid(acc + bias))
     assert found.evaluate({"acc": 0.0, "bias": 3.0}) == pytest.approx(3 / (1 + math.exp(-3)))
     names = {Fused(trace(function)).name for function in BOTH.values()}
     assert len(names) == len(BOTH)
@@ -207,12 +189,12 @@ def with_if(acc: Value, bias: Value) -> Value:
         (lambda acc: 3.0, "returns 3.0; expected a value of its arguments"),
         (lambda acc: acc < 0, "returns a condition; expected cute_gemm.where"),
         (lambda acc: (acc < 0) + 1, "gives add a condition; expected a number"),
-        (lambda acc: ex.where(acc, 1, 2), "gives where a number; expected a condition"),
+        (lambda acc: cg.where(acc, 1, 2), "gives where a number; expected a condition"),
         (lambda acc: np.sin(acc), "calls numpy.sin, which is not known; expected one of add"),
         (lambda acc: acc + "1", "computes with '1'; expected a number"),
         (lambda: 1, "expected the accumulator and operands by name"),
         (lambda acc, *more: acc, "expected the accumulator and operands by name"),
-        (lambda acc: ex.gelu(acc, "sigmoid"), "approximate='sigmoid'; expected 'none' or 'tanh'"),
+        (lambda acc: cg.gelu(acc, "sigmoid"), "approximate='sigmoid'; expected 'none' or 'tanh'"),
     ],
 )
 def test_what_cannot_be_traced(function: Callable[..., Any], said: str) -> None:
@@ -224,6 +206,7 @@ def test_what_cannot_be_traced(function: Callable[..., Any], said: str) -> None:
 def test_every_primitive_is_among_the_functions() -> None:
     traced = {step.function for f in BOTH.values() for step in trace(f).steps}
     assert set(FUNCTIONS) - traced <= {"subtract", "negative"}
+    assert activations.ROWS.keys() == ACTIVATIONS.keys()
 
 
 # ---- names, functions and operands --------------------------------------------------------------
@@ -231,10 +214,10 @@ def test_every_primitive_is_among_the_functions() -> None:
 
 def test_names_are_what_functions_compute() -> None:
     for name, function in (
-        ("bias+gelu", lambda acc, bias: ex.gelu(acc + bias)),
-        ("silu", lambda acc: ex.silu(acc)),
+        ("bias+gelu", lambda acc, bias: cg.gelu(acc + bias)),
+        ("silu", lambda acc: cg.silu(acc)),
         ("scale+bias+relu+residual",
-         lambda acc, scale, bias, residual: ex.relu(acc * scale + bias) + residual),
+         lambda acc, scale, bias, residual: cg.relu(acc * scale + bias) + residual),
     ):  # fmt: skip
         assert fuse.named(name).expression == trace(function)
     assert fuse.as_function("silu") is fuse.named("silu")
@@ -262,7 +245,7 @@ def test_operands_of_every_shape_broadcast(kernel: str, arch: str, dtype: str, l
     asked = from_sizes("NN", m=m, n=n, k=k, l=l, dtype=dtype, **lda)
     function = fuse.epilogue(
         lambda acc, row, column, scalar, both, turned: (
-            (acc + row) * scalar + ex.tanh(column) * both - turned
+            (acc + row) * scalar + cg.tanh(column) * both - turned
         )
     )
     shapes = {

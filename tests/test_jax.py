@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from activations import of_library
 
 import cute_gemm as cg
 from cute_gemm.errors import (
@@ -39,15 +40,7 @@ from cute_gemm.problem.epilogue.value import Value  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
-    None: lambda z: z,
-    "relu": jax.nn.relu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": jax.nn.gelu,
-    "silu": jax.nn.silu,
-    "sigmoid": jax.nn.sigmoid,
-    "tanh": jnp.tanh,
-}
+ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {None: lambda z: z, **of_library(jax)}
 TRANSPOSED: dict[str, Callable[[Any], Any]] = {
     "N": lambda x: x, "T": lambda x: x.mT, "C": lambda x: x.conj().mT
 }  # fmt: skip
@@ -476,9 +469,8 @@ def test_no_exception_reaches_xla(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_is_its_text() -> None:
-    function = cg.epilogue(several)
     call = calls.Call(
-        "CN", 2 - 1j, "float32", "tf32", "several", function.expression, ("bias",),
+        "CN", 2 - 1j, "float32", "tf32", cg.epilogue(several), ("bias",),
         (("scale", math.inf),), "sm80_pipeline", (("stages", 3), ("tile", (128, 64, 32))),
     )  # fmt: skip
     assert calls.from_text(call.text.encode()) == call

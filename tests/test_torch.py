@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from activations import of_library
 from torch.autograd import gradcheck, gradgradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -180,15 +181,7 @@ def test_half_types_are_summed_over_a_batch_in_float32() -> None:
 
 # ---- linear, Linear, mlp ------------------------------------------------------------------------
 
-ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
-    None: lambda x: x,
-    "relu": torch.relu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "silu": torch.nn.functional.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
+ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {None: lambda x: x, **of_library(torch)}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from activations import of_library
 from torch.autograd import forward_ad, gradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
@@ -19,14 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:no usable GPU")
 
 functional = torch.nn.functional
 ENDS = torch.tensor([2, 2, 5], dtype=torch.int32)
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "silu": lambda x: x * torch.sigmoid(x),  # PyTorch's own lacks a derivative of its gradient
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
+ACTIVATIONS = of_library(torch)
 
 
 class Case(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+import cute_gemm as cg
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.epilogue import expression as ex
 from cute_gemm.problem.epilogue.expression import trace
 from cute_gemm.problem.epilogue.value import Value
 
@@ -38,8 +38,8 @@ from cute_gemm.problem.epilogue.value import Value
         (lambda acc: acc.shape, "takes .shape of a value; a value stands for one number"),
         (lambda acc: acc.unheard, "takes .unheard of a value"),
         (lambda acc: acc if acc == 1 else 0, "in place of if, and, or, not"),
-        (lambda acc: ex.where(0 < acc < 1, acc, 0), "(0 < x) & (x < 1) in place of 0 < x < 1"),
-        (lambda acc: ex.where((acc > 0) or (acc < 1), acc, 0), "joins conditions by and, by or"),
+        (lambda acc: cg.where(0 < acc < 1, acc, 0), "(0 < x) & (x < 1) in place of 0 < x < 1"),
+        (lambda acc: cg.where((acc > 0) or (acc < 1), acc, 0), "joins conditions by and, by or"),
         (lambda acc: max(acc, 0), "cute_gemm.maximum, minimum or where(condition, a, b)"),
         (lambda acc: bool(acc), "calls a function that asks whether a value is true"),
         (lambda acc: acc if acc in (1, 2) else 0, "asks by 'in' whether a value is among others"),
@@ -77,13 +77,13 @@ from cute_gemm.problem.epilogue.value import Value
         (lambda acc: f"{acc:.2f}", "formats a value as a number"),
         (lambda acc: acc + 10**400, "a number beyond float64's"),
         (
-            lambda acc: ex.cast(acc, "int8") * 2,
+            lambda acc: cg.cast(acc, "int8") * 2,
             "writes * with what cast returns; cast(...) can only",
         ),
-        (lambda acc: acc + ex.cast(acc, "int8"), "computes with what cast returns; cast(...)"),
-        (lambda acc: ex.relu(ex.amax(acc)), "computes with what amax returns; amax(...)"),
-        (lambda acc: 1 if ex.amax(acc) == 1 else 0, "writes == with what amax returns"),
-        (lambda acc: ex.cast(acc, [1]), "cast(..., dtype=[1]); expected a real type"),
+        (lambda acc: acc + cg.cast(acc, "int8"), "computes with what cast returns; cast(...)"),
+        (lambda acc: cg.relu(cg.amax(acc)), "computes with what amax returns; amax(...)"),
+        (lambda acc: 1 if cg.amax(acc) == 1 else 0, "writes == with what amax returns"),
+        (lambda acc: cg.cast(acc, [1]), "cast(..., dtype=[1]); expected a real type"),
         (torch.relu, "epilogue relu does not say what its parameters are"),
     ],
 )  # fmt: skip
@@ -97,27 +97,27 @@ def test_what_is_refused(function: Callable[..., Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("function", "same"),
     [
-        (lambda acc: acc * (acc != 1), lambda acc: ex.where(~(acc == 1), 1, 0) * acc),
-        (lambda acc: acc.clamp(-1, 1), lambda acc: ex.minimum(ex.maximum(acc, -1), 1)),
-        (lambda acc: np.clip(acc, -1, 1), lambda acc: ex.minimum(ex.maximum(acc, -1), 1)),
-        (lambda acc: np.clip(acc, a_min=None, a_max=1), lambda acc: ex.minimum(acc, 1)),
-        (lambda acc: np.maximum(acc, 0), ex.relu),
-        (lambda acc: np.where(np.greater(acc, 1), 1, acc), lambda acc: ex.where(acc > 1, 1, acc)),
+        (lambda acc: acc * (acc != 1), lambda acc: cg.where(~(acc == 1), 1, 0) * acc),
+        (lambda acc: acc.clamp(-1, 1), lambda acc: cg.minimum(cg.maximum(acc, -1), 1)),
+        (lambda acc: np.clip(acc, -1, 1), lambda acc: cg.minimum(cg.maximum(acc, -1), 1)),
+        (lambda acc: np.clip(acc, a_min=None, a_max=1), lambda acc: cg.minimum(acc, 1)),
+        (lambda acc: np.maximum(acc, 0), cg.relu),
+        (lambda acc: np.where(np.greater(acc, 1), 1, acc), lambda acc: cg.where(acc > 1, 1, acc)),
         (lambda acc: np.square(+acc), lambda acc: acc * acc),
         (lambda acc: np.float32(2) * acc / np.array(4.0), lambda acc: 2 * acc / 4),
-        (torch.nn.ReLU(), ex.relu),
-        (lambda acc: torch.relu(acc), ex.relu),
+        (torch.nn.ReLU(), cg.relu),
+        (lambda acc: torch.relu(acc), cg.relu),
         (lambda acc: torch.nn.functional.gelu(acc, approximate="tanh"),
-         lambda acc: ex.gelu(acc, "tanh")),
-        (lambda acc: torch.nn.functional.sigmoid(acc), ex.sigmoid),
-        (lambda acc: torch.where(acc > 0, acc, 0), lambda acc: ex.where(acc > 0, acc, 0)),
+         lambda acc: cg.gelu(acc, "tanh")),
+        (lambda acc: torch.nn.functional.sigmoid(acc), cg.sigmoid),
+        (lambda acc: torch.where(acc > 0, acc, 0), lambda acc: cg.where(acc > 0, acc, 0)),
         (lambda acc: acc**3, lambda acc: acc * (acc * acc)),
         (lambda acc: acc**-1, lambda acc: 1 / acc),
-        (lambda acc: acc**1.5, lambda acc: ex.sqrt(acc) * acc),
-        (lambda acc: acc**-0.5, ex.rsqrt),
+        (lambda acc: acc**1.5, lambda acc: cg.sqrt(acc) * acc),
+        (lambda acc: acc**-0.5, cg.rsqrt),
         (lambda acc: acc**0 * acc**1, lambda acc: 1 * acc),
-        (lambda acc: ex.where((acc > 0) * (acc < 1), 1, 0),
-         lambda acc: ex.where((acc > 0) & (acc < 1), 1, 0)),
+        (lambda acc: cg.where((acc > 0) * (acc < 1), 1, 0),
+         lambda acc: cg.where((acc > 0) & (acc < 1), 1, 0)),
     ],
 )  # fmt: skip
 def test_what_python_numpy_and_torch_write_is_traced(

@@ -23,16 +23,22 @@ from cute_gemm.jax.calls import Call, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
 from cute_gemm.kernels import registry
 from cute_gemm.problem.describe import checked_op
-from cute_gemm.problem.epilogue.fuse import (
-    ACTIVATION_FUNCTIONS,
-    EpilogueFunction,
-    as_function,
-    with_scales,
-)
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction, as_function, with_scales
 from cute_gemm.problem.epilogue.fuse import check_names as check_operands
+from cute_gemm.problem.layers import (
+    check_activation,
+    check_batches,
+    check_layer,
+    check_matrix,
+    check_product,
+    check_real,
+)
 from cute_gemm.problem.scalars import scalar
 
 __all__ = ["gemm", "linear", "matmul"]
+
+#: How an array is converted to the type of another one.
+_CONVERT = "{name}.astype({other}.dtype)"
 
 
 def gemm(
@@ -84,7 +90,7 @@ def gemm(
     """
     A, B = _array("A", A), _array("B", B)
     for name, x in (("A", A), ("B", B)):
-        _check_matrix(name, x)
+        check_matrix(name, x)
     function = None if epilogue is None else as_function(epilogue)
     if function is not None and function.expression.pairs:
         raise OptionError(
@@ -155,15 +161,7 @@ def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> Any:
     [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
     """
     a, b = _array("a", a), _array("b", b)
-    for name, x in (("a", a), ("b", b)):
-        _check_matrix(name, x)
-    if a.shape[-1] != b.shape[-2]:
-        raise ShapeError(
-            f"a has shape {a.shape} and b {b.shape}; expected (..., M, K) and (..., K, N), with "
-            "one K"
-        )
-    _check_batches("a", a, "b", b)
-    _check_dtype("b", b, "a", a)
+    check_product(a, b, _CONVERT)
     return gemm("NN", a, b, out_dtype=out_dtype)
 
 
@@ -179,14 +177,14 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
     b
         (N,), of x's type, or None; added to the int32 sums of int8.
     activation
-        ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"``, ``"tanh"`` or None; of
+        One that ``epilogue=`` of `cute_gemm.gemm` names (``"relu"``, ``"gelu"``, ...), or None; of
         real floating-point types.
 
     Returns
     -------
     jax.Array
-        (..., N). For a derivative gelu, gelu_tanh and silu keep ``x @ w.T + b`` too; the others
-        need their result alone.
+        (..., N). For a derivative relu, sigmoid and tanh need their result alone; the other
+        activations keep ``x @ w.T + b`` too.
 
     Raises
     ------
@@ -206,17 +204,10 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
     """
     x, w = _array("x", x), _array("w", w)
     b = None if b is None else _array("b", b)
-    if activation is not None and activation not in ACTIVATION_FUNCTIONS:
-        raise OptionError(
-            f"activation={activation!r}; expected one of {', '.join(ACTIVATION_FUNCTIONS)}, or None"
-        )
-    _check_layer(x, w, b)
+    check_activation(activation)
+    check_layer(x, w, b, _CONVERT)
     real = jnp.issubdtype(x.dtype, jnp.floating)
-    if activation is not None and not real:
-        raise DTypeError(
-            f"activation={activation!r} came with x of {x.dtype}; expected a real floating-point "
-            "type: leave activation out"
-        )
+    check_real(activation, x, real)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if not real or (b is None and activation is None):
         y = gemm("NT", rows, w)
@@ -252,44 +243,6 @@ def _scale(name: str, x: Any) -> Any:
     return x.mT if name == "scale_b" and x.ndim else x
 
 
-def _check_matrix(name: str, x: Any) -> None:
-    if x.ndim < 2:
-        raise ShapeError(
-            f"{name} has shape {x.shape}; expected a matrix or a batch of them: a row is "
-            f"{name}[None, :], a column {name}[:, None]"
-        )
-
-
-def _check_batches(name: str, x: Any, other: str, y: Any) -> None:
-    lead = zip(x.shape[:-2][::-1], y.shape[:-2][::-1], strict=False)
-    if any(i != j and i != 1 and j != 1 for i, j in lead):
-        raise ShapeError(
-            f"{name} has shape {x.shape} and {other} {y.shape}; expected batch dimensions that "
-            "broadcast: equal, or 1"
-        )
-
-
-def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
-    if x.dtype != like.dtype:
-        raise DTypeError(
-            f"{name} has dtype {x.dtype} and {other} {like.dtype}; expected one type: pass "
-            f"{name}.astype({other}.dtype)"
-        )
-
-
-def _check_layer(x: Any, w: Any, b: Any) -> None:
-    """Refuse what is not (..., K), (N, K) and (N,) of one type."""
-    if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[-1]:
-        raise ShapeError(f"x has shape {x.shape} and w {w.shape}; expected (..., K) and (N, K)")
-    _check_dtype("w", w, "x", x)
-    if b is None:
-        return
-    if b.ndim != 1 or b.shape[0] != w.shape[0]:
-        raise ShapeError(f"b has shape {b.shape} and w {w.shape}; expected (N,) and (N, K)")
-    if x.dtype != jnp.int8:
-        _check_dtype("b", b, "x", x)
-
-
 def _op(op: str, A: Any) -> str:
     """Return op in upper case, of the letters N, T and, of complex types, C."""
     letters = checked_op(op).replace("H", "C")
@@ -317,7 +270,7 @@ def _called(
     call: Call, function: EpilogueFunction | None, A: Any, B: Any, given: dict[str, Any]
 ) -> tuple[Any, ...]:
     """Compute all results of a call; its batch dimensions, and those of operands, broadcast."""
-    _check_batches("A", A, "B", B)
+    check_batches("A", A, "B", B)
     arrays = {name: _array(name, x) for name, x in given.items() if not _is_number(x)}
     numbers_given = {name: x for name, x in given.items() if name not in arrays}
     batch = jnp.broadcast_shapes(A.shape[:-2], B.shape[:-2])
@@ -332,8 +285,7 @@ def _called(
         results(call, (shaped(A), shaped(B)))  # checks
         return (product(call, A, B),)
     values = sorted((name, float(np.asarray(x).item())) for name, x in numbers_given.items())
-    call = replace(call, label=function.name, expression=function.expression,
-                   operands=tuple(arrays), numbers=tuple(values))  # fmt: skip
+    call = replace(call, function=function, operands=tuple(arrays), numbers=tuple(values))
     results(call, tuple(map(shaped, (A, B, *arrays.values()))))
     return fused(call, *varying(A, B, *arrays.values()))
 

@@ -27,13 +27,12 @@ from cute_gemm.jax.ffi import Buffer
 from cute_gemm.jax.parts import Submatrix, parts
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.describe import from_operands
-from cute_gemm.problem.epilogue.expression import Expression, Result, from_parts
-from cute_gemm.problem.epilogue.fuse import EpilogueFunction, Operands, fuse, read_operands
+from cute_gemm.problem.epilogue.expression import Result
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction, fuse, read_operands
+from cute_gemm.problem.epilogue.fuse import from_text as function_from_text
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ZERO, Scalar, scalar
 
-#: Of a product without an epilogue.
-PLAIN = Expression((), (), ())
 #: The custom call, as XLA's programs name it.
 TARGET = "cute_gemm_product"
 
@@ -42,16 +41,15 @@ TARGET = "cute_gemm_product"
 class Call:
     """What is computed of A, B and the epilogue's operands, which are arrays.
 
-    ``operands`` are the names of the arrays, ``numbers`` the epilogue's other operands; ``options``
-    those of the kernel.
+    ``function`` is the epilogue, ``operands`` are the names of its operands that are arrays,
+    ``numbers`` the others; ``options`` those of the kernel.
     """
 
     op: str
     alpha: complex = 1.0
     out_dtype: str | None = None
     compute: str | None = None
-    label: str = ""
-    expression: Expression = PLAIN
+    function: EpilogueFunction | None = None
     operands: tuple[str, ...] = ()
     numbers: tuple[tuple[str, float], ...] = ()
     kernel: str = "auto"
@@ -63,30 +61,17 @@ class Call:
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
         alpha = complex(self.alpha)
         given["alpha"] = [alpha.real, alpha.imag] if alpha.imag else alpha.real
-        traced = self.expression
-        given["expression"] = () if traced == PLAIN else traced.parts
+        given["function"] = None if self.function is None else self.function.text
         return json.dumps({x: value for x, value in given.items() if value not in (None, "", ())})
 
     @property
     def results(self) -> tuple[Result, ...]:
         """What the epilogue returns beside C."""
-        return self.expression.results[1:]
-
-    @property
-    def function(self) -> EpilogueFunction:
-        """The epilogue, where there is one."""
-        return _function(self.label, self.expression)
+        return () if self.function is None else self.function.expression.results[1:]
 
     def plain(self, out_dtype: str | None) -> Call:
         """Return the call without its epilogue."""
-        return replace(
-            self, out_dtype=out_dtype, label="", expression=PLAIN, operands=(), numbers=()
-        )
-
-
-@lru_cache(maxsize=256)
-def _function(label: str, expression: Expression) -> EpilogueFunction:
-    return EpilogueFunction(label, expression)
+        return replace(self, out_dtype=out_dtype, function=None, operands=(), numbers=())
 
 
 @lru_cache(maxsize=256)
@@ -95,8 +80,8 @@ def from_text(text: bytes) -> Call:
     given = json.loads(text)
     if isinstance(given["alpha"], list):
         given["alpha"] = complex(*given["alpha"])
-    if "expression" in given:
-        given["expression"] = from_parts(*given["expression"])
+    if "function" in given:
+        given["function"] = function_from_text(given["function"])
     for name in ("operands", "numbers", "options"):
         given[name] = tuple(_hashable(value) for value in given.get(name, ()))
     return Call(**given)
@@ -123,7 +108,7 @@ def results(call: Call, arrays: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
         Operand(0, x.shape[-2:], _strides(x.shape[-2:]), x.dtype, None, "jax", None, True)
         for x in arrays
     )
-    problem = _described(call, a, b, None, operands)
+    problem, _ = _described(call, a, b, None, operands)
     batch = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
     shape = *batch, problem.m, problem.n
     C = Shaped(shape, problem.C.dtype)
@@ -140,20 +125,15 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _described(
     call: Call, a: Operand, b: Operand, c: Operand | None, operands: Sequence[Operand]
-) -> GemmProblem:
-    """Check operands, and describe the product with its epilogue."""
+) -> tuple[GemmProblem, tuple[float, ...]]:
+    """Check operands; return the product with its epilogue, and the epilogue's numbers."""
     out = call.out_dtype if c is None else None
     problem = from_operands(call.op, a, b, c, order="C", out_dtype=out, compute=call.compute)
-    if call.expression == PLAIN:
-        return problem
-    return fuse(problem, call.function, _operands(call, problem, operands, a.device))
-
-
-def _operands(
-    call: Call, problem: GemmProblem, arrays: Sequence[Operand], device: int | None
-) -> Operands:
-    given: dict[str, Any] = dict(zip(call.operands, arrays, strict=True))
-    return read_operands(call.function, given | dict(call.numbers), problem, device)
+    if call.function is None:
+        return problem, ()
+    given: dict[str, Any] = dict(zip(call.operands, operands, strict=True)) | dict(call.numbers)
+    read = read_operands(call.function, given, problem, a.device)
+    return fuse(problem, call.function, read), read.values
 
 
 # ---- running ------------------------------------------------------------------------------------
@@ -194,10 +174,7 @@ def _prepared(
             for buffer, place in zip(buffers, places, strict=True)
         )
         # On the host nothing depends on addresses, but for C, which XLA keeps apart from the rest.
-        problem = _described(call, A, B, C, others)
-        numbers: tuple[float, ...] = ()
-        if call.expression != PLAIN:
-            numbers = _operands(call, problem, others, device).values
+        problem, numbers = _described(call, A, B, C, others)
         alpha = scalar(call.alpha, "alpha", problem.accumulator.name, None)
         backend: Backend = "cpu" if device is None else "cuda"
         asked = call_of.Call(call.op, kernel=call.kernel, backend=backend, options=call.options)

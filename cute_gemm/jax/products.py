@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -23,9 +23,10 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from cute_gemm.jax.calls import TARGET, Call, Shaped, results
-from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, trace
-from cute_gemm.problem.epilogue.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction, named
-from cute_gemm.problem.epilogue.value import Value
+from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction, named
+from cute_gemm.problem.epilogue.rows import functions_of
+from cute_gemm.problem.layers import forward, gradient, keeps_argument
 
 #: Half types, whose sums over a batch are kept in float32.
 _HALF = ("float16", "bfloat16")
@@ -102,30 +103,11 @@ def composed(call: Call, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
     acc = product(call.plain(sums), a, b)
     given = dict(zip(call.operands, operands, strict=True)) | dict(call.numbers)
     values = {name: jnp.asarray(x).astype(acc.dtype) for name, x in given.items()}
-    return _results(call.expression, values | {ACCUMULATOR: acc}, made)
+    assert call.function is not None
+    return _results(call.function.expression, values | {ACCUMULATOR: acc}, made)
 
 
 # ---- a layer ------------------------------------------------------------------------------------
-
-#: Derivatives of activations whose result is enough.
-_OF_RESULT: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda y: jnp.where(y > 0, 1, 0).astype(y.dtype),
-    "sigmoid": lambda y: y * (1 - y),
-    "tanh": lambda y: 1 - y * y,
-}
-
-
-@cache
-def _forward(activation: str, has_bias: bool) -> EpilogueFunction:
-    """Return the epilogue of a layer; with its argument, where the derivative takes that."""
-    function = ACTIVATION_FUNCTIONS.get(activation, lambda z: z)
-
-    def forward(acc: Value, **operands: Value) -> Any:
-        z = acc + operands["bias"] if has_bias else acc
-        y = function(z)
-        return y if activation in ("", *_OF_RESULT) else (y, z)
-
-    return EpilogueFunction(f"{activation}_forward", trace(forward, ["bias"] * has_bias))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -136,15 +118,15 @@ def layer(activation: str, x: Any, w: Any, *b: Any) -> Any:
 
 
 def _layer_call(function: EpilogueFunction, b: tuple[Any, ...]) -> Call:
-    operands = ("bias",) if b else ()
-    return Call("NT", label=function.name, expression=function.expression, operands=operands)
+    return Call("NT", function=function, operands=("bias",) if b else ())
 
 
 @partial(layer.defjvp, symbolic_zeros=True)
 def _(activation: str, primals: Any, tangents: Any) -> Any:
     x, w, *b = primals
     dx, dw, *db = tangents
-    y, *z = fused(_layer_call(_forward(activation, bool(b)), b), x, w, *b)
+    function = forward(activation, bool(b), keeps_argument(activation))
+    y, *z = fused(_layer_call(function, b), x, w, *b)
     call = Call("NT")
     parts = [
         made(given)
@@ -171,9 +153,8 @@ def _activated(activation: str, dz: Any, kept: Any) -> Any:
     dtype = dz.dtype
     if dtype.name in _HALF:
         dz, kept = dz.astype("float32"), kept.astype("float32")
-    if activation in _OF_RESULT:
-        return (dz * _OF_RESULT[activation](kept)).astype(dtype)
-    return jax.jvp(_FUNCTIONS[activation], (kept,), (dz,))[1].astype(dtype)
+    values = {ACCUMULATOR: dz, "kept": kept}
+    return _evaluate(gradient(activation).expression, values)[0].astype(dtype)
 
 
 # ---- what the primitives compute ----------------------------------------------------------------
@@ -308,17 +289,19 @@ def _batched(
 
 def _fused_batched(arrays: Any, axes: Any, *, call: Call) -> Any:
     """Map an epilogue; greatest magnitudes are those of each product, by JAX, of all elements."""
-    expression = call.expression
+    function = call.function
+    assert function is not None
+    expression = function.expression
     if not any(x.amax for x in expression.results):
         return _batched(arrays, axes, bind=_fused_p.bind, call=call)
     first = arrays[0].dtype.name
     sums = "float32" if first in _HALF else first
     further = tuple(x._replace(amax=False, dtype=sums) if x.amax else x for x in expression.results)
-    expression = Expression(expression.steps, expression.operands, further)
-    made, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, expression=expression))
+    whole = replace(function, expression=replace(expression, results=further))
+    made, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, function=whole))
     found = tuple(
         jnp.abs(value).max(tuple(range(1, value.ndim)), initial=0) if result.amax else value
-        for value, result in zip(made, call.expression.results, strict=True)
+        for value, result in zip(made, expression.results, strict=True)
     )
     return found, (0,) * len(found)
 
@@ -342,37 +325,25 @@ for _primitive, _abstract_of in (
 
 # ---- epilogues by JAX ---------------------------------------------------------------------------
 
-#: What primitives of an expression are in JAX, where it is not of ``jax.numpy`` by that name.
-_FUNCTIONS: dict[str, Any] = {
-    # relu's gradient at 0 is 0
-    "maximum": lambda a, b: jnp.where((b >= a) | jnp.isnan(b), b, a),
-    "minimum": lambda a, b: jnp.where((b <= a) | jnp.isnan(b), b, a),
-    "rsqrt": jax.lax.rsqrt,
-    "erf": jax.lax.erf,
-    "sigmoid": jax.nn.sigmoid,
-    "silu": jax.nn.silu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": jax.nn.gelu,
-}
+_FUNCTIONS = functions_of(jax, jnp, jax.lax, jax.nn)
+
+
+def _evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
+    """Return the results of an expression, of arrays by name, the accumulator among them."""
+    dtype = values[ACCUMULATOR].dtype
+    return fold(
+        expression, values, _FUNCTIONS.__getitem__, lambda number: jnp.asarray(number, dtype)
+    )
 
 
 def _results(
     expression: Expression, values: dict[str, Any], made: Sequence[Shaped]
 ) -> tuple[Any, ...]:
     """Return all results of an expression, in their types, of arrays by name."""
-    acc = values[ACCUMULATOR]
-    found: list[Any] = []
-    for step in expression.steps:
-        if step.function == "operand":
-            found.append(values[step.name])
-        elif step.function == "constant":
-            found.append(jnp.asarray(step.constant, acc.dtype))
-        else:
-            function = _FUNCTIONS.get(step.function) or getattr(jnp, step.function)
-            found.append(function(*(found[place] for place in step.inputs)))
     returned = []
-    for result, (_, dtype) in zip(expression.results, made, strict=True):
-        value = jnp.broadcast_to(found[result.place], made[0].shape)
+    computed = _evaluate(expression, values)
+    for result, value, (_, dtype) in zip(expression.results, computed, made, strict=True):
+        value = jnp.broadcast_to(value, made[0].shape)
         if result.amax:
             value = jnp.abs(value).max(initial=0)
         elif jnp.issubdtype(dtype, jnp.integer):

@@ -11,10 +11,18 @@ from typing import Any
 import torch
 
 from cute_gemm.arrays.torch import refuse_layout, wants_gradient
-from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
+from cute_gemm.errors import ArrayError, DTypeError, ShapeError
+from cute_gemm.problem.layers import (
+    check_activation,
+    check_dtype,
+    check_layer,
+    check_product,
+    check_real,
+    keeps_argument,
+)
 from cute_gemm.torch import operators  # noqa: F401  # programs of torch.export name them
+from cute_gemm.torch.expressions import ACTIVATIONS
 from cute_gemm.torch.grouped import run_grouped
-from cute_gemm.torch.products import ACTIVATIONS, needs_preactivation
 from cute_gemm.torch.running import multiply, run_linear, runs_now
 
 if torch.distributed.is_available():
@@ -24,6 +32,8 @@ __all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
 
 _ops = torch.ops.cute_gemm
 _FLOAT8 = torch.float8_e4m3fn, torch.float8_e5m2
+#: How a tensor is converted to another type.
+_CONVERT = "{name}.to({dtype})"
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
@@ -69,24 +79,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
     """
     _check_tensors(a=a, b=b)
     a, b = _autocast(a, b)
-    for name, x in (("a", a), ("b", b)):
-        if x.dim() < 2:
-            raise ShapeError(
-                f"{name} has shape {tuple(x.shape)}; expected a matrix or a batch of them: a row "
-                f"is {name}[None, :], a column {name}[:, None]"
-            )
-    if a.shape[-1] != b.shape[-2]:
-        raise ShapeError(
-            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (..., M, K) and "
-            "(..., K, N), with one K"
-        )
-    batches = zip(a.shape[:-2][::-1], b.shape[:-2][::-1], strict=False)
-    if any(i != j and i != 1 and j != 1 for i, j in batches):
-        raise ShapeError(
-            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected batch dimensions that "
-            "broadcast: equal, or 1"
-        )
-    _check_dtype("b", b, "a", a)
+    check_product(a, b, _CONVERT)
     if runs_now(a, b):
         return multiply(a, b, out_dtype)
     return _ops.matmul(a, b, out_dtype)
@@ -107,7 +100,7 @@ def linear(
     b
         (N,), of x's type, or None; added to the int32 sums of int8.
     activation
-        ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"``, ``"tanh"`` or None; of
+        One that ``epilogue=`` of `cute_gemm.gemm` names (``"relu"``, ``"gelu"``, ...), or None; of
         real floating-point types.
     batch_invariant
         A row of the result has the same bits whatever the other rows of x are and however many, on
@@ -116,8 +109,8 @@ def linear(
     Returns
     -------
     torch.Tensor
-        (..., N), row-major. Where a gradient is recorded, gelu, gelu_tanh and silu keep
-        ``x @ w.T + b`` too; the others need their result alone.
+        (..., N), row-major. Where a gradient is recorded, relu, sigmoid and tanh need their result
+        alone; the other activations keep ``x @ w.T + b`` too.
 
     Raises
     ------
@@ -137,16 +130,12 @@ def linear(
             [12.,  8.,  4.,  0.]])
     """
     _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
-    _check_activation(activation)
+    check_activation(activation)
     x, w, b = _autocast(x, w, b)
-    _check_layer(x, w, b, ("x", "w", "b"))
+    check_layer(x, w, b, _CONVERT)
     if x.dim() == 1:
         return linear(x[None], w, b, activation, batch_invariant=batch_invariant)[0]
-    if activation is not None and not x.is_floating_point():
-        raise DTypeError(
-            f"activation={activation!r} came with x of {x.dtype}; expected a real floating-point "
-            "type: leave activation out"
-        )
+    check_real(activation, x, x.is_floating_point())
     if not x.is_floating_point():
         y = _ops.matmul(x, w.mT)
         return y if b is None else y + b
@@ -158,7 +147,7 @@ def linear(
         return y if activation is None else ACTIVATIONS[activation](sharding.summed(y))
     if activation is None:
         return _ops.linear(x, w, b, "", batch_invariant)
-    if needs_preactivation(activation) and wants_gradient(x, w, b):
+    if keeps_argument(activation) and wants_gradient(x, w, b):
         return _ops.linear_with_preactivation(x, w, b, activation, batch_invariant)[0]
     return _ops.linear(x, w, b, activation, batch_invariant)
 
@@ -204,7 +193,7 @@ def mlp(
     tensors = {"x": x, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     _check_tensors(**given)
-    _check_activation(activation)
+    check_activation(activation)
     if (
         activation is None
         or x.dim() < 2
@@ -213,8 +202,8 @@ def mlp(
     ):
         return linear(linear(x, w1, b1, activation), w2, b2)
     x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
-    _check_layer(x, w1, b1, ("x", "w1", "b1"))
-    _check_layer(w1.T, w2, b2, ("w1.T", "w2", "b2"))
+    check_layer(x, w1, b1, _CONVERT, ("x", "w1", "b1"))
+    check_layer(w1.T, w2, b2, _CONVERT, ("w1.T", "w2", "b2"))
     return _ops.mlp(x, w1, b1, w2, b2, activation)[0]
 
 
@@ -284,7 +273,7 @@ def grouped_mm(
         raise DTypeError(f"offs has dtype {offs.dtype}; expected torch.int32: pass offs.int()")
     eight_bits = x.dtype in _FLOAT8 and w.dtype in _FLOAT8
     if not eight_bits:
-        _check_dtype("w", w, "x", x)
+        check_dtype("w", w, "x", x, _CONVERT)
     if bias is not None:
         n = w.shape[-1]
         if dimensions != (2, 3) or tuple(bias.shape) not in ((n,), (groups, n)):
@@ -293,7 +282,7 @@ def grouped_mm(
                 "expected (N,) or (G, N), with x (M, K) and w (G, K, N)"
             )
         if not eight_bits:
-            _check_dtype("bias", bias, "x", x)
+            check_dtype("bias", bias, "x", x, _CONVERT)
     given = x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum
     if runs_now(x, w, offs, bias, scale_a, scale_b):
         return run_grouped(*given)
@@ -338,7 +327,7 @@ class Linear(torch.nn.Linear):
         activation: str | None = None, device: Any = None, dtype: Any = None, *,
         batch_invariant: bool = False,
     ) -> None:  # fmt: skip
-        _check_activation(activation)
+        check_activation(activation)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation, self.batch_invariant = activation, batch_invariant
 
@@ -359,41 +348,6 @@ def _check_tensors(**tensors: Any) -> None:
             raise ArrayError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")
         if x.layout is not torch.strided or x.is_nested:
             refuse_layout(x, name)
-
-
-def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
-    if x.dtype != like.dtype:
-        raise DTypeError(
-            f"{name} has dtype {x.dtype} and {other} {like.dtype}; expected one type: pass "
-            f"{name}.to({like.dtype})"
-        )
-
-
-def _check_layer(x: Any, w: Any, b: Any, names: tuple[str, str, str]) -> None:
-    """Refuse what is not (..., K), (N, K) and (N,) of one type."""
-    x_name, w_name, b_name = names
-    if x.dim() < 1 or w.dim() != 2 or x.shape[-1] != w.shape[-1]:
-        raise ShapeError(
-            f"{x_name} has shape {tuple(x.shape)} and {w_name} {tuple(w.shape)}; expected "
-            "(..., K) and (N, K)"
-        )
-    _check_dtype(w_name, w, x_name, x)
-    if b is None:
-        return
-    if b.dim() != 1 or b.shape[0] != w.shape[0]:
-        raise ShapeError(
-            f"{b_name} has shape {tuple(b.shape)} and {w_name} {tuple(w.shape)}; expected (N,) and "
-            "(N, K)"
-        )
-    if x.dtype != torch.int8:
-        _check_dtype(b_name, b, x_name, x)
-
-
-def _check_activation(activation: str | None) -> None:
-    if activation is not None and activation not in ACTIVATIONS:
-        raise OptionError(
-            f"activation={activation!r}; expected one of {', '.join(ACTIVATIONS)}, or None"
-        )
 
 
 def _autocast(*tensors: Any) -> list[Any]:

@@ -11,7 +11,8 @@ from cute_gemm.arrays.base import dtype_name
 from cute_gemm.dtypes import DTYPES, FAST_ACCUM
 from cute_gemm.errors import ArrayError
 from cute_gemm.torch.definitions import batched, counted, define, differentiable
-from cute_gemm.torch.products import of_factors, sum_of, wide
+from cute_gemm.torch.expressions import wide
+from cute_gemm.torch.products import of_factors, sum_of
 from cute_gemm.torch.running import as_stored, readable
 
 

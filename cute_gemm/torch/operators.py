@@ -25,8 +25,7 @@ from cute_gemm.arrays.torch import (
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError, ShapeError
 from cute_gemm.plan.plan import numbered
-from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression
-from cute_gemm.problem.epilogue.functions import COLUMNS
+from cute_gemm.problem.epilogue.expression import ACCUMULATOR
 from cute_gemm.problem.epilogue.fuse import (
     EpilogueFunction,
     as_function,
@@ -37,7 +36,8 @@ from cute_gemm.problem.epilogue.fuse import (
 )
 from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, in_place
-from cute_gemm.torch.products import ACTIVATIONS, matmul, matmul_gradients, of_factors
+from cute_gemm.torch.expressions import results
+from cute_gemm.torch.products import matmul, matmul_gradients, of_factors
 
 #: What both operators take beside the matrices.
 _GIVEN = (
@@ -144,7 +144,7 @@ def _composed(
         name: x.to(acc.dtype) if isinstance(x, torch.Tensor) else acc.new_tensor(x)
         for name, x in operands.items()
     }
-    return _results(function.expression, values | {ACCUMULATOR: acc}, out)
+    return results(function.expression, values | {ACCUMULATOR: acc}, out)
 
 
 def _broadcast(name: str, scale: Any, acc: Any) -> Any:
@@ -171,51 +171,6 @@ def _named(name: str) -> Any:
 def _function(epilogue: Any) -> Any:
     """Return an epilogue, of whose name PyTorch's compiler knows that it always is the same."""
     return _named(epilogue) if isinstance(epilogue, str) else as_function(epilogue)
-
-
-#: What primitives of an expression are called in PyTorch, where it is not the same.
-_FUNCTIONS: dict[str, Any] = {
-    "equal": torch.eq,
-    "maximum": lambda a, b: torch.where((b >= a) | b.isnan(), b, a),  # relu's gradient at 0 is 0
-    "minimum": lambda a, b: torch.where((b <= a) | b.isnan(), b, a),
-    **{name: ACTIVATIONS[name] for name in ("gelu", "gelu_tanh", "silu")},
-    **{name: function.numpy for name, function in COLUMNS.items()},
-}
-
-
-def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
-    """Return what `gemm` does: a tensor of a type, or a tuple of them and of further results."""
-    computed = _evaluate(expression, values)
-    returned: list[Any] = []
-    for result in expression.results:
-        value = computed[result.place]
-        kind = getattr(torch, result.dtype) if result.dtype else out
-        if result.amax:
-            returned.append(value.abs().amax())
-        elif kind.itemsize == 1 and kind.is_floating_point:
-            largest = torch.finfo(kind).max
-            returned.append(value.clamp(-largest, largest).to(kind))
-        elif kind.is_floating_point:
-            returned.append(value.to(kind))
-        else:
-            about = torch.iinfo(kind)
-            rounded = value.nan_to_num(0).round().clamp(about.min, about.max)
-            returned.append(rounded.to(kind))
-    return returned[0] if len(returned) == 1 else tuple(returned)
-
-
-def _evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
-    """Return the values of an expression, of tensors by name, the accumulator among them."""
-    results: list[Any] = []
-    for step in expression.steps:
-        if step.function == "operand":
-            results.append(values[step.name])
-        elif step.function == "constant":
-            results.append(values[ACCUMULATOR].new_tensor(step.constant))
-        else:
-            function = _FUNCTIONS.get(step.function) or getattr(torch, step.function)
-            results.append(function(*(results[place] for place in step.inputs)))
-    return results
 
 
 def _factor(value: Any) -> tuple[Any, Any]:

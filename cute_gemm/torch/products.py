@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
-from cute_gemm.problem.epilogue.expression import erf, exp, sigmoid, trace, where
-from cute_gemm.problem.epilogue.functions import gelu_argument
-from cute_gemm.problem.epilogue.fuse import EpilogueFunction
-from cute_gemm.problem.epilogue.value import Value
+from cute_gemm.problem.layers import gradient, keeps_argument
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
+from cute_gemm.torch.expressions import ACTIVATIONS, times_derivative, wide
 from cute_gemm.torch.running import (
     bias_and_activation,
     multiply,
@@ -28,48 +26,6 @@ from cute_gemm.torch.running import (
     run_linear,
     with_preactivation,
 )
-
-_aten = torch.ops.aten
-_functional = torch.nn.functional
-
-#: Activations, as the epilogue's names, by PyTorch's functions.
-ACTIVATIONS: dict[str, Any] = {
-    "relu": torch.relu,
-    "gelu": _functional.gelu,
-    "gelu_tanh": lambda z: _functional.gelu(z, approximate="tanh"),
-    "silu": _functional.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
-#: Gradients of activations whose result is enough: of the gradient and the result.
-_OF_RESULT: dict[str, Any] = {
-    "relu": lambda g, y: _aten.threshold_backward(g, y, 0),
-    "sigmoid": _aten.sigmoid_backward,
-    "tanh": _aten.tanh_backward,
-}
-#: Gradients of the others: of the gradient and the value that the activation was applied to.
-_OF_PREACTIVATION: dict[str, Any] = {
-    "gelu": _aten.gelu_backward,
-    "gelu_tanh": lambda g, z: _aten.gelu_backward(g, z, approximate="tanh"),
-    "silu": lambda g, z: _silu_gradient(g, z),
-}
-
-
-#: All of them.
-_GRADIENTS = _OF_RESULT | _OF_PREACTIVATION
-
-
-def _silu_gradient(g: Any, z: Any) -> Any:
-    if not torch.is_grad_enabled() and forward_ad._current_level < 0:
-        return _aten.silu_backward(g, z)
-    s = torch.sigmoid(z)  # PyTorch's own cannot be differentiated again
-    return g * s * (1 + z * (1 - s))
-
-
-def needs_preactivation(activation: str) -> bool:
-    """Return whether the gradient of an activation takes more than its result."""
-    return activation in _OF_PREACTIVATION
-
 
 # ---- matmul -------------------------------------------------------------------------------------
 
@@ -160,11 +116,6 @@ def _summed_to(like: Any, a: Any, b: Any, compute: str | None, turned: bool = Fa
     return (product.mT if turned else product).sum_to_size(like.shape).to(like.dtype)
 
 
-def wide(dtype: Any) -> Any:
-    """Return the type that sums of a type are kept in."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
 differentiable(matmul, _save_matmul, _matmul_backward, _matmul_tangent)
 batched(matmul, _batch_of_matmul)
 counted(
@@ -234,28 +185,48 @@ linear = define(
 )
 
 
+def _with_preactivation_shape(x: Any, w: Any, *_: Any) -> Any:
+    shape = (*x.shape[:-1], w.shape[0])
+    return x.new_empty(shape), x.new_empty(shape)
+
+
+#: ``activation(z)`` and ``z = x w^T + b``, which the gradient reads.
+linear_with_preactivation = define(
+    "linear_with_preactivation(Tensor x, Tensor w, Tensor? b, str activation, "
+    "bool batch_invariant=False) -> (Tensor, Tensor)",
+    with_preactivation,
+    _with_preactivation_shape,
+)
+
+
 def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
     x, w, b, ctx.activation, ctx.batch_invariant = inputs
-    ctx.has_bias = b is not None
-    kept = (output,) if ctx.activation in _OF_RESULT else ()
-    ctx.save_for_backward(x, w, b, *kept)
+    ctx.returns_z = isinstance(output, tuple)
+    y, z = output if ctx.returns_z else (output, None)
+    kept = z if keeps_argument(ctx.activation) else y
+    ctx.save_for_backward(x, w, b, kept if ctx.activation else None)
 
 
-def _linear_backward(ctx: Any, g: Any) -> Any:
-    x, w, b, *kept = ctx.saved_tensors
-    if ctx.activation in _OF_PREACTIVATION:  # computed once more: nobody kept it
-        g = _OF_PREACTIVATION[ctx.activation](g, linear(x, w, b, "", ctx.batch_invariant))
-    elif kept:
-        g = _OF_RESULT[ctx.activation](g, *kept)
-    return _linear_gradients(g, x, w, b, ctx.needs)
+def _saved(ctx: Any) -> Any:
+    """Return x, w, b and what the derivative of the activation takes."""
+    x, w, b, kept = ctx.saved_tensors
+    if kept is None and ctx.activation:  # computed once more: nobody kept it
+        kept = linear(x, w, b, "", ctx.batch_invariant)
+    return x, w, b, kept
+
+
+def _linear_backward(ctx: Any, g: Any, gz: Any = None) -> Any:
+    x, w, b, kept = _saved(ctx)
+    of_y = None if g is None else times_derivative(ctx.activation, g, kept)
+    # z has a gradient only where gradients are differentiated.
+    return _linear_gradients(sum_of(of_y, gz), x, w, b, ctx.needs)
 
 
 def _linear_tangent(ctx: Any, dx: Any, dw: Any, db: Any, *_: Any) -> Any:
-    x, w, b, *kept = ctx.saved_tensors
+    x, w, _, kept = _saved(ctx)
     dz = _preactivation_tangent(x, w, dx, dw, db)
-    if ctx.activation in _OF_PREACTIVATION:
-        kept = [linear(x, w, b, "", ctx.batch_invariant)]
-    return _GRADIENTS[ctx.activation](dz, *kept) if kept else dz
+    dy = times_derivative(ctx.activation, dz, kept)
+    return (dy, dz) if ctx.returns_z else dy
 
 
 def _preactivation_tangent(x: Any, w: Any, dx: Any, dw: Any, db: Any) -> Any:
@@ -280,137 +251,44 @@ def _linear_gradients(
     return dx, dw, db
 
 
+def sum_of(x: Any, y: Any) -> Any:
+    """Return the sum of two gradients, of which either may be None."""
+    return y if x is None else x if y is None else x + y
+
+
 def _batch_of_linear(
-    own: Any, x: Any, w: Any, b: Any, activation: str, batch_invariant: bool
-) -> Any:
+    own: Any, x: Any, w: Any, b: Any, activation: str, batch_invariant: bool,
+    with_z: bool = False,
+) -> Any:  # fmt: skip
     if not (own[1] or own[2]):
-        return linear(x, w, b, activation, batch_invariant)
+        op = linear_with_preactivation if with_z else linear
+        return op(x, w, b, activation, batch_invariant)
     if batch_invariant:
         return None
-    z = _batch_of_preactivations(own, x, w, b)
-    return ACTIVATIONS[activation](z) if activation else z
-
-
-def _batch_of_preactivations(own: Any, x: Any, w: Any, b: Any) -> Any:
     lead = x.shape[1:-1] if own[0] else x.shape[:-1]
     if own[1]:
         z = matmul(_batch_of_rows(x, own[0]), w.mT)
         z = z.view(w.shape[0], *lead, w.shape[1])
     else:
         z = linear(x, w, None, "")
-    if b is None:
-        return z
-    return z + (b.view(b.shape[0], *(1 for _ in lead), b.shape[1]) if own[2] else b)
+    if b is not None:
+        z = z + (b.view(b.shape[0], *(1 for _ in lead), b.shape[1]) if own[2] else b)
+    y = ACTIVATIONS[activation](z) if activation else z
+    return (y, z) if with_z else y
 
 
-differentiable(linear, _save_linear, _linear_backward, _linear_tangent)
-batched(linear, _batch_of_linear)
-counted(linear, lambda x, w, *_: 2 * math.prod(x) * w[0])
+for _op, _with_z in ((linear, False), (linear_with_preactivation, True)):
+    differentiable(_op, _save_linear, _linear_backward, _linear_tangent)
+    batched(_op, partial(_batch_of_linear, with_z=_with_z))
+    counted(_op, lambda x, w, *_: 2 * math.prod(x) * w[0])
 
-
-def _with_preactivation_shape(x: Any, w: Any, *_: Any) -> Any:
-    shape = (*x.shape[:-1], w.shape[0])
-    return x.new_empty(shape), x.new_empty(shape)
-
-
-#: ``activation(z)`` and ``z = x w^T + b``, which the gradient reads.
-linear_with_preactivation = define(
-    "linear_with_preactivation(Tensor x, Tensor w, Tensor? b, str activation, "
-    "bool batch_invariant=False) -> (Tensor, Tensor)",
-    with_preactivation,
-    _with_preactivation_shape,
-)
-
-
-def _save_preactivation(ctx: Any, inputs: Any, output: Any) -> None:
-    x, w, b, ctx.activation, _ = inputs
-    y, z = output
-    ctx.save_for_backward(x, w, b, y if ctx.activation in _OF_RESULT else z)
-
-
-def _preactivation_backward(ctx: Any, g: Any, gz: Any) -> Any:
-    x, w, b, kept = ctx.saved_tensors
-    of_y = None if g is None else _GRADIENTS[ctx.activation](g, kept)
-    # z has a gradient only where gradients are differentiated.
-    return _linear_gradients(sum_of(of_y, gz), x, w, b, ctx.needs)
-
-
-def _with_preactivation_tangent(ctx: Any, dx: Any, dw: Any, db: Any, *_: Any) -> Any:
-    x, w, _, kept = ctx.saved_tensors
-    dz = _preactivation_tangent(x, w, dx, dw, db)
-    return _GRADIENTS[ctx.activation](dz, kept), dz
-
-
-def _batch_with_preactivation(
-    own: Any, x: Any, w: Any, b: Any, activation: str, batch_invariant: bool
-) -> Any:
-    if not (own[1] or own[2]):
-        return linear_with_preactivation(x, w, b, activation, batch_invariant)
-    if batch_invariant:
-        return None
-    z = _batch_of_preactivations(own, x, w, b)
-    return ACTIVATIONS[activation](z), z
-
-
-def sum_of(x: Any, y: Any) -> Any:
-    """Return the sum of two gradients, of which either may be None."""
-    return y if x is None else x if y is None else x + y
-
-
-differentiable(
-    linear_with_preactivation,
-    _save_preactivation,
-    _preactivation_backward,
-    _with_preactivation_tangent,
-)
-batched(linear_with_preactivation, _batch_with_preactivation)
-counted(linear_with_preactivation, lambda x, w, *_: 2 * math.prod(x) * w[0])
 
 # ---- mlp ----------------------------------------------------------------------------------------
 
 
-def _fused_gradients() -> dict[str, EpilogueFunction]:
-    """Return epilogues that multiply sums by the derivative of an activation.
-
-    The operand ``kept`` is the activation's result or the value before it, as in `_GRADIENTS`.
-    """
-
-    def gelu(acc: Value, kept: Value) -> Value:
-        density = exp(-0.5 * kept * kept) * (1 / math.sqrt(2 * math.pi))
-        return acc * (0.5 * (1 + erf(kept * math.sqrt(0.5))) + kept * density)
-
-    def gelu_tanh(acc: Value, kept: Value) -> Value:
-        square = kept * kept
-        s = sigmoid(gelu_argument(kept))
-        slope = 2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * square)
-        return acc * (s + kept * s * (1 - s) * slope)
-
-    def silu(acc: Value, kept: Value) -> Value:
-        s = sigmoid(kept)
-        return acc * s * (1 + kept * (1 - s))
-
-    functions = {
-        "relu": lambda acc, kept: where(kept <= 0, 0.0, acc),
-        "sigmoid": lambda acc, kept: acc * kept * (1 - kept),
-        "tanh": lambda acc, kept: acc * (1 - kept * kept),
-        "gelu": gelu,
-        "gelu_tanh": gelu_tanh,
-        "silu": silu,
-    }
-    return {
-        name: EpilogueFunction(f"{name}_gradient", trace(function, ["kept"]))
-        for name, function in functions.items()
-    }
-
-
-_FUSED_GRADIENTS = _fused_gradients()
-
-
 def _activation_gradient(g: Any, w: Any, kept: Any, activation: str) -> Any:
     rows = readable(rows_of(g))
-    product = row_major(
-        rows, readable(w), epilogue=_FUSED_GRADIENTS[activation], kept=rows_of(kept)
-    )
+    product = row_major(rows, readable(w), epilogue=gradient(activation), kept=rows_of(kept))
     return product.view(kept.shape)
 
 
@@ -422,14 +300,14 @@ activation_gradient = define(
 )
 differentiated_as(
     activation_gradient,
-    lambda g, w, kept, activation: _GRADIENTS[activation](matmul(g, w), kept),
+    lambda g, w, kept, activation: times_derivative(activation, matmul(g, w), kept),
 )
 batched(activation_gradient)
 counted(activation_gradient, lambda g, w, *_: 2 * math.prod(g) * w[1])
 
 
 def _mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
-    if needs_preactivation(activation):
+    if keeps_argument(activation):
         h, z = with_preactivation(x, w1, b1, activation)
     else:
         h = multiply(x, w1.mT, **bias_and_activation(b1, activation))
@@ -442,7 +320,7 @@ def _nothing(h: Any) -> Any:
 
 
 def _mlp_shape(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
-    widths = w2.shape[0], w1.shape[0], w1.shape[0] if needs_preactivation(activation) else 0
+    widths = w2.shape[0], w1.shape[0], w1.shape[0] if keeps_argument(activation) else 0
     return tuple(x.new_empty((*x.shape[:-1], width)) for width in widths)
 
 
@@ -459,7 +337,7 @@ mlp = define(
 def _save_mlp(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.activation = inputs
     _, h, z = output
-    ctx.save_for_backward(*tensors, h, z if needs_preactivation(ctx.activation) else h)
+    ctx.save_for_backward(*tensors, h, z if keeps_argument(ctx.activation) else h)
 
 
 def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
@@ -469,10 +347,10 @@ def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
     # h and z have gradients of their own only where gradients are differentiated.
     if g is None or gh is not None or torch.is_grad_enabled():
         dh = sum_of(None if g is None else matmul(g, w2), gh)
-        dz = None if dh is None else _GRADIENTS[ctx.activation](dh, kept)
+        dz = None if dh is None else times_derivative(ctx.activation, dh, kept)
     else:
         dz = activation_gradient(g, w2, kept, ctx.activation)
-    if needs_preactivation(ctx.activation):
+    if keeps_argument(ctx.activation):
         dz = sum_of(dz, gz)
     dx, dw1, db1 = _linear_gradients(dz, x, w1, b1, needs[:3])
     return dx, dw1, db1, dw2, db2
@@ -480,9 +358,9 @@ def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
 
 def _mlp_tangent(ctx: Any, dx: Any, dw1: Any, db1: Any, dw2: Any, db2: Any, _: Any) -> Any:
     x, w1, _, w2, _, h, kept = ctx.saved_tensors
-    keeps_z = needs_preactivation(ctx.activation)
+    keeps_z = keeps_argument(ctx.activation)
     dz = _preactivation_tangent(x, w1, dx, dw1, db1)
-    dh = None if dz is None else _GRADIENTS[ctx.activation](dz, kept)
+    dh = None if dz is None else times_derivative(ctx.activation, dz, kept)
     dy = _preactivation_tangent(h, w2, dh, dw2, db2)
     of_z = dz if keeps_z else _nothing(h)
     if dz is None:
@@ -495,9 +373,9 @@ def _batch_of_mlp(own: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activati
         return mlp(x, w1, b1, w2, b2, activation)
     if not any(own[:3]):
         return None
-    h, z = _batch_with_preactivation(own[:3], x, w1, b1, activation, False)
+    h, z = _batch_of_linear(own[:3], x, w1, b1, activation, False, with_z=True)
     y = _batch_of_linear((True, *own[3:5]), h, w2, b2, "", False)
-    return y, h, z if needs_preactivation(activation) else _nothing(h)
+    return y, h, z if keeps_argument(activation) else _nothing(h)
 
 
 differentiable(mlp, _save_mlp, _mlp_backward, _mlp_tangent)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import torch
 
 from cute_gemm.api import gemm
 from cute_gemm.arrays.torch import has_tangent, observes, traced
-from cute_gemm.problem.epilogue.expression import trace
-from cute_gemm.problem.epilogue.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
-from cute_gemm.problem.epilogue.value import Value
+from cute_gemm.problem.layers import forward
 
 _PLAIN = torch.Tensor, torch.nn.Parameter
 
@@ -111,22 +108,10 @@ def with_preactivation(
     """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
     given: dict[str, Any] = {} if b is None else {"bias": b}
     given |= {"batch_invariant": True} if batch_invariant else {}
-    function = _forward(activation, b is not None)
+    function = forward(activation, b is not None, True)
     found = row_major(readable(rows_of(x)), readable(w.mT), epilogue=function, **given)
     y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in found)
     return y, z
-
-
-@cache
-def _forward(activation: str, has_bias: bool) -> EpilogueFunction:
-    """Return the epilogue of an activation that returns its argument too."""
-    function = ACTIVATION_FUNCTIONS[activation]
-
-    def forward(acc: Value, **operands: Value) -> tuple[Value, Value]:
-        z = acc + operands["bias"] if has_bias else acc
-        return function(z), z
-
-    return EpilogueFunction(f"{activation}_forward", trace(forward, ["bias"] * has_bias))
 
 
 def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from activations import of_library
 
 import cute_gemm as cg
 
@@ -31,15 +32,7 @@ def on_gpu() -> None:
 REAL = ["float16", "bfloat16", "float32"]
 #: Of the largest element of the exact result.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "complex64": 1e-5}
-ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
-    None: lambda z: z,
-    "relu": jax.nn.relu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": jax.nn.gelu,
-    "silu": jax.nn.silu,
-    "sigmoid": jax.nn.sigmoid,
-    "tanh": jnp.tanh,
-}
+ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {None: lambda z: z, **of_library(jax)}
 
 
 def random(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from activations import ROWS, of_library
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
@@ -62,14 +63,11 @@ def test_conjugates(dtype: str) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "activation", [None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
-)
+@pytest.mark.parametrize("activation", [None, *ROWS])
 @pytest.mark.parametrize("dtype", REAL)
 def test_linear_and_mlp(dtype: str, activation: Any) -> None:
     functional = torch.nn.functional
-    own = {None: lambda x: x, "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh")}
-    act = own[activation] if activation in own else getattr(functional, activation)
+    act = of_library(torch)[activation] if activation else lambda x: x
     x, w1, b1, w2, b2 = (
         wanted(*shape, dtype=dtype) for shape in ((2, 32, 64), (96, 64), (96,), (48, 96), (48,))
     )

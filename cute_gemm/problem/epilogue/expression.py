@@ -1,8 +1,8 @@
 """Expressions of an element of C: what a Python function computes, traced once.
 
 A `Value` stands for a number of every element: the accumulator, an operand of the epilogue, or what
-is computed of them. Arithmetic (`value`) and the functions below make new ones; `trace` calls a
-function with them and returns what it returns.
+is computed of them. Arithmetic (`value`) and `functions` make new ones; `trace` calls a function
+with them and returns what it returns.
 """
 
 from __future__ import annotations
@@ -16,19 +16,8 @@ from typing import Any, NamedTuple
 from cute_gemm.arrays.base import dtype_name, dtype_row
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.epilogue.functions import COLUMNS, FUNCTIONS, PAIRS
-from cute_gemm.problem.epilogue.value import (
-    KNOWN,
-    Returned,
-    Value,
-    apply,
-    as_value,
-    equal,
-    exclusive,
-    multiply,
-    positive,
-    power,
-)
+from cute_gemm.problem.epilogue.rows import COLUMNS, PAIRS, row_of
+from cute_gemm.problem.epilogue.value import Returned, Value, as_value
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
 ACCUMULATOR = "acc"
@@ -46,131 +35,7 @@ _RESERVED = """
 RESERVED = frozenset(_RESERVED.split())
 
 
-# ---- functions of values ------------------------------------------------------------------------
-
-
-def where(condition: Any, a: Any, b: Any) -> Value:
-    """Return a where the condition holds, and b elsewhere."""
-    return apply("where", condition, a, b)
-
-
-def maximum(a: Any, b: Any) -> Value:
-    """Return the greater of two; a NaN of either is the result."""
-    return apply("maximum", a, b)
-
-
-def minimum(a: Any, b: Any) -> Value:
-    """Return the less of two; a NaN of either is the result."""
-    return apply("minimum", a, b)
-
-
-def exp(x: Any) -> Value:
-    """Return e to the power of x."""
-    return apply("exp", x)
-
-
-def log(x: Any) -> Value:
-    """Return the natural logarithm."""
-    return apply("log", x)
-
-
-def sqrt(x: Any) -> Value:
-    """Return the square root."""
-    return apply("sqrt", x)
-
-
-def rsqrt(x: Any) -> Value:
-    """Return 1 / sqrt(x)."""
-    return apply("rsqrt", x)
-
-
-def tanh(x: Any) -> Value:
-    """Return the hyperbolic tangent."""
-    return apply("tanh", x)
-
-
-def erf(x: Any) -> Value:
-    """Return the error function."""
-    return apply("erf", x)
-
-
-def sigmoid(x: Any) -> Value:
-    """Return 1 / (1 + exp(-x))."""
-    return apply("sigmoid", x)
-
-
-def relu(x: Any) -> Value:
-    """Return max(x, 0)."""
-    return maximum(x, 0)
-
-
-def silu(x: Any) -> Value:
-    """Return x / (1 + exp(-x))."""
-    return apply("silu", x)
-
-
-def gelu(x: Any, approximate: str = "none") -> Value:
-    """Return x times the normal distribution's function of x, as ``torch.nn.functional.gelu``.
-
-    ``approximate="tanh"``: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
-    """
-    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
-        raise OptionError(f"approximate={approximate!r}; expected 'none' or 'tanh'")
-    return apply("gelu" if approximate == "none" else "gelu_tanh", x)
-
-
-def clip(x: Any, min: Any = None, max: Any = None) -> Value:
-    """Return the nearest number that is not below ``min`` and not above ``max``."""
-    x = as_value(x) if min is None else maximum(x, min)
-    return x if max is None else minimum(x, max)
-
-
-def _of_one(name: str) -> Callable[..., Value]:
-    return lambda x: apply(name, x)
-
-
-def _of_two(name: str) -> Callable[..., Value]:
-    return lambda x, y: apply(name, x, y)
-
-
-#: What NumPy and PyTorch call the functions here, and how their methods are called.
-_NAMES: tuple[tuple[str, Callable[..., Value]], ...] = (
-    ("add", _of_two("add")),
-    ("subtract sub", _of_two("subtract")),
-    ("multiply mul", multiply),
-    ("divide true_divide div", _of_two("divide")),
-    ("power pow float_power", power),
-    ("square", lambda x: power(x, 2)),
-    ("reciprocal", lambda x: power(x, -1)),
-    ("negative neg", _of_one("negative")),
-    ("positive", positive),
-    ("abs absolute fabs", _of_one("abs")),
-    ("less lt", _of_two("less")),
-    ("less_equal le", _of_two("less_equal")),
-    ("greater gt", lambda x, y: apply("less", y, x)),
-    ("greater_equal ge", lambda x, y: apply("less_equal", y, x)),
-    ("equal eq", equal),
-    ("not_equal ne", lambda x, y: ~equal(x, y)),
-    ("logical_and bitwise_and and", _of_two("logical_and")),
-    ("logical_or bitwise_or or", _of_two("logical_or")),
-    ("logical_xor bitwise_xor xor", exclusive),
-    ("logical_not bitwise_not invert", _of_one("logical_not")),
-    ("where", where),
-    ("maximum", maximum),
-    ("minimum", minimum),
-    ("clip clamp", clip),
-    ("exp", exp),
-    ("log", log),
-    ("sqrt", sqrt),
-    ("rsqrt", rsqrt),
-    ("tanh", tanh),
-    ("erf", erf),
-    ("sigmoid expit", sigmoid),
-    ("relu", relu),
-    ("silu", silu),
-    ("gelu", gelu),
-)
-KNOWN.update((name, function) for names, function in _NAMES for name in names.split())
+# ---- columns and results ------------------------------------------------------------------------
 
 
 def pairs(acc: Value) -> tuple[Value, Value]:
@@ -178,9 +43,10 @@ def pairs(acc: Value) -> tuple[Value, Value]:
 
     C, operands and further results are then of (M, N / 2), and nothing else may be made of ``acc``.
 
+    >>> import cute_gemm as cg
     >>> def swiglu(acc):
-    ...     gate, up = pairs(acc)
-    ...     return silu(gate) * up
+    ...     gate, up = cg.pairs(acc)
+    ...     return cg.silu(gate) * up
     >>> print(trace(swiglu))
     v0 = acc
     v1 = even_columns(v0)
@@ -329,18 +195,30 @@ class Expression:
         results = tuple(result._replace(place=places[result.place]) for result in self.results)
         return Expression(tuple(steps), (*names, *self.operands), results)
 
-    def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Return its first result by NumPy, of arrays by name, the accumulator among them."""
-        found: list[Any] = []
-        for step in self.steps:
-            if step.function == "operand":
-                found.append(values[step.name])
-            elif step.function == "constant":
-                found.append(step.constant)
-            else:
-                function = FUNCTIONS.get(step.function) or COLUMNS[step.function]
-                found.append(function.numpy(*(found[x] for x in step.inputs)))
-        return found[self.results[0].place]
+    def evaluate(self, operands: Mapping[str, Any]) -> Any:
+        """Return its first result by NumPy."""
+        return fold(self, operands, lambda name: row_of(name).numpy)[0]
+
+
+def fold(  # no method: PyTorch's compiler reads the fields of a frozen dataclass, and nothing else
+    expression: Expression, operands: Mapping[str, Any],
+    function: Callable[[str], Callable[..., Any]],
+    constant: Callable[[float], Any] = lambda number: number,
+) -> list[Any]:  # fmt: skip
+    """Return the results of an expression of operands by name, the accumulator among them.
+
+    ``function`` returns what computes a step of that name, and ``constant`` makes a number what it
+    computes with.
+    """
+    values: list[Any] = []
+    for step in expression.steps:
+        if step.function == "operand":
+            values.append(operands[step.name])
+        elif step.function == "constant":
+            values.append(constant(step.constant))
+        else:
+            values.append(function(step.function)(*[values[x] for x in step.inputs]))
+    return [values[result.place] for result in expression.results]
 
 
 def from_parts(steps: Any, operands: Any, results: Any) -> Expression:
@@ -360,7 +238,8 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     The first parameter is the accumulator, the others are operands by their names, or those named
     in ``operands``. OptionError for what cannot be traced.
 
-    >>> print(trace(lambda acc, bias: relu(acc + bias)))
+    >>> import cute_gemm as cg
+    >>> print(trace(lambda acc, bias: cg.relu(acc + bias)))
     v0 = acc
     v1 = bias
     v2 = add(v0, v1)

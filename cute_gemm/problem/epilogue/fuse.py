@@ -28,15 +28,12 @@ from cute_gemm.problem.epilogue.expression import (
     Expression,
     Result,
     from_parts,
-    gelu,
     pairs,
-    relu,
-    sigmoid,
-    silu,
-    tanh,
     trace,
 )
+from cute_gemm.problem.epilogue.functions import gelu, silu
 from cute_gemm.problem.epilogue.fused import Fused
+from cute_gemm.problem.epilogue.rows import ACTIVATIONS
 from cute_gemm.problem.epilogue.value import Value
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
@@ -47,19 +44,11 @@ from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
 
 #: Parts of names: what each does with the value before it; those with an operand have its name.
-ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": lambda x: gelu(x, "tanh"),
-    "silu": silu,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-}
-GATED_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
+_FUNCTIONS_OF_NAMES: dict[str, Callable[[Value], Value]] = {
+    **{name: activation.function for name, activation in ACTIVATIONS.items()},
     "swiglu": lambda acc: silu((pair := pairs(acc))[0]) * pair[1],
     "geglu": lambda acc: gelu((pair := pairs(acc))[0]) * pair[1],
 }
-_FUNCTIONS_OF_NAMES = ACTIVATION_FUNCTIONS | GATED_FUNCTIONS
 PARTS_WITH_OPERAND: dict[str, Callable[[Value, Value], Value]] = {
     "bias": lambda x, bias: x + bias,
     "residual": lambda x, residual: x + residual,
@@ -101,10 +90,11 @@ def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
 
     Examples
     --------
-    >>> @epilogue
+    >>> import cute_gemm as cg
+    >>> @cg.epilogue
     ... def leaky(acc, bias):
     ...     y = acc + bias
-    ...     return y * 0.1 + relu(y) * 0.9
+    ...     return y * 0.1 + cg.relu(y) * 0.9
     >>> leaky.name, leaky.expression.operands
     ('leaky', ('bias',))
     """
@@ -140,9 +130,8 @@ def named(name: str) -> EpilogueFunction:
     """Return the epilogue of a name, whose parts are joined by ``+``: ``"bias+gelu"``.
 
     Parts are ``bias``, ``residual`` (added) and ``scale`` (a factor), which are operands' names
-    too, and activations: ``relu``, ``gelu``, ``gelu_tanh``, ``silu``, ``sigmoid``, ``tanh``; at the
-    front also ``swiglu`` and ``geglu``, which take `pairs` of columns, gate and up:
-    ``silu(gate) * up`` and ``gelu(gate) * up``.
+    too, and `ACTIVATIONS`; at the front also ``swiglu`` and ``geglu``, which take `pairs` of
+    columns, gate and up: ``silu(gate) * up`` and ``gelu(gate) * up``.
 
     >>> print(named("bias+relu").expression)
     v0 = acc

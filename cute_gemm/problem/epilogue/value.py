@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import math
 import numbers
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.epilogue.functions import CONDITIONS, FUNCTIONS, LOGICAL
+from cute_gemm.problem.epilogue.rows import FUNCTIONS
 
 _ELEMENTWISE = "a value stands for one number of every element of C"
 _OPERATORS = (
@@ -29,22 +28,19 @@ _NUMBER = f"{_ELEMENTWISE}: compute with the value itself, and by cute_gemm.sqrt
 _ROUND = "cute_gemm.cast(value, 'int32') as a further result, which rounds"
 _WHERE = "use cute_gemm.where(condition, a, b)"
 
+#: Operators of two, by what their methods are called.
+_BINARY = {
+    "mod": "%", "floordiv": "//", "lshift": "<<", "rshift": ">>", "add": "+", "sub": "-",
+    "mul": "*", "truediv": "/", "pow": "**", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
 #: What Python does with a value and no expression has, by special methods, and what is expected.
 _REFUSED = (
-    ("__mod__ __rmod__", "writes % with {}", _OPERATORS),
-    ("__floordiv__ __rfloordiv__", "writes // with {}", _OPERATORS),
+    *(
+        (f"__{name}__ __r{name}__", f"writes {symbol} with {{}}", _OPERATORS)
+        for name, symbol in _BINARY.items()
+    ),
     ("__divmod__ __rdivmod__", "calls divmod() with {}", _OPERATORS),
     ("__matmul__ __rmatmul__", "writes @ with {}", f"{_ELEMENTWISE}: a product of these is *"),
-    ("__lshift__ __rlshift__", "writes << with {}", _OPERATORS),
-    ("__rshift__ __rrshift__", "writes >> with {}", _OPERATORS),
-    ("__add__ __radd__", "writes + with {}", _OPERATORS),
-    ("__sub__ __rsub__", "writes - with {}", _OPERATORS),
-    ("__mul__ __rmul__", "writes * with {}", _OPERATORS),
-    ("__truediv__ __rtruediv__", "writes / with {}", _OPERATORS),
-    ("__pow__ __rpow__", "writes ** with {}", _OPERATORS),
-    ("__and__ __rand__", "writes & with {}", _OPERATORS),
-    ("__or__ __ror__", "writes | with {}", _OPERATORS),
-    ("__xor__ __rxor__", "writes ^ with {}", _OPERATORS),
     ("__eq__", "writes == with {}", _OPERATORS),
     ("__ne__", "writes != with {}", _OPERATORS),
     ("__lt__ __gt__", "writes < or > with {}", _OPERATORS),
@@ -81,7 +77,7 @@ _INSTEAD = {
     **dict.fromkeys(("round", "rint", "floor", "ceil", "trunc"), _ROUND),
 }  # fmt: skip
 
-#: Functions of values by what NumPy and PyTorch call them, and methods; `expression` fills it.
+#: Functions of values by what NumPy and PyTorch call them, and methods; `functions` fills it.
 KNOWN: dict[str, Callable[..., Any]] = {}
 #: Keywords of theirs, where they are not KNOWN's.
 _KEYWORDS = {"a_min": "min", "a_max": "max"}
@@ -157,6 +153,19 @@ def _called(library: str, name: str, args: Any, keywords: Mapping[str, Any]) -> 
     return function(*args, **given)
 
 
+def _prefix(name: str) -> Callable[[Value], Value]:
+    """Return the method of an operator that stands before a value."""
+    return lambda self: KNOWN[name](self)
+
+
+def _operator(name: str) -> tuple[Callable[[Value, Any], Value], Callable[[Value, Any], Value]]:
+    """Return the methods of an operator between a value and what is behind it, and before it."""
+    return (
+        lambda self, other: KNOWN[name](self, other),
+        lambda self, other: KNOWN[name](other, self),
+    )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Value(_Refusing):
     """A number of every element of C, or a condition, which is true or false.
@@ -173,7 +182,8 @@ class Value(_Refusing):
     @property
     def is_condition(self) -> bool:
         """Whether it is true or false."""
-        return self.function in CONDITIONS
+        row = FUNCTIONS.get(self.function)
+        return row is not None and row.is_condition
 
     @property
     def _noun(self) -> str:
@@ -190,80 +200,31 @@ class Value(_Refusing):
             return lambda *args, **keywords: _called("Tensor", name, (self, *args), keywords)
         return super().__getattr__(name)
 
-    def __add__(self, other: Any) -> Value:
-        return apply("add", self, other)
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("subtract")
+    __mul__, __rmul__ = _operator("multiply")
+    __truediv__, __rtruediv__ = _operator("divide")
+    __and__, __rand__ = _operator("logical_and")
+    __or__, __ror__ = _operator("logical_or")
+    __xor__, __rxor__ = _operator("logical_xor")
+    __lt__, __gt__ = _operator("less")
+    __le__, __ge__ = _operator("less_equal")
+    __eq__ = _operator("equal")[0]  # type: ignore[assignment]
+    __ne__ = _operator("not_equal")[0]  # type: ignore[assignment]
+    __neg__ = _prefix("negative")
+    __pos__ = _prefix("positive")
+    __abs__ = _prefix("abs")
+    __invert__ = _prefix("logical_not")
 
-    def __radd__(self, other: Any) -> Value:
-        return apply("add", other, self)
-
-    def __sub__(self, other: Any) -> Value:
-        return apply("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return apply("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Value:
-        return multiply(self, other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return multiply(other, self)
-
-    def __truediv__(self, other: Any) -> Value:
-        return apply("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return apply("divide", other, self)
+    __hash__ = _Refusing.__hash__  # which a class that has __eq__ would lose
 
     def __pow__(self, exponent: Any, modulus: Any = None) -> Value:
         if modulus is not None:
             self._refuse("calls pow() with three arguments, of which one is {}", _OPERATORS)
-        return power(self, exponent)
+        return KNOWN["power"](self, exponent)
 
     def __rpow__(self, base: Any, modulus: Any = None) -> Value:
-        return power(base, self)
-
-    def __neg__(self) -> Value:
-        return apply("negative", self)
-
-    def __pos__(self) -> Value:
-        return positive(self)
-
-    def __abs__(self) -> Value:
-        return apply("abs", self)
-
-    def __lt__(self, other: Any) -> Value:
-        return apply("less", self, other)
-
-    def __le__(self, other: Any) -> Value:
-        return apply("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> Value:
-        return apply("less", other, self)
-
-    def __ge__(self, other: Any) -> Value:
-        return apply("less_equal", other, self)
-
-    def __eq__(self, other: Any) -> Value:  # type: ignore[override]
-        return equal(self, other)
-
-    def __ne__(self, other: Any) -> Value:  # type: ignore[override]
-        return ~equal(self, other)
-
-    __hash__ = _Refusing.__hash__  # which a class that has __eq__ would lose
-
-    def __and__(self, other: Any) -> Value:
-        return apply("logical_and", self, other)
-
-    def __or__(self, other: Any) -> Value:
-        return apply("logical_or", self, other)
-
-    def __xor__(self, other: Any) -> Value:
-        return exclusive(self, other)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
-    def __invert__(self) -> Value:
-        return apply("logical_not", self)
+        return KNOWN["power"](base, self)
 
     def __bool__(self) -> bool:
         raise OptionError(_truth(sys._getframe(1)))
@@ -351,14 +312,14 @@ def as_value(x: Any) -> Value:
 
 
 def apply(function: str, *inputs: Any) -> Value:
-    """Return a function of values and numbers, which are numbers or conditions as it wants them."""
+    """Return a value of a row of `FUNCTIONS`; its inputs are numbers or conditions as it says."""
     values = tuple(map(as_value, inputs))
     for place, value in enumerate(values):
-        _check(function, value, function in LOGICAL or (function == "where" and place == 0))
+        check_kind(function, value, place in FUNCTIONS[function].conditions)
     return Value(function, values)
 
 
-def _check(function: str, value: Value, condition: bool) -> None:
+def check_kind(function: str, value: Value, condition: bool) -> None:
     """Refuse a number where a condition is wanted, or the other way round."""
     if value.is_condition == condition:
         return
@@ -366,58 +327,3 @@ def _check(function: str, value: Value, condition: bool) -> None:
     instead = "x > 0, say" if condition else f"{_WHERE} to make one"
     named = {"logical_and": "&", "logical_or": "|", "logical_not": "~"}.get(function, function)
     raise OptionError(f"an epilogue gives {named} {has}; expected {wants}: {instead}")
-
-
-def multiply(a: Any, b: Any) -> Value:
-    """Return a product, where a condition is a mask: 1 where it holds, and 0 elsewhere."""
-    a, b = as_value(a), as_value(b)
-    if a.is_condition and b.is_condition:
-        return a & b
-    a, b = (apply("where", x, 1, 0) if x.is_condition else x for x in (a, b))
-    return apply("multiply", a, b)
-
-
-def equal(a: Any, b: Any) -> Value:
-    """Return whether two are equal, numbers or conditions."""
-    a, b = as_value(a), as_value(b)
-    return ~exclusive(a, b) if a.is_condition and b.is_condition else apply("equal", a, b)
-
-
-def exclusive(a: Any, b: Any) -> Value:
-    """Return whether one of two conditions holds and the other does not."""
-    both = apply("logical_and", a, b)
-    return apply("logical_or", a, b) & ~both
-
-
-def positive(x: Any) -> Value:
-    """Return a number as it is."""
-    value = as_value(x)
-    _check("positive", value, False)
-    return value
-
-
-def power(x: Any, exponent: Any) -> Value:
-    """Return a power: products, and a square root, of exponents that are multiples of 1/2."""
-    if isinstance(exponent, (Value, Returned)):
-        base = "x" if isinstance(x, Value) else repr(x)
-        raise OptionError(
-            "an epilogue writes ** with an exponent that is a value; expected a number: "
-            f"{base} ** y is cute_gemm.exp(y * cute_gemm.log({base}))"
-        )
-    p = as_value(exponent).constant
-    if not math.isfinite(p) or 2 * p % 1:
-        raise OptionError(
-            f"an epilogue writes ** {exponent!r}; expected a multiple of 0.5: of positive numbers "
-            f"x ** {exponent!r} is cute_gemm.exp({exponent!r} * cute_gemm.log(x))"
-        )
-    if p == -0.5:
-        return apply("rsqrt", x)
-    left, square = int(abs(p)), x
-    result = apply("sqrt", x) if abs(p) % 1 else None
-    while left:
-        if left % 2:
-            result = square if result is None else apply("multiply", result, square)
-        left //= 2
-        square = apply("multiply", square, square) if left else square
-    result = as_value(1 if result is None else result)
-    return apply("divide", 1, result) if p < 0 else result

@@ -1,0 +1,66 @@
+"""Expressions of epilogues by PyTorch, which differentiates what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold
+from cute_gemm.problem.epilogue.rows import ACTIVATIONS as ROWS
+from cute_gemm.problem.epilogue.rows import COLUMNS, functions_of
+from cute_gemm.problem.layers import gradient
+
+_FUNCTIONS = functions_of(torch, torch, torch.nn.functional) | {
+    name: row.numpy for name, row in COLUMNS.items()
+}
+#: Activations by PyTorch.
+ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    name: _FUNCTIONS.get(name) or getattr(torch.nn.functional, name) for name in ROWS
+}
+
+
+def evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
+    """Return the results of an expression, of tensors by name, the accumulator among them."""
+    acc = values[ACCUMULATOR]
+    return fold(expression, values, _FUNCTIONS.__getitem__, lambda number: acc.new_full((), number))
+
+
+def results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
+    """Return what `gemm` does: a tensor of a type, or a tuple of them and of further results."""
+    returned: list[Any] = []
+    for result, value in zip(expression.results, evaluate(expression, values), strict=True):
+        kind = getattr(torch, result.dtype) if result.dtype else out
+        if result.amax:
+            returned.append(value.abs().amax())
+        elif kind.itemsize == 1 and kind.is_floating_point:
+            largest = torch.finfo(kind).max
+            returned.append(value.clamp(-largest, largest).to(kind))
+        elif kind.is_floating_point:
+            returned.append(value.to(kind))
+        else:
+            about = torch.iinfo(kind)
+            rounded = value.nan_to_num(0).round().clamp(about.min, about.max)
+            returned.append(rounded.to(kind))
+    return returned[0] if len(returned) == 1 else tuple(returned)
+
+
+def times_derivative(activation: str, g: Any, kept: Any) -> Any:
+    """Return g times the derivative of an activation; ``kept`` is its argument or its result.
+
+    By PyTorch's kernel, which may have no derivative itself, where nothing differentiates it.
+    """
+    if not activation:
+        return g
+    kernel = ROWS[activation].backward
+    if kernel and not torch.is_grad_enabled() and forward_ad._current_level < 0:
+        return kernel(torch.ops.aten, g, kept)
+    values = {ACCUMULATOR: g.to(wide(g.dtype)), "kept": kept.to(wide(g.dtype))}
+    return evaluate(gradient(activation).expression, values)[0].to(g.dtype)
+
+
+def wide(dtype: Any) -> Any:
+    """Return the type that sums of a type are kept in."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
