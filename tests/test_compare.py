@@ -12,8 +12,7 @@ from command_line import SIZES
 import cute_gemm as cg
 from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.kernels.options import assignments, option_value
-from cute_gemm.measure.compare import Comparison, compare
-from cute_gemm.measure.figures import ACCESSES, BUILD, INSTRUCTIONS, KERNEL, SUMS, Figure, table
+from cute_gemm.measure.compare import compare
 from cute_gemm.toolchain.sass import instructions
 
 WORDS = ["compare", *SIZES, "--arch", "sm_80"]
@@ -22,10 +21,6 @@ WORDS = ["compare", *SIZES, "--arch", "sm_80"]
 def made(op: str = "TN", **more: Any) -> cg.Plan:
     given = {"m": 256, "n": 256, "k": 128, "dtype": "float16", "arch": "sm_80", "backend": "cpu"}
     return cg.plan(op, **{**given, **more})
-
-
-def found(comparison: Comparison, group: str) -> dict[tuple[str, str], tuple[Any, Any]]:
-    return {(x.of, x.what): (x.a, x.b) for x in comparison.figures if x.group == group}
 
 
 # -- figures ----------------------------------------------------------------------------------
@@ -37,113 +32,79 @@ def test_configs_side_by_side():
         for copy in ("auto", "mn_major")
     )
     both = compare(a, b, given=("copy=auto", "copy=mn_major"))
-    assert found(both, KERNEL)["", "copy"] == ("auto", "mn_major")
-    accesses = found(both, ACCESSES)
+    assert both.figures["config.copy"] == ("auto", "mn_major")
     report = b.report()
     (row,) = (x for x in report["A"].rows if (x.space, x.direction) == ("global", "load"))
-    for what, figure in (
-        ("bits of a lane", row.bits), ("sectors per request", row.sectors),
-        ("verdict", row.verdict), ("sectors of the launch", row.launch.sectors),
+    for name, figure in (
+        ("bits", row.bits), ("sectors", row.sectors), ("verdict", row.verdict),
+        ("launch.sectors", row.launch.sectors),
     ):  # fmt: skip
-        values = accesses["A, global load", what]
-        assert values[1] == figure and (values[0] != figure or what == "sectors per request")
+        values = both.figures[f"accesses[A global load].{name}"]
+        assert values[1] == figure and (values[0] != figure or name == "sectors")
     text = str(both)
     assert "copy=mn_major" in text and "16" in text and "verdict" in text
     assert max(map(len, text.splitlines())) <= 112 and "\x1b" not in text
 
 
-def test_sums_are_those_of_all_launches():
-    """Packing's accesses too, counted again from the reports' own rows."""
-    a, b = made(), made(kernel="sm80_pipeline", lda=131, pack="A")
-    assert b.route.pack == "A"
-    sums, accesses = found(compare(a, b), SUMS), found(compare(a, b), ACCESSES)
-    for at, report in enumerate((a.report(), b.report())):
-        rows = [*report.rows, *(row for one in report.passes for row in one.rows)]
-        for space, name, what in (
-            ("global", "requests", "global requests"),
-            ("global", "sectors", "global sectors"),
-            ("shared", "wavefronts", "shared wavefronts"),
-        ):
-            total = sum(getattr(row.launch, name) for row in rows if row.space == space)
-            assert sums["", what][at] == total > 0
-    assert sums["", "requested of packed A"][0] is None
-    packs = {of: x for (of, what), x in accesses.items() if of.startswith("pack") and
-             what == "instruction"}  # fmt: skip
-    assert packs and all(x[0] is None and x[1] for x in packs.values())
-
-
 def test_every_access_is_there_once():
-    a, b = made(kernel="sm80_pipeline"), made(kernel="naive", dtype="float32")
-    kinds = [x for (_, what), x in found(compare(a, b), ACCESSES).items() if what == "instruction"]
+    a, b = made(), made(kernel="sm80_pipeline", lda=131, pack="A")
+    figures = compare(a, b).figures
     for at, plan in enumerate((a, b)):
-        listed = sorted(x[at] for x in kinds if x[at] is not None)
-        assert listed == sorted(row.instruction for row in plan.report().rows)
+        report = plan.report()
+        rows = [*report.rows, *(row for of_pass in report.passes for row in of_pass.rows)]
+        named = [x[at] for name, x in figures.items() if name.endswith(".instruction")]
+        assert sorted(filter(None, named)) == sorted(row.instruction for row in rows)
+    packs = [x for name, x in figures.items() if name.startswith("passes[pack].accesses[A")]
+    assert packs and all(x[0] is None and x[1] is not None for x in packs)
 
 
-def test_sides_exchanged_have_the_same_rows():
-    """Names, pairs and order, of other kernels, launches, ops, types and edges."""
+def test_sides_exchanged_have_the_same_figures():
     plans = [
-        made(), made(kernel="naive"), made(kernel="sm80_pipeline", lda=131, pack="A"),
-        made(m=257, n=129, k=101), made(kernel="sm80_pipeline", split_k=2),
-        made("NT", kernel="double_buffered", dtype="float32", m=130), made(arch="sm_90a"),
-        made("NN", kernel="sm80_pipeline", copy="mn_major"), made(kernel="cublas"),
+        made(), made(kernel="naive"), made(m=257, n=129, k=101), made(arch="sm_90a"),
+        made(kernel="sm80_pipeline", split_k=2), made(kernel="cublas"),
     ]  # fmt: skip
     for a, b in zip(plans, plans[1:] + plans[:1], strict=True):
-        there = [(x.group, x.of, x.what, x.a, x.b) for x in compare(a, b).figures]
-        back = [(x.group, x.of, x.what, x.b, x.a) for x in compare(b, a).figures]
-        assert there == back and len({x[:3] for x in there}) == len(there)
+        there, back = compare(a, b).figures, compare(b, a).figures
+        assert there == {name: pair[::-1] for name, pair in back.items()}
 
 
 def test_beta_is_predicted():
     sizes = {"m": 4096, "n": 4096, "k": 64}
     plain, with_beta = (compare(made(**sizes), made(**sizes), beta=beta) for beta in (0, 1))
-    assert with_beta.a.seconds > 1.2 * plain.a.seconds
+    assert with_beta.figures["predicted.seconds"][0] > 1.2 * plain.figures["predicted.seconds"][0]
 
 
 def test_what_is_equal_is_not_shown():
     same = compare(made(), made())
-    assert not any(figure.differs for figure in same.figures)
+    assert not same.differing
     lines = str(same).splitlines()
     assert lines[-1] == f"{len(same.figures)} figures are equal on both sides and not shown."
     assert not any("b / a" in line for line in lines)
-    assert len(compare(made(stages=3), made(stages=4)).figures) == len(same.figures)
 
 
 def test_a_library_has_no_accesses():
     both = compare(made(kernel="sm80_pipeline"), made(kernel="cublas"))
-    assert both.b.report is None and "are not known" in both.b.missing[0]
-    assert found(both, ACCESSES) and "cp.async" not in str(both)
+    assert "are not known" in both.b.missing[0] and both.figures["kernel"][1] == "cublas"
+    assert "accesses[A global load].sectors" in both.figures and "sectors" not in str(both)
     assert "are not known" in " ".join(str(both).split())
-    assert both.b.to_dict()["seconds"] is None and both.b.to_dict()["terms"] == {}
 
 
 def test_builds_and_instructions():
     a, b = (made(kernel="naive", dtype="float32", op=op) for op in ("NN", "TT"))
-    assert not found(compare(a, b), BUILD)
+    assert "resources.registers" not in compare(a, b).figures
     both = compare(a, b, sass=True)
-    assert found(both, BUILD)["", "registers of a thread"][0] == a.resources.registers
-    counts = instructions(b.sass)
-    mix = found(both, INSTRUCTIONS)
-    assert mix["", "all"][1] == sum(counts.values()) > 20
-    assert {what: x[1] for (_, what), x in mix.items() if x[1] and what != "all"} == counts
-
-
-def test_of_instructions_those_that_differ_most_are_shown():
-    figures = [Figure(INSTRUCTIONS, "", f"OP{i}", 10 * i, None) for i in range(1, 21)]
-    shown, more = table(INSTRUCTIONS, figures)
-    assert [row[0] for row in shown.rows] == [f"OP{i}" for i in range(20, 4, -1)]
-    assert more.plain.startswith("and 4 opcodes")
+    assert both.figures["resources.registers"][0] == a.resources.registers
+    counts = dict(instructions(b.sass))
+    mix = {name: x[1] for name, x in both.figures.items() if name.startswith("instructions.")}
+    assert {name.partition(".")[2]: count for name, count in mix.items() if count} == counts
 
 
 def test_a_figure_as_text():
-    def text(a, b, unit=""):
-        return Figure("", "", "", a, b, unit).texts()
-
-    assert text(2.0, 3.0) == ("2", "3", "1.5")
-    assert text(0, 3) == ("0", "3", "") and text(None, "x") == ("-", "x", "")
-    assert text(2e-6, 1e-3, "seconds")[:2] == ("2 us", "1 ms")
-    assert text(1, 2**20, "bytes")[:2] == ("1 byte", "1 MiB")
-    assert text(0.5, 1, "fraction") == ("50.0 %", "100 %", "2")
+    both = compare(made(kernel="sm80_pipeline", stages=3), made(kernel="sm80_pipeline", stages=4))
+    lines = {line.split()[0]: line.split()[1:] for line in str(both).splitlines() if line}
+    assert lines["config.stages"] == ["3", "4", "1.33"]
+    assert lines["launch.smem"][2] and "," in lines["launch.smem"][0]
+    assert lines["predicted.seconds"][1] == "us"
 
 
 # -- times ------------------------------------------------------------------------------------
@@ -160,11 +121,9 @@ def test_both_are_timed_in_turns(gpu):
     both = compare(a, b, time=True, rounds=6)
     assert not gpu.memory  # all was freed
     assert both.ratio == pytest.approx(4) and both.gpu == "NVIDIA H200"
-    assert (both.a.time.milliseconds, both.b.time.milliseconds) == pytest.approx((1, 4))
-    assert both.b.time.teraflops == pytest.approx(2 * 40 * 30 * 20 / 4e9)
+    assert both.figures["measured.seconds"] == pytest.approx((1e-3, 4e-3))
+    assert both.figures["measured.teraflops"][1] == pytest.approx(2 * 40 * 30 * 20 / 4e9)
     assert "b takes 4.000 of a's time on NVIDIA H200, median of 6 rounds" in str(both)
-    assert "4 ms measured" in str(both)
-    assert both.to_dict()["b"]["timing"]["quartiles"] == pytest.approx((4, 4))
 
 
 def test_matrices_lie_as_they_are_described(gpu):
@@ -189,7 +148,7 @@ def test_what_refuses_is_not_timed(gpu, monkeypatch):
     monkeypatch.setattr(gpu.kernels["library"], "bind", refuse)
     a, b = (made(kernel=name, m=40, n=30, k=20, backend="cuda") for name in ("fast", "library"))
     both = compare(a, b, time=True)
-    assert both.b.time is both.ratio is None and both.a.time is not None
+    assert both.ratio is None and both.figures["measured.seconds"][1] is None
     assert "cuBLAS does not support it" in str(both)
 
 
@@ -207,14 +166,14 @@ def test_the_command(run):
     ("a", "b", "differs"),
     [
         ("op=NN", "op=TN", {"op": ["NN", "TN"]}),
-        ("", "lda=97", {"lda": [64, 97]}),
+        ("", "lda=97", {"matrices.A.ld": [64, 97]}),
         ("kernel=sm80_pipeline", "kernel=cutlass_universal",
          {"kernel": ["sm80_pipeline", "cutlass_universal"]}),
         ("kernel=sm80_pipeline,tile=64x64x32", "kernel=sm80_pipeline tile=128,64,32 min-ctas=2",
-         {"tile": ["64x64x32", "128x64x32"], "min_ctas": [1, 2]}),
+         {"config.tile": ["64x64x32", "128x64x32"], "config.min_ctas": [1, 2]}),
         ("dtype=float32 out-dtype=float32", "m=100,n=50", {"m": [96, 100], "n": [80, 50]}),
         ("arch=sm_80", "arch=sm_90a", {"arch": ["sm_80", "sm_90a"]}),
-        ("", "base-offset=4", {"A aligned to": ["256 bytes", "8 bytes"]}),
+        ("", "base-offset=4", {"matrices.A.alignment": [256, 8]}),
     ],
 )  # fmt: skip
 def test_sides_take_all_options(run, a, b, differs):
@@ -223,8 +182,7 @@ def test_sides_take_all_options(run, a, b, differs):
     assert status == 0, err
     found = json.loads(out)
     assert (found["a"]["given"], found["b"]["given"]) == (a, b)
-    figures = {x["what"]: [x["a"], x["b"]] for x in found["figures"] if x["differs"]}
-    assert {what: figures[what] for what in differs} == differs
+    assert {name: found["figures"][name] for name in differs} == differs
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,7 @@ def _side(arguments: argparse.Namespace, name: str, words: str) -> argparse.Name
 def _converted(action: argparse.Action, value: str, what: str) -> Any:
     """Return an option's value as argparse would."""
     try:
-        kind = int if action.nargs == 0 else action.type  # a flag is 0 or 1
-        converted = kind(value) if callable(kind) else value
+        converted = action.type(value) if callable(action.type) else value
     except ValueError:
         raise OptionError(f"{what} is not understood; expected a number") from None
     if action.choices is not None and converted not in action.choices:

@@ -1,21 +1,58 @@
-"""Two plans side by side: what differs in kernel, accesses, build, instructions and time."""
+"""Two plans side by side: the figures of their reports that differ, with build and time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import FORMAT, counted, named
+from cute_gemm._text import FORMAT, counted, duration, named
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.measure.figures import Figure, Side, Time, differing, figures, table
-from cute_gemm.rendering.shown import Shown
+from cute_gemm.kernels.options import spelled
+from cute_gemm.rendering.shown import Shown, size_text
+from cute_gemm.rendering.tables import Column, Table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.measure.timed import Turns
     from cute_gemm.plan.plan import Plan
+
+#: Keys of a report whose figures are compared, in order; and what is left out of them: sentences,
+#: and what other figures say too.
+_KEYS = ("matrices", "config", "predicted", "launch", "resources", "performance", "passes",
+         "accesses")  # fmt: skip
+_LEFT_OUT = frozenset((
+    "operation", "modes", "shape", "stride", "what", "why", "limit", "fix", "notes", "source",
+    "excess", "ideal_sectors", "ideal_wavefronts", "counted_wavefronts", "counted_conflicts",
+))  # fmt: skip
+#: Figures of an access that are shown where one side alone has it.
+_OF_ONE_SIDE = (".instruction", ".launch.requests")
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of the two.
+
+    ``given``: what was asked for, in words: ``"tile=128x256x64"``. ``figures``: numbers and texts
+    by name, ``"accesses[A global load].launch.sectors"``, as ``Plan.report().to_dict()`` has them.
+    ``missing``: why there is no report or no time, a sentence each.
+    """
+
+    given: str
+    plan: Plan
+    figures: dict[str, Any]
+    missing: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield what it is, in lines."""
+        plan = self.plan
+        if self.given:
+            yield self.given
+        yield f"gemm {plan.problem.op}{size_text(plan.problem)}"
+        yield f"kernel {plan.kernel}, {plan.arch}, config {plan.config.name}"
+        yield from self.missing
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,24 +78,36 @@ class Comparison(Shown):
     gpu: str | None = None
 
     def __repr__(self) -> str:
-        differing = sum(figure.differs for figure in self.figures)
-        return f"<Comparison: {self.a.plan!r}, {self.b.plan!r}, {differing} figures differ>"
+        return f"<Comparison: {self.a.plan!r}, {self.b.plan!r}, {len(self.differing)} differ>"
 
     @cached_property
-    def figures(self) -> tuple[Figure, ...]:
-        """Every figure of both sides, those that are equal too, group by group."""
-        return tuple(figures(self.a, self.b))
+    def figures(self) -> dict[str, tuple[Any, Any]]:
+        """Every figure by name, a's and b's; None on a side that does not have it."""
+        a, b = self.a.figures, self.b.figures
+        return {name: (a.get(name), b.get(name)) for name in {**a, **b}}
+
+    @property
+    def differing(self) -> dict[str, tuple[Any, Any]]:
+        """The figures that are printed: those that differ, where both sides have them.
+
+        Of an access that one side alone has, they are which it is and how often.
+        """
+        return {
+            name: pair
+            for name, pair in self.figures.items()
+            if pair[0] != pair[1]
+            and (None not in pair or name.endswith(_OF_ONE_SIDE) or name.startswith("instructions"))
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in strings, numbers, lists and dicts, with keys that stay."""
-        names = "group", "of", "what", "a", "b", "unit", "differs"
-        return {
-            "format": FORMAT,
-            "a": self.a.to_dict(),
-            "b": self.b.to_dict(),
-            "figures": [named(figure, *names) for figure in self.figures],
-            **named(self, "ratio", "rounds", "gpu"),
+        sides = {
+            name: {**named(side, "given"), "missing": list(side.missing)}
+            for name, side in (("a", self.a), ("b", self.b))
         }
+        figures = {name: list(pair) for name, pair in self.figures.items()}
+        return {"format": FORMAT, **sides, "figures": figures,
+                **named(self, "ratio", "rounds", "gpu")}  # fmt: skip
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -70,12 +119,15 @@ class Comparison(Shown):
             yield Text()
             rounds = counted(self.rounds, "round")
             yield Text(f"b takes {self.ratio:.3f} of a's time on {self.gpu}, median of {rounds}")
-        for group in dict.fromkeys(figure.group for figure in self.figures):
-            of_group = [figure for figure in self.figures if figure.group == group]
-            if shown := differing(group, of_group):
-                yield Text()
-                yield from table(group, shown)
-        equal = sum(not figure.differs for figure in self.figures)
+        heads = Column("figure", left=True), Column("a"), Column("b"), Column("b / a")
+        rows = [
+            (name, _text(name, a), _text(name, b), _ratio(a, b))
+            for name, (a, b) in self.differing.items()
+        ]
+        if rows:
+            yield Text()
+            yield Table("", heads, rows)
+        equal = sum(a == b for a, b in self.figures.values())
         yield Text()
         one = "1 figure is" if equal == 1 else f"{equal:,} figures are"
         yield Text(f"{one} equal on both sides and not shown.")
@@ -118,8 +170,8 @@ def compare(
     >>> from cute_gemm import plan
     >>> sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_80"}
     >>> found = compare(plan("TN", **sizes), plan("TN", **sizes, copy="mn_major"))
-    >>> {(x.a, x.b) for x in found.figures if x.of == "A, global load" and x.what == "verdict"}
-    {('coalesced', 'strided')}
+    >>> found.figures["accesses[A global load].verdict"]
+    ('coalesced', 'strided')
     """
     from cute_gemm.api import compile
 
@@ -149,19 +201,64 @@ def _side(
     from cute_gemm.toolchain.sass import instructions
 
     missing = []
-    report = counts = time = None
+    found: dict[str, Any] = named(plan.problem, "op", "m", "n", "k", "l", "dtype", "compute")
+    found |= named(plan, "kernel", "arch") | plan.route._asdict()
+    if turns is not None:
+        samples = turns.samples[at]
+        missing += [turns.refused[at]] * bool(turns.refused[at])
+        if samples is not None:
+            seconds = 1e-3 * samples.median
+            teraflops = plan.problem.flops / seconds / 1e12
+            found["measured"] = {"seconds": seconds, "teraflops": teraflops}
     try:
         if build:
             _ = plan.build
         report = plan.report(beta=beta).to_dict()
     except UnsupportedError as error:
         missing.append(str(error))
-    if sass and report is not None:
-        counts = dict(instructions(plan.sass).most_common())
-    if turns is not None:
-        samples = turns.samples[at]
-        missing += [turns.refused[at]] * bool(turns.refused[at])
-        if samples is not None:
-            teraflops = plan.problem.flops / samples.median / 1e9
-            time = Time(samples.median, samples.quartiles, teraflops)
-    return Side(given, plan, report, counts, time, tuple(missing), beta != 0)
+    else:
+        if report["candidates"]:
+            report["predicted"] = {
+                name: report["candidates"][0][name] for name in ("seconds", "terms")
+            }
+        found |= {key: report.get(key) for key in _KEYS}
+        if sass:
+            found["instructions"] = dict(instructions(plan.sass).most_common())
+    return Side(given, plan, dict(_figures(found)), tuple(missing))
+
+
+def _figures(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the numbers and texts of nested dicts and lists, with where each is."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key not in _LEFT_OUT:
+                yield from _figures(each, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        labels: dict[str, int] = {}
+        for each in value:
+            label = _label(each)
+            labels[label] = labels.get(label, 0) + 1
+            count = f" #{labels[label]}" * (labels[label] > 1)
+            yield from _figures(each, f"{name}[{label}{count}]")
+    elif value is not None:
+        yield name, spelled(tuple(value)) if isinstance(value, (list, tuple)) else value
+
+
+def _label(of: dict[str, Any]) -> str:
+    """Return what an access, or a launch beside the kernel, is called."""
+    words = (of.get(key) for key in ("operand", "space", "direction", "part"))
+    return " ".join(filter(None, words)) or of["kernel"]
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None or isinstance(value, (str, bool)):
+        return "-" if value in (None, "") else str(value)
+    if name.endswith("seconds") or ".terms." in name:
+        return duration(value)
+    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+
+
+def _ratio(a: Any, b: Any) -> str:
+    if isinstance(a, str) or isinstance(b, str) or not a or b is None:
+        return ""
+    return f"{b / a:.3g}"
