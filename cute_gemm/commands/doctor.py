@@ -141,7 +141,7 @@ def _needed_templates(root: Path) -> set[Path]:
     from cute_gemm.problem.epilogue.fused import FUNCTOR
 
     pending = [root / name for name in _INCLUDED.findall(FUNCTOR)]
-    pending += [root / "passes" / f"{name}.cuh" for name in ("components", "sum")]
+    pending.append(root / "passes" / "components.cuh")
     for kernel in map(registry.get, registry.names()):
         if kernel.runs_on != "gpu":
             continue
