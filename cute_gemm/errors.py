@@ -9,7 +9,6 @@ import functools
 import os
 import sys
 import warnings
-from pathlib import Path
 
 
 class GemmError(Exception):
@@ -158,7 +157,7 @@ def shown(text: str) -> str:
 def warn(message: str) -> None:
     """Warn with the first line outside this package, PyTorch and what its compiler wrote."""
     torch = getattr(sys.modules.get("torch"), "__file__", None)
-    packages = [Path(__file__).parent, *([Path(torch).parent] if torch else [])]
+    packages = map(os.path.dirname, filter(None, (__file__, torch)))
     passed = (*(f"{path}{os.sep}" for path in packages), functools.__file__, "<eval_with_key>")
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_passed(frame.f_code.co_filename, passed):
