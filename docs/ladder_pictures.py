@@ -10,7 +10,6 @@ import numpy as np
 
 import cute_gemm as cg
 from cute_gemm.cute.atoms import MMA_ATOMS
-from cute_gemm.kernels.simt.structure import structure
 from cute_gemm.rendering import pictures as draw
 from cute_gemm.rendering.pictures.svg import (
     CELL_TEXT,
@@ -156,7 +155,7 @@ class Reads(NamedTuple):
 
 def reads(report: Report) -> Reads:
     """Return the results and reads of a kernel that multiplies by FMA."""
-    values = structure(report.config).values
+    values = report.config.values
     runs = tuple(layout.shape[0] for layout in values)
     return Reads(report.config.kernel, report.config.thread_tile, runs)
 
@@ -209,10 +208,10 @@ def thread_products(title: str, kernels: list[Reads]) -> str:
 
 def _results(report: Report) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of C's tile that each thread of the first warp holds: int [32, values]."""
-    found = structure(report.config)
-    first = np.asarray([found.threads(thread) for thread in range(32)])
-    rows, columns = first % report.config.tile[0], first // report.config.tile[0]
-    m, n = (np.asarray([layout(i) for i in range(layout.size)]) for layout in found.values)
+    config = report.config
+    first = np.asarray([config.first_results(thread) for thread in range(32)])
+    rows, columns = first % config.tile[0], first // config.tile[0]
+    m, n = (np.asarray([layout(i) for i in range(layout.size)]) for layout in config.values)
     return rows[:, None] + m, columns[:, None] + n
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from altered import altered
 from batched_cases import KINDS, BatchedCase, Lie, drawn
 
 import cute_gemm as cg
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
-from cute_gemm.kernels.batched.structure import structure
 from cute_gemm.kernels.batched.unit import EmitBatched
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem.verify import verify
@@ -161,12 +161,11 @@ def test_its_proof_holds(seed: int) -> None:
 
 def test_a_wrong_layout_does_not_prove() -> None:
     config = planned(m=16, n=16, k=16, l=64).config
-    parts = structure(config)
-    a, *others = parts.operands
+    a, *others = config.operands
     turned = replace(a, smem=Layout(a.smem.shape, tuple(x + 1 for x in a.smem.stride)))
-    unit = EmitBatched(config, parts).unit().source
-    proof = EmitBatched(config, replace(parts, operands=(turned, *others))).proof()
-    right = EmitBatched(config, parts).proof()
+    unit = EmitBatched(config).unit().source
+    proof = EmitBatched(altered(config, operands=(turned, *others))).proof()
+    right = EmitBatched(config).proof()
     assert proof.source != right.source and unit
     broken = re.sub(r"using SmemA = .*?;", re.search(r"using SmemA = .*?;", right.source)[0],
                     proof.source)  # fmt: skip

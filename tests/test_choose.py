@@ -17,7 +17,6 @@ from cute_gemm.cute.layout import tile_to_shape
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.problem.describe import from_sizes
 
 
@@ -91,7 +90,7 @@ def test_every_reader_and_writer_of_tensor_core_kernels(
             config, *_ = chosen.legal(problem, Arch(arch), options)
         except OptionError:
             continue
-        for plan in structure(config).operands:
+        for plan in config.operands:
             layout = tile_to_shape(plan.smem_atom, plan.extents)
             store = choose.shared_side(plan.gmem_copy)
             pairs = [(store, "store"), (plan.smem_copy, "load")]

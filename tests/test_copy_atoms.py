@@ -22,7 +22,6 @@ from cute_gemm.cute.notation import parse
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.problem.describe import from_sizes
 
 # -- names ----------------------------------------------------------------------------------------
@@ -566,7 +565,7 @@ def test_a_tile_at_the_end_counts_as_the_kernels_rows_of_it(
     chosen: Any = {"tile": (128, 128, 32), "warps": (2, 2)}
     config = Sm80Pipeline().configure(problem, "sm_80", **chosen)
     report = analyze(op, **given, kernel="sm80_pipeline", arch="sm_80", **chosen)
-    (plan,) = (plan for plan in structure(config).operands if plan.source == "A")
+    (plan,) = (plan for plan in config.operands if plan.source == "A")
     threads, values = plan.gmem_copy.layouts
     home: Any = plan.smem_layout
     stride = (lda, 1) if op == "TN" else (1, lda)

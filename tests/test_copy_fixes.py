@@ -17,7 +17,6 @@ from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.problem.describe import from_sizes
 
 
@@ -434,7 +433,7 @@ def test_a_copy_counts_as_the_kernels_row_of_it(dtype: str, lda: int, way: str) 
     chosen: Any = {"tile": (128, 128, 32), "warps": (2, 2), "copy": way}
     config = Sm80Pipeline().configure(problem, "sm_80", **chosen)
     report = analyze("TN", **given, kernel="sm80_pipeline", arch="sm_80", **chosen)
-    (plan,) = (plan for plan in structure(config).operands if plan.source == "A")
+    (plan,) = (plan for plan in config.operands if plan.source == "A")
     threads, values = plan.gmem_copy.layouts
     home = plan.smem_layout
     assert isinstance(home.shape, tuple) and isinstance(home.stride, tuple)

@@ -23,7 +23,6 @@ from cute_gemm.cute.notation import parse
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.fixes.smem import fix_shared
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.rendering.rows import make_row
@@ -68,7 +67,7 @@ def accesses(op: str, copy: str, dtype: str = "float16", **sizes: int) -> list:
     config = KERNEL.configure(problem, "sm_80", copy=copy)
     loads = [a for a in KERNEL.accesses(config, problem) if isinstance(a, GlobalAccess)]
     out: list[GlobalAccess | SharedAccess] = []
-    for plan in structure(config).operands:
+    for plan in config.operands:
         home = plan.smem_layout
         assert isinstance(home.shape, tuple) and isinstance(home.stride, tuple)
         stage = Layout(home.shape[:2], home.stride[:2], home.swizzle)
@@ -138,7 +137,7 @@ def test_a_bad_copy_is_fixed_by_the_one_that_the_kernels_choose(op: str, dtype: 
     given: dict = {"tile": (128, 128, 128 // DTYPES[dtype].bytes), "warps": (2, 4), "stages": 3}
     problem = from_sizes(op, m=512, n=512, k=256, dtype=dtype)
     config = KERNEL.configure(problem, "sm_80", copy="mn_major", **given)
-    plans = structure(KERNEL.configure(problem, "sm_80", **given)).operands
+    plans = KERNEL.configure(problem, "sm_80", **given).operands
     found = KERNEL.accesses(config, problem)
     bad = ""
     for access, offered in zip(found, fixes(found, 256), strict=True):

@@ -35,7 +35,6 @@ from cute_gemm.errors import (
     StrideError,
     UnsupportedError,
 )
-from cute_gemm.kernels.sm90.structure import adds_of_sum, product_sets, register_a
 from cute_gemm.problem.values import saturated
 from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
@@ -94,7 +93,7 @@ def test_double_buffered_accumulators(k: int) -> None:
         call = Call.of(case)
         plan = cg.plan(case.op, call.A, call.B, call.C, backend="cpu", arch="sm_90a",
                        **call.operands, **call.keywords)  # fmt: skip
-        assert product_sets(plan.config) == 2 and register_a(plan.config) == (case.op == "NN")
+        assert plan.config.product_sets == 2 and plan.config.register_a == (case.op == "NN")
         trace = plan.trace(call.A, call.B, call.C, beta=0.5, **call.operands)
         assert trace.agrees, [x for x in trace.figures if x.difference]
 
@@ -115,7 +114,7 @@ def test_ptxas_follows_double_buffered_accumulators(given: dict[str, Any]) -> No
     options = {"kernel": "sm90_wgmma", "tile": (64, 64, 128), "groups": 1, "swap_ab": 0}
     for op in ("TN", "NN"):
         plan = cg.plan(op, **sizes, **options, **given)
-        assert product_sets(plan.config) == (1 if given.get("ragged") == "K" else 2)
+        assert plan.config.product_sets == (1 if given.get("ragged") == "K" else 2)
         assert plan.build.resources.spill_loads == 0
 
 
@@ -130,7 +129,7 @@ def test_a_k_tile_reads_little_of_what_is_spilled(
     plan = cg.plan(op, m=704, n=640, k=384, dtype=E4M3, out_dtype=out, arch="sm_90a",
                    backend="cpu", kernel="sm90_wgmma", tile=tile, groups=2, cluster=cluster,
                    swap_ab=int(op == "TT"))  # fmt: skip
-    assert register_a(plan.config) and product_sets(plan.config) == 1
+    assert plan.config.register_a and plan.config.product_sets == 1
     lines = plan.sass.splitlines()
     starts = ((i, re.match(r"(\.L_\w+):", line)) for i, line in enumerate(lines))
     places = {start[1]: i for i, start in starts if start}
@@ -263,7 +262,7 @@ def test_the_price_has_the_instructions_that_add_products(
             counted[name] += sign * count
     each = 4 * tile[0] * tile[1] / 32  # k tiles, and sums of a warp's instruction
     executed = sum(counted[name] for name in ("add.f32", "mul.f32", "fma.rn.f32", "selp.f32"))
-    assert executed / each == pytest.approx(adds_of_sum(plan.config), rel=0.03)
+    assert executed / each == pytest.approx(plan.config.adds_of_sum, rel=0.03)
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import refusals, registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
-from cute_gemm.kernels.simt.structure import SimtConfig, structure
+from cute_gemm.kernels.simt.structure import SimtConfig
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.rendering.rows import AccessRow, make_row
@@ -231,7 +231,7 @@ def test_launch() -> None:
     config = configure("double_buffered", each)
     launch = registry.get("double_buffered").launch(config, each)
     assert launch.grid == -(-1000 // config.tile[0]) * -(-129 // config.tile[1])
-    elements = sum(operand.elements for operand in structure(config).operands)
+    elements = sum(operand.elements for operand in config.operands)
     assert launch.smem == 2 * 4 * elements
     naive = registry.get("naive").launch(configure("naive", each), each)
     assert (naive.grid, naive.block, naive.smem) == (32 * 5, 1024, 0)

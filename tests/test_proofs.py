@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from altered import altered
 from cases import OPS, problem
 
 import cute_gemm as cg
@@ -26,20 +27,20 @@ from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
-from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.simt.kernel import SimtKernel
+from cute_gemm.kernels.simt.structure import SimtConfig
 from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80.structure import Sm80Config, Sm80Structure, structure
+from cute_gemm.kernels.sm80.structure import Sm80Config
 from cute_gemm.kernels.sm80.tensor_core import TensorCore
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
-from cute_gemm.kernels.sm90 import unit as sm90_unit
+from cute_gemm.kernels.sm90.structure import Sm90Config
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.nvrtc import build, prove
 from cute_gemm.toolchain.unit import TranslationUnit
 
-Change = Callable[[Sm80Structure], Sm80Structure]
+Change = Callable[[Sm80Config], Sm80Config]
 KERNEL = Sm80Pipeline()
 ARCH = "sm_80"
 
@@ -57,9 +58,9 @@ SMALL = config(tile=(64, 64, 32), warps=(2, 2), stages=3)
 # -- one unit of many configs ---------------------------------------------------------------------
 
 
-def asserts(config: Sm80Config, parts: Sm80Structure) -> str:
+def asserts(config: Sm80Config) -> str:
     """The proof without its includes and its entry."""
-    return without_entry(EmitSm80Pipeline(config, parts).proof())
+    return without_entry(EmitSm80Pipeline(config).proof())
 
 
 def without_entry(unit: TranslationUnit) -> str:
@@ -105,7 +106,7 @@ TYPES = (
 
 def hold(configs: list[Sm80Config]) -> None:
     unique = {each.name: each for each in configs}
-    cases = [asserts(each, structure(each)) for each in unique.values()]
+    cases = [asserts(each) for each in unique.values()]
     names = list(unique)
     assert {names[number]: found for number, found in failing(cases).items()} == {}
 
@@ -192,7 +193,7 @@ def test_those_of_scaled_8_bit_floats_hold(
 
 
 def test_a_wrong_number_of_scales_does_not_prove(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sm90_unit, "scales_of_thread", lambda config: (2, 1))
+    monkeypatch.setattr(Sm90Config, "scales_of_thread", (2, 1))
     with pytest.raises(CompileError, match="scales"):
         test_those_of_scaled_8_bit_floats_hold(*SCALED[0])
 
@@ -254,11 +255,11 @@ class WrongLayout(Layout):
         return Layout.__call__(self, *coordinate) ^ 8
 
 
-def operand(parts: Sm80Structure, letter: str, **changes: Any) -> Sm80Structure:
+def operand(parts: Sm80Config, letter: str, **changes: Any) -> Sm80Config:
     a, b = parts.operands
     if letter == "A":
-        return replace(parts, operands=(replace(a, **changes), b))
-    return replace(parts, operands=(a, replace(b, **changes)))
+        return altered(parts, operands=(replace(a, **changes), b))
+    return altered(parts, operands=(a, replace(b, **changes)))
 
 
 def smem(letter: str, change: Callable[[Layout], Layout]) -> Change:
@@ -266,6 +267,16 @@ def smem(letter: str, change: Callable[[Layout], Layout]) -> Change:
     return lambda parts: operand(
         parts, letter, smem_layout=change(parts.operands[index].smem_layout)
     )
+
+
+def staged(**changes: Callable[[Any], Any]) -> Change:
+    def change(parts: Sm80Config) -> Sm80Config:
+        of = parts.staged
+        own = {name: change(getattr(of, name)) for name, change in changes.items()}
+        wrong: Sm80Config = altered(parts, staged=of._replace(**own))
+        return wrong
+
+    return change
 
 
 def wrong_arithmetic(layout: Layout) -> Layout:
@@ -281,8 +292,12 @@ def copy(name: str, change: Callable[[TiledCopy], TiledCopy]) -> Change:
     where = {"GmemCopy": "gmem_copy", "SmemCopy": "smem_copy"}.get(name[:-1])
     if where is None:
         if name == "EpilogueStage":
-            return lambda parts: replace(parts, epilogue_stage=change(parts.epilogue_stage))
-        return lambda parts: replace(parts, epilogue_copy=change(parts.epilogue_copy))
+            return lambda parts: altered(
+                parts, staged=parts.staged._replace(write=change(parts.staged.write))
+            )
+        return lambda parts: altered(
+            parts, staged=parts.staged._replace(read=change(parts.staged.read))
+        )
     plan = "AB".index(name[-1])
     return lambda parts: operand(
         parts, name[-1], **{where: change(getattr(parts.operands[plan], where))}
@@ -310,10 +325,11 @@ def twice_the_element(copy: TiledCopy) -> TiledCopy:
 
 
 def mma(name: str, layout: str) -> Change:
-    def change(parts: Sm80Structure) -> Sm80Structure:
+    def change(parts: Sm80Config) -> Sm80Config:
         changes: dict[str, Any] = {name: parse(layout)}
-        atom = replace(parts.mma.atom, **changes)
-        return replace(parts, mma=replace(parts.mma, atom=atom))
+        atom = replace(parts.tiled_mma.atom, **changes)
+        wrong: Sm80Config = altered(parts, tiled_mma=replace(parts.tiled_mma, atom=atom))
+        return wrong
 
     return change
 
@@ -323,18 +339,19 @@ COPIES = ("GmemCopyA", "GmemCopyB", "SmemCopyA", "SmemCopyB", "EpilogueStage", "
 #: What is made wrong on Python's side only, and the asserts that see it.
 CORRUPTIONS: list[tuple[Change, set[str]]] = [
     (
-        lambda parts: replace(
-            parts, mma=WrongMma(parts.mma.atom, parts.mma.threads, parts.mma.tile)
+        lambda parts: altered(
+            parts,
+            tiled_mma=WrongMma(parts.tiled_mma.atom, parts.tiled_mma.threads, parts.tiled_mma.tile),
         ),
         {"threads", *(f"{name}: threads" for name in COPIES)},
     ),
-    (lambda parts: replace(parts, tile=(64, 128, 32)), {"CtaTiler", "FragmentB"}),
-    (lambda parts: replace(parts, smem=parts.smem - 16), {"shared memory"}),
-    (lambda parts: replace(parts, epilogue_tile=(64, 16)), {"EpilogueLayout: extents"}),
+    (lambda parts: altered(parts, kernel_tile=(64, 128, 32)), {"CtaTiler", "FragmentB"}),
+    (lambda parts: altered(parts, smem=parts.smem - 16), {"shared memory"}),
     (
-        lambda parts: replace(parts, epilogue_layout=wrong_arithmetic(parts.epilogue_layout)),
-        {"EpilogueLayout: offsets"},
+        lambda parts: altered(parts, staged=parts.staged._replace(tile=(64, 16))),
+        {"EpilogueLayout: extents"},
     ),
+    (staged(layout=wrong_arithmetic), {"EpilogueLayout: offsets"}),
     # ((4,8),(2,2,2)):((32,1),(16,8,128)), ... with two modes in each other's place
     (mma("a", "((4,8),(2,2,2)):((32,1),(8,16,128))"), {"TiledMma: A"}),
     (mma("b", "((8,4),(2,2)):((1,16),(8,64))"), {"TiledMma: B"}),
@@ -357,7 +374,9 @@ for _letter in "AB":
 for _letter in "ABC":
     CORRUPTIONS.append(
         (
-            lambda parts, letter=_letter: replace(parts, mma=WrongFragment(parts.mma, letter)),  # type: ignore[misc]
+            lambda parts, letter=_letter: altered(
+                parts, tiled_mma=WrongFragment(parts.tiled_mma, letter)
+            ),  # type: ignore[misc]
             {f"Fragment{_letter}"},
         )
     )
@@ -371,23 +390,23 @@ for _name in COPIES:
 
 
 def test_a_wrong_layout_fails_its_assert(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = structure(SMALL)
-    cases = [asserts(SMALL, change(parts)) for change, _ in CORRUPTIONS]
+    cases = [asserts(change(SMALL)) for change, _ in CORRUPTIONS]
     expected = [names for _, names in CORRUPTIONS]
+    right = altered(SMALL)
     with monkeypatch.context() as patch:
         patch.setitem(DTYPES, "float16", replace(DTYPES["float16"], bytes=4))
-        cases.append(asserts(SMALL, parts))
+        cases.append(asserts(right))
         expected.append({"ElementA", "ElementB", "ElementC"})
 
-    assert failing([*cases, asserts(SMALL, parts)]) == dict(enumerate(expected))
+    assert failing([*cases, asserts(SMALL)]) == dict(enumerate(expected))
     # No assert is left that nothing above makes fail.
-    every = re.findall(r'static_assert\(.*, "(.*)"\);', asserts(SMALL, parts))
+    every = re.findall(r'static_assert\(.*, "(.*)"\);', asserts(SMALL))
     assert len(every) == len(set(every)) and set().union(*expected) == set(every)
 
 
 def test_a_wrong_layout_fails_the_proof() -> None:
     change, _ = CORRUPTIONS[-4]
-    proof = EmitSm80Pipeline(SMALL, change(structure(SMALL))).proof()
+    proof = EmitSm80Pipeline(change(SMALL)).proof()
     with pytest.raises(CompileError, match='static assertion failed with "EpilogueCopy"'):
         build(proof, ARCH, cache=False)
 
@@ -395,12 +414,10 @@ def test_a_wrong_layout_fails_the_proof() -> None:
 # -- the tutorial kernels -------------------------------------------------------------------------
 
 SIMT = [name for name in registry.LADDER if isinstance(registry.get(name), SimtKernel)]
-SimtChange = Callable[[simt_structure.SimtStructure], simt_structure.SimtStructure]
+SimtChange = Callable[[SimtConfig], SimtConfig]
 
 
-def simt_config(
-    name: str, op: str, dtype: str = "float32", **given: Any
-) -> simt_structure.SimtConfig:
+def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> SimtConfig:
     kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     options = {key: given.pop(key) for key in kernel.options if key in given}
@@ -408,15 +425,11 @@ def simt_config(
 
 
 def simt_asserts(
-    config: simt_structure.SimtConfig, change: SimtChange = lambda parts: parts, python: bool = True
+    config: SimtConfig, change: SimtChange = lambda parts: parts, python: bool = True
 ) -> str:
     """The asserts of a config as Python has it after ``change``; the types are those before."""
-    kernel = registry.get(config.kernel)
-    assert isinstance(kernel, SimtKernel)
-    staged = kernel.staged
-    parts = simt_structure.structure(config, staged)
-    types = without_entry(EmitSimt(config, parts).unit())
-    wrong = without_entry(EmitSimt(config, change(parts)).proof())
+    types = without_entry(EmitSimt(config).unit())
+    wrong = without_entry(EmitSimt(change(config)).proof())
     return types + "".join(wrong.partition("static_assert")[1:])
 
 
@@ -452,11 +465,12 @@ def longer(layout: Layout) -> Layout:
 
 
 def simt_operand(index: int, **changes: Callable[[Any], Any]) -> SimtChange:
-    def change(parts: simt_structure.SimtStructure) -> simt_structure.SimtStructure:
+    def change(parts: SimtConfig) -> SimtConfig:
         operands = list(parts.operands)
         old = operands[index]
         operands[index] = replace(old, **{k: f(getattr(old, k)) for k, f in changes.items()})
-        return replace(parts, operands=tuple(operands))
+        wrong: SimtConfig = altered(parts, operands=tuple(operands))
+        return wrong
 
     return change
 
@@ -464,13 +478,13 @@ def simt_operand(index: int, **changes: Callable[[Any], Any]) -> SimtChange:
 SIMT_CORRUPTIONS: list[tuple[SimtChange, set[str]]] = []
 for _change, _fact in ((other_layout, "offsets"), (longer, "extents")):
     SIMT_CORRUPTIONS += [
-        (lambda p, f=_change: replace(p, threads=f(p.threads)), {f"Threads: {_fact}"}),  # type: ignore[misc]
+        (lambda p, f=_change: altered(p, first_results=f(p.first_results)), {f"Threads: {_fact}"}),  # type: ignore[misc]
         (
-            lambda p, f=_change: replace(p, values=(f(p.values[0]), p.values[1])),  # type: ignore[misc]
+            lambda p, f=_change: altered(p, values=(f(p.values[0]), p.values[1])),  # type: ignore[misc]
             {f"ValuesM: {_fact}"},
         ),
         (
-            lambda p, f=_change: replace(p, values=(p.values[0], f(p.values[1]))),  # type: ignore[misc]
+            lambda p, f=_change: altered(p, values=(p.values[0], f(p.values[1]))),  # type: ignore[misc]
             {f"ValuesN: {_fact}"},
         ),
     ]
@@ -488,9 +502,10 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
     config = simt_config(name, "TN")
     cases = [simt_asserts(config, change) for change, _ in SIMT_CORRUPTIONS]
     expected = [names for _, names in SIMT_CORRUPTIONS]
+    right = altered(config)
     with monkeypatch.context() as patch:
         patch.setitem(DTYPES, "float32", replace(DTYPES["float32"], bytes=8))
-        text = without_entry(EmitSimt(config, simt_structure.structure(config)).proof())
+        text = without_entry(EmitSimt(right).proof())
         cases.append(text)
         expected.append({"ElementA", "ElementB", "ElementC"})
     found = failing([*cases, simt_asserts(config)], *simt_headers(name))
@@ -507,11 +522,9 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
 PAGES = [name for name in SIMT if "using Page = " in template_path(name).read_text()]
 
 
-def page_asserts(
-    config: simt_structure.SimtConfig, change: SimtChange = lambda parts: parts
-) -> str:
+def page_asserts(config: SimtConfig, change: SimtChange = lambda parts: parts) -> str:
     """What a page asserts of the config that Python emits after ``change``."""
-    types = without_entry(EmitSimt(config, change(simt_structure.structure(config))).unit())
+    types = without_entry(EmitSimt(change(config)).unit())
     text = template_path(config.kernel).read_text()
     (page,) = re.findall(r"using Page = (\w+)<Config>;", text)
     found = re.findall(r"static_assert\(same_offsets.*;", text)
@@ -593,9 +606,9 @@ def test_another_layout_fails_the_assert_of_its_page(name: str) -> None:
     config = simt_config(name, "TN")
     names = re.findall(r'static_assert\(same_offsets.*"(\w+)"\);', template_path(name).read_text())
     changes: dict[str, SimtChange] = {
-        "Threads": lambda parts: replace(parts, threads=doubled(parts.threads)),
-        "ValuesM": lambda p: replace(p, values=(doubled(p.values[0]), p.values[1])),
-        "ValuesN": lambda p: replace(p, values=(p.values[0], doubled(p.values[1]))),
+        "Threads": lambda parts: altered(parts, threads=doubled(parts.threads)),
+        "ValuesM": lambda p: altered(p, values=(doubled(p.values[0]), p.values[1])),
+        "ValuesN": lambda p: altered(p, values=(p.values[0], doubled(p.values[1]))),
     }
     for index, letter in enumerate("AB"):
         changes[f"Smem{letter}"] = simt_operand(index, smem=doubled)

@@ -19,7 +19,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80.structure import Sm80Config, structure
+from cute_gemm.kernels.sm80.structure import Sm80Config
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.report.report import Report
@@ -101,13 +101,15 @@ def test_the_staged_sums_of_every_fma_tile(op: str, order: Any) -> None:
                 config = KERNEL.configure(whole, "sm_80", tile=tile, warps=warps)
             except GemmError:
                 continue
-            parts, seen = structure(config), seen + 1
-            layout, stage, copy = parts.epilogue_layout, parts.epilogue_stage, parts.epilogue_copy
-            offsets = stage.vector_offsets(layout, parts.epilogue_tile)
+            seen += 1
+            tile, layout, stage, copy, _ = config.staged
+            offsets = stage.vector_offsets(layout, tile)
             words = smem.phase_words("st.shared", stage.bits, offsets)
             wavefronts, distinct = smem.phase_wavefronts(words)
             assert (wavefronts == -(-distinct // 32)).all(), config.name
-            assert layout.cosize * 4 <= parts.smem and len(np.unique(layout.table())) == layout.size
+            assert (
+                layout.cosize * 4 <= config.smem and len(np.unique(layout.table())) == layout.size
+            )
             # The template adds the offsets of a thread, and of its step: no mode carries.
             for tiled in (stage, copy):
                 first = tiled.partition[:, :1]
@@ -500,7 +502,7 @@ def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -
         assert unit.source.count("cute_gemm::sm80_pipeline<Config>(") == 1
         assert re.search(rf"^{unit.symbol}\(", unit.source, re.M)
         assert "$" not in unit.source
-        threads = structure(config).mma.size
+        threads = config.threads
         assert f"__launch_bounds__({threads}, {config.min_ctas})" in unit.source
         assert unit == KERNEL.unit(config)
 
@@ -586,7 +588,7 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     assert built.cubin[:4] == b"\x7fELF"
     assert len(built.cubin) < 225_000  # 0.9 MB where CuTe computes the layouts
     assert built.resources.spill_stores == built.resources.spill_loads == 0
-    assert 0 < built.resources.registers * structure(config).mma.size * config.min_ctas <= 65536
+    assert 0 < built.resources.registers * config.threads * config.min_ctas <= 65536
 
 
 @pytest.mark.parametrize(

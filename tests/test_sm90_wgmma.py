@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sass_claims
+from altered import altered
 from cases import OPS, ORDERS, problem
 
 import cute_gemm as cg
@@ -23,14 +24,7 @@ from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
 from cute_gemm.kernels import refusals
-from cute_gemm.kernels.sm90.structure import (
-    MOST_COLUMNS,
-    Sm90Config,
-    Sm90Structure,
-    register_a,
-    structure,
-    sums_of_thread,
-)
+from cute_gemm.kernels.sm90.structure import MOST_COLUMNS, Sm90Config
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.sm90.wgmma import STEP, Sm90Wgmma
 from cute_gemm.problem.problem import GemmProblem
@@ -153,12 +147,12 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
         # Two lanes of bytes have parts of one word.
         assert counts.conflicts == 0 and counts.wavefronts == counts.requests * max(1, size // 2)
         # Each element of a stage is read once for each group that has other columns of its rows.
-        parts = structure(config)
-        tiles, groups = 4096**3 // prod(parts.tile), parts.tile[1] // parts.columns
-        if all(4096 % extent == 0 for extent in parts.tile):
-            assert counts.bytes == size * tiles * groups * parts.tile[0] * parts.tile[2]
+        tile = config.kernel_tile
+        tiles, groups = 4096**3 // prod(tile), tile[1] // config.columns
+        if all(4096 % extent == 0 for extent in tile):
+            assert counts.bytes == size * tiles * groups * tile[0] * tile[2]
         along_k = replace(config.operation, majors=("K", "K", "M"))
-        assert register_a(config) and not register_a(replace(config, operation=along_k))
+        assert config.register_a and not replace(config, operation=along_k).register_a
 
 
 def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
@@ -331,13 +325,13 @@ def test_boxes_of_b_are_lines_or_half_lines(columns: int, stored: int, box: int)
     """Of N as unit-stride mode, though the last box has rows of the next tile too."""
     asked = problem("NT", m=512, n=960, k=512)
     config = configure(asked, tile=(64, columns, 64), groups=1, swap_ab=0, cluster=(1, 1))
-    _, b = structure(config).operands
+    _, b = config.operands
     assert (b.layout.extents, b.box, b.span) == ((stored, 64), (box, 64), 2 * box)
     loads = [x for x in KERNEL.accesses(config, asked) if isinstance(x, TmaAccess)]
     assert loads[1].times == stored // box and loads[1].boxes % loads[1].times == 0
     # Nothing of the way that K-major operands go depends on it.
-    a, b = structure(configure(problem("TN", m=512, n=960, k=512), tile=(64, columns, 64),
-                               groups=1, swap_ab=0)).operands  # fmt: skip
+    a, b = configure(problem("TN", m=512, n=960, k=512), tile=(64, columns, 64),
+                     groups=1, swap_ab=0).operands  # fmt: skip
     assert b.layout.extents == (columns, 64) and a.layout.extents == (64, 64)
 
 
@@ -346,12 +340,12 @@ def test_boxes_of_32_bytes_are_only_taken_on_request(op: str) -> None:
     """Of an operand with M or N as unit-stride mode TMA would move 16 halves at a time."""
     sizes = {"m": 752, "n": 1424, "k": 5880, "dtype": "bfloat16", "arch": "sm_90a"}
     plan = cg.plan(op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma")
-    boxes = [plan.span for x in plan.candidates() for plan in structure(x.config).operands]
+    boxes = [plan.span for x in plan.candidates() for plan in x.config.operands]
     assert min(boxes) >= 64
     asked = cg.plan(
         op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma", tile=(128, 288, 64), groups=2
     )
-    assert min(x.span for x in structure(asked.config).operands) == (32 if op[1] == "T" else 128)
+    assert min(x.span for x in asked.config.operands) == (32 if op[1] == "T" else 128)
 
 
 def test_few_rows_take_narrow_products() -> None:
@@ -378,12 +372,11 @@ def test_the_grid_stays_and_clusters_fit_it() -> None:
 
 def test_stages_are_what_fits() -> None:
     for config in KERNEL.legal(problem(), ARCH, {}):
-        parts = structure(config)
-        more = structure(replace(config, stages=config.stages + 1)).smem
-        assert parts.smem <= ARCH.shared_limit < more or config.stages == 12
+        more = replace(config, stages=config.stages + 1).smem
+        assert config.smem <= ARCH.shared_limit < more or config.stages == 12
         # No more registers than the CTA has, of which setmaxnreg waits for what others gave back.
-        entry = min(65536 // parts.threads // 8 * 8, 240)
-        assert 128 * 40 + config.groups * 128 * parts.registers <= entry * parts.threads
+        entry = min(65536 // config.threads // 8 * 8, 240)
+        assert 128 * 40 + config.groups * 128 * config.registers <= entry * config.threads
 
 
 def test_names_say_all_that_the_code_depends_on() -> None:
@@ -417,7 +410,7 @@ def test_tiles_with_many_sums_do_not_spill(op: str, order: Any) -> None:
     for more in ({}, {"out_dtype": "float32"}, {"ldc": 4099}):
         asked = problem(op, dtype="bfloat16", order=order, **more)
         for config in KERNEL.legal(asked, ARCH, {"swap_ab": 0}):
-            if sums_of_thread(config) >= 144:
+            if config.sums_of_thread >= 144:
                 KERNEL.build(config, ARCH)  # which spills make fail
 
 
@@ -452,14 +445,13 @@ def test_the_proof_holds(case: Any) -> None:
 
 def test_a_wrong_layout_does_not_prove() -> None:
     _, config = of_spread(SPREAD[5])
-    parts: Sm90Structure = structure(config)
-    a, b = parts.operands
-    wrong = replace(parts, operands=(replace(a, box=(a.box[0], a.box[1] // 2)), b))
+    a, b = config.operands
+    wrong = altered(config, operands=(replace(a, box=(a.box[0], a.box[1] // 2)), b))
     with pytest.raises(CompileError, match="box A"):
-        prove(EmitSm90Wgmma(config, wrong).proof(), ARCH)
+        prove(EmitSm90Wgmma(wrong).proof(), ARCH)
     transposed = replace(b, layout=replace(b.layout, swizzle=replace(b.layout.swizzle, bits=1)))
     with pytest.raises(CompileError, match="SmemLayoutB"):
-        prove(EmitSm90Wgmma(config, replace(parts, operands=(a, transposed))).proof(), ARCH)
+        prove(EmitSm90Wgmma(altered(config, operands=(a, transposed))).proof(), ARCH)
 
 
 def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:

@@ -17,7 +17,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.thin.kernel import Thin
-from cute_gemm.kernels.thin.structure import ThinConfig, structure
+from cute_gemm.kernels.thin.structure import ThinConfig
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import verify
@@ -195,15 +195,14 @@ def test_lanes_share_a_tile_without_gaps(type, op):
 
 
 def check_structure(config: ThinConfig) -> None:
-    parts = structure(config)
     [picture] = KERNEL.pictures(config)
     rows, columns = picture.extents
     places = picture.table[..., 0] * columns + picture.table[..., 1]
     assert np.array_equal(np.sort(places, axis=None), np.arange(rows * columns))
-    assert len(np.unique(parts.sums)) == parts.sums.size == rows * config.columns
-    for which, part in enumerate((parts.large, parts.thin)):
+    assert len(np.unique(config.sums)) == config.sums.size == rows * config.columns
+    for which, part in enumerate((config.large, config.few)):
         step = part.width * config.operation.a.bytes
-        waiting = parts.places[which]
+        waiting = config.places[which]
         assert len(np.unique(waiting // step)) == waiting.size and not (waiting % step).any()
 
 

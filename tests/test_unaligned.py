@@ -19,7 +19,6 @@ from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels import registry
-from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.plan.interpreted import execute
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import select
@@ -142,7 +141,7 @@ def test_the_words_are_those_of_an_aligned_row_and_one_more() -> None:
     kernel = registry.get("sm80_pipeline").compiled()
     problem = from_sizes("TN", m=128, n=128, k=64, dtype="float16", lda=65, ldb=64)
     config = kernel.configure(problem, "sm_90a", tile=(128, 128, 32), warps=(2, 2))
-    a, b = structure(config).operands
+    a, b = config.operands
     assert (a.place is None, b.place is None) == (False, True)
     far = [x for x in kernel.accesses(config, problem) if isinstance(x, GlobalAccess)]
     main, behind, end = (x for x in far if x.operand == "A")

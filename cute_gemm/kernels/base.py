@@ -501,9 +501,8 @@ class CompiledKernel(Compiled, Kernel):
 class EmittedKernel(CompiledKernel):
     """A kernel whose unit, and the proof beside it, are written by an `Emitter`."""
 
-    @abstractmethod
-    def emitter(self, config: Any) -> Emitter:
-        """Return the emitter of a config's kernel and proof."""
+    #: The emitter of a config's kernel and proof.
+    emitter: ClassVar[type[Emitter]]
 
     def unit(self, config: Any) -> TranslationUnit:
         """Return the C++ unit of ``config``."""

@@ -139,6 +139,23 @@ class Operation:
         """Bits of an access to A, B and C, as symbols have them: ``"v128_128_32"``."""
         return "v" + "_".join(str(8 * width) for width in self.bytes)
 
+    @cached_property
+    def transposed(self) -> Operation:
+        """That of C^T = B^T A^T: A and B, and M and N, in each other's place."""
+        a, b, c = self.dtypes
+        major_a, major_b, major_c = self.majors
+        width_a, width_b, width_c = self.bytes
+        turned = {"M": "N", "N": "M"}
+        return replace(
+            self,
+            dtypes=(b, a, c),
+            majors=(major_b, major_a, turned[major_c]),
+            conj=self.conj[::-1],
+            bytes=(width_b, width_a, width_c),
+            scales=self.scales[::-1],
+            groups=turned.get(self.groups, self.groups),
+        )
+
     def only(self, name: str) -> Operation:
         """Return it with the access width of A, of B or of C alone, and 0 for the others."""
         a, b, c = (

@@ -6,7 +6,9 @@ An `Operation` says what the kernel computes; an emitter turns it into C++ text 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -155,18 +157,19 @@ class Emitter:
 
     The config has ``name``, ``kernel``, ``raster`` and ``operation``. Both units have the text of
     ``template``, includes and types. The proof includes ``header`` before it, and has ``cute``
-    after it: what C++ CuTe computes for itself.
+    after it: what C++ CuTe computes for itself. A name in the text stands for one of `values`, or
+    for an attribute of the config or an item of one: ``${operation.promoted}``, ``${values.0}``.
     """
 
     template: ClassVar[str]
     header: ClassVar[str] = "common/proof.cuh"
     cute: ClassVar[str] = ""
 
-    def __init__(self, config: Any, structure: Any) -> None:
-        self.config, self.structure = config, structure
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
-    def values(self) -> dict[str, str]:
-        """Return what the names in the text stand for, but for those that every kernel has."""
+    def values(self) -> dict[str, Any]:
+        """Return what names in the text stand for that are no attributes of the config."""
         raise NotImplementedError
 
     def facts(self) -> list[tuple[str, str]]:
@@ -191,24 +194,44 @@ class Emitter:
         """Return the translation unit of an operation."""
         from cutlass_library import SubstituteTemplate
 
-        a, b = operation.factors
+        template, (a, b) = self.template + end, operation.factors
         values = {
-            "kernel": self.config.kernel,
             "element_a": cpp_type(a),
             "element_b": cpp_type(b),
             "element_c": cpp_type(operation.c),
             "accumulator": cpp_type(operation.accumulator),
             "epilogue": epilogue_type(operation.epilogue),
-            "conj_a": cpp_bool(operation.conj[0]),
-            "conj_b": cpp_bool(operation.conj[1]),
-            "raster": str(self.config.raster),
+            "major_k_a": operation.majors[0] == "K",
+            "major_k_b": operation.majors[1] == "K",
+            "major_n_c": operation.row_major,
+            "conj_a": operation.conj[0],
+            "conj_b": operation.conj[1],
             "types": "{}, majors A {}, B {}, C {}".format(
                 " x ".join(dict.fromkeys(operation.dtypes[:2])), *operation.majors
             ),
             **self.values(),
         }
-        text: str = SubstituteTemplate(self.template + end, values)
-        return operation.epilogue.source + text
+        named = {}
+        for path in re.findall(r"\$\{([\w.]+)\}", template):
+            first, *rest = path.split(".")
+            value = values[first] if first in values else getattr(self.config, first)
+            named[path] = cpp(reduce(_part, rest, value))
+        return operation.epilogue.source + str(SubstituteTemplate(template, named))
+
+
+def _part(value: Any, name: str) -> Any:
+    return value[int(name)] if name.isdigit() else getattr(value, name)
+
+
+def cpp(value: Any) -> str:
+    """Return a value as C++ writes it, a tuple as a static shape; text is C++ already."""
+    if isinstance(value, bool):
+        return cpp_bool(value)
+    if value is None:
+        return "void"
+    if isinstance(value, tuple):
+        return cpp_shape(value)
+    return str(value.cpp()) if hasattr(value, "cpp") else str(value)
 
 
 def element_proofs(config: Any) -> list[tuple[str, str]]:

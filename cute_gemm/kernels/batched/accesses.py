@@ -16,7 +16,6 @@ from cute_gemm.kernels.batched.structure import (
     WARP,
     BatchedConfig,
     BatchedOperand,
-    BatchedStructure,
 )
 from cute_gemm.kernels.staging import element_by_element
 
@@ -110,20 +109,18 @@ def _as_run(matrix: Matrix, elements: int, l: int) -> Matrix:
     )  # fmt: skip
 
 
-def read(
-    config: BatchedConfig, parts: BatchedStructure, index: int, problem: GemmProblem
-) -> list[SharedAccess]:
+def read(config: BatchedConfig, index: int, problem: GemmProblem) -> list[SharedAccess]:
     """Return the reads of A's (0) or B's (1) rows by the threads that multiply."""
-    operand, values = parts.operands[index], parts.rows[index]
+    operand, values = config.operands[index], config.rows[index]
     name, k = operand.name, config.tile[2]
     element = (config.operation.a, config.operation.b)[index].bytes
-    own, product = _first_results(config, parts)
+    own, product = _first_results(config)
     own, first_k, steps = own[:, index], np.zeros(len(own), int), np.arange(k)
     if config.unit == "mma":  # 8 lanes along the rows, 4 along k
         lane = np.arange(len(own)) % WARP
-        first_k = lane % MMA_LANES[1] * parts.depth
+        first_k = lane % MMA_LANES[1] * config.depth
         own = own if index == 0 else own - lane % MMA_LANES[1] * 2 + lane // MMA_LANES[1]
-        steps = np.arange(0, k, MMA_SHAPE[2])[:, None] + np.arange(parts.depth)
+        steps = np.arange(0, k, MMA_SHAPE[2])[:, None] + np.arange(config.depth)
     major_k = config.operation.majors[index] == "K"
     step_k, step = (operand.read, 1) if major_k else (1, operand.read)
     last = config.tile[index] - step
@@ -132,20 +129,20 @@ def read(
     columns = steps.reshape(-1)[::step_k, None, None] + first_k[:, None]
     inside = columns < k
     places = operand.modes(rows, np.where(inside, columns, 0), product[None, :, None])
-    places = np.where(inside, parts.begins[index] + element * places, -1)
+    places = np.where(inside, config.begins[index] + element * places, -1)
     offsets = np.moveaxis(places, 1, 2).reshape(-1, len(own))
     return _executed(config, problem, offsets, product, "k-tile", SharedAccess(
         name, "load", "ld.shared", 8 * element * operand.read, offsets,
     ))  # fmt: skip
 
 
-def _first_results(config: BatchedConfig, parts: BatchedStructure) -> tuple[np.ndarray, np.ndarray]:
+def _first_results(config: BatchedConfig) -> tuple[np.ndarray, np.ndarray]:
     """Return m and n of each thread's first result, int [threads, 2], and its product."""
     lanes = prod(config.lanes)
     worker = np.minimum(np.arange(config.threads), config.workers - 1) // lanes
-    along, across, product = np.unravel_index(worker, parts.parts, order="F")
+    along, across, product = np.unravel_index(worker, config.parts_by_order, order="F")
     places = (across, along) if config.operation.row_major else (along, across)
-    steps = [int(layout.extents[0]) for layout in parts.values]
+    steps = [int(layout.extents[0]) for layout in config.values]
     if config.unit == "mma":
         steps = [x * y for x, y in zip(config.lanes, config.thread_tile, strict=True)]
     first = np.stack([place * step for place, step in zip(places, steps, strict=True)], axis=-1)
@@ -176,18 +173,16 @@ def _executed(
     return found
 
 
-def results(
-    config: BatchedConfig, parts: BatchedStructure, problem: GemmProblem, reads_c: bool, limit: str
-) -> list[Access]:
+def results(config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: str) -> list[Access]:
     """Return the ways of the sums: into shared memory, out of it, and to C."""
-    operand, C, size = parts.operands[2], problem.C, config.operation.accumulator.bytes
-    own, product = _first_results(config, parts)
+    operand, C, size = config.operands[2], problem.C, config.operation.accumulator.bytes
+    own, product = _first_results(config)
     unit = operand.unit
     step = [1, 1]
     step[unit] = operand.read
     m, n = (
         own[:, mode, None] + values(np.arange(0, values.size, step[mode]))[None, :]
-        for mode, values in enumerate(parts.values)
+        for mode, values in enumerate(config.values)
     )
     m, n = (x.reshape(len(own), -1) for x in np.broadcast_arrays(m[:, :, None], n[:, None, :]))
     inside = (m < config.tile[0]) & (n < config.tile[1])
@@ -217,11 +212,9 @@ def results(
     return [*found, *(loads if reads_c else []), *stores]
 
 
-def elements_of_c(
-    config: BatchedConfig, parts: BatchedStructure, problem: GemmProblem
-) -> GlobalAccess:
+def elements_of_c(config: BatchedConfig, problem: GemmProblem) -> GlobalAccess:
     """Return C's elements, of which a lane has those of a vector one after the other."""
-    operand, C = parts.operands[2], problem.C
+    operand, C = config.operands[2], problem.C
     run, rows, _ = operand.smem.extents
     crd, _, some = operand.vectors(config.threads)
     at = crd[:, None, :, 0] + np.arange(operand.width)[None, :, None]

@@ -21,15 +21,14 @@ from cute_gemm.kernels.batched.structure import (
     Order,
     lowest_bit,
     results_of,
-    structure,
 )
+from cute_gemm.kernels.batched.unit import EmitBatched
 from cute_gemm.kernels.options import access_bytes, registers, with_options
 from cute_gemm.kernels.staging import Block
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
-    from cute_gemm.kernels.batched.unit import EmitBatched
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -68,6 +67,7 @@ class Batched(EmittedKernel):
         "thread_tile": "most results of a thread along M and N: 4x4",
     }
     depth: ClassVar = 1
+    emitter: ClassVar = EmitBatched
 
     def kinds(self, config: BatchedConfig) -> tuple[str, ...]:
         return ("mma",) if config.unit == "mma" else super().kinds(config)
@@ -95,7 +95,7 @@ class Batched(EmittedKernel):
                 yield one
                 return
             count = max(1, threads // one.workers)
-            count = min(count, max(1, _SHARED // structure(one).smem))
+            count = min(count, max(1, _SHARED // one.smem))
             # Of matrices one behind the other, vectors end with those of a CTA.
             for grain in (16, 8, 4, 2):
                 if count >= grain:
@@ -145,7 +145,7 @@ class Batched(EmittedKernel):
         """Return the registers that a thread needs, about."""
         tm, tn = config.thread_tile
         words = max(1, config.operation.accumulator.bytes // 4)
-        depth = structure(config).depth
+        depth = config.depth
         if config.unit == "mma":
             return _OTHERS + tm * tn + depth * (tm + tn // 2)
         return _OTHERS + words * (tm * tn + depth * (tm + tn))
@@ -187,7 +187,7 @@ class Batched(EmittedKernel):
                 f"{registers(config.threads, config.min_ctas)} registers each, which need "
                 f"{self._registers(config)}; take fewer"
             )
-        need, limit = structure(config).smem, arch.shared_limit
+        need, limit = config.smem, arch.shared_limit
         if need > limit:
             raise OptionError(
                 f"option products={config.products} needs {need} bytes of shared memory; {arch} "
@@ -215,15 +215,10 @@ class Batched(EmittedKernel):
         operands = tuple(map(of_cta, problem.operands))
         return replace(problem, l=config.products, A=A, B=B, C=C, operands=operands)
 
-    def emitter(self, config: BatchedConfig) -> EmitBatched:
-        from cute_gemm.kernels.batched.unit import EmitBatched
-
-        return EmitBatched(config, structure(config))
-
     def launch(self, config: BatchedConfig, problem: GemmProblem) -> Launch:
         some = bool(problem.m and problem.n)
         grid = -(-problem.l // config.products) * some
-        return Launch(grid, config.threads, structure(config).smem)
+        return Launch(grid, config.threads, config.smem)
 
     def accesses(
         self, config: BatchedConfig, problem: GemmProblem, *, reads_c: bool = False
@@ -231,16 +226,16 @@ class Batched(EmittedKernel):
         """Return the accesses of a launch whose alpha is not 0."""
         if 0 in (problem.m, problem.n, problem.l):
             return ()
-        parts, out = structure(config), list[Access]()
+        out: list[Access] = []
         ctas = self.launch(config, problem).grid
         for index, matrix in enumerate((problem.A, problem.B)):
             if problem.k:
                 limit = access_bytes(matrix, True)[1]
-                begin = parts.begins[index]
-                out += copied(config, parts.operands[index], matrix, begin, ctas, limit)
-                out += read(config, parts, index, problem)
+                begin = config.begins[index]
+                out += copied(config, config.operands[index], matrix, begin, ctas, limit)
+                out += read(config, index, problem)
         limit = access_bytes(problem.C, True)[1]
-        return (*out, *results(config, parts, problem, reads_c, limit))
+        return (*out, *results(config, problem, reads_c, limit))
 
     def epilogue_blocks(
         self, config: BatchedConfig, problem: GemmProblem
@@ -248,12 +243,12 @@ class Batched(EmittedKernel):
         """Return what the epilogue is applied to at a time: in a run, single elements."""
         if config.orders[2] not in ("run", "matrices"):
             return super().epilogue_blocks(config, problem)
-        return [(elements_of_c(config, structure(config), problem), Block((1, 1)))]
+        return [(elements_of_c(config, problem), Block((1, 1)))]
 
     def warps_of(self, config: BatchedConfig, requests: int, warps: int) -> np.ndarray:
         """Return the warp of each request of C's stores, of a vector's elements in turn."""
         run = config.orders[2] in ("run", "matrices")
-        width = structure(config).operands[2].width if run else 1
+        width = config.operands[2].width if run else 1
         return np.arange(requests) // width % warps
 
     def work(self, config: BatchedConfig, problem: GemmProblem) -> Work:

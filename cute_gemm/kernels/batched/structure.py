@@ -1,4 +1,4 @@
-"""The config of ``batched`` and its structure: where the products of a CTA lie, who does what.
+"""The config of ``batched`` and what follows: where the products of a CTA lie, who does what.
 
 Extents are static. So is how the matrices of a batch lie to each other, but for the strides.
 """
@@ -6,7 +6,7 @@ Extents are static. So is how the matrices of a batch lie to each other, but for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from typing import ClassVar, Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 from cute_gemm.cute.atoms import MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.derived import derived
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
@@ -28,6 +29,80 @@ VECTOR = 16
 #: a run there is no gap between neighbours: all of them are one run; each matrix is; or each row
 #: (column) is, and those of a matrix follow each other, or those of the same place in all matrices.
 Order = Literal["run", "matrices", "rows", "interleaved"]
+#: Registers that the factors of a thread take at most, if more than one k is read at a time.
+FRAGMENTS = 64
+
+
+def lowest_bit(number: int) -> int:
+    """Return the largest power of two that divides a number."""
+    return number & -number
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def run_of(operation: Operation, mode: int, extent: int, most: int) -> int:
+    """Return how many neighbours along M (0) or N (1) a thread reads together, ``most`` at most."""
+    if operation.majors[mode] == "K":
+        return 1
+    widest = VECTOR // (operation.a, operation.b)[mode].bytes
+    return min(lowest_bit(extent), widest, 1 << most.bit_length() - 1)
+
+
+def results_of(operation: Operation, unit: str, mode: int, extent: int, most: int) -> int:
+    """Return the results along M (0) or N (1) of a thread: the fewest for so many threads."""
+    if unit == "mma":  # two along M and along N of each MMA
+        tiles, each = -(-extent // MMA_SHAPE[mode]), max(1, most // 2)
+        return -(-tiles // -(-tiles // each)) * 2
+    run = run_of(operation, mode, extent, most)
+    runs, each = extent // run, max(1, most // run)
+    return -(-runs // -(-runs // each)) * run
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedOperand:
+    """How the matrices A, B or C of a CTA's products lie in shared memory, and get there or back.
+
+    ``smem``: (unit-stride mode, other mode, product) -> element; of C, accumulator. ``copy``:
+    vectors of ``width`` elements, in the order in which threads take them -> element of shared
+    memory; its modes are vectors of a run, and rows and products, of which ``product_mode`` is the
+    latter: 1, 2, or 0 where all is one run.
+    """
+
+    name: str
+    unit: int  #: The mode with unit stride.
+    width: int
+    copy: Layout
+    product_mode: int
+    smem: Layout
+    elements: int  #: Of shared memory.
+    read: int  #: Elements of an access to shared memory by the threads that multiply.
+
+    @property
+    def modes(self) -> Layout:
+        """``smem`` with the modes of the matrix in their order: (M or N, K or N, product)."""
+        order = (0, 1, 2) if self.unit == 0 else (1, 0, 2)
+        shape, stride = self.smem.shape, self.smem.stride
+        assert isinstance(shape, tuple) and isinstance(stride, tuple)
+        return Layout(tuple(shape[i] for i in order), tuple(stride[i] for i in order))
+
+    def vectors(self, threads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return which vectors lanes take, and where: int [requests, 32, 3], and [requests, 32].
+
+        The first: element of the run, row, product, -1 without a vector; the second: the byte of
+        shared memory, in elements; the third: which lanes have a vector.
+        """
+        extents = self.copy.extents
+        count = self.copy.size
+        number = np.arange(-(-count // threads) * threads).reshape(-1, WARP)
+        some = number < count
+        at = np.unravel_index(np.where(some, number, 0), extents, order="F")
+        places = np.where(some, self.copy(*at), -1)
+        first, second, third = at
+        row, product = (third, second) if self.product_mode == 1 else (second, third)
+        crd = np.stack((first * self.width, row, product), axis=-1)
+        return np.where(some[..., None], crd, -1), places, some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,199 +171,113 @@ class BatchedConfig(Config):
         """Threads of a CTA."""
         return -(-self.workers // WARP) * WARP
 
+    @derived
+    def values(self) -> tuple[Layout, Layout]:
+        """The results of a thread: (run, repeat) -> m, and -> n, from its first."""
+        m, n = self.thread_tile
+        if self.unit == "mma":
+            return Layout((1, m), (0, 8)), Layout((2, n // 2), (1, 8))
+        return self._values(0), self._values(1)
 
-@dataclass(frozen=True, eq=False)
-class BatchedOperand:
-    """How the matrices A, B or C of a CTA's products lie in shared memory, and get there or back.
-
-    ``smem``: (unit-stride mode, other mode, product) -> element; of C, accumulator. ``copy``:
-    vectors of ``width`` elements, in the order in which threads take them -> element of shared
-    memory; its modes are vectors of a run, and rows and products, of which ``product_mode`` is the
-    latter: 1, 2, or 0 where all is one run.
-    """
-
-    name: str
-    unit: int  #: The mode with unit stride.
-    width: int
-    copy: Layout
-    product_mode: int
-    smem: Layout
-    elements: int  #: Of shared memory.
-    read: int  #: Elements of an access to shared memory by the threads that multiply.
+    def _values(self, mode: int) -> Layout:
+        extent, count = self.tile[mode], self.thread_tile[mode]
+        run = run_of(self.operation, mode, extent, count)
+        return Layout((run, count // run), (1, run * self.parts[mode] if count > run else 0))
 
     @property
-    def modes(self) -> Layout:
-        """``smem`` with the modes of the matrix in their order: (M or N, K or N, product)."""
-        order = (0, 1, 2) if self.unit == 0 else (1, 0, 2)
-        shape, stride = self.smem.shape, self.smem.stride
-        assert isinstance(shape, tuple) and isinstance(stride, tuple)
-        return Layout(tuple(shape[i] for i in order), tuple(stride[i] for i in order))
+    def rows(self) -> tuple[Layout, Layout]:
+        """The same of the rows of A, and of B, that a thread reads."""
+        if self.unit == "mma":  # A's rows and B's lie along the same lanes
+            return self.values[0], Layout((1, self.thread_tile[1] // 2), (0, 8))
+        return self.values
 
-    def vectors(self, threads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return which vectors lanes take, and where: int [requests, 32, 3], and [requests, 32].
+    @property
+    def parts_by_order(self) -> tuple[int, int, int]:
+        """`parts`, those along C's unit-stride mode first, and products."""
+        along, across = self.parts[:: -1 if self.operation.row_major else 1]
+        return along, across, self.products
 
-        The first: element of the run, row, product, -1 without a vector; the second: the byte of
-        shared memory, in elements; the third: which lanes have a vector.
-        """
-        extents = self.copy.extents
-        count = self.copy.size
-        number = np.arange(-(-count // threads) * threads).reshape(-1, WARP)
-        some = number < count
-        at = np.unravel_index(np.where(some, number, 0), extents, order="F")
-        places = np.where(some, self.copy(*at), -1)
-        first, second, third = at
-        row, product = (third, second) if self.product_mode == 1 else (second, third)
-        crd = np.stack((first * self.width, row, product), axis=-1)
-        return np.where(some[..., None], crd, -1), places, some
+    @property
+    def depth(self) -> int:
+        """The k that are multiplied at a time: those that are read together, if any."""
+        if self.unit == "mma":
+            return MMA_SHAPE[2] // MMA_LANES[1]
+        operation, (tm, tn) = self.operation, self.thread_tile
+        depth = 1
+        for mode, element in enumerate((operation.a, operation.b)):
+            if operation.majors[mode] == "K":
+                depth = max(depth, min(VECTOR // element.bytes, lowest_bit(self.tile[2])))
+        words = max(1, operation.accumulator.bytes // 4)
+        while depth > 1 and depth * (tm + tn) * words > FRAGMENTS:
+            depth //= 2
+        return depth
 
+    @derived
+    def operands(self) -> tuple[BatchedOperand, BatchedOperand, BatchedOperand]:
+        """How the matrices A, B and C of a CTA's products lie."""
+        return self._operand(0), self._operand(1), self._operand(2)
 
-@dataclass(frozen=True, eq=False)
-class BatchedStructure:
-    """Values derived from a config.
+    @property
+    def begins(self) -> tuple[int, int, int]:
+        """Bytes of shared memory in front of the matrices A, B and C: sums lie where A was."""
+        return 0, _up(self.operands[0].elements * self.operation.a.bytes, 128), 0
 
-    ``values`` (run, repeat) -> m, and -> n, of a thread's results from its first; ``rows``: the
-    same of the rows of A, and of B, that it reads. ``parts``: threads (warps) of a product, those
-    along C's unit-stride mode first, and products. ``depth``: k that a thread reads at a time.
-    """
+    @property
+    def smem(self) -> int:
+        """Bytes of shared memory."""
+        _, B, C = self.operands
+        copied = self.begins[1] + B.elements * self.operation.b.bytes
+        return _up(max(copied, C.elements * self.operation.accumulator.bytes), VECTOR)
 
-    operands: tuple[BatchedOperand, BatchedOperand, BatchedOperand]
-    values: tuple[Layout, Layout]
-    rows: tuple[Layout, Layout]
-    parts: tuple[int, int, int]
-    depth: int
-    begins: tuple[int, int, int]  #: Bytes of shared memory in front of the matrices A, B and C.
-    smem: int  #: Bytes of shared memory; sums lie where A and B were.
-
-
-def lowest_bit(number: int) -> int:
-    """Return the largest power of two that divides a number."""
-    return number & -number
-
-
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
-def run_of(operation: Operation, mode: int, extent: int, most: int) -> int:
-    """Return how many neighbours along M (0) or N (1) a thread reads together, ``most`` at most."""
-    if operation.majors[mode] == "K":
-        return 1
-    widest = VECTOR // (operation.a, operation.b)[mode].bytes
-    return min(lowest_bit(extent), widest, 1 << most.bit_length() - 1)
-
-
-def results_of(operation: Operation, unit: str, mode: int, extent: int, most: int) -> int:
-    """Return the results along M (0) or N (1) of a thread: the fewest for so many threads."""
-    if unit == "mma":  # two along M and along N of each MMA
-        tiles, each = -(-extent // MMA_SHAPE[mode]), max(1, most // 2)
-        return -(-tiles // -(-tiles // each)) * 2
-    run = run_of(operation, mode, extent, most)
-    runs, each = extent // run, max(1, most // run)
-    return -(-runs // -(-runs // each)) * run
-
-
-def _values(config: BatchedConfig, mode: int) -> Layout:
-    """Return the results of a thread along M (0) or N (1), from its first: (run, repeat)."""
-    extent, count = config.tile[mode], config.thread_tile[mode]
-    if config.unit == "mma":
-        return Layout((1, count), (0, 8)) if mode == 0 else Layout((2, count // 2), (1, 8))
-    run = run_of(config.operation, mode, extent, count)
-    return Layout((run, count // run), (1, run * config.parts[mode] if count > run else 0))
-
-
-def _depth(config: BatchedConfig) -> int:
-    """Return the k that are multiplied at a time: those that are read together, if any."""
-    if config.unit == "mma":
-        return MMA_SHAPE[2] // MMA_LANES[1]
-    operation, (tm, tn) = config.operation, config.thread_tile
-    depth = 1
-    for mode, element in enumerate((operation.a, operation.b)):
-        if operation.majors[mode] == "K":
-            depth = max(depth, min(VECTOR // element.bytes, lowest_bit(config.tile[2])))
-    words = max(1, operation.accumulator.bytes // 4)
-    while depth > 1 and depth * (tm + tn) * words > FRAGMENTS:
-        depth //= 2
-    return depth
-
-
-#: Registers that the factors of a thread take at most, if more than one k is read at a time.
-FRAGMENTS = 64
-
-
-def _operand(
-    config: BatchedConfig, index: int, depth: int, values: tuple[Layout, Layout]
-) -> BatchedOperand:
-    """Return how the matrices A (0), B (1) or C (2) of a CTA lie."""
-    m, n, k = config.tile
-    operation, order = config.operation, config.orders[index]
-    shape = ((m, k), (n, k), (m, n))[index]
-    major = operation.majors[index]
-    unit = int(major in ("K", "N"))
-    run, rows = shape[unit], shape[1 - unit]
-    products = 1 if index < 2 and config.shared[index] else config.products
-    element = (operation.a, operation.b, operation.c)[index]
-    width = operation.bytes[index] // element.bytes
-    if index == 2:
-        size = operation.accumulator.bytes
-        # Of MMAs the second of two neighbours may lie beyond the end.
-        read = min(int(values[unit].extents[0]), max(1, VECTOR // size), lowest_bit(run))
-    elif major == "K":
-        read = min(depth, VECTOR // element.bytes, lowest_bit(k))
-        size = element.bytes
-    else:
-        read, size = int(values[index].extents[0]), element.bytes
-    # Rows and products begin at multiples of vectors, an odd number apart, by which lanes that read
-    # neighbouring ones find them in different banks.
-    grain = max(read, min(width, max(1, VECTOR // size)))
-    pitch = run
-    if order in ("rows", "interleaved"):
-        pitch = _up(run, grain)
-        pitch += grain * (pitch // grain % 2 == 0)
-    matrix = rows * pitch
-    if order != "run":
-        matrix = _up(matrix, grain)
-        matrix += grain * (matrix // grain % 2 == 0)
-    smem = Layout((run, rows, products), (1, pitch, matrix if products > 1 else 0))
-    if order == "run":
-        lanes: tuple[int, ...] = (-(-run * rows * products // width), 1, 1)
-        steps, product_mode = (width, 0, 0), 0
-    elif order == "matrices":
-        lanes, steps, product_mode = (run * rows // width, 1, products), (width, 0, matrix), 2
-    elif order == "rows":
-        lanes, steps, product_mode = (run // width, rows, products), (width, pitch, matrix), 2
-    else:
-        lanes, steps, product_mode = (run // width, products, rows), (width, matrix, pitch), 1
-    stride = tuple(step if extent > 1 else 0 for extent, step in zip(lanes, steps, strict=True))
-    return BatchedOperand(
-        name="ABC"[index],
-        unit=unit,
-        width=width,
-        copy=Layout(lanes, stride),
-        product_mode=product_mode,
-        smem=smem,
-        elements=matrix * products,
-        read=read,
-    )
-
-
-@lru_cache(maxsize=4096)
-def structure(config: BatchedConfig) -> BatchedStructure:
-    """Derive the structure of a config."""
-    values = rows = _values(config, 0), _values(config, 1)
-    if config.unit == "mma":  # A's rows and B's lie along the same lanes
-        rows = values[0], Layout((1, config.thread_tile[1] // 2), (0, 8))
-    depth, operation = _depth(config), config.operation
-    A, B = (_operand(config, index, depth, rows) for index in (0, 1))
-    C = _operand(config, 2, depth, values)
-    along, across = config.parts[:: -1 if operation.row_major else 1]
-    begin = _up(A.elements * operation.a.bytes, 128)
-    copied = begin + B.elements * operation.b.bytes
-    return BatchedStructure(
-        operands=(A, B, C),
-        values=values,
-        rows=rows,
-        parts=(along, across, config.products),
-        depth=depth,
-        begins=(0, begin, 0),
-        smem=_up(max(copied, C.elements * operation.accumulator.bytes), VECTOR),
-    )
+    def _operand(self, index: int) -> BatchedOperand:
+        values = self.values if index == 2 else self.rows
+        m, n, k = self.tile
+        operation, order = self.operation, self.orders[index]
+        shape = ((m, k), (n, k), (m, n))[index]
+        major = operation.majors[index]
+        unit = int(major in ("K", "N"))
+        run, rows = shape[unit], shape[1 - unit]
+        products = 1 if index < 2 and self.shared[index] else self.products
+        element = (operation.a, operation.b, operation.c)[index]
+        width = operation.bytes[index] // element.bytes
+        if index == 2:
+            size = operation.accumulator.bytes
+            # Of MMAs the second of two neighbours may lie beyond the end.
+            read = min(int(values[unit].extents[0]), max(1, VECTOR // size), lowest_bit(run))
+        elif major == "K":
+            read = min(self.depth, VECTOR // element.bytes, lowest_bit(k))
+            size = element.bytes
+        else:
+            read, size = int(values[index].extents[0]), element.bytes
+        # Rows and products begin at multiples of vectors, an odd number apart, by which lanes
+        # that read neighbouring ones find them in different banks.
+        grain = max(read, min(width, max(1, VECTOR // size)))
+        pitch = run
+        if order in ("rows", "interleaved"):
+            pitch = _up(run, grain)
+            pitch += grain * (pitch // grain % 2 == 0)
+        matrix = rows * pitch
+        if order != "run":
+            matrix = _up(matrix, grain)
+            matrix += grain * (matrix // grain % 2 == 0)
+        smem = Layout((run, rows, products), (1, pitch, matrix if products > 1 else 0))
+        if order == "run":
+            lanes: tuple[int, ...] = (-(-run * rows * products // width), 1, 1)
+            steps, product_mode = (width, 0, 0), 0
+        elif order == "matrices":
+            lanes, steps, product_mode = (run * rows // width, 1, products), (width, 0, matrix), 2
+        elif order == "rows":
+            lanes, steps, product_mode = (run // width, rows, products), (width, pitch, matrix), 2
+        else:
+            lanes, steps, product_mode = (run // width, products, rows), (width, matrix, pitch), 1
+        stride = tuple(step if extent > 1 else 0 for extent, step in zip(lanes, steps, strict=True))
+        return BatchedOperand(
+            name="ABC"[index],
+            unit=unit,
+            width=width,
+            copy=Layout(lanes, stride),
+            product_mode=product_mode,
+            smem=smem,
+            elements=matrix * products,
+            read=read,
+        )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm.toolchain.signature import gemm_signature
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
-    cpp_bool,
     cpp_extents,
-    cpp_shape,
     element_proofs,
     epilogue_params,
 )
@@ -35,14 +33,15 @@ ${include}#include "batched/batched.cuh"
   enum : int { kDepth = ${depth}, kUnroll = ${unroll} };
 
   using Tile = ${tile};  // (M,N,K)
-  using Parts = ${parts};
-  using ValuesM = ${values_m};
-  using ValuesN = ${values_n};
-  using RowsA = ${rows_a};
-  using RowsB = ${rows_b};
+  using Parts = ${parts_by_order};
+  using ValuesM = ${values.0};
+  using ValuesN = ${values.1};
+  using RowsA = ${rows.0};
+  using RowsB = ${rows.1};
   using Mma = ${mma};
-${operands}
-  enum : int { kReadA = ${read_a}, kReadB = ${read_b}, kWriteC = ${write_c}, kBeginB = ${begin_b} };
+${copies}
+  enum : int { kReadA = ${operands.0.read}, kReadB = ${operands.1.read}, \
+kWriteC = ${operands.2.read}, kBeginB = ${begins.1} };
 };
 """
 )
@@ -70,48 +69,29 @@ class EmitBatched(Emitter):
 
     template = _UNIT
 
-    def values(self) -> dict[str, str]:
-        config, parts = self.config, self.structure
-        operation = config.operation
-        a, b, c = parts.operands
+    def values(self) -> dict[str, Any]:
+        config, atom = self.config, self.config.atom
         tm, tn = config.thread_tile
-        atom = config.atom
-        products = tm * tn * parts.depth * (4 if operation.a.is_complex else 1)
+        products = tm * tn * config.depth * (4 if config.operation.a.is_complex else 1)
         return {
             "include": f"#include <{atom.header}>\n" if atom else "",
-            "mma": atom.cpp if atom else "void",
+            "mma": atom and atom.cpp,
             "extents": "x".join(map(str, config.tile)),
-            "major_k_a": cpp_bool(operation.majors[0] == "K"),
-            "major_k_b": cpp_bool(operation.majors[1] == "K"),
-            "major_n_c": cpp_bool(operation.row_major),
-            "runs_c": cpp_bool(config.orders[2] in ("run", "matrices")),
-            "products": str(config.products),
-            "threads": str(config.threads),
-            "depth": str(parts.depth),
-            "unroll": str(max(1, _UNROLLED // products)),
-            "tile": cpp_shape(config.tile),
-            "parts": cpp_shape(parts.parts),
-            "values_m": parts.values[0].cpp(),
-            "values_n": parts.values[1].cpp(),
-            "rows_a": parts.rows[0].cpp(),
-            "rows_b": parts.rows[1].cpp(),
-            "operands": "".join(map(_operand, parts.operands)),
-            "read_a": str(a.read),
-            "read_b": str(b.read),
-            "write_c": str(c.read),
-            "begin_b": str(parts.begins[1]),
+            "runs_c": config.orders[2] in ("run", "matrices"),
+            "unroll": max(1, _UNROLLED // products),
+            "copies": "".join(map(_operand, config.operands)),
             "entry": _entry(config),
         }
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the facts that layouts have these extents and Python's offsets."""
-        parts = self.structure
-        layouts = {"ValuesM": parts.values[0], "ValuesN": parts.values[1]}
-        layouts |= {"RowsA": parts.rows[0], "RowsB": parts.rows[1]}
-        for operand in parts.operands:
+        config = self.config
+        names = ("ValuesM", "ValuesN", "RowsA", "RowsB")
+        layouts = dict(zip(names, (*config.values, *config.rows), strict=True))
+        for operand in config.operands:
             layouts[f"Copy{operand.name}::Smem"] = operand.copy
             layouts[f"Smem{operand.name}"] = operand.modes
-        facts = element_proofs(self.config)
+        facts = element_proofs(config)
         for name, layout in layouts.items():
             facts += _layout_facts(name, layout)
         return facts

@@ -28,10 +28,9 @@ from cute_gemm.kernels.simt.structure import (
     WARP,
     WARP_LANES,
     SimtConfig,
-    SimtStructure,
     StagedOperand,
-    structure,
 )
+from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
     by_last_tile,
@@ -46,7 +45,6 @@ from cute_gemm.toolchain.signature import Launch
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cute.layout import Layout
-    from cute_gemm.kernels.simt.unit import EmitSimt
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -72,12 +70,11 @@ class SimtKernel(EmittedKernel):
         "complex64",
         "complex128",
     )
-    #: Whether tiles of A and B go through shared memory.
-    staged: ClassVar[bool] = True
     #: Whether gmem accesses of A and B are as wide as the matrices allow, or an element.
     wide: ClassVar[bool] = False
     #: Whether shared memory holds all of K.
     whole_k: ClassVar[bool] = False
+    emitter: ClassVar = EmitSimt
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the fields that this kernel chooses for each candidate, beside given options."""
@@ -192,7 +189,7 @@ class SimtKernel(EmittedKernel):
                 f"option tile={config.tile} with thread_tile={config.thread_tile}: the CTA's tile "
                 f"has to be made of warps' tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
             )
-        if not self.staged:
+        if not config.staged:
             lanes = WARP if config.warp_along == "k" else 1
             if bk != lanes:
                 why = "shares each result among a warp" if lanes > 1 else "keeps no tile along k"
@@ -214,7 +211,7 @@ class SimtKernel(EmittedKernel):
                     f"option tile={config.tile}: {name} x K must be {config.threads} elements (one "
                     "for each thread) or more, M and N at most 256, K at most 64"
                 )
-        for operand in structure(config).operands:
+        for operand in config.operands:
             step = operand.load.tile
             if not operand.load.covers(operand.extents):
                 raise OptionError(
@@ -231,16 +228,11 @@ class SimtKernel(EmittedKernel):
         """Return the config without the access widths of the other operands."""
         return replace(config, operation=config.operation.only(name))
 
-    def emitter(self, config: SimtConfig) -> EmitSimt:
-        from cute_gemm.kernels.simt.unit import EmitSimt
-
-        return EmitSimt(config, structure(config, self.staged))
-
     def launch(self, config: SimtConfig, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         smem = 0
-        if self.staged:
-            elements = sum(operand.elements for operand in structure(config).operands)
+        if config.staged:
+            elements = sum(operand.elements for operand in config.operands)
             tiles = -(-problem.k // config.tile[2]) if self.whole_k else config.buffers
             smem = elements * config.operation.a.bytes * tiles
         if problem.groups:
@@ -255,17 +247,16 @@ class SimtKernel(EmittedKernel):
         self, config: SimtConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        parts = structure(config, self.staged)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []
         for index, matrix in enumerate((problem.A, problem.B)):
             sweeps = tiles[1 - index]
-            if self.staged:
+            if config.staged:
                 ctas = tiles[0] * tiles[1] * problem.l
                 executions = ctas * -(-problem.k // config.tile[2])
-                operand = parts.operands[index]
+                operand = config.operands[index]
                 out += _copied(config, operand, matrix, sweeps, executions, ctas, self.wide)
-                read = _fragments(config, parts, index, executions)
+                read = _fragments(config, index, executions)
                 out.append(read)
                 if config.staging != "none" and executions:
                     # Columns are read one ahead: after the last, the first of the other buffer.
@@ -277,20 +268,20 @@ class SimtKernel(EmittedKernel):
                         )
                     )  # fmt: skip
             else:
-                out += _direct(config, parts, problem, matrix, index)
-        return (*out, *_results(config, parts, problem, reads_c))
+                out += _direct(config, problem, matrix, index)
+        return (*out, *_results(config, problem, reads_c))
 
     def work(self, config: SimtConfig, problem: GemmProblem) -> Work:
         """Return the products; half types are multiplied as float32."""
         work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
-        if self.staged:
+        if config.staged:
             return work
         # Threads past the edges have nothing to do.
         inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.products)
         return replace(work, products=inside.products)
 
     def shares(self, config: SimtConfig) -> Shares:
-        if not self.staged:
+        if not config.staged:
             return Shares((1, 1), None)
         return Shares(config.tile[:2], config.thread_tile)
 
@@ -298,23 +289,21 @@ class SimtKernel(EmittedKernel):
 # ---- accesses -----------------------------------------------------------------------------------
 
 
-def _first_results(config: SimtConfig, parts: SimtStructure) -> np.ndarray:
+def _first_results(config: SimtConfig) -> np.ndarray:
     """Return (m, n) of every thread's first result; int [threads, 2]."""
-    place = parts.threads.table().ravel()
+    place = config.first_results.table().ravel()
     first = np.stack([place % config.tile[0], place // config.tile[0]], axis=-1)
     if config.warp_along == "k":
         return np.repeat(first, WARP, axis=0)
     return first
 
 
-def _direct(
-    config: SimtConfig, parts: SimtStructure, problem: GemmProblem, matrix: Matrix, index: int
-) -> list[Access]:
+def _direct(config: SimtConfig, problem: GemmProblem, matrix: Matrix, index: int) -> list[Access]:
     """Return a thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
 
     Threads without an element of C load nothing; CTAs at the other mode's end have such threads.
     """
-    first = _first_results(config, parts)
+    first = _first_results(config)
     other, extent = 1 - index, (problem.n, problem.m)[index]
     k = np.arange(len(first)) % WARP if config.tile[2] > 1 else np.zeros(len(first), int)
     coords = np.stack([first[:, index], k], axis=-1)
@@ -395,13 +384,11 @@ def _cut(load: GlobalAccess) -> list[GlobalAccess]:
     return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
 
 
-def _fragments(
-    config: SimtConfig, parts: SimtStructure, index: int, executions: int
-) -> SharedAccess:
+def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
     """Return a thread's reads of a tile: its rows of A, or its columns of B, of every k."""
-    operand, values = parts.operands[index], parts.values[index]
+    operand, values = config.operands[index], config.values[index]
     run, repeats = values.extents
-    first = _first_results(config, parts)[:, index].reshape(-1, 1, 1, WARP)
+    first = _first_results(config)[:, index].reshape(-1, 1, 1, WARP)
     k = np.arange(operand.extents[1])[:, None, None]
     step = values(0, np.arange(repeats))[:, None]
     rows = np.broadcast_to(first + step, (first.shape[0], operand.extents[1], repeats, WARP))
@@ -426,19 +413,17 @@ def _bank_fix(config: SimtConfig) -> str | Option:
     return Option("kernel", "bank_free") if config.kernel == "vectorized" else ""
 
 
-def _results(
-    config: SimtConfig, parts: SimtStructure, problem: GemmProblem, reads_c: bool
-) -> list[Access]:
+def _results(config: SimtConfig, problem: GemmProblem, reads_c: bool) -> list[Access]:
     """Return the accesses of C."""
-    first = _first_results(config, parts)
+    first = _first_results(config)
     if config.warp_along == "k":
         first = np.where((np.arange(len(first)) % WARP == 0)[:, None], first, -1)
     axis = problem.C.unit
-    vector = parts.vector_c
+    vector = config.vector_c
     steps = [
         (row, column)
-        for row in _steps(parts.values[0], vector if axis == 0 else 1)
-        for column in _steps(parts.values[1], vector if axis == 1 else 1)
+        for row in _steps(config.values[0], vector if axis == 0 else 1)
+        for column in _steps(config.values[1], vector if axis == 1 else 1)
     ]
     lanes = first.reshape(-1, 1, WARP, 2)
     coords = np.where(lanes < 0, -1, lanes + np.array(steps)[None, :, None]).reshape(-1, WARP, 2)

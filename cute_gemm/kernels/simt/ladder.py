@@ -85,7 +85,6 @@ class Naive(SimtKernel):
     summary = "one thread per element of C, a warp along n, blind to the layout"
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n")}
-    staged = False
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         return [{"tile": (32, 32, 1), "warp_along": "n", "min_ctas": _pair(problem)}]
@@ -99,7 +98,6 @@ class Coalesced(SimtKernel):
     summary = "one thread per element of C, a warp along what is contiguous (k: by a reduction)"
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n", "k")}
-    staged = False
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"

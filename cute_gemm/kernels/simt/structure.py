@@ -1,4 +1,4 @@
-"""The config of the tutorial kernels and its structure: thread maps, copies, layouts.
+"""The config of the tutorial kernels and what follows from it: thread maps, copies, layouts.
 
 These kernels multiply with FMA, each thread some results of C. C may be column- or row-major; tiles
 of A and B are kept in shared memory with the M or N mode contiguous.
@@ -7,7 +7,7 @@ of A and B are kept in shared memory with the M or N mode contiguous.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy
 from cute_gemm.cute.layout import Layout, from_map
 from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.derived import derived
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
@@ -24,12 +25,39 @@ WARP = 32
 WARP_LANES = (8, 4)
 #: Products that are unrolled: more would not fit the instruction cache.
 _UNROLLED = 1024
+#: Kernels without shared memory.
+_DIRECT = ("naive", "coalesced")
 #: How a thread's results lie: side by side, a stride of all threads apart, or 16-byte vectors of
 #: neighbouring lanes in turn.
 Results = Literal["together", "apart", "quads"]
 #: Where tiles lie in shared memory: row behind row; rows of a transposed operand padded; padded
 #: everywhere; or with the column's 16-byte chunk XORed with the row.
 Skew = Literal["none", "transposed", "padding", "xor"]
+
+
+@dataclass(frozen=True, eq=False)
+class StagedOperand:
+    """How A or B, a tile of ``extents`` (bMN, bK), gets to the threads that multiply it.
+
+    ``load`` and ``store`` are the same threads and blocks, in vectors of global and of shared
+    memory. ``threads`` is thread -> first element of its ``block``, linear in the copy's tile.
+    ``smem`` is (bMN, bK) -> element of shared memory, of which a tile takes ``elements``.
+    """
+
+    name: str
+    major: str
+    extents: tuple[int, int]
+    load: TiledCopy
+    store: TiledCopy
+    threads: Layout
+    block: tuple[int, int]
+    smem: Layout
+    elements: int
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether cp.async moves it."""
+        return self.load.atom.name == "cp.async"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,145 +111,108 @@ class SimtConfig(Config):
         """Tiles of each operand in shared memory."""
         return 1 if self.staging == "none" else 2
 
+    @property
+    def vector(self) -> int:
+        """Elements of the widest access to shared memory."""
+        return max(1, VECTOR // self.operation.a.bytes)
 
-@dataclass(frozen=True, eq=False)
-class StagedOperand:
-    """How A or B, a tile of ``extents`` (bMN, bK), gets to the threads that multiply it.
+    @derived
+    def values(self) -> tuple[Layout, Layout]:
+        """The results of a thread: (run, repeat) -> m, and -> n, from its first."""
+        return self._values(0), self._values(1)
 
-    ``load`` and ``store`` are the same threads and blocks, in vectors of global and of shared
-    memory. ``threads`` is thread -> first element of its ``block``, linear in the copy's tile.
-    ``smem`` is (bMN, bK) -> element of shared memory, of which a tile takes ``elements``.
-    """
+    def _values(self, mode: int) -> Layout:
+        count = self.thread_tile[mode]
+        if self.results == "apart":
+            return Layout((1, count), (0, self.tile[mode] // count))
+        run = min(count, self.vector)
+        step = run * (WARP_LANES[mode] if self.results == "quads" else 1)
+        return Layout((run, count // run), (1, step if count > run else 0))
 
-    name: str
-    major: str
-    extents: tuple[int, int]
-    load: TiledCopy
-    store: TiledCopy
-    threads: Layout
-    block: tuple[int, int]
-    smem: Layout
-    elements: int
+    @derived
+    def first_results(self) -> Layout:
+        """Thread (a warp, where it shares a result) -> m + bM * n of its first result."""
+        bm = self.tile[0]
+        counts = [self.tile[mode] // self.thread_tile[mode] for mode in (0, 1)]
+        steps = [self.thread_tile[mode] if self.results == "together" else 1 for mode in (0, 1)]
+        thread = np.arange(counts[0] * counts[1])
+        if not self.warps[0]:
+            fast, slow = (1, 0) if self.warp_along == "n" else (0, 1)
+            place = {fast: thread % counts[fast], slow: thread // counts[fast]}
+            return from_map(place[0] * steps[0] + bm * place[1] * steps[1])
+        lane, warp = thread % WARP, thread // WARP
+        # Lane bits: n m m m n. Lanes 0 and 1 share their rows, lanes 0 and 2 their columns.
+        lanes = (lane >> 1 & 7, (lane & 1) + (lane >> 4) * 2)
+        first = []
+        for mode, place_of_warp in enumerate((warp % self.warps[0], warp // self.warps[0])):
+            run = min(self.thread_tile[mode], self.vector)
+            first.append(place_of_warp * (self.tile[mode] // self.warps[mode]) + lanes[mode] * run)
+        return from_map(first[0] + bm * first[1])
 
     @property
-    def asynchronous(self) -> bool:
-        """Whether cp.async moves it."""
-        return self.load.atom.name == "cp.async"
+    def vector_c(self) -> int:
+        """Results that one access of C moves."""
+        run = int(self.values[self.operation.row_major].extents[0])
+        return min(run, max(1, self.operation.bytes[2] // self.operation.c.bytes))
 
+    @property
+    def chunk(self) -> int:
+        """Columns of which the products are unrolled."""
+        tm, tn = self.thread_tile
+        products = tm * tn * (4 if self.operation.a.is_complex else 1)
+        return min(self.tile[2], max(_UNROLLED // products, self._whole_rows))
 
-@dataclass(frozen=True, eq=False)
-class SimtStructure:
-    """Values derived from a config.
+    @property
+    def _whole_rows(self) -> int:
+        """The columns after which the XOR of a tile's swizzle repeats: such a step is a sum."""
+        operation = self.operation
+        element, columns = operation.a.bytes, self.tile[2]
+        sides = zip(operation.bytes[:2], operation.majors[:2], strict=True)
+        widths = [width // element for width, major in sides if major == "K"]
+        rows = (width * min(8, choose.lanes_along_k(element, columns, width)) for width in widths)
+        return max([8, *rows])
 
-    ``threads`` is thread (a warp, where it shares a result) -> m + bM * n of its first result;
-    ``values`` (run, repeat) -> m, and -> n, of a thread's results from its first. One access of C
-    moves ``vector_c`` results; the products of ``chunk`` columns are unrolled. ``operands`` are A
-    and B; none in kernels without shared memory.
-    """
+    @property
+    def staged(self) -> bool:
+        """Whether tiles of A and B go through shared memory."""
+        return self.kernel not in _DIRECT
 
-    threads: Layout
-    values: tuple[Layout, Layout]
-    vector_c: int
-    chunk: int
-    operands: tuple[StagedOperand, ...]
+    @derived
+    def operands(self) -> tuple[StagedOperand, ...]:
+        """The ways of A and B through shared memory; none in kernels without it."""
+        return (self._operand(0), self._operand(1)) if self.staged else ()
 
-
-def _vector(config: SimtConfig) -> int:
-    """Return the elements of the widest access to shared memory."""
-    return max(1, VECTOR // config.operation.a.bytes)
-
-
-def _values(config: SimtConfig, mode: int) -> Layout:
-    """Return the results of a thread along M (0) or N (1), from its first: (run, repeat)."""
-    count = config.thread_tile[mode]
-    if config.results == "apart":
-        return Layout((1, count), (0, config.tile[mode] // count))
-    run = min(count, _vector(config))
-    step = run
-    if config.results == "quads":
-        step = run * WARP_LANES[mode]
-    return Layout((run, count // run), (1, step if count > run else 0))
-
-
-def _threads(config: SimtConfig) -> Layout:
-    """Return thread -> m + bM * n of its first result."""
-    bm = config.tile[0]
-    counts = [config.tile[mode] // config.thread_tile[mode] for mode in (0, 1)]
-    steps = [config.thread_tile[mode] if config.results == "together" else 1 for mode in (0, 1)]
-    thread = np.arange(counts[0] * counts[1])
-    if not config.warps[0]:
-        fast, slow = (1, 0) if config.warp_along == "n" else (0, 1)
-        place = {fast: thread % counts[fast], slow: thread // counts[fast]}
-        return from_map(place[0] * steps[0] + bm * place[1] * steps[1])
-    lane, warp = thread % WARP, thread // WARP
-    # Lane bits: n m m m n. Lanes 0 and 1 share their rows, lanes 0 and 2 their columns.
-    lanes = (lane >> 1 & 7, (lane & 1) + (lane >> 4) * 2)
-    first = []
-    for mode, place_of_warp in enumerate((warp % config.warps[0], warp // config.warps[0])):
-        run = min(config.thread_tile[mode], _vector(config))
-        first.append(place_of_warp * (config.tile[mode] // config.warps[mode]) + lanes[mode] * run)
-    return from_map(first[0] + bm * first[1])
-
-
-def _whole_rows(config: SimtConfig) -> int:
-    """Return the columns after which the XOR of a tile's swizzle repeats: such a step is a sum."""
-    operation = config.operation
-    element, columns = operation.a.bytes, config.tile[2]
-    sides = zip(operation.bytes[:2], operation.majors[:2], strict=True)
-    widths = [width // element for width, major in sides if major == "K"]
-    return max(
-        [8, *(width * min(8, choose.lanes_along_k(element, columns, width)) for width in widths)]
-    )
-
-
-def _operand(config: SimtConfig, index: int) -> StagedOperand:
-    operation, name = config.operation, "AB"[index]
-    element, major = operation.a.bytes, operation.majors[index]
-    rows, columns = extents = (config.tile[index], config.tile[2])
-    threads = config.threads
-    width = operation.bytes[index] // element
-    if major == "MN":
-        block = (min(width, rows), 1)
-        wide = config.staging == "cp.async" and block[0] * element >= 4
-        instruction = "cp.async" if wide else "ld.global"
-        load = choose.vector_copy(instruction, element, extents, 0, block[0], threads)
-        store = choose.shared_side(load)
-    else:
-        # The rows that a thread can have of its own are stored in one piece.
-        own_rows = 1
-        if config.staging != "none" and width > 1:
-            own_rows = max(1, min(rows * columns // (threads * width), VECTOR // element))
-        block = (own_rows, width)
-        load, store = choose.turning_copy(element, extents, width, own_rows, threads)
-    first = load.partition[:, 0]
-    smem, elements = choose.skewed_tile(
-        element, extents, config.skew, config.results == "together", width * (major == "K")
-    )
-    return StagedOperand(
-        name=name,
-        major=major,
-        extents=extents,
-        load=load,
-        store=store,
-        threads=from_map(first[:, 0] + load.tile[0] * first[:, 1]),
-        block=block,
-        smem=smem,
-        elements=elements,
-    )
-
-
-@lru_cache(maxsize=4096)
-def structure(config: SimtConfig, staged: bool = True) -> SimtStructure:
-    """Derive the structure of a config; ``staged``: tiles go through shared memory."""
-    operation, values = config.operation, (_values(config, 0), _values(config, 1))
-    along_c = values[operation.row_major]
-    run = int(along_c.extents[0])
-    tm, tn = config.thread_tile
-    products = tm * tn * (4 if operation.a.is_complex else 1)
-    return SimtStructure(
-        threads=_threads(config),
-        values=values,
-        vector_c=min(run, max(1, operation.bytes[2] // operation.c.bytes)),
-        chunk=min(config.tile[2], max(_UNROLLED // products, _whole_rows(config))),
-        operands=(_operand(config, 0), _operand(config, 1)) if staged else (),
-    )
+    def _operand(self, index: int) -> StagedOperand:
+        operation, name = self.operation, "AB"[index]
+        element, major = operation.a.bytes, operation.majors[index]
+        rows, columns = extents = (self.tile[index], self.tile[2])
+        threads = self.threads
+        width = operation.bytes[index] // element
+        if major == "MN":
+            block = (min(width, rows), 1)
+            wide = self.staging == "cp.async" and block[0] * element >= 4
+            instruction = "cp.async" if wide else "ld.global"
+            load = choose.vector_copy(instruction, element, extents, 0, block[0], threads)
+            store = choose.shared_side(load)
+        else:
+            # The rows that a thread can have of its own are stored in one piece.
+            own_rows = 1
+            if self.staging != "none" and width > 1:
+                own_rows = max(1, min(rows * columns // (threads * width), VECTOR // element))
+            block = (own_rows, width)
+            load, store = choose.turning_copy(element, extents, width, own_rows, threads)
+        first = load.partition[:, 0]
+        smem, elements = choose.skewed_tile(
+            element, extents, self.skew, self.results == "together", width * (major == "K")
+        )
+        return StagedOperand(
+            name=name,
+            major=major,
+            extents=extents,
+            load=load,
+            store=store,
+            threads=from_map(first[:, 0] + load.tile[0] * first[:, 1]),
+            block=block,
+            smem=smem,
+            elements=elements,
+        )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm.kernels.simt.structure import WARP
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
     cpp_bool,
-    cpp_shape,
     element_proofs,
     layout_proofs,
     tiled_entry,
@@ -32,11 +31,11 @@ _UNIT = (
   enum : int { kRaster = ${raster} };
 ${cta}
   using Tile = ${tile};  // (bM,bN,bK)
-  using Threads = ${threads};
-  using ValuesM = ${values_m};
-  using ValuesN = ${values_n};
+  using Threads = ${first_results};
+  using ValuesM = ${values.0};
+  using ValuesN = ${values.1};
   enum : int { kVectorC = ${vector_c}, kLanesK = ${lanes_k}, kChunk = ${chunk} };
-${operands}};
+${copies}};
 """
 )
 
@@ -53,32 +52,23 @@ class EmitSimt(Emitter):
 
     template = _UNIT
 
-    def values(self) -> dict[str, str]:
-        config, parts = self.config, self.structure
-        operation = config.operation
+    def values(self) -> dict[str, Any]:
+        config = self.config
         return {
-            "major_k_a": cpp_bool(operation.majors[0] == "K"),
-            "major_k_b": cpp_bool(operation.majors[1] == "K"),
-            "major_n_c": cpp_bool(operation.row_major),
-            "tile": cpp_shape(config.tile),
-            "cta": "  using Cta = int;\n" * bool(operation.groups),
-            "threads": parts.threads.cpp(),
-            "values_m": parts.values[0].cpp(),
-            "values_n": parts.values[1].cpp(),
-            "vector_c": str(parts.vector_c),
-            "lanes_k": str(WARP if config.warp_along == "k" else 1),
-            "chunk": str(parts.chunk),
-            "operands": "".join(_operand(operand) for operand in parts.operands),
+            "cta": "  using Cta = int;\n" * bool(config.operation.groups),
+            "lanes_k": WARP if config.warp_along == "k" else 1,
+            "copies": "".join(map(_operand, config.operands)),
             "entry": _entry(config),
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        parts = self.structure
-        layouts = {"Threads": parts.threads, "ValuesM": parts.values[0], "ValuesN": parts.values[1]}
-        for operand in parts.operands:
+        config = self.config
+        values_m, values_n = config.values
+        layouts = {"Threads": config.first_results, "ValuesM": values_m, "ValuesN": values_n}
+        for operand in config.operands:
             layouts[f"Copy{operand.name}::Threads"] = operand.threads
             layouts[f"Smem{operand.name}"] = operand.smem
-        facts = element_proofs(self.config)
+        facts = element_proofs(config)
         for name, layout in layouts.items():
             facts += layout_proofs(name, layout, layout.extents)
         return facts

@@ -39,12 +39,8 @@ from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
     OperandPlan,
     Sm80Config,
-    Sm80Structure,
-    kernel_tile,
-    realigned,
-    structure,
-    tiled_mma,
 )
+from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
     by_last_tile,
@@ -60,7 +56,6 @@ from cute_gemm.toolchain.signature import Launch
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cost_model.calibration import Calibration, Pace
-    from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
@@ -188,6 +183,7 @@ class Sm80Pipeline(EmittedKernel):
     }
     #: Fewest and most stages.
     stages: ClassVar[tuple[int, int]] = (2, 8)
+    emitter: ClassVar = EmitSm80Pipeline
 
     def least_cc(self, spelled: str) -> int:
         types, _, compute = spelled.partition("/")
@@ -227,12 +223,11 @@ class Sm80Pipeline(EmittedKernel):
         """Return the pace without the slowdown by the copies of these operands."""
         waits, put, words = 0.0, 0, 0
         factors = calibration.factors[Sm80Pipeline.name]
-        parts = structure(config)
-        for plan in (plan for plan in parts.operands if plan.source not in operands):
+        for plan in (plan for plan in config.operands if plan.source not in operands):
             if plan.place is not None:
                 put += 1
                 continue
-            copies = prod(plan.extents) // (plan.gmem_copy.values * parts.mma.size)
+            copies = prod(plan.extents) // (plan.gmem_copy.values * config.threads)
             narrow = plan.gmem_copy.atom.bits < 32
             if plan.gmem_copy.atom.bits == 32 and plan.major == "K":
                 words = max(words, copies)
@@ -282,39 +277,34 @@ class Sm80Pipeline(EmittedKernel):
         """Return the config without the access widths of the other operands."""
         return replace(config, operation=config.operation.only(name))
 
-    def emitter(self, config: Sm80Config) -> EmitSm80Pipeline:
-        from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
-
-        return EmitSm80Pipeline(config, structure(config))
-
     def launch(self, config: Sm80Config, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
-        parts = structure(config)
-        if problem.groups:
-            return Launch(tiles_at_most(problem, config.tile), parts.mma.size, parts.smem)
-        return Launch(grid, parts.mma.size, parts.smem, problem.l)
+        if problem.groups.mode:
+            return Launch(tiles_at_most(problem, config.tile), config.threads, config.smem)
+        return Launch(grid, config.threads, config.smem, problem.l)
 
     def accesses(
         self, config: Sm80Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        parts = structure(config)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []
-        for plan in parts.operands:
+        for plan in config.operands:
             matrix = problem.A if plan.source == "A" else problem.B
             sweeps = tiles[1] if plan.source == "A" else tiles[0]
             ctas = tiles[0] * tiles[1] * problem.l
             out += _operand_accesses(config, plan, matrix, sweeps, ctas)
-        return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
+        return (*out, *_epilogue_accesses(config, problem, reads_c))
 
     def sums(self, config: Sm80Config) -> str:
         atom = MMA_ATOMS[config.mma]
-        takes = atom.takes[:: -1 if config.swap_ab else 1]
-        mma = next(x.name for x in mma_atoms(*takes) if x.shape_mnk == atom.shape_mnk)
+        mma = next(
+            x.name for x in mma_atoms(*config.turned(atom.takes)) if x.shape_mnk == atom.shape_mnk
+        )
         # Beside an operand that is put in place two k tiles are loaded before the loop (`kEnds`).
-        placed = any(realigned(config, width) for width in config.operation.bytes[:2])
-        first = f"the last {'two k tiles' if placed else 'k tile'} of {config.tile[2]} first"
+        first = (
+            f"the last {'two k tiles' if config.realigns else 'k tile'} of {config.tile[2]} first"
+        )
         apart = ", whose products are added in float32" * config.operation.promoted
         return f"{mma} along K, {first}{apart}"
 
@@ -322,9 +312,8 @@ class Sm80Pipeline(EmittedKernel):
         return Work.of_tiles(problem, config.tile, _unit(config), problem.factor.name)
 
     def shares(self, config: Sm80Config) -> Shares:
-        lanes = FMA_LANES[::-1] if config.swap_ab else FMA_LANES
-        alone = _unit(config) == "CUDA cores"
-        return Shares.of_warps(config.tile, config.warps, lanes if alone else None)
+        lanes = config.turned(FMA_LANES) if _unit(config) == "CUDA cores" else None
+        return Shares.of_warps(config.tile, config.warps, lanes)
 
     def pictures(self, config: Sm80Config) -> tuple[Partition, ...]:
         return tuple(
@@ -335,7 +324,7 @@ class Sm80Pipeline(EmittedKernel):
                 plan.gmem_copy.partition,
                 plan.gmem_copy.tile,
             )
-            for plan in structure(config).operands
+            for plan in config.operands
         )
 
 
@@ -370,10 +359,10 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
         atom.threads == 1 and config.warps[0] > 2
     ):
         raise OptionError(f"option warps={config.warps} is not supported; expected 1, 2 or 4 each")
-    tile = kernel_tile(config)
+    tile = config.kernel_tile
     if not all(power_of_two(extent) for extent in tile):
         raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
-    mma = tiled_mma(config)
+    mma = config.tiled_mma
     for mode, name in enumerate("MNK"):
         least = mma.extent(mode) * (2 if name == "K" and config.stages > 1 else 1)
         if tile[mode] < least or tile[mode] > 256:
@@ -410,8 +399,7 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
             f"registers, and its accumulators alone take {sums}; take a smaller one, or a smaller "
             "tile"
         )
-    parts = structure(config)
-    for plan in parts.operands:
+    for plan in config.operands:
         step = plan.gmem_copy.tile
         if not plan.gmem_copy.covers(plan.extents):
             raise OptionError(
@@ -419,7 +407,7 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
                 f"elements of {plan.source} at a time, which do not fill its tile "
                 f"{plan.extents[0]} x {plan.extents[1]}; take a larger tile or fewer warps"
             )
-    smem, limit = parts.smem, arch.shared_limit
+    smem, limit = config.smem, arch.shared_limit
     if smem > limit:
         raise OptionError(
             f"tile={config.tile} with stages={config.stages} needs {smem} bytes of shared memory; "
@@ -429,8 +417,8 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
 
 def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
     """Return the atoms that multiply the factors as the kernel sees them, the best first."""
-    a, b = (factor(dtype, operation.compute).tag for dtype in operation.dtypes[:2])
-    return mma_atoms(b, a) if operation.row_major else mma_atoms(a, b)
+    product = operation.transposed if operation.row_major else operation
+    return mma_atoms(*(factor(dtype, operation.compute).tag for dtype in product.dtypes[:2]))
 
 
 # ---- accesses -----------------------------------------------------------------------------------
@@ -496,17 +484,11 @@ def _operand_accesses(
     return [*copied, *(readers if executions else [])]
 
 
-def _epilogue_accesses(
-    config: Sm80Config, parts: Sm80Structure, problem: GemmProblem, reads_c: bool
-) -> list[Access]:
+def _epilogue_accesses(config: Sm80Config, problem: GemmProblem, reads_c: bool) -> list[Access]:
     ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1]) * problem.l
-    chunks = parts.tile[1] // parts.epilogue_tile[1]
-    stage, copy, tile = parts.epilogue_stage, parts.epilogue_copy, parts.epilogue_tile
-    extents = (parts.tile[0], parts.tile[1])  # as the kernel sees C
-    coords = kernel_coords = copy.requests(extents)
-    axis = 0
-    if config.swap_ab:
-        coords, extents, axis = kernel_coords[..., ::-1], extents[::-1], 1
+    sums, copy = config.staged, config.staged.read
+    chunks = config.kernel_tile[1] // sums.tile[1]
+    kernel_coords = copy.requests(config.kernel_tile[:2])
     bits = copy.values * 8 * config.operation.c.bytes
     widest, limit = access_bytes(problem.C, True)
     if bits < 8 * widest:
@@ -517,25 +499,24 @@ def _epilogue_accesses(
         instruction="st.global",
         bits=bits,
         matrix=problem.C,
-        tile=extents,
-        coords=coords,
-        axis=axis,
+        tile=config.tile[:2],
+        coords=kernel_coords[..., :: -1 if config.swap_ab else 1],
+        axis=int(config.swap_ab),
         sweeps=1,
         limit=limit,
         unit="CTA",
     )
     staged = shared(
-        "C", "store", stage, parts.epilogue_layout, tile, executions=ctas * chunks, unit="CTA",
+        "C", "store", sums.write, sums.layout, sums.tile, executions=ctas * chunks, unit="CTA",
         times=chunks,
     )  # fmt: skip
-    in_chunk = kernel_coords % np.array(tile)
+    in_chunk = kernel_coords % np.array(sums.tile)
     read = replace(
         staged,
         direction="load",
         instruction=copy.atom.name,
         bits=copy.atom.bits,
-        offsets=parts.epilogue_layout(in_chunk[..., 0], in_chunk[..., 1])
-        * (copy.element_bits // 8),
+        offsets=sums.layout(in_chunk[..., 0], in_chunk[..., 1]) * (copy.element_bits // 8),
         coords=in_chunk,
         executions=0,
         times=1,

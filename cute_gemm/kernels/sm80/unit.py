@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
     TranslationUnit,
-    cpp_bool,
     cpp_extents,
     cpp_shape,
     element_proofs,
@@ -28,36 +27,36 @@ if TYPE_CHECKING:
 _SM80_PIPELINE = (
     """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${types}, copy=${copy}
-#include <${mma_header}>
+#include <${tiled_mma.atom.header}>
 #include "sm80/${kernel}.cuh"
 
 """
     + TYPES
     + """\
   using Element = ElementA;  // B's have the same size
-  using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
-  using Mma = ${mma};
+  using CtaTiler = ${kernel_tile};  // (bM,bN,bK)
+  using Mma = ${tiled_mma.atom.cpp};
   enum : int { kThreads = ${threads}, kRasterGroup = ${raster} };
-  enum : int { kStageA = ${stage_a}, kStageB = ${stage_b} };
+  enum : int { kStageA = ${operands.0.stage}, kStageB = ${operands.1.stage} };
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b} };
   enum : bool { kSwapAB = ${swap_ab} };
-  enum : bool { kPromoted = ${promoted} };
+  enum : bool { kPromoted = ${operation.promoted} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
 
   using GmemCopyA = ${gmem_copy_a};
   using GmemCopyB = ${gmem_copy_b};
   using PlaceA = ${place_a};
   using PlaceB = ${place_b};
-  using SmemLayoutA = ${smem_layout_a};
-  using SmemLayoutB = ${smem_layout_b};
+  using SmemLayoutA = ${operands.0.smem_layout};
+  using SmemLayoutB = ${operands.1.smem_layout};
   using SmemCopyA = ${smem_copy_a};
   using SmemCopyB = ${smem_copy_b};
   using FragmentA = ${fragment_a};
   using FragmentB = ${fragment_b};
   using FragmentC = ${fragment_c};
 
-  using EpilogueTile = ${epilogue_tile};
-  using EpilogueLayout = ${epilogue_layout};
+  using EpilogueTile = ${staged.tile};
+  using EpilogueLayout = ${staged.layout};
   using EpilogueStage = ${epilogue_stage};
   using EpilogueCopy = ${epilogue_copy};
 };
@@ -109,79 +108,62 @@ class EmitSm80Pipeline(Emitter):
         """Allow spills where words to be realigned or converted take the last registers."""
         unit = super().unit()
         float8 = self.config.operation.a.name in FLOAT8
-        placed = any(plan.place for plan in self.structure.operands)
-        spills = _SPILLS_OF_FLOAT8 if float8 else _SPILLS if placed else 0
+        spills = _SPILLS_OF_FLOAT8 if float8 else _SPILLS if self.config.realigns else 0
         return replace(unit, spills=max(unit.spills, spills))
 
-    def values(self) -> dict[str, str]:
-        config, parts = self.config, self.structure
-        mma = parts.mma
+    def values(self) -> dict[str, Any]:
+        config, product = self.config, self.config.product
+        mma, (rows, columns, _), staged = config.tiled_mma, config.kernel_tile, config.staged
         values = {
-            "copy": config.copy,
-            "cta_tiler": cpp_shape(parts.tile),
-            "swap_ab": cpp_bool(config.swap_ab),
-            "promoted": cpp_bool(config.operation.promoted),
-            "threads": str(mma.size),
-            "mma": mma.atom.cpp,
-            "mma_header": mma.atom.header,
-            "tiled_mma": mma.cpp(),
-            "fragment_c": mma.fragment("C", parts.tile[:2]).cpp(),
-            "epilogue_tile": cpp_shape(parts.epilogue_tile),
-            "epilogue_layout": parts.epilogue_layout.cpp(),
-            "epilogue_stage": _copy(parts.epilogue_stage),
-            "epilogue_copy": _copy(parts.epilogue_copy),
-            "epilogue_product": _product("EpilogueCopy", "Accumulator", parts.epilogue_copy),
-            "entry": _entry(config, mma.size),
+            "fragment_c": mma.fragment("C", (rows, columns)),
+            "epilogue_stage": _copy(staged.write),
+            "epilogue_copy": _copy(staged.read),
+            "epilogue_product": _product("EpilogueCopy", "Accumulator", staged.read),
+            "entry": _entry(config),
         }
-        for letter, plan in zip("AB", parts.operands, strict=True):
-            lower = letter.lower()
-            tiled = cpp_shape((*plan.extents, parts.ring))
-            place = plan.place
+        for letter, plan, conj in zip("AB", config.operands, product.conj, strict=True):
+            lower, place, layout = letter.lower(), plan.place, plan.smem_layout
+            tiled = cpp_shape((*plan.extents, config.ring))
+            cute_layout = f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, {tiled}{{}}))"
             values |= {
-                f"stage_{lower}": str(plan.stage),
-                f"place_{lower}": _copy(place) if place else "void",
-                f"place_product_{lower}": _product(f"Place{letter}", "Element", place)
-                if place
-                else "void",
-                f"major_k_{lower}": cpp_bool(plan.major == "K"),
-                f"conj_{lower}": cpp_bool(config.operation.conj["AB".index(plan.source)]),
+                f"major_k_{lower}": plan.major == "K",
+                f"conj_{lower}": conj,
+                f"place_{lower}": place and _copy(place),
+                f"place_product_{lower}": place and _product(f"Place{letter}", "Element", place),
                 f"gmem_copy_{lower}": _copy(plan.gmem_copy),
                 f"gmem_product_{lower}": _product(f"GmemCopy{letter}", "Element", plan.gmem_copy),
-                f"smem_layout_{lower}": plan.smem_layout.cpp(),
-                f"smem_tiled_{lower}": plan.smem_layout.cpp()
-                if place
-                else f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, {tiled}{{}}))",
+                f"smem_tiled_{lower}": layout if place else cute_layout,
                 f"smem_copy_{lower}": _copy(plan.smem_copy),
-                f"fragment_{lower}": mma.fragment(letter, plan.extents).cpp(),
+                f"fragment_{lower}": mma.fragment(letter, plan.extents),
             }
         return values
 
     def facts(self) -> list[tuple[str, str]]:
-        config, parts = self.config, self.structure
-        threads, (a, b) = parts.mma.size, parts.operands
+        config, mma, staged = self.config, self.config.tiled_mma, self.config.staged
+        threads, (a, b) = mma.size, config.operands
         facts = [
             (f"size(Cute::TiledMma{{}}) == {threads}", "threads"),
             *element_proofs(config),
             (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
-            (f"{_SHARED_BYTES} == {parts.smem}", "shared memory"),
-            *layout_proofs("EpilogueLayout", parts.epilogue_layout, parts.epilogue_tile),
-            *_copy_proofs("EpilogueStage", _HELD, parts.epilogue_stage, threads),
-            *_copy_proofs("EpilogueCopy", _TILED, parts.epilogue_copy, threads),
+            (f"{_SHARED_BYTES} == {config.smem}", "shared memory"),
+            *layout_proofs("EpilogueLayout", staged.layout, staged.tile),
+            *_copy_proofs("EpilogueStage", _HELD, staged.write, threads),
+            *_copy_proofs("EpilogueCopy", _TILED, staged.read, threads),
         ]
-        for letter, plan in zip("AB", parts.operands, strict=True):
+        for letter, plan in zip("AB", config.operands, strict=True):
             name = f"SmemLayout{letter}"
             facts += [
                 *_copy_proofs(f"GmemCopy{letter}", _TILED, plan.gmem_copy, threads),
                 *_copy_proofs(f"SmemCopy{letter}", _HELD, plan.smem_copy, threads),
                 (_same(f"{name}{{}}", f"Config::{name}"), name),
-                *layout_proofs(name, plan.smem_layout, (*plan.extents, parts.ring)),
+                *layout_proofs(name, plan.smem_layout, (*plan.extents, config.ring)),
                 (f"Config::{name}{{}}(0, 0, 1) % Config::kStage{letter} == 0", f"{name}: stage"),
             ]
             if plan.place:
                 facts += _copy_proofs(f"Place{letter}", _TILED, plan.place, threads)
         for letter, mode in zip("ABC", (0, 1, 0), strict=True):
-            rows, columns = np.moveaxis(parts.mma.partition(letter), -1, 0)
-            held = from_map(rows + parts.mma.extent(mode) * columns)
+            rows, columns = np.moveaxis(mma.partition(letter), -1, 0)
+            held = from_map(rows + mma.extent(mode) * columns)
             facts += [
                 (_same(f"TiledMma{{}}.get_layout{letter}_TV()", held.cpp()), f"TiledMma: {letter}"),
                 (_same(f"Fragment{letter}{{}}", f"Config::Fragment{letter}"), f"Fragment{letter}"),
@@ -189,8 +171,8 @@ class EmitSm80Pipeline(Emitter):
         return facts
 
 
-def _entry(config: Sm80Config, threads: int) -> str:
-    operation, bounds = config.operation, f"{threads}, {config.min_ctas}"
+def _entry(config: Sm80Config) -> str:
+    operation, bounds = config.operation, f"{config.threads}, {config.min_ctas}"
     call = (
         f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
         "      product, epilogue{});"

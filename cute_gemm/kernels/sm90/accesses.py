@@ -14,23 +14,7 @@ from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.cute.copies import LANES
 from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.sm90.structure import (
-    DEEP,
-    ROWS,
-    OperandPlan,
-    Sm90Config,
-    Sm90Structure,
-    blocks_of_group,
-    kernel_cluster,
-    places_of_scales,
-    reads_ahead,
-    register_a,
-    scale_rows,
-    scale_steps,
-    scale_words,
-    scales_of_stage,
-    zero_fills,
-)
+from cute_gemm.kernels.sm90.structure import DEEP, ROWS, OperandPlan, Sm90Config
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.parts.scales import BLOCK
@@ -39,14 +23,12 @@ from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.signature import Launch
 
 
-def accesses(
-    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem, reads_c: bool
-) -> tuple[Access, ...]:
+def accesses(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> tuple[Access, ...]:
     """Return every memory instruction of the kernel; alpha is taken not to be 0."""
-    m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+    m, n = config.turned((problem.m, problem.n))
     # The last tiles of a cluster may lie outside of C: their CTAs load the first tile instead.
-    below, beside = kernel_cluster(config)
-    inside = -(-m // parts.tile[0]), -(-n // parts.tile[1])
+    below, beside = config.kernel_cluster
+    inside = -(-m // config.kernel_tile[0]), -(-n // config.kernel_tile[1])
     rows, columns = -(-inside[0] // below) * below, -(-inside[1] // beside) * beside
     if config.operation.groups:
         inside = rows, columns
@@ -55,20 +37,20 @@ def accesses(
     ctas = rows * columns * problem.l
     if problem.k:
         first, matrices = 0, {"A": problem.A, "B": problem.B}
-        if zero_fills(config):
+        if config.zero_fills:
             first, matrices = _from_multiple_of_16(problem, config)
-        k_tiles = -(-(first + problem.k) // parts.tile[2])
+        k_tiles = -(-(first + problem.k) // config.kernel_tile[2])
         products = config.operation.component_products
         # B is read for each block of 64 rows, and these by each group that has columns of them.
-        groups = parts.tile[1] // parts.columns
+        groups = config.kernel_tile[1] // config.columns
         for plan, tiles, all_tiles, sweeps, reads in zip(
-            parts.operands, inside, (rows, columns), (columns, rows), (groups, parts.blocks),
+            config.operands, inside, (rows, columns), (columns, rows), (groups, config.blocks),
             strict=True,
         ):  # fmt: skip
             matrix, modes, step = matrices[plan.source], 3, plan.extents[0]
             if problem.epilogue.pairs and plan.source == "B":
                 matrix, modes, step = of_pairs(matrix, problem.epilogue.pairs), 4, step // 2
-            region = tiles * step, k_tiles * parts.tile[2]
+            region = tiles * step, k_tiles * config.kernel_tile[2]
             load = TmaAccess(
                 plan.source, "load", matrix, plan.box, sweeps * products, plan.span, plan.sharers,
                 region, modes=modes, pitch=plan.pitch,
@@ -83,27 +65,26 @@ def accesses(
                         extents=(stored, region[1]), part="in place of tiles outside of C",
                     )
                 )  # fmt: skip
-            by_threads = plan is parts.operands[0] and register_a(config)
+            by_threads = plan is config.operands[0] and config.register_a
             executions = ctas * k_tiles * products * reads
             read = (_rows if by_threads else _read)(plan, config, executions)
             read = replace(read, times=reads)
             listed += [load, read]
-            if by_threads and reads_ahead(config):
+            if by_threads and config.reads_ahead:
                 listed.append(_read_ahead(read, config, ctas * reads))
-            if zero_fills(config):
+            if config.zero_fills:
                 listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
         listed += first_tiles
-        listed += _scales(config, parts, problem, (rows, columns), ctas * k_tiles)
+        listed += _scales(config, problem, (rows, columns), ctas * k_tiles)
     if not (config.tma_c and problem.k):
-        return (*listed, *elements(config, parts, problem, reads_c))
-    extents = rows * parts.tile_c[0], columns * parts.tile_c[1]
-    if config.swap_ab:
-        extents = extents[::-1]
+        return (*listed, *elements(config, problem, reads_c))
+    tile, (bm, bn) = config.epilogue_tile, config.tile_c
+    extents = config.turned((rows * bm, columns * bn))
     store = TmaAccess(
-        "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3,
-        times=prod(parts.tile_c) // prod(parts.box),
+        "C", "store", problem.C, tile.box, 1, tile.span, extents=extents, unit="CTA", modes=3,
+        times=bm * bn // prod(tile.box),
     )  # fmt: skip
-    staged = _staged(config, parts, ctas)
+    staged = _staged(config, ctas)
     listed += [staged, store]
     if reads_c:
         listed.append(_brought_up_to_date(staged))
@@ -223,7 +204,6 @@ def _vectors(
 
 def _scales(
     config: Sm90Config,
-    parts: Sm90Structure,
     problem: GemmProblem,
     tiles: tuple[int, int],
     executions: int,
@@ -233,22 +213,20 @@ def _scales(
     ``tiles``: of the launch along the kernel's M and N; ``executions``: k tiles of all of them.
     """
     matrices = {x.name: x for x in problem.scales}
-    names, extents = ["scale_a", "scale_b"], [problem.m, problem.n]
-    if config.swap_ab:
-        names.reverse()
-        extents.reverse()
+    names = config.turned(("scale_a", "scale_b"))
+    extents = config.turned((problem.m, problem.n))
     found: list[Access] = []
-    numbers, first = scales_of_stage(config), (0, places_of_scales(config)[0])
-    for side, rows in enumerate(scale_rows(config)):
+    numbers, first = config.scales_of_stage, (0, config.places_of_scales[0])
+    for side, rows in enumerate(config.product.scales):
         if not rows:
             continue
-        name, step, words = names[side], scale_steps(config)[side], scale_words(config)[side]
+        name, step, words = names[side], config.scale_steps[side], config.scale_words[side]
         places = np.arange(-(-numbers[side] // LANES) * LANES).reshape(-1, LANES)
         places = np.where(places < numbers[side], places, -1)
-        visits = parts.tile[side], step, tiles[1 - side]
+        visits = config.kernel_tile[side], step, tiles[1 - side]
         found += _loads_of_scales(matrices[name], places, rows, extents[side], *visits)
         stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
-        read, bits = (_scales_of_rows, _scales_of_columns)[side](config, parts)
+        read, bits = (_scales_of_rows, _scales_of_columns)[side](config)
         read = 4 * (first[side] + read.reshape(-1, LANES) * words)
         found += [
             SharedAccess(name, "store", "st.shared", 32, stored, executions),
@@ -283,26 +261,26 @@ def _loads_of_scales(
             )  # fmt: skip
 
 
-def _scales_of_rows(config: Sm90Config, parts: Sm90Structure) -> tuple[np.ndarray, int]:
+def _scales_of_rows(config: Sm90Config) -> tuple[np.ndarray, int]:
     """The scales of a stage that threads read for their rows: [..., 32], and bits of a vector."""
-    beside = parts.tile[1] // parts.columns
-    _, block, warp, lane = np.ogrid[:beside, : parts.blocks, :4, :LANES]
-    if scale_rows(config)[0] == BLOCK:
-        return np.broadcast_to(block, (beside, parts.blocks, 4, LANES)), 32
+    beside = config.kernel_tile[1] // config.columns
+    _, block, warp, lane = np.ogrid[:beside, : config.blocks, :4, :LANES]
+    if config.product.scales[0] == BLOCK:
+        return np.broadcast_to(block, (beside, config.blocks, 4, LANES)), 32
     row = block * ROWS + _first_row(config, warp, lane)
     adjacent = _below(config) == 1  # a vector of two
     both = np.stack([row] if adjacent else [row, row + _below(config)], -2)
     return np.broadcast_to(both, (beside, *both.shape[1:])), 64 if adjacent else 32
 
 
-def _scales_of_columns(config: Sm90Config, parts: Sm90Structure) -> tuple[np.ndarray, int]:
+def _scales_of_columns(config: Sm90Config) -> tuple[np.ndarray, int]:
     """The scales of a stage that threads read for their columns, by each group and its warps."""
-    warps = 4 * parts.blocks // blocks_of_group(config)
-    _, step = scale_steps(config)
-    if scale_rows(config)[1] == BLOCK:
-        column = np.arange(parts.tile[1] // step)[:, None]
+    warps = 4 * config.blocks // config.blocks_of_group
+    _, step = config.scale_steps
+    if config.product.scales[1] == BLOCK:
+        column = np.arange(config.kernel_tile[1] // step)[:, None]
         return np.broadcast_to(column, (warps, len(column), LANES)), 32
-    eighth, lane = np.ogrid[: parts.tile[1] // 8, :LANES]
+    eighth, lane = np.ogrid[: config.kernel_tile[1] // 8, :LANES]
     column = eighth * 8 + lane % 4 * 2
     return np.broadcast_to(column, (warps, *column.shape)), 64
 
@@ -310,7 +288,7 @@ def _scales_of_columns(config: Sm90Config, parts: Sm90Structure) -> tuple[np.nda
 def _first_row(config: Sm90Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:
     """The first of a thread's two rows of a block of 64; the second is `_below` it."""
     eighth = lane // 4
-    if not register_a(config):
+    if not config.register_a:
         return np.asarray(warp * 16 + eighth)
     if config.operation.a.bytes == 1:
         return np.asarray(warp * 16 + eighth * 2)
@@ -318,46 +296,46 @@ def _first_row(config: Sm90Config, warp: np.ndarray, lane: np.ndarray) -> np.nda
 
 
 def _below(config: Sm90Config) -> int:
-    return 1 if register_a(config) else 8
+    return 1 if config.register_a else 8
 
 
-def held(config: Sm90Config, parts: Sm90Structure) -> np.ndarray:
+def held(config: Sm90Config) -> np.ndarray:
     """Where each thread's results of a block of 64 rows lie: int [128, values, 2] of (row, column).
 
     They lie as its sums do, of which there are twice as many with an epilogue of pairs.
     """
-    thread, value = np.ogrid[:128, : parts.results // 2]
+    thread, value = np.ogrid[:128, : config.results // 2]
     row = _first_row(config, thread // 32, thread % 32) + value // 2 % 2 * _below(config)
     column = thread % 4 * 2 + value // 4 * 8 + value % 2
     return np.stack(np.broadcast_arrays(row, column), -1)
 
 
-def _staged(config: Sm90Config, parts: Sm90Structure, ctas: int) -> SharedAccess:
+def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
     """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
-    out, columns = config.operation.c.bytes, parts.part.extents[1]
-    each = parts.blocks * parts.tile_c[1] // columns
+    out, columns = config.operation.c.bytes, config.epilogue_tile.layout.extents[1]
+    each = config.blocks * config.tile_c[1] // columns
     warp, lane = np.ogrid[:4, :32]
-    if out == 2 and not register_a(config):
+    if out == 2 and not config.register_a:
         row, column = warp * 16 + lane // 8 % 2 * 8, lane // 16 * 8
-        row, column = (row, column + lane % 8) if parts.column_major else (row + lane % 8, column)
-        name, bits = "stmatrix.x4.trans" if parts.column_major else "stmatrix.x4", 128
+        row, column = (row, column + lane % 8) if config.column_major else (row + lane % 8, column)
+        name, bits = "stmatrix.x4.trans" if config.column_major else "stmatrix.x4", 128
         steps = [(0, step) for step in range(0, columns, 16)]
     else:
         row, column = _first_row(config, warp, lane), lane % 4 * 2
         # Two neighbours along the unit-stride mode go together: columns, or rows side by side.
-        pairs = parts.column_major and register_a(config)
+        pairs = config.column_major and config.register_a
         down = (0,) if pairs else (0, _below(config))
-        right = (0, 1) if parts.column_major else (0,)
+        right = (0, 1) if config.column_major else (0,)
         name, bits = "st.shared", 32 * out // len(down) // len(right)
         steps = [(d, step + r) for step in range(0, columns, 8) for d in down for r in right]
     row, column = np.broadcast_arrays(row, column)
     coords = np.stack(
         [np.stack([row + below, column + right], -1) for below, right in steps]
     ).reshape(-1, 32, 2)
-    offsets = np.asarray(parts.part(coords[..., 0], coords[..., 1])) * out
+    offsets = np.asarray(config.epilogue_tile.layout(coords[..., 0], coords[..., 1])) * out
     return SharedAccess(
         "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", times=each,
-        layout=parts.part, coords=coords, element_bits=8 * out,
+        layout=config.epilogue_tile.layout, coords=coords, element_bits=8 * out,
     )  # fmt: skip
 
 
@@ -367,36 +345,30 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     return replace(staged, direction="load", instruction=name)
 
 
-def epilogue_blocks(
-    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem
-) -> list[tuple[GlobalAccess, Block]]:
+def epilogue_blocks(config: Sm90Config, problem: GemmProblem) -> list[tuple[GlobalAccess, Block]]:
     """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
-    (store,) = elements(config, parts, problem, reads_c=False)
+    (store,) = elements(config, problem, reads_c=False)
     if not (config.tma_c and problem.k):
         return [(store, Block((1, 1)))]
-    steps = (1, _below(config)) if config.swap_ab else (_below(config), 1)
+    steps = config.turned((_below(config), 1))
     first = np.asarray(store.coords)[::4]  # of four values: two rows of two columns
     return [(replace(store, coords=first), Block((2, 2), steps))]
 
 
-def elements(
-    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem, reads_c: bool
-) -> list[GlobalAccess]:
+def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[GlobalAccess]:
     """Return C element by element: from registers or, without products, in its order."""
-    tile = parts.tile_c
+    tile = config.tile_c
     if problem.k:
-        own = held(config, parts)  # a request: a value of a warp's threads
+        own = held(config)  # a request: a value of a warp's threads
         block = own.reshape(4, 32, -1, 2).swapaxes(1, 2).reshape(-1, 32, 2)
-        below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.results]
-        corner = np.stack(np.broadcast_arrays(below * ROWS, beside * parts.results), -1)
+        below, beside = np.ogrid[: config.blocks, : tile[1] // config.results]
+        corner = np.stack(np.broadcast_arrays(below * ROWS, beside * config.results), -1)
         coords = corner[:, :, None, None] + block
     else:
-        unit = int(not parts.column_major)
+        unit = int(not config.column_major)
         places = divmod(np.arange(prod(tile)), tile[unit])
         coords = np.stack(places if unit else places[::-1], -1)
-    coords = coords.reshape(-1, 32, 2)
-    if config.swap_ab:
-        coords, tile = coords[..., ::-1], tile[::-1]
+    coords = coords.reshape(-1, 32, 2)[..., :: -1 if config.swap_ab else 1]
     _, limit = access_bytes(problem.C, False)
     store = GlobalAccess(
         operand="C",
@@ -404,7 +376,7 @@ def elements(
         instruction="st.global",
         bits=8 * config.operation.c.bytes,
         matrix=problem.C,
-        tile=tile,
+        tile=config.turned(tile),
         coords=coords,
         axis=problem.C.unit,
         sweeps=1,
@@ -417,33 +389,28 @@ def elements(
     return [replace(store, direction="load", instruction="ld.global"), store]
 
 
-def warps_of_results(config: Sm90Config, parts: Sm90Structure, problem: GemmProblem) -> np.ndarray:
+def warps_of_results(config: Sm90Config, problem: GemmProblem) -> np.ndarray:
     """The warp of each request of `epilogue_blocks`, of those that multiply: those of a tile."""
-    (store, _), *_ = epilogue_blocks(config, parts, problem)
+    (store, _), *_ = epilogue_blocks(config, problem)
     count, warps = len(store.coords), 4 * (1 if config.ping_pong else config.groups)
     if not problem.k:  # threads take turns
         return np.arange(count) % warps
-    beside = parts.tile_c[1] // parts.results
+    beside = config.tile_c[1] // config.results
     block, column, warp, _ = np.indices(
-        (parts.blocks, beside, 4, count // (parts.blocks * beside * 4))
+        (config.blocks, beside, 4, count // (config.blocks * beside * 4))
     )
-    return np.asarray((4 * (block // blocks_of_group(config) + column) + warp).reshape(-1))
+    return np.asarray((4 * (block // config.blocks_of_group + column) + warp).reshape(-1))
 
 
 def results_of_ctas(
-    config: Sm90Config, parts: Sm90Structure, problem: GemmProblem, launch: Launch
+    config: Sm90Config, problem: GemmProblem, launch: Launch
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Which of a CTA's threads that multiply have results, [warps, 32], and in how many CTAs.
 
     As ``TileScheduler`` gives tiles to CTAs (``templates/tma/tile_scheduler.cuh``).
     """
-    (store, _), *_ = epilogue_blocks(config, parts, problem)
-
-    def turned(pair: tuple[int, int]) -> tuple[int, int]:
-        """M and N as the kernel has them, or back."""
-        return (pair[1], pair[0]) if config.swap_ab else pair
-
-    (m, n), (bm, bn), (cm, cn) = map(turned, (store.region, store.tile, config.cluster))
+    (store, _), *_ = epilogue_blocks(config, problem)
+    (m, n), (bm, bn), (cm, cn) = map(config.turned, (store.region, store.tile, config.cluster))
     clusters_m, clusters_n = -(-m // (cm * bm)), -(-n // (cn * bn))
     group = -(-config.raster // cm)
     index = np.arange(clusters_m * clusters_n * problem.l)
@@ -451,7 +418,7 @@ def results_of_ctas(
     above = place // (group * clusters_n) * group
     height, inside = np.minimum(clusters_m - above, group), place % (group * clusters_n)
     row, column = above + inside % height, inside // height
-    warp = warps_of_results(config, parts, problem)
+    warp = warps_of_results(config, problem)
     whole: dict[tuple[tuple[int, int, int], ...], int] = {}
     for rank in range(cm * cn):
         rows = np.clip(m - (row * cm + rank % cm) * bm, 0, bm)
@@ -467,5 +434,5 @@ def results_of_ctas(
         threads = np.zeros((4 * config.groups, LANES), bool)
         for turn, inside_m, inside_n in key:
             mine = slice(turn * each, (turn + 1) * each)
-            threads[mine] |= with_results(store, turned((inside_m, inside_n)), each, warp)
+            threads[mine] |= with_results(store, config.turned((inside_m, inside_n)), each, warp)
         yield threads, count

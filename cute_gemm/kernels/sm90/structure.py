@@ -7,18 +7,18 @@ computes the transposed problem: what the problem calls M is the kernel's N.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import gcd
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from cute_gemm.arch import Arch
 from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.derived import Transposable, derived
 from cute_gemm.kernels.options import registers
 from cute_gemm.kernels.tma import (
     MOST_ROWS,
     SPAN,
-    TmaTile,
     epilogue_tile,
     operand_tile,
     shared_storage,
@@ -44,8 +44,46 @@ _APART = 5
 _SHARED = Arch("sm_90a").shared_limit
 
 
+@dataclass(frozen=True, eq=False)
+class OperandPlan:
+    """How A or B (as the kernel sees them) gets from global memory to the tensor cores.
+
+    ``extents``: of the tile; ``layout``: of a stage, which may have rows behind the tile's own;
+    ``box``: what one TMA instruction moves, in the modes of the matrix; ``span``: bytes of the
+    swizzle; ``sharers``: CTAs that a load serves.
+    """
+
+    source: str
+    major: str
+    extents: tuple[int, int]
+    layout: Layout
+    box: tuple[int, int]
+    span: int
+    sharers: int
+
+    @property
+    def pitch(self) -> int:
+        """Rows from a tile to the next where a tile's last box has rows of the next, else 0."""
+        rows, _ = self.extents
+        return rows if self.layout.extents[0] > rows else 0
+
+
+class EpilogueTile(NamedTuple):
+    """A part of C in shared memory, (64, columns), and what a CTA has there.
+
+    ``layout``: as the kernel sees it; ``box`` and ``span`` are TMA's, in the modes of the matrix;
+    ``stores``: of a group, each of such a tile.
+    """
+
+    layout: Layout
+    box: tuple[int, int]
+    span: int
+    stores: int
+    smem: int  #: Bytes of shared memory of a CTA.
+
+
 @dataclass(frozen=True, kw_only=True)
-class Sm90Config(Config):
+class Sm90Config(Transposable, Config):
     """Everything that shapes the code of one kernel.
 
     The fields up to ``min_ctas`` may be set as kernel options; the others follow from the problem.
@@ -80,316 +118,225 @@ class Sm90Config(Config):
         )
         return "_".join(filter(None, parts))
 
-
-@dataclass(frozen=True, eq=False)
-class OperandPlan:
-    """How A or B (as the kernel sees them) gets from global memory to the tensor cores.
-
-    ``extents``: of the tile; ``layout``: of a stage, which may have rows behind the tile's own;
-    ``box``: what one TMA instruction moves, in the modes of the matrix; ``span``: bytes of the
-    swizzle; ``sharers``: CTAs that a load serves.
-    """
-
-    source: str
-    major: str
-    extents: tuple[int, int]
-    layout: Layout
-    box: tuple[int, int]
-    span: int
-    sharers: int
+    @property
+    def kernel_cluster(self) -> tuple[int, int]:
+        """CTAs of a cluster as the kernel sees them, below each other and beside."""
+        return self.turned(self.cluster)
 
     @property
-    def pitch(self) -> int:
-        """Rows from a tile to the next where a tile's last box has rows of the next, else 0."""
-        rows, _ = self.extents
-        return rows if self.layout.extents[0] > rows else 0
+    def zero_fills(self) -> bool:
+        """Whether threads put zeros in the place of other groups' elements of a k tile."""
+        return self.operation.groups == "K" and "K" in self.operation.majors[:2]
 
+    @property
+    def register_a(self) -> bool:
+        """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
+        return self.product.majors[0] != "K" and self.operation.a.bytes != 2
 
-@dataclass(frozen=True, eq=False)
-class Sm90Structure:
-    """A config worked out, as the kernel sees it.
+    @property
+    def column_major(self) -> bool:
+        """Whether M is the unit-stride mode of the kernel's C."""
+        return self.product.majors[2] == "M"
 
-    ``column_major``: M is the unit-stride mode of the kernel's C; ``part``: of C in shared memory,
-    (64, columns), of which ``stores`` for each group; ``box`` and ``span`` are TMA's.
-    """
+    # ---- a group's part of the tile ----------------------------------------------------------
 
-    tile: tuple[int, int, int]
-    operands: tuple[OperandPlan, OperandPlan]
-    column_major: bool
-    part: Layout
-    box: tuple[int, int]
-    span: int
-    stores: int
-    columns: int  #: Of a group's part, and of its wgmmas.
-    results: int  #: Columns of C of a group's part: half of them with an epilogue of pairs.
-    threads: int
-    registers: int  #: Of a thread that multiplies.
-    smem: int
+    @property
+    def sharers_of_tile(self) -> int:
+        """Groups that have parts of one tile."""
+        return 1 if self.ping_pong else self.groups
 
     @property
     def side_by_side(self) -> bool:
         """Whether the groups' parts of the tile lie beside each other, not below."""
-        return self.columns < self.tile[1]
+        bm, bn, _ = self.kernel_tile
+        return not self.ping_pong and (bm % (ROWS * self.groups) != 0 or bn > MOST_COLUMNS)
 
     @property
     def blocks(self) -> int:
         """Blocks of 64 rows of the tile."""
-        return self.tile[0] // ROWS
+        return self.kernel_tile[0] // ROWS
+
+    @property
+    def blocks_of_group(self) -> int:
+        """Blocks of 64 rows of the tile that a group has."""
+        return self.blocks // (1 if self.side_by_side else self.sharers_of_tile)
+
+    @property
+    def columns(self) -> int:
+        """Columns of a group's part, and of its wgmmas."""
+        return self.kernel_tile[1] // (self.groups if self.side_by_side else 1)
+
+    @property
+    def columns_of_result(self) -> int:
+        """Columns of the product that make one of C: 2 where the epilogue takes pairs of them."""
+        return 2 if self.operation.epilogue.pairs else 1
+
+    @property
+    def results(self) -> int:
+        """Columns of C of a group's part."""
+        return self.columns // self.columns_of_result
 
     @property
     def tile_c(self) -> tuple[int, int]:
         """Extents of the tile of C."""
-        return self.tile[0], self.tile[1] // self.columns * self.results
-
-
-def kernel_tile(config: Sm90Config) -> tuple[int, int, int]:
-    """Extents of the CTA tile as the kernel sees it."""
-    bm, bn, bk = config.tile
-    return (bn, bm, bk) if config.swap_ab else (bm, bn, bk)
-
-
-def kernel_cluster(config: Sm90Config) -> tuple[int, int]:
-    """CTAs of a cluster as the kernel sees them, below each other and beside."""
-    along_m, along_n = config.cluster
-    return (along_n, along_m) if config.swap_ab else (along_m, along_n)
-
-
-def zero_fills(config: Sm90Config) -> bool:
-    """Whether threads put zeros in the place of other groups' elements of a k tile."""
-    return config.operation.groups == "K" and "K" in config.operation.majors[:2]
-
-
-def ragged(config: Sm90Config) -> str:
-    """The mode along which groups lie as the kernel sees it, "" but in a grouped GEMM."""
-    mode = config.operation.groups
-    return {"M": "N", "N": "M"}.get(mode, mode) if config.swap_ab else mode
-
-
-def columns_of_result(config: Sm90Config) -> int:
-    """Columns of the product that make one of C: 2 where the epilogue takes pairs of them."""
-    return 2 if config.operation.epilogue.pairs else 1
-
-
-def register_a(config: Sm90Config) -> bool:
-    """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
-    major = config.operation.majors[bool(config.swap_ab)]
-    return major != "K" and config.operation.a.bytes != 2
-
-
-def products_of_thread(config: Sm90Config) -> int:
-    """Accumulators of a thread beside its sums: where products of a k tile go to their own.
-
-    Of a block of 64 rows at a time or, with A from registers, of all.
-    """
-    if not config.operation.promoted:
-        return 0
-    blocks = blocks_of_group(config)
-    return sums_of_thread(config) // (1 if register_a(config) else blocks)
-
-
-def product_sets(config: Sm90Config) -> int:
-    """Buffers of accumulators for the products of a k tile that are promoted: 2 or 1.
-
-    Two for a block of 64 rows, where registers suffice: one is added while wgmma writes the other.
-    ptxas would wait for each product where threads put zeros into k tiles between them.
-    """
-    if not config.operation.promoted or zero_fills(config) or blocks_of_group(config) > 1:
-        return 1
-    needs = sums_of_thread(config) + 2 * products_of_thread(config) + sum(scales_of_thread(config))
-    needs += rows_of_thread(config)
-    needs += _BESIDE_TWO_SETS_AND_ROWS if register_a(config) else _BESIDE_TWO_SETS
-    return 1 + (needs <= _registers(config))
-
-
-def reads_ahead(config: Sm90Config) -> bool:
-    """Whether threads that load A load the first step of k once more behind a tile's last stage."""
-    return register_a(config) and config.operation.promoted and product_sets(config) == 1
-
-
-def scale_rows(config: Sm90Config) -> tuple[int, int]:
-    """Rows that share a scale of 128 of k, of A and B as the kernel sees them; 0: no scales."""
-    a, b = config.operation.scales
-    return (b, a) if config.swap_ab else (a, b)
-
-
-def scale_steps(config: Sm90Config) -> tuple[int, int]:
-    """Rows of a tile of A and of B that share a scale in a stage.
-
-    Of blocks of 128 these are not of two: a tile's rows begin at a multiple of 64, and a group's
-    columns at one of the largest power of two in their number.
-    """
-    rows, columns = scale_rows(config)
-    across = columns_of_group(config)
-    return (ROWS if rows == BLOCK else 1, min(across & -across, BLOCK) if columns == BLOCK else 1)
-
-
-def scales_of_stage(config: Sm90Config) -> tuple[int, int]:
-    """Scales of A and of B in a stage."""
-    bm, bn, _ = kernel_tile(config)
-    (rows, columns), (down, across) = scale_rows(config), scale_steps(config)
-    return bm // down * (rows > 0), bn // across * (columns > 0)
-
-
-def scale_words(config: Sm90Config) -> tuple[int, int]:
-    """Words from a scale to the next in a stage, of A and of B.
-
-    Those of blocks lie apart: else ptxas would merge a thread's loads, differently for each tile.
-    """
-    rows, columns = scale_rows(config)
-    return (_APART if rows == BLOCK else 1, _APART if columns == BLOCK else 1)
-
-
-def places_of_scales(config: Sm90Config) -> tuple[int, int]:
-    """The place of B's scales in a stage, behind A's, and where the stage ends, in words."""
-    (a, b), (down, across) = scales_of_stage(config), scale_words(config)
-    first = -(-a * down // 4) * 4  # vectors of two are aligned
-    return first, first + -(-b * across // 4) * 4
-
-
-def scales_of_thread(config: Sm90Config) -> tuple[int, int]:
-    """Scales of a k tile that a thread holds, of its rows and of its columns."""
-    (rows, columns), (_, step) = scale_rows(config), scale_steps(config)
-    down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
-    across = {0: 0, 1: columns_of_group(config) // 4}.get(columns, columns_of_group(config) // step)
-    return down, across
-
-
-def columns_of_group(config: Sm90Config) -> int:
-    """Columns of a group's part of the tile."""
-    return sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
-
-
-def adds_of_sum(config: Sm90Config) -> float:
-    """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
-
-    Where there are scales of A and of B, those of each of a thread's rows are multiplied by those
-    of its columns once for all sums that have both.
-    """
-    down, across = scales_of_thread(config)
-    return 1.0 + down * across / sums_of_thread(config)
-
-
-def blocks_of_group(config: Sm90Config) -> int:
-    """Blocks of 64 rows of the tile that a group has."""
-    bm, _, _ = kernel_tile(config)
-    return bm // ROWS // (1 if side_by_side(config) else sharers_of_tile(config))
-
-
-def rows_of_thread(config: Sm90Config) -> int:
-    """Registers of a thread for A's rows: of four steps of k, or two and twice what is loaded."""
-    return 4 * 4 * blocks_of_group(config) * register_a(config)
-
-
-def sharers_of_tile(config: Sm90Config) -> int:
-    """Groups that have parts of one tile."""
-    return 1 if config.ping_pong else config.groups
-
-
-def sums_of_thread(config: Sm90Config) -> int:
-    """Results of a tile that a thread sums up."""
-    bm, bn, _ = config.tile
-    return bm * bn // sharers_of_tile(config) // GROUP
-
-
-def side_by_side(config: Sm90Config) -> bool:
-    """Whether the groups' parts of the tile lie beside each other, not below."""
-    bm, bn, _ = kernel_tile(config)
-    return not config.ping_pong and (bm % (ROWS * config.groups) != 0 or bn > MOST_COLUMNS)
-
-
-def _operands(config: Sm90Config) -> tuple[OperandPlan, OperandPlan]:
-    bm, bn, bk = kernel_tile(config)
-    below_each_other, beside_each_other = kernel_cluster(config)
-    width = _results(config)
-    # A box has columns of one half of a tile of pairs.
-    most = MOST_ROWS if columns_of_result(config) == 1 else min(MOST_ROWS, width)
-
-    def operand(
-        source: str, extents: tuple[int, int], sharers: int, block: int, most: int = MOST_ROWS
-    ) -> OperandPlan:
-        major = config.operation.majors["AB".index(source)]
-        tile = operand_tile(extents, major == "K", config.operation.a.bytes, sharers, block, most)
-        return OperandPlan(source, major, extents, *tile, sharers)
-
-    a, b = "BA" if config.swap_ab else "AB"
-    return (
-        operand(a, (bm, bk), beside_each_other, ROWS),
-        operand(b, (bn, bk), below_each_other, width, most),
-    )
-
-
-def loader_registers(config: Sm90Config) -> int:
-    """Registers of a thread of the group that loads."""
-    return SCALE_LOADER_REGISTERS if any(config.operation.scales) else LOADER_REGISTERS
-
-
-def _registers(config: Sm90Config) -> int:
-    """What setmaxnreg gives a thread that multiplies: what the group that loads does not keep."""
-    groups = config.groups + 1
-    entry = min(registers(GROUP * groups, config.min_ctas) // 8 * 8, MOST_REGISTERS)
-    return min(
-        MOST_REGISTERS, (entry * groups - loader_registers(config)) // config.groups // 8 * 8
-    )
-
-
-def _results(config: Sm90Config) -> int:
-    """Columns of C of a group's part of the tile."""
-    _, bn, _ = kernel_tile(config)
-    columns = bn // config.groups if side_by_side(config) else bn
-    return columns // columns_of_result(config)
-
-
-def _column_major(config: Sm90Config) -> bool:
-    """Whether M is the unit-stride mode of the kernel's C."""
-    return config.operation.row_major == bool(config.swap_ab)
-
-
-def _storage(config: Sm90Config, width: int) -> tuple[TmaTile, int, int]:
-    """An epilogue tile whose columns divide ``width``, how many a group has, and shared memory."""
-    bm, bn, _ = kernel_tile(config)
-    out = config.operation.c.bytes
-    tile = epilogue_tile(ROWS, width, _column_major(config), out)
-    columns = bn // columns_of_result(config)
-    parts = bm // ROWS * columns // tile.layout.extents[1] // sharers_of_tile(config)
-    stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
-    stores *= config.tma_c
-    stage = sum(plan.layout.size for plan in _operands(config)) * config.operation.a.bytes
-    places = config.groups * max(stores, 1)
-    scales = 4 * places_of_scales(config)[1]
-    epilogue = places * tile.layout.size * out
-    return tile, stores, shared_storage(config.stages, stage, epilogue, places, scales)
-
-
-def _fitting_storage(config: Sm90Config) -> tuple[TmaTile, int, int]:
-    """The same with an epilogue tile of all columns or, where those leave few stages, narrow."""
-    width = _results(config)
-    found = _storage(config, width)
-    if config.stages <= FEW_STAGES and any(config.operation.scales) and found[2] > _SHARED:
-        found = _storage(config, gcd(width, SPAN // config.operation.c.bytes // 2))
-    return found
-
-
-def shared_memory(config: Sm90Config) -> int:
-    """Bytes of shared memory of a CTA."""
-    return _fitting_storage(config)[2]
-
-
-@lru_cache(maxsize=4096)
-def structure(config: Sm90Config) -> Sm90Structure:
-    """Work a config out."""
-    width = _results(config)
-    epilogue, stores, smem = _fitting_storage(config)
-    return Sm90Structure(
-        tile=kernel_tile(config),
-        operands=_operands(config),
-        column_major=_column_major(config),
-        part=epilogue.layout,
-        box=epilogue.box if not config.swap_ab else epilogue.box[::-1],
-        span=epilogue.span,
-        stores=stores,
-        columns=width * columns_of_result(config),
-        results=width,
-        threads=GROUP * (config.groups + 1),
-        registers=_registers(config),
-        smem=smem,
-    )
+        bm, bn, _ = self.kernel_tile
+        return bm, bn // self.columns * self.results
+
+    # ---- registers ---------------------------------------------------------------------------
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return GROUP * (self.groups + 1)
+
+    @property
+    def loader_registers(self) -> int:
+        """Registers of a thread of the group that loads."""
+        return SCALE_LOADER_REGISTERS if any(self.operation.scales) else LOADER_REGISTERS
+
+    @property
+    def registers(self) -> int:
+        """What setmaxnreg gives a thread that multiplies: what the loading group does not keep."""
+        entry = min(registers(self.threads, self.min_ctas) // 8 * 8, MOST_REGISTERS)
+        left = entry * (self.groups + 1) - self.loader_registers
+        return min(MOST_REGISTERS, left // self.groups // 8 * 8)
+
+    @property
+    def sums_of_thread(self) -> int:
+        """Results of a tile that a thread sums up."""
+        bm, bn, _ = self.tile
+        return bm * bn // self.sharers_of_tile // GROUP
+
+    @property
+    def rows_of_thread(self) -> int:
+        """Registers of a thread for A's rows: of four steps of k, or two and twice those loaded."""
+        return 4 * 4 * self.blocks_of_group * self.register_a
+
+    @property
+    def products_of_thread(self) -> int:
+        """Accumulators of a thread beside its sums: where products of a k tile go to their own.
+
+        Of a block of 64 rows at a time or, with A from registers, of all.
+        """
+        blocks = 1 if self.register_a else self.blocks_of_group
+        return self.sums_of_thread // blocks if self.operation.promoted else 0
+
+    @property
+    def product_sets(self) -> int:
+        """Buffers of accumulators for the products of a k tile that are promoted: 2 or 1.
+
+        Two for a block of 64 rows, where registers suffice: one is added while wgmma writes the
+        other. ptxas would wait for each product where threads put zeros into k tiles between them.
+        """
+        if not self.operation.promoted or self.zero_fills or self.blocks_of_group > 1:
+            return 1
+        needs = self.sums_of_thread + 2 * self.products_of_thread + sum(self.scales_of_thread)
+        needs += self.rows_of_thread
+        needs += _BESIDE_TWO_SETS_AND_ROWS if self.register_a else _BESIDE_TWO_SETS
+        return 1 + (needs <= self.registers)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether threads that load A load the first step of k once more behind the last stage."""
+        return self.register_a and self.operation.promoted and self.product_sets == 1
+
+    # ---- scales of 128 of k, of A and of B as the kernel sees them -------------------------------
+
+    @property
+    def scale_steps(self) -> tuple[int, int]:
+        """Rows of a tile of A and of B that share a scale in a stage.
+
+        Of blocks of 128 these are not of two: a tile's rows begin at a multiple of 64, and a
+        group's columns at one of the largest power of two in their number.
+        """
+        (rows, columns), across = self.product.scales, self.columns
+        step = min(across & -across, BLOCK) if columns == BLOCK else 1
+        return ROWS if rows == BLOCK else 1, step
+
+    @property
+    def scales_of_stage(self) -> tuple[int, int]:
+        """Scales of A and of B in a stage."""
+        bm, bn, _ = self.kernel_tile
+        (rows, columns), (down, across) = self.product.scales, self.scale_steps
+        return bm // down * (rows > 0), bn // across * (columns > 0)
+
+    @property
+    def scale_words(self) -> tuple[int, int]:
+        """Words from a scale to the next in a stage, of A and of B.
+
+        Those of blocks lie apart: else ptxas would merge a thread's loads, differently for each
+        tile.
+        """
+        rows, columns = self.product.scales
+        return (_APART if rows == BLOCK else 1, _APART if columns == BLOCK else 1)
+
+    @property
+    def places_of_scales(self) -> tuple[int, int]:
+        """The place of B's scales in a stage, behind A's, and where the stage ends, in words."""
+        (a, b), (down, across) = self.scales_of_stage, self.scale_words
+        first = -(-a * down // 4) * 4  # vectors of two are aligned
+        return first, first + -(-b * across // 4) * 4
+
+    @property
+    def scales_of_thread(self) -> tuple[int, int]:
+        """Scales of a k tile that a thread holds, of its rows and of its columns."""
+        (rows, columns), (_, step) = self.product.scales, self.scale_steps
+        down = {0: 0, 1: 2}.get(rows, 1) * self.blocks_of_group
+        return down, {0: 0, 1: self.columns // 4}.get(columns, self.columns // step)
+
+    @property
+    def adds_of_sum(self) -> float:
+        """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
+
+        Where there are scales of A and of B, those of each of a thread's rows are multiplied by
+        those of its columns once for all sums that have both.
+        """
+        down, across = self.scales_of_thread
+        return 1.0 + down * across / self.sums_of_thread
+
+    # ---- shared memory -----------------------------------------------------------------------
+
+    @derived
+    def operands(self) -> tuple[OperandPlan, OperandPlan]:
+        """How A and B get to the tensor cores."""
+        below_each_other, beside_each_other = self.kernel_cluster
+        # A box has columns of one half of a tile of pairs.
+        most = MOST_ROWS if self.columns_of_result == 1 else min(MOST_ROWS, self.results)
+        return (
+            self._operand(0, beside_each_other, ROWS, MOST_ROWS),
+            self._operand(1, below_each_other, self.results, most),
+        )
+
+    def _operand(self, index: int, sharers: int, block: int, most: int) -> OperandPlan:
+        major, size = self.product.majors[index], self.operation.a.bytes
+        extents = self.kernel_tile[index], self.tile[2]
+        tile = operand_tile(extents, major == "K", size, sharers, block, most)
+        return OperandPlan(self.turned(("A", "B"))[index], major, extents, *tile, sharers)
+
+    @property
+    def smem(self) -> int:
+        """Bytes of shared memory of a CTA."""
+        return self.epilogue_tile.smem
+
+    @derived
+    def epilogue_tile(self) -> EpilogueTile:
+        """A tile of all columns or, where those leave few stages, a narrow one."""
+        tile = self._epilogue_tile(self.results)
+        few = self.stages <= FEW_STAGES and any(self.operation.scales)
+        if few and tile.smem > _SHARED:
+            return self._epilogue_tile(gcd(self.results, SPAN // self.operation.c.bytes // 2))
+        return tile
+
+    def _epilogue_tile(self, width: int) -> EpilogueTile:
+        """Return the tile whose columns divide ``width``."""
+        out = self.operation.c.bytes
+        layout, box, span = epilogue_tile(ROWS, width, self.column_major, out)
+        columns = self.kernel_tile[1] // self.columns_of_result
+        parts = self.blocks * columns // layout.extents[1] // self.sharers_of_tile
+        stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
+        stores *= self.tma_c
+        stage = sum(plan.layout.size for plan in self.operands) * self.operation.a.bytes
+        places = self.groups * max(stores, 1)
+        scales = 4 * self.places_of_scales[1]
+        smem = shared_storage(self.stages, stage, places * layout.size * out, places, scales)
+        return EpilogueTile(layout, self.turned(box), span, stores, smem)

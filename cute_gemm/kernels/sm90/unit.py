@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from cute_gemm.cute.atoms import wgmma
 from cute_gemm.kernels.sm90.accesses import held
-from cute_gemm.kernels.sm90.structure import (
-    Sm90Config,
-    Sm90Structure,
-    kernel_cluster,
-    loader_registers,
-    places_of_scales,
-    product_sets,
-    ragged,
-    register_a,
-    scale_rows,
-    scales_of_stage,
-    scales_of_thread,
-)
+from cute_gemm.kernels.sm90.structure import Sm90Config
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import cpp_type
@@ -27,7 +16,6 @@ from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
     TranslationUnit,
-    cpp_bool,
     cpp_extents,
     cpp_shape,
     element_proofs,
@@ -43,26 +31,26 @@ _SM90_WGMMA = (
 """
     + TYPES
     + """\
-  using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
+  using CtaTiler = ${kernel_tile};  // (bM,bN,bK)
   using Mma = ${mma};
   using Cluster = ${cluster};
   enum : int {
     kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
-    kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers},
-    kProducts = ${products}, kProductSets = ${product_sets},
-    kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b},
+    kConsumerRegisters = ${registers}, kProducerRegisters = ${loader_registers},
+    kProducts = ${operation.component_products}, kProductSets = ${product_sets},
+    kScaleRowsA = ${product.scales.0}, kScaleRowsB = ${product.scales.1},
     kRagged = cute_gemm::${ragged}
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
-    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c},
-    kPromoted = ${promoted}, kSwapAB = ${swap_ab},
-    kGroupsAlongN = ${groups_along_n}, kPingPong = ${ping_pong}
+    kColumnMajorC = ${column_major}, kTmaC = ${tma_c},
+    kPromoted = ${operation.promoted}, kSwapAB = ${swap_ab},
+    kGroupsAlongN = ${side_by_side}, kPingPong = ${ping_pong}
   };
 
-  using SmemLayoutA = ${smem_layout_a};
-  using SmemLayoutB = ${smem_layout_b};
-  using SmemLayoutC = ${smem_layout_c};
+  using SmemLayoutA = ${operands.0.layout};
+  using SmemLayoutB = ${operands.1.layout};
+  using SmemLayoutC = ${epilogue_tile.layout};
 };
 """
 )
@@ -100,88 +88,68 @@ class EmitSm90Wgmma(Emitter):
     template = _SM90_WGMMA
     header = "sm90/proof.cuh"
     cute = _CUTE
-    structure: Sm90Structure
 
     def unit(self) -> TranslationUnit:
         """Allow spills where sums, products and rows of A take the last registers."""
         unit = super().unit()
-        full = register_a(self.config) and self.config.operation.promoted
+        full = self.config.register_a and self.config.operation.promoted
         return replace(unit, spills=max(unit.spills, _SPILLS)) if full else unit
 
-    def values(self) -> dict[str, str]:
-        config, parts, operation = self.config, self.structure, self.config.operation
-        a, b = parts.operands
-        order = (lambda x, y: f"{y}, {x}") if config.swap_ab else (lambda x, y: f"{x}, {y}")
-        below, beside = kernel_cluster(config)
+    def values(self) -> dict[str, Any]:
+        config, operation = self.config, self.config.operation
+        (a, b), (factor_a, factor_b), c = (
+            config.operands,
+            config.product.factors,
+            config.epilogue_tile,
+        )
+        below, beside = config.kernel_cluster
         columns = "n / 2" if operation.epilogue.pairs else "n"  # of C
-        entry = {
-            "threads": str(parts.threads),
-            "min_ctas": str(config.min_ctas),
+        types = operation.accumulator.tag, factor_a.tag, factor_b.tag
+        majors = a.major, b.major
+        return {
+            # A and B as the kernel sees them.
+            "element_a": cpp_type(factor_a),
+            "element_b": cpp_type(factor_b),
+            "swapped": ", A and B swapped" * config.swap_ab,
+            "mma": wgmma(config.columns, types, factor_a.bytes, majors, config.register_a),
+            "stages_c": c.stores or 1,
+            "cluster": f"cute_gemm::ClusterShape<{below}, {beside}>",
+            "major_k_a": a.major == "K",
+            "major_k_b": b.major == "K",
+            "ragged": f"kRagged{config.product.groups or 'None'}",
+            "swap_ab": bool(config.swap_ab),
+            "ping_pong": bool(config.ping_pong),
+            "smem_tiled_a": _tiled("ElementA", a.major == "K", a.span, a.layout.extents),
+            "smem_tiled_b": _tiled("ElementB", b.major == "K", b.span, b.layout.extents),
+            "smem_tiled_c": _tiled("ElementC", not config.column_major, c.span, c.layout.extents),
             "symbol": config.name,
             "parameters": tma_signature(operation).cpp("Config::"),
-            "extents": order("m", columns),
+            "extents": ", ".join(config.turned(("m", columns))),
             "epilogue_params": epilogue_params(operation.epilogue, extents=f"m, {columns}"),
-            "maps": order("&map_a", "&map_b") + ", &map_c",
-            "shared": order("batch_a == 0", "batch_b == 0"),
+            "maps": ", ".join((*config.turned(("&map_a", "&map_b")), "&map_c")),
+            "shared": ", ".join(config.turned(("batch_a == 0", "batch_b == 0"))),
             "scales": _scales(config),
             "ends": ", offsets" * bool(operation.groups),
         }
-        values = {
-            # A and B as the kernel sees them.
-            "element_a": cpp_type(operation.factors[config.swap_ab]),
-            "element_b": cpp_type(operation.factors[1 - config.swap_ab]),
-            "swapped": ", A and B swapped" * config.swap_ab,
-            "cta_tiler": cpp_shape(parts.tile),
-            "mma": _mma(config, parts),
-            "groups": str(config.groups),
-            "stages": str(config.stages),
-            "stages_c": str(parts.stores or 1),
-            "cluster": f"cute_gemm::ClusterShape<{below}, {beside}>",
-            "registers": str(parts.registers),
-            "producer_registers": str(loader_registers(config)),
-            "major_k_a": cpp_bool(a.major == "K"),
-            "major_k_b": cpp_bool(b.major == "K"),
-            "ragged": f"kRagged{ragged(config) or 'None'}",
-            "register_a": cpp_bool(register_a(config)),
-            "column_major_c": cpp_bool(parts.column_major),
-            "tma_c": cpp_bool(config.tma_c),
-            "groups_along_n": cpp_bool(parts.side_by_side),
-            "swap_ab": cpp_bool(bool(config.swap_ab)),
-            "ping_pong": cpp_bool(bool(config.ping_pong)),
-            "promoted": cpp_bool(operation.promoted),
-            "products": str(operation.component_products),
-            "product_sets": str(product_sets(config)),
-            "scale_rows_a": str(scale_rows(config)[0]),
-            "scale_rows_b": str(scale_rows(config)[1]),
-            "smem_layout_a": a.layout.cpp(),
-            "smem_layout_b": b.layout.cpp(),
-            "smem_layout_c": parts.part.cpp(),
-            "smem_tiled_a": _tiled("ElementA", a.major == "K", a.span, a.layout.extents),
-            "smem_tiled_b": _tiled("ElementB", b.major == "K", b.span, b.layout.extents),
-            "smem_tiled_c": _tiled(
-                "ElementC", not parts.column_major, parts.span, parts.part.extents
-            ),
-        }  # fmt: skip
-        return {**values, **entry}
 
     def emit(self, operation: Operation, end: str = _ENTRY) -> str:
         return super().emit(operation, end)
 
     def facts(self) -> list[tuple[str, str]]:
-        config, parts = self.config, self.structure
-        a, b = parts.operands
+        config, c = self.config, self.config.epilogue_tile.layout
+        a, b = config.operands
         facts = [
             *element_proofs(config),
             (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
-            (f"sizeof(cute_gemm::Consumer<Config>::Memory) <= {parts.smem}", "shared memory"),
+            (f"sizeof(cute_gemm::Consumer<Config>::Memory) <= {config.smem}", "shared memory"),
         ]
-        for letter, layout in zip("ABC", (a.layout, b.layout, parts.part), strict=True):
+        for letter, layout in zip("ABC", (a.layout, b.layout, c), strict=True):
             name = f"SmemLayout{letter}"
             facts += [
                 (f"cute_gemm::same_layout(Cute::{name}{{}}, Config::{name}{{}})", name),
                 *layout_proofs(name, layout, layout.extents),
             ]
-        sums = held(config, parts)
+        sums = held(config)
         for name, threads, values in (("threads", range(128), (0,)), ("values", (0,), range(8))):
             places = (
                 f"cute_gemm::AccumulatorCoord<Config>({t}).row({v}) == {sums[t, v, 0]} && "
@@ -189,7 +157,7 @@ class EmitSm90Wgmma(Emitter):
                 for t, v in product(threads, values)
             )
             facts.append((" && ".join(places), f"accumulators: {name}"))
-        for letter, plan in zip("AB", parts.operands, strict=True):
+        for letter, plan in zip("AB", config.operands, strict=True):
             boxes = f"cute_gemm::TmaLoad<Config::SmemLayout{letter}, Config::kMajorK{letter}, "
             pairs = letter == "B" and config.operation.epilogue.pairs
             boxes += f"{plan.sharers}{', true' if pairs else ''}>"
@@ -197,12 +165,12 @@ class EmitSm90Wgmma(Emitter):
             facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))
         if any(config.operation.scales):
             staged, own = (f"cute_gemm::{x}<Config>::" for x in ("ScalePlaces", "ScaleFactors"))
-            down, across = scales_of_stage(config)
-            first, end = places_of_scales(config)
+            down, across = config.scales_of_stage
+            first, end = config.places_of_scales
             of_stage = f"{staged}kA == {down} && {staged}kB == {across}"
             of_stage += f" && {staged}kFirstB == {first} && {staged}kCount == {end}"
             facts.append((of_stage, "scales of a stage"))
-            down, across = scales_of_thread(config)
+            down, across = config.scales_of_thread
             facts.append((f"{own}kA == {down} && {own}kB == {across}", "scales"))
         return facts
 
@@ -211,20 +179,12 @@ def _scales(config: Sm90Config) -> str:
     """The arguments for block scales, in the order of A and B as the kernel sees them."""
     if not (any(config.operation.scales) or config.operation.groups):
         return ""  # both are left out, with the ends of groups behind them
-    names = ("scale_b", "scale_a") if config.swap_ab else ("scale_a", "scale_b")
+    names = config.turned(("scale_a", "scale_b"))
     given = (
         f"{{{name}, {name}_mn, {name}_k, {name}_l}}" if rows else "{}"
-        for name, rows in zip(names, scale_rows(config), strict=True)
+        for name, rows in zip(names, config.product.scales, strict=True)
     )
     return "".join(f", {each}" for each in given)
-
-
-def _mma(config: Sm90Config, parts: Sm90Structure) -> str:
-    factors = config.operation.factors[:: -1 if config.swap_ab else 1]
-    a, b = (row.tag for row in factors)
-    majors = parts.operands[0].major, parts.operands[1].major
-    types = config.operation.accumulator.tag, a, b
-    return wgmma(parts.columns, types, factors[0].bytes, majors, register_a(config))
 
 
 def _tiled(element: str, unit_last: bool, span: int, extents: tuple[int, ...]) -> str:

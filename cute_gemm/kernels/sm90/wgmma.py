@@ -21,28 +21,8 @@ from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, with_options
-from cute_gemm.kernels.sm90.structure import (
-    DEEP,
-    MOST_COLUMNS,
-    ROWS,
-    Sm90Config,
-    Sm90Structure,
-    adds_of_sum,
-    columns_of_result,
-    kernel_cluster,
-    kernel_tile,
-    products_of_thread,
-    reads_ahead,
-    register_a,
-    rows_of_thread,
-    scales_of_thread,
-    shared_memory,
-    sharers_of_tile,
-    side_by_side,
-    structure,
-    sums_of_thread,
-    zero_fills,
-)
+from cute_gemm.kernels.sm90.structure import DEEP, MOST_COLUMNS, ROWS, Sm90Config
+from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.problem.parts.packing import of_all_groups, wants_k_major, whole
@@ -55,7 +35,6 @@ if TYPE_CHECKING:
 
     from cute_gemm.access.accesses import GlobalAccess
     from cute_gemm.cost_model.calibration import Calibration, Pace
-    from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
     from cute_gemm.kernels.staging import Block
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
@@ -171,6 +150,7 @@ class Sm90Wgmma(EmittedKernel):
         "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
         "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
     }
+    emitter: ClassVar = EmitSm90Wgmma
 
     def signature(self, config: Sm90Config) -> Signature:
         """Return the parameters of a GEMM, and the matrices' tensor maps."""
@@ -203,24 +183,24 @@ class Sm90Wgmma(EmittedKernel):
             pace = pace._replace(exposed=factors["exposed"], lone=lone)
         else:
             pace = pace._replace(exposed=factors["exposed_together"])
-            if sums_of_thread(config) > 128:
+            if config.sums_of_thread > 128:
                 slowdown *= factors["many_sums"]
         if config.operation.promoted:
             # A group adds while another one multiplies, if there is one.
-            beside, adds = "_beside" * (sharers_of_tile(config) > 1), adds_of_sum(config)
-            waited = factors["waited" + beside] / products_of_thread(config)
+            beside, adds = "_beside" * (config.sharers_of_tile > 1), config.adds_of_sum
+            waited = factors["waited" + beside] / config.products_of_thread
             slowdown *= 1 + (adds * factors["shown" + beside] + waited) / _PRODUCTS
             pace = pace._replace(adds=adds * config.operation.component_products)
         if any(config.operation.scales):
             pace = pace._replace(least=_SCALES_APART)
-        if register_a(config):
+        if config.register_a:
             by_turns = "_by_turns" * bool(config.ping_pong)
             between = factors[f"between_{config.operation.a.bytes}{by_turns}"]
-            slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
+            slowdown *= 1 + between / (config.columns * config.sharers_of_tile)
         return pace._replace(
             slowdown=slowdown,
             start=pace.start + factors["meeting"] * (prod(config.cluster) > 1),
-            box=factors["box"] / sharers_of_tile(config),
+            box=factors["box"] / config.sharers_of_tile,
             ahead=config.stages - 1,
             wgmma=True,
             tma=factors["pair"] if prod(config.cluster) == 2 else 1.0,
@@ -272,7 +252,7 @@ class Sm90Wgmma(EmittedKernel):
                     f"it, with option pack={matrix.name!r} or 'AB'"
                 )
             # wgmma reads these along K from shared memory; the threads bring its A as it lies.
-            shared = matrix.name == ("A" if config.swap_ab else "B")
+            shared = matrix.name == config.turned(("A", "B"))[1]
             if wants_k_major(problem) and matrix.major != "K" and shared:
                 raise UnsupportedError(
                     f"kernel {self.name!r} with swap_ab={config.swap_ab} takes "
@@ -311,13 +291,12 @@ class Sm90Wgmma(EmittedKernel):
         some of it ahead, and have other sums than wgmma gives them else. How wide an epilogue tile
         of C is may depend on the stages.
         """
-        parts, by_threads = structure(config), register_a(config)
-        sampled = self.sampled(config)[:: -1 if config.swap_ab else 1]
-        for plan, tiles in zip(parts.operands, sampled, strict=True):
+        by_threads, sampled = config.register_a, config.turned(self.sampled(config))
+        for plan, tiles in zip(config.operands, sampled, strict=True):
             if plan.source == name:
-                first = plan is parts.operands[0]
-                reads = parts.tile[1] // parts.columns if by_threads and first else 0
-                more = first and reads_ahead(config), zero_fills(config)
+                first = plan is config.operands[0]
+                reads = config.kernel_tile[1] // config.columns if by_threads and first else 0
+                more = first and config.reads_ahead, config.zero_fills
                 apart = tiles * (plan.span < SPAN or plan.pitch > 0)
                 products = config.operation.component_products
                 pairs = config.operation.epilogue.pairs
@@ -329,34 +308,28 @@ class Sm90Wgmma(EmittedKernel):
         if not by_threads:
             c, major = config.operation.dtypes[2], config.operation.majors[2]
             operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
-        return replace(config, stages=2, operation=operation), parts.part.extents
+        return replace(config, stages=2, operation=operation), config.epilogue_tile.layout.extents
 
     def sampled(self, config: Sm90Config) -> tuple[int, int]:
         """Return the CTAs of clusters up to the next whose columns begin with a line of L2.
 
         Elements are taken to be of 2 bytes: of others no operand has them as unit-stride mode.
         """
-        below, beside = config.cluster
-        columns = 2 * kernel_tile(config)[1] * kernel_cluster(config)[1]
-        clusters = LINE // gcd(LINE, columns)
-        return (below * clusters, beside) if config.swap_ab else (below, beside * clusters)
-
-    def emitter(self, config: Sm90Config) -> EmitSm90Wgmma:
-        from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
-
-        return EmitSm90Wgmma(config, structure(config))
+        below, beside = config.kernel_cluster
+        clusters = LINE // gcd(LINE, 2 * config.kernel_tile[1] * beside)
+        return config.turned((below, beside * clusters))
 
     def launch(self, config: Sm90Config, problem: GemmProblem) -> Launch:
         """Return a persistent grid for an H100: a CTA for each that runs at a time."""
         return self.launch_on(config, problem, nearest(Arch("sm_90a")).sms)
 
     def launch_on(self, config: Sm90Config, problem: GemmProblem, sms: int) -> Launch:
-        parts, ctas = structure(config), prod(config.cluster)
+        ctas = prod(config.cluster)
         bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
         clusters = tiles_at_most(problem, (bm, bn))
         places = clusters_at_a_time(min(sms, _MOST_SMS), ctas) * config.min_ctas
         return Launch(
-            min(clusters, places) * ctas, parts.threads, parts.smem, cluster=ctas, dependent=True,
+            min(clusters, places) * ctas, config.threads, config.smem, cluster=ctas, dependent=True,
             tiles=clusters * ctas, places=places * ctas,
         )  # fmt: skip
 
@@ -388,18 +361,20 @@ class Sm90Wgmma(EmittedKernel):
             paired = pairs and matrix.name == "B"
             return of_pairs(of_products, pairs) if paired else of_products
 
-        parts = structure(config)
-        boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
+        boxes = {plan.source: (plan.box, plan.span) for plan in config.operands}
         maps: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
             TensorMap(
                 mapped(matrix, problem), *boxes[matrix.name], factor.name,
-                in_groups=problem.groups.mode == "K" and not zero_fills(config),
+                in_groups=problem.groups.mode == "K" and not config.zero_fills,
             )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]  # fmt: skip
         of_c = TensorMap(
-            problem.C, parts.box, parts.span, in_groups=problem.groups.mode in ("M", "N")
+            problem.C,
+            config.epilogue_tile.box,
+            config.epilogue_tile.span,
+            in_groups=problem.groups.mode in ("M", "N"),
         )
         maps.append(of_c if config.tma_c else None)
         return tuple(maps)
@@ -409,8 +384,7 @@ class Sm90Wgmma(EmittedKernel):
     ) -> tuple[Access, ...]:
         from cute_gemm.kernels.sm90.accesses import accesses
 
-        parts = structure(config)
-        return accesses(config, parts, problem, reads_c)
+        return accesses(config, problem, reads_c)
 
     def epilogue_blocks(
         self, config: Sm90Config, problem: GemmProblem
@@ -418,26 +392,26 @@ class Sm90Wgmma(EmittedKernel):
         """Return two rows of two columns where TMA stores them, and else single elements."""
         from cute_gemm.kernels.sm90.accesses import epilogue_blocks
 
-        return epilogue_blocks(config, structure(config), problem)
+        return epilogue_blocks(config, problem)
 
     def persistent_results(
         self, config: Sm90Config, problem: GemmProblem, launch: Launch
     ) -> Iterator[tuple[np.ndarray, int]]:
         from cute_gemm.kernels.sm90.accesses import results_of_ctas
 
-        return results_of_ctas(config, structure(config), problem, launch)
+        return results_of_ctas(config, problem, launch)
 
     def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
         # A matrix that is not loaded two neighbours at a time has a register for each value.
-        beside = "M" if config.swap_ab else "N"
+        beside = config.turned(("M", "N"))[1]
         single = [
             x for x in config.operation.epilogue.operands
             if x.modes == "MN" and (x.unit != beside or x.vector < 2)
         ]  # fmt: skip
-        sums = sums_of_thread(config)
+        sums = config.sums_of_thread
         needs = sums + _OTHERS + _OPERANDS + _SINGLE * len(single)
         spilled = calibration.factors[self.name]["spilled"]
-        return spilled * sums * bool(single) if needs > structure(config).registers else 0.0
+        return spilled * sums * bool(single) if needs > config.registers else 0.0
 
     def sums(self, config: Sm90Config) -> str:
         operation = config.operation
@@ -448,7 +422,7 @@ class Sm90Wgmma(EmittedKernel):
             )
         if operation.component_products > 1:
             parts.append(f"products of components as {operation.compute} has them")
-        if zero_fills(config):
+        if config.zero_fills:
             parts.append(f"from the multiple of {16 // operation.a.bytes} of k before each group")
         return ", ".join(parts)
 
@@ -457,8 +431,7 @@ class Sm90Wgmma(EmittedKernel):
         return replace(work, products=work.products * config.operation.component_products)
 
     def shares(self, config: Sm90Config) -> Shares:
-        columns = structure(config).columns
-        reader = (columns, ROWS) if config.swap_ab else (ROWS, columns)
+        reader = config.turned((ROWS, config.columns))
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
 
 
@@ -470,10 +443,10 @@ def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
 def _stages(config: Sm90Config, arch: Arch) -> int:
     """The most stages that fit."""
     limit = arch.shared_limit // config.min_ctas
-    two, three = (shared_memory(replace(config, stages=n)) for n in (2, 3))
+    two, three = (replace(config, stages=n).smem for n in (2, 3))
     stages = min(_STAGES, max(2, 3 + (limit - two) // (three - two)))
     # Scales of a stage are no multiple of what its size is rounded to.
-    while stages > 2 and shared_memory(replace(config, stages=stages)) > limit:
+    while stages > 2 and replace(config, stages=stages).smem > limit:
         stages -= 1
     return stages
 
@@ -484,7 +457,7 @@ def _narrow_boxes(config: Sm90Config) -> bool:
     Kernels with such boxes took up to 1.9 times as long on an H200 as their counts say, with most
     leading dimensions, and were seldom the fastest.
     """
-    return any(plan.major != "K" and plan.span == 32 for plan in structure(config).operands)
+    return any(plan.major != "K" and plan.span == 32 for plan in config.operands)
 
 
 def _broken(config: Sm90Config) -> str:
@@ -502,14 +475,14 @@ def _broken(config: Sm90Config) -> str:
         return "options raster and min_ctas must be 1 or more"
     if config.ping_pong and config.groups != 2:
         return f"option ping_pong=1 is for two groups; groups={config.groups}"
-    bm, bn, bk = kernel_tile(config)
-    along, across = "NM" if config.swap_ab else "MN"
+    bm, bn, bk = config.kernel_tile
+    along, across = config.turned(("M", "N"))
     if bm < ROWS or bm % ROWS:
         return (
             f"option tile={config.tile}: with swap_ab={config.swap_ab} its {along} extent must "
             f"be a multiple of {ROWS}; it is {bm}"
         )
-    beside = side_by_side(config)
+    beside = config.side_by_side
     if config.operation.epilogue.pairs and (config.swap_ab or beside):
         said = "swap_ab=1" if config.swap_ab else f"tile={config.tile}, whose groups lie beside,"
         return (
@@ -517,7 +490,7 @@ def _broken(config: Sm90Config) -> str:
             "groups below each other, of whose threads each has both columns of its pairs"
         )
     # A row of what TMA stores at a time has 32 bytes or more.
-    least = max(STEP, 32 // config.operation.c.bytes) * columns_of_result(config)
+    least = max(STEP, 32 // config.operation.c.bytes) * config.columns_of_result
     step, most = (n * (config.groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
@@ -525,7 +498,7 @@ def _broken(config: Sm90Config) -> str:
             f"swap_ab={config.swap_ab} its {across} extent must be a multiple of {step} up to "
             f"{most}; it is {bn}"
         )
-    for extent, sharers in zip((bn, bm), kernel_cluster(config), strict=True):
+    for extent, sharers in zip((bn, bm), config.kernel_cluster, strict=True):
         if extent % (8 * sharers):
             return (
                 f"option tile={config.tile}: with cluster={config.cluster} each CTA loads a part "
@@ -563,7 +536,7 @@ def _operand_registers(config: Sm90Config) -> int:
     ptxas spills up to 55 registers for it, all outside of the main loop.
     """
     operands = config.operation.epilogue.operands
-    many_sums = config.ping_pong and sums_of_thread(config) > _SUMS_APART
+    many_sums = config.ping_pong and config.sums_of_thread > _SUMS_APART
     if many_sums and len(operands) == 1 and operands[0].modes != "MN":
         return 0
     return _OPERANDS * bool(operands)
@@ -571,25 +544,24 @@ def _operand_registers(config: Sm90Config) -> int:
 
 def _check(config: Sm90Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
-    parts: Sm90Structure = structure(config)
-    sums = sums_of_thread(config)
+    sums = config.sums_of_thread
     most = _SUMS if config.tma_c else _SUMS_APART
-    others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
+    others = config.rows_of_thread + _OTHERS_BESIDE_ROWS if config.register_a else _OTHERS
     others += _operand_registers(config)
     if config.operation.promoted:
         # What the main loop has is gone in the epilogue.
-        scales = sum(scales_of_thread(config))
-        loop = products_of_thread(config) + scales + rows_of_thread(config)
-        zeros = zero_fills(config) and register_a(config)
+        scales = sum(config.scales_of_thread)
+        loop = config.products_of_thread + scales + config.rows_of_thread
+        zeros = config.zero_fills and config.register_a
         others = max(others, loop + (_OTHERS_BESIDE_ZEROS if zeros else _OTHERS_BESIDE_PRODUCTS))
-    if sums > most or sums + others > parts.registers:
+    if sums > most or sums + others > config.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
             f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
-            f"{others}; it has {parts.registers}, of which {most} can be sums"
+            f"{others}; it has {config.registers}, of which {most} can be sums"
         )
-    if parts.smem > arch.shared_limit:
+    if config.smem > arch.shared_limit:
         raise OptionError(
-            f"tile={config.tile} with stages={config.stages} needs {parts.smem} bytes of shared "
+            f"tile={config.tile} with stages={config.stages} needs {config.smem} bytes of shared "
             f"memory; {arch} has {arch.shared_limit}: take fewer stages or a smaller tile"
         )

@@ -16,20 +16,20 @@ from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.staging import by_last_tile, cut_vectors, stored
 from cute_gemm.kernels.thin.structure import (
+    DEPTH_LANE,
     DEPTH_LANES,
+    ROW_LANE,
     ROW_LANES,
     WARP,
     ThinConfig,
-    ThinStructure,
-    structure,
 )
+from cute_gemm.kernels.thin.unit import EmitThin
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cost_model.calibration import Calibration, Pace
-    from cute_gemm.kernels.thin.unit import EmitThin
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
@@ -62,6 +62,7 @@ class Thin(EmittedKernel):
         "warps": "1, 2, 4, 8, 16 or 32 warps that divide k",
         "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
     }
+    emitter: ClassVar = EmitThin
 
     def pace(self, config: ThinConfig, calibration: Calibration) -> Pace:
         """Return the pace, with the k-tiles that are loaded ahead.
@@ -70,7 +71,7 @@ class Thin(EmittedKernel):
         operand does not go through shared memory, a k-tile is not done before the copies that the
         previous one issued have arrived, however many are in flight.
         """
-        ahead = max(1, config.stages - 1) if structure(config).queued[1] else 1
+        ahead = max(1, config.stages - 1) if config.queued[1] else 1
         return super().pace(config, calibration)._replace(ahead=ahead)
 
     def candidates(
@@ -163,37 +164,30 @@ class Thin(EmittedKernel):
         widths = a * (majors[0] == "MN"), b * (majors[1] == "MN"), c
         return replace(config, operation=replace(operation, bytes=widths))
 
-    def emitter(self, config: ThinConfig) -> EmitThin:
-        from cute_gemm.kernels.thin.unit import EmitThin
-
-        return EmitThin(config, structure(config))
-
     def launch(self, config: ThinConfig, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
-        parts = structure(config)
-        sums = config.columns * parts.pitch * config.operation.accumulator.bytes
-        queue = parts.stage * config.stages if config.stages > 1 else 0
+        sums = config.columns * config.pitch * config.operation.accumulator.bytes
+        queue = config.stage * config.stages if config.stages > 1 else 0
         return Launch(grid, WARP * config.warps, config.warps * max(sums, queue), problem.l)
 
     def accesses(
         self, config: ThinConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        parts, thin = structure(config), config.index
         ctas = self.launch(config, problem).grid
         out: list[Access] = []
         for index, operand in enumerate((problem.A, problem.B)):
-            large = index != thin
+            large = index != config.index
             matrix = straight(operand, config.operation.majors[index])
             other = 1 - index
             sweeps = -(-(problem.m, problem.n)[other] // config.tile[other])
-            load = _load(config, parts, matrix, large, sweeps)
+            load = _load(config, matrix, large, sweeps)
             loads = by_last_tile(load)
             cuts = cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))
             out += [*loads, *cuts]
             out += _queued(loads, cuts, ctas * problem.l * -(-problem.k // config.tile[2]))
         C = straight(problem.C, config.operation.majors[2])
-        return (*out, *_results(config, parts, C, ctas * problem.l, reads_c))
+        return (*out, *_results(config, C, ctas * problem.l, reads_c))
 
     def work(self, config: ThinConfig, problem: GemmProblem) -> Work:
         if config.mma:
@@ -205,11 +199,10 @@ class Thin(EmittedKernel):
 
     def pictures(self, config: ThinConfig) -> tuple[Partition, ...]:
         """Return each thread's part of a k-tile of the large operand."""
-        parts = structure(config)
-        part = parts.large
+        part = config.large
         i, e = (x.ravel() for x in np.indices((part.rows, part.depth)))
-        row = part.row(parts.row_lane[:, None], i)
-        column = part.column(parts.depth_lane[:, None], e)
+        row = part.row(ROW_LANE[:, None], i)
+        column = part.column(DEPTH_LANE[:, None], e)
         warp = np.arange(config.warps)[:, None, None] * DEPTH_LANES * part.depth
         rows, columns = np.broadcast_arrays(row, column + warp)
         table = np.stack([rows, columns], axis=-1).reshape(-1, part.rows * part.depth, 2)
@@ -289,16 +282,15 @@ def _settled(config: ThinConfig, options: dict[str, Any], limit: int) -> ThinCon
     """Return the config with as many stages and CTAs as there is room for."""
     if _refusal(replace(config, stages=1, min_ctas=1)):
         return config
-    parts = structure(replace(config, stages=2))
     if "stages" not in options:
-        ahead = _AHEAD * config.warps // len(parts.large.vectors[0])
-        stages = max(3, min(_STAGES, 1 + ahead))
-        while stages > 2 and stages * parts.stage * config.warps > limit:
+        ahead = _AHEAD * config.warps // len(config.large.vectors[0])
+        stage, stages = replace(config, stages=2).stage, max(3, min(_STAGES, 1 + ahead))
+        while stages > 2 and stages * stage * config.warps > limit:
             stages -= 1
-        narrow = parts.large.width * config.operation.a.bytes < 4
+        narrow = config.large.width * config.operation.a.bytes < 4
         config = replace(config, stages=1 if narrow else stages)
     if "min_ctas" not in options:
-        need = parts.held + _OTHERS
+        need = config.held + _OTHERS
         fitting = (n for n in (4, 3, 2) if registers(WARP * config.warps, n) >= need)
         config = replace(config, min_ctas=next(fitting, 1))
     return config
@@ -342,14 +334,13 @@ def _check(config: ThinConfig) -> None:
             f"{least[0]} to {most[0]} along {'nm'[config.index]}, {least[1]} to {most[1]} along "
             f"{config.thin} and {least[2]} to {most[2]} along k"
         )
-    parts = structure(config)
-    width = parts.large.width * size
+    width = config.large.width * size
     if config.stages > 1 and width < 4:
         raise OptionError(
             f"option stages={config.stages}: vectors of {width} bytes of the large operand cannot "
             "wait in shared memory; expected stages=1"
         )
-    need, room = parts.held + _OTHERS, registers(WARP * config.warps, config.min_ctas)
+    need, room = config.held + _OTHERS, registers(WARP * config.warps, config.min_ctas)
     if need > room:
         raise OptionError(
             f"option tile={config.tile} with min_ctas={config.min_ctas} takes {need} registers of "
@@ -360,14 +351,12 @@ def _check(config: ThinConfig) -> None:
 # ---- accesses -----------------------------------------------------------------------------------
 
 
-def _load(
-    config: ThinConfig, parts: ThinStructure, matrix: Matrix, large: bool, sweeps: int
-) -> GlobalAccess:
+def _load(config: ThinConfig, matrix: Matrix, large: bool, sweeps: int) -> GlobalAccess:
     """Return the loads of a k-tile of the large or of the thin operand, warp by warp."""
-    part = parts.large if large else parts.thin
-    lanes = parts.row_lane if large else parts.column_lane
+    part = config.large if large else config.few
+    lanes = ROW_LANE if large or config.mma else np.zeros(WARP, int)
     i, e = part.vectors
-    row, column = part.row(lanes, i[:, None]), part.column(parts.depth_lane, e[:, None])
+    row, column = part.row(lanes, i[:, None]), part.column(DEPTH_LANE, e[:, None])
     rows = config.tile[1 - config.index] if large else config.columns
     if not large and not config.mma:  # all columns, some at a time
         chunk = np.arange(0, rows, part.rows)[:, None, None]
@@ -375,7 +364,7 @@ def _load(
         column = np.broadcast_to(column, (len(chunk), *column.shape)).reshape(-1, WARP)
     warp = np.arange(config.warps)[:, None, None] * DEPTH_LANES * config.depth
     lane = np.stack(np.broadcast_arrays(row, column + warp), axis=-1)
-    queued = parts.queued[not large]
+    queued = config.queued[not large]
     bits = 8 * part.width * matrix.element.bytes
     widest, limit = access_bytes(matrix, False)
     if bits < 8 * widest:
@@ -392,14 +381,14 @@ def _load(
         sweeps=sweeps,
         limit=limit if bits < 128 else "",
         tail="full",
-        targets=_places(config, parts, large) if queued else None,
+        targets=_places(config, large) if queued else None,
     )
 
 
-def _places(config: ThinConfig, parts: ThinStructure, large: bool) -> np.ndarray:
+def _places(config: ThinConfig, large: bool) -> np.ndarray:
     """Return the bytes of shared memory where the vectors of a k-tile lie; int [requests, 32]."""
-    warp = np.arange(config.warps)[:, None, None] * config.stages * parts.stage
-    return (parts.places[not large] + warp).reshape(-1, WARP)
+    warp = np.arange(config.warps)[:, None, None] * config.stages * config.stage
+    return (config.places[not large] + warp).reshape(-1, WARP)
 
 
 def _queued(
@@ -415,9 +404,7 @@ def _queued(
     return [*(replace(x, zero_fill=True) for x in stored(store, loads, cuts)), read]
 
 
-def _results(
-    config: ThinConfig, parts: ThinStructure, C: Matrix, ctas: int, reads_c: bool
-) -> list[Access]:
+def _results(config: ThinConfig, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
     """Return the accesses of the sums of all warps through shared memory, and of C."""
     size = config.operation.accumulator.bytes
     rows, columns = ROW_LANES * config.rows, config.columns
@@ -443,13 +430,13 @@ def _results(
         unit="CTA",
         tail="full",
     )
-    partial = columns * parts.pitch
+    partial = columns * config.pitch
     warp = np.arange(config.warps)[:, None, None] * partial
     stored = SharedAccess(
-        "C", "store", "st.shared", 8 * size, ((parts.sums + warp) * size).reshape(-1, WARP), ctas,
+        "C", "store", "st.shared", 8 * size, ((config.sums + warp) * size).reshape(-1, WARP), ctas,
         unit="CTA",
     )  # fmt: skip
-    place = np.where(inside, c * parts.pitch + r, 0).reshape(-1, WARP)
+    place = np.where(inside, c * config.pitch + r, 0).reshape(-1, WARP)
     read = replace(
         stored,
         direction="load",

@@ -1,4 +1,4 @@
-"""The config of ``thin`` and its structure: the elements that each lane of a warp has.
+"""The config of ``thin`` and what follows from it: the elements that each lane of a warp has.
 
 The large operand has the rows (M or N), the thin one the columns (N or M, up to 32).
 """
@@ -6,20 +6,71 @@ The large operand has the rows (M or N), the thin one the columns (N or M, up to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom
 from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.derived import derived
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
 #: Lanes of a warp along the rows, and along k.
 ROW_LANES, DEPTH_LANES = 8, 4
+#: Index of each lane of a warp along the rows, and along k.
+ROW_LANE, DEPTH_LANE = np.arange(WARP) // 4, np.arange(WARP) % 4
 #: Vectors that FMA takes of the thin operand at a time.
 _CHUNK = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """A lane's part of a block of an operand: the arguments of ``Part`` in part.cuh."""
+
+    rows: int
+    lanes: int  #: Lanes along the rows: those of a warp, or 1 if all have the same rows.
+    run: int
+    depth: int
+    depth_run: int
+    width: int  #: Elements of a vector.
+    major: str  #: ``"K"`` or ``"MN"``.
+
+    def row(self, lane: np.ndarray, i: np.ndarray) -> np.ndarray:
+        """Return the i-th row of a row lane."""
+        return (i // self.run * self.lanes + lane) * self.run + i % self.run
+
+    def column(self, lane: np.ndarray, e: np.ndarray) -> np.ndarray:
+        """Return the e-th k of a k lane."""
+        return (e // self.depth_run * DEPTH_LANES + lane) * self.depth_run + e % self.depth_run
+
+    @property
+    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """The row and the k of a lane at which each of its vectors begins."""
+        if self.major == "K":
+            along = self.depth // self.width
+            v = np.arange(self.rows * along)
+            return v // along, v % along * self.width
+        v = np.arange(self.rows // self.width * self.depth)
+        return v // self.depth * self.width, v % self.depth
+
+    def words(self, size: int) -> int:
+        """Return the registers that elements of ``size`` bytes take."""
+        return len(self.vectors[0]) * max(1, self.width * size // 4)
+
+    def places(self, size: int) -> np.ndarray:
+        """Return the bytes of shared memory at which each lane's vectors lie; int [vectors, 32]."""
+        lane = np.arange(WARP)
+        if self.major != "K":
+            lane = lane % 4 * 8 + (lane // 4 ^ lane % 4 * 2)
+        return (np.arange(len(self.vectors[0]))[:, None] * WARP + lane) * self.width * size
+
+    def cpp(self, element: str) -> str:
+        """Return the C++ type, of elements of a type."""
+        numbers = (self.rows, self.lanes, self.run, self.depth, self.depth_run, self.width)
+        major = "true" if self.major == "K" else "false"
+        return f"cute_gemm::Part<{element}, {', '.join(map(str, numbers))}, {major}>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,131 +129,92 @@ class ThinConfig(Config):
         """The MMA atom, or None: FMA."""
         return MMA_ATOMS[self.mma] if self.mma else None
 
+    @derived
+    def large(self) -> Part:
+        """A lane's part of a block of the large operand."""
+        rows, depth = self.rows, self.depth
+        large, thin = self._vectors
+        if self._majors[0] == "K":
+            width = min(large, depth)
+            return Part(rows, ROW_LANES, 1, depth, width, width, "K")
+        width = min(large, rows)
+        depth_run = min(thin, depth) if self._majors[1] == "K" else 1
+        return Part(rows, ROW_LANES, width, depth, depth_run, width, self._majors[0])
 
-@dataclass(frozen=True)
-class Part:
-    """A lane's part of a block of an operand: the arguments of ``Part`` in part.cuh."""
-
-    rows: int
-    lanes: int  #: Lanes along the rows: those of a warp, or 1 if all have the same rows.
-    run: int
-    depth: int
-    depth_run: int
-    width: int  #: Elements of a vector.
-    major: str  #: ``"K"`` or ``"MN"``.
-
-    def row(self, lane: np.ndarray, i: np.ndarray) -> np.ndarray:
-        """Return the i-th row of a row lane."""
-        return (i // self.run * self.lanes + lane) * self.run + i % self.run
-
-    def column(self, lane: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return the e-th k of a k lane."""
-        return (e // self.depth_run * DEPTH_LANES + lane) * self.depth_run + e % self.depth_run
+    @derived
+    def few(self) -> Part:
+        """A lane's part of a block of the thin operand."""
+        size, depth, columns = self.operation.a.bytes, self.depth, self.columns
+        held = columns // ROW_LANES
+        if not self.mma:
+            held = max(1, min(columns, _CHUNK * 16 // (depth * size * max(1, size // 8))))
+        major, depth_run, vector = self._majors[1], self.large.depth_run, self._vectors[1]
+        width = min(vector, depth_run if major == "K" else held)
+        run, lanes = 1 if major == "K" else width, ROW_LANES if self.mma else 1
+        return Part(held, lanes, run, depth, depth_run, width, major)
 
     @property
-    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
-        """The row and the k of a lane at which each of its vectors begins."""
-        if self.major == "K":
-            along = self.depth // self.width
-            v = np.arange(self.rows * along)
-            return v // along, v % along * self.width
-        v = np.arange(self.rows // self.width * self.depth)
-        return v // self.depth * self.width, v % self.depth
+    def _majors(self) -> tuple[str, str]:
+        """Of the large and of the thin operand."""
+        majors = self.operation.majors
+        return majors[1 - self.index], majors[self.index]
 
-    def words(self, size: int) -> int:
-        """Return the registers that elements of ``size`` bytes take."""
-        return len(self.vectors[0]) * max(1, self.width * size // 4)
+    @property
+    def _vectors(self) -> tuple[int, int]:
+        """Elements of the widest access of the large and of the thin operand."""
+        large, thin = (
+            max(1, self.operation.bytes[index] // self.operation.a.bytes)
+            for index in (1 - self.index, self.index)
+        )
+        return large, thin
 
-    def places(self, size: int) -> np.ndarray:
-        """Return the bytes of shared memory at which each lane's vectors lie; int [vectors, 32]."""
-        lane = np.arange(WARP)
-        if self.major != "K":
-            lane = lane % 4 * 8 + (lane // 4 ^ lane % 4 * 2)
-        return (np.arange(len(self.vectors[0]))[:, None] * WARP + lane) * self.width * size
+    @property
+    def queued(self) -> tuple[bool, bool]:
+        """Whether the large and the thin operand go through shared memory."""
+        several = self.stages > 1
+        wide = self.few.width * self.operation.a.bytes >= 4
+        return several, several and bool(self.mma) and wide
 
-    def cpp(self, element: str) -> str:
-        """Return the C++ type, of elements of a type."""
-        numbers = (self.rows, self.lanes, self.run, self.depth, self.depth_run, self.width)
-        major = "true" if self.major == "K" else "false"
-        return f"cute_gemm::Part<{element}, {', '.join(map(str, numbers))}, {major}>"
+    @derived
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes at which the vectors of a warp's lanes lie in its first stage, by operand.
 
+        Of the large and of the thin one: int [vectors, 32].
+        """
+        size, large = self.operation.a.bytes, self.large
+        return large.places(size), self.few.places(size) + large.words(size) * 4 * WARP
 
-@dataclass(frozen=True, eq=False)
-class ThinStructure:
-    """Values derived from a config: the lanes' parts, and the sums in shared memory.
+    @property
+    def stage(self) -> int:
+        """Bytes of a stage of a warp."""
+        size, (_, queued) = self.operation.a.bytes, self.queued
+        return 4 * WARP * (self.large.words(size) + queued * self.few.words(size))
 
-    ``row_lane``, ``depth_lane``: index of each lane along the rows and along k; ``column_lane``:
-    along the columns of the thin operand. ``queued``: whether the large and the thin operand go
-    through shared memory; ``places``: for each, the bytes at which the vectors of a warp's lanes
-    lie in its first stage, int [vectors, 32]; ``stage``: bytes of a stage. ``sums``: index of each
-    sum that a lane stores, int [stores, 32], column by column, ``pitch`` sums each; ``held``:
-    registers of a lane for its sums and operands.
-    """
+    @property
+    def pitch(self) -> int:
+        """Sums of a column in shared memory.
 
-    large: Part
-    thin: Part
-    row_lane: np.ndarray
-    depth_lane: np.ndarray
-    column_lane: np.ndarray
-    queued: tuple[bool, bool]
-    places: tuple[np.ndarray, np.ndarray]
-    stage: int
-    pitch: int
-    sums: np.ndarray
-    held: int
+        Neighbouring lanes have neighbouring rows, and those along k other columns.
+        """
+        along_rows = self.operation.majors[2] == "MN"[1 - self.index]
+        return ROW_LANES * self.rows + (4 if along_rows else 1)
 
+    @derived
+    def sums(self) -> np.ndarray:
+        """Index of each sum that a lane stores, int [stores, 32], column by column."""
+        rows, columns, large, few = self.rows, self.columns, self.large, self.few
+        if self.mma:
+            i, j, c = (x.reshape(-1, 1) for x in np.indices((rows, few.rows, 2)))
+            row, column = large.row(ROW_LANE, i), few.row(2 * DEPTH_LANE + c, j)
+        else:
+            quarter = rows * columns // DEPTH_LANES
+            sums = DEPTH_LANE * quarter + np.arange(quarter)[:, None]
+            row, column = large.row(ROW_LANE, sums % rows), sums // rows
+        return np.asarray(column * self.pitch + row)
 
-@lru_cache(maxsize=4096)
-def structure(config: ThinConfig) -> ThinStructure:
-    """Derive the structure of a config."""
-    operation, atom = config.operation, config.atom
-    size = operation.a.bytes
-    thin, rows, depth, columns = config.index, config.rows, config.depth, config.columns
-    wide = [max(1, width // size) for width in operation.bytes[:2]]
-    large_major, thin_major = operation.majors[1 - thin], operation.majors[thin]
-    held = (
-        columns // ROW_LANES
-        if atom
-        else max(1, min(columns, _CHUNK * 16 // (depth * size * max(1, size // 8))))
-    )
-    if large_major == "K":
-        width = depth_run = min(wide[1 - thin], depth)
-        run = 1
-    else:
-        width = run = min(wide[1 - thin], rows)
-        depth_run = min(wide[thin], depth) if thin_major == "K" else 1
-    large = Part(rows, ROW_LANES, run, depth, depth_run, width, large_major)
-    thin_width = min(wide[thin], depth_run if thin_major == "K" else held)
-    thin_run = 1 if thin_major == "K" else thin_width
-    lanes = ROW_LANES if atom else 1
-    few = Part(held, lanes, thin_run, depth, depth_run, thin_width, thin_major)
-
-    lane = np.arange(WARP)
-    row_lane, depth_lane = lane // 4, lane % 4
-    column_lane = row_lane if atom else np.zeros(WARP, int)
-    # Neighbouring lanes have neighbouring rows, and those along k other columns.
-    pitch = ROW_LANES * rows + (4 if operation.majors[2] == "MN"[1 - thin] else 1)
-    if atom:
-        i, j, c = (x.reshape(-1, 1) for x in np.indices((rows, held, 2)))
-        row, column = large.row(row_lane, i), few.row(2 * depth_lane + c, j)
-    else:
-        quarter = rows * columns // DEPTH_LANES
-        sums = depth_lane * quarter + np.arange(quarter)[:, None]
-        row, column = large.row(row_lane, sums % rows), sums // rows
-    accumulator = operation.accumulator.bytes // 4
-    registers = rows * columns * accumulator // (DEPTH_LANES if atom else 1)
-    queued = config.stages > 1, config.stages > 1 and atom is not None and thin_width * size >= 4
-    places = large.places(size), few.places(size) + large.words(size) * 4 * WARP
-    return ThinStructure(
-        large=large,
-        thin=few,
-        row_lane=row_lane,
-        depth_lane=depth_lane,
-        column_lane=column_lane,
-        queued=queued,
-        places=places,
-        stage=4 * WARP * (large.words(size) + queued[1] * few.words(size)),
-        pitch=pitch,
-        sums=column * pitch + row,
-        held=registers + large.words(size) + few.words(size),
-    )
+    @property
+    def held(self) -> int:
+        """Registers of a lane for its sums and operands."""
+        sums = self.rows * self.columns * (self.operation.accumulator.bytes // 4)
+        words = sum(part.words(self.operation.a.bytes) for part in (self.large, self.few))
+        return sums // (DEPTH_LANES if self.mma else 1) + words

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
-    cpp_bool,
-    cpp_shape,
     element_proofs,
     entry,
 )
@@ -23,7 +22,7 @@ ${include}#include "thin/thin.cuh"
     + """\
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b}, kThinM = ${thin_m} };
-  enum : bool { kThinQueued = ${thin_queued}, kSkewed = ${skewed} };
+  enum : bool { kThinQueued = ${queued.1}, kSkewed = ${skewed} };
   enum : int { kColumns = ${columns}, kWarps = ${warps}, kStages = ${stages}, kPitch = ${pitch} };
 
   using Tile = ${tile};  // (bM,bN,bK)
@@ -40,38 +39,28 @@ class EmitThin(Emitter):
 
     template = _UNIT
 
-    def values(self) -> dict[str, str]:
-        config, parts, atom = self.config, self.structure, self.config.atom
-        operation = config.operation
+    def values(self) -> dict[str, Any]:
+        config, atom, letters = self.config, self.config.atom, "AB"
         return {
             "include": f"#include <{atom.header}>\n" if atom else "",
-            "major_k_a": cpp_bool(operation.majors[0] == "K"),
-            "major_k_b": cpp_bool(operation.majors[1] == "K"),
-            "major_n_c": cpp_bool(operation.row_major),
-            "thin_m": cpp_bool(config.thin == "m"),
-            "skewed": cpp_bool(parts.large.major == "K"),
-            "thin_queued": cpp_bool(parts.queued[1]),
-            "columns": str(config.columns),
-            "warps": str(config.warps),
-            "stages": str(config.stages),
-            "pitch": str(parts.pitch),
-            "tile": cpp_shape(config.tile),
-            "large": parts.large.cpp(f"Element{'BA'[config.index]}"),
-            "thin": parts.thin.cpp(f"Element{'AB'[config.index]}"),
-            "mma": atom.cpp if atom else "void",
+            "thin_m": config.thin == "m",
+            "skewed": config.large.major == "K",
+            "large": config.large.cpp(f"Element{letters[1 - config.index]}"),
+            "thin": config.few.cpp(f"Element{letters[config.index]}"),
+            "mma": atom and atom.cpp,
             "entry": entry(
                 config.name,
                 f"{32 * config.warps}, {config.min_ctas}",
                 "cute_gemm::thin(cute_gemm::Gemm<Config>(\n"
                 "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue));",
-                operation.epilogue,
+                config.operation.epilogue,
             ),
         }
 
     def facts(self) -> list[tuple[str, str]]:
         """Return facts about the rows and the k of each lane."""
         facts = element_proofs(self.config)
-        for name, part in (("Large", self.structure.large), ("Thin", self.structure.thin)):
+        for name, part in (("Large", self.config.large), ("Thin", self.config.few)):
             for method, count, lanes in (
                 ("row", part.rows, part.lanes),
                 ("column", part.depth, 4),
