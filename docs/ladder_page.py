@@ -14,7 +14,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple
 
-from cute_gemm._text import percent
 from cute_gemm.commands.explain import explain
 from cute_gemm.kernels import registry
 from cute_gemm.report.explain import Explanation
@@ -225,14 +224,6 @@ def _pictures(of: Rung) -> list[str]:
 # ---- figures ------------------------------------------------------------------------------------
 
 
-def _ceiling(found: Explanation) -> str:
-    """``"15.7 TFLOP/s, 23.5 % of the peak of CUDA cores"``."""
-    line = found.ceiling
-    if line is None or line.peak is None:
-        return "-"
-    return f"{line.tflops:.3g} TFLOP/s, {percent(line.fraction)} of the peak of {line.peak.unit}"
-
-
 def _shape(found: Explanation) -> str:
     """Tile, threads and shared memory in a line."""
     figures = found.figures
@@ -257,9 +248,6 @@ def _rows(found: Explanation) -> dict[str, str]:
     if reads and found.kernel in registry.LADDER[: registry.LADDER.index(FIRST_OF_HALVES)]:
         per_fma = (reads[0].wavefronts or 0) * 32 / found.problem.k
         rows["smem loads, wavefronts per warp FMA"] = f"{per_fma:.3g}"
-    if found.ceiling is not None:
-        rows["bound by"] = found.ceiling.binding.unit
-        rows[f"ceiling on {GPU}"] = _ceiling(found)
     return rows
 
 
@@ -293,7 +281,7 @@ def _next(name: str) -> str:
     dtype, k = problem(name, following)
     this, other = (explained(kernel, OPS[0], dtype, k) for kernel in (name, following))
     start = f"**Next: [`{following}`](#{following})**"
-    if this.ceiling is None or other.ceiling is None:
+    if this.report is None or other.report is None:
         return f"{start}."
     lines = [f"{start} changes, for {OPS[0]} in {dtype}" + f" and K = {k}" * (k != SIZE) + ":", ""]
     before = _counts(this)
@@ -302,7 +290,6 @@ def _next(name: str) -> str:
         for what, figure in _counts(other).items()
         if figure != before.get(what, "0")
     ]
-    lines.append(f"- ceiling: {this.ceiling.tflops:.3g} → {other.ceiling.tflops:.3g} TFLOP/s")
     return "\n".join(lines)
 
 
@@ -344,11 +331,9 @@ def _overview() -> str:
     for name in registry.LADDER:
         dtype, k = problem(name)
         found = explained(name, OPS[0], dtype, k)
-        unit = "-" if found.ceiling is None else found.ceiling.binding.unit
-        limit = _ceiling(found).partition(" of the peak")[0]
         speed = measured(name, OPS[0], dtype)
-        rows.append([f"[{name}](#{name})", found.summary, dtype, unit, limit, speed])
-    heads = ["rung", "what it is", "type", "bound by", "ceiling, of the peak", "measured"]
+        rows.append([f"[{name}](#{name})", found.summary, dtype, speed])
+    heads = ["rung", "what it is", "type", "measured"]
     width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
-    lines = [heads, ["---"] * 4 + ["---:"] * 2, *rows]
+    lines = [heads, ["---"] * 3 + ["---:"], *rows]
     return "\n".join(f"| {' | '.join(line[:width])} |" for line in lines)

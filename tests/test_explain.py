@@ -1,11 +1,10 @@
-"""``explain``: ideas, accesses per result counted two ways, ceilings, the next kernel."""
+"""``explain``: ideas, accesses per result counted two ways, predicted times, the next kernel."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-from math import ceil
 
 import pytest
 from cases import OPS
@@ -37,8 +36,8 @@ def count(found: Explanation, space: str, direction: str, operand: str = "AB"):
     return one
 
 
-def bound(found: Explanation, unit: str):
-    return next(one for one in found.ceiling.bounds if one.unit == unit)
+def work(found: Explanation):
+    return registry.get(found.kernel).compiled().work(found.plan.config, found.problem)
 
 
 # -- ideas ----------------------------------------------------------------------------------------
@@ -136,12 +135,6 @@ def test_requests_without_a_lane_are_left_out_once(kernel):
             if row.operand in one.operand and (row.space, row.direction) == kind
         ]
         assert one.requests * 77 == pytest.approx(sum(row.launch.requests for row in rows))
-    passes = sum(
-        max(row.launch.requests, row.launch.lines / 4)
-        for row in found.report.rows
-        if row.space == "global"
-    )
-    assert bound(found, "L1 tags").work == passes
 
 
 def test_both_operands_are_the_sum():
@@ -162,7 +155,7 @@ def test_beta_reads_c():
     assert large("host", k=64, beta=1).intensity == read.intensity
 
 
-# -- ceilings -------------------------------------------------------------------------------------
+# -- work, and its predicted time ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,108 +173,43 @@ def test_wavefronts_for_64_warp_fmas(kernel, wavefronts):
     assert count(large(kernel), "shared", "load").wavefronts == wavefronts * N / 64 / 32
 
 
-def test_shared_memory_bounds_smem_tiled_by_hand():
-    found = large("smem_tiled")
-    line, warp_fmas, tiles = found.ceiling, N**3 / 32, (N // 32) ** 2
-    shared = bound(found, "shared memory")
-    assert line.binding is shared
-    assert shared.work == (2 + 2 / 32) * warp_fmas  # and what is stored of both tiles
-    busiest = ceil(tiles / 132) / tiles
-    assert shared.seconds == pytest.approx(shared.work * busiest / 1.98e9)
-    used = tiles / 132 / ceil(tiles / 132)
-    assert line.fraction == pytest.approx(used / 4 / 2.0625, rel=1e-3)
-    assert line.tflops == pytest.approx(line.fraction * 66.9)
-    assert (line.ctas, line.mean_ctas) == (ceil(tiles / 132), tiles / 132)
-    assert bound(found, "FMA pipes").work == warp_fmas
-    issued = warp_fmas * (1 + 2 + 4 / 32) + N * N / 32
-    assert bound(found, "instruction issue").work == issued
-    assert bound(found, "DRAM").seconds == 3 * N * N * 4 / 4.8e12
-
-
-def test_a_cp_async_is_one_instruction():
-    found = large("double_buffered")
-    moved = [count(found, "global", "load"), count(found, "shared", "load")]
-    moved.append(count(found, "global", "store", "C"))
-    requests = sum(one.requests for one in moved) * N * N
-    assert count(found, "shared", "store").requests > 0
-    assert bound(found, "instruction issue").work == N**3 / 32 + requests
-
-
-def test_a_unit_may_be_slower_than_a_warp_a_clock():
-    found = large("naive", "NN", "float64", arch="sm_86", gpu="3090", k=64)
-    assert bound(found, "FMA pipes").rate == 2 / 32
-    assert "0.0625 per SM and clock" in str(found)
-
-
-def test_lines_bound_naive():
-    passes = {op: bound(large("naive", op), "L1 tags").work for op in ("NT", "TN")}
-    stored = 32 / 4 * N * N / 32  # C is column-major and the warp along n: 32 lines a request
-    of = {op: (work - stored) / (N**3 / 32) for op, work in passes.items()}
-    assert of == {"NT": 2, "TN": 1 + 32 / 4}  # the same word for all lanes; a line, or 32 lines
-    assert large("naive", "TN").ceiling.binding.unit == "L1 tags"
-
-
 def test_past_the_edges_there_are_products_too():
-    found = large("bank_free", m=1000, n=1003, k=1001)
-    assert bound(found, "FMA pipes").work == 1024 * 1024 * 1008 / 32
-    assert (
-        bound(large("naive", m=1000, n=1003, k=1001), "FMA pipes").work == 1000 * 1003 * 1001 / 32
-    )
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dtype", "more", "unit", "rate"),
-    [
-        ("bank_free", "float32", {}, "FMA pipes", 4),
-        ("bank_free", "float16", {}, "FMA pipes", 4),  # multiplied as float32
-        ("bank_free", "float64", {}, "FMA pipes", 2),
-        ("bank_free", "complex128", {}, "FMA pipes", 2),
-        ("bank_free", "float32", {"arch": "sm_80", "gpu": "A100"}, "FMA pipes", 2),
-        ("sm80_pipeline", "float32", {}, "FMA pipes", 4),
-        ("cutlass_universal", "float32", {}, "FMA pipes", 4),
-        ("cutlass_universal", "float64", {}, "tensor cores", 128),
-        ("sm80_pipeline", "complex128", {}, "tensor cores", 128),
-        ("tensor_core", "float16", {}, "tensor cores", 1893),
-        ("tensor_core", "float32", {"compute": "tf32"}, "tensor cores", 946),
-    ],
-)
-def test_the_unit_that_multiplies(kernel, dtype, more, unit, rate):
-    found = large(kernel, dtype=dtype, m=1024, n=1024, k=256, **more)
-    assert bound(found, unit).rate == pytest.approx(rate, rel=2e-3)
-    other = {"FMA pipes", "tensor cores"} - {unit}
-    assert not other & {one.unit for one in found.ceiling.bounds}
+    sizes = {"m": 1000, "n": 1003, "k": 1001}
+    assert work(large("bank_free", **sizes)).products == 1024 * 1024 * 1008
+    assert work(large("naive", **sizes)).products == 1000 * 1003 * 1001
 
 
 def test_a_complex_product_is_four():
-    assert (
-        bound(large("bank_free", dtype="complex64", k=64), "FMA pipes").work == N * N * 64 * 4 / 32
-    )
+    assert work(large("bank_free", dtype="complex64", k=64)).products == N * N * 64 * 4
 
 
-def test_a_ceiling_is_at_most_the_peak():
-    for kernel in (*SIMT, "tensor_core", "sm80_pipeline", "cutlass_universal"):
-        for dtype in ("float32", "float16", "float64"):
-            try:
-                line = large(kernel, "TN", dtype, m=2112, n=2112, k=256).ceiling
-            except UnsupportedError:
-                continue
-            seconds = [one.seconds for one in line.bounds]
-            assert seconds == sorted(seconds, reverse=True)
-            assert 0 < line.fraction <= 1
-            assert line.tflops == pytest.approx(line.fraction * line.peak.tflops)
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "unit"),
+    [
+        ("bank_free", "float32", "CUDA cores"),
+        ("bank_free", "complex128", "CUDA cores"),
+        ("sm80_pipeline", "float32", "CUDA cores"),
+        ("cutlass_universal", "float32", "CUDA cores"),
+        ("cutlass_universal", "float64", "tensor cores"),
+        ("sm80_pipeline", "complex128", "tensor cores"),
+        ("tensor_core", "float16", "tensor cores"),
+    ],
+)
+def test_the_unit_that_multiplies(kernel, dtype, unit):
+    assert work(large(kernel, dtype=dtype, m=1024, n=1024, k=256)).unit == unit
 
 
-def test_without_a_rate_there_is_no_percentage():
-    found = large("cutlass_universal", "NN", "int8", m=256, n=256, k=256)  # dp4a
-    assert found.ceiling.peak is None and found.ceiling.fraction is None
-    assert found.ceiling.tflops > 0
-    assert "of the peak" not in str(found).partition("The next kernel")[0]
-    json.dumps(found.to_dict(), allow_nan=False)
+def test_the_predicted_time_is_that_of_the_report():
+    found = large("naive", "TN")
+    values = found.to_dict()
+    assert values["predicted_seconds"] == found.report.predicted.seconds
+    assert values["terms"]["L1"] > 10 * values["terms"]["CUDA cores"]
+    assert "Predicted time on H200" in str(found) and "TFLOP/s" in str(found)
 
 
-def test_without_a_gpu_there_is_no_ceiling():
+def test_of_an_arch_that_no_gpu_stands_for_the_time_is_that_of_the_plans_gpu():
     found = explain("naive", "NN", m=64, n=64, k=64, dtype="float32", arch="sm_121")
-    assert found.ceiling is None and found.to_dict()["ceiling"] is None
+    assert f"Predicted time on {found.plan.gpu.name}" in str(found)
     with pytest.raises(OptionError, match="gpu='H2'"):
         explain("naive", "NN", m=64, n=64, k=64, dtype="float32", arch="sm_80", gpu="H2")
 
@@ -295,7 +223,7 @@ def test_the_next_kernel_is_the_next_of_the_ladder():
     changes = {change.what: (change.this, change.next) for change in one.changes}
     assert changes["smem loads, elements per result"] == ("4,608", "1,024")
     assert changes["results of a thread"] == ("8 x 1", "8 x 8")
-    assert changes["bound by"] == ("shared memory", "instruction issue")
+    assert all(text.endswith(" ms") for text in changes["predicted time"])
     assert all(this != after for this, after in changes.values())
     assert "gmem stores of C, elements per result" not in changes
 
@@ -333,7 +261,7 @@ def test_host_and_cublas():
     assert count(host, "global", "load").elements is None
     assert library.counts == () and library.next == ()
     for found in (host, library):
-        assert found.report is None and found.ceiling is None
+        assert found.report is None and found.price is None
         assert found.intensity == 2 * N / 12
         json.dumps(found.to_dict(), allow_nan=False)
         assert ideas.idea(registry.get(found.kernel))[:30] in str(found)
@@ -344,7 +272,6 @@ def test_host_and_cublas():
 @pytest.mark.parametrize("kernel", ["host", "naive", "bank_free"])
 def test_nothing_to_do(kernel, sizes):
     found = large(kernel, **sizes)
-    assert found.ceiling is None
     json.dumps(found.to_dict(), allow_nan=False)
     assert str(found)
 
@@ -368,7 +295,7 @@ def run(capsys):
 def test_what_is_printed(run):
     status, out, _ = run("naive", "TN", *WORDS, "--gpu", "H200")
     assert status == 0
-    for text in ("The idea", "2K", "What bounds it on H200", "A ceiling, not a prediction",
+    for text in ("The idea", "2K", "Predicted time on H200", "do not add up",
                  "The next kernel: coalesced", "What it changes"):  # fmt: skip
         assert text in out
     assert "====" not in out
@@ -409,7 +336,7 @@ def test_json_is_the_same_as_data(run):
     assert values == json.loads(found.to_json())
     assert "padding" in values["config"]
     assert {one["operand"] for one in values["per_result"]} == {"A", "B", "AB", "C"}
-    assert values["ceiling"]["bounds"][0]["unit"] == values["ceiling"]["binding"]
+    assert values["predicted_seconds"] > 0
 
 
 @pytest.mark.parametrize(

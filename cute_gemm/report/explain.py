@@ -1,4 +1,4 @@
-"""``explain``: the idea of a kernel, its accesses per result counted two ways, and what bounds it.
+"""``explain``: the idea of a kernel, its accesses per result counted two ways, its predicted time.
 
 The figures are compared with those of the next kernel of the ladder.
 """
@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import FORMAT, counted, duration, named, number, percent, si
-from cute_gemm.cost_model.ceiling import Ceiling, ceiling
+from cute_gemm._text import FORMAT, duration, named, number
 from cute_gemm.cost_model.roofline import compulsory_bytes
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.parts.groups import evenly
@@ -22,6 +21,7 @@ from cute_gemm.report.per_result import KINDS, Count, counts
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from cute_gemm.cost_model.price import Price
     from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.report.report import Report
@@ -55,9 +55,9 @@ class Explanation(Shown):
 
     ``idea`` is what the kernel adds to the one before; ``plan`` a ``cute_gemm.plan.plan.Plan``;
     ``counts`` the accesses per result; the intensities are operations per compulsory byte, and per
-    requested byte (`Traffic`; None without a report); ``ceiling`` is what bounds it on a GPU, None
-    where that is not known; ``report`` is None for ``host`` and ``cublas``. ``next`` has the next
-    kernel of the ladder, and those after it up to the first that takes the problem.
+    requested byte (`Traffic`; None without a report); ``report`` is None for ``host`` and
+    ``cublas``. ``next`` has the next kernel of the ladder, and those after it up to the first that
+    takes the problem.
     """
 
     kernel: str
@@ -67,7 +67,6 @@ class Explanation(Shown):
     counts: tuple[Count, ...]
     intensity: float
     requested_intensity: float | None
-    ceiling: Ceiling | None
     report: Report | None
     next: tuple[Next, ...] = ()
 
@@ -79,6 +78,11 @@ class Explanation(Shown):
         """Extents and descriptors."""
         problem: GemmProblem = self.plan.problem
         return problem
+
+    @property
+    def price(self) -> Price | None:
+        """The predicted time and its terms; None where there is no prediction."""
+        return None if self.report is None else self.report.predicted
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as strings, numbers, lists and dicts; None for what is not known."""
@@ -94,7 +98,8 @@ class Explanation(Shown):
             "config": self.plan.config.name,
             "per_result": counts,
             **named(self, "intensity", "requested_intensity"),
-            "ceiling": self.ceiling.to_dict() if self.ceiling else None,
+            "predicted_seconds": self.price.seconds if self.price else None,
+            "terms": self.price.terms if self.price else {},
             "next": [asdict(kernel) for kernel in self.next],
         }
 
@@ -113,11 +118,8 @@ class Explanation(Shown):
         if self.requested_intensity is not None:
             text += f", {self.requested_intensity:.3g} per byte requested of L1 and L2"
         yield from _section("Intensity", text)
-        if self.ceiling is not None:
-            yield from _section(f"What bounds it on {self.ceiling.gpu}", *_ceiling(self.ceiling))
-        elif self.report is not None and self.report.performance.gpu is None:
-            text = f"Not known: no GPU stands for {self.plan.arch}; name one: --gpu NAME or FILE."
-            yield from _section("What bounds it", text)
+        if self.price is not None:
+            yield from _section(f"Predicted time on {self.plan.gpu.name}", *self._predicted())
         for kernel in self.next:
             yield from _section(f"The next kernel: {kernel.kernel}", self._worded(kernel.idea))
             if kernel.refused:
@@ -126,6 +128,15 @@ class Explanation(Shown):
                 changes = [(change.what, change.this, change.next) for change in kernel.changes]
                 heads = ("", self.kernel, kernel.kernel)
                 yield from _section("What it changes", table("", heads, changes, ""))
+
+    def _predicted(self) -> Iterator[Any]:
+        assert self.price is not None
+        seconds = self.price.seconds
+        rows = [(unit, duration(x)) for unit, x in self.price.largest(len(self.price.terms)) if x]
+        yield table("", ("", "alone"), rows, "")
+        yield ""
+        yield f"{duration(seconds)}, {self.problem.flops / seconds / 1e12:.3g} TFLOP/s."
+        yield "Units work at the same time: their times do not add up to it."
 
     def _worded(self, idea: str) -> str:
         """An idea, with a note where it is about words and an element is not one word."""
@@ -179,11 +190,8 @@ class Explanation(Shown):
         results = each.m * each.columns * each.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
         yield "FLOP per requested byte", _figure(self.requested_intensity)
-        if self.ceiling is not None:
-            yield "bound by", self.ceiling.binding.unit
-            if self.ceiling.peak is not None:
-                unit = self.ceiling.peak.unit
-                yield f"ceiling, of the peak of {unit}", percent(self.ceiling.fraction)
+        if self.price is not None:
+            yield "predicted time", duration(self.price.seconds)
 
 
 def explanation(
@@ -192,17 +200,12 @@ def explanation(
     """Explain a plan of a kernel by its report, which kernels of other libraries do not have."""
     problem: GemmProblem = plan.problem
     moved = sum(compulsory_bytes(problem, reads_c).values())
-    bound = None
-    if report is not None and report.performance.gpu is not None:
-        accesses = ((row.access, row.analysis) for row in report.rows)
-        work = kernel.compiled().work(plan.config, evenly(problem))
-        bound = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
     rows = report.rows if report is not None else ()
     per_result = tuple(counts(kernel.shares(plan.config), evenly(problem), rows))
     intensity = problem.flops / moved if moved else 0.0
     requested = report.performance.requested_intensity if report else None
     texts = kernel.name, kernel.summary, idea(kernel)
-    return Explanation(*texts, plan, per_result, intensity, requested, bound, report)
+    return Explanation(*texts, plan, per_result, intensity, requested, report)
 
 
 # ---- printing it --------------------------------------------------------------------------------
@@ -235,29 +238,3 @@ def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
         kind = what
     words = (Column(head, left=True) for head in ("", "", "tutorials"))
     return Table("", (*words, *map(Column, ("", *model))), rows)
-
-
-def _ceiling(limit: Ceiling) -> Iterator[Any]:
-    of = "allows" if limit.peak is None else f"allows, of {limit.peak.tflops:g} TFLOP/s"
-    rows = []
-    for bound in limit.bounds:
-        per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
-        part = bound.fraction  # a unit may allow more than the peak
-        share = f"{part * 100:,.0f} %" if part is not None and part > 1 else percent(part)
-        work = f"{si(bound.work).rstrip()} {bound.of}"
-        rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
-    yield table("", ("unit", "work", "rate", "time", of), rows, "unit")
-    what = f"{limit.tflops:.3g} TFLOP/s"
-    if limit.peak is not None:
-        what = f"{percent(limit.fraction)} of the peak of {limit.peak.unit}, {what}"
-    yield ""
-    yield f"Bound by {limit.binding.unit}: at most {what}. A ceiling, not a prediction."
-    yield (
-        f"Assumed: {limit.clock_ghz:g} GHz, and every unit busy in every clock, none waiting for "
-        f"another. The times are those of the SM with most work, which has "
-        f"{counted(limit.ctas, 'CTA')}; the mean is {limit.mean_ctas:,.4g} "
-        f"({percent(limit.mean_ctas / limit.ctas)} of the SMs' time is used). Not counted: "
-        "latency, barriers, address arithmetic, conversions, and L2, whose rate is not published."
-    )
-    for bound in limit.bounds:
-        yield Paragraph(f"{bound.unit}: {bound.source}", 3)
