@@ -38,7 +38,7 @@ def documented() -> dict[str, Any]:
         members = re.search(r"members: \[(.*)\]", options)
         module = resolved(identifier)
         for name in members[1].split(", ") if members else getattr(module, "__all__", ()):
-            found[name] = resolved(f"{identifier}.{name}")
+            found.setdefault(name, resolved(f"{identifier}.{name}"))
         heading = re.search(r"heading: ([\w.]+)", options)
         name = (heading[1] if heading else identifier).rpartition(".")[2]
         found[name] = module
