@@ -143,8 +143,8 @@ def test_the_fields_reference(op: str, a: bool, b: bool) -> None:
         else:
             assert (load.instruction, load.bits, load.efficiency) == ("ld.global", 16, 0.125)
             assert load.fix.startswith('copy="auto"')
-            assert str(load.limit).startswith("copy='mn_major' copies along M or N, and")
-            assert str(load.limit).endswith(f"{load.operand} is K-major")
+            assert load.limit.startswith("copy='mn_major' copies along M or N, and")
+            assert load.limit.endswith(f"{load.operand} is K-major")
             assert store.verdict == "4-way conflict"
         assert {row.instruction for row in reads} == {"ldmatrix.x4.trans"}
         assert {row.verdict for row in reads} == {"2-way conflict"}
@@ -211,7 +211,7 @@ def test_the_address_limits(alignment: int, bits: int) -> None:
     load = KERNEL.accesses(KERNEL.configure(each, "sm_80"), each)[0]
     assert isinstance(load, GlobalAccess) and load.operand == "A"
     limit = "" if alignment in (16, 2) else f"base address aligned to {alignment} B"
-    assert (load.bits, load.limit, load.words) == (bits, limit, alignment == 2)
+    assert (load.bits, str(load.limit), load.words) == (bits, limit, alignment == 2)
 
 
 def cover_once(access: GlobalAccess) -> bool:

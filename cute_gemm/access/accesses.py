@@ -52,6 +52,18 @@ class Option(NamedTuple):
         return f'{self.name}="{self.value}"'
 
 
+class OfMatrix(NamedTuple):
+    """What of a matrix limits an access or would fix it, with its bytes, and that in words."""
+
+    matrix: str
+    what: str  #: ``"base"``, ``"ld"`` or ``"extent"``.
+    bytes: int
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
 class LimitOfOption(NamedTuple):
     """That an option keeps vectors from being wider: why, and what is so of this operand."""
 
@@ -62,6 +74,9 @@ class LimitOfOption(NamedTuple):
     def __str__(self) -> str:
         name, value = self.option
         return f"{name}={value!r} {self.why}, and {self.own}"
+
+
+Limit = str | OfMatrix | LimitOfOption
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +103,8 @@ class GlobalAccess:
     axis: int  #: The mode along which the vector runs.
     sweeps: int  #: How often the launch visits each tile (A: once per column of CTAs).
     #: What keeps the vector from being wider, or "" at 128 bits.
-    limit: str | LimitOfOption = ""
-    fix: str | Option = ""  #: What would fix a bad verdict, or "".
+    limit: Limit = ""
+    fix: str | Option | OfMatrix = ""  #: What would fix a bad verdict, or "".
     #: First element and shape of the region of the matrix whose tiles are visited; by default all.
     origin: tuple[int, int] = (0, 0)
     extents: tuple[int, int] | None = None
@@ -279,7 +294,7 @@ class SharedAccess:
     executions: int = 0
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What an execution belongs to,
     times: int = 1  #: and how many of them: an epilogue goes through shared memory part by part.
-    fix: str | Option = ""  #: What would fix a bad verdict, or "".
+    fix: str | Option | OfMatrix = ""  #: What would fix a bad verdict, or "".
     #: The global access, request by request the same, under whose predicate this one stands
     #: (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
     guard: GlobalAccess | None = None

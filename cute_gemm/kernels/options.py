@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cute_gemm.access.accesses import OfMatrix
 from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
 from cute_gemm.dtypes import integer
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -126,20 +127,28 @@ def power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, str]:
+def limit_of(matrix: Matrix, extent_counts: bool) -> OfMatrix | str:
+    """Return the limit of `access_bytes` with the name of the matrix."""
+    limit = access_bytes(matrix, extent_counts)[1]
+    words = f"{matrix.name}'s {limit}"
+    return limit._replace(words=words) if isinstance(limit, OfMatrix) else words
+
+
+def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, OfMatrix | str]:
     """Widest power-of-two access, 16 bytes at most, that a matrix in memory allows, and its limit.
 
     ``extent_counts``: vectors must not straddle the end of a row (stores), or may be cut short
     (loads).
     """
     element = matrix.element.bytes
-    limits = [(matrix.alignment, f"base address aligned to {matrix.alignment} B")]
+    limits = [("base", matrix.alignment, f"base address aligned to {matrix.alignment} B")]
     if matrix.shape[1 - matrix.unit] > 1:
         pitch = matrix.ld * element
-        limits.append((pitch & -pitch, f"ld{matrix.name.lower()}={matrix.ld} ({pitch} B)"))
+        limits.append(("ld", pitch, f"ld{matrix.name.lower()}={matrix.ld} ({pitch} B)"))
     if extent_counts:
         row = matrix.shape[matrix.unit] * element
-        limits.append((row & -row, f"extent {matrix.shape[matrix.unit]} ({row} B)"))
+        limits.append(("extent", row, f"extent {matrix.shape[matrix.unit]} ({row} B)"))
     # A row of no elements, or one that is every row (ld 0), limits nothing.
-    width, limit = min((pair for pair in limits if pair[0]), key=lambda pair: pair[0])
-    return (16, "") if width >= 16 else (max(width, element), limit)
+    widths = ((size & -size, limit) for limit in limits if (size := limit[1]))
+    width, limit = min(widths, key=lambda pair: pair[0])
+    return (16, "") if width >= 16 else (max(width, element), OfMatrix(matrix.name, *limit))

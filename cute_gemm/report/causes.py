@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import bound, duration, named, number, percent
-from cute_gemm.access.accesses import LimitOfOption, Option, SharedAccess
+from cute_gemm.access.accesses import LimitOfOption, OfMatrix, Option, SharedAccess
 from cute_gemm.access.ideal import Kind, kind_of
 from cute_gemm.cost_model.price import Price
 from cute_gemm.kernels.options import access_bytes
@@ -223,7 +223,8 @@ def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
         words = misplaced(problem, matrix)
         if words and _is_of(about, found, matrix):
             return matrix.name, _of_place(about, matrix, words)
-    if row.operand == "C" and row.space == "global" and _ends_short(row):
+    of_c = (found.launch, row.operand, row.space) == ("", "C", "global")
+    if of_c and _ends_short(row):
         words = rows_that_end_anywhere(problem.C)
         if words:
             return "rows of C", _Group(words, tuple(turned(problem)))
@@ -268,15 +269,23 @@ def _limiting(row: AccessRow) -> Option:
 
 def _ends_short(row: AccessRow) -> bool:
     """Whether an access of C is narrow, or goes element by element, by where rows end."""
-    return row.limit.startswith("extent ") or (not row.good and "C's" in str(row.access.fix))
+    limit = row.access.limit
+    short = isinstance(limit, OfMatrix) and limit.what == "extent"
+    return short or (not row.good and _fixed_by(row, "C"))
+
+
+def _fixed_by(row: AccessRow, name: str) -> bool:
+    """Whether another place of a matrix of this name would fix an access, as its kernel says."""
+    return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
 def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
     """Whether where a matrix lies is the cause of an access."""
     row, access = found.row, found.row.access
     limit = access_bytes(matrix, False)[1]
-    if limit and limit in row.limit:
-        return f"ld{matrix.name.lower()}=" in row.limit or row.operand == matrix.name
+    said = access.limit
+    if isinstance(limit, OfMatrix) and isinstance(said, OfMatrix) and limit[:3] == said[:3]:
+        return limit.what == "ld" or row.operand == matrix.name
     if row.operand != matrix.name:
         return False
     if row.space == "shared":  # rows that are put in place on their way
@@ -288,7 +297,7 @@ def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
         return False
     if row.verdict in ("off sector", MISALIGNED):
         return True
-    words = access.words or f"{matrix.name}'s" in str(access.fix)
+    words = access.words or _fixed_by(row, matrix.name)
     return words and not row.good and _widens(about, matrix)
 
 

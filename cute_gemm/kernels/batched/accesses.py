@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, Limit, SharedAccess
 from cute_gemm.kernels.batched.structure import (
     MMA_LANES,
     MMA_SHAPE,
@@ -30,7 +30,7 @@ def copied(
     matrix: Matrix,
     begin: int,
     ctas: int,
-    limit: str,
+    limit: Limit,
 ) -> list[Access]:
     """Return the copies of A's or B's matrices, and of what the last CTA has of a vector."""
     size = matrix.element.bytes
@@ -173,7 +173,7 @@ def _executed(
     return found
 
 
-def results(config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: str) -> list[Access]:
+def results(config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: Limit) -> list[Access]:
     """Return the ways of the sums: into shared memory, out of it, and to C."""
     operand, C, size = config.operands[2], problem.C, config.operation.accumulator.bytes
     own, product = _first_results(config)

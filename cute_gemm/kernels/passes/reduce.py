@@ -14,7 +14,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.config import Config
-from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.options import access_bytes, limit_of
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
@@ -193,9 +193,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         row = np.broadcast_to(thread >> place.across, along.shape)
         coords = np.stack((along, row), axis=-1).reshape(-1, 32, 2)
         tile = ((config.runs << place.across) * config.vector, THREADS >> place.across)
-        limit = "" if config.vector * DTYPES[config.dtype].bytes == VECTOR else (
-            f"C's {access_bytes(reduction.C, False)[1]}"
-        )  # fmt: skip
+        full = config.vector * DTYPES[config.dtype].bytes == VECTOR
+        limit = "" if full else limit_of(reduction.C, False)
         load = GlobalAccess(
             operand="scratch", direction="load", instruction="ld.global",
             bits=8 * DTYPES[config.dtype].bytes * config.vector, matrix=reduction.sums,

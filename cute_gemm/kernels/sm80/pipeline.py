@@ -16,6 +16,7 @@ import numpy as np
 from cute_gemm.access.accesses import (
     Access,
     GlobalAccess,
+    Limit,
     LimitOfOption,
     Option,
     Partition,
@@ -431,7 +432,7 @@ def _operand_accesses(
     copy = plan.gmem_copy
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
     widest, of_matrix = access_bytes(matrix, False)
-    limit: str | LimitOfOption = of_matrix
+    limit: Limit = of_matrix
     # Its threads lie as the field reference's do, whatever the matrix asks for.
     shared_fix = Option("copy", "auto") if config.copy == "mn_major" else ""
     fix = shared_fix if copy.atom.bits < 128 else ""

@@ -8,7 +8,7 @@ from math import lcm, prod
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.access.accesses import Access, GlobalAccess, OfMatrix, SharedAccess, TmaAccess
 from cute_gemm.access.smem import MATRIX_ROW_BYTES
 from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.cute.copies import LANES
@@ -21,6 +21,11 @@ from cute_gemm.problem.parts.scales import BLOCK
 from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.signature import Launch
+
+#: What would let C go by TMA.
+_FOR_TMA = OfMatrix(
+    "C", "base", 16, "addresses of C's rows that are multiples of 16 bytes, for TMA"
+)
 
 
 def accesses(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> tuple[Access, ...]:
@@ -381,7 +386,7 @@ def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[Gl
         axis=problem.C.unit,
         sweeps=1,
         limit=limit,
-        fix="addresses of C's rows that are multiples of 16 bytes, for TMA" * (not config.tma_c),
+        fix="" if config.tma_c else _FOR_TMA,
         unit="CTA",
     )
     if not reads_c:
