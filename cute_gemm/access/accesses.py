@@ -79,8 +79,17 @@ class LimitOfOption(NamedTuple):
 Limit = str | OfMatrix | LimitOfOption
 
 
+class _Common:
+    """What is so of accesses of which no field says something else."""
+
+    space = "global"
+    times = tiles = 1
+    tail: Tail = "cut"
+    words = False
+
+
 @dataclass(frozen=True, eq=False)
-class GlobalAccess:
+class GlobalAccess(_Common):
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
 
     The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
@@ -135,9 +144,6 @@ class GlobalAccess:
     #: its first one on, to take part; None where it takes part with one.
     least: np.ndarray | None = None
     tiles: int = 1  #: Tiles of CTAs that a visit is of.
-
-    space: ClassVar[str] = "global"
-    times: ClassVar[int] = 1
 
     @property
     def region(self) -> tuple[int, int]:
@@ -279,7 +285,7 @@ class GlobalAccess:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedAccess:
+class SharedAccess(_Common):
     """One shared-memory instruction of a kernel."""
 
     operand: str  #: ``"A"``.
@@ -310,14 +316,11 @@ class SharedAccess:
     part: str = ""  #: Which part of the launch this is, when the instruction has several.
     limit: str = ""  #: What keeps the vector from being wider, or "".
 
-    space: ClassVar[str] = "shared"
-    tiles: ClassVar[int] = 1
-    tail: ClassVar[Tail] = "cut"
-    words: ClassVar[bool] = False
+    space = "shared"
 
 
 @dataclass(frozen=True, eq=False)
-class TmaAccess:
+class TmaAccess(_Common):
     """One bulk tensor copy (TMA) between global and shared memory."""
 
     operand: str  #: ``"A"``.
@@ -344,10 +347,6 @@ class TmaAccess:
     instruction: ClassVar[str] = "TMA"
     bits: ClassVar[int] = 0
     limit: ClassVar[str] = ""
-    space: ClassVar[str] = "global"
-    tiles: ClassVar[int] = 1
-    tail: ClassVar[Tail] = "cut"
-    words: ClassVar[bool] = False
 
     @property
     def boxes(self) -> int:

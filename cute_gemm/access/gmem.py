@@ -517,14 +517,8 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
         sums[full] += counts
         worsts[full] = _worse(worsts[full], worst)
     interior, edge = sums[True], sums[False]
-    return GlobalAnalysis(
-        tile=tile,
-        interior=interior,
-        edge=edge,
-        launch=(interior + edge).times(access.sweeps),
-        worst=worsts[bool(interior.tiles)],
-        aligned=aligned,
-    )
+    launch = (interior + edge).times(access.sweeps)
+    return GlobalAnalysis(tile, interior, edge, launch, worsts[bool(interior.tiles)], aligned)
 
 
 def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:

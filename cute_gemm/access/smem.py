@@ -361,12 +361,9 @@ def _aligned(access: SharedAccess) -> bool:
 
 
 def _counted(
-    access: SharedAccess,
-    offsets: np.ndarray,
-    source: GlobalAccess,
-    valid: tuple[int, ...],
+    access: SharedAccess, offsets: np.ndarray, source: GlobalAccess, valid: tuple[int, ...],
     tiles: np.ndarray,
-) -> tuple[int, int] | None:
+) -> tuple[int, int] | None:  # fmt: skip
     """Wavefronts and conflicts counted for ``cp.async`` in tiles, given by base residue."""
     if access.instruction != "cp.async":
         return None

@@ -159,15 +159,9 @@ class Kernel(ABC):
         """
 
     def on_host(
-        self,
-        problem: GemmProblem,
-        A: np.ndarray,
-        B: np.ndarray,
-        C: np.ndarray,
-        alpha: complex,
-        beta: complex,
-        operands: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
+        self, problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex,
+        beta: complex, operands: Mapping[str, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
         """Compute on host arrays, in place: what the kernel would, by NumPy.
 
         ``operands``: of the epilogue, by name.

@@ -12,7 +12,7 @@ boxes and the sectors of their rows in the matrix; a request of wgmma is 32 part
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,23 +82,13 @@ def compare(
     ``at_most``: operands of which less may be executed; ``by_lanes``: those of which lanes alone
     are compared: where those of a warp diverged before, a load is more requests than one.
     """
-    both = predicted(rows), executed(execution)
-
-    def counts_of(kind: Kind, figure: str, which: int) -> int:
-        return both[which].get(kind, Counter())[figure]
-
-    kinds = sorted(both[0].keys() | both[1].keys())
+    old, new = (defaultdict(Counter, x) for x in (predicted(rows), executed(execution)))
+    kinds = sorted(old.keys() | new.keys())
     compared: list[Compared] = []
     for family in dict.fromkeys(kind[:4] for kind in kinds):
         widths = [kind for kind in kinds if kind[:4] == family]
         figures = [
-            Compared(
-                kind,
-                figure,
-                counts_of(kind, figure, 0),
-                counts_of(kind, figure, 1),
-                kind.operand in at_most,
-            )
+            Compared(kind, figure, old[kind][figure], new[kind][figure], kind.operand in at_most)
             for kind in widths
             for figure in FIGURES[kind.space]
             # Counters show another figure for copies only; a box has no lanes.
@@ -109,8 +99,8 @@ def compare(
         merged = any(x.figure == "requests" and x.difference for x in figures)
         if merged and len(widths) > 1 and family[1] == "shared":
             before, after = (
-                sum(counts[kind]["lanes"] * kind.bits // 8 for kind in widths if kind in counts)
-                for counts in both
+                sum(counts[kind]["lanes"] * kind.bits // 8 for kind in widths)
+                for counts in (old, new)
             )
             figures = [Compared(Kind(*family, 0), "bytes", before, after)]
         compared += figures

@@ -117,11 +117,9 @@ def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str
 
 
 def request(
-    starts: np.ndarray,
-    lengths: np.ndarray,
-    base: int = 0,
+    starts: np.ndarray, lengths: np.ndarray, base: int = 0,
     title: str = "one request to global memory",
-) -> str:
+) -> str:  # fmt: skip
     """Draw the lines, sectors and bytes of one warp's request to global memory.
 
     ``starts``, int [32], are bytes from the start of the matrix, -1 for an inactive lane, whose

@@ -126,11 +126,9 @@ def _window(
 
 
 def tv_layout(
-    table: np.ndarray,
-    extents: tuple[int, int],
-    title: str = "thread-value layout",
+    table: np.ndarray, extents: tuple[int, int], title: str = "thread-value layout",
     warp: int | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Draw which thread holds which element of a tile, and as which of its values.
 
     ``table``, int [threads, values, 2], has coordinates in the tile (mode 0 down, mode 1 across),
@@ -195,11 +193,9 @@ def tv_layout(
 
 
 def shared_layout(
-    layout: Layout,
-    extents: tuple[int, int],
-    element_bits: int,
+    layout: Layout, extents: tuple[int, int], element_bits: int,
     title: str = "tile in shared memory",
-) -> str:
+) -> str:  # fmt: skip
     """Draw where the elements of a tile lie in shared memory: offsets, coloured by bank.
 
     ``layout`` is (mode 0, mode 1) -> offset in elements. A large tile is cropped, with a note;
@@ -218,9 +214,8 @@ def shared_layout(
     body, size = _draw_grid(labels, bank // 4, heads)
     caption = f"{layout}, {element_bits}-bit elements."
     if width > 1:
-        caption += (
-            f" A cell is {width} elements ({width * element_bits // 8} bytes) along mode {axis}"
-        )
+        size_ = width * element_bits // 8
+        caption += f" A cell is {width} elements ({size_} bytes) along mode {axis}"
         caption += ", numbered by the first."
     caption += " Cells of one colour lie in the same banks."
     legend = [Item("#ffffff", "offset in elements, and its bank", text="72 b4")]
