@@ -173,7 +173,9 @@ def _executed(
     return found
 
 
-def results(config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: Limit) -> list[Access]:
+def results(
+    config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: Limit
+) -> list[Access]:
     """Return the ways of the sums: into shared memory, out of it, and to C."""
     operand, C, size = config.operands[2], problem.C, config.operation.accumulator.bytes
     own, product = _first_results(config)
