@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._kept import Kept
-from cute_gemm.arch import Arch
 from cute_gemm.arrays import fingerprint, read
 from cute_gemm.arrays.base import META, Order
 from cute_gemm.arrays.torch import as_operator, differentiates, is_operator, traced
@@ -20,24 +18,15 @@ from cute_gemm.call import (
     parameters,
     with_parameters_of,
 )
-from cute_gemm.errors import NoGpuError, OptionError
-from cute_gemm.gpus import table as gpus
+from cute_gemm.errors import OptionError
 from cute_gemm.kernels.listing import KernelInfo, kernels
-from cute_gemm.plan import select, tuned
-from cute_gemm.plan.backend import (
-    DEFAULT_ARCH,
-    arch_without_backend,
-    device_without_backend,
-    resolved_backend,
-    runs_on,
-)
+from cute_gemm.plan import make
+from cute_gemm.plan.backend import DEFAULT_ARCH
 from cute_gemm.plan.builds import Builds
-from cute_gemm.plan.executable import RecentCall, scalars
+from cute_gemm.plan.executable import scalars
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import check_order
 from cute_gemm.problem.epilogue.fuse import read_offsets
-from cute_gemm.problem.problem import GemmProblem
-from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
@@ -49,12 +38,6 @@ __all__ = [
     "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "grouped_gemm",
     "kernels", "plan",
 ]  # fmt: skip
-
-#: Plans that ``gemm`` made, by problem (a plan keeps its problem alive, so its id is its own).
-_plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
-#: Calls on device arrays that went through every check, by all that the checks look at, but where
-#: the arrays lie.
-_recent: Kept[Any, RecentCall] = Kept(256, "recent_calls")
 
 
 def gemm(
@@ -248,7 +231,7 @@ def multiply(
     if seen is not None:
         key = seen[0], words, tune
         try:
-            recent = _recent.get(key)
+            recent = make.recent_calls.get(key)
         except TypeError:  # an argument that has no hash: the check below says which
             recent = None
         if recent is not None:
@@ -265,10 +248,10 @@ def multiply(
     factors = scalars(alpha, beta, problem, device, c, stream)
     if device == META:
         device, call = None, replace(call, backend="cpu")
-    executable = kept_plan(problem, device, call, tune).executable
+    executable = make.kept_plan(problem, device, call, tune).executable
     result = executable.run(a, b, c, *factors, stream, operands=own, numbers=own.values)
     if seen is not None and (again := executable.call(seen[0], a, b, c, own, given)) is not None:
-        _recent[key] = again
+        make.recent_calls[key] = again
     return result
 
 
@@ -363,7 +346,7 @@ def plan(
             "of their own: leave it out"
         )
     problem, _ = call.fuse(moved, operands, device)
-    return _make_plan(problem, device, call, gpu, tune)
+    return make.make_plan(problem, device, call, gpu, tune)
 
 
 def analyze(
@@ -444,85 +427,3 @@ def compile(  # it is reached as cute_gemm.compile
     builds = Builds(asked)
     builds.finish(tell)
     return [builds.of(each) for each in asked]
-
-
-def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
-    """Return the plan that `gemm` made of a problem, or make and keep it."""
-    key = id(problem), device, call.kernel, call.backend, call.arch, *sorted(call.options)
-    kept = _plans.get(key)
-    if kept is None or (tune is not False and kept.measured is None):
-        kept = _plans[key] = _make_plan(problem, device, call, None, tune)
-    return kept
-
-
-def _make_plan(
-    problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None = None,
-    tune: bool | Tuning = False,
-) -> Plan:  # fmt: skip
-    kernel, backend, arch = call.kernel, call.backend, call.arch
-    tuning = None if tune is False else _tuning(tune, kernel, backend, name)
-    where = resolved_backend(backend, device, kernel)
-    gpu = None if name is None else gpus.gpu(name)
-    arch = gpu.arch if arch is None and gpu is not None else arch
-    here: int | None = None  # whose choices are taken: a device of this machine, or none
-    if runs_on(kernel) == "cpu":
-        target: str = "cpu"
-    elif where == "cuda":
-        from cute_gemm.run.driver import device_arch
-
-        here = device = device or 0
-        target = device_arch(device) if arch is None else Arch(normalize_arch(arch))
-    else:
-        without = arch_without_backend
-        target = without(kernel, problem) if arch is None else Arch(normalize_arch(arch))
-        here = device_without_backend(target)
-    if gpu is not None and target != "cpu":
-        gpus.of_arch(gpu, Arch(target))
-    asked, measured, known_as = (problem, target, kernel, dict(call.options)), None, ""
-    if here is not None and gpu is None:
-        from cute_gemm.run.driver import device_name
-
-        gpu, known_as = select.gpu_of_device(here), device_name(here)
-        measured = tuned.find(known_as, *asked)
-        if tuning is not None and not tuning.takes(measured):
-            measured = None
-    choice = select.select(*asked, gpu, measured)
-    result = Plan(problem, where, device, target, choice, kernel != "auto")
-    if tuning is None or result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
-        return result
-    from cute_gemm.plan.tune import measure
-
-    measured = measure(result, tuning)
-    tuned.store(known_as, *asked, measured)
-    # Plans that were kept know nothing of it.
-    _plans.clear()
-    _recent.clear()
-    choice = select.select(*asked, gpu, measured)
-    return Plan(problem, where, device, target, choice, kernel != "auto")
-
-
-def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tuning:
-    """Return how to measure; refuse where there is nothing to measure on, or to choose from."""
-    from cute_gemm.plan.tune import Tuning
-    from cute_gemm.run.driver import why_no_gpu
-
-    tuning = Tuning() if tune is True else tune
-    if not isinstance(tuning, Tuning):
-        raise OptionError(f"tune={tune!r} does not fit; expected True or False")
-    if not isinstance(tuning.candidates, int) or tuning.candidates < 1:
-        raise OptionError(f"candidates={tuning.candidates}; expected 1 or more configs to measure")
-    # A Tuning is what the command line gives, which has no word to leave out.
-    asked = "tune=True" if tune is True else "tuning"
-    beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
-    beside += [f"kernel={kernel!r}"] if runs_on(kernel) != "gpu" else []
-    beside += ["gpu="] if gpu is not None else []
-    if beside:
-        raise OptionError(
-            f"{asked} measures kernels that are compiled here on this machine's GPU, and came with "
-            f"{beside[0]}: leave {'one of the two' if tune is True else 'that'} out"
-        )
-    reason = why_no_gpu()
-    if reason is not None:
-        hint = "; leave it out here" if tune is True else ""
-        raise NoGpuError(f"{asked} measures on a GPU: {reason}{hint}")
-    return tuning

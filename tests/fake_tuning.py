@@ -11,12 +11,11 @@ import fake_gpu
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import api
 from cute_gemm.errors import CompileError
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import base
 from cute_gemm.kernels.candidate import Candidate
-from cute_gemm.plan import select, tuned
+from cute_gemm.plan import make, select, tuned
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.parts.packing import Route
 
@@ -69,8 +68,8 @@ def device(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu_called("H200"))
     monkeypatch.setattr(base.Compiled, "build", lambda kernel, config, *_: found.build(config))
     monkeypatch.setattr(Executable, "bind", lambda made, *given: found.bind(made, *given))
-    monkeypatch.setattr(api, "_plans", type(api._plans)(64))
-    monkeypatch.setattr(api, "_recent", type(api._recent)(64))
+    monkeypatch.setattr(make, "plans", type(make.plans)(64))
+    monkeypatch.setattr(make, "recent_calls", type(make.recent_calls)(64))
     yield found
     assert not found.gpu.memory  # all was freed
 

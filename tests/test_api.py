@@ -31,7 +31,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.matrices import Addresses
 from cute_gemm.measure.timed import of_kernel
-from cute_gemm.plan import backend
+from cute_gemm.plan import backend, make
 from cute_gemm.plan.executable import raw_stream
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar
@@ -70,7 +70,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has not warned yet, on a machine without a GPU."""
     monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: NO_GPU)
     monkeypatch.setattr(backend, "_warned", False)
-    monkeypatch.setattr(api, "_plans", {})
+    monkeypatch.setattr(make, "plans", {})
 
 
 # -- gemm -----------------------------------------------------------------------------------------
@@ -174,14 +174,14 @@ def test_empty(m: int, n: int, k: int) -> None:
 
 def test_gemm_plans_once_for_equal_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    original = api._make_plan
+    original = make.make_plan
 
     def counted(*arguments: Any) -> cg.Plan:
         made.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(api, "_plans", {})
-    monkeypatch.setattr(api, "_make_plan", counted)
+    monkeypatch.setattr(make, "plans", {})
+    monkeypatch.setattr(make, "make_plan", counted)
     A, B = operands("TN", "float32")
     first = cg.gemm("TN", A, B, backend="cpu")
     second = cg.gemm("TN", A + 1, B, alpha=3.0, backend="cpu")

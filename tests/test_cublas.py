@@ -16,13 +16,13 @@ from cases import stored_shapes, used
 from numpy.lib.stride_tricks import as_strided
 
 import cute_gemm as cg
-from cute_gemm import api
 from cute_gemm.arch import Arch
 from cute_gemm.arrays import read
 from cute_gemm.errors import NoGpuError, OptionError, UnsupportedError
 from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.kernels.library import cublas
 from cute_gemm.kernels.library import kernel as library
+from cute_gemm.plan import make
 from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.problem.verify import verify
@@ -161,7 +161,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     for name in ("upload", "allocate_like"):
         monkeypatch.setattr(memory, name, in_place)
     monkeypatch.setattr(memory, "download", lambda buffer, array: None)
-    monkeypatch.setattr(api, "_plans", {})
+    monkeypatch.setattr(make, "plans", {})
     return made
 
 
@@ -407,9 +407,9 @@ def test_a_missing_library_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "why_no_gpu", lambda: "there is none")
     A, B = pair("NN", "FF")
-    for make in (cg.gemm, cg.plan):
+    for function in (cg.gemm, cg.plan):
         with pytest.raises(NoGpuError, match="kernel='cublas' needs a GPU: there is none; kernel="):
-            make("NN", A, B, kernel="cublas")
+            function("NN", A, B, kernel="cublas")
     plan = cg.plan("NN", A, B, kernel="cublas", backend="cpu")  # to be looked at
     C = np.full((M, N), 3 + 0j, order="F")
     with pytest.raises(UnsupportedError, match="'cublas' computes on a GPU only and backend is"):

@@ -11,9 +11,8 @@ import pytest
 from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
 
 import cute_gemm as cg
-from cute_gemm import api
 from cute_gemm.errors import LaunchError, OutOfMemoryError, StrideError
-from cute_gemm.plan import select
+from cute_gemm.plan import make, select
 from cute_gemm.plan.executable import Executable
 from cute_gemm.run import memory
 
@@ -208,7 +207,7 @@ def launched(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Launched:
 
     monkeypatch.setattr(Executable, "bind", lambda self, *_: launch)
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
-    monkeypatch.setattr(api, "_plans", type(api._plans)(64))
+    monkeypatch.setattr(make, "plans", type(make.plans)(64))
     return made
 
 

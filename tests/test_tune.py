@@ -18,12 +18,11 @@ import pytest
 from fake_tuning import FILE, SQUARE, Device, anew, fastest
 
 import cute_gemm as cg
-from cute_gemm import api
 from cute_gemm.commands import tune as tune_command
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
 from cute_gemm.kernels.candidate import label
+from cute_gemm.plan import make, tuned
 from cute_gemm.plan import tune as tuning
-from cute_gemm.plan import tuned
 from cute_gemm.plan.tune import Tuning
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.parts.packing import DIRECT
@@ -335,7 +334,7 @@ def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
     for tune in (True, False, True, False):
         cg.gemm("TN", *arrays, tune=tune)
         assert ran()[0] == best.config.name
-    assert len(device.ran) == count + 4 and len(api._plans) == 1
+    assert len(device.ran) == count + 4 and len(make.plans) == 1
 
 
 def test_a_choice_of_plan_is_that_of_calls_that_were_kept(device: Device) -> None:

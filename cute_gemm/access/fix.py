@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cute_gemm._text import named
 from cute_gemm.access.accesses import GlobalAccess
 
 
@@ -31,4 +30,5 @@ class Fix:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change and what the report reads then, by name."""
-        return named(self, "what", "reading", "figures", "change")
+        names = "what", "reading", "figures", "change"
+        return {name: getattr(self, name) for name in names}

@@ -18,7 +18,6 @@ import numpy as np
 
 from cute_gemm import call as call_of
 from cute_gemm._kept import Kept
-from cute_gemm.api import kept_plan
 from cute_gemm.arrays.base import ALIGNMENT, Operand
 from cute_gemm.call import Backend
 from cute_gemm.dtypes import DTYPES
@@ -26,6 +25,7 @@ from cute_gemm.jax import ffi
 from cute_gemm.jax.ffi import Buffer
 from cute_gemm.jax.parts import Submatrix, parts
 from cute_gemm.plan.executable import Executable
+from cute_gemm.plan.make import kept_plan
 from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.epilogue.expression import Result
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, fuse, read_operands

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cute_gemm._kept import Kept
-from cute_gemm._text import named
 from cute_gemm.arrays import ADAPTERS, host_array, read
 from cute_gemm.arrays.base import META, Operand, Order
 from cute_gemm.call import Call
@@ -476,7 +475,7 @@ def _check_matrix(planned: Matrix, matrix: Matrix) -> None:
             f"{name} starts at an address aligned to {matrix.alignment} bytes, and the plan "
             f"was made for {planned.alignment}; make a plan with these arrays"
         )
-    if replace(matrix, **named(planned, "alignment", "first_alignment")) != planned:
+    if matrix.aligned_as(planned) != planned:
         raise ShapeError(
             f"{name} is {matrix} of {matrix.dtype}, and the plan was made for {planned} of "
             f"{planned.dtype}; make a plan with these arrays"

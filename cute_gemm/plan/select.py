@@ -348,7 +348,8 @@ def gpu_of_device(device: int) -> Gpu:
     """Return the GPU of a device, with the multiprocessors that its driver reports."""
     from cute_gemm.run.driver import device_arch, device_name, multiprocessors
 
-    return of_device(device_name(device), device_arch(device), multiprocessors(device))
+    name, arch, sms = device_name(device), device_arch(device), multiprocessors(device)
+    return of_device(name, arch, sms)
 
 
 #: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.

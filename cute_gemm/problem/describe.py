@@ -34,7 +34,7 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
-from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.matrix import Matrix, alignments
 from cute_gemm.problem.overlap import matrices_overlap, overlap
 from cute_gemm.problem.problem import GemmProblem
 
@@ -407,10 +407,10 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
             f"{name} starts at an address that is a multiple of {stored.alignment} only; expected "
             f"one of the {size} bytes of {stored.dtype}: pass a copy"
         )
-    every = stored.alignment | step * size
-    every &= -every  # the lowest bit: what divides both
-    first = stored.alignment if stored.alignment > every else 0
-    return Matrix(name, (rows, columns), stride, stored.dtype, every, conj, batch, step, first)
+    return Matrix(
+        name, (rows, columns), stride, stored.dtype, conj=conj, l=batch, batch_stride=step,
+        **alignments(stored.alignment, step * size),
+    )  # fmt: skip
 
 
 def _descriptor_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:

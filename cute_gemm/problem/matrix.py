@@ -9,6 +9,23 @@ from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.dtypes import DTYPES, DType
 
 
+def residue(address: int) -> int:
+    """Return an address in bytes modulo `ALIGNMENT`, which stands for 0."""
+    return address % ALIGNMENT or ALIGNMENT
+
+
+def alignments(first: int, *steps: int) -> dict[str, int]:
+    """Return the alignment fields of matrices that begin at ``first``, and such steps behind it.
+
+    ``first``: an address modulo `ALIGNMENT`, or what it is a multiple of; all in bytes.
+    """
+    every = first
+    for step in steps:
+        every |= step
+    every &= -every  # the lowest bit: what divides all
+    return {"alignment": every, "first_alignment": first if first > every else 0}
+
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A GEMM operand as CuTe sees it: A (M, K), B (N, K), C (M, N), or ``l`` such matrices.
@@ -109,16 +126,17 @@ class Matrix:
         """
         if mode not in self.modes or self.shape[self.modes.index(mode)] <= 1:
             return self
-        every = self.alignment | self.stride[self.modes.index(mode)] * self.element.bytes
-        every &= -every
-        first = self.alignment if self.alignment > every else 0
-        return replace(self, alignment=every, first_alignment=first)
+        step = self.stride[self.modes.index(mode)] * self.element.bytes
+        return replace(self, **alignments(self.alignment, step))
 
     def at(self, address: int) -> Matrix:
         """Return the matrix, or the batch, as it is described at this address."""
-        first, every = address | ALIGNMENT, address | ALIGNMENT | self.batch_bytes
-        first, every = first & -first, every & -every
-        return replace(self, alignment=every, first_alignment=first if first > every else 0)
+        first = address | ALIGNMENT
+        return replace(self, **alignments(first & -first, self.batch_bytes))
+
+    def aligned_as(self, other: Matrix) -> Matrix:
+        """Return the matrix with the alignment of another."""
+        return replace(self, alignment=other.alignment, first_alignment=other.first_alignment)
 
     def __str__(self) -> str:
         extents, steps = list(map(str, self.shape)), list(map(str, self.stride))

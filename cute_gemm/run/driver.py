@@ -117,7 +117,8 @@ def compute_capability(device: int = 0) -> tuple[int, int]:
 
 def device_arch(device: int = 0) -> Arch:
     """Return the architecture to compile for."""
-    return Arch.of_device(compute_capability(device))
+    capability = compute_capability(device)
+    return Arch.of_device(capability)
 
 
 def multiprocessors(device: int = 0) -> int:

@@ -79,13 +79,12 @@ def large_matrices(cache_directory: Path) -> Iterator[None]:
 @pytest.fixture
 def own_choices(tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """For tests that store choices: no other test sees them, and cubins are still found."""
-    from cute_gemm import api
     from cute_gemm.plan import tuned
 
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", f"{tmp_path}{os.pathsep}{cache_directory}")
     monkeypatch.setattr(tuned, "_choices", {})
-    monkeypatch.setattr(api, "_plans", type(api._plans)(64))
-    monkeypatch.setattr(api, "_recent", type(api._recent)(64))
+    monkeypatch.setattr(make, "plans", type(make.plans)(64))
+    monkeypatch.setattr(make, "recent_calls", type(make.recent_calls)(64))
     return tmp_path
 
 

@@ -25,6 +25,7 @@ from cute_gemm.arrays import read
 from cute_gemm.call import Call
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
+from cute_gemm.plan import make
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.run import driver
@@ -76,7 +77,7 @@ class Host:
     def plan(self, kernel: str, op: str, *arrays: Any) -> Plan:
         """Return the plan, as `gemm` makes or finds it."""
         A, B, C = (read(array, name) for array, name in zip(arrays, "ABC", strict=True))
-        return api.kept_plan(
+        return make.kept_plan(
             from_operands(op, A, B, C), A.device, Call(op, kernel=kernel, backend=self.backend)
         )
 

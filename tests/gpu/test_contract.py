@@ -13,7 +13,6 @@ from cases import PLAIN, narrow, wide
 from gemm_cases import Builds
 
 import cute_gemm as cg
-from cute_gemm import api
 from cute_gemm.errors import (
     AlignmentError,
     ArrayError,
@@ -32,6 +31,7 @@ from cute_gemm.errors import (
     UnknownKernelError,
     UnsupportedError,
 )
+from cute_gemm.plan import make
 
 torch = pytest.importorskip("torch")
 
@@ -317,8 +317,8 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
                     beta=beta,
                     **case.options,
                 )
-                kept = kept or len(api._plans)
-                assert len(api._plans) == kept
+                kept = kept or len(make.plans)
+                assert len(make.plans) == kept
             assert_result(given, C, before, a, b)
     # One launch was bound, for all values.
     assert len(plan.executable._bound) == 1

@@ -10,13 +10,12 @@ import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess, OfMatrix, SharedAccess, TmaAccess
 from cute_gemm.access.smem import MATRIX_ROW_BYTES
-from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.cute.copies import LANES
 from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import DEEP, ROWS, OperandPlan, Sm90Config
 from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
-from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.matrix import Matrix, alignments, residue
 from cute_gemm.problem.parts.scales import BLOCK
 from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.problem.problem import GemmProblem
@@ -153,12 +152,9 @@ def _from_multiple_of_16(problem: GemmProblem, config: Sm90Config) -> tuple[int,
     (before, *_) = (begins[x.name] % MATRIX_ROW_BYTES // size for x in both if x.unit == 1)
     found, end = {}, -(-(before + problem.k) // deep) * deep
     for x in both:
-        begin = (begins[x.name] - before * x.stride[1] * size) % ALIGNMENT or ALIGNMENT
-        every = begin & -begin
-        found[x.name] = replace(
-            x, shape=(x.shape[0], min(x.shape[1] + before, end)), alignment=every,
-            first_alignment=begin if begin > every else 0,
-        )  # fmt: skip
+        begin = residue(begins[x.name] - before * x.stride[1] * size)
+        shape = x.shape[0], min(x.shape[1] + before, end)
+        found[x.name] = replace(x, shape=shape, **alignments(begin))
     return before, found
 
 

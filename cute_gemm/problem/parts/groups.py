@@ -35,7 +35,7 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.problem.describe import describe, from_operands, from_sizes
-from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.matrix import Matrix, alignments, residue
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.parts.scales import rows_mode
 from cute_gemm.problem.problem import NO_GROUPS, GemmProblem, Groups
@@ -280,12 +280,7 @@ def _part(
     if problem.groups.mode in matrix.modes:
         at += begin * matrix.stride[matrix.modes.index(problem.groups.mode)]
     first = max(matrix.alignment, matrix.first_alignment) + at * matrix.element.bytes
-    residue = first % 256 or 256
-    every = residue & -residue
-    return replace(
-        matrix, shape=shape, l=1, batch_stride=0, alignment=every,
-        first_alignment=residue if residue > every else 0,
-    )  # fmt: skip
+    return replace(matrix, shape=shape, l=1, batch_stride=0, **alignments(residue(first)))
 
 
 def _longer(matrix: Matrix, mode: str, extent: int) -> Matrix:

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cute_gemm._text import named
 from cute_gemm.dtypes import DType
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
-from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.matrix import Matrix, alignments, residue
 from cute_gemm.problem.parts.packing import LINE, Auxiliary, aligned, padded, span_of
 from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.problem.problem import GemmProblem
@@ -54,14 +53,16 @@ def of_pairs(matrix: Matrix, pairs: str) -> Matrix:
     """
     (n, k), (step, along_k) = matrix.shape, matrix.stride
     apart = step if pairs == "pairs" else n // 2 * step
-    first = max(matrix.alignment, matrix.first_alignment)
-    every = matrix.alignment | apart * matrix.element.bytes
-    every &= -every
     return replace(
         matrix, shape=(n // 2, k), stride=(2 * step if pairs == "pairs" else step, along_k),
-        l=2 * matrix.l, slices=2, slice_stride=apart, alignment=every,
-        first_alignment=first if first > every else 0,
+        l=2 * matrix.l, slices=2, slice_stride=apart, **_stepped(matrix, apart),
     )  # fmt: skip
+
+
+def _stepped(matrix: Matrix, step: int) -> dict[str, int]:
+    """Return the alignment fields of a matrix with another so many elements behind each."""
+    first = max(matrix.alignment, matrix.first_alignment)
+    return alignments(first, matrix.alignment, step * matrix.element.bytes)
 
 
 def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem, Reduction]:
@@ -82,12 +83,9 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
 
     def cut(matrix: Matrix) -> Matrix:
         jump = depth * matrix.stride[1] if count > 1 else 0
-        every = matrix.alignment | jump * matrix.element.bytes
-        every &= -every
-        first = max(matrix.alignment, matrix.first_alignment)
         return replace(
-            matrix, shape=(matrix.shape[0], ends), alignment=every, l=total, slices=count,
-            slice_stride=jump, first_alignment=first if first > every else 0,
+            matrix, shape=(matrix.shape[0], ends), l=total, slices=count, slice_stride=jump,
+            **_stepped(matrix, jump),
         )  # fmt: skip
 
     parts = replace(
@@ -106,8 +104,7 @@ def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
     """
     cut = sliced(problem, slices, 1)[0]
     A, B = (
-        replace(matrix, **named(original, "alignment", "first_alignment"))
-        for matrix, original in ((cut.A, problem.A), (cut.B, problem.B))
+        matrix.aligned_as(original) for matrix, original in ((cut.A, problem.A), (cut.B, problem.B))
     )
     return replace(cut, A=A, B=B)
 
@@ -146,10 +143,8 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
         elif matrix.name in SCALES:
             near, extent = problem.k // BLOCK * matrix.stride[1], -(-k // BLOCK)
         size = matrix.element.bytes
-        residue = (max(matrix.alignment, matrix.first_alignment) + first * near * size) % 256 or 256
+        begin = residue(max(matrix.alignment, matrix.first_alignment) + first * near * size)
         near, far = near if count > 1 else 0, far if products > 1 else 0
-        alignment = residue | near * size | far * size
-        alignment &= -alignment
         return replace(
             matrix,
             shape=(matrix.shape[0], extent),
@@ -157,9 +152,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
             batch_stride=far,
             slices=count,
             slice_stride=near,
-            alignment=alignment,
-            # Where the first matrix begins, modulo 256, if that is more than its lowest bit says.
-            first_alignment=residue if residue > alignment else 0,
+            **alignments(begin, near * size, far * size),
         )
 
     return replace(

@@ -1,0 +1,118 @@
+"""``Plan`` of a problem and a `Call`: where it computes, for what, by which kernel; those kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._kept import Kept
+from cute_gemm.arch import Arch
+from cute_gemm.call import Backend, Call
+from cute_gemm.errors import NoGpuError, OptionError
+from cute_gemm.gpus import table as gpus
+from cute_gemm.plan import select, tuned
+from cute_gemm.plan.backend import (
+    arch_without_backend,
+    device_without_backend,
+    resolved_backend,
+    runs_on,
+)
+from cute_gemm.plan.executable import RecentCall
+from cute_gemm.plan.plan import Plan
+from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.toolchain.nvrtc import normalize_arch
+
+if TYPE_CHECKING:
+    from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.plan.tune import Tuning
+
+#: Plans that ``gemm`` made, by problem (a plan keeps its problem alive, so its id is its own).
+plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
+#: Calls on device arrays that went through every check, by all that the checks look at, but where
+#: the arrays lie.
+recent_calls: Kept[Any, RecentCall] = Kept(256, "recent_calls")
+
+
+def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
+    """Return the plan that `gemm` made of a problem, or make and keep it."""
+    key = id(problem), device, call.kernel, call.backend, call.arch, *sorted(call.options)
+    kept = plans.get(key)
+    if kept is None or (tune is not False and kept.measured is None):
+        kept = plans[key] = make_plan(problem, device, call, None, tune)
+    return kept
+
+
+def make_plan(
+    problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None = None,
+    tune: bool | Tuning = False,
+) -> Plan:  # fmt: skip
+    """Return the plan of a problem for a device, or for none.
+
+    ``name``: the GPU that it is for; ``tune``: whether, or how, its kernel is measured.
+    """
+    kernel, backend, arch = call.kernel, call.backend, call.arch
+    tuning = None if tune is False else _tuning(tune, kernel, backend, name)
+    where = resolved_backend(backend, device, kernel)
+    gpu = None if name is None else gpus.gpu(name)
+    arch = gpu.arch if arch is None and gpu is not None else arch
+    here: int | None = None  # whose choices are taken: a device of this machine, or none
+    if runs_on(kernel) == "cpu":
+        target: str = "cpu"
+    elif where == "cuda":
+        from cute_gemm.run.driver import device_arch
+
+        here = device = device or 0
+        target = device_arch(device) if arch is None else Arch(normalize_arch(arch))
+    else:
+        without = arch_without_backend
+        target = without(kernel, problem) if arch is None else Arch(normalize_arch(arch))
+        here = device_without_backend(target)
+    if gpu is not None and target != "cpu":
+        gpus.of_arch(gpu, Arch(target))
+    asked, measured, known_as = (problem, target, kernel, dict(call.options)), None, ""
+    if here is not None and gpu is None:
+        from cute_gemm.run.driver import device_name
+
+        known_as, gpu = device_name(here), select.gpu_of_device(here)
+        measured = tuned.find(known_as, *asked)
+        if tuning is not None and not tuning.takes(measured):
+            measured = None
+    choice = select.select(*asked, gpu, measured)
+    result = Plan(problem, where, device, target, choice, kernel != "auto")
+    if tuning is None or result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
+        return result
+    from cute_gemm.plan.tune import measure
+
+    measured = measure(result, tuning)
+    tuned.store(known_as, *asked, measured)
+    # Plans that were kept know nothing of it.
+    plans.clear()
+    recent_calls.clear()
+    choice = select.select(*asked, gpu, measured)
+    return Plan(problem, where, device, target, choice, kernel != "auto")
+
+
+def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tuning:
+    """Return how to measure; refuse where there is nothing to measure on, or to choose from."""
+    from cute_gemm.plan.tune import Tuning
+    from cute_gemm.run.driver import why_no_gpu
+
+    tuning = Tuning() if tune is True else tune
+    if not isinstance(tuning, Tuning):
+        raise OptionError(f"tune={tune!r} does not fit; expected True or False")
+    if not isinstance(tuning.candidates, int) or tuning.candidates < 1:
+        raise OptionError(f"candidates={tuning.candidates}; expected 1 or more configs to measure")
+    # A Tuning is what the command line gives, which has no word to leave out.
+    asked = "tune=True" if tune is True else "tuning"
+    beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
+    beside += [f"kernel={kernel!r}"] if runs_on(kernel) != "gpu" else []
+    beside += ["gpu="] if gpu is not None else []
+    if beside:
+        raise OptionError(
+            f"{asked} measures kernels that are compiled here on this machine's GPU, and came with "
+            f"{beside[0]}: leave {'one of the two' if tune is True else 'that'} out"
+        )
+    reason = why_no_gpu()
+    if reason is not None:
+        hint = "; leave it out here" if tune is True else ""
+        raise NoGpuError(f"{asked} measures on a GPU: {reason}{hint}")
+    return tuning
