@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.dtypes import DTYPES, DType
@@ -14,7 +15,7 @@ def residue(address: int) -> int:
     return address % ALIGNMENT or ALIGNMENT
 
 
-def alignments(first: int, *steps: int) -> dict[str, int]:
+def alignments(first: int, *steps: int) -> dict[str, Any]:
     """Return the alignment fields of matrices that begin at ``first``, and such steps behind it.
 
     ``first``: an address modulo `ALIGNMENT`, or what it is a multiple of; all in bytes.

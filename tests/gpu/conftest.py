@@ -79,7 +79,7 @@ def large_matrices(cache_directory: Path) -> Iterator[None]:
 @pytest.fixture
 def own_choices(tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """For tests that store choices: no other test sees them, and cubins are still found."""
-    from cute_gemm.plan import tuned
+    from cute_gemm.plan import make, tuned
 
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", f"{tmp_path}{os.pathsep}{cache_directory}")
     monkeypatch.setattr(tuned, "_choices", {})

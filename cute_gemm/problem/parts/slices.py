@@ -59,7 +59,7 @@ def of_pairs(matrix: Matrix, pairs: str) -> Matrix:
     )  # fmt: skip
 
 
-def _stepped(matrix: Matrix, step: int) -> dict[str, int]:
+def _stepped(matrix: Matrix, step: int) -> dict[str, Any]:
     """Return the alignment fields of a matrix with another so many elements behind each."""
     first = max(matrix.alignment, matrix.first_alignment)
     return alignments(first, matrix.alignment, step * matrix.element.bytes)
