@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from cute_gemm.problem.epilogue.value import Value
+from typing import Any, NamedTuple
 
 
 class Error(NamedTuple):
@@ -68,8 +65,8 @@ class Activation(NamedTuple):
     ``torch.ops.aten``, g and what is kept, if there is one.
     """
 
-    function: Callable[[Any], Value]
-    gradient: Callable[[Any, Any], Value]
+    function: Callable[[Any], Any]
+    gradient: Callable[[Any, Any], Any]
     keeps_result: bool = False
     backward: Callable[..., Any] | None = None
 
