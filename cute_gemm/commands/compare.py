@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--build")
     add_options(parser, {"--sass": "count both kernels' machine instructions; needs nvdisasm"})
     add_options(parser, {"--no-time": "on a machine with a GPU: time nothing"})
-    add(parser, "--rounds", "--seed")
+    add(parser, "--rounds")
     parser.set_defaults(parser=parser)
 
 
@@ -59,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
     a, b = map(_plan, "ab", sides)
     found = compare(
         a, b, given=given, build=arguments.build, sass=arguments.sass, time=timed,
-        beta=arguments.beta, rounds=arguments.rounds, seed=arguments.seed,
+        beta=arguments.beta, rounds=arguments.rounds,
     )  # fmt: skip
     if arguments.json:
         print(found.to_json())

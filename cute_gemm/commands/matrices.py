@@ -5,15 +5,39 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.commands.arguments import group_ends
+from cute_gemm._text import named
+from cute_gemm.commands.arguments import group_ends, planned
 from cute_gemm.dtypes import DTYPES
 
 if TYPE_CHECKING:
+    from cute_gemm.api import Plan
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
 
-def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, Any, Any]:
+def planned_on_matrices(
+    arguments: argparse.Namespace, **more: Any
+) -> tuple[Plan, tuple[Any, Any, Any], dict[str, Any]]:
+    """Return the plan of random matrices, A, B and C, and what else a call takes, by name.
+
+    What is wrong is refused before a large matrix is made.
+    """
+    from cute_gemm.api import plan
+    from cute_gemm.problem.scalars import scalar
+
+    sized = planned(arguments).problem
+    for name in ("alpha", "beta"):
+        scalar(getattr(arguments, name), name, sized.accumulator.name, None)
+    A, B, C = _stored(arguments, sized)
+    operands = _stored_operands(arguments, sized)
+    made = plan(
+        arguments.op, A, B, C, **arguments.options, **operands,
+        **{**named(arguments, "compute", "kernel", "arch"), **more},
+    )  # fmt: skip
+    return made, (A, B, C), operands
+
+
+def _stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, Any, Any]:
     """Return random A, B and C as stored, each in a buffer with its leading dimension."""
     import numpy as np
 
@@ -49,7 +73,7 @@ def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, An
     )
 
 
-def stored_operands(arguments: argparse.Namespace, problem: GemmProblem) -> dict[str, Any]:
+def _stored_operands(arguments: argparse.Namespace, problem: GemmProblem) -> dict[str, Any]:
     """Return what a call takes beside A, B and C, by name.
 
     Random scales of the recipes that were asked for, and where groups end.

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import counted, named
-from cute_gemm.commands.arguments import add, add_problem, planned
-from cute_gemm.commands.matrices import stored, stored_operands
+from cute_gemm.commands.arguments import add, add_problem
+from cute_gemm.commands.matrices import planned_on_matrices
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
 from cute_gemm.problem.parts.scales import SCALES
 
@@ -31,21 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, and return 1 if the result is wrong, else 0."""
-    from cute_gemm.api import plan as make_plan
-    from cute_gemm.problem.scalars import scalar
     from cute_gemm.report.prices import prices_dict, prices_table
 
     tell = silent if arguments.json else say
-    # Refuse what is wrong before a large matrix is made and a kernel compiled.
-    sized = planned(arguments).problem
-    for name in ("alpha", "beta"):
-        scalar(getattr(arguments, name), name, sized.accumulator.name, None)
-    A, B, C = stored(arguments, sized)
-    operands = stored_operands(arguments, sized)
-    plan = make_plan(
-        arguments.op, A, B, C, **arguments.options, **operands,
-        **named(arguments, "compute", "kernel", "backend", "arch"),
-    )  # fmt: skip
+    plan, (A, B, C), operands = planned_on_matrices(arguments, backend=arguments.backend)
     problem, ends = plan.problem, operands.get("offsets")
     result: dict[str, Any] = {
         **named(problem, "op", "blas_op", "m", "n", "k", "l", "dtype"),

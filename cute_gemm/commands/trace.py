@@ -102,20 +102,14 @@ def _shown() -> Iterator[None]:
 
 def _planned(arguments: argparse.Namespace) -> int:
     """Execute the kernel of a problem on random matrices."""
-    from cute_gemm.api import plan as make_plan
-    from cute_gemm.commands.arguments import planned
-    from cute_gemm.commands.matrices import stored, stored_operands
+    from cute_gemm.commands.matrices import planned_on_matrices
 
     if arguments.op is None:
         raise OptionError("OP is missing; expected NN, NT, TN or TT, or --ptx FILE")
     check_html(arguments)
-    sized = planned(arguments).problem
-    A, B, C = stored(arguments, sized)
-    operands = stored_operands(arguments, sized)
-    plan = make_plan(
-        arguments.op, A, B, C, backend="interpreter", **arguments.options, **operands,
-        **named(arguments, "compute", "kernel", "arch", "base_offset"),
-    )  # fmt: skip
+    plan, (A, B, C), operands = planned_on_matrices(
+        arguments, backend="interpreter", base_offset=arguments.base_offset
+    )
     if not plan.compiled:
         raise OptionError(f"kernel {plan.kernel!r} is not compiled: it has no PTX to execute")
     with _shown():

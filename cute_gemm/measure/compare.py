@@ -135,8 +135,7 @@ class Comparison(Shown):
 
 def compare(
     a: Plan, b: Plan, *, given: tuple[str, str] = ("", ""), build: bool = False,
-    sass: bool = False, time: bool = False, beta: complex = 0.0, rounds: int = 9, seed: int = 0,
-    device: int = 0,
+    sass: bool = False, time: bool = False, beta: complex = 0.0, rounds: int = 9, device: int = 0,
 ) -> Comparison:  # fmt: skip
     """Put two plans side by side: of other configs, kernels, ops, layouts, types or sizes.
 
@@ -155,8 +154,8 @@ def compare(
         checked: `cute_gemm.measure.bench.bench` does.
     beta
         With another than 0, C is read too.
-    rounds, seed, device
-        Of timing: how often each takes its turn, seed of the matrices, CUDA ordinal.
+    rounds, device
+        Of timing: how often each takes its turn, and the CUDA ordinal.
 
     Raises
     ------
@@ -182,7 +181,7 @@ def compare(
     if time:
         from cute_gemm.measure.timed import time_in_turns
 
-        turns = time_in_turns(plans, beta=beta, rounds=rounds, seed=seed, device=device)
+        turns = time_in_turns(plans, beta=beta, rounds=rounds, device=device)
     first, second = (
         _side(plan, words, turns, at, beta, build or sass or time, sass)
         for at, (plan, words) in enumerate(zip(plans, given, strict=True))

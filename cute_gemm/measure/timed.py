@@ -17,16 +17,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted
-from cute_gemm.arrays.base import ALIGNMENT
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.measure.matrices import Addresses, generator
-from cute_gemm.problem.parts.groups import stored_ends
-from cute_gemm.problem.values import random_values
+from cute_gemm.measure.matrices import Addresses
+from cute_gemm.plan.tune import matrices
 from cute_gemm.run.timing import (
     Clock,
     Samples,
-    copies_past_l2,
     device_clock,
     interleave,
     l2_bytes,
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
     from cute_gemm.api import Plan
     from cute_gemm.cost_model.roofline import Roofline
-    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
 #: Name and op of what is timed.
@@ -230,8 +226,8 @@ def time_plan(
     with machine(device) as gpu, ExitStack() as stack:
         given = {"A": A, "B": B, "C": C, **(operands or {})}
         arrays = (given[matrix.name] for matrix in problem.matrices)
-        matrices = (array[:, None] if array.ndim == 1 else array for array in arrays)
-        place = [stack.enter_context(upload(array, device)).pointer for array in matrices]
+        whole = (array[:, None] if array.ndim == 1 else array for array in arrays)
+        place = [stack.enter_context(upload(array, device)).pointer for array in whole]
         starts = {ours: of_kernel(plan, [place], device, alpha, beta)}
         about = gpu.about_cublas
         try:
@@ -256,7 +252,7 @@ class Turns:
 
 
 def time_in_turns(
-    plans: Sequence[Plan], *, beta: complex = 0.0, rounds: int = 9, seed: int = 0, device: int = 0
+    plans: Sequence[Plan], *, beta: complex = 0.0, rounds: int = 9, device: int = 0
 ) -> Turns:
     """Time plans in turns, each on random matrices of its own that come past L2.
 
@@ -265,24 +261,20 @@ def time_in_turns(
     """
     from cute_gemm.run.driver import device_name, entered
 
-    rng = generator(seed)
     refused = [""] * len(plans)
     starts: dict[Key, Start] = {}
     turns = 1
     with entered(device), ExitStack() as stack:
         for number, plan in enumerate(plans):
-            problem = plan.problem
-            copies = copies_past_l2(problem, l2_bytes(device))
-            hold = functools.partial(_held, problem, rng, stack, copies, device)
-            places = [*zip(*map(hold, problem.matrices), strict=True)]
+            places = stack.enter_context(matrices(plan.problem, device, l2_bytes(device)))
             try:
                 start = of_kernel(plan, places, device, 1, beta)
                 start(0)  # a library refuses here what it does not support
             except UnsupportedError as error:
                 refused[number] = str(error)
                 continue
-            turns = math.lcm(turns, copies)
-            starts[str(number), ""] = functools.partial(_at_turn, start, copies)
+            turns = math.lcm(turns, len(places))
+            starts[str(number), ""] = functools.partial(_at_turn, start, len(places))
         samples = timed(starts, turns, rounds, device_clock(device))
     found = tuple(samples.get((str(number), "")) for number in range(len(plans)))
     return Turns(found, tuple(refused), device_name(device))
@@ -290,23 +282,3 @@ def time_in_turns(
 
 def _at_turn(start: Start, copies: int, index: int) -> None:
     start(index % copies)
-
-
-def _held(
-    problem: GemmProblem, rng: np.random.Generator, stack: ExitStack, copies: int, device: int,
-    matrix: Matrix,
-) -> list[int]:  # fmt: skip
-    """Addresses of copies of a random matrix, or batch, each aligned as the descriptor says.
-
-    Of where groups end those of equal sizes.
-    """
-    from cute_gemm.run.memory import upload
-
-    offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
-    elements = -(-(offset + matrix.span) // matrix.element.bytes)
-    if matrix.name == "offsets" and problem.groups:
-        values = stored_ends(problem, offset)
-    else:
-        values = random_values(rng, (elements, 1), matrix.dtype)
-    uploaded = (stack.enter_context(upload(values, device)) for _ in range(copies))
-    return [buffer.pointer + offset for buffer in uploaded]
