@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +11,7 @@ from cute_gemm.access.accesses import OfMatrix
 from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
 from cute_gemm.dtypes import integer
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
@@ -120,6 +122,22 @@ def check_tiles(kernel: str, problem: GemmProblem, tile: tuple[int, ...]) -> Non
 def registers(threads: int, min_ctas: int) -> int:
     """Return what a thread has at most where so many CTAs of so many threads are to fit."""
     return min(REGISTERS // max(1, threads * min_ctas), REGISTERS_PER_THREAD)
+
+
+def most_ctas(ctas: Iterable[int], threads: int, need: int) -> int:
+    """Return the first number of CTAs that leaves their threads the registers they need, or 1."""
+    return next((n for n in ctas if registers(threads, n) >= need), 1)
+
+
+def launch_of_tiles(
+    problem: GemmProblem, tile: tuple[int, int, int], threads: int, smem: int
+) -> Launch:
+    """Return a launch of a CTA for each tile of C; of groups, for as many as there may be."""
+    from cute_gemm.problem.parts.groups import tiles_at_most
+
+    if problem.groups:
+        return Launch(tiles_at_most(problem, tile), threads, smem)
+    return Launch(-(-problem.m // tile[0]) * -(-problem.n // tile[1]), threads, smem, problem.l)
 
 
 def power_of_two(number: int) -> bool:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from cute_gemm.access import gmem
-from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, Tail
+from cute_gemm.access.accesses import Access, GlobalAccess, Limit, Option, SharedAccess, Tail
 from cute_gemm.cute.copies import LANES
 from cute_gemm.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
     from cute_gemm.cute.layout import Layout
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
 #: Bytes of the widest access.
@@ -72,6 +73,18 @@ def shared(
     atom, offsets = copy.atom, copy.vector_offsets(layout, extents)
     more |= {"layout": layout, "coords": copy.requests(extents), "element_bits": copy.element_bits}
     return SharedAccess(operand, direction, atom.name, atom.bits, offsets, **more)
+
+
+def load_by(
+    copy: TiledCopy, store: SharedAccess, matrix: Matrix, tile: tuple[int, int], sweeps: int,
+    limit: Limit, fix: Option | str = "", tail: Tail = "cut",
+) -> GlobalAccess:  # fmt: skip
+    """Return the load of a tile of A or B by a tiled copy, which ``store`` stores."""
+    asynchronous = copy.atom.name == "cp.async"
+    return GlobalAccess(
+        matrix.name, "load", copy.atom.name, copy.atom.bits, matrix, tile, copy.requests(tile),
+        matrix.unit, sweeps, limit, fix, tail=tail, targets=store.offsets if asynchronous else None,
+    )  # fmt: skip
 
 
 def stored(
@@ -147,6 +160,22 @@ def in_place(
     some = last.any(axis=-1)
     behind = np.where(last, store.offsets + copy.bits // 8, -1)[some]
     return [load, replace(load, offsets=behind, layout=None, coords=None), store]
+
+
+def store_of_c(
+    C: Matrix, bits: int, tile: tuple[int, int], coords: np.ndarray, limit: Limit, **more: Any
+) -> GlobalAccess:
+    """Return the store of a tile of C; ``limit``: what keeps it from 128 bits."""
+    return GlobalAccess(
+        "C", "store", "st.global", bits, C, tile, coords, C.unit, 1, limit if bits < 128 else "",
+        unit="CTA", **more,
+    )  # fmt: skip
+
+
+def loads_of_c(stores: Sequence[GlobalAccess], reads_c: bool) -> list[GlobalAccess]:
+    """Return the loads of what is stored, where beta is not 0."""
+    loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
+    return loads if reads_c else []
 
 
 class Block(NamedTuple):

@@ -17,7 +17,7 @@ from cute_gemm.kernels.batched.structure import (
     BatchedConfig,
     BatchedOperand,
 )
-from cute_gemm.kernels.staging import element_by_element
+from cute_gemm.kernels.staging import element_by_element, loads_of_c, store_of_c
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
@@ -210,8 +210,7 @@ def results(
     stores = [store]
     if config.orders[2] == "run":
         stores += element_by_element(replace(store, part="at the end of the last product"))
-    loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
-    return [*found, *(loads if reads_c else []), *stores]
+    return [*found, *loads_of_c(stores, reads_c), *stores]
 
 
 def elements_of_c(config: BatchedConfig, problem: GemmProblem) -> GlobalAccess:
@@ -223,9 +222,8 @@ def elements_of_c(config: BatchedConfig, problem: GemmProblem) -> GlobalAccess:
     product = crd[:, None, :, 2] + at // (run * rows)
     place = np.stack((at % run, at // run % rows), axis=-1)[..., :: -1 if operand.unit else 1]
     inside = np.broadcast_to(some[:, None, :], at.shape) & (product < config.products)
-    return GlobalAccess(
-        operand="C", direction="store", instruction="st.global", bits=8 * C.element.bytes,
-        matrix=C, tile=C.shape, coords=np.where(inside[..., None], place, -1).reshape(-1, WARP, 2),
-        axis=operand.unit, sweeps=1, unit="CTA", group=config.products,
-        products=np.where(inside, product, 0).reshape(-1, WARP),
-    )  # fmt: skip
+    coords = np.where(inside[..., None], place, -1).reshape(-1, WARP, 2)
+    products = np.where(inside, product, 0).reshape(-1, WARP)
+    return store_of_c(
+        C, 8 * C.element.bytes, C.shape, coords, "", group=config.products, products=products
+    )

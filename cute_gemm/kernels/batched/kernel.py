@@ -23,7 +23,7 @@ from cute_gemm.kernels.batched.structure import (
     results_of,
 )
 from cute_gemm.kernels.batched.unit import EmitBatched
-from cute_gemm.kernels.options import access_bytes, registers, with_options
+from cute_gemm.kernels.options import access_bytes, most_ctas, registers, with_options
 from cute_gemm.kernels.staging import Block
 from cute_gemm.toolchain.signature import Launch
 
@@ -135,9 +135,8 @@ class Batched(EmittedKernel):
             config, orders=(a, b, c), operation=problem.operation(*(width for _, width in ways))
         )
         if "min_ctas" not in options and config.threads:
-            need = self._registers(config)
-            fitting = (n for n in (8, 6, 4, 3, 2) if registers(config.threads, n) >= need)
-            config = replace(config, min_ctas=next(fitting, 1))
+            ctas = most_ctas((8, 6, 4, 3, 2), config.threads, self._registers(config))
+            config = replace(config, min_ctas=ctas)
         return config
 
     @staticmethod

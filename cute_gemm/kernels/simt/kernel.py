@@ -20,6 +20,8 @@ from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
     access_bytes,
     check_tiles,
+    launch_of_tiles,
+    most_ctas,
     power_of_two,
     registers,
     with_options,
@@ -36,10 +38,12 @@ from cute_gemm.kernels.staging import (
     by_last_tile,
     cut_vectors,
     element_by_element,
+    load_by,
+    loads_of_c,
     shared,
+    store_of_c,
     stored,
 )
-from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -108,9 +112,9 @@ class SimtKernel(EmittedKernel):
             config = self.settle(with_options(SimtConfig(**{**common, **row}), options))
             if "min_ctas" not in options and not {"tile", "thread_tile"}.isdisjoint(options):
                 # Another tile may leave no room for the min_ctas of the kernel's own.
-                need, most = _sums(config) + _OTHERS, config.min_ctas
-                fitting = (n for n in range(most, 1, -1) if registers(config.threads, n) >= need)
-                config = replace(config, min_ctas=next(fitting, 1))
+                ctas = range(config.min_ctas, 1, -1)
+                ctas_fit = most_ctas(ctas, config.threads, _sums(config) + _OTHERS)
+                config = replace(config, min_ctas=ctas_fit)
             yield config
 
     def check(self, config: SimtConfig, problem: GemmProblem, arch: Arch) -> None:
@@ -229,15 +233,12 @@ class SimtKernel(EmittedKernel):
         return replace(config, operation=config.operation.only(name))
 
     def launch(self, config: SimtConfig, problem: GemmProblem) -> Launch:
-        grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         smem = 0
         if config.staged:
             elements = sum(operand.elements for operand in config.operands)
             tiles = -(-problem.k // config.tile[2]) if self.whole_k else config.buffers
             smem = elements * config.operation.a.bytes * tiles
-        if problem.groups:
-            return Launch(tiles_at_most(problem, config.tile), config.threads, smem)
-        return Launch(grid, config.threads, smem, problem.l)
+        return launch_of_tiles(problem, config.tile, config.threads, smem)
 
     def warps_of(self, config: SimtConfig, requests: int, warps: int) -> np.ndarray:
         """Return the warp of each request of C's stores: those of a warp come together."""
@@ -312,23 +313,16 @@ def _direct(config: SimtConfig, problem: GemmProblem, matrix: Matrix, index: int
     if rest:
         part = f"last CTAs along {'mn'[other]}" if whole else ""
         visits.append((np.where(first[:, [other]] < rest, coords, -1), 1, part))
+    tile, bits = (config.tile[index], config.tile[2]), 8 * config.operation.a.bytes
+    limit = "a thread takes one element at a time"
+    fix = "" if config.kernel == "coalesced" else Option("kernel", "coalesced")
     return [
         GlobalAccess(
-            operand=matrix.name,
-            direction="load",
-            instruction="ld.global",
-            bits=8 * config.operation.a.bytes,
-            matrix=matrix,
-            tile=(config.tile[index], config.tile[2]),
-            coords=lanes.reshape(-1, WARP, 2),
-            axis=matrix.unit,
-            sweeps=sweeps,
-            limit="a thread takes one element at a time",
-            fix="" if config.kernel == "coalesced" else Option("kernel", "coalesced"),
-            part=part,
+            matrix.name, "load", "ld.global", bits, matrix, tile, lanes.reshape(-1, WARP, 2),
+            matrix.unit, sweeps, limit, fix, part=part,
         )
         for lanes, sweeps, part in visits
-    ]
+    ]  # fmt: skip
 
 
 def _copied(
@@ -347,22 +341,9 @@ def _copied(
     store = shared(
         name, "store", operand.store, operand.smem, extents, executions=executions, fix=fix
     )
-    axis = 0 if operand.major == "MN" else 1
     limit = access_bytes(matrix, False)[1] if wide else "a thread copies one element at a time"
-    load = GlobalAccess(
-        operand=name,
-        direction="load",
-        instruction=operand.load.atom.name,
-        bits=operand.load.atom.bits,
-        matrix=matrix,
-        tile=extents,
-        coords=operand.load.requests(extents),
-        axis=axis,
-        sweeps=sweeps,
-        limit=limit if operand.load.atom.bits < 128 else "",
-        tail="full",
-        targets=store.offsets if operand.asynchronous else None,
-    )
+    limit = limit if operand.load.atom.bits < 128 else ""
+    load = load_by(operand.load, store, matrix, extents, sweeps, limit, tail="full")
     if config.staging == "none":
         return [load, *_cut(load), store]
     # The last k-tile is loaded first.
@@ -394,18 +375,11 @@ def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
     rows = np.broadcast_to(first + step, (first.shape[0], operand.extents[1], repeats, WARP))
     coords = np.stack([rows, np.broadcast_to(k, rows.shape)], axis=-1).reshape(-1, WARP, 2)
     element = config.operation.a.bytes
+    offsets = operand.smem(coords[..., 0], coords[..., 1]) * element
     return SharedAccess(
-        operand=operand.name,
-        direction="load",
-        instruction="ld.shared",
-        bits=8 * element * int(run),
-        offsets=operand.smem(coords[..., 0], coords[..., 1]) * element,
-        executions=executions,
-        layout=operand.smem,
-        coords=coords,
-        element_bits=8 * element,
-        fix=_bank_fix(config),
-    )
+        operand.name, "load", "ld.shared", 8 * element * int(run), offsets, executions,
+        layout=operand.smem, coords=coords, element_bits=8 * element, fix=_bank_fix(config),
+    )  # fmt: skip
 
 
 def _bank_fix(config: SimtConfig) -> str | Option:
@@ -433,26 +407,12 @@ def _results(config: SimtConfig, problem: GemmProblem, reads_c: bool) -> list[Ac
         limit = "a thread's results are not neighbours"
         if vector > 1:
             limit = f"a thread has {vector} neighbouring results"
-    store = GlobalAccess(
-        operand="C",
-        direction="store",
-        instruction="st.global",
-        bits=bits,
-        matrix=problem.C,
-        tile=config.tile[:2],
-        coords=coords,
-        axis=axis,
-        sweeps=1,
-        limit=limit if bits < 128 else "",
-        unit="CTA",
-        tail="full",
-    )
+    store = store_of_c(problem.C, bits, config.tile[:2], coords, limit, tail="full")
     limit = "a vector that straddles C's end goes element by element"
     fix = f"pad {'mn'[axis]} to a multiple of {vector}"
     cut = replace(store, limit=limit, fix=fix, part="cut vectors")
     stores = [store, *element_by_element(cut)]
-    loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
-    return [*(loads if reads_c else []), *stores]
+    return [*loads_of_c(stores, reads_c), *stores]
 
 
 def _steps(values: Layout, vector: int) -> list[int]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from cute_gemm.access.accesses import (
     Access,
-    GlobalAccess,
     Limit,
     LimitOfOption,
     Option,
@@ -32,6 +31,7 @@ from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
     access_bytes,
     check_tiles,
+    launch_of_tiles,
     power_of_two,
     registers,
     with_options,
@@ -48,10 +48,12 @@ from cute_gemm.kernels.staging import (
     by_words,
     cut_vectors,
     in_place,
+    load_by,
+    loads_of_c,
     shared,
+    store_of_c,
     stored,
 )
-from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -279,10 +281,7 @@ class Sm80Pipeline(EmittedKernel):
         return replace(config, operation=config.operation.only(name))
 
     def launch(self, config: Sm80Config, problem: GemmProblem) -> Launch:
-        grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
-        if problem.groups.mode:
-            return Launch(tiles_at_most(problem, config.tile), config.threads, config.smem)
-        return Launch(grid, config.threads, config.smem, problem.l)
+        return launch_of_tiles(problem, config.tile, config.threads, config.smem)
 
     def accesses(
         self, config: Sm80Config, problem: GemmProblem, *, reads_c: bool = False
@@ -447,20 +446,7 @@ def _operand_accesses(
     store = shared(
         plan.source, "store", choose.shared_side(copy), one_stage, plan.extents, fix=shared_fix
     )
-    load = GlobalAccess(
-        operand=plan.source,
-        direction="load",
-        instruction=copy.atom.name,
-        bits=copy.atom.bits,
-        matrix=matrix,
-        tile=plan.extents,
-        coords=store.coords,  # type: ignore[arg-type]
-        axis=0 if plan.major == "MN" else 1,
-        sweeps=sweeps,
-        limit=limit,
-        fix=fix,
-        targets=store.offsets if copy.atom.name == "cp.async" else None,
-    )
+    load = load_by(copy, store, matrix, plan.extents, sweeps, limit, fix)
     copied: list[Access] = []
     if plan.place is None:
         loads = by_last_tile(load) if executions else []
@@ -494,34 +480,16 @@ def _epilogue_accesses(config: Sm80Config, problem: GemmProblem, reads_c: bool) 
     widest, limit = access_bytes(problem.C, True)
     if bits < 8 * widest:
         limit = f"{copy.atom.bits}-bit reads of the staged sums"
-    store = GlobalAccess(
-        operand="C",
-        direction="store",
-        instruction="st.global",
-        bits=bits,
-        matrix=problem.C,
-        tile=config.tile[:2],
-        coords=kernel_coords[..., :: -1 if config.swap_ab else 1],
-        axis=int(config.swap_ab),
-        sweeps=1,
-        limit=limit,
-        unit="CTA",
-    )
+    coords = kernel_coords[..., :: -1 if config.swap_ab else 1]
+    store = store_of_c(problem.C, bits, config.tile[:2], coords, limit)
     staged = shared(
         "C", "store", sums.write, sums.layout, sums.tile, executions=ctas * chunks, unit="CTA",
         times=chunks,
     )  # fmt: skip
     in_chunk = kernel_coords % np.array(sums.tile)
+    offsets = sums.layout(in_chunk[..., 0], in_chunk[..., 1]) * (copy.element_bits // 8)
     read = replace(
-        staged,
-        direction="load",
-        instruction=copy.atom.name,
-        bits=copy.atom.bits,
-        offsets=sums.layout(in_chunk[..., 0], in_chunk[..., 1]) * (copy.element_bits // 8),
-        coords=in_chunk,
-        executions=0,
-        times=1,
-        guard=store,
-    )
-    loads = [replace(store, direction="load", instruction="ld.global")] if reads_c else []
-    return [*loads, staged, read, store]
+        staged, direction="load", instruction=copy.atom.name, bits=copy.atom.bits,
+        offsets=offsets, coords=in_chunk, executions=0, times=1, guard=store,
+    )  # fmt: skip
+    return [*loads_of_c([store], reads_c), staged, read, store]

@@ -14,7 +14,7 @@ from cute_gemm.cute.copies import LANES
 from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import DEEP, ROWS, OperandPlan, Sm90Config
-from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block
+from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block, loads_of_c, store_of_c
 from cute_gemm.problem.matrix import Matrix, alignments, residue
 from cute_gemm.problem.parts.scales import BLOCK
 from cute_gemm.problem.parts.slices import of_pairs
@@ -371,23 +371,10 @@ def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[Gl
         coords = np.stack(places if unit else places[::-1], -1)
     coords = coords.reshape(-1, 32, 2)[..., :: -1 if config.swap_ab else 1]
     _, limit = access_bytes(problem.C, False)
-    store = GlobalAccess(
-        operand="C",
-        direction="store",
-        instruction="st.global",
-        bits=8 * config.operation.c.bytes,
-        matrix=problem.C,
-        tile=config.turned(tile),
-        coords=coords,
-        axis=problem.C.unit,
-        sweeps=1,
-        limit=limit,
-        fix="" if config.tma_c else _FOR_TMA,
-        unit="CTA",
-    )
-    if not reads_c:
-        return [store]
-    return [replace(store, direction="load", instruction="ld.global"), store]
+    fix = "" if config.tma_c else _FOR_TMA
+    bits = 8 * config.operation.c.bytes
+    store = store_of_c(problem.C, bits, config.turned(tile), coords, limit, fix=fix)
+    return [*loads_of_c([store], reads_c), store]
 
 
 def warps_of_results(config: Sm90Config, problem: GemmProblem) -> np.ndarray:

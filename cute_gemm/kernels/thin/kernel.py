@@ -13,8 +13,8 @@ from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.dtypes import DTYPES, FLOAT8, DType, factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
-from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
-from cute_gemm.kernels.staging import by_last_tile, cut_vectors, stored
+from cute_gemm.kernels.options import access_bytes, most_ctas, power_of_two, registers, with_options
+from cute_gemm.kernels.staging import by_last_tile, cut_vectors, loads_of_c, store_of_c, stored
 from cute_gemm.kernels.thin.structure import (
     DEPTH_LANE,
     DEPTH_LANES,
@@ -290,9 +290,8 @@ def _settled(config: ThinConfig, options: dict[str, Any], limit: int) -> ThinCon
         narrow = config.large.width * config.operation.a.bytes < 4
         config = replace(config, stages=1 if narrow else stages)
     if "min_ctas" not in options:
-        need = config.held + _OTHERS
-        fitting = (n for n in (4, 3, 2) if registers(WARP * config.warps, n) >= need)
-        config = replace(config, min_ctas=next(fitting, 1))
+        ctas = most_ctas((4, 3, 2), WARP * config.warps, config.held + _OTHERS)
+        config = replace(config, min_ctas=ctas)
     return config
 
 
@@ -370,19 +369,11 @@ def _load(config: ThinConfig, matrix: Matrix, large: bool, sweeps: int) -> Globa
     if bits < 8 * widest:
         limit = "the lanes' parts are no wider"
     return GlobalAccess(
-        operand=matrix.name,
-        direction="load",
-        instruction="cp.async" if queued else "ld.global",
-        bits=bits,
-        matrix=matrix,
-        tile=(rows, config.tile[2]),
-        coords=lane.reshape(-1, WARP, 2),
-        axis=1 if part.major == "K" else 0,
-        sweeps=sweeps,
-        limit=limit if bits < 128 else "",
-        tail="full",
+        matrix.name, "load", "cp.async" if queued else "ld.global", bits, matrix,
+        (rows, config.tile[2]), lane.reshape(-1, WARP, 2), 1 if part.major == "K" else 0, sweeps,
+        limit if bits < 128 else "", tail="full",
         targets=_places(config, large) if queued else None,
-    )
+    )  # fmt: skip
 
 
 def _places(config: ThinConfig, large: bool) -> np.ndarray:
@@ -416,20 +407,8 @@ def _results(config: ThinConfig, C: Matrix, ctas: int, reads_c: bool) -> list[Ac
     inside = at < rows * columns
     pair = (c, r) if config.thin == "m" else (r, c)
     coords = np.where(inside[:, None], np.stack(pair, axis=-1), -1).reshape(-1, WARP, 2)
-    store = GlobalAccess(
-        operand="C",
-        direction="store",
-        instruction="st.global",
-        bits=8 * config.operation.c.bytes,
-        matrix=C,
-        tile=config.tile[:2],
-        coords=coords,
-        axis=C.unit,
-        sweeps=1,
-        limit="a thread has one result",
-        unit="CTA",
-        tail="full",
-    )
+    limit, bits = "a thread has one result", 8 * config.operation.c.bytes
+    store = store_of_c(C, bits, config.tile[:2], coords, limit, tail="full")
     partial = columns * config.pitch
     warp = np.arange(config.warps)[:, None, None] * partial
     stored = SharedAccess(
@@ -437,13 +416,10 @@ def _results(config: ThinConfig, C: Matrix, ctas: int, reads_c: bool) -> list[Ac
         unit="CTA",
     )  # fmt: skip
     place = np.where(inside, c * config.pitch + r, 0).reshape(-1, WARP)
+    offsets = ((place + warp) * size).reshape(-1, WARP)
+    guard = replace(store, coords=np.tile(coords, (config.warps, 1, 1)))
     read = replace(
-        stored,
-        direction="load",
-        instruction="ld.shared",
-        offsets=((place + warp) * size).reshape(-1, WARP),
-        executions=0,
-        guard=replace(store, coords=np.tile(coords, (config.warps, 1, 1))),
-    )
-    loads = [replace(store, direction="load", instruction="ld.global")] if reads_c else []
-    return [stored, read, *loads, store]
+        stored, direction="load", instruction="ld.shared", offsets=offsets, executions=0,
+        guard=guard,
+    )  # fmt: skip
+    return [stored, read, *loads_of_c([store], reads_c), store]
