@@ -289,10 +289,15 @@ class Compiled(ABC):
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:  # fmt: skip
         """Return a function of its operands' addresses and a stream, for any thread."""
+        from cute_gemm.run.driver import multiprocessors
         from cute_gemm.run.launch import load
+        from cute_gemm.run.tensormap import TensorMaps
 
+        launch = self.launch_on(config, problem, multiprocessors(device))
         arguments = self.signature(config).arguments(problem, alpha, beta)
-        return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
+        described = self.maps(config, problem)
+        maps = TensorMaps(described, device) if described else None
+        return load(self.build(config, arch), device).bind(launch, arguments, maps)
 
 
 class CompiledKernel(Compiled, Kernel):

@@ -46,22 +46,8 @@ kWriteC = ${operands.2.read}, kBeginB = ${begins.1} };
 """
 )
 
-_OPERAND = """
-  using Copy${name} = cute_gemm::ProductCopy<${width}, ${copy}, ${product_mode}>;
-  using Smem${name} = ${smem};
-"""
-
 #: FMAs that are unrolled: more would not fit the instruction cache.
 _UNROLLED = 1024
-
-_ENTRY = """\
-extern "C" __global__ void __launch_bounds__({bounds})
-{name}(
-    {parameters}) {{
-  {epilogue}
-  cute_gemm::batched<Config>(A, B, C, k, l, lda, ldb, ldc, batch_a, batch_b, batch_c, epilogue);
-}}
-"""
 
 
 class EmitBatched(Emitter):
@@ -114,24 +100,19 @@ def _layout_facts(name: str, layout: Layout) -> list[tuple[str, str]]:
 
 def _entry(config: BatchedConfig) -> str:
     epilogue = config.operation.epilogue
-    return _ENTRY.format(
-        bounds=f"{config.threads}, {config.min_ctas}",
-        name=config.name,
-        parameters=gemm_signature(epilogue).cpp("Config::"),
-        epilogue=epilogue_params(epilogue),
-    )
+    return f"""\
+extern "C" __global__ void __launch_bounds__({config.threads}, {config.min_ctas})
+{config.name}(
+    {gemm_signature(epilogue).cpp("Config::")}) {{
+  {epilogue_params(epilogue)}
+  cute_gemm::batched<Config>(A, B, C, k, l, lda, ldb, ldc, batch_a, batch_b, batch_c, epilogue);
+}}
+"""
 
 
 def _operand(operand: BatchedOperand) -> str:
-    from cutlass_library import SubstituteTemplate
-
-    return SubstituteTemplate(
-        _OPERAND,
-        {
-            "name": operand.name,
-            "width": str(operand.width),
-            "copy": operand.copy.cpp(),
-            "product_mode": str(operand.product_mode),
-            "smem": operand.modes.cpp(),
-        },
-    )
+    copy = f"{operand.width}, {operand.copy.cpp()}, {operand.product_mode}"
+    return f"""
+  using Copy{operand.name} = cute_gemm::ProductCopy<{copy}>;
+  using Smem{operand.name} = {operand.modes.cpp()};
+"""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.derived import Transposable
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.problem import GemmProblem
 
@@ -95,15 +96,8 @@ MATH: dict[str, Math] = {
 }
 
 
-class Side(NamedTuple):
-    """A or B of a config."""
-
-    extent: int  # of the tile along M or N
-    alignment: int  # elements of an access
-
-
 @dataclass(frozen=True, kw_only=True)
-class CutlassUniversalConfig(Config):
+class CutlassUniversalConfig(Transposable, Config):
     """One instance of CUTLASS's kernel: options of ``gemm`` first, then what the problem says.
 
     ``tile`` is (bM, bN, bK), which says what ``warps`` are along M and N; ``stages=2`` is the
@@ -160,21 +154,9 @@ class CutlassUniversalConfig(Config):
         return not self.operation.row_major
 
     @property
-    def instance_tile(self) -> tuple[int, int, int]:
-        """The tile in the instance's modes."""
-        m, n, k = self.tile
-        return (n, m, k) if self.swap_ab else (m, n, k)
-
-    @property
-    def instance_warps(self) -> tuple[int, int]:
-        """The warps in the instance's modes."""
-        m, n = self.warps
-        return (n, m) if self.swap_ab else (m, n)
-
-    @property
     def warp_tile(self) -> tuple[int, int]:
         """Rows and columns of a warp's tile of the instance."""
-        (m, n, _), (warps_m, warps_n) = self.instance_tile, self.instance_warps
+        (m, n, _), (warps_m, warps_n) = self.kernel_tile, self.turned(self.warps)
         return m // warps_m, n // warps_n
 
     @property
@@ -190,19 +172,14 @@ class CutlassUniversalConfig(Config):
 
         At least the size of CUTLASS's ``SharedStorage``, which the unit asserts.
         """
-        m, n, k = self.instance_tile
+        m, n, k = self.kernel_tile
         # SIMT kernels that transpose on the way to shared memory pad each row by up to 4 elements.
         pad = 4 if self.is_simt else 0
         mainloop = (m + n + 2 * pad) * k * self.stages * self.operation.a.bytes
         # The epilogue passes 8 rows of each row of warps at a time, 16 for some tensor core types.
-        rows = self.instance_warps[0] * (8 if self.is_simt else 16)
+        rows = self.turned(self.warps)[0] * (8 if self.is_simt else 16)
         epilogue = rows * (n + 32) * self.operation.accumulator.bytes
         return -(-max(mainloop, epilogue) // 128) * 128
-
-    def side(self, operand: str) -> Side:
-        """What is said of ``"A"`` or ``"B"``."""
-        index = "AB".index(operand)
-        return Side(self.tile[index], self.alignments[index])
 
 
 def ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:

@@ -107,10 +107,10 @@ class _Launch:
     def recording(self) -> Recording:
         """Tell its accesses apart: by where they go, and those of a warp by what it has stored."""
         config, found, stored = self.config, self.found, self.stored
-        first, second = ("B", "A") if config.swap_ab else ("A", "B")
+        (first, second), (rows, columns, _) = config.turned(("A", "B")), config.kernel_tile
         depth = min(self.problem.k, config.tile[2]) * config.operation.a.bytes
-        of_first = config.side(first).extent * depth // config.threads
-        of_both = of_first + config.side(second).extent * depth // config.threads
+        of_first = rows * depth // config.threads
+        of_both = of_first + columns * depth // config.threads
         # All stages but one are filled before the main loop; of a pipeline through registers both.
         main = stored <= of_both * max(2, config.stages - 1)
         stores = {

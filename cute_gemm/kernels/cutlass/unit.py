@@ -59,7 +59,7 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
         {"swizzling_functor": f"cute_gemm::LinearThreadblockSwizzle<{config.swizzle}>"},
     )
     operation = _operation(config)
-    first, second = ("B", "A") if config.swap_ab else ("A", "B")
+    align_a, align_b = config.turned(config.alignments[:2])
     values = {
         "definition": emitter.emit(operation).strip(),
         "symbol": config.name,
@@ -73,8 +73,8 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
             "      A, B, C, m, n, k, lda, ldb, ldc, epilogue);",
             prefix="",
         ),
-        "align_a": config.side(first).alignment,
-        "align_b": config.side(second).alignment,
+        "align_a": align_a,
+        "align_b": align_b,
         "align_c": config.alignments[2],
         "element": DataTypeTag[operation.A.element],
         "output": DataTypeTag[operation.C.element],
@@ -144,6 +144,6 @@ def _operation(config: CutlassUniversalConfig) -> Any:
             (out, "Column", c),
         )
     ]
-    warps = [*config.instance_warps, 1]
-    tile = TileDescription(list(config.instance_tile), config.stages, warps, math, 80, 1024)
+    warps = [*config.turned(config.warps), 1]
+    tile = TileDescription(list(config.kernel_tile), config.stages, warps, math, 80, 1024)
     return Named(GemmKind.Universal, 80, tile, *tensors, sums)

@@ -148,9 +148,8 @@ class CutlassUniversal(CompiledKernel):
         return Work.of_tiles(problem, config.tile, unit, rate)
 
     def shares(self, config: CutlassUniversalConfig) -> Shares:
-        rows, columns = config.simt_grid
-        lanes = (columns, rows) if config.swap_ab else (rows, columns)
-        return Shares.of_warps(config.tile, config.warps, lanes if config.is_simt else None)
+        lanes = config.turned(config.simt_grid) if config.is_simt else None
+        return Shares.of_warps(config.tile, config.warps, lanes)
 
 
 def _tiles(math: str, narrowest: int, given: Any) -> list[Tile]:

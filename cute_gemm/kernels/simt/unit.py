@@ -39,13 +39,6 @@ ${copies}};
 """
 )
 
-_OPERAND = """
-  using Copy${name} = cute_gemm::Copy<${threads}, ${step}, ${block}>;
-  using Smem${name} = ${smem};
-  enum : int { kSmem${name} = ${elements} };
-  enum : bool { kAsync${name} = ${asynchronous} };
-"""
-
 
 class EmitSimt(Emitter):
     """Emitter of the tutorial kernels' templates."""
@@ -84,17 +77,11 @@ def _entry(config: SimtConfig) -> str:
 
 
 def _operand(operand: StagedOperand) -> str:
-    from cutlass_library import SubstituteTemplate
-
-    return SubstituteTemplate(
-        _OPERAND,
-        {
-            "name": operand.name,
-            "threads": operand.threads.cpp(),
-            "step": "{}, {}".format(*operand.load.tile),
-            "block": "{}, {}".format(*operand.block),
-            "smem": operand.smem.cpp(),
-            "elements": str(operand.elements),
-            "asynchronous": cpp_bool(operand.asynchronous),
-        },
-    )
+    (step_m, step_k), (block_m, block_k), name = operand.load.tile, operand.block, operand.name
+    copy = f"{operand.threads.cpp()}, {step_m}, {step_k}, {block_m}, {block_k}"
+    return f"""
+  using Copy{name} = cute_gemm::Copy<{copy}>;
+  using Smem{name} = {operand.smem.cpp()};
+  enum : int {{ kSmem{name} = {operand.elements} }};
+  enum : bool {{ kAsync{name} = {cpp_bool(operand.asynchronous)} }};
+"""

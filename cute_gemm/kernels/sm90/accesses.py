@@ -11,6 +11,7 @@ import numpy as np
 from cute_gemm.access.accesses import Access, GlobalAccess, OfMatrix, SharedAccess, TmaAccess
 from cute_gemm.access.smem import MATRIX_ROW_BYTES
 from cute_gemm.cute.copies import LANES
+from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import DEEP, ROWS, OperandPlan, Sm90Config
@@ -27,73 +28,131 @@ _FOR_TMA = OfMatrix(
 )
 
 
-def accesses(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> tuple[Access, ...]:
-    """Return every memory instruction of the kernel; alpha is taken not to be 0."""
-    m, n = config.turned((problem.m, problem.n))
-    # The last tiles of a cluster may lie outside of C: their CTAs load the first tile instead.
-    below, beside = config.kernel_cluster
-    inside = -(-m // config.kernel_tile[0]), -(-n // config.kernel_tile[1])
-    rows, columns = -(-inside[0] // below) * below, -(-inside[1] // beside) * beside
-    if config.operation.groups:
-        inside = rows, columns
-    listed: list[Access] = []
-    first_tiles: list[Access] = []
-    ctas = rows * columns * problem.l
-    if problem.k:
-        first, matrices = 0, {"A": problem.A, "B": problem.B}
-        if config.zero_fills:
-            first, matrices = _from_multiple_of_16(problem, config)
-        k_tiles = -(-(first + problem.k) // config.kernel_tile[2])
-        products = config.operation.component_products
-        # B is read for each block of 64 rows, and these by each group that has columns of them.
-        groups = config.kernel_tile[1] // config.columns
-        for plan, tiles, all_tiles, sweeps, reads in zip(
-            config.operands, inside, (rows, columns), (columns, rows), (groups, config.blocks),
-            strict=True,
-        ):  # fmt: skip
-            matrix, modes, step = matrices[plan.source], 3, plan.extents[0]
-            if problem.epilogue.pairs and plan.source == "B":
-                matrix, modes, step = of_pairs(matrix, problem.epilogue.pairs), 4, step // 2
-            region = tiles * step, k_tiles * config.kernel_tile[2]
-            load = TmaAccess(
-                plan.source, "load", matrix, plan.box, sweeps * products, plan.span, plan.sharers,
-                region, modes=modes, pitch=plan.pitch,
-                times=plan.layout.size // prod(plan.box) // plan.sharers,
-            )  # fmt: skip
-            if tiles < all_tiles:
-                stored = plan.layout.extents[0] if plan.pitch else step
-                first_tile = replace(matrix, shape=(min(stored, matrix.shape[0]), matrix.shape[1]))
-                first_tiles.append(
-                    replace(
-                        load, matrix=first_tile, sweeps=load.sweeps * (all_tiles - tiles), pitch=0,
-                        extents=(stored, region[1]), part="in place of tiles outside of C",
-                    )
-                )  # fmt: skip
-            by_threads = plan is config.operands[0] and config.register_a
-            executions = ctas * k_tiles * products * reads
-            read = (_rows if by_threads else _read)(plan, config, executions)
-            read = replace(read, times=reads)
-            listed += [load, read]
-            if by_threads and config.reads_ahead:
-                listed.append(_read_ahead(read, config, ctas * reads))
+class Sm90Accesses(EmittedKernel):
+    """The part of ``sm90_wgmma`` that lists its memory instructions."""
+
+    def accesses(
+        self, config: Sm90Config, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """Return every memory instruction of the kernel; alpha is taken not to be 0."""
+        m, n = config.turned((problem.m, problem.n))
+        # The last tiles of a cluster may lie outside of C: their CTAs load the first tile instead.
+        below, beside = config.kernel_cluster
+        inside = -(-m // config.kernel_tile[0]), -(-n // config.kernel_tile[1])
+        rows, columns = -(-inside[0] // below) * below, -(-inside[1] // beside) * beside
+        if config.operation.groups:
+            inside = rows, columns
+        listed: list[Access] = []
+        first_tiles: list[Access] = []
+        ctas = rows * columns * problem.l
+        if problem.k:
+            first, matrices = 0, {"A": problem.A, "B": problem.B}
             if config.zero_fills:
-                listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
-        listed += first_tiles
-        listed += _scales(config, problem, (rows, columns), ctas * k_tiles)
-    if not (config.tma_c and problem.k):
-        return (*listed, *elements(config, problem, reads_c))
-    tile, (bm, bn) = config.epilogue_tile, config.tile_c
-    extents = config.turned((rows * bm, columns * bn))
-    store = TmaAccess(
-        "C", "store", problem.C, tile.box, 1, tile.span, extents=extents, unit="CTA", modes=3,
-        times=bm * bn // prod(tile.box),
-    )  # fmt: skip
-    staged = _staged(config, ctas)
-    listed += [staged, store]
-    if reads_c:
-        listed.append(_brought_up_to_date(staged))
-        listed.append(replace(store, direction="load"))
-    return tuple(listed)
+                first, matrices = _from_multiple_of_16(problem, config)
+            k_tiles = -(-(first + problem.k) // config.kernel_tile[2])
+            products = config.operation.component_products
+            # B is read for each block of 64 rows, and these by each group that has columns of them.
+            groups = config.kernel_tile[1] // config.columns
+            for plan, tiles, all_tiles, sweeps, reads in zip(
+                config.operands, inside, (rows, columns), (columns, rows), (groups, config.blocks),
+                strict=True,
+            ):  # fmt: skip
+                matrix, modes, step = matrices[plan.source], 3, plan.extents[0]
+                if problem.epilogue.pairs and plan.source == "B":
+                    matrix, modes, step = of_pairs(matrix, problem.epilogue.pairs), 4, step // 2
+                region = tiles * step, k_tiles * config.kernel_tile[2]
+                load = TmaAccess(
+                    plan.source, "load", matrix, plan.box, sweeps * products, plan.span,
+                    plan.sharers, region, modes=modes, pitch=plan.pitch,
+                    times=plan.layout.size // prod(plan.box) // plan.sharers,
+                )  # fmt: skip
+                if tiles < all_tiles:
+                    stored = plan.layout.extents[0] if plan.pitch else step
+                    first_tile = replace(
+                        matrix, shape=(min(stored, matrix.shape[0]), matrix.shape[1])
+                    )
+                    first_tiles.append(
+                        replace(
+                            load, matrix=first_tile, sweeps=load.sweeps * (all_tiles - tiles),
+                            pitch=0, extents=(stored, region[1]),
+                            part="in place of tiles outside of C",
+                        )
+                    )  # fmt: skip
+                by_threads = plan is config.operands[0] and config.register_a
+                executions = ctas * k_tiles * products * reads
+                read = (_rows if by_threads else _read)(plan, config, executions)
+                read = replace(read, times=reads)
+                listed += [load, read]
+                if by_threads and config.reads_ahead:
+                    listed.append(_read_ahead(read, config, ctas * reads))
+                if config.zero_fills:
+                    listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
+            listed += first_tiles
+            listed += _scales(config, problem, (rows, columns), ctas * k_tiles)
+        if not (config.tma_c and problem.k):
+            return (*listed, *elements(config, problem, reads_c))
+        tile, (bm, bn) = config.epilogue_tile, config.tile_c
+        extents = config.turned((rows * bm, columns * bn))
+        store = TmaAccess(
+            "C", "store", problem.C, tile.box, 1, tile.span, extents=extents, unit="CTA", modes=3,
+            times=bm * bn // prod(tile.box),
+        )  # fmt: skip
+        staged = _staged(config, ctas)
+        listed += [staged, store]
+        if reads_c:
+            listed.append(_brought_up_to_date(staged))
+            listed.append(replace(store, direction="load"))
+        return tuple(listed)
+
+    def epilogue_blocks(
+        self, config: Sm90Config, problem: GemmProblem
+    ) -> list[tuple[GlobalAccess, Block]]:
+        """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
+        (store,) = elements(config, problem, reads_c=False)
+        if not (config.tma_c and problem.k):
+            return [(store, Block((1, 1)))]
+        steps = config.turned((_below(config), 1))
+        first = np.asarray(store.coords)[::4]  # of four values: two rows of two columns
+        return [(replace(store, coords=first), Block((2, 2), steps))]
+
+    def persistent_results(
+        self, config: Sm90Config, problem: GemmProblem, launch: Launch
+    ) -> Iterator[tuple[np.ndarray, int]]:
+        """Which of a CTA's threads that multiply have results, [warps, 32], and in how many CTAs.
+
+        As ``TileScheduler`` gives tiles to CTAs (``templates/tma/tile_scheduler.cuh``).
+        """
+        (store, _), *_ = self.epilogue_blocks(config, problem)
+        (m, n), (bm, bn), (cm, cn) = map(config.turned, (store.region, store.tile, config.cluster))
+        clusters_m, clusters_n = -(-m // (cm * bm)), -(-n // (cn * bn))
+        group = -(-config.raster // cm)
+        index = np.arange(clusters_m * clusters_n * problem.l)
+        place, step = index % (clusters_m * clusters_n), launch.grid // launch.cluster
+        above = place // (group * clusters_n) * group
+        height, inside = np.minimum(clusters_m - above, group), place % (group * clusters_n)
+        row, column = above + inside % height, inside // height
+        warp = _warps_of_results(config, problem, len(store.coords))
+        whole: dict[tuple[tuple[int, int, int], ...], int] = {}
+        for rank in range(cm * cn):
+            rows = np.clip(m - (row * cm + rank % cm) * bm, 0, bm)
+            columns = np.clip(n - (column * cn + rank // cm) * bn, 0, bn)
+            for first in range(step):
+                mine = slice(first, None, step)
+                turns = np.arange(len(index[mine])) % (2 if config.ping_pong else 1)
+                tiles = zip(
+                    turns.tolist(), rows[mine].tolist(), columns[mine].tolist(), strict=True
+                )
+                key = tuple(sorted(set(tiles)))
+                whole[key] = whole.get(key, 0) + 1
+        each = 4 * config.sharers_of_tile
+        for key, count in whole.items():
+            threads = np.zeros((4 * config.groups, LANES), bool)
+            for turn, inside_m, inside_n in key:
+                mine = slice(turn * each, (turn + 1) * each)
+                threads[mine] |= with_results(
+                    store, config.turned((inside_m, inside_n)), each, warp
+                )
+            yield threads, count
 
 
 def _read(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAccess:
@@ -346,16 +405,6 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     return replace(staged, direction="load", instruction=name)
 
 
-def epilogue_blocks(config: Sm90Config, problem: GemmProblem) -> list[tuple[GlobalAccess, Block]]:
-    """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
-    (store,) = elements(config, problem, reads_c=False)
-    if not (config.tma_c and problem.k):
-        return [(store, Block((1, 1)))]
-    steps = config.turned((_below(config), 1))
-    first = np.asarray(store.coords)[::4]  # of four values: two rows of two columns
-    return [(replace(store, coords=first), Block((2, 2), steps))]
-
-
 def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[GlobalAccess]:
     """Return C element by element: from registers or, without products, in its order."""
     tile = config.tile_c
@@ -377,10 +426,9 @@ def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[Gl
     return [*loads_of_c([store], reads_c), store]
 
 
-def warps_of_results(config: Sm90Config, problem: GemmProblem) -> np.ndarray:
+def _warps_of_results(config: Sm90Config, problem: GemmProblem, count: int) -> np.ndarray:
     """The warp of each request of `epilogue_blocks`, of those that multiply: those of a tile."""
-    (store, _), *_ = epilogue_blocks(config, problem)
-    count, warps = len(store.coords), 4 * (1 if config.ping_pong else config.groups)
+    warps = 4 * config.sharers_of_tile
     if not problem.k:  # threads take turns
         return np.arange(count) % warps
     beside = config.tile_c[1] // config.results
@@ -388,39 +436,3 @@ def warps_of_results(config: Sm90Config, problem: GemmProblem) -> np.ndarray:
         (config.blocks, beside, 4, count // (config.blocks * beside * 4))
     )
     return np.asarray((4 * (block // config.blocks_of_group + column) + warp).reshape(-1))
-
-
-def results_of_ctas(
-    config: Sm90Config, problem: GemmProblem, launch: Launch
-) -> Iterator[tuple[np.ndarray, int]]:
-    """Which of a CTA's threads that multiply have results, [warps, 32], and in how many CTAs.
-
-    As ``TileScheduler`` gives tiles to CTAs (``templates/tma/tile_scheduler.cuh``).
-    """
-    (store, _), *_ = epilogue_blocks(config, problem)
-    (m, n), (bm, bn), (cm, cn) = map(config.turned, (store.region, store.tile, config.cluster))
-    clusters_m, clusters_n = -(-m // (cm * bm)), -(-n // (cn * bn))
-    group = -(-config.raster // cm)
-    index = np.arange(clusters_m * clusters_n * problem.l)
-    place, step = index % (clusters_m * clusters_n), launch.grid // launch.cluster
-    above = place // (group * clusters_n) * group
-    height, inside = np.minimum(clusters_m - above, group), place % (group * clusters_n)
-    row, column = above + inside % height, inside // height
-    warp = warps_of_results(config, problem)
-    whole: dict[tuple[tuple[int, int, int], ...], int] = {}
-    for rank in range(cm * cn):
-        rows = np.clip(m - (row * cm + rank % cm) * bm, 0, bm)
-        columns = np.clip(n - (column * cn + rank // cm) * bn, 0, bn)
-        for first in range(step):
-            mine = slice(first, None, step)
-            turns = np.arange(len(index[mine])) % (2 if config.ping_pong else 1)
-            tiles = zip(turns.tolist(), rows[mine].tolist(), columns[mine].tolist(), strict=True)
-            key = tuple(sorted(set(tiles)))
-            whole[key] = whole.get(key, 0) + 1
-    each = 4 * (1 if config.ping_pong else config.groups)
-    for key, count in whole.items():
-        threads = np.zeros((4 * config.groups, LANES), bool)
-        for turn, inside_m, inside_n in key:
-            mine = slice(turn * each, (turn + 1) * each)
-            threads[mine] |= with_results(store, config.turned((inside_m, inside_n)), each, warp)
-        yield threads, count

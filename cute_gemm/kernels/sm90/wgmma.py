@@ -7,35 +7,30 @@ This module enumerates and checks its configs and says how well each keeps the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cute_gemm.access.accesses import Access, Shares, Work
+from cute_gemm.access.accesses import Shares, Work
 from cute_gemm.access.gmem import LINE
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import FLOAT8, OF_COMPONENTS
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
-from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, with_options
+from cute_gemm.kernels.sm90.accesses import Sm90Accesses
 from cute_gemm.kernels.sm90.structure import DEEP, MOST_COLUMNS, ROWS, Sm90Config
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.problem.parts.packing import of_all_groups, wants_k_major, whole
 from cute_gemm.problem.parts.slices import of_pairs
-from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from cute_gemm.access.accesses import GlobalAccess
     from cute_gemm.cost_model.calibration import Calibration, Pace
-    from cute_gemm.kernels.staging import Block
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
@@ -124,7 +119,7 @@ _MOST_SMS = 144
 _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 
 
-class Sm90Wgmma(EmittedKernel):
+class Sm90Wgmma(Sm90Accesses):
     """Every op and order of C, where rows of A and B begin at multiples of 16 bytes.
 
     From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32, int8 and
@@ -333,25 +328,6 @@ class Sm90Wgmma(EmittedKernel):
             tiles=clusters * ctas, places=places * ctas,
         )  # fmt: skip
 
-    def bind(
-        self,
-        config: Sm90Config,
-        problem: GemmProblem,
-        arch: str,
-        device: int,
-        alpha: Scalar = ONE,
-        beta: Scalar = ZERO,
-    ) -> Callable[..., None]:
-        """Bind with a grid for this device, and with tensor maps."""
-        from cute_gemm.run.driver import multiprocessors
-        from cute_gemm.run.launch import load
-        from cute_gemm.run.tensormap import TensorMaps
-
-        launch = self.launch_on(config, problem, multiprocessors(device))
-        arguments = self.signature(config).arguments(problem, alpha, beta)
-        maps = TensorMaps(self.maps(config, problem), device)
-        return load(self.build(config, arch), device).bind(launch, arguments, maps)
-
     def maps(self, config: Sm90Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
         from cute_gemm.run.tensormap import TensorMap
 
@@ -378,28 +354,6 @@ class Sm90Wgmma(EmittedKernel):
         )
         maps.append(of_c if config.tma_c else None)
         return tuple(maps)
-
-    def accesses(
-        self, config: Sm90Config, problem: GemmProblem, *, reads_c: bool = False
-    ) -> tuple[Access, ...]:
-        from cute_gemm.kernels.sm90.accesses import accesses
-
-        return accesses(config, problem, reads_c)
-
-    def epilogue_blocks(
-        self, config: Sm90Config, problem: GemmProblem
-    ) -> list[tuple[GlobalAccess, Block]]:
-        """Return two rows of two columns where TMA stores them, and else single elements."""
-        from cute_gemm.kernels.sm90.accesses import epilogue_blocks
-
-        return epilogue_blocks(config, problem)
-
-    def persistent_results(
-        self, config: Sm90Config, problem: GemmProblem, launch: Launch
-    ) -> Iterator[tuple[np.ndarray, int]]:
-        from cute_gemm.kernels.sm90.accesses import results_of_ctas
-
-        return results_of_ctas(config, problem, launch)
 
     def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
         # A matrix that is not loaded two neighbours at a time has a register for each value.
