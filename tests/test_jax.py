@@ -469,12 +469,13 @@ def test_no_exception_reaches_xla(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_is_its_text() -> None:
-    call = calls.Call(
-        "CN", 2 - 1j, "float32", "tf32", cg.epilogue(several), ("bias",),
-        (("scale", math.inf),), "sm80_pipeline", (("stages", 3), ("tile", (128, 64, 32))),
+    call = calls.ProductCall(
+        "CN", alpha=2 - 1j, out_dtype="float32", compute="tf32", epilogue=cg.epilogue(several),
+        operands=("bias",), numbers=(("scale", math.inf),), kernel="sm80_pipeline",
+        options=(("stages", 3), ("tile", (128, 64, 32))),
     )  # fmt: skip
     assert calls.from_text(call.text.encode()) == call
-    assert calls.from_text(calls.Call("NT").text.encode()) == calls.Call("NT")
+    assert calls.from_text(calls.ProductCall("NT").text.encode()) == calls.ProductCall("NT")
 
 
 def in_new_process(code: str, **environment: str) -> str:

@@ -19,7 +19,7 @@ from cute_gemm.arrays.base import dtype_name
 from cute_gemm.call import check_names
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
-from cute_gemm.jax.calls import Call, results
+from cute_gemm.jax.calls import ProductCall, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
 from cute_gemm.kernels import registry
 from cute_gemm.problem.describe import checked_op
@@ -118,8 +118,10 @@ def gemm(
     if kernel != "auto":
         registry.get(kernel)  # checks
     out = None if out_dtype is None else dtype_name(out_dtype)
-    call = Call(_op(op, A), _factor(alpha, A), out, compute, kernel=kernel,
-                options=tuple(sorted(kernel_options.items())))  # fmt: skip
+    call = ProductCall(
+        _op(op, A), alpha=_factor(alpha, A), out_dtype=out, compute=compute, kernel=kernel,
+        options=tuple(sorted(kernel_options.items())),
+    )  # fmt: skip
     return _returned(_called(call, function, A, B, given))
 
 
@@ -213,7 +215,7 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
         y = gemm("NT", rows, w)
         y = y if b is None else y + b
     else:
-        results(Call("NT"), (shaped(rows), shaped(w)))  # checks
+        results(ProductCall("NT"), (shaped(rows), shaped(w)))  # checks
         y = layer(activation or "", *varying(rows, w, *(() if b is None else (b,))))
     return y.reshape(*x.shape[:-1], w.shape[0])
 
@@ -267,7 +269,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _called(
-    call: Call, function: EpilogueFunction | None, A: Any, B: Any, given: dict[str, Any]
+    call: ProductCall, function: EpilogueFunction | None, A: Any, B: Any, given: dict[str, Any]
 ) -> tuple[Any, ...]:
     """Compute all results of a call; its batch dimensions, and those of operands, broadcast."""
     check_batches("A", A, "B", B)
@@ -285,7 +287,7 @@ def _called(
         results(call, (shaped(A), shaped(B)))  # checks
         return (product(call, A, B),)
     values = sorted((name, float(np.asarray(x).item())) for name, x in numbers_given.items())
-    call = replace(call, function=function, operands=tuple(arrays), numbers=tuple(values))
+    call = replace(call, epilogue=function, operands=tuple(arrays), numbers=tuple(values))
     results(call, tuple(map(shaped, (A, B, *arrays.values()))))
     return fused(call, *varying(A, B, *arrays.values()))
 

@@ -1,4 +1,4 @@
-"""``Call``: what a custom call computes, as a text in a program of XLA, and how it is run.
+"""``ProductCall``: what a custom call computes, as a text in a program of XLA, and how it is run.
 
 The text is all that a compiled program holds: a program that another process compiled and JAX kept
 on disk runs here too.
@@ -10,25 +10,22 @@ import ctypes
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm import call as call_of
 from cute_gemm._kept import Kept
-from cute_gemm.arrays.base import ALIGNMENT, Operand
-from cute_gemm.call import Backend
+from cute_gemm.arrays.base import ALIGNMENT, Operand, Order
+from cute_gemm.call import Backend, Call
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.jax import ffi
 from cute_gemm.jax.ffi import Buffer
 from cute_gemm.jax.parts import Submatrix, parts
 from cute_gemm.plan.executable import Executable
 from cute_gemm.plan.make import kept_plan
-from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.epilogue.expression import Result
-from cute_gemm.problem.epilogue.fuse import EpilogueFunction, fuse, read_operands
 from cute_gemm.problem.epilogue.fuse import from_text as function_from_text
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ZERO, Scalar, scalar
@@ -38,53 +35,48 @@ TARGET = "cute_gemm_product"
 
 
 @dataclass(frozen=True)
-class Call:
+class ProductCall(Call):
     """What is computed of A, B and the epilogue's operands, which are arrays.
 
-    ``function`` is the epilogue, ``operands`` are the names of its operands that are arrays,
-    ``numbers`` the others; ``options`` those of the kernel.
+    ``operands`` are the names of the epilogue's operands that are arrays, ``numbers`` the others.
     """
 
-    op: str
+    order: Order = "C"
     alpha: complex = 1.0
-    out_dtype: str | None = None
-    compute: str | None = None
-    function: EpilogueFunction | None = None
     operands: tuple[str, ...] = ()
     numbers: tuple[tuple[str, float], ...] = ()
-    kernel: str = "auto"
-    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def text(self) -> str:
-        """The call as JSON."""
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        alpha = complex(self.alpha)
-        given["alpha"] = [alpha.real, alpha.imag] if alpha.imag else alpha.real
-        given["function"] = None if self.function is None else self.function.text
-        return json.dumps({x: value for x, value in given.items() if value not in (None, "", ())})
+        """The call as JSON: what is not as it is by default."""
+        given = {x.name: getattr(self, x.name) for x in fields(self)}
+        given = {x.name: given[x.name] for x in fields(self) if given[x.name] != x.default}
+        if "alpha" in given:
+            given["alpha"] = [complex(self.alpha).real, complex(self.alpha).imag]
+        if self.epilogue is not None:
+            given["epilogue"] = self.epilogue.text
+        return json.dumps(given)
 
     @property
     def results(self) -> tuple[Result, ...]:
         """What the epilogue returns beside C."""
-        return () if self.function is None else self.function.expression.results[1:]
+        return () if self.epilogue is None else self.epilogue.expression.results[1:]
 
-    def plain(self, out_dtype: str | None) -> Call:
+    def plain(self, out_dtype: str | None) -> ProductCall:
         """Return the call without its epilogue."""
-        return replace(self, out_dtype=out_dtype, function=None, operands=(), numbers=())
+        return replace(self, out_dtype=out_dtype, epilogue=None, operands=(), numbers=())
 
 
 @lru_cache(maxsize=256)
-def from_text(text: bytes) -> Call:
+def from_text(text: bytes) -> ProductCall:
     """Return the call that a text describes."""
-    given = json.loads(text)
-    if isinstance(given["alpha"], list):
-        given["alpha"] = complex(*given["alpha"])
-    if "function" in given:
-        given["function"] = function_from_text(given["function"])
-    for name in ("operands", "numbers", "options"):
-        given[name] = tuple(_hashable(value) for value in given.get(name, ()))
-    return Call(**given)
+    given = {name: _hashable(value) for name, value in json.loads(text).items()}
+    if "alpha" in given:
+        real, imaginary = given["alpha"]
+        given["alpha"] = complex(real, imaginary) if imaginary else real
+    if "epilogue" in given:
+        given["epilogue"] = function_from_text(given["epilogue"])
+    return ProductCall(**given)
 
 
 def _hashable(value: Any) -> Any:
@@ -99,7 +91,7 @@ class Shaped(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def results(call: Call, arrays: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
+def results(call: ProductCall, arrays: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     """Return what a call makes of A, B and operands; GemmError for what does not fit.
 
     Their batch dimensions, all but the last two, broadcast.
@@ -124,16 +116,13 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _described(
-    call: Call, a: Operand, b: Operand, c: Operand | None, operands: Sequence[Operand]
+    call: ProductCall, a: Operand, b: Operand, c: Operand | None, operands: Sequence[Operand]
 ) -> tuple[GemmProblem, tuple[float, ...]]:
     """Check operands; return the product with its epilogue, and the epilogue's numbers."""
-    out = call.out_dtype if c is None else None
-    problem = from_operands(call.op, a, b, c, order="C", out_dtype=out, compute=call.compute)
-    if call.function is None:
-        return problem, ()
+    problem = (call if c is None else replace(call, out_dtype=None)).describe(a, b, c)
     given: dict[str, Any] = dict(zip(call.operands, operands, strict=True)) | dict(call.numbers)
-    read = read_operands(call.function, given, problem, a.device)
-    return fuse(problem, call.function, read), read.values
+    problem, own = call.fuse(problem, given, a.device)
+    return problem, own.values
 
 
 # ---- running ------------------------------------------------------------------------------------
@@ -157,7 +146,7 @@ _launches: Kept[Any, tuple[_Launch, ...]] = Kept(1024, "jax_launches")
 
 
 def _prepared(
-    call: Call, given: Sequence[Buffer], made: Sequence[Buffer], device: int | None
+    call: ProductCall, given: Sequence[Buffer], made: Sequence[Buffer], device: int | None
 ) -> tuple[_Launch, ...]:
     """Return the launches of a call on buffers laid out and aligned as these."""
     c, *further = made
@@ -177,8 +166,7 @@ def _prepared(
         problem, numbers = _described(call, A, B, C, others)
         alpha = scalar(call.alpha, "alpha", problem.accumulator.name, None)
         backend: Backend = "cpu" if device is None else "cuda"
-        asked = call_of.Call(call.op, kernel=call.kernel, backend=backend, options=call.options)
-        plan = kept_plan(problem, device, asked)
+        plan = kept_plan(problem, device, replace(call, backend=backend))
         ends = [Submatrix(0, (), ()) if x.amax else places[2] for x in call.results]
         where = *places, *ends
         sizes = (
@@ -197,7 +185,7 @@ def _operand(buffer: Buffer, place: Submatrix, device: int | None, readonly: boo
 
 def _launch(
     text: bytes, given: list[Buffer], made: list[Buffer], device: int | None
-) -> tuple[Call, tuple[_Launch, ...]]:
+) -> tuple[ProductCall, tuple[_Launch, ...]]:
     """Return a call and its launches, which are kept."""
     call = from_text(text)
     buffers = *given, *made

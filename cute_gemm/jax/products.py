@@ -22,7 +22,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cute_gemm.jax.calls import TARGET, Call, Shaped, results
+from cute_gemm.jax.calls import TARGET, ProductCall, Shaped, results
 from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, named
 from cute_gemm.problem.epilogue.rows import functions_of
@@ -41,7 +41,7 @@ def shaped(x: Any) -> Shaped:
     return Shaped(tuple(x.shape), x.dtype.name)
 
 
-def product(call: Call, a: Any, b: Any) -> Any:
+def product(call: ProductCall, a: Any, b: Any) -> Any:
     """Return the product of A and B as stored, whose call has no epilogue."""
     return _product_p.bind(*varying(a, b), call=call)
 
@@ -74,13 +74,13 @@ def _made_varying(x: Any, axes: tuple[Any, ...]) -> Any:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def fused(call: Call, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
+def fused(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
     """Return all results of a product with an epilogue."""
     return tuple(_fused_p.bind(a, b, *operands, call=call))
 
 
 @partial(fused.defjvp, symbolic_zeros=True)
-def _(call: Call, primals: Any, tangents: Any) -> Any:
+def _(call: ProductCall, primals: Any, tangents: Any) -> Any:
     # What does not vary takes no part in the derivative.
     varies = [not isinstance(tangent, SymbolicZero) for tangent in tangents]
 
@@ -96,15 +96,15 @@ def _(call: Call, primals: Any, tangents: Any) -> Any:
     return jax.jvp(of_varying, *map(tuple, given))
 
 
-def composed(call: Call, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
+def composed(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
     """Compute the same as `fused`, the epilogue by JAX, which differentiates it."""
     made = results(call, tuple(map(shaped, (a, b, *operands))))
     sums = "float32" if made[0].dtype in _HALF else made[0].dtype
     acc = product(call.plain(sums), a, b)
     given = dict(zip(call.operands, operands, strict=True)) | dict(call.numbers)
     values = {name: jnp.asarray(x).astype(acc.dtype) for name, x in given.items()}
-    assert call.function is not None
-    return _results(call.function.expression, values | {ACCUMULATOR: acc}, made)
+    assert call.epilogue is not None
+    return _results(call.epilogue.expression, values | {ACCUMULATOR: acc}, made)
 
 
 # ---- a layer ------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ def layer(activation: str, x: Any, w: Any, *b: Any) -> Any:
     return fused(_layer_call(named(name), b), x, w, *b)[0]
 
 
-def _layer_call(function: EpilogueFunction, b: tuple[Any, ...]) -> Call:
-    return Call("NT", function=function, operands=("bias",) if b else ())
+def _layer_call(function: EpilogueFunction, b: tuple[Any, ...]) -> ProductCall:
+    return ProductCall("NT", epilogue=function, operands=("bias",) if b else ())
 
 
 @partial(layer.defjvp, symbolic_zeros=True)
@@ -127,7 +127,7 @@ def _(activation: str, primals: Any, tangents: Any) -> Any:
     dx, dw, *db = tangents
     function = forward(activation, bool(b), keeps_argument(activation))
     y, *z = fused(_layer_call(function, b), x, w, *b)
-    call = Call("NT")
+    call = ProductCall("NT")
     parts = [
         made(given)
         for given, made in (
@@ -161,11 +161,11 @@ def _activated(activation: str, dz: Any, kept: Any) -> Any:
 
 
 @partial(jax.jit, static_argnames=("primitive", "call"))
-def _compiled(*arrays: Any, primitive: Primitive, call: Call) -> Any:
+def _compiled(*arrays: Any, primitive: Primitive, call: ProductCall) -> Any:
     return primitive.bind(*arrays, call=call)
 
 
-def _abstract(*avals: Any, call: Call) -> list[Any]:
+def _abstract(*avals: Any, call: ProductCall) -> list[Any]:
     made = results(call, tuple(map(shaped, avals)))
     return [_aval(x.shape, jnp.dtype(x.dtype), avals[0]) for x in made]
 
@@ -179,7 +179,7 @@ def _aval(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
     return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
-def _lowering(context: Any, *operands: Any, call: Call) -> Any:
+def _lowering(context: Any, *operands: Any, call: ProductCall) -> Any:
     """Lower to a custom call; a transpose before it becomes a letter of op."""
     letters, given, avals = list(call.op), list(operands), list(context.avals_in)
     for place in (0, 1):
@@ -207,7 +207,7 @@ def _transposed(value: Any) -> Any:
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-def _of_A(g: Any, a: Any, b: Any, *, call: Call) -> Any:
+def _of_A(g: Any, a: Any, b: Any, *, call: ProductCall) -> Any:
     """Return the transpose in A: ``(g op(B)^T)``, as A is stored."""
     a, g = a.aval, g.astype(a.aval.dtype)
     left, right = tuple(call.op)
@@ -220,7 +220,7 @@ def _of_A(g: Any, a: Any, b: Any, *, call: Call) -> Any:
     return _conjugated(left, _summed(a, turned, b, g))
 
 
-def _of_B(g: Any, a: Any, b: Any, *, call: Call) -> Any:
+def _of_B(g: Any, a: Any, b: Any, *, call: ProductCall) -> Any:
     """Return the transpose in B: ``(op(A)^T g)``, as B is stored."""
     b, g = b.aval, g.astype(b.aval.dtype)
     left, right = tuple(call.op)
@@ -233,9 +233,9 @@ def _of_B(g: Any, a: Any, b: Any, *, call: Call) -> Any:
     return _conjugated(right, _summed(b, turned, g, a))
 
 
-def _alike(call: Call, op: str) -> Call:
+def _alike(call: ProductCall, op: str) -> ProductCall:
     """Return another product with the same factor and arithmetic."""
-    return Call(op, call.alpha, compute=call.compute)
+    return ProductCall(op, alpha=call.alpha, compute=call.compute)
 
 
 def _rows(x: Any) -> Any:
@@ -253,7 +253,7 @@ def _conjugated(letter: str, x: Any) -> Any:
     return x.conj() if letter == "C" else x
 
 
-def _summed(like: Any, call: Call, a: Any, b: Any) -> Any:
+def _summed(like: Any, call: ProductCall, a: Any, b: Any) -> Any:
     """Return a product of the type of an operand, summed over what the operand is shared by."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     lead = (*(1,) * (len(batch) + 2 - like.ndim), *like.shape[:-2])
@@ -272,7 +272,11 @@ ad.defbilinear(_product_p, _of_A, _of_B)
 
 
 def _batched(
-    arrays: Sequence[Any], axes: Sequence[int | None], *, bind: Callable[..., Any], call: Call
+    arrays: Sequence[Any],
+    axes: Sequence[int | None],
+    *,
+    bind: Callable[..., Any],
+    call: ProductCall,
 ) -> tuple[Any, Any]:
     """Put the mapped dimension before those of the batch; arrays without it stay as they are."""
     given = [(x, axis, x.ndim - (axis is not None)) for x, axis in zip(arrays, axes, strict=True)]
@@ -287,9 +291,9 @@ def _batched(
     return made, (0,) * len(made) if isinstance(made, (list, tuple)) else 0
 
 
-def _fused_batched(arrays: Any, axes: Any, *, call: Call) -> Any:
+def _fused_batched(arrays: Any, axes: Any, *, call: ProductCall) -> Any:
     """Map an epilogue; greatest magnitudes are those of each product, by JAX, of all elements."""
-    function = call.function
+    function = call.epilogue
     assert function is not None
     expression = function.expression
     if not any(x.amax for x in expression.results):
@@ -298,7 +302,7 @@ def _fused_batched(arrays: Any, axes: Any, *, call: Call) -> Any:
     sums = "float32" if first in _HALF else first
     further = tuple(x._replace(amax=False, dtype=sums) if x.amax else x for x in expression.results)
     whole = replace(function, expression=replace(expression, results=further))
-    made, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, function=whole))
+    made, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, epilogue=whole))
     found = tuple(
         jnp.abs(value).max(tuple(range(1, value.ndim)), initial=0) if result.amax else value
         for value, result in zip(made, expression.results, strict=True)
