@@ -102,14 +102,13 @@ def test_the_staged_sums_of_every_fma_tile(op: str, order: Any) -> None:
             except GemmError:
                 continue
             seen += 1
-            tile, layout, stage, copy, _ = config.staged
-            offsets = stage.vector_offsets(layout, tile)
+            staged_tile, layout, stage, copy, _ = config.staged
+            offsets = stage.vector_offsets(layout, staged_tile)
             words = smem.phase_words("st.shared", stage.bits, offsets)
             wavefronts, distinct = smem.phase_wavefronts(words)
             assert (wavefronts == -(-distinct // 32)).all(), config.name
-            assert (
-                layout.cosize * 4 <= config.smem and len(np.unique(layout.table())) == layout.size
-            )
+            assert layout.cosize * 4 <= config.smem
+            assert len(np.unique(layout.table())) == layout.size
             # The template adds the offsets of a thread, and of its step: no mode carries.
             for tiled in (stage, copy):
                 first = tiled.partition[:, :1]
