@@ -33,10 +33,10 @@ def main() -> None:
     print(f"and by {abs(y - x.astype('f8') @ w.T).max():.1e} by 8 bits for each number")
 
     plan = cg.plan("NT", qx, qw, **given, arch="sm_90a", kernel="sm90_wgmma", tile=(64, 64, 128),
-                   groups=1, backend="cpu")  # fmt: skip
+                   warp_groups=1, backend="cpu")  # fmt: skip
     print(plan.why.partition(";")[0])
     executed = cg.gemm("NT", qx, qw, **given, arch="sm_90a", kernel="sm90_wgmma",
-                       tile=(64, 64, 128), groups=1, backend="interpreter")  # fmt: skip
+                       tile=(64, 64, 128), warp_groups=1, backend="interpreter")  # fmt: skip
     right = "right" if np.allclose(executed, exact, rtol=1e-3, atol=1e-3) else "WRONG"
     print(f"{plan.kernel}, executed instruction by instruction: {right}")
 

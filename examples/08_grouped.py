@@ -39,7 +39,7 @@ def main() -> None:
 
     a, b = x.astype("f2"), w.astype("f2")
     plan = cg.plan("NT", a, b, offsets=ends, order="C", arch="sm_90a", kernel="sm90_wgmma",
-                   tile=(64, 64, 64), groups=1, backend="cpu")  # fmt: skip
+                   tile=(64, 64, 64), warp_groups=1, backend="cpu")  # fmt: skip
     print(plan.report(offsets=ends).groups)
     trace = plan.trace(a, b, offsets=ends)
     right = "right" if trace.verdict.ok else "WRONG"

@@ -76,15 +76,16 @@ CASES = (
     *(
         ("sm90_wgmma", "sm_90a", dtype, out, order, (72, 56, 64),
          {"tile": "64x64x128" if size == 1 else "64x64x64" if size == 2 else "64x64x32",
-          "groups": 1, "ping_pong": 0, "swap_ab": swap_ab, "cluster": "1x1"})
+          "warp_groups": 1, "ping_pong": 0, "swap_ab": swap_ab, "cluster": "1x1"})
         for dtype, size, out, order, swap_ab in (
             ("float16", 2, None, "F", 0), ("float16", 2, None, "C", 1), ("tf32", 4, None, "F", 1),
             ("bfloat16", 2, "float32", "C", 0), ("float16", 2, None, "C", 0),
         )
     ),
-    ("sm90_wgmma", "sm_90a", "float16", None, "F", (71, 57, 64), {"tile": "64x64x64", "groups": 1}),
+    ("sm90_wgmma", "sm_90a", "float16", None, "F", (71, 57, 64), {"tile": "64x64x64",
+     "warp_groups": 1}),
     ("sm90_wgmma", "sm_90a", "float16", None, "F", (200, 136, 64),
-     {"tile": "128x128x64", "groups": 2, "cluster": "2x1"}),
+     {"tile": "128x128x64", "warp_groups": 2, "cluster": "2x1"}),
     # The reduction is the last step: the epilogue is there.
     ("sm80_pipeline", "sm_80", "float16", None, "C", (64, 48, 200),
      {"split_k": 3, "tile": "64x64x32"}),

@@ -175,7 +175,7 @@ def execute(case: Case, arch: str, backend: str = "interpreter") -> None:
         call.C[...] = before
 
 
-_WGMMA = (("groups", 1), ("cluster", (1, 1)))
+_WGMMA = (("warp_groups", 1), ("cluster", (1, 1)))
 
 
 def spread() -> Iterator[Case]:
@@ -221,7 +221,7 @@ def block_scaled() -> Iterator[Case]:
         pair = BLOCKS if (groups, bn) != (1, 96) else BLOCKS[1:] * 2
         tile = (bn, bm, 128) if swap_ab else (bm, bn, 128)
         yield Case("sm90_wgmma", "TN", PAIRS[i % 4], pair[:: -1 if swap_ab else 1], 296, 200, 272,
-                   options=(("groups", groups), ("cluster", (1, 1)), ("tile", tile),
+                   options=(("warp_groups", groups), ("cluster", (1, 1)), ("tile", tile),
                             ("swap_ab", swap_ab)))  # fmt: skip
     yield Case("sm90_wgmma", "TN", scales=BLOCKS, k=560, l=2,
                options=(*_WGMMA, ("tile", (64, 64, 128)), ("split_k", 2)))  # fmt: skip

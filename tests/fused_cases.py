@@ -68,7 +68,7 @@ class FusedCase(NamedTuple):
         return " ".join((*kinds, f"l={self.l}", *words))
 
 
-_WGMMA = (("tile", (64, 64, 64)), ("groups", 1))
+_WGMMA = (("tile", (64, 64, 64)), ("warp_groups", 1))
 CASES = (
     FusedCase("naive", "float32"),
     FusedCase("double_buffered", "float64", "F", "NN"),
@@ -94,7 +94,7 @@ CASES = (
     ),
     FusedCase("sm90_wgmma", "bfloat16", "C", m=71, n=57, options=(*_WGMMA, ("pack", "AB"))),
     FusedCase("sm90_wgmma", "bfloat16", "C", m=136, n=72, l=2,
-              options=(("tile", (64, 64, 64)), ("groups", 2), ("ping_pong", 1))),
+              options=(("tile", (64, 64, 64)), ("warp_groups", 2), ("ping_pong", 1))),
     FusedCase("sm90_wgmma", "float16", "F", m=64, n=48, k=256,
               options=(("split_k", 2), ("pack", "AB"))),
 )  # fmt: skip
@@ -167,7 +167,7 @@ def run_function(name: str, dtype: str, backend: Any) -> None:
 #: Configs with so many sums of a thread that a vector is loaded where it is used: type, order, and
 #: the mode of the vector.
 MANY_SUMS = tuple(
-    (dtype, order, mode, {"tile": tile, "groups": 2, "ping_pong": 1, "swap_ab": swap_ab,
+    (dtype, order, mode, {"tile": tile, "warp_groups": 2, "ping_pong": 1, "swap_ab": swap_ab,
                           "cluster": (1, 1)})
     for dtype, order, mode, tile, swap_ab in (
         ("bfloat16", "C", "N", (128, 192, 64), 0), ("bfloat16", "C", "N", (192, 128, 64), 1),

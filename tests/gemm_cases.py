@@ -114,7 +114,8 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
                     continue
                 size = TYPES[name].bytes
                 more = (
-                    ("tile", (bm, bn, 2 * bk // size)), ("groups", groups), ("cluster", cluster),
+                    ("tile", (bm, bn, 2 * bk // size)), ("warp_groups", groups),
+                    ("cluster", cluster),
                     ("swap_ab", swap_ab), ("ping_pong", ping_pong),
                     *(() if size == 2 else (("pack", _TURNED[op]),)),
                 )  # fmt: skip
@@ -139,7 +140,7 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
         ):
             more = (
                 ("tile", tile),
-                ("groups", 2),
+                ("warp_groups", 2),
                 ("ping_pong", 1),
                 ("cluster", cluster),
                 ("swap_ab", 0),
@@ -158,7 +159,7 @@ def register_cases() -> Iterator[Case]:
         swap_ab, size = int(op == "TT"), TYPES[name].bytes
         bm, bn, bk = tile
         more = (
-            ("tile", ((bn, bm) if swap_ab else (bm, bn)) + (bk // size,)), ("groups", groups),
+            ("tile", ((bn, bm) if swap_ab else (bm, bn)) + (bk // size,)), ("warp_groups", groups),
             ("cluster", cluster[::-1] if swap_ab else cluster), ("ping_pong", ping_pong),
             ("swap_ab", swap_ab), ("pack", "B" if op == "NT" else "none"),
         )  # fmt: skip

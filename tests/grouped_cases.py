@@ -33,14 +33,17 @@ EPILOGUES: dict[str, Any] = {
 #: Small configs of ``sm90_wgmma``: one group, A and B swapped, groups that share a tile or take
 #: turns, clusters along both modes.
 WGMMA: dict[str, dict[str, Any]] = {
-    "one": {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0},
-    "swapped": {"tile": (16, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 1},
-    "turns": {"tile": (64, 128, 64), "groups": 2, "ping_pong": 1, "stages": 3, "cluster": (1, 1),
-              "swap_ab": 0},
-    "swapped turns": {"tile": (64, 64, 64), "groups": 2, "ping_pong": 1, "stages": 3,
+    "one": {"tile": (64, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0},
+    "swapped": {"tile": (16, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1),
+                "swap_ab": 1},
+    "turns": {"tile": (64, 128, 64), "warp_groups": 2, "ping_pong": 1, "stages": 3,
+              "cluster": (1, 1), "swap_ab": 0},
+    "swapped turns": {"tile": (64, 64, 64), "warp_groups": 2, "ping_pong": 1, "stages": 3,
                       "cluster": (1, 2), "swap_ab": 1},
-    "cluster": {"tile": (128, 64, 64), "groups": 2, "stages": 3, "cluster": (2, 2), "swap_ab": 0},
-    "packed": {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "pack": "AB"},
+    "cluster": {"tile": (128, 64, 64), "warp_groups": 2, "stages": 3, "cluster": (2, 2),
+                "swap_ab": 0},
+    "packed": {"tile": (64, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1),
+               "pack": "AB"},
 }  # fmt: skip
 
 

@@ -57,9 +57,9 @@ class PairsCase(NamedTuple):
 
 BOTH = "pairs", "halves"
 _OPS = "NN", "NT", "TN", "TT"
-_SMALL = ("tile", (64, 64, 64)), ("groups", 1)
-_BYTES = ("tile", (64, 64, 128)), ("groups", 1)
-_WORDS = ("tile", (64, 64, 32)), ("groups", 1)
+_SMALL = ("tile", (64, 64, 64)), ("warp_groups", 1)
+_BYTES = ("tile", (64, 64, 128)), ("warp_groups", 1)
+_WORDS = ("tile", (64, 64, 32)), ("warp_groups", 1)
 
 #: Of ``sm90_wgmma``: every type, op and order, tails, groups, clusters, ways to C, batches.
 WGMMA = (
@@ -83,14 +83,14 @@ WGMMA = (
     ),
     PairsCase("sm90_wgmma", "float8_e5m2", compute="fast_accum", options=_BYTES),
     PairsCase("sm90_wgmma", "float32", compute="bf16x9", k=40,
-              options=(("tile", (64, 64, 64)), ("groups", 1))),
+              options=(("tile", (64, 64, 64)), ("warp_groups", 1))),
     PairsCase("sm90_wgmma", "bfloat16", out_dtype="float32", l=2, options=_SMALL),
     # C element by element: n / 2 is no multiple of 16 bytes.
     PairsCase("sm90_wgmma", "bfloat16", n=114, pad=8, options=_SMALL),
     PairsCase("sm90_wgmma", "float16", order="F", m=71, n=114, pad=1, k=64, options=_SMALL),
     *(
         PairsCase("sm90_wgmma", "bfloat16", m=200, n=336, k=136, l=l,
-                  options=(("tile", tile), ("groups", groups), ("ping_pong", turns),
+                  options=(("tile", tile), ("warp_groups", groups), ("ping_pong", turns),
                            ("cluster", cluster)))
         for tile, groups, turns, cluster, l in (
             ((128, 128, 64), 2, 0, (2, 1), 1), ((128, 64, 64), 2, 0, (4, 2), 1),
@@ -99,7 +99,7 @@ WGMMA = (
         )
     ),
     PairsCase("sm90_wgmma", "float16", "TN", m=136, n=288, apart=("pairs",),
-              options=(("tile", (128, 128, 64)), ("groups", 2), ("cluster", (2, 1)))),
+              options=(("tile", (128, 128, 64)), ("warp_groups", 2), ("cluster", (2, 1)))),
 )  # fmt: skip
 #: Of the others: the product, and a launch behind it.
 APART = tuple(

@@ -151,7 +151,8 @@ ALIKE: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
     **{
         f"float32/{compute}": (
-            {"arch": "sm_90a", "kernel": "sm90_wgmma", "groups": 1, "stages": 2, "cluster": (1, 1)},
+            {"arch": "sm_90a", "kernel": "sm90_wgmma", "warp_groups": 1, "stages": 2,
+             "cluster": (1, 1)},
             [{"tile": (64, 32, 64), "swap_ab": 0}, {"tile": (32, 64, 64), "swap_ab": 1}],
         )
         for compute in ("bf16x6", "bf16x9")

@@ -13,7 +13,7 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.problem.verify import verify
 
 COMPUTES = tuple(COMPONENT_PRODUCTS)
-FAST = {"kernel": "sm90_wgmma", "tile": (64, 64, 64), "groups": 1, "stages": 3}
+FAST = {"kernel": "sm90_wgmma", "tile": (64, 64, 64), "warp_groups": 1, "stages": 3}
 INTERPRETED = {"arch": "sm_90a", "backend": "interpreter"}
 
 
@@ -41,10 +41,10 @@ def test_every_op(op: str, compute: str) -> None:
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "ping-pong": {"tile": (64, 64, 64), "groups": 2, "ping_pong": 1},
-    "swapped": {"tile": (64, 128, 64), "groups": 2, "swap_ab": 1},
-    "cluster": {"tile": (64, 32, 64), "groups": 1, "cluster": (2, 1)},
-    "slices of K": {"tile": (64, 64, 64), "groups": 1, "split_k": 2},
+    "ping-pong": {"tile": (64, 64, 64), "warp_groups": 2, "ping_pong": 1},
+    "swapped": {"tile": (64, 128, 64), "warp_groups": 2, "swap_ab": 1},
+    "cluster": {"tile": (64, 32, 64), "warp_groups": 1, "cluster": (2, 1)},
+    "slices of K": {"tile": (64, 64, 64), "warp_groups": 1, "split_k": 2},
 }
 
 
@@ -176,7 +176,13 @@ def test_prices_count_all_products() -> None:
         "gpu": "H200",
         "tile": (128, 128, 64),
     }
-    options = {**sizes, "dtype": "float32", "kernel": "sm90_wgmma", "cluster": (1, 1), "groups": 2}
+    options = {
+        **sizes,
+        "dtype": "float32",
+        "kernel": "sm90_wgmma",
+        "cluster": (1, 1),
+        "warp_groups": 2,
+    }
     six, nine = (cg.plan("NT", **options, compute=x).candidates()[0].price for x in COMPUTES)
     for unit in ("TMA", "tensor cores"):
         assert nine.terms[unit] == pytest.approx(1.5 * six.terms[unit])

@@ -111,7 +111,7 @@ def test_double_buffered_accumulators(k: int) -> None:
 def test_ptxas_follows_double_buffered_accumulators(given: dict[str, Any]) -> None:
     """It would wait for each product, which is an error, if it did not follow them."""
     sizes = {"m": 256, "n": 512, "k": 1024, "dtype": E4M3, "arch": "sm_90a", "backend": "cpu"}
-    options = {"kernel": "sm90_wgmma", "tile": (64, 64, 128), "groups": 1, "swap_ab": 0}
+    options = {"kernel": "sm90_wgmma", "tile": (64, 64, 128), "warp_groups": 1, "swap_ab": 0}
     for op in ("TN", "NN"):
         plan = cg.plan(op, **sizes, **options, **given)
         assert plan.config.product_sets == (1 if given.get("ragged") == "K" else 2)
@@ -127,7 +127,7 @@ def test_a_k_tile_reads_little_of_what_is_spilled(
 ) -> None:
     """Tiles that leave the fewest registers beside sums, products and rows of A compile."""
     plan = cg.plan(op, m=704, n=640, k=384, dtype=E4M3, out_dtype=out, arch="sm_90a",
-                   backend="cpu", kernel="sm90_wgmma", tile=tile, groups=2, cluster=cluster,
+                   backend="cpu", kernel="sm90_wgmma", tile=tile, warp_groups=2, cluster=cluster,
                    swap_ab=int(op == "TT"))  # fmt: skip
     assert plan.config.register_a and plan.config.product_sets == 1
     lines = plan.sass.splitlines()
@@ -182,7 +182,7 @@ def of_wgmma(scales: tuple[str, str], sizes: tuple[int, int, int], tile: tuple[i
              groups: int = 1, cluster: tuple[int, int] = (1, 1), op: str = "TN", **more: Any,
              ) -> Case:  # fmt: skip
     own = {name: more.pop(name) for name in ("l", "order") if name in more}
-    options = {"groups": groups, "cluster": cluster, "tile": (*tile, 128), **more}
+    options = {"warp_groups": groups, "cluster": cluster, "tile": (*tile, 128), **more}
     return Case("sm90_wgmma", op, (E4M3, E5M2), scales, *sizes, options=tuple(options.items()),
                 **own)  # fmt: skip
 
@@ -225,7 +225,7 @@ def test_rows_are_what_is_executed(case: Case) -> None:
 def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
     sizes = {"m": 512, "n": 512, "k": 1024, "dtype": E4M3, "arch": "sm_90a"}
     report = cg.analyze("TN", **sizes, scale_a=(512, 8), scale_b=(4, 8), kernel="sm90_wgmma",
-                        tile=(128, 128, 128), groups=2)  # fmt: skip
+                        tile=(128, 128, 128), warp_groups=2)  # fmt: skip
     rows, blocks = report["scale_a"].rows[0], report["scale_b"].rows[0]
     assert (rows.sectors, rows.ideal_sectors, rows.verdict) == (32, 4, "strided")
     assert "scale_a M-major" in rows.fix

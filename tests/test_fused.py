@@ -264,7 +264,7 @@ def test_operands_of_every_shape_broadcast(kernel: str, arch: str, dtype: str, l
     A, B = column_major(m, k, asked.A.ld), column_major(k, n, asked.B.ld)
     C = column_major(m, n, asked.C.ld)
     before = C.copy(order="K")
-    options = {"tile": "64x64x64", "groups": 1} if kernel == "sm90_wgmma" else {}
+    options = {"tile": "64x64x64", "warp_groups": 1} if kernel == "sm90_wgmma" else {}
     plan = plan_of(fitted, kernel, arch, **options)
     execute(plan, A, B, C, 1.5, 0.5, operands=shapes)
     assert verify(fitted, A, B, C, C=before, alpha=1.5, beta=0.5, operands=shapes).ok

@@ -124,7 +124,7 @@ def test_the_greatest_is_of_what_lies_inside() -> None:
     """Elements of a tile that are not C's have sums of 0, of which this is 1."""
     nearest = cg.epilogue(lambda acc: (acc, cg.amax(cg.exp(-abs(acc)))))
     a, b = A.astype(np.float16), B.astype(np.float16)
-    options = {"kernel": "sm90_wgmma", "arch": "sm_90a", "tile": (64, 64, 64), "groups": 1}
+    options = {"kernel": "sm90_wgmma", "arch": "sm_90a", "tile": (64, 64, 64), "warp_groups": 1}
     _, greatest = cg.gemm("NT", a, b, epilogue=nearest, backend="interpreter", **options)
     exact = np.exp(-abs(a.astype(float) @ b.astype(float).T)).max()
     assert exact < 0.999 and greatest == pytest.approx(exact, rel=1e-4)

@@ -26,10 +26,10 @@ CASES: list[tuple[str, str, str, tuple[int, ...], dict[str, Any]]] = [
     ("thin", "float16", "sm_80", (5, 300, 200), {}),
     ("batched", "float32", "sm_80", (5, 7, 9, 20), {}),
     ("sm90_wgmma", "float16", "sm_90a", (200, 264, 64),
-     {"tile": (64, 64, 64), "groups": 2, "ping_pong": 1}),
+     {"tile": (64, 64, 64), "warp_groups": 2, "ping_pong": 1}),
     ("sm90_wgmma", "float16", "sm_90a", (204, 264, 64),
-     {"tile": (64, 128, 64), "groups": 2, "swap_ab": 1, "cluster": (2, 1)}),
-    ("sm90_wgmma", "float16", "sm_90a", (72, 40, 8), {"tile": (64, 96, 64), "groups": 1}),
+     {"tile": (64, 128, 64), "warp_groups": 2, "swap_ab": 1, "cluster": (2, 1)}),
+    ("sm90_wgmma", "float16", "sm_90a", (72, 40, 8), {"tile": (64, 96, 64), "warp_groups": 1}),
 ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_the_row_of_a_report() -> None:
     sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "epilogue": GREATEST}
     report = cg.analyze("TN", **sizes, kernel="sm90_wgmma", gpu="H100 SXM")
     (row,) = (row for row in report.rows if row.operand == "result_1")
-    warps = 4 * report.config.groups
+    warps = 4 * report.config.warp_groups
     assert (row.instruction, row.bits, row.direction) == ("atom.global", 32, "store")
     # Tests have few CTAs, each of which has its atomics.
     grid = of_few_ctas(report.launch).grid

@@ -81,7 +81,13 @@ def test_what_is_read_and_written_of_a_product() -> None:
     """B as often as without pairs, and half of C; nothing else, and no other products."""
     sizes: dict[str, Any] = {"m": 512, "n": 1024, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
     sizes |= {"order": "C", "storage": "C", "kernel": "sm90_wgmma", "backend": "cpu"}
-    sizes |= {"tile": (128, 128, 64), "groups": 2, "cluster": (2, 1), "swap_ab": 0, "ping_pong": 0}
+    sizes |= {
+        "tile": (128, 128, 64),
+        "warp_groups": 2,
+        "cluster": (2, 1),
+        "swap_ab": 0,
+        "ping_pong": 0,
+    }
     plain = cg.plan("NT", **sizes).report()
     for epilogue in ("swiglu", cg.epilogue(lambda acc: cg.halves(acc)[0] * cg.halves(acc)[1])):
         plan = cg.plan("NT", **sizes, epilogue=epilogue)
@@ -204,9 +210,9 @@ def test_scales() -> None:
 @pytest.mark.parametrize(
     ("op", "dtype", "given"),
     [
-        ("NT", "bfloat16", {"tile": (128, 128, 64), "groups": 2, "cluster": (2, 1)}),
-        ("NN", "float16", {"tile": (128, 192, 64), "groups": 2, "ping_pong": 1}),
-        ("TT", "float8_e4m3fn", {"tile": (64, 64, 128), "groups": 1, "cluster": (4, 1)}),
+        ("NT", "bfloat16", {"tile": (128, 128, 64), "warp_groups": 2, "cluster": (2, 1)}),
+        ("NN", "float16", {"tile": (128, 192, 64), "warp_groups": 2, "ping_pong": 1}),
+        ("TT", "float8_e4m3fn", {"tile": (64, 64, 128), "warp_groups": 1, "cluster": (4, 1)}),
     ],
 )
 def test_layouts_are_those_of_cute(op: str, dtype: str, given: dict[str, Any]) -> None:
@@ -229,8 +235,8 @@ def test_a_config_with_pairs_is_refused_where_they_are_apart() -> None:
             {"swap_ab": 1, "tile": (64, 64, 64)},
             "option swap_ab=1 came with an epilogue of pairs of columns; expected",
         ),
-        ({"tile": (192, 192, 64), "groups": 2, "ping_pong": 0}, "whose groups lie beside"),
-        ({"tile": (128, 80, 64), "groups": 2}, "must be a multiple of 32 up to 256; it is 80"),
+        ({"tile": (192, 192, 64), "warp_groups": 2, "ping_pong": 0}, "whose groups lie beside"),
+        ({"tile": (128, 80, 64), "warp_groups": 2}, "must be a multiple of 32 up to 256; it is 80"),
     ):
         assert said in kernel.refuse(replace(config, **change), plan.problem, "sm_90a")
     for op, epilogue, n, said in (

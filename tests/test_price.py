@@ -42,32 +42,36 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
     (315.9, "sm90_wgmma", {"tile": (192, 192, 64), "cluster": (1, 1)},
      ("NN", 8104, 2760, 4864, "bfloat16"), {}),
     (3.1, "sm90_wgmma", {"tile": (64, 32, 64)}, ("TN", 512, 512, 512, "bfloat16"), {}),
-    (343.7, "sm90_wgmma", {"tile": (256, 128, 32), "groups": 2, "ping_pong": 0, "swap_ab": 1,
+    (343.7, "sm90_wgmma", {"tile": (256, 128, 32), "warp_groups": 2, "ping_pong": 0, "swap_ab": 1,
                            "cluster": (1, 1)},
      ("TN", 4096, 4096, 4096, "float32"), {"compute": "tf32"}),
-    (9.7, "sm90_wgmma", {"tile": (128, 64, 32), "groups": 2, "ping_pong": 0, "swap_ab": 0,
+    (9.7, "sm90_wgmma", {"tile": (128, 64, 32), "warp_groups": 2, "ping_pong": 0, "swap_ab": 0,
                          "cluster": (1, 1)},
      ("TN", 1024, 1024, 1024, "float32"), {"compute": "tf32"}),
-    (41.5, "sm90_wgmma", {"tile": (96, 64, 32), "groups": 1, "swap_ab": 1, "cluster": (2, 4)},
+    (41.5, "sm90_wgmma", {"tile": (96, 64, 32), "warp_groups": 1, "swap_ab": 1, "cluster": (2, 4)},
      ("TN", 1040, 432, 7408, "float32"), {"compute": "tf32"}),
-    (94.2, "sm90_wgmma", {"tile": (128, 128, 128), "groups": 2, "ping_pong": 1, "swap_ab": 0,
+    (94.2, "sm90_wgmma", {"tile": (128, 128, 128), "warp_groups": 2, "ping_pong": 1, "swap_ab": 0,
                           "cluster": (1, 1)},
      ("TN", 4096, 4096, 4096, "int8"), {}),
-    (679.5, "sm90_wgmma", {"tile": (192, 128, 128), "groups": 2, "ping_pong": 1, "swap_ab": 1,
+    (679.5, "sm90_wgmma", {"tile": (192, 128, 128), "warp_groups": 2, "ping_pong": 1, "swap_ab": 1,
                            "cluster": (1, 1)},
      ("TN", 8192, 8192, 8192, "int8"), {}),
-    (6.2, "sm90_wgmma", {"tile": (64, 96, 128), "groups": 1, "swap_ab": 0, "cluster": (4, 2)},
+    (6.2, "sm90_wgmma", {"tile": (64, 96, 128), "warp_groups": 1, "swap_ab": 0, "cluster": (4, 2)},
      ("TN", 3344, 144, 1424, "int8"), {}),
     # Clusters, more columns than a wgmma has, groups that take turns.
-    (293.4, "sm90_wgmma", {"tile": (192, 192, 64), "groups": 2, "cluster": (2, 1)},
+    (293.4, "sm90_wgmma", {"tile": (192, 192, 64), "warp_groups": 2, "cluster": (2, 1)},
      ("TN", 6448, 2776, 5928, "bfloat16"), {}),
-    (35.4, "sm90_wgmma", {"tile": (160, 128, 64), "groups": 2, "ping_pong": 0, "cluster": (2, 4),
+    (35.4, "sm90_wgmma", {"tile": (160, 128, 64), "warp_groups": 2, "ping_pong": 0,
+     "cluster": (2, 4),
                           "swap_ab": 1}, ("NT", 288, 5944, 5128, "bfloat16"), {"order": "C"}),
-    (46.8, "sm90_wgmma", {"tile": (288, 128, 64), "groups": 2, "cluster": (1, 1), "swap_ab": 1},
+    (46.8, "sm90_wgmma", {"tile": (288, 128, 64), "warp_groups": 2, "cluster": (1, 1),
+     "swap_ab": 1},
      ("TN", 1704, 2792, 3488, "bfloat16"), {}),
-    (83.3, "sm90_wgmma", {"tile": (128, 128, 64), "groups": 2, "ping_pong": 1, "cluster": (1, 1)},
+    (83.3, "sm90_wgmma", {"tile": (128, 128, 64), "warp_groups": 2, "ping_pong": 1,
+     "cluster": (1, 1)},
      ("TN", 2048, 7168, 2112, "bfloat16"), {}),
-    (8.9, "sm90_wgmma", {"tile": (128, 128, 64), "groups": 2, "ping_pong": 0, "cluster": (2, 4),
+    (8.9, "sm90_wgmma", {"tile": (128, 128, 64), "warp_groups": 2, "ping_pong": 0,
+     "cluster": (2, 4),
                          "swap_ab": 1}, ("NN", 208, 6064, 840, "bfloat16"), {}),
     # Few k tiles, and narrow accesses.
     (21.7, "sm80_pipeline", {"tile": (64, 64, 8), "warps": (2, 2)},
@@ -173,7 +177,8 @@ def price_of_groups(m: int, groups: int, ragged: str = "M") -> Any:
     A = np.empty((m, 512), "f2")
     B = np.empty((groups, 512, 512) if ragged == "M" else (m, 512), "f2")
     plan = cg.plan("NN" if ragged == "M" else "TN", A, B, offsets=np.zeros(groups, np.int32),
-                   kernel="sm90_wgmma", tile=(128, 64, 64), groups=2, cluster=(1, 1), order="C",
+                   kernel="sm90_wgmma", tile=(128, 64, 64), warp_groups=2, cluster=(1, 1),
+                    order="C",
                    arch="sm_90a", gpu="H200", backend="cpu")  # fmt: skip
     price = plan.candidates()[0].price
     assert price is not None
@@ -190,7 +195,7 @@ def test_groups_of_sizes_that_are_not_known_fill_half_a_tile_more() -> None:
 
 def test_block_scales_cost_what_their_loads_and_products_do() -> None:
     sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float8_e4m3fn", "arch": "sm_90a"}
-    sizes |= {"kernel": "sm90_wgmma", "tile": (128, 128, 128), "groups": 2, "cluster": (1, 1)}
+    sizes |= {"kernel": "sm90_wgmma", "tile": (128, 128, 128), "warp_groups": 2, "cluster": (1, 1)}
 
     def terms(**scales: Any) -> dict[str, float]:
         plan = cg.plan("TN", **sizes, **scales, gpu="H200", backend="cpu")

@@ -153,7 +153,13 @@ def test_tma_and_wgmma_are_counted_as_predicted() -> None:
 
 def test_a_box_outside_of_the_matrix_is_an_instruction() -> None:
     """A cluster of 2 x 2 tiles for one, and half of the k-tile: all boxes are moved, as zeros."""
-    options = {"tile": (64, 64, 128), "groups": 1, "cluster": "2x2", "swap_ab": 0, "ping_pong": 0}
+    options = {
+        "tile": (64, 64, 128),
+        "warp_groups": 1,
+        "cluster": "2x2",
+        "swap_ab": 0,
+        "ping_pong": 0,
+    }
     case = Case("TN", 64, 64, 64, "float16", kernel="sm90_wgmma", arch="sm_90a", options=options)
     found = predict(case)
     # A CTA loads half of the 64 rows of each, 64 elements at a time, and gets the other half too.
@@ -276,7 +282,7 @@ def test_an_epilogue_loads_its_operands() -> None:
 
 def test_scales_load_what_their_recipe_says() -> None:
     case = Case("TN", 512, 512, 1024, "float8_e4m3fn", kernel="sm90_wgmma", arch="sm_90a",
-                options={"tile": (128, 128, 128), "groups": 2, "cluster": (1, 1)})  # fmt: skip
+                options={"tile": (128, 128, 128), "warp_groups": 2, "cluster": (1, 1)})  # fmt: skip
     loads = "global loads requests"
     each = 4 * 4 * 8  # tiles and k tiles
     counts = {

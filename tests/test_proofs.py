@@ -177,9 +177,9 @@ def test_they_hold_everywhere(
 #: Rows of A and of B that share a scale, and the tile: 96 columns lie in one block of 128 or two;
 #: with 256 rows epilogue tiles have half of the columns.
 SCALED = (
-    ("TN", "1x128", "128x128", {"tile": (64, 96, 128), "groups": 1}),
-    ("NN", "128x128", "1x128", {"tile": (128, 64, 128), "groups": 2, "swap_ab": 0}),
-    ("TN", "1x128", "128x128", {"tile": (256, 128, 128), "groups": 2, "stages": 4}),
+    ("TN", "1x128", "128x128", {"tile": (64, 96, 128), "warp_groups": 1}),
+    ("NN", "128x128", "1x128", {"tile": (128, 64, 128), "warp_groups": 2, "swap_ab": 0}),
+    ("TN", "1x128", "128x128", {"tile": (256, 128, 128), "warp_groups": 2, "stages": 4}),
 )
 
 

@@ -36,7 +36,7 @@ KERNEL = Sm90Wgmma()
 #: Tiles of a launch, and rows or columns of C, that are counted in 32 bits with room to spare.
 MOST_TILES, MOST_EXTENT = 2**31 - 1025, 2**31 - 2048
 ARCH = Arch("sm_90a")
-SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0}
+SMALL = {"tile": (64, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0}
 
 
 def configure(asked: GemmProblem, **options: Any) -> Sm90Config:
@@ -48,34 +48,41 @@ def configure(asked: GemmProblem, **options: Any) -> Sm90Config:
 SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "swap_ab": 0, "cluster": "2x1"}),
     ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "swap_ab": 1, "cluster": (1, 1)}),
-    ("NN", "C", "float16", "float32", 4096, {"tile": (192, 192, 64), "groups": 3, "swap_ab": 0}),
-    ("TT", "F", "bfloat16", None, 4099, {"tile": (128, 256, 64), "groups": 2, "swap_ab": 0}),
+    (
+        "NN",
+        "C",
+        "float16",
+        "float32",
+        4096,
+        {"tile": (192, 192, 64), "warp_groups": 3, "swap_ab": 0},
+    ),
+    ("TT", "F", "bfloat16", None, 4099, {"tile": (128, 256, 64), "warp_groups": 2, "swap_ab": 0}),
     ("NT", "C", "bfloat16", "float32", 4099, {"tile": (16, 128, 64), "swap_ab": 1}),
-    ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "groups": 1, "swap_ab": 0}),
-    ("NT", "C", "float16", None, 4096, {"tile": (64, 32, 64), "groups": 1, "min_ctas": 2}),
+    ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "warp_groups": 1, "swap_ab": 0}),
+    ("NT", "C", "float16", None, 4096, {"tile": (64, 32, 64), "warp_groups": 1, "min_ctas": 2}),
     (
         "TN",
         "F",
         "float16",
         None,
         4096,
-        {"tile": (128, 160, 64), "groups": 2, "ping_pong": 1, "swap_ab": 0, "cluster": (2, 4)},
+        {"tile": (128, 160, 64), "warp_groups": 2, "ping_pong": 1, "swap_ab": 0, "cluster": (2, 4)},
     ),
-    ("NT", "C", "bfloat16", None, 4096, {"tile": (320, 128, 64), "groups": 2, "swap_ab": 0}),
+    ("NT", "C", "bfloat16", None, 4096, {"tile": (320, 128, 64), "warp_groups": 2, "swap_ab": 0}),
     (
         "TN",
         "F",
         "bfloat16",
         "float32",
         4096,
-        {"tile": (112, 128, 64), "groups": 2, "swap_ab": 1, "cluster": (1, 2)},
+        {"tile": (112, 128, 64), "warp_groups": 2, "swap_ab": 1, "cluster": (1, 2)},
     ),
     ("TN", "F", "tf32", None, 4096, {"tile": (176, 128, 32), "ping_pong": 1, "swap_ab": 1}),
     ("TN", "C", "tf32", None, 4099, {"tile": (128, 256, 32), "swap_ab": 0, "cluster": (2, 1)}),
     ("NN", "F", "tf32", None, 4096, {"tile": (128, 256, 32), "swap_ab": 0, "cluster": (2, 1)}),
     ("TT", "F", "tf32", None, 4100, {"tile": (144, 128, 32), "ping_pong": 1, "swap_ab": 1}),
-    ("NN", "C", "tf32", None, 4099, {"tile": (192, 64, 64), "groups": 2, "swap_ab": 0}),
-    ("NN", "F", "int8", None, 4096, {"tile": (128, 256, 128), "swap_ab": 0, "groups": 2}),
+    ("NN", "C", "tf32", None, 4099, {"tile": (192, 64, 64), "warp_groups": 2, "swap_ab": 0}),
+    ("NN", "F", "int8", None, 4096, {"tile": (128, 256, 128), "swap_ab": 0, "warp_groups": 2}),
     ("TT", "C", "int8", None, 4099, {"tile": (96, 128, 256), "ping_pong": 1, "swap_ab": 1}),
     ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "swap_ab": 0}),
     ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "swap_ab": 0, "cluster": (1, 2)}),
@@ -156,7 +163,7 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
 
 
 def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
-    options = {"tile": (128, 160, 32), "groups": 2, "ping_pong": 1, "swap_ab": 0}
+    options = {"tile": (128, 160, 32), "warp_groups": 2, "ping_pong": 1, "swap_ab": 0}
     configure(problem(dtype="tf32"), **options)
     with pytest.raises(OptionError, match="needs 160 registers .* beside some 88; it has 232"):
         configure(problem("NN", dtype="tf32"), **options)
@@ -164,7 +171,9 @@ def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
 
 def test_the_traffic_of_a_tile() -> None:
     asked = problem(size=1024)
-    config = configure(asked, tile=(128, 256, 64), swap_ab=0, cluster=(2, 1), groups=2, ping_pong=0)
+    config = configure(
+        asked, tile=(128, 256, 64), swap_ab=0, cluster=(2, 1), warp_groups=2, ping_pong=0
+    )
     a, read_a, b, read_b, staged, store = KERNEL.accesses(config, asked)
     assert (a.box, a.sweeps, a.multicast) == ((128, 64), 4, 1)  # type: ignore[union-attr]
     assert (b.box, b.sweeps, b.multicast) == ((128, 64), 8, 2)  # type: ignore[union-attr]
@@ -178,7 +187,7 @@ def test_the_traffic_of_a_tile() -> None:
 
 
 def test_the_report_knows_what_tma_writes_to_shared_memory() -> None:
-    options = {"tile": (128, 256, 64), "swap_ab": 0, "groups": 2}
+    options = {"tile": (128, 256, 64), "swap_ab": 0, "warp_groups": 2}
     for cluster in ((1, 1), (2, 1), (1, 2)):
         plan = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a", backend="cpu",
                        kernel="sm90_wgmma", **options, cluster=cluster)  # fmt: skip
@@ -223,36 +232,42 @@ def test_a_cluster_beyond_the_matrix_is_counted() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"groups": 4}, "groups=4 is out of range; expected 1 to 3"),
+        ({"warp_groups": 4}, "warp_groups=4 is out of range; expected 1 to 3"),
         ({"stages": 1}, "stages=1 is out of range"),
         ({"cluster": (3, 1)}, "cluster=(3, 1) is none; expected 1, 2 or 4 each, 8 CTAs at most"),
         ({"cluster": (4, 4)}, "cluster=(4, 4) is none"),
         ({"cluster": 2}, "cluster=2 does not fit; expected 2 integers"),
         ({"swap_ab": 2}, "swap_ab=2 is out of range; expected 0 or 1"),
         ({"ping_pong": 2}, "ping_pong=2 is out of range"),
-        ({"ping_pong": 1, "groups": 1}, "ping_pong=1 is for two groups; groups=1"),
+        ({"ping_pong": 1, "warp_groups": 1}, "ping_pong=1 is for two warp groups; warp_groups=1"),
         ({"raster": 0}, "raster and min_ctas must be 1 or more"),
-        ({"tile": (96, 64, 64), "groups": 1, "swap_ab": 0}, "M extent must be a multiple of 64"),
-        ({"tile": (64, 96, 64), "groups": 1, "swap_ab": 1}, "N extent must be a multiple of 64"),
         (
-            {"tile": (64, 168, 64), "groups": 1, "swap_ab": 0},
+            {"tile": (96, 64, 64), "warp_groups": 1, "swap_ab": 0},
+            "M extent must be a multiple of 64",
+        ),
+        (
+            {"tile": (64, 96, 64), "warp_groups": 1, "swap_ab": 1},
+            "N extent must be a multiple of 64",
+        ),
+        (
+            {"tile": (64, 168, 64), "warp_groups": 1, "swap_ab": 0},
             "its N extent must be a multiple of 16 up to 256; it is 168",
         ),
         (
-            {"tile": (64, 48, 64), "groups": 2, "swap_ab": 0, "ping_pong": 0},
+            {"tile": (64, 48, 64), "warp_groups": 2, "swap_ab": 0, "ping_pong": 0},
             "its N extent must be a multiple of 32 up to 512; it is 48",
         ),
         (
-            {"tile": (64, 16, 64), "groups": 1, "swap_ab": 0, "cluster": (4, 1)},
+            {"tile": (64, 16, 64), "warp_groups": 1, "swap_ab": 0, "cluster": (4, 1)},
             "each CTA loads a part of 16, which must be a multiple of 8",
         ),
-        ({"tile": (64, 64, 32), "groups": 1, "swap_ab": 0}, "its K extent must be 64 or 128"),
+        ({"tile": (64, 64, 32), "warp_groups": 1, "swap_ab": 0}, "its K extent must be 64 or 128"),
         (
-            {"tile": (256, 256, 64), "groups": 2, "swap_ab": 0, "ping_pong": 0},
+            {"tile": (256, 256, 64), "warp_groups": 2, "swap_ab": 0, "ping_pong": 0},
             "needs 256 registers of a thread",
         ),
         (
-            {"tile": (128, 256, 64), "groups": 2, "swap_ab": 0, "stages": 5, "ping_pong": 0},
+            {"tile": (128, 256, 64), "warp_groups": 2, "swap_ab": 0, "stages": 5, "ping_pong": 0},
             "take fewer stages",
         ),
     ],
@@ -263,7 +278,7 @@ def test_what_is_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_c_that_goes_by_elements_leaves_fewer_registers_for_sums() -> None:
-    options = {"tile": (128, 192, 64), "groups": 2, "ping_pong": 1, "swap_ab": 0}
+    options = {"tile": (128, 192, 64), "warp_groups": 2, "ping_pong": 1, "swap_ab": 0}
     assert configure(problem(), **options).tma_c
     with pytest.raises(OptionError, match="needs 192 registers .* of which 144 can be sums"):
         configure(problem(ldc=4099), **options)
@@ -324,14 +339,14 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
 def test_boxes_of_b_are_lines_or_half_lines(columns: int, stored: int, box: int) -> None:
     """Of N as unit-stride mode, though the last box has rows of the next tile too."""
     asked = problem("NT", m=512, n=960, k=512)
-    config = configure(asked, tile=(64, columns, 64), groups=1, swap_ab=0, cluster=(1, 1))
+    config = configure(asked, tile=(64, columns, 64), warp_groups=1, swap_ab=0, cluster=(1, 1))
     _, b = config.operands
     assert (b.layout.extents, b.box, b.span) == ((stored, 64), (box, 64), 2 * box)
     loads = [x for x in KERNEL.accesses(config, asked) if isinstance(x, TmaAccess)]
     assert loads[1].times == stored // box and loads[1].boxes % loads[1].times == 0
     # Nothing of the way that K-major operands go depends on it.
     a, b = configure(problem("TN", m=512, n=960, k=512), tile=(64, columns, 64),
-                     groups=1, swap_ab=0).operands  # fmt: skip
+                     warp_groups=1, swap_ab=0).operands  # fmt: skip
     assert b.layout.extents == (columns, 64) and a.layout.extents == (64, 64)
 
 
@@ -343,7 +358,13 @@ def test_boxes_of_32_bytes_are_only_taken_on_request(op: str) -> None:
     boxes = [plan.span for x in plan.candidates() for plan in x.config.operands]
     assert min(boxes) >= 64
     asked = cg.plan(
-        op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma", tile=(128, 288, 64), groups=2
+        op,
+        **sizes,
+        gpu="H200",
+        backend="cpu",
+        kernel="sm90_wgmma",
+        tile=(128, 288, 64),
+        warp_groups=2,
     )
     assert min(x.span for x in asked.config.operands) == (32 if op[1] == "T" else 128)
 
@@ -382,7 +403,7 @@ def test_stages_are_what_fits() -> None:
 def test_names_say_all_that_the_code_depends_on() -> None:
     config = configure(problem(), **SMALL)
     others: dict[str, Any] = {
-        "tile": (64, 128, 64), "groups": 2, "ping_pong": 1, "stages": 3, "cluster": (2, 1),
+        "tile": (64, 128, 64), "warp_groups": 2, "ping_pong": 1, "stages": 3, "cluster": (2, 1),
         "raster": 4, "swap_ab": 1, "min_ctas": 2, "tma_c": False,
         "operation": problem(dtype="bfloat16").operation(16, 16, 16),
     }  # fmt: skip

@@ -95,7 +95,7 @@ BATCHED_PLACES = {
 }
 #: Of the kernel on TMA and wgmma: types by op, options, and what each case has of its own.
 WGMMA_OPS = {"NN": "bfloat16", "NT": "float16", "TN": "bfloat16", "TT": "float16"}
-WGMMA = {"tile": "128x128x64", "groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
+WGMMA = {"tile": "128x128x64", "warp_groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
 RAGGED = Place(328, 261, 197, beta=1, step=8)  # three tiles each way: clusters have four
 WGMMA_PLACES: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("aligned", {}, Place(512, 512, 256)),
@@ -179,7 +179,7 @@ EPILOGUE_PLACES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
 
 
 #: 8-bit floats by TMA and wgmma: op, scales of A and of B, place and what each case has of its own.
-PROMOTED = {"tile": "128x128x128", "groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
+PROMOTED = {"tile": "128x128x128", "warp_groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
 BLOCKS = ("1x128", "128x128")
 EDGES = Place(328, 264, 404, beta=1, step=16)  # which cut blocks of 64, of 128 and of k
 FP8: tuple[tuple[str, tuple[str | None, str | None], str, dict[str, Any], Place], ...] = (

@@ -62,7 +62,7 @@ def test_tiles_of_wgmma(dtype: str, op: str, arch: str) -> None:
     by_tile: dict[tuple[object, ...], Candidate] = {}
     for one in plan.candidates():
         x = one.config
-        by_tile.setdefault((x.tile, x.groups, x.ping_pong, x.cluster, x.swap_ab), one)
+        by_tile.setdefault((x.tile, x.warp_groups, x.ping_pong, x.cluster, x.swap_ab), one)
     assert len(by_tile) > 200
     check(plan, [by_tile[tile] for tile in sorted(by_tile)][turn :: len(OPS)], A, B)
 

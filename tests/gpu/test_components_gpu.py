@@ -24,7 +24,7 @@ SIZES = (
 )  # fmt: skip
 OPTIONS = (
     {"split_k": 3},
-    {"ping_pong": 1, "groups": 2, "tile": (64, 128, 64)},
+    {"ping_pong": 1, "warp_groups": 2, "tile": (64, 128, 64)},
     {"cluster": (2, 1)},
 )
 

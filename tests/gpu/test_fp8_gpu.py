@@ -128,7 +128,7 @@ def test_large_tiles(tile: tuple[int, int, int], scales: Any, swap_ab: int, clus
     tile = (bn, bm, bk) if swap_ab else tile
     if swap_ab:
         scales, cluster = scales[::-1], cluster[::-1]
-    options = (("tile", tile), ("swap_ab", swap_ab), ("groups", 2), ("ping_pong", 0),
+    options = (("tile", tile), ("swap_ab", swap_ab), ("warp_groups", 2), ("ping_pong", 0),
                ("cluster", cluster))  # fmt: skip
     check(Case("sm90_wgmma", "TN", (E4M3, E4M3), scales, 700, 560, 1200, options=options))
 
@@ -137,7 +137,7 @@ def test_large_tiles(tile: tuple[int, int, int], scales: Any, swap_ab: int, clus
 @pytest.mark.parametrize("fast_accum", [False, True])
 def test_large_tiles_with_a_through_registers(op: str, fast_accum: bool) -> None:
     tile, swap_ab = ((128, 128, 128), 0) if op == "NN" else ((128, 128, 128), 1)
-    options = (("tile", tile), ("swap_ab", swap_ab), ("groups", 2), ("ping_pong", 0))
+    options = (("tile", tile), ("swap_ab", swap_ab), ("warp_groups", 2), ("ping_pong", 0))
     check(Case("sm90_wgmma", op, (E4M3, E4M3), ("row", "row"), 704, 560, 1200,
                fast_accum=fast_accum, options=options))  # fmt: skip
 

@@ -146,7 +146,7 @@ class Sm90Accesses(EmittedKernel):
                 whole[key] = whole.get(key, 0) + 1
         each = 4 * config.sharers_of_tile
         for key, count in whole.items():
-            threads = np.zeros((4 * config.groups, LANES), bool)
+            threads = np.zeros((4 * config.warp_groups, LANES), bool)
             for turn, inside_m, inside_n in key:
                 mine = slice(turn * each, (turn + 1) * each)
                 threads[mine] |= with_results(

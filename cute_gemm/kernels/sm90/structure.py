@@ -90,7 +90,7 @@ class Sm90Config(Transposable, Config):
     """
 
     tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
-    groups: int  #: Warp groups that multiply.
+    warp_groups: int  #: Warp groups that multiply.
     ping_pong: int  #: 0: they share each tile; 1: they take whole tiles by turns.
     stages: int  #: k tiles in shared memory at a time.
     cluster: tuple[int, int]  #: CTAs along M, which share B, and along N, which share A.
@@ -108,7 +108,7 @@ class Sm90Config(Transposable, Config):
             self.kernel,
             self.operation.name,
             "x".join(map(str, self.tile)),
-            f"g{self.groups}{'p' if self.ping_pong else ''}",
+            f"g{self.warp_groups}{'p' if self.ping_pong else ''}",
             f"s{self.stages}",
             f"c{self.cluster[0]}x{self.cluster[1]}",
             "x" if self.swap_ab else "",
@@ -143,13 +143,13 @@ class Sm90Config(Transposable, Config):
     @property
     def sharers_of_tile(self) -> int:
         """Groups that have parts of one tile."""
-        return 1 if self.ping_pong else self.groups
+        return 1 if self.ping_pong else self.warp_groups
 
     @property
     def side_by_side(self) -> bool:
         """Whether the groups' parts of the tile lie beside each other, not below."""
         bm, bn, _ = self.kernel_tile
-        return not self.ping_pong and (bm % (ROWS * self.groups) != 0 or bn > MOST_COLUMNS)
+        return not self.ping_pong and (bm % (ROWS * self.warp_groups) != 0 or bn > MOST_COLUMNS)
 
     @property
     def blocks(self) -> int:
@@ -164,7 +164,7 @@ class Sm90Config(Transposable, Config):
     @property
     def columns(self) -> int:
         """Columns of a group's part, and of its wgmmas."""
-        return self.kernel_tile[1] // (self.groups if self.side_by_side else 1)
+        return self.kernel_tile[1] // (self.warp_groups if self.side_by_side else 1)
 
     @property
     def columns_of_result(self) -> int:
@@ -187,7 +187,7 @@ class Sm90Config(Transposable, Config):
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return GROUP * (self.groups + 1)
+        return GROUP * (self.warp_groups + 1)
 
     @property
     def loader_registers(self) -> int:
@@ -198,8 +198,8 @@ class Sm90Config(Transposable, Config):
     def registers(self) -> int:
         """What setmaxnreg gives a thread that multiplies: what the loading group does not keep."""
         entry = min(registers(self.threads, self.min_ctas) // 8 * 8, MOST_REGISTERS)
-        left = entry * (self.groups + 1) - self.loader_registers
-        return min(MOST_REGISTERS, left // self.groups // 8 * 8)
+        left = entry * (self.warp_groups + 1) - self.loader_registers
+        return min(MOST_REGISTERS, left // self.warp_groups // 8 * 8)
 
     @property
     def sums_of_thread(self) -> int:
@@ -336,7 +336,7 @@ class Sm90Config(Transposable, Config):
         stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
         stores *= self.tma_c
         stage = sum(plan.layout.size for plan in self.operands) * self.operation.a.bytes
-        places = self.groups * max(stores, 1)
+        places = self.warp_groups * max(stores, 1)
         scales = 4 * self.places_of_scales[1]
         smem = shared_storage(self.stages, stage, places * layout.size * out, places, scales)
         return EpilogueTile(layout, self.turned(box), span, stores, smem)

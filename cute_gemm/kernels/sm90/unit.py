@@ -35,7 +35,7 @@ _SM90_WGMMA = (
   using Mma = ${mma};
   using Cluster = ${cluster};
   enum : int {
-    kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
+    kConsumers = ${warp_groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
     kConsumerRegisters = ${registers}, kProducerRegisters = ${loader_registers},
     kProducts = ${operation.component_products}, kProductSets = ${product_sets},
     kScaleRowsA = ${product.scales.0}, kScaleRowsB = ${product.scales.1},
@@ -52,7 +52,7 @@ _SM90_WGMMA = (
   using SmemLayoutB = ${operands.1.layout};
   using SmemLayoutC = ${epilogue_tile.layout};
 };
-"""
+"""  # noqa: E501
 )
 
 _CUTE = """

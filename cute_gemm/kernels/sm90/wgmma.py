@@ -135,11 +135,25 @@ class Sm90Wgmma(Sm90Accesses):
     minimum_cc = 90
     needs: ClassVar = "wgmma"
     dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
-    options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
-    label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
+    options = (
+        "tile",
+        "warp_groups",
+        "ping_pong",
+        "stages",
+        "cluster",
+        "raster",
+        "swap_ab",
+        "min_ctas",
+    )
+    label_options: ClassVar = {
+        "warp_groups": "g{}",
+        "ping_pong": "p",
+        "cluster": "c{}",
+        "swap_ab": "x",
+    }
     option_values: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
-        "groups": "warp groups that multiply, 1 to 3",
+        "warp_groups": "warp groups that multiply, 1 to 3",
         "ping_pong": "0: they share each tile; 1: they take whole tiles by turns",
         "stages": "2 to 12",
         "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
@@ -213,7 +227,7 @@ class Sm90Wgmma(Sm90Accesses):
             for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Sm90Config(
                     tile=(bn, bm, deep) if swap_ab else (bm, bn, deep),
-                    groups=groups,
+                    warp_groups=groups,
                     ping_pong=ping_pong,
                     stages=2,
                     cluster=(beside, below) if swap_ab else (below, beside),
@@ -416,7 +430,7 @@ def _narrow_boxes(config: Sm90Config) -> bool:
 
 def _broken(config: Sm90Config) -> str:
     """The first rule of its shape that a config breaks, as a sentence, or ""."""
-    for option, least, most in (("groups", 1, 3), ("stages", 2, 12)):
+    for option, least, most in (("warp_groups", 1, 3), ("stages", 2, 12)):
         value = getattr(config, option)
         if not least <= value <= most:
             return f"option {option}={value} is out of range; expected {least} to {most}"
@@ -427,8 +441,8 @@ def _broken(config: Sm90Config) -> str:
         return f"option cluster={config.cluster} is none; expected 1, 2 or 4 each, 8 CTAs at most"
     if config.raster < 1 or config.min_ctas < 1:
         return "options raster and min_ctas must be 1 or more"
-    if config.ping_pong and config.groups != 2:
-        return f"option ping_pong=1 is for two groups; groups={config.groups}"
+    if config.ping_pong and config.warp_groups != 2:
+        return f"option ping_pong=1 is for two warp groups; warp_groups={config.warp_groups}"
     bm, bn, bk = config.kernel_tile
     along, across = config.turned(("M", "N"))
     if bm < ROWS or bm % ROWS:
@@ -445,10 +459,10 @@ def _broken(config: Sm90Config) -> str:
         )
     # A row of what TMA stores at a time has 32 bytes or more.
     least = max(STEP, 32 // config.operation.c.bytes) * config.columns_of_result
-    step, most = (n * (config.groups if beside else 1) for n in (least, MOST_COLUMNS))
+    step, most = (n * (config.warp_groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
-            f"option tile={config.tile}: with groups={config.groups} and "
+            f"option tile={config.tile}: with warp_groups={config.warp_groups} and "
             f"swap_ab={config.swap_ab} its {across} extent must be a multiple of {step} up to "
             f"{most}; it is {bn}"
         )
@@ -510,7 +524,7 @@ def _check(config: Sm90Config, arch: Arch) -> None:
         others = max(others, loop + (_OTHERS_BESIDE_ZEROS if zeros else _OTHERS_BESIDE_PRODUCTS))
     if sums > most or sums + others > config.registers:
         raise OptionError(
-            f"option tile={config.tile} with groups={config.groups} and "
+            f"option tile={config.tile} with warp_groups={config.warp_groups} and "
             f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
             f"{others}; it has {config.registers}, of which {most} can be sums"
         )
