@@ -8,6 +8,7 @@ import numpy as np
 from cute_gemm.access.accesses import GlobalAccess, Shares, Work
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import with_options
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
@@ -18,8 +19,8 @@ UNIT = '#include "toy.cuh"\n\nusing Toy = toy::Gemm<{}, {}, {}>;\n\n'
 CALL = "Toy::run(A, B, C, m, n, k, lda, ldb, ldc, product, epilogue);"
 
 
-@dataclass(frozen=True)
-class ToyConfig:
+@dataclass(frozen=True, kw_only=True)
+class ToyConfig(Config):
     """What the unit is spelled from: the operation, and how often the loop over K is unrolled."""
 
     operation: Operation
@@ -45,7 +46,7 @@ class Toy(CompiledKernel):
     def candidates(self, problem, arch, options):
         """Yield the configs that take these options."""
         sizes = [matrix.element.bytes for matrix in (problem.A, problem.B, problem.C)]
-        yield with_options(ToyConfig(problem.operation(*sizes)), options)
+        yield with_options(ToyConfig(operation=problem.operation(*sizes)), options)
 
     def check(self, config, problem, arch):
         """Raise for the first rule that a config breaks."""

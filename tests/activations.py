@@ -22,7 +22,8 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sigmoid": (lambda torch, x: torch.sigmoid(x), lambda jax, x: jax.nn.sigmoid(x)),
     "tanh": (lambda torch, x: torch.tanh(x), lambda jax, x: jax.numpy.tanh(x)),
     "hardswish": (
-        lambda torch, x: torch.nn.functional.hardswish(x),
+        # PyTorch's own multiplies by float32's 1 / 6 on a GPU, in float64 too.
+        lambda torch, x: x * torch.nn.functional.relu6(x + 3) / 6,
         lambda jax, x: jax.nn.hard_swish(x),
     ),
 }
