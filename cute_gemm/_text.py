@@ -72,7 +72,7 @@ def plain(content: Any, width: int) -> str:
 
 def printable(text: str) -> str:
     """Return text whose control characters, which a terminal would obey, are written out."""
-    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda one: f"\\x{ord(one[0]):02x}", text)
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def named(thing: Any, *names: str) -> dict[str, Any]:

@@ -159,9 +159,9 @@ class Arch(str):
 
 @cache
 def _named(name: str) -> Arch:
-    found = re.fullmatch(r"sm_(\d+)([af]?)", name) if isinstance(name, str) else None
-    if not found:
+    match = re.fullmatch(r"sm_(\d+)([af]?)", name) if isinstance(name, str) else None
+    if not match:
         raise UnsupportedError(f"arch is {name!r}; expected one like 'sm_80' or 'sm_90a'")
     arch = str.__new__(Arch, name)
-    arch.cc, arch.exact = int(found[1]), found[2] == "a"
+    arch.cc, arch.exact = int(match[1]), match[2] == "a"
     return arch

@@ -214,7 +214,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "while int(seconds.argmin()) not in known:", "for _ in range(1):", "correction",
        "least_of_all"),
     _m("estimates are corrected", "cost_model/calibrated.py",
-       "measured = found.gpu == gpu.name", "measured = True", "correction", "only_the_gpu"),
+       "measured = numbers.gpu == gpu.name", "measured = True", "correction", "only_the_gpu"),
     _m("leaves are numbered from the last level", "cost_model/correction.py",
        'bitorder="little"', 'bitorder="big"', "correction", "level_by_level"),
     _m("a choice is that of other scales", "plan/tuned.py",

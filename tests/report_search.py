@@ -103,8 +103,8 @@ def last(text: str) -> int:
 
 def refuted(question: Question, report: Report, row: AccessRow, fix: Any) -> str:
     """Why a fix does not hold; empty when it does."""
-    if fix.made is not None:  # by the model
-        matrix, found = fix.made.matrix, gmem.analyze(fix.made)
+    if fix.access is not None:  # by the model
+        matrix, found = fix.access.matrix, gmem.analyze(fix.access)
         if matrix.shape[1 - matrix.unit] > 1 and matrix.ld < matrix.shape[matrix.unit]:
             return f"leading dimension {matrix.ld} of rows of {matrix.shape[matrix.unit]}"
         sectors = found.judged.sectors / found.judged.requests

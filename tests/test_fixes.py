@@ -185,8 +185,8 @@ def test_a_part_keeps_the_fixes_that_fix_it_with_its_own_figures() -> None:
     assert [fix.what for fix in whole.fixes] == [fix.what for fix in last.fixes]
     for row in (whole, last):
         for fix in row.fixes:
-            found = gmem.analyze(fix.made).judged
-            assert fix.made.region == row.access.region
+            found = gmem.analyze(fix.access).judged
+            assert fix.access.region == row.access.region
             assert fix.figures["sectors"] == found.sectors / found.requests
     # No fix of a store leaves it as it is.
     for row in report["A"].of("shared"):

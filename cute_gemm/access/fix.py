@@ -23,7 +23,7 @@ class Fix:
     #: Of a copy of the user's own: the arguments of ``analyze_copy`` that change.
     change: dict[str, Any] = field(default_factory=dict, hash=False)
     #: Of a global access: the access after the change.
-    made: GlobalAccess | None = field(default=None, compare=False, repr=False)
+    access: GlobalAccess | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.what} ({self.reading})"

@@ -392,7 +392,7 @@ def _tiles_by_extent(modes: tuple[tuple[int, int, int, int], ...], size: int) ->
 
     ``modes``: extent, extent of a tile, stride, and elements from a tile to the next, of each.
     """
-    found = [TileClass((), one_residue(0), True)]
+    by_extent = [TileClass((), one_residue(0), True)]
     for extent, length, stride, every in modes:
         step = every * stride * size
         whole = max(0, (extent - length) // every + 1)
@@ -402,11 +402,11 @@ def _tiles_by_extent(modes: tuple[tuple[int, int, int, int], ...], size: int) ->
             options.append((length, residue_histogram(whole, step), True))
         if rest > 0:
             options.append((rest, one_residue(whole * step), False))
-        found = [
+        by_extent = [
             TileClass((*tiled.valid, valid), convolve(tiled.tiles, histogram), tiled.full and full)
-            for tiled, (valid, histogram, full) in product(found, options)
+            for tiled, (valid, histogram, full) in product(by_extent, options)
         ]
-    return found
+    return by_extent
 
 
 def _total(weights: np.ndarray, values: np.ndarray) -> int:

@@ -90,11 +90,11 @@ def fingerprint(
     if _BY_CLASS[type(B)] is not adapter or not (C is None or _BY_CLASS[type(C)] is adapter):
         return None
     try:
-        found = adapter.fingerprint(A, B, C)
-        if not others or found is None:
-            return found
-        layouts: list[Any] = [found[0]]
-        addresses = list(found[1])
+        key = adapter.fingerprint(A, B, C)
+        if not others or key is None:
+            return key
+        layouts: list[Any] = [key[0]]
+        addresses = list(key[1])
         for name, value in others.items():
             if _BY_CLASS[type(value)] is adapter:
                 of_value = adapter.fingerprint_of(value)

@@ -102,9 +102,9 @@ class Adapter:
         """
         raise NotImplementedError
 
-    def result(self, like: Operand, made: Any) -> Any:
+    def result(self, like: Operand, array: Any) -> Any:
         """Return what the caller gets of a matrix that ``new`` made, once it is computed."""
-        return made
+        return array
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
         """Return a host operand as a NumPy array on the same memory."""

@@ -47,8 +47,8 @@ class _JAX(DLPack):
         empty = sys.modules["jax"].numpy.empty
         return empty(shape, dtype, device=like.owner.device).block_until_ready()
 
-    def result(self, like: Operand, made: Any) -> Any:
-        return made if like.device is not None else sys.modules["jax"].numpy.asarray(made)
+    def result(self, like: Operand, array: Any) -> Any:
+        return array if like.device is not None else sys.modules["jax"].numpy.asarray(array)
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
         return np.asarray(operand.owner)

@@ -85,7 +85,7 @@ def samples(contests: Iterable[Contest], gpu: Gpu) -> list[list[Sample]]:
 
 
 def _samples(contest: Contest, gpu: Gpu) -> list[Sample]:
-    found = []
+    contest_samples = []
     whole = contest.plan(gpu).problem
     for entry, candidate in contest.candidates(gpu).items():
         problem, packing = packed(whole, entry.pack) if entry.pack else (whole, None)
@@ -93,10 +93,10 @@ def _samples(contest: Contest, gpu: Gpu) -> list[Sample]:
         kernel = candidate.kernel.compiled()
         counts = kernel.counts(candidate.config, main, gpu)
         seconds = entry.microseconds * 1e-6
-        found.append(
+        contest_samples.append(
             Sample(kernel, candidate.config, counts, whole, packing, entry.split_k, seconds)
         )
-    return found
+    return contest_samples
 
 
 class _Set:
@@ -255,19 +255,19 @@ def _by_kernel(flat: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
 
 def _numbers(flat: Sequence[Sample], now: Calibration) -> list[_Numbers]:
     """Return what is fitted to these samples."""
-    found = []
+    numbers = []
     for (kernel, kind), of in _by_kernel(flat).items():
         own = now.pace(kernel, *of[0].kernel.kinds(of[0].config)) or Pace()
         values = {name: float(getattr(own, name)) for name in _FITTED if getattr(own, name)}
-        found.append(_Numbers(values, _having_kind(kernel, kind), _put_pace(kernel, kind, own)))
+        numbers.append(_Numbers(values, _having_kind(kernel, kind), _put_pace(kernel, kind, own)))
     for kernel, factors in now.factors.items():
         having = _having_kernel(kernel)
         if sum(map(having, flat)) >= _LEAST:
-            found.append(_Numbers(dict(factors), having, _put_factors(kernel)))
+            numbers.append(_Numbers(dict(factors), having, _put_factors(kernel)))
     if len(flat) >= _LEAST:
         values = {name: x for name, x in now.constants._asdict().items() if name not in _KEPT}
-        found.append(_Numbers(values, lambda _: True, _put_constants))
-    return found
+        numbers.append(_Numbers(values, lambda _: True, _put_constants))
+    return numbers
 
 
 def _having_kind(kernel: str, kind: str) -> Callable[[Sample], bool]:
@@ -316,10 +316,10 @@ def _solved(
 
     def at(moved: np.ndarray, digits: int = 17) -> Calibration:
         values = iter([_rounded(x, digits) for x in before * np.exp(moved)])
-        found = begin
+        calibration = begin
         for numbers in every:
-            found = numbers.put(found, {name: next(values) for name in numbers.values})
-        return found
+            calibration = numbers.put(calibration, {name: next(values) for name in numbers.values})
+        return calibration
 
     def errors(moved: np.ndarray) -> np.ndarray:
         said = np.log(known.predicted(at(moved), gpu))
@@ -333,11 +333,11 @@ def _solved(
     ])  # fmt: skip
     sparsity = vstack([csr_matrix(depends.T), eye(len(before))])
     # Few large errors, as of a kernel that spills, do not decide.
-    found = least_squares(
+    solution = least_squares(
         errors, np.minimum(0.0, np.array(most) - _INSIDE), loss="soft_l1", bounds=(-_MOST, most),
         diff_step=1e-4, max_nfev=_STEPS, jac_sparsity=sparsity, x_scale="jac",
     )  # fmt: skip
-    return at(found.x, _DIGITS)
+    return at(solution.x, _DIGITS)
 
 
 def _rounded(value: float, digits: int = _DIGITS) -> float:

@@ -63,10 +63,10 @@ def times(
             for contest, plans in batch.contests:
                 if left() <= 0:
                     break
-                found = _timed(plans, batch.builds, device)
+                microseconds = _timed(plans, batch.builds, device)
                 tell("measure", int(seconds - left()), int(seconds))
-                if len(found) > 1:
-                    yield measured(contest, found)
+                if len(microseconds) > 1:
+                    yield measured(contest, microseconds)
             batch.builds.close()
     finally:
         for batch in queue:
@@ -112,10 +112,10 @@ def _timed(plans: dict[Entry, Plan], builds: Builds, device: int) -> dict[Entry,
             took = max(first.milliseconds() / 2, 1e-3)
             calls = max(1, min(_MOST_CALLS, round(_GRAPH_MS / took)))
             runs[entry] = graph(calls), calls
-        found: dict[Entry, list[float]] = {entry: [] for entry in runs}
+        microseconds: dict[Entry, list[float]] = {entry: [] for entry in runs}
         for turn in range(_ROUNDS + 1):
             for entry, (run, calls) in runs.items():
                 milliseconds = run.milliseconds()
                 if turn:  # the first warms up
-                    found[entry].append(milliseconds / calls * 1e3)
-    return {entry: round(statistics.median(x), 3) for entry, x in found.items()}
+                    microseconds[entry].append(milliseconds / calls * 1e3)
+    return {entry: round(statistics.median(x), 3) for entry, x in microseconds.items()}

@@ -49,12 +49,12 @@ class Contest:
 
     def candidates(self, gpu: Gpu) -> dict[Entry, Candidate]:
         """Return the candidate of each entry, without those that the package no longer has."""
-        found = {
+        offered = {
             (x.kernel.name, x.config.name, x.route.pack): x for x in self.plan(gpu).candidates()
         }
         known = {}
         for entry in self.entries:
-            candidate = found.get((entry.kernel, entry.config, entry.pack))
+            candidate = offered.get((entry.kernel, entry.config, entry.pack))
             if candidate is not None:
                 route = Route(entry.pack, entry.split_k)
                 known[entry] = candidate._replace(route=route, price=None)

@@ -37,11 +37,11 @@ def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
     None where that GPU was not measured, of groups, whose sizes are on the device, of products with
     block scales, of which there are no times, and of empty ones.
     """
-    found = calibration(gpu)
-    measured = found.gpu == gpu.name
+    numbers = calibration(gpu)
+    measured = numbers.gpu == gpu.name
     empty = 0 in (problem.m, problem.n, problem.k, problem.l)
     known = not (problem.groups.mode or problem.scales or empty)
-    return found.correction if measured and known else None
+    return numbers.correction if measured and known else None
 
 
 def provenance(gpu: Gpu) -> str:
@@ -53,21 +53,21 @@ def provenance(gpu: Gpu) -> str:
     >>> provenance(gpu("A100"))
     "prices from the A100 SXM 80GB's data sheet and times of the H200"
     """
-    found, own = _known.get(gpu.name) or _found(gpu)
+    numbers, own = _known.get(gpu.name) or _found(gpu)
     if own:
         return f"prices calibrated on this {gpu.name}"
-    if found.gpu == gpu.name:
+    if numbers.gpu == gpu.name:
         return f"prices from times of the {gpu.name}"
-    return f"prices from the {gpu.name}'s data sheet and times of the {found.gpu}"
+    return f"prices from the {gpu.name}'s data sheet and times of the {numbers.gpu}"
 
 
 def stored() -> list[str]:
     """Return the GPUs of which the user has calibrations in the first directory of the cache."""
-    found = []
+    names = []
     for path in _files():
         with suppress(OSError, ValueError):
-            found.append(decoded(cache.read(path)).gpu)
-    return found
+            names.append(decoded(cache.read(path)).gpu)
+    return names
 
 
 def clear() -> None:
@@ -102,11 +102,11 @@ def _found(gpu: Gpu) -> tuple[Calibration, bool]:
             own = decoded(data)
             if own.gpu == gpu.name:
                 return _known.setdefault(gpu.name, (own, True))
-    made = shipped(gpu.name) or shipped(REFERENCE)
-    assert made is not None
-    if table.gpu(made.gpu).cc != gpu.cc:
-        made = made.on_another_chip()
-    return _known.setdefault(gpu.name, (made, False))
+    numbers = shipped(gpu.name) or shipped(REFERENCE)
+    assert numbers is not None
+    if table.gpu(numbers.gpu).cc != gpu.cc:
+        numbers = numbers.on_another_chip()
+    return _known.setdefault(gpu.name, (numbers, False))
 
 
 def _files() -> list[Path]:

@@ -254,9 +254,9 @@ _PRIOR = "prior"
 
 def prior() -> Calibration:
     """Return the numbers that the fit of the `REFERENCE` starts from."""
-    found = shipped(_PRIOR)
-    assert found is not None
-    return found
+    numbers = shipped(_PRIOR)
+    assert numbers is not None
+    return numbers
 
 
 def start(gpu: str) -> Calibration:
@@ -265,9 +265,9 @@ def start(gpu: str) -> Calibration:
     They are the package's of the `REFERENCE`, which most times are of, and `prior` for the
     `REFERENCE` itself; never the GPU's own, so that the same times give the same numbers.
     """
-    found = prior() if gpu == REFERENCE else shipped(REFERENCE)
-    assert found is not None
-    return found
+    numbers = prior() if gpu == REFERENCE else shipped(REFERENCE)
+    assert numbers is not None
+    return numbers
 
 
 @cache

@@ -98,8 +98,8 @@ def correct_least(
         least = np.sort(least[np.isfinite(left[least])])
         if not len(least):  # nothing is left to choose from
             break
-        found = factors(least)
-        seconds[least] *= found
+        corrections = factors(least)
+        seconds[least] *= corrections
         left[least] = np.inf
-        known.update(zip(least.tolist(), found.tolist(), strict=True))
+        known.update(zip(least.tolist(), corrections.tolist(), strict=True))
     return known

@@ -277,16 +277,16 @@ class Prices:
 
         ``reads_c``: whether C is read too, which the footprint is of then.
         """
-        one, footprint = self.part(index, index + 1), self.footprints[index]
-        times = one.times(Extents.of(problem, reads_c), slices)
+        own, footprint = self.part(index, index + 1), self.footprints[index]
+        times = own.times(Extents.of(problem, reads_c), slices)
         seconds, sm_ctas, ctas, k_tiles, l2, dram = (float(x[0]) for x in times[:6])
         resident = min(footprint.resident, max(sm_ctas, 1.0))
         rounds = -(-sm_ctas // resident)
         clock = self._gpu.clock_ghz * 1e9
         terms = {unit: sm_ctas * k_tiles * clocks / clock for unit, clocks in footprint.units}
-        if ctas <= one._costs.sms[0] / 2:
+        if ctas <= own._costs.sms[0] / 2:
             terms["TMA"] /= 2
-        waited = max(float(one._costs.latency[0]), float(one._costs.least[0]))
+        waited = max(float(own._costs.latency[0]), float(own._costs.least[0]))
         terms["waiting"] = rounds * k_tiles * waited
         terms |= {"L2": l2, "DRAM": dram, "launch overhead": footprint.launch * 1e-6}
         full = (sm_ctas - (rounds - 1) * resident) / resident

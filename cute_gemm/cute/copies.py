@@ -182,13 +182,13 @@ class TiledCopy:
 
         ValueError when the elements of a vector are not contiguous in ``layout``.
         """
-        found = self.offsets(layout, extents)
-        if not contiguous(found):
+        offsets = self.offsets(layout, extents)
+        if not contiguous(offsets):
             raise ValueError(
                 f"{self.atom.name} of {self.atom.bits} bits does not fit {layout}: "
                 "its elements are not contiguous there"
             )
-        first = found[..., 0]
+        first = offsets[..., 0]
         return np.where(first < 0, -1, first * (self.element_bits // 8))
 
     def source_tv(self) -> Layout:

@@ -119,8 +119,8 @@ class Layout:
         """Every top-level mode with its inner modes merged as far as they go, by pycute."""
         if not isinstance(self.shape, tuple):
             return self
-        found = pycute.coalesce(pycute.Layout(self.shape, self.stride), (None,) * self.rank)
-        return Layout(found.shape, found.stride, self.swizzle, self.offset)
+        merged = pycute.coalesce(pycute.Layout(self.shape, self.stride), (None,) * self.rank)
+        return Layout(merged.shape, merged.stride, self.swizzle, self.offset)
 
     def __str__(self) -> str:
         affine = f"{_text(self.shape)}:{_text(self.stride)}"

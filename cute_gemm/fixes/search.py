@@ -50,8 +50,8 @@ def fix_to(
         }
     of_l2 = f" ({number(row.l2_sectors)} of L2)" * ("l2_sectors" in figures)
     reading = f"{number(cost)} {unit}{'s' * (cost != 1)} per request{of_l2}, ideal {ideal}"
-    made = row.access if isinstance(row.access, GlobalAccess) else None
-    return Fix(what, "".join((reading, *others)), figures, change or {}, made)
+    access = row.access if isinstance(row.access, GlobalAccess) else None
+    return Fix(what, "".join((reading, *others)), figures, change or {}, access)
 
 
 def quality(row: AccessRow) -> tuple[bool, float, int]:

@@ -292,5 +292,5 @@ def _called(
     return fused(call, *varying(A, B, *arrays.values()))
 
 
-def _returned(made: tuple[Any, ...]) -> Any:
-    return made[0] if len(made) == 1 else made
+def _returned(arrays: tuple[Any, ...]) -> Any:
+    return arrays[0] if len(arrays) == 1 else arrays

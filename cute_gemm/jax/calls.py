@@ -146,10 +146,10 @@ _launches: Kept[Any, tuple[_Launch, ...]] = Kept(1024, "jax_launches")
 
 
 def _prepared(
-    call: ProductCall, given: Sequence[Buffer], made: Sequence[Buffer], device: int | None
+    call: ProductCall, given: Sequence[Buffer], outputs: Sequence[Buffer], device: int | None
 ) -> tuple[_Launch, ...]:
     """Return the launches of a call on buffers laid out and aligned as these."""
-    c, *further = made
+    c, *further = outputs
     if 0 in c.shape:
         return ()
     a, b, *operands = given
@@ -184,33 +184,35 @@ def _operand(buffer: Buffer, place: Submatrix, device: int | None, readonly: boo
 
 
 def _launch(
-    text: bytes, given: list[Buffer], made: list[Buffer], device: int | None
+    text: bytes, given: list[Buffer], outputs: list[Buffer], device: int | None
 ) -> tuple[ProductCall, tuple[_Launch, ...]]:
     """Return a call and its launches, which are kept."""
     call = from_text(text)
-    buffers = *given, *made
+    buffers = *given, *outputs
     alignments = [(x.pointer | ALIGNMENT) & -(x.pointer | ALIGNMENT) for x in buffers]
     key = text, device, *(x[:2] for x in buffers), *(alignments if device is not None else ())
     launches = _launches.get(key)
     if launches is None:
-        launches = _launches[key] = _prepared(call, given, made, device)
+        launches = _launches[key] = _prepared(call, given, outputs, device)
     return call, launches
 
 
-def on_device(text: bytes, given: list[Buffer], made: list[Buffer], context: ffi.Context) -> None:
+def on_device(
+    text: bytes, given: list[Buffer], outputs: list[Buffer], context: ffi.Context
+) -> None:
     """Start a call on device buffers, on the stream of the context."""
     device = context.device
     if device is None:
-        device = _device_of(next((x.pointer for x in (*made, *given) if x.pointer), 0))
+        device = _device_of(next((x.pointer for x in (*outputs, *given) if x.pointer), 0))
     stream = context.stream
-    call, launches = _launch(text, given, made, device)
-    for result, buffer in zip(call.results, made[1:], strict=True):
+    call, launches = _launch(text, given, outputs, device)
+    for result, buffer in zip(call.results, outputs[1:], strict=True):
         if result.amax:
             from cute_gemm.run.memory import zero
 
             zero(buffer.pointer, DTYPES[buffer.dtype].bytes, device, stream)
     a, b, *operands = given
-    buffers = a, b, made[0], *operands, *made[1:]
+    buffers = a, b, outputs[0], *operands, *outputs[1:]
     for launch in launches:
         at = [x.pointer + offset for x, offset in zip(buffers, launch.offsets, strict=True)]
         bound = launch.executable.launch(launch.alpha, ZERO, launch.numbers)
@@ -229,14 +231,14 @@ def _device_of(pointer: int) -> int:
     return int(device)
 
 
-def on_host(text: bytes, given: list[Buffer], made: list[Buffer], context: ffi.Context) -> None:
+def on_host(text: bytes, given: list[Buffer], outputs: list[Buffer], context: ffi.Context) -> None:
     """Compute a call on host buffers."""
-    call, launches = _launch(text, given, made, None)
+    call, launches = _launch(text, given, outputs, None)
     a, b, *operands = given
-    buffers = a, b, made[0], *operands, *made[1:]
+    buffers = a, b, outputs[0], *operands, *outputs[1:]
     greatest = [
         _array(buffer, Submatrix(0, (), ()))
-        for result, buffer in zip(call.results, made[1:], strict=True)
+        for result, buffer in zip(call.results, outputs[1:], strict=True)
         if result.amax
     ]
     for array in greatest:

@@ -194,8 +194,8 @@ def _entry(handler: Handler) -> Callable[[int], int | None]:
             return None
         api = _Api.from_address(frame.api)
         try:
-            text, given, made = _read(frame)
-            handler(text, given, made, Context(api, frame.context))
+            text, given, outputs = _read(frame)
+            handler(text, given, outputs, Context(api, frame.context))
         except BaseException as error:  # XLA's threads have nobody to catch it
             return _error(api, error)
         return None
@@ -227,13 +227,13 @@ def _read(frame: _Frame) -> tuple[bytes, list[Buffer], list[Buffer]]:
 
 
 def _buffers(arrays: _Arrays) -> list[Buffer]:
-    found = []
+    buffers = []
     values = arrays.values
     for place in range(arrays.size):
         buffer = _BufferOf.from_address(values[place])
         dtype = _DTYPES.get(buffer.dtype) or f"of XLA's number {buffer.dtype}"
-        found.append(Buffer(dtype, tuple(buffer.dims[: buffer.rank]), buffer.data or 0))
-    return found
+        buffers.append(Buffer(dtype, tuple(buffer.dims[: buffer.rank]), buffer.data or 0))
+    return buffers
 
 
 def _error(api: _Api, error: BaseException) -> int | None:
@@ -241,5 +241,5 @@ def _error(api: _Api, error: BaseException) -> int | None:
     code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else _INTERNAL
     text = str(error) or type(error).__name__
     given = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, text.encode(), code)
-    made: int | None = _function(api.error_create)(ctypes.addressof(given))
-    return made
+    address: int | None = _function(api.error_create)(ctypes.addressof(given))
+    return address

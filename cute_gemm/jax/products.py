@@ -98,13 +98,13 @@ def _(call: ProductCall, primals: Any, tangents: Any) -> Any:
 
 def composed(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
     """Compute the same as `fused`, the epilogue by JAX, which differentiates it."""
-    made = results(call, tuple(map(shaped, (a, b, *operands))))
-    sums = "float32" if made[0].dtype in _HALF else made[0].dtype
+    shapes = results(call, tuple(map(shaped, (a, b, *operands))))
+    sums = "float32" if shapes[0].dtype in _HALF else shapes[0].dtype
     acc = product(call.plain(sums), a, b)
     given = dict(zip(call.operands, operands, strict=True)) | dict(call.numbers)
     values = {name: jnp.asarray(x).astype(acc.dtype) for name, x in given.items()}
     assert call.epilogue is not None
-    return _results(call.epilogue.expression, values | {ACCUMULATOR: acc}, made)
+    return _results(call.epilogue.expression, values | {ACCUMULATOR: acc}, shapes)
 
 
 # ---- a layer ------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def _(activation: str, primals: Any, tangents: Any) -> Any:
     y, *z = fused(_layer_call(function, b), x, w, *b)
     call = ProductCall("NT")
     parts = [
-        made(given)
-        for given, made in (
+        term(given)
+        for given, term in (
             (dx, lambda given: product(call, given, w)),
             (dw, lambda given: product(call, x, given)),
             *((each, lambda given: _broadcast(given, y)) for each in db),
@@ -166,8 +166,8 @@ def _compiled(*arrays: Any, primitive: Primitive, call: ProductCall) -> Any:
 
 
 def _abstract(*avals: Any, call: ProductCall) -> list[Any]:
-    made = results(call, tuple(map(shaped, avals)))
-    return [_aval(x.shape, jnp.dtype(x.dtype), avals[0]) for x in made]
+    shapes = results(call, tuple(map(shaped, avals)))
+    return [_aval(x.shape, jnp.dtype(x.dtype), avals[0]) for x in shapes]
 
 
 def _aval(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
@@ -260,9 +260,9 @@ def _summed(like: Any, call: ProductCall, a: Any, b: Any) -> Any:
     shared = [axis for axis, extent in enumerate(batch) if extent != 1 and lead[axis] == 1]
     name = like.dtype.name
     out = "float32" if shared and name in _HALF else name
-    made = product(replace(call, out_dtype=out), a, b)
-    made = made.sum(shared).astype(name) if shared else made
-    return made.reshape(like.shape)
+    total = product(replace(call, out_dtype=out), a, b)
+    total = total.sum(shared).astype(name) if shared else total
+    return total.reshape(like.shape)
 
 
 ad.defbilinear(_product_p, _of_A, _of_B)
@@ -287,8 +287,8 @@ def _batched(
             x = jnp.moveaxis(x, axis, 0)
             x = x.reshape(x.shape[0], *(1,) * (rank - own), *x.shape[1:])
         moved.append(x)
-    made = bind(*moved, call=call)
-    return made, (0,) * len(made) if isinstance(made, (list, tuple)) else 0
+    returned = bind(*moved, call=call)
+    return returned, (0,) * len(returned) if isinstance(returned, (list, tuple)) else 0
 
 
 def _fused_batched(arrays: Any, axes: Any, *, call: ProductCall) -> Any:
@@ -302,12 +302,12 @@ def _fused_batched(arrays: Any, axes: Any, *, call: ProductCall) -> Any:
     sums = "float32" if first in _HALF else first
     further = tuple(x._replace(amax=False, dtype=sums) if x.amax else x for x in expression.results)
     whole = replace(function, expression=replace(expression, results=further))
-    made, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, epilogue=whole))
-    found = tuple(
+    values, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, epilogue=whole))
+    returned = tuple(
         jnp.abs(value).max(tuple(range(1, value.ndim)), initial=0) if result.amax else value
-        for value, result in zip(made, expression.results, strict=True)
+        for value, result in zip(values, expression.results, strict=True)
     )
-    return found, (0,) * len(found)
+    return returned, (0,) * len(returned)
 
 
 batching.primitive_batchers[_product_p] = partial(_batched, bind=_product_p.bind)
@@ -341,13 +341,13 @@ def _evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
 
 
 def _results(
-    expression: Expression, values: dict[str, Any], made: Sequence[Shaped]
+    expression: Expression, values: dict[str, Any], shapes: Sequence[Shaped]
 ) -> tuple[Any, ...]:
     """Return all results of an expression, in their types, of arrays by name."""
     returned = []
     computed = _evaluate(expression, values)
-    for result, value, (_, dtype) in zip(expression.results, computed, made, strict=True):
-        value = jnp.broadcast_to(value, made[0].shape)
+    for result, value, (_, dtype) in zip(expression.results, computed, shapes, strict=True):
+        value = jnp.broadcast_to(value, shapes[0].shape)
         if result.amax:
             value = jnp.abs(value).max(initial=0)
         elif jnp.issubdtype(dtype, jnp.integer):

@@ -31,10 +31,10 @@ def arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
 
     here = Arch(DEFAULT_ARCH) if why_no_gpu() else device_arch(0)
     names = registry.CONTENDERS if kernel == "auto" else (kernel,)
-    taking = [one for one in map(registry.get, names) if not lack(one, problem)]
-    if not taking or any(serves(one, problem, here) for one in taking):
+    taking = [x for x in map(registry.get, names) if not lack(x, problem)]
+    if not taking or any(serves(x, problem, here) for x in taking):
         return here
-    cc = min(one.least_cc(problem.spelled) for one in taking)
+    cc = min(x.least_cc(problem.spelled) for x in taking)
     return Arch.of_device(divmod(cc, 10))
 
 

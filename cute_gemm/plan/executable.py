@@ -305,8 +305,8 @@ class Executable:
         stream = None if stream is None else raw_stream(stream)
         operand, matrix = read(X, name), getattr(problem, name)
         _check_matrix(matrix, describe(problem.op, name, operand, problem.l))
-        made, packing = packed(problem, name)
-        target = getattr(made, name)
+        packed_problem, packing = packed(problem, name)
+        target = getattr(packed_problem, name)
         if self.backend != "cuda":
             return PackedOperand(name, matrix, target, operand)
         from cute_gemm.run.memory import DeviceBuffer, upload
@@ -381,8 +381,8 @@ class Executable:
     def _returned(self, a: Operand, results: tuple[Operand, ...]) -> Iterator[Any]:
         """Yield what the caller gets of the results beside C."""
         for x, result in zip(self.results, results, strict=True):
-            made = ADAPTERS[a.library].result(a, result.owner)
-            yield made if x.extents else made.reshape(())
+            array = ADAPTERS[a.library].result(a, result.owner)
+            yield array if x.extents else array.reshape(())
 
     def _unset(self, results: tuple[Operand, ...]) -> Iterator[Operand]:
         """Yield the results that no launch sets: it raises the greatest of all elements from 0."""
@@ -419,8 +419,8 @@ class Executable:
         if self.backend == "interpreter" and problem.m and problem.n and problem.l:
             from cute_gemm.plan.interpreted import execute
 
-            made = self.at(operands.values)
-            execute(made, *arrays, alpha, beta, operands=others)
+            executable = self.at(operands.values)
+            execute(executable, *arrays, alpha, beta, operands=others)
         else:
             self.kernel.on_host(problem, *arrays, alpha, beta, others)
 
@@ -516,16 +516,16 @@ def raw_stream(stream: Any) -> int:
     """Return the raw ``CUstream`` of a library's stream."""
     if type(stream) is int and 0 <= stream < 2**64:
         return stream
-    found = None
+    handle = None
     for attribute in ("cuda_stream", "ptr", "handle"):
         if (value := getattr(stream, attribute, None)) is not None:
-            found = int(value)
+            handle = int(value)
             break
     else:
         if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
-            found = int(protocol()[1])
-    if found is not None:
-        return found
+            handle = int(protocol()[1])
+    if handle is not None:
+        return handle
     raise OptionError(
         f"stream={stream!r} is not a CUDA stream; expected an int, or an object of PyTorch, CuPy "
         "or cuda.core"

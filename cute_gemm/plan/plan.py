@@ -365,8 +365,8 @@ class Plan:
 
         def ideal(kinds: frozenset[Kind], wide: frozenset[str] = frozenset()) -> float:
             config = self._kernel.compiled(), self.config, self.route
-            made = priced(self.problem, *config, gpu, reads_c, kinds, wide)
-            return made.corrected(correction).bounded(least).seconds
+            ideal_price = priced(self.problem, *config, gpu, reads_c, kinds, wide)
+            return ideal_price.corrected(correction).bounded(least).seconds
 
         def changed(**change: Any) -> float | None:
             try:
@@ -561,8 +561,10 @@ class Plan:
 
         a, b, c, read, results = self.executable.on_host(A, B, C, beta, operands)
         before = c.copy() if beta != 0 else None
-        arrays, made = apart(read.on_host(), c), self.executable.at(read.values)
-        beside = list(execute(made, a, b, c, alpha, beta, operands=arrays | results, record=True))
+        arrays, executable = apart(read.on_host(), c), self.executable.at(read.values)
+        beside = list(
+            execute(executable, a, b, c, alpha, beta, operands=arrays | results, record=True)
+        )
         execution = beside.pop(self.steps.main)
         ends = arrays.get("offsets")
         report = self.report(beta=beta, offsets=ends)

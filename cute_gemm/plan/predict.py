@@ -104,14 +104,14 @@ class Predicted:
         # Infinity where a config has another number of slices.
         each, whole = self._each + self._before, self._shelf.whole
         each[1:, :whole] = each[0, whole:] = np.inf
-        found: dict[OrderOfSums, float] = {}
+        fastest: dict[OrderOfSums, float] = {}
         for group, indices in alike.items():
             for count, seconds in zip(self._counts.tolist(), each, strict=True):
                 least = float(seconds[indices].min())
                 order = OrderOfSums.by(*group, problem, count)
-                if least < found.get(order, np.inf):
-                    found[order] = least
-        return found
+                if least < fastest.get(order, np.inf):
+                    fastest[order] = least
+        return fastest
 
     def keep(self, order: OrderOfSums, problem: GemmProblem) -> None:
         """Leave out the configs with another order of sums."""
@@ -224,16 +224,16 @@ def unmeasured(
     >>> unmeasured(p.gpu, p.problem, p._kernel, p.config)
     ["kernel 'naive' with these types"]
     """
-    made = calibration(gpu)
-    found = [] if made.gpu == gpu.name else [f"the {gpu.name}"]
-    if not set(made.bases.get(kernel.name, ())) & set(kernel.kinds(config)[:1]):
-        found.append(f"kernel {kernel.name!r} with these types")
+    numbers = calibration(gpu)
+    missing = [] if numbers.gpu == gpu.name else [f"the {gpu.name}"]
+    if not set(numbers.bases.get(kernel.name, ())) & set(kernel.kinds(config)[:1]):
+        missing.append(f"kernel {kernel.name!r} with these types")
     if problem.groups:
-        found.append("groups")
+        missing.append("groups")
     if problem.scales:
-        found.append("block scales")
+        missing.append("block scales")
     if problem.epilogue != LINEAR_COMBINATION:
-        found.append("this epilogue")
+        missing.append("this epilogue")
     if reads_c:
-        found.append("another beta than 0")
-    return found
+        missing.append("another beta than 0")
+    return missing

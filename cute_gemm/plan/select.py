@@ -202,10 +202,10 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
 def _flag(name: str, value: Any) -> bool:
     """Return a truth value, which may be a text."""
     known = {"true": True, "false": False, "1": True, "0": False}
-    found = known.get(str(value).lower())
-    if found is None:
+    flag = known.get(str(value).lower())
+    if flag is None:
         raise OptionError(f"option {name}={value!r} does not fit; expected True or False")
-    return found
+    return flag
 
 
 def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
@@ -286,8 +286,8 @@ def _order_for_all_m(
     shapes = [_with_rows(problem, m) for m in _ROWS]
     words = tuple(sorted((name, str(value)) for name, value in options.items()))
     key = shapes[0], arch, kernel, words, gpu
-    if (found := _orders.get(key)) is not None:
-        return found
+    if (kept := _orders.get(key)) is not None:
+        return kept
     slower: dict[OrderOfSums, float] = {}
     for place, (shape, part) in enumerate(zip(shapes, _ROWS.values(), strict=True)):
         space = _space(shape, kernel, dict(options), gpu)
@@ -336,11 +336,11 @@ def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
         replace(x, shape=(-(-m // share), x.shape[1])) if x.name == "scale_a" else x
         for x in problem.scales
     )
-    found = replace(
+    result = replace(
         problem, m=m, A=A, C=C, scales=scales, epilogue=LINEAR_COMBINATION, operands=(),
         numbers=(),
     )  # fmt: skip
-    return packed(found, "A")[0] if problem.groups.mode == "K" else found
+    return packed(result, "A")[0] if problem.groups.mode == "K" else result
 
 
 @cache

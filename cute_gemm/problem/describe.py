@@ -319,16 +319,16 @@ def describe(op: str, name: str, operand: Operand, batch: int) -> Matrix:
 
 def _batch(a: _Stored, b: _Stored) -> tuple[int, ...]:
     """Return (L,), or () where neither operand has a batch dimension."""
-    found = [(name, x.shape[0]) for name, x in (("A", a), ("B", b)) if len(x.shape) == 3]
-    for name, extent in found:
+    extents = [(name, x.shape[0]) for name, x in (("A", a), ("B", b)) if len(x.shape) == 3]
+    for name, extent in extents:
         _extent(f"l (the first dimension of {name})", extent)
-    several = {extent for _, extent in found} - {1}
+    several = {extent for _, extent in extents} - {1}
     if len(several) > 1:
         raise ShapeError(
             f"A of shape {a.shape} is a batch of {a.shape[0]} and B of shape {b.shape} one of "
             f"{b.shape[0]}; expected as many, or a single matrix that all share: B[0], say"
         )
-    return tuple(several or {extent for _, extent in found})
+    return tuple(several or {extent for _, extent in extents})
 
 
 def checked_op(op: str) -> str:

@@ -80,10 +80,10 @@ def gemm(
         arguments = EpilogueArguments(old, alpha, beta, given)
         # C may be an operand, which further results are made of too: it is written behind them.
         first = _as_stored(problem.epilogue.apply(sums, arguments), C)
-        for result, found in zip(
+        for result, value in zip(
             problem.epilogue.results, problem.epilogue.apply_further(sums, arguments), strict=True
         ):
-            results[result.name][...] = found
+            results[result.name][...] = value
         C[...] = first
         return
     left, right, C = used(problem, A, B, C)

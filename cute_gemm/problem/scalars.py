@@ -90,15 +90,15 @@ def _device_scalar(
         )
     if operand.dtype == accumulator:
         return Scalar(1, operand.pointer)
-    made = None
+    converted = None
     if convert is not None and _holds(accumulator, operand.dtype):
-        made = convert(operand, accumulator)
-    if made is None:
+        converted = convert(operand, accumulator)
+    if converted is None:
         raise DTypeError(
             f"{name} is a device array of dtype {operand.dtype}; expected {accumulator}, which is "
             f"what the kernel multiplies in: {ADAPTERS[operand.library].cast(name, accumulator)}"
         )
-    return Scalar(1, read(made, name, (0,)).pointer, made)
+    return Scalar(1, read(converted, name, (0,)).pointer, converted)
 
 
 def _holds(accumulator: str, dtype: str) -> bool:

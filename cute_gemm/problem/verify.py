@@ -128,7 +128,7 @@ def verify(
             )
         ]  # fmt: skip
         return _together(problem, verdicts)
-    found = _Comparison()
+    comparison = _Comparison()
     for block in _blocks(problem, A, B, result.shape, C, alpha, beta, operands):
         index, products, sums, arguments, lost = block
         got = result[index]
@@ -137,8 +137,8 @@ def verify(
                 compared = _compare_integers(products, got, arguments)
             else:
                 compared = compare_floats(problem, products, sums, got, arguments, lost)
-        found.add(*compared, tuple(x.start or 0 for x in index))
-    return found.verdict(bound_formula(problem))
+        comparison.add(*compared, tuple(x.start or 0 for x in index))
+    return comparison.verdict(bound_formula(problem))
 
 
 def of_result(problem: GemmProblem, name: str) -> GemmProblem:

@@ -32,7 +32,7 @@ class Barrier:
     pending: int
     given: Array
     #: Of the warp that made it: column and clock.
-    made: tuple[int, int]
+    init: tuple[int, int]
     #: Phases that are complete; bytes that the next still expects.
     phase: int = 0
     bytes: int = 0
@@ -104,9 +104,9 @@ class Barriers:
             number = self._numbers[cta] = self._numbers.get(cta, -1) + 1
             column = clocks.of_barrier(cta, number)
         row, lane = divmod(thread, WARP)
-        made = int(clocks.of_lane(row, lane)), int(clocks.now(row))
+        init = int(clocks.of_lane(row, lane)), int(clocks.now(row))
         self._made[cta, address] = Barrier(
-            cta, address, column, count, count, clocks.nothing(), made
+            cta, address, column, count, count, clocks.nothing(), init
         )
 
     def drop(self, inst: Instruction, cta: int, address: int, thread: int) -> None:
@@ -122,7 +122,7 @@ class Barriers:
         barrier = self._made.get((cta, address))
         if barrier is None:
             raise self.fault(inst, "uninitialised", "no barrier has been made there", address)
-        column, clock = barrier.made
+        column, clock = barrier.init
         known = self.machine.shared.clocks.known
         if self.machine.shared.watched and known[int(proxy), row, column] < clock:
             what = "the barrier was made by another thread, and no barrier is between"

@@ -180,10 +180,10 @@ class Code:
         if stored is not result or any(source.view is not None for source in sources):
 
             def viewed() -> None:
-                made = function(
+                value = function(
                     *(values[x] if v is None else values[x].view(v) for x, v in sources)
                 )
-                values[to] = made if stored is result else made.view(stored)
+                values[to] = value if stored is result else value.view(stored)
 
             return viewed
         slots = [source.slot for source in sources]

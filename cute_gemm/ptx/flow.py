@@ -97,15 +97,15 @@ def blocks(kernel: Kernel) -> list[Block]:
         if inst.op[0] in ("bra", "ret", "exit") or may_wait(inst):
             cuts.add(index + 1)
     places = sorted(cuts)
-    made = [Block(begin, end) for begin, end in zip(places, places[1:], strict=False)]
-    number = {block.begin: index for index, block in enumerate(made)}
-    for index, block in enumerate(made):
+    pieces = [Block(begin, end) for begin, end in zip(places, places[1:], strict=False)]
+    number = {block.begin: index for index, block in enumerate(pieces)}
+    for index, block in enumerate(pieces):
         last = code[block.end - 1]
         if last.op[0] == "bra":
             block.next.append(number[kernel.labels[target(last)]])
         if last.op[0] not in ("bra", "ret", "exit") or last.guard:
             block.next.append(index + 1)
-    return made
+    return pieces
 
 
 def target(inst: Instruction) -> str:

@@ -166,8 +166,8 @@ def counted(function: Callable[[Array], Array]) -> Rule:
     return follow
 
 
-def in_parts(count: int, width: int, made: int, dtype: Any) -> Rule:
-    """Return the rule of parts of ``made`` bits, each of which comes of one of ``width`` bits.
+def in_parts(count: int, width: int, bits: int, dtype: Any) -> Rule:
+    """Return the rule of parts of ``bits`` bits, each of which comes of one of ``width`` bits.
 
     The parts are those of one operand, or one operand each, the last one lowest.
     """
@@ -180,7 +180,7 @@ def in_parts(count: int, width: int, made: int, dtype: Any) -> Rule:
                 words[place] if len(words) > 1 else words[0] >> words[0].dtype.type(width * place)
             )
             bad = part & part.dtype.type((1 << width) - 1) != 0
-            result = result | np.where(bad, dtype((1 << made) - 1 << made * place), dtype(0))
+            result = result | np.where(bad, dtype((1 << bits) - 1 << bits * place), dtype(0))
         return np.asarray(result)
 
     return follow

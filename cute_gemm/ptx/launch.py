@@ -208,8 +208,8 @@ def run(
     waits = needed(kernel)
     if waits and math.prod(block) % WARP:
         raise PtxError(f"block={tuple(block)!r} is not of whole warps, and threads wait one by one")
-    made = WaitingMachine if waits else Machine
-    machine = made(grid, block, memory, most_steps, recorder, len(kernel.registers), cluster)
+    kind = WaitingMachine if waits else Machine
+    machine = kind(grid, block, memory, most_steps, recorder, len(kernel.registers), cluster)
     machine.dependent = dependent
     machine.maps = _maps(kernel, arguments, memory)
     code = Code(kernel, machine, _packed(kernel, arguments, memory))

@@ -271,8 +271,8 @@ class _Parser:
         known = self.kernel.parameters
         for parameter in filter(None, (part.strip() for part in text.split(","))):
             plain = _POINTER.sub("", parameter)
-            made = self._variable(plain, position, end_of(known))
-            known[made.name] = made
+            variable = self._variable(plain, position, end_of(known))
+            known[variable.name] = variable
 
     def _variable(self, text: str, position: int, end: int) -> Variable:
         """A declared variable that is put behind ``end`` bytes of others."""
@@ -320,8 +320,8 @@ class _Parser:
             scope.types[f"{match[1]}<>" if match[1] else match[3]] = kind
 
     def _shared(self, position: int, text: str) -> None:
-        made = self._variable(text, position, self.kernel.static_shared)
-        self.kernel.shared[made.name] = made
+        variable = self._variable(text, position, self.kernel.static_shared)
+        self.kernel.shared[variable.name] = variable
 
     def _symbol(self, name: str, position: int) -> Name:
         """A name that is no register; a variable outside of the entry is looked up by it."""
@@ -338,8 +338,8 @@ class _Parser:
         if match[2] == "shared":
             self._shared(match.start(1), match[1])
         else:
-            made = self._variable(match[1], match.start(1), end_of(kernel.globals))
-            kernel.globals[name] = made
+            variable = self._variable(match[1], match.start(1), end_of(kernel.globals))
+            kernel.globals[name] = variable
         return Name(name)
 
     # ---- instructions --------------------------------------------------------------------------
@@ -381,9 +381,9 @@ class _Parser:
                 return scope.known[name]
             kind = scope.types.get(name) or scope.types.get(_NUMBERED.sub("<>", name))
             if kind is not None:
-                made = scope.known[name] = Register(len(self.kernel.registers), name, kind)
-                self.kernel.registers.append(made)
-                return made
+                register = scope.known[name] = Register(len(self.kernel.registers), name, kind)
+                self.kernel.registers.append(register)
+                return register
         return None
 
     def _operand(self, text: str, position: int) -> Operand:
@@ -406,8 +406,8 @@ class _Parser:
             number = _number(text)
             if number is None:
                 raise self.error(position, f"the number {shown(text)} is none of 64 bits")
-            made = self.numbers[text] = Immediate(number)
-            return made
+            immediate = self.numbers[text] = Immediate(number)
+            return immediate
         register = self._register(text)
         if register is not None:
             return register

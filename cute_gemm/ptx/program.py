@@ -158,9 +158,9 @@ class Program:
         code, machine = self.code, self.machine
         if code.rules:
             return ruled(machine, step, code.rules)
-        made, others = results(inst), inst.operands[1:]
+        written, others = results(inst), inst.operands[1:]
         read = tuple({x.slot: None for x in registers(others) if x.slot in self._followed})
-        return followed(machine, step, read, tuple((x.slot, STORED[x.type]) for x in made))
+        return followed(machine, step, read, tuple((x.slot, STORED[x.type]) for x in written))
 
     def _guarded(self, inst: Instruction, step: Step, slots: tuple[int, ...]) -> Step:
         """Execute an instruction in lanes whose predicate says so."""

@@ -28,17 +28,17 @@ def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
     slots = set(unset)
     flows = []
     for inst in kernel.instructions:
-        made = {each.slot for each in results(inst)}
+        written = {each.slot for each in results(inst)}
         if inst.op[0] not in ("ld", "ldmatrix"):
-            flows.append(({each.slot for each in sources(inst)}, made))
+            flows.append(({each.slot for each in sources(inst)}, written))
         elif not {"param", "global", "const"} & set(inst.op):
-            slots |= made
+            slots |= written
     size = -1
     while size != len(slots):
         size = len(slots)
-        for read, made in flows:
+        for read, written in flows:
             if read & slots:
-                slots |= made
+                slots |= written
     return frozenset(slots)
 
 
@@ -68,27 +68,27 @@ def some(machine: Machine, slots: tuple[int, ...]) -> Array | None:
 
 
 def followed(
-    machine: Machine, step: Step, read: tuple[int, ...], made: tuple[tuple[int, Any], ...]
+    machine: Machine, step: Step, read: tuple[int, ...], written: tuple[tuple[int, Any], ...]
 ) -> Step:
     """A step whose results, slots with dtypes, are undefined where an operand is."""
     undefined = machine.undefined
-    if len(made) == 1 and 1 <= len(read) <= 3:
-        ((to, dtype),) = made
+    if len(written) == 1 and 1 <= len(read) <= 3:
+        ((to, dtype),) = written
         first, second, third = (*read, *(read[:1] * 3))[:3]
 
-        def one() -> None:
+        def single() -> None:
             step()
             if undefined[first] is undefined[second] is undefined[third] is None:
                 undefined[to] = None
             else:
                 undefined[to] = whole(some(machine, read), dtype)
 
-        return one
+        return single
 
     def several() -> None:
         step()
         bad = some(machine, read)
-        for to, dtype in made:
+        for to, dtype in written:
             undefined[to] = whole(bad, dtype)
 
     return several
@@ -110,15 +110,15 @@ def ruled(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]
 
     def follow() -> None:
         # Before the step: a register may be read and set.
-        found: list[Array | None] = []
+        lost: list[Array | None] = []
         for _, rule, operands in rules:
             bits = None
             if any(undefined[slot] is not None for slot, _ in operands):
                 bits = rule(*(pair(*each) for each in operands))
                 bits = bits.view(unsigned(bits.dtype))
-            found.append(bits if bits is not None and bits.any() else None)
+            lost.append(bits if bits is not None and bits.any() else None)
         step()
-        for (to, _, _), bits in zip(rules, found, strict=True):
+        for (to, _, _), bits in zip(rules, lost, strict=True):
             undefined[to] = bits
 
     return follow

@@ -154,9 +154,9 @@ def _redux(code: Code, inst: Instruction) -> Step:
     machine, values, greatest = code.machine, code.values, inst.op[2] == "max"
 
     def result(each: Array, inside: Array) -> Array:
-        found = np.where(inside, each, np.uint32(0 if greatest else 2**32 - 1))
-        found = found.max(axis=2) if greatest else found.min(axis=2)
-        return np.asarray(found.astype(np.uint32).reshape(machine.shape))
+        lanes = np.where(inside, each, np.uint32(0 if greatest else 2**32 - 1))
+        lanes = lanes.max(axis=2) if greatest else lanes.min(axis=2)
+        return np.asarray(lanes.astype(np.uint32).reshape(machine.shape))
 
     def reduce() -> None:
         demand(machine, inst, members.slot, "its mask")

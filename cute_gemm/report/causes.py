@@ -135,7 +135,7 @@ class Cause:
         return f"{self.fix} ({duration(self.fixed_seconds)} predicted)"
 
 
-class _Found(NamedTuple):
+class _Member(NamedTuple):
     """An access that is not as good as it could be, and the launch that makes it."""
 
     row: AccessRow
@@ -162,19 +162,19 @@ def causes(
     passes: Sequence[PassReport], pricing: Pricing | None,
 ) -> tuple[Cause, ...]:  # fmt: skip
     """Return the causes of time that is lost, the costliest first; faults before them."""
-    groups: dict[Any, tuple[_Group, list[_Found]]] = {}
+    groups: dict[Any, tuple[_Group, list[_Member]]] = {}
     sizes = pricing is None or pricing.sizes
     packed = {name for of_pass in passes for name in of_pass.packs}
     about = _About(problem, kernel, config, sizes, packed)
-    every = [_Found(row, "") for row in rows]
-    every += [_Found(row, of_pass.kernel) for of_pass in passes for row in of_pass.rows]
-    inside = {_copy_of(found) for found in every if not _at_edges(found.row)}
-    for found in every:
-        if _is_bad(found.row) and not (_at_edges(found.row) and _copy_of(found) in inside):
-            key, group = _group(about, found)
-            groups.setdefault(key, (group, []))[1].append(found)
-    made = [_cause(group, members, pricing) for group, members in groups.values()]
-    return tuple(sorted(made, key=lambda cause: (not cause.fault, -(cause.seconds or 0.0))))
+    every = [_Member(row, "") for row in rows]
+    every += [_Member(row, of_pass.kernel) for of_pass in passes for row in of_pass.rows]
+    inside = {_copy_of(member) for member in every if not _at_edges(member.row)}
+    for member in every:
+        if _is_bad(member.row) and not (_at_edges(member.row) and _copy_of(member) in inside):
+            key, group = _group(about, member)
+            groups.setdefault(key, (group, []))[1].append(member)
+    listed = [_cause(group, members, pricing) for group, members in groups.values()]
+    return tuple(sorted(listed, key=lambda cause: (not cause.fault, -(cause.seconds or 0.0))))
 
 
 class _About(NamedTuple):
@@ -199,17 +199,17 @@ def _at_edges(row: AccessRow) -> bool:
     return row.at_edges or row.access.tail == "elements" or not row.counts.requests
 
 
-def _copy_of(found: _Found) -> tuple[str, ...]:
+def _copy_of(member: _Member) -> tuple[str, ...]:
     """What an access at edges has in common with that of interior tiles, which decides."""
-    return found.launch, found.row.operand, found.row.space, found.row.direction
+    return member.launch, member.row.operand, member.row.space, member.row.direction
 
 
 # -- which accesses have one cause ----------------------------------------------------------------
 
 
-def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
+def _group(about: _About, member: _Member) -> tuple[Any, _Group]:
     """The cause of an access, and the key that accesses of the same cause share."""
-    row, problem = found.row, about.problem
+    row, problem = member.row, about.problem
     own = {Option(*change) for fix in row.fixes for change in fix.change.items()}
     own |= {row.access.fix} if isinstance(row.access.fix, Option) else set()
     if row.good:  # but narrow: by the option that limits it
@@ -221,9 +221,9 @@ def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
         return options, _Group(str(now), tuple(map(of_option, options)), option=now)
     for matrix in problem.matrices:
         words = misplaced(problem, matrix)
-        if words and _is_of(about, found, matrix):
+        if words and _is_of(about, member, matrix):
             return matrix.name, _of_place(about, matrix, words)
-    of_c = (found.launch, row.operand, row.space) == ("", "C", "global")
+    of_c = (member.launch, row.operand, row.space) == ("", "C", "global")
     if of_c and _ends_short(row):
         words = rows_that_end_anywhere(problem.C)
         if words:
@@ -234,11 +234,11 @@ def _group(about: _About, found: _Found) -> tuple[Any, _Group]:
     best = next(iter(row.fixes), None)
     if best is None:
         fix = str(row.access.fix)
-        key = found.launch, row.operand, row.space, row.direction, fix
-        return key, _Group(_clause(found), other, fix)
+        key = member.launch, row.operand, row.space, row.direction, fix
+        return key, _Group(_clause(member), other, fix)
     ideal = best.figures.get("ideal_sectors", 0) == best.figures.get("sectors", 0)
     ideal = ideal and not best.figures.get("conflicts")
-    what = f"{row.operand} has bank conflicts" if row.space == "shared" else _clause(found)
+    what = f"{row.operand} has bank conflicts" if row.space == "shared" else _clause(member)
     if row.space == "global" and row.why:
         what += f": {row.why}"
     return (row.operand, row.space, best.what), _Group(what, other, best.what, ideal=ideal)
@@ -279,9 +279,9 @@ def _fixed_by(row: AccessRow, name: str) -> bool:
     return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
-def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
+def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
     """Whether where a matrix lies is the cause of an access."""
-    row, access = found.row, found.row.access
+    row, access = member.row, member.row.access
     limit = access_bytes(matrix, False)[1]
     said = access.limit
     if isinstance(limit, OfMatrix) and isinstance(said, OfMatrix) and limit[:3] == said[:3]:
@@ -290,7 +290,7 @@ def _is_of(about: _About, found: _Found, matrix: Matrix) -> bool:
         return False
     if row.space == "shared":  # rows that are put in place on their way
         return bool(limit) and row.instruction == "cp.async" and not row.fixes
-    if found.launch:
+    if member.launch:
         return not row.good
     lies = matrix if isinstance(access, SharedAccess) else access.matrix
     if (lies.ld, lies.alignment) != (matrix.ld, matrix.alignment):
@@ -315,7 +315,7 @@ def _widens(about: _About, matrix: Matrix) -> bool:
 # -- what a cause costs, and what its fix takes ---------------------------------------------------
 
 
-def _cause(group: _Group, members: Sequence[_Found], pricing: Pricing | None) -> Cause:
+def _cause(group: _Group, members: Sequence[_Member], pricing: Pricing | None) -> Cause:
     """Price a cause and its fix."""
     first = next(iter(group.remedies), Remedy(group.fix, {}))
     what, fix, change, worst = group.what, group.fix or first.what, first.change, members[0]
@@ -338,7 +338,7 @@ def _cause(group: _Group, members: Sequence[_Found], pricing: Pricing | None) ->
         share = seconds / predicted
     return Cause(
         _reason(group.option, members) or what, _clause(worst), tuple(_listed(members)),
-        any(_faults(found.row) for found in members), seconds, share, fix,
+        any(_faults(member.row) for member in members), seconds, share, fix,
         tuple(change.items()), fixed,
     )  # fmt: skip
 
@@ -354,7 +354,7 @@ def _helpful(
             yield time, remedy
 
 
-def _cost(members: Sequence[_Found], pricing: Pricing) -> tuple[float, _Found]:
+def _cost(members: Sequence[_Member], pricing: Pricing) -> tuple[float, _Member]:
     """What accesses cost, and the one of them that costs most."""
     kinds = [frozenset([kind_of(x.row.access)] if not x.launch else []) for x in members]
     wide = [frozenset([x.launch] if x.launch else []) for x in members]
@@ -369,7 +369,7 @@ def _faults(row: AccessRow) -> bool:
     return row.verdict in (MISALIGNED, "illegal")
 
 
-def _reason(option: Option | None, members: Sequence[_Found]) -> str:
+def _reason(option: Option | None, members: Sequence[_Member]) -> str:
     """What the kernel says of an option, of all operands that it says it of; "" if nothing."""
     limits = {x.row.access.limit for x in members if _limiting(x.row) == option}
     said = sorted(limit for limit in limits if isinstance(limit, LimitOfOption))
@@ -377,10 +377,10 @@ def _reason(option: Option | None, members: Sequence[_Found]) -> str:
     return f"{option} {said[0].why}, and {of_each}" if said else ""
 
 
-def _clause(found: _Found) -> str:
+def _clause(member: _Member) -> str:
     """What is wrong with an access: ``"B's ld.global is not coalesced"``."""
-    row = found.row
-    of_launch = f" of the {found.launch} launch" * bool(found.launch)
+    row = member.row
+    of_launch = f" of the {member.launch} launch" * bool(member.launch)
     access = f"{row.operand}'s {row.instruction}{of_launch}"
     if _faults(row):
         return f"{access} would fault"
@@ -389,12 +389,12 @@ def _clause(found: _Found) -> str:
     return f"{access} is of {row.bits} bits" if row.good else f"{access} is not coalesced"
 
 
-def _listed(members: Sequence[_Found]) -> Iterator[str]:
+def _listed(members: Sequence[_Member]) -> Iterator[str]:
     """The accesses, each once, those of one verdict together with the figures of the first."""
     listed: dict[str, tuple[str, list[str]]] = {}
     seen = set()
-    for found in members:
-        row, name = found.row, f"{found.launch} {found.row.operand} {found.row.instruction}"
+    for member in members:
+        row, name = member.row, f"{member.launch} {member.row.operand} {member.row.instruction}"
         if (name, row.space) in seen:
             continue
         seen.add((name, row.space))
@@ -411,11 +411,11 @@ def _listed(members: Sequence[_Found]) -> Iterator[str]:
 # -- the first line -------------------------------------------------------------------------------
 
 
-def headline(bounds: Performance, found: Sequence[Cause], pricing: Pricing | None) -> str:
+def headline(bounds: Performance, listed: Sequence[Cause], pricing: Pricing | None) -> str:
     """Say in a line what a kernel takes, its bound, what it loses most by, and what a fix takes."""
     roof, price = bounds.roofline, pricing.price if pricing else None
     priced = price is not None
-    named = (x for x in found if not x.little and (x.fault or not priced or x.seconds is not None))
+    named = (x for x in listed if not x.little and (x.fault or not priced or x.seconds is not None))
     first = next(named, None)
     bound = ""
     if roof is not None:

@@ -267,9 +267,9 @@ def of_part(fixes: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
     """The fixes of one part of a copy as another part has them; those that fix it too."""
     now, offered = make_row(part), []
     for fix in fixes:
-        assert fix.made is not None
-        changed = named(fix.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
-        same = np.array_equal(part.coords, fix.made.coords)
+        assert fix.access is not None
+        changed = named(fix.access, "matrix", "tile", "coords", "axis", "bits", "instruction")
+        same = np.array_equal(part.coords, fix.access.coords)
         own = named(part, "targets", "least") if same else {"targets": None, "least": None}
         row = make_row(replace(part, **changed, **own))
         if _as_efficient(row, now) and quality(row) > quality(now):

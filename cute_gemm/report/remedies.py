@@ -100,13 +100,13 @@ def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
         words.append("base_offset=0" if moved else there)
         change |= {"base_offset": 0} if moved else {}
     new = replace(matrix, stride=(stride[0], stride[1]), batch_stride=batch)
-    made = _with(problem, new.at(base).of_groups(problem.groups.mode))
+    result = _with(problem, new.at(base).of_groups(problem.groups.mode))
     if moved:
         others = (x for x in (problem.A, problem.B, problem.C) if x.name != matrix.name)
         for other in others:
-            made = _with(made, other.at(0).of_groups(problem.groups.mode))
+            result = _with(result, other.at(0).of_groups(problem.groups.mode))
     change = change if matrix.name in ("A", "B", "C") else {}
-    return Remedy(" and ".join(words), change, made, moves=True)
+    return Remedy(" and ".join(words), change, result, moves=True)
 
 
 def turned(problem: GemmProblem) -> Iterator[Remedy]:

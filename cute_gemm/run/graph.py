@@ -48,11 +48,11 @@ class Graph:
 
     def close(self) -> None:
         """Free the graph and its stream."""
-        made, self._exec = self._exec, None
-        if made is not None and not sys.is_finalizing():
+        graph, self._exec = self._exec, None
+        if graph is not None and not sys.is_finalizing():
             driver = load_driver()
             with entered(self.device):
-                checked(driver.cuGraphExecDestroy(made), "freeing a graph")
+                checked(driver.cuGraphExecDestroy(graph), "freeing a graph")
                 checked(driver.cuStreamDestroy(self._stream), "freeing a stream")
 
     def __enter__(self) -> Graph:

@@ -88,11 +88,11 @@ def differentiable(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            found: tuple[Any, ...] = ()
+            of_arguments: tuple[Any, ...] = ()
             if any(each is not None for each in gradients):
                 ctx.needs = ctx.needs_input_grad[1:]
-                found = backward(ctx, *gradients)
-            return None, *found, *(None,) * (ctx.extent - len(found))
+                of_arguments = backward(ctx, *gradients)
+            return None, *of_arguments, *(None,) * (ctx.extent - len(of_arguments))
 
         @staticmethod
         def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
@@ -204,17 +204,17 @@ def batched(op: Any, rule: Callable[..., Any] | None = None) -> None:
         dims, given = (*dims, *(None for _ in missing)), (*given, *missing)
         front = tuple(_in_front(x, dim) for x, dim in zip(given, dims, strict=True))
         own = tuple(_has_batch(dim) for dim in dims)
-        found = None if rule is None else rule(own, *front)
-        if found is None:
+        results = None if rule is None else rule(own, *front)
+        if results is None:
             each = [
                 op(*(_entry(x, dim, place) for x, dim in zip(front, dims, strict=True)))
                 for place in range(info.batch_size)
             ]
             several = isinstance(each[0], tuple)
-            found = (
+            results = (
                 tuple(map(torch.stack, zip(*each, strict=True))) if several else torch.stack(each)
             )
-        return found, (0,) * len(found) if isinstance(found, tuple) else 0
+        return results, (0,) * len(results) if isinstance(results, tuple) else 0
 
     torch.library.register_vmap(f"cute_gemm::{op._opname}", vmap, lib=_library)
 

@@ -109,8 +109,8 @@ def with_preactivation(
     given: dict[str, Any] = {} if b is None else {"bias": b}
     given |= {"batch_invariant": True} if batch_invariant else {}
     function = forward(activation, b is not None, True)
-    found = row_major(readable(rows_of(x)), readable(w.mT), epilogue=function, **given)
-    y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in found)
+    matrices = row_major(readable(rows_of(x)), readable(w.mT), epilogue=function, **given)
+    y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in matrices)
     return y, z
 
 

@@ -259,7 +259,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     returned = function(Value("operand", name=ACCUMULATOR), **values)
     results = returned if isinstance(returned, tuple) and returned else (returned,)
     places = _Places()
-    found = []
+    outputs = []
     for result in results:
         value = result.value if isinstance(result, Returned) else result
         if not isinstance(value, Value):
@@ -271,11 +271,11 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
                 f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
             )
         how = (result.amax, result.dtype) if isinstance(result, Returned) else ()
-        found.append(Result(places.of(value), *how))
+        outputs.append(Result(places.of(value), *how))
     if isinstance(results[0], Returned):
-        which = str(found[0]).partition("(")[0]
+        which = str(outputs[0]).partition("(")[0]
         raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
-    expression = Expression(tuple(places.steps), names, tuple(found))
+    expression = Expression(tuple(places.steps), names, tuple(outputs))
     _check_pairs(named, expression)
     return expression
 

@@ -285,7 +285,7 @@ def sized_operands(
     """
     C = problem.C
     lead, step = ((problem.l,), (C.batch_stride,)) if problem.l > 1 else ((), ())
-    made: dict[str, Any] = {}
+    operands: dict[str, Any] = {}
     for name in dict.fromkeys((*function.operands, *given)):
         value = given.get(name, (problem.columns,) if name == "bias" else None)
         if isinstance(value, str) and name in function.scales:
@@ -300,8 +300,8 @@ def sized_operands(
         elif value is None and name == "scale":
             value = 1.0
         if value is not None:
-            made[name] = value
-    return made
+            operands[name] = value
+    return operands
 
 
 def _check(problem: GemmProblem, function: EpilogueFunction) -> None:

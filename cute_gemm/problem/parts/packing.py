@@ -118,11 +118,11 @@ def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
     """
     deep = (problem.slices - 1) * problem.k + (problem.k_last or problem.k)
     products = matrix.l // matrix.slices
-    one = replace(matrix, shape=(matrix.shape[0], deep), l=products, slices=1, slice_stride=0)
+    uncut = replace(matrix, shape=(matrix.shape[0], deep), l=products, slices=1, slice_stride=0)
     if problem.compute not in COMPONENT_PRODUCTS:
-        return one
-    every = components(one)
-    count = every.l if one.batch_stride else COMPONENTS
+        return uncut
+    every = components(uncut)
+    count = every.l if uncut.batch_stride else COMPONENTS
     return replace(every, l=count, batch_stride=every.slice_stride, slices=1, slice_stride=0)
 
 
@@ -144,11 +144,11 @@ def aligned(matrix: Matrix, unit: int) -> Matrix:
     size = matrix.element.bytes
     ld = padded(matrix.shape[unit] * size) // size
     stride = (1, ld) if unit == 0 else (ld, 1)
-    made = replace(matrix, stride=stride, alignment=256, first_alignment=0, batch_stride=0)
+    target = replace(matrix, stride=stride, alignment=256, first_alignment=0, batch_stride=0)
     shared = matrix.batch_stride == 0
-    step = 0 if shared else span_of(made) // size
+    step = 0 if shared else span_of(target) // size
     every = 256 if (step * size) % 256 == 0 else LINE
-    return replace(made, batch_stride=step, alignment=every, first_alignment=256 * (every < 256))
+    return replace(target, batch_stride=step, alignment=every, first_alignment=256 * (every < 256))
 
 
 def span_of(matrix: Matrix) -> int:

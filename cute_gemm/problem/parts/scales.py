@@ -70,9 +70,9 @@ def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
     core = () if shape[-2:] in ((1,), (1, 1)) else shape[-2:]
     core = (rows, 1) if core == (rows,) else core
     if len(shape) < 3 or (len(shape) == 3 and shape[0] in (1, problem.l)):
-        for found, fitting in shapes.items():
+        for kind, fitting in shapes.items():
             if core == fitting:
-                return found
+                return kind
     (down, across), mode = shapes["128x128"], rows_mode(name)
     lead = f"({problem.l}, ...), " * (problem.l != 1)
     raise ShapeError(
@@ -110,10 +110,10 @@ def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -
         said += f", ({rows}, {across}) for 128 of k of each row"
         said += f", ({groups}, {rows}, {across}) for those of each group" * shared
         said += f", ({groups}, {down}, {across}) or ({down}, {across}) for 128 x 128" * shared
-    for found, shapes in fitting:
+    for kind, shapes in fitting:
         if shape in shapes:
-            return found
-    straddling = [found for found, shapes in blocks if shape in shapes]
+            return kind
+    straddling = [kind for kind, shapes in blocks if shape in shapes]
     along = f"{problem.groups.mode} is ragged"
     why = f"{name[-1].upper()} has {rows} rows, k = {problem.k} and {along}"
     if straddling:
@@ -141,7 +141,7 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
 
     ShapeError, DTypeError, StrideError or OptionError for what does not fit.
     """
-    found = recipe(name, operand.shape, problem)
+    kind = recipe(name, operand.shape, problem)
     if operand.dtype != DTYPE:
         cast = ADAPTERS[operand.library].cast(name, DTYPE)
         raise DTypeError(f"{name} has dtype {operand.dtype}; expected {DTYPE}: {cast}")
@@ -150,33 +150,33 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
             f"{name} has strides {operand.strides} in elements; expected none to be negative: pass "
             "a copy"
         )
-    if found in BLOCKS:
+    if kind in BLOCKS:
         if problem.A.dtype not in FLOAT8:
             raise DTypeError(
-                f"{name} has a number for each {found} block, and A has dtype "
+                f"{name} has a number for each {kind} block, and A has dtype "
                 f"{problem.A.dtype}; expected A and B of 8-bit floats, or scales of rows"
             )
         if problem.compute == FAST_ACCUM:
             raise OptionError(
-                f"compute={FAST_ACCUM!r} came with {name} of {found} blocks, by which sums of 128 "
+                f"compute={FAST_ACCUM!r} came with {name} of {kind} blocks, by which sums of 128 "
                 "of k are multiplied before they are added in float32: leave one of the two out"
             )
-        return operand, found
+        return operand, kind
     shape, strides = operand.shape, operand.strides
     if problem.groups:
         # A number for each group, or for rows of each: what broadcasts to (G, M, N).
-        if found == "row" and shape == (problem.l, problem.rows_of(name)):
+        if kind == "row" and shape == (problem.l, problem.rows_of(name)):
             shape, strides = (*shape, 1), (*strides, 0)
-        elif found == "tensor" and len(shape) == 1 and shape != (1,):
+        elif kind == "tensor" and len(shape) == 1 and shape != (1,):
             shape, strides = (*shape, 1, 1), (*strides, 0, 0)
     lead, core, steps = (shape[:-2], strides[:-2]), shape[-2:], strides[-2:]
-    if found == "row":
+    if kind == "row":
         core, steps = (core[0], 1), (steps[0], 0)
         if name == "scale_b":
             core, steps = core[::-1], steps[::-1]
     elif not lead[0]:
         core, steps = (), ()
-    return replace(operand, shape=(*lead[0], *core), strides=(*lead[1], *steps)), found
+    return replace(operand, shape=(*lead[0], *core), strides=(*lead[1], *steps)), kind
 
 
 def expanded(name: str, scale: np.ndarray, problem: GemmProblem) -> np.ndarray:
