@@ -248,10 +248,10 @@ def options_help() -> str:
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return extents, types, leading dimensions and orders, as keyword arguments of ``plan``."""
-    found, ends = named(arguments, *PROBLEM_WORDS), group_ends(arguments)
+    words, ends = named(arguments, *PROBLEM_WORDS), group_ends(arguments)
     if ends:
-        found |= {"l": len(ends), arguments.ragged.lower(): ends[-1]}
-    return found
+        words |= {"l": len(ends), arguments.ragged.lower(): ends[-1]}
+    return words
 
 
 def codes(arguments: argparse.Namespace) -> list[str]:

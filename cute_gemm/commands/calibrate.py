@@ -51,14 +51,14 @@ def command(arguments: argparse.Namespace) -> int:
             times = _measured(arguments, gpu, device, tell)
             if arguments.times:
                 times.write(arguments.times)
-        found, said = _fit(times, gpu, tell)
+        calibration, said = _fit(times, gpu, tell)
     if arguments.output:
-        write_output(file, found.encoded().encode())
+        write_output(file, calibration.encoded().encode())
     elif device is not None:
         held = said["held_out"]
         said["kept"] = held["after"]["regret"] <= held["before"]["regret"]
         if said["kept"]:
-            calibrated.store(found)
+            calibrated.store(calibration)
     if arguments.json:
         print_json(said)
     elif not arguments.output or file:
@@ -114,7 +114,7 @@ def _fit(
     before, begin = calibrated.calibration(gpu), start(gpu.name)
     known, held = (samples(part, gpu) for part in divided(times.contests))
     judged = fitted(known, begin, gpu, times.source, tell)
-    found = fitted([*known, *held], begin, gpu, times.source, tell)
+    calibration = fitted([*known, *held], begin, gpu, times.source, tell)
     count = sum(map(len, (*known, *held)))
     said = {
         "gpu": gpu.name,
@@ -129,11 +129,11 @@ def _fit(
         },
         "paces": {
             f"{kernel} {kind}": basis._asdict()
-            for kernel, bases in found.bases.items()
+            for kernel, bases in calibration.bases.items()
             for kind, basis in bases.items()
         },
     }
-    return found, said
+    return calibration, said
 
 
 def _say(said: dict[str, Any], arguments: argparse.Namespace) -> None:

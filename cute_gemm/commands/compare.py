@@ -57,14 +57,14 @@ def command(arguments: argparse.Namespace) -> int:
         for side in sides:
             side.backend = "cuda"
     a, b = map(_plan, "ab", sides)
-    found = compare(
+    comparison = compare(
         a, b, given=given, build=arguments.build, sass=arguments.sass, time=timed,
         beta=arguments.beta, rounds=arguments.rounds,
     )  # fmt: skip
     if arguments.json:
-        print(found.to_json())
+        print(comparison.to_json())
     else:
-        show(found)
+        show(comparison)
     return OK
 
 

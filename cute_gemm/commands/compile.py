@@ -73,15 +73,15 @@ def command(arguments: argparse.Namespace) -> int:
     plans = [planned(arguments, op=op, arch=arch) for op in arguments.ops for arch in archs]
     with progress() as shown:
         compile(plans, partial(shown, "kernels compiled"))
-    for made in plans:
-        build = made.build
+    for compiled in plans:
+        build = compiled.build
         registers = counted(build.resources.registers, "register")
-        tell(f"{made.symbol}  {made.arch}")
-        tell(f"  ... {build_time(made)}, {size(len(build.cubin))}, {registers}")
+        tell(f"{compiled.symbol}  {compiled.arch}")
+        tell(f"  ... {build_time(compiled)}, {size(len(build.cubin))}, {registers}")
         if arguments.output:
             write_output(file, build.cubin)
     if arguments.json:
-        print_json({"builds": [build_dict(made.kernel, made.build) for made in plans]})
+        print_json({"builds": [build_dict(compiled.kernel, compiled.build) for compiled in plans]})
     return OK
 
 
@@ -107,15 +107,15 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
                 "directory that you can write to"
             )
         with progress() as tell:
-            made = Builds(_chosen_from(
+            building = Builds(_chosen_from(
                 arguments.ops_for.split(","), arguments.dtype.split(","),
                 archs, arguments.kernel, arguments.options, partial(tell, "problems planned"),
             ))  # fmt: skip
-            made.finish(partial(tell, "kernels compiled"))
+            building.finish(partial(tell, "kernels compiled"))
         place, taken = str(cache.directory()), cache.size()
     builds = [
-        build_dict(made.steps[key].kernel.name, future.result())
-        for key, future in made.futures.items()
+        build_dict(building.steps[key].kernel.name, future.result())
+        for key, future in building.futures.items()
     ]
     if arguments.json:
         print_json({"directory": place, "count": len(builds), "bytes": taken, "builds": builds})
@@ -144,15 +144,15 @@ def _chosen_from(
             tell(done, len(problems))
         name, _, compute = dtype.partition("/")
         try:
-            made = plan(
+            chosen = plan(
                 op, dtype=name, compute=compute or None, order=order, kernel=kernel,
                 backend="cpu", arch=arch, **sizes, **options,
             )  # fmt: skip
         except UnsupportedError as error:  # for example of one alignment
             refused = error
             continue
-        for row in made.candidates():
-            each = made.taking(row)
+        for row in chosen.candidates():
+            each = chosen.taking(row)
             key = (each.arch, *(step.unit.symbol for step in each.steps))
             plans[key] = each
     if refused is not None and not plans:

@@ -80,8 +80,8 @@ def checks() -> list[Check]:
     for name, look in _LOOKS.items():
         try:
             findings = look()
-            for ok, found, fix, *which in findings if isinstance(findings, list) else [findings]:
-                results.append(Check(" ".join((name, *which)), ok, found, "" if ok else fix))
+            for ok, text, fix, *which in findings if isinstance(findings, list) else [findings]:
+                results.append(Check(" ".join((name, *which)), ok, text, "" if ok else fix))
         except ImportError as error:
             fix = "install the packages listed above"
             results.append(Check(name, None, f"not checked: it needs {error.name}", fix))
@@ -107,8 +107,8 @@ def _modules() -> _Finding:
     requirements = [next((pin for pin in pins if pin.startswith(name)), name) for name in missing]
     fix = "pip install " + " ".join(f'"{pin}"' for pin in dict.fromkeys(requirements))
     names = ", ".join(dict.fromkeys(missing))
-    found = f"not installed: {names}" if missing else f"all {len(set(_MODULES.values()))} installed"
-    return not missing, found, fix
+    state = f"not installed: {names}" if missing else f"all {len(set(_MODULES.values()))} installed"
+    return not missing, state, fix
 
 
 def _is_there(module: str) -> bool:
@@ -129,8 +129,8 @@ def _templates() -> _Finding:
     needed = _needed_templates(path)
     missing = sorted(file.name for file in needed if not file.is_file())
     if missing:
-        found = f"{counted(len(missing), 'file')} missing in {path}: {', '.join(missing)}"
-        return False, found, fix
+        text = f"{counted(len(missing), 'file')} missing in {path}: {', '.join(missing)}"
+        return False, text, fix
     return True, f"{counted(len(needed), 'file')} in {path}", fix
 
 
@@ -147,11 +147,11 @@ def _needed_templates(root: Path) -> set[Path]:
             continue
         dtype, _, compute = kernel.dtypes[0].partition("/")
         m, n = next(iter(kernel.shapes(64)))
-        made = plan(
+        example = plan(
             "NN", m=m, n=n, k=64, dtype=dtype, compute=compute or None, kernel=kernel.name,
             pack="AB", split_k=2, backend="cpu",
         )  # fmt: skip
-        for step in made.steps:
+        for step in example.steps:
             for unit in (step.unit, step.kernel.proof(step.config)):
                 pending += [root / name for name in _INCLUDED.findall(unit.source)]
     needed: set[Path] = set()
@@ -170,9 +170,9 @@ def _cutlass() -> _Finding:
     if path is None:
         return False, "none", fix
     version = cutlass_version()
-    found = "unknown version" if version is None else ".".join(map(str, version))
+    text = "unknown version" if version is None else ".".join(map(str, version))
     tested = version is not None and version[:2] == (4, 2)
-    return tested or None, f"{found} in {path}", f"only 4.2 is tested: {fix}"
+    return tested or None, f"{text} in {path}", f"only 4.2 is tested: {fix}"
 
 
 def _cuda() -> _Finding:
@@ -185,8 +185,8 @@ def _cuda() -> _Finding:
 def _crt() -> _Finding:
     headers = cuda_headers()
     ok = headers is not None and headers.crt is not None
-    found = "crt/mma.h found" if ok else "crt/mma.h is missing"
-    return ok, found, 'pip install "nvidia-cuda-crt==13.0.*"'
+    text = "crt/mma.h found" if ok else "crt/mma.h is missing"
+    return ok, text, 'pip install "nvidia-cuda-crt==13.0.*"'
 
 
 def _cccl() -> _Finding:
@@ -208,8 +208,8 @@ def _nvrtc() -> _Finding:
     installed, headers = compiler.nvrtc_version(), cuda_headers_version()
     version = installed if installed.startswith(f"{loaded}.") else loaded
     fix = f"the CUDA headers are {headers} and NVRTC is {loaded}: {fix}"
-    found = f"{version}, compiles for {archs[0]} to {archs[-1]}"
-    return headers in (None, loaded) or None, found, fix
+    text = f"{version}, compiles for {archs[0]} to {archs[-1]}"
+    return headers in (None, loaded) or None, text, fix
 
 
 def _packages() -> _Finding:
@@ -246,12 +246,12 @@ def _gpus() -> _Finding | list[_Finding]:
     for device in range(devices.device_count()):
         major, minor = devices.compute_capability(device)
         memory = size(devices.total_memory(device))
-        found = (
+        text = (
             f"{devices.device_name(device)}, compute capability {major}.{minor}, {memory}, "
             f"{counted(devices.multiprocessors(device), 'multiprocessor')}"
         )
         fix = "kernels need compute capability 8.0 or higher"
-        findings.append((major >= 8 or None, found, fix, str(device)))
+        findings.append((major >= 8 or None, text, fix, str(device)))
     return findings
 
 

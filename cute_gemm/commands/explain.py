@@ -63,9 +63,9 @@ def explain(
     from cute_gemm.report.ideas import idea
 
     def explained(name: str, **options: Any) -> Explanation:
-        made = plan(op, kernel=name, gpu=gpu, **{"backend": "cpu", **options})
-        report = made.report(beta=beta, offsets=ends) if made.compiled else None
-        return explanation(registry.get(made.kernel), made, report, beta != 0)
+        chosen = plan(op, kernel=name, gpu=gpu, **{"backend": "cpu", **options})
+        report = chosen.report(beta=beta, offsets=ends) if chosen.compiled else None
+        return explanation(registry.get(chosen.kernel), chosen, report, beta != 0)
 
     first = explained(kernel, **arguments)
     # Not the options: they are of this kernel's config.
@@ -138,11 +138,11 @@ def _print_ladder(as_json: bool) -> int:
     return OK
 
 
-def _code(made: Plan, kind: str) -> str:
+def _code(chosen: Plan, kind: str) -> str:
     """The text of a kernel: its template and unit, its PTX or its SASS."""
-    text: str = getattr(made, kind)
-    if kind == "source" and made.compiled:
-        template = registry.get(made.kernel).compiled().template.read_text(encoding="utf-8")
+    text: str = getattr(chosen, kind)
+    if kind == "source" and chosen.compiled:
+        template = registry.get(chosen.kernel).compiled().template.read_text(encoding="utf-8")
         return f"{template}\n// The unit that is compiled.\n\n{text}"
     return text
 

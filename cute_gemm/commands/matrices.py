@@ -30,11 +30,11 @@ def planned_on_matrices(
         scalar(getattr(arguments, name), name, sized.accumulator.name, None)
     A, B, C = _stored(arguments, sized)
     operands = _stored_operands(arguments, sized)
-    made = plan(
+    result = plan(
         arguments.op, A, B, C, **arguments.options, **operands,
         **{**named(arguments, "compute", "kernel", "arch"), **more},
     )  # fmt: skip
-    return made, (A, B, C), operands
+    return result, (A, B, C), operands
 
 
 def _stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, Any, Any]:
@@ -86,10 +86,10 @@ def _stored_operands(arguments: argparse.Namespace, problem: GemmProblem) -> dic
 
     rng = generator(arguments.seed)
     asked = {name: kind for name in SCALES if (kind := getattr(arguments, name))}
-    made: dict[str, Any] = {
+    operands: dict[str, Any] = {
         name: (rng.random(named_shape(name, kind, problem) or (1, 1)) + 0.5).astype(DTYPE)
         for name, kind in asked.items()
     }
     if problem.groups:
-        made["offsets"] = np.array(group_ends(arguments) or equal_ends(problem), np.int32)
-    return made
+        operands["offsets"] = np.array(group_ends(arguments) or equal_ends(problem), np.int32)
+    return operands

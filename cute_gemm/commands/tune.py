@@ -40,18 +40,18 @@ def command(arguments: argparse.Namespace) -> int:
                 **named(arguments, "candidates", "again"),
                 tell=partial(_tell, shown, of),
             )
-            made = plan(
+            chosen = plan(
                 op, **sizes(arguments) | {"m": m, "n": n, "k": k}, tune=tuning,
                 **named(arguments, "kernel", "arch"), **arguments.options,
             )  # fmt: skip
-        problem = made.problem
+        problem = chosen.problem
         tuned.append({
             **named(problem, "op", "m", "n", "k", "l", "dtype", "compute"),
-            "kernel": made.kernel, "config_name": made.symbol,
-            "measured": made.measured._asdict() if made.measured else None,
+            "kernel": chosen.kernel, "config_name": chosen.symbol,
+            "measured": chosen.measured._asdict() if chosen.measured else None,
         })  # fmt: skip
         if not arguments.json:
-            say(f"{of} {problem.types}: {label(made.candidates()[0])}\n  {made.why}")
+            say(f"{of} {problem.types}: {label(chosen.candidates()[0])}\n  {chosen.why}")
     if arguments.json:
         print_json({"tuned": tuned})
     return OK

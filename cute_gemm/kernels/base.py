@@ -414,8 +414,8 @@ class CompiledKernel(Compiled, Kernel):
     def pace(self, config: Any, calibration: Calibration) -> Pace:
         """Return how well a config keeps its units busy."""
         kinds = self.kinds(config)
-        found = calibration.pace(self.name, *kinds)
-        return found or next((self.paces[x] for x in kinds if x in self.paces), Pace())
+        measured = calibration.pace(self.name, *kinds)
+        return measured or next((self.paces[x] for x in kinds if x in self.paces), Pace())
 
     def ideal_pace(self, config: Any, calibration: Calibration, operands: Collection[str]) -> Pace:
         """Return the pace if the copies of these operands from global memory were ideal."""

@@ -41,12 +41,12 @@ def loads_of_ends(
         across = -(-problem.m // config.tile[0])
     sizes = sizes_of(problem, equal_ends(problem) if ends is None else ends)
     coords = np.broadcast_to(np.arange(LANES), (warps, LANES))
-    found = []
+    loads = []
     for first in range(0, groups, LANES):
         before = sum(-(-size // tile) for size in sizes[:first]) * across
         part = f"groups from {first} on" if first else ""
-        found.append(_loads(problem, coords, first, LANES, launch.ctas - before, part))
-    return found
+        loads.append(_loads(problem, coords, first, LANES, launch.ctas - before, part))
+    return loads
 
 
 def _of(rows: Sequence[int], lanes: np.ndarray) -> np.ndarray:

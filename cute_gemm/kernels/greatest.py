@@ -34,7 +34,7 @@ def atomics_of_results(
     if not asked or 0 in problem.C.shape:
         return []
     stores = [store for store, _ in kernel.epilogue_blocks(config, problem)]
-    found = []
+    atomics = []
     for matrix in asked:
         bits = 8 * DTYPES[matrix.dtype].bytes
         requests: Counter[int] = Counter()
@@ -44,7 +44,7 @@ def atomics_of_results(
                 requests[number if bits == 64 else 1] += count
         for lanes, count in sorted(requests.items(), reverse=True):
             coords = np.where(np.arange(_LANES) < lanes, 0, -1)[None, :, None].repeat(2, axis=2)
-            found.append(
+            atomics.append(
                 GlobalAccess(
                     matrix.name, "store", "atom.global", bits,
                     replace(matrix, shape=(1, 1), l=1, batch_stride=0), (1, 1), coords, 0, count,
@@ -52,7 +52,7 @@ def atomics_of_results(
                     part=f"{lanes} lanes" * (len(requests) > 1),
                 )
             )  # fmt: skip
-    return found
+    return atomics
 
 
 def _of_ctas(

@@ -94,16 +94,16 @@ def assignments(text: str, what: str) -> dict[str, str]:
     >>> assignments("tile=128x128x32,cluster=2,1 min-ctas=2", "--a")
     {'tile': '128x128x32', 'cluster': '2,1', 'min_ctas': '2'}
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in re.split(r"[\s,]+(?=[A-Za-z][\w-]*=)|\s+", text.strip()) if text.strip() else ():
         name, equals, value = word.partition("=")
         name = name.replace("-", "_")
         if not equals or not name or not value:
             raise OptionError(f"{what} has {word!r}; expected NAME=VALUE, as in tile=128x128x32")
-        if name in found:
+        if name in values:
             raise OptionError(f"{what} has {name} twice; expected it once")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def check_tiles(kernel: str, problem: GemmProblem, tile: tuple[int, ...]) -> None:

@@ -117,17 +117,17 @@ def bench(
     for name, value, least in (("rounds", rounds, 1), ("l", l, 1), ("pad", pad, 0)):
         if value < least:
             raise OptionError(f"{name}={value}; expected {least} or more")
-    made = [
+    by_size = [
         [_problem(op, *size, pad, l=l, dtype=dtype, order=order, compute=compute) for op in ops]
         for size in map(extents, sizes)
     ]
-    problems = [{problem.op: problem for problem in problems_of_size} for problems_of_size in made]
+    problems = [{problem.op: problem for problem in of_size} for of_size in by_size]
     if not problems or not problems[0]:
         raise OptionError(f"ops={ops!r}, sizes={sizes!r}; expected one of each or more")
     first = next(iter(problems[0].values()))
     with ExitStack() as stack:
         gpu = None
-        if functions or any(one.runs_on != "cpu" for one in listed):
+        if functions or any(x.runs_on != "cpu" for x in listed):
             reason = why_no_gpu()
             if reason is not None:
                 raise NoGpuError(f"bench needs a GPU, unless the only kernel is 'host': {reason}")
@@ -173,7 +173,7 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
         listed = registry.names()
     else:  # at commas that stand in no brackets
         listed = re.split(r",(?![^\[]*\])", kernels) if isinstance(kernels, str) else kernels
-    found: dict[str, Asked] = {}
+    entries: dict[str, Asked] = {}
     for text in map(str.strip, listed):
         match = _ASKED.fullmatch(text)
         kernel, own = (match[1], match[2]) if match else (text, "")
@@ -185,8 +185,8 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
         _check_options(kernel, chosen, given)
         words = ",".join(f"{name}={spelled(value)}" for name, value in chosen.items())
         name = f"{kernel}[{words}]" if words else kernel
-        found.setdefault(name, Asked(name, kernel, chosen))
-    return tuple(found.values())
+        entries.setdefault(name, Asked(name, kernel, chosen))
+    return tuple(entries.values())
 
 
 def _check_options(kernel: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -246,14 +246,14 @@ class _Size:
         self, kernels: Sequence[Asked], functions: Mapping[str, Function], gpu: Machine | None
     ) -> SizeResult:
         """Check and time kernels, and functions by their names."""
-        self._run_on_host([one for one in kernels if one.runs_on == "cpu"])
+        self._run_on_host([x for x in kernels if x.runs_on == "cpu"])
         first, copies, roofline = self.first, 1, None
-        listed = [one.name for one in kernels if one.name != CUBLAS] + [*functions]
+        listed = [x.name for x in kernels if x.name != CUBLAS] + [*functions]
         if gpu is not None:
             # cuBLAS is what the others are compared with, so it is there in any case.
             listed.append(CUBLAS)
             copies, roofline = copies_past_l2(first, l2_bytes(gpu.device)), gpu.roofline(first)
-            on_gpu = [one for one in kernels if one.runs_on == "gpu"]
+            on_gpu = [x for x in kernels if x.runs_on == "gpu"]
             self._run_on_gpu(on_gpu, functions, gpu, copies)
         entries = [self._finished((name, op), roofline) for name in listed for op in self.problems]
         return SizeResult(first.m, first.n, first.k, copies, roofline, tuple(entries), first.l)
@@ -289,9 +289,9 @@ class _Size:
             makes: dict[Key, Callable[[], Start]] = {}
             for op, problem in self.problems.items():
                 places, likes = matrices.of(op)
-                for one in kernels:
-                    if (plan := plans.get((one.name, op))) is not None:
-                        makes[one.name, op] = functools.partial(of_kernel, plan, places, gpu.device)
+                for row in kernels:
+                    if (plan := plans.get((row.name, op))) is not None:
+                        makes[row.name, op] = functools.partial(of_kernel, plan, places, gpu.device)
                 for name, function in functions.items():
                     makes[name, op] = functools.partial(of_function, function, op, likes, places)
                 makes[CUBLAS, op] = functools.partial(gpu.cublas, problem, places)
@@ -310,19 +310,19 @@ class _Size:
         """Return the plans of the kernels that take the problem."""
         plans = {}
         for op, problem in self.problems.items():
-            for one in kernels:
+            for row in kernels:
                 try:
                     products = problem.m * problem.n * problem.k * problem.l
                     if where["backend"] == "cpu" and products > _HOST_MNK:
                         most = "m n k = 2^30 (1024^3), which takes a CPU about a second"
                         raise UnsupportedError(f"it is timed up to {most}")
-                    plans[one.name, op] = make_plan(
+                    plans[row.name, op] = make_plan(
                         op, **named(problem, "m", "n", "k", "l", "dtype", "compute"),
-                        lda=problem.A.ld, ldb=problem.B.ld, order=self.order, kernel=one.kernel,
-                        **where, **one.options,
+                        lda=problem.A.ld, ldb=problem.B.ld, order=self.order, kernel=row.kernel,
+                        **where, **row.options,
                     )  # fmt: skip
                 except (UnsupportedError, OptionError) as error:
-                    self._refuse((one.name, op), error)
+                    self._refuse((row.name, op), error)
         return plans
 
     def _checked(

@@ -129,8 +129,8 @@ class Comparison(Shown):
             yield Table("", heads, rows)
         equal = sum(a == b for a, b in self.figures.values())
         yield Text()
-        one = "1 figure is" if equal == 1 else f"{equal:,} figures are"
-        yield Text(f"{one} equal on both sides and not shown.")
+        figures = "1 figure is" if equal == 1 else f"{equal:,} figures are"
+        yield Text(f"{figures} equal on both sides and not shown.")
 
 
 def compare(
@@ -200,15 +200,15 @@ def _side(
     from cute_gemm.toolchain.sass import instructions
 
     missing = []
-    found: dict[str, Any] = named(plan.problem, "op", "m", "n", "k", "l", "dtype", "compute")
-    found |= named(plan, "kernel", "arch") | plan.route._asdict()
+    figures: dict[str, Any] = named(plan.problem, "op", "m", "n", "k", "l", "dtype", "compute")
+    figures |= named(plan, "kernel", "arch") | plan.route._asdict()
     if turns is not None:
         samples = turns.samples[at]
         missing += [turns.refused[at]] * bool(turns.refused[at])
         if samples is not None:
             seconds = 1e-3 * samples.median
             teraflops = plan.problem.flops / seconds / 1e12
-            found["measured"] = {"seconds": seconds, "teraflops": teraflops}
+            figures["measured"] = {"seconds": seconds, "teraflops": teraflops}
     try:
         if build:
             _ = plan.build
@@ -220,10 +220,10 @@ def _side(
             report["predicted"] = {
                 name: report["candidates"][0][name] for name in ("seconds", "terms")
             }
-        found |= {key: report.get(key) for key in _KEYS}
+        figures |= {key: report.get(key) for key in _KEYS}
         if sass:
-            found["instructions"] = dict(instructions(plan.sass).most_common())
-    return Side(given, plan, dict(_figures(found)), tuple(missing))
+            figures["instructions"] = dict(instructions(plan.sass).most_common())
+    return Side(given, plan, dict(_figures(figures)), tuple(missing))
 
 
 def _figures(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -276,8 +276,8 @@ def time_in_turns(
             turns = math.lcm(turns, len(places))
             starts[str(number), ""] = functools.partial(_at_turn, start, len(places))
         samples = timed(starts, turns, rounds, device_clock(device))
-    found = tuple(samples.get((str(number), "")) for number in range(len(plans)))
-    return Turns(found, tuple(refused), device_name(device))
+    of_plans = tuple(samples.get((str(number), "")) for number in range(len(plans)))
+    return Turns(of_plans, tuple(refused), device_name(device))
 
 
 def _at_turn(start: Start, copies: int, index: int) -> None:

@@ -61,7 +61,7 @@ class Barriers:
 
     def __init__(self, machine: ClusterMachine) -> None:
         self.machine: ClusterMachine = proxy(machine)  # which holds this
-        self._made: dict[tuple[int, int], Barrier] = {}
+        self._barriers: dict[tuple[int, int], Barrier] = {}
         self._numbers: dict[int, int] = {}
         #: Those that somebody waits for.
         self.wanted: set[tuple[int, int]] = set()
@@ -98,28 +98,28 @@ class Barriers:
         if count < 1:
             raise self.fault(inst, "barrier", f"its count is {count}", address)
         clocks = self.machine.shared.clocks
-        if (cta, address) in self._made:
-            column = self._made[cta, address].column
+        if (cta, address) in self._barriers:
+            column = self._barriers[cta, address].column
         else:
             number = self._numbers[cta] = self._numbers.get(cta, -1) + 1
             column = clocks.of_barrier(cta, number)
         row, lane = divmod(thread, WARP)
         init = int(clocks.of_lane(row, lane)), int(clocks.now(row))
-        self._made[cta, address] = Barrier(
+        self._barriers[cta, address] = Barrier(
             cta, address, column, count, count, clocks.nothing(), init
         )
 
     def drop(self, inst: Instruction, cta: int, address: int, thread: int) -> None:
         """``mbarrier.inval``."""
         self.at(inst, cta, address, thread)
-        del self._made[cta, address]
+        del self._barriers[cta, address]
 
     def at(
         self, inst: Instruction, cta: int, address: int, thread: int, proxy: bool = False
     ) -> Barrier:
         """Return the barrier at an address, known to the warp; ``proxy``: for a bulk copy."""
         row = thread // WARP
-        barrier = self._made.get((cta, address))
+        barrier = self._barriers.get((cta, address))
         if barrier is None:
             raise self.fault(inst, "uninitialised", "no barrier has been made there", address)
         column, clock = barrier.init
@@ -182,7 +182,7 @@ class Barriers:
     def finish(self) -> None:
         """Fault where bytes are missing, or where a warp accessed a CTA that may have ended."""
         clocks = self.machine.shared.clocks
-        for barrier in self._made.values():
+        for barrier in self._barriers.values():
             if barrier.bytes:
                 raise FaultError(
                     f"the kernel has ended, and {barrier}: what came and what was expected do not "

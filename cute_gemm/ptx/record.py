@@ -74,7 +74,7 @@ class Recorder:
 
     def __init__(self) -> None:
         #: Each what, CTAs, warps, lanes and addresses of its requests; those of wgmma apart.
-        self._found: list[tuple[tuple[int, bool, bool, int], Any, Any, Array, Array]] = []
+        self._accesses: list[tuple[tuple[int, bool, bool, int], Any, Any, Array, Array]] = []
         self._products: list[tuple[tuple[int, bool, bool, int], Any, Any, Array, Array]] = []
         self._warps: Counter[tuple[int, int]] = Counter()
         self._boxes: dict[tuple[str, bool], list[int]] = {}
@@ -88,7 +88,9 @@ class Recorder:
         ctas, warps = np.nonzero(lanes.any(axis=2))
         lanes = lanes[ctas, warps]
         named = _warps(np.broadcast_to(addresses, machine.shape), machine)[ctas, warps]
-        self._found.append((what, machine.first + ctas, warps, lanes, np.where(lanes, named, -1)))
+        self._accesses.append(
+            (what, machine.first + ctas, warps, lanes, np.where(lanes, named, -1))
+        )
 
     def requests(self, instruction: int, cta: int, warp: int, addresses: Array) -> None:
         """Note reads of 16 bytes of shared memory, at these addresses, (requests, 32)."""
@@ -126,7 +128,7 @@ class Recorder:
             for place, kind in enumerate(kinds)
         ]
         for number, (what, ctas, warps, lanes, addresses) in enumerate(
-            (*self._found, *self._products)
+            (*self._accesses, *self._products)
         ):
             columns = (*what, ctas, warps, lanes, addresses, number)
             for part, values, kind in zip(parts, columns, kinds, strict=True):

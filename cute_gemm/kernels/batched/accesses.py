@@ -45,22 +45,22 @@ def copied(
     store = SharedAccess(
         matrix.name, "store", "cp.async" if bits >= 32 else "st.shared", bits, targets, guard=load
     )
-    found: list[Access] = [load, store]
+    accesses: list[Access] = [load, store]
     if config.orders["AB".index(matrix.name)] != "run":
-        return found
+        return accesses
     part = "at the end of the last product"
     cut = replace(load, instruction="ld.global", targets=None, part=part)
     for each in element_by_element(cut):
         step = (np.arange(each.width) * size)[None, :, None]
         into = np.where(targets[:, None, :] < 0, -1, targets[:, None, :] + step)
-        found += [
+        accesses += [
             each,
             replace(
                 store, instruction="st.shared", bits=8 * size, offsets=into.reshape(-1, WARP),
                 guard=each, part=part,
             ),
         ]  # fmt: skip
-    return found
+    return accesses
 
 
 def _visited(
@@ -162,15 +162,15 @@ def _executed(
     ``offsets``: [..., lanes], of which those take part that have a product.
     """
     whole, rest = divmod(problem.l, config.products)
-    found = []
+    accesses = []
     for count, ctas, part in (
         (config.products, whole, ""),
         (rest, 1, "last CTA" if whole else ""),
     ):
         if count and ctas:
             lanes = np.where(product < count, offsets, -1).reshape(-1, WARP)
-            found.append(replace(access, offsets=lanes, executions=ctas, unit=unit, part=part))
-    return found
+            accesses.append(replace(access, offsets=lanes, executions=ctas, unit=unit, part=part))
+    return accesses
 
 
 def results(
@@ -191,7 +191,7 @@ def results(
     places = operand.modes(np.where(inside, m, 0), np.where(inside, n, 0), product[:, None])
     offsets = np.where(inside, places * size, -1).T
     write = SharedAccess("C", "store", "st.shared", 8 * size * operand.read, offsets)
-    found: list[Access] = [*_executed(config, problem, offsets, product, "CTA", write)]
+    accesses: list[Access] = [*_executed(config, problem, offsets, product, "CTA", write)]
 
     crd, at, some = operand.vectors(config.threads)
     width = min(operand.width, max(1, VECTOR // size))
@@ -200,7 +200,7 @@ def results(
     load = SharedAccess("C", "load", "ld.shared", 8 * size * width, sums)
     # Of a run, the product of a vector's first element: those that there are not are not read.
     product_of = crd[..., 2] + crd[..., 0] // (operand.smem.extents[0] * operand.smem.extents[1])
-    found += _executed(config, problem, sums, product_of[None], "CTA", load)
+    accesses += _executed(config, problem, sums, product_of[None], "CTA", load)
     ctas = -(-problem.l // config.products)
     bits = 8 * C.element.bytes * operand.width
     store = _visited(
@@ -210,7 +210,7 @@ def results(
     stores = [store]
     if config.orders[2] == "run":
         stores += element_by_element(replace(store, part="at the end of the last product"))
-    return [*found, *loads_of_c(stores, reads_c), *stores]
+    return [*accesses, *loads_of_c(stores, reads_c), *stores]
 
 
 def elements_of_c(config: BatchedConfig, problem: GemmProblem) -> GlobalAccess:

@@ -90,12 +90,12 @@ class Batched(EmittedKernel):
         for (unit, *tile), threads in product(tiles, _THREADS):
             if tile[0] * tile[1] * words > _SUMS and tile != [1, 1]:
                 continue
-            one = self._config(problem, extents, unit, 1, (tile[0], tile[1]), options)
-            if _refusal(one):
-                yield one
+            single = self._config(problem, extents, unit, 1, (tile[0], tile[1]), options)
+            if _refusal(single):
+                yield single
                 return
-            count = max(1, threads // one.workers)
-            count = min(count, max(1, _SHARED // one.smem))
+            count = max(1, threads // single.workers)
+            count = min(count, max(1, _SHARED // single.smem))
             # Of matrices one behind the other, vectors end with those of a CTA.
             for grain in (16, 8, 4, 2):
                 if count >= grain:

@@ -137,8 +137,8 @@ class _Launch:
 
         def of(begin: int, end: int, part: str, zero_fill: bool) -> list[Access]:
             guard = replace(load, origin=(0, begin), extents=(rows, end - begin), part=part)
-            one = replace(every, guard=guard, part=part, zero_fill=zero_fill)
-            return [one] if begin < end else []
+            store = replace(every, guard=guard, part=part, zero_fill=zero_fill)
+            return [store] if begin < end else []
 
         cut = rows % load.tile[0] != 0
         until = self._start(ahead) if cut else k

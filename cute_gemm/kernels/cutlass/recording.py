@@ -77,7 +77,7 @@ def _execute(config: CutlassUniversalConfig, problem: GemmProblem, reads_c: bool
     text = _ptx(config)
     signature = gemm_signature(config.operation.epilogue)
     block = signature.arguments(problem, ONE, ONE if reads_c else ZERO).block.raw
-    sizes = [one.size or 0 for one in parsed(text, config.name).parameters.values()]
+    sizes = [x.size or 0 for x in parsed(text, config.name).parameters.values()]
     arguments: list[Argument] = [
         block[begin : begin + size] for begin, size in zip(signature.offsets, sizes, strict=True)
     ]
@@ -95,18 +95,19 @@ class _Launch:
         self.problem = _problem(config, config.tile[2] if products else 0)
         self.execution = _execute(config, self.problem, reads_c)
         assert self.execution.accesses is not None
-        self.found = found = self.execution.accesses
-        self.writes, self.reads = found.shared & found.store, found.shared & ~found.store
+        self.accesses = accesses = self.execution.accesses
+        shared, store = accesses.shared, accesses.store
+        self.writes, self.reads = shared & store, shared & ~store
         #: Of each access the bytes that a lane of its warp has stored to shared memory, up to it.
-        self.stored = np.zeros(len(found), int)
+        self.stored = np.zeros(len(accesses), int)
         for cta in range(4):
             for warp in range(self.warps):
-                mine = (found.cta == cta) & (found.warp == warp)
-                self.stored[mine] = np.cumsum((found.width * self.writes)[mine])
+                mine = (accesses.cta == cta) & (accesses.warp == warp)
+                self.stored[mine] = np.cumsum((accesses.width * self.writes)[mine])
 
     def recording(self) -> Recording:
         """Tell its accesses apart: by where they go, and those of a warp by what it has stored."""
-        config, found, stored = self.config, self.found, self.stored
+        config, accesses, stored = self.config, self.accesses, self.stored
         (first, second), (rows, columns, _) = config.turned(("A", "B")), config.kernel_tile
         depth = min(self.problem.k, config.tile[2]) * config.operation.a.bytes
         of_first = rows * depth // config.threads
@@ -117,14 +118,14 @@ class _Launch:
             first: self._rows(self.writes & (stored <= of_first)),
             second: self._rows(self.writes & (stored > of_first) & (stored <= of_both)),
         }
-        of_second = found.addresses.max(axis=1) >= found.addresses[stores[second]].min(
+        of_second = accesses.addresses.max(axis=1) >= accesses.addresses[stores[second]].min(
             initial=2**62
         )
         steps = config.tile[2] // MATH[config.math].instruction[2]
         fragments, ahead = {}, {}
         for name, mine in ((first, ~of_second), (second, of_second)):
             loads = self._rows(self.reads & main & mine)
-            read = np.cumsum(found.width[loads[:, 0]])
+            read = np.cumsum(accesses.width[loads[:, 0]])
             last = np.searchsorted(read, read[-1:].sum() // (steps + 1) * steps, "right")
             fragments[name] = self._requests(loads[:last])
             ahead[name] = self._requests(loads[last:])
@@ -140,26 +141,26 @@ class _Launch:
 
     def _of(self, operand: str, store: bool) -> np.ndarray:
         """Which accesses load an operand, or store to it; bool array."""
-        (region,) = (one for one in self.execution.regions if one.name == operand)
-        place = self.found.addresses.max(axis=1) - GLOBAL
+        (region,) = (x for x in self.execution.regions if x.name == operand)
+        place = self.accesses.addresses.max(axis=1) - GLOBAL
         inside = (place >= region.begin) & (place < region.end)
-        return ~self.found.shared & (self.found.store == store) & inside
+        return ~self.accesses.shared & (self.accesses.store == store) & inside
 
     def _rows(self, chosen: np.ndarray, cta: int = 0) -> np.ndarray:
         """The numbers of a whole tile's accesses, of those chosen; int array [steps, warps]."""
-        mine = chosen & (self.found.cta == cta)
-        of_warps = [np.flatnonzero(mine & (self.found.warp == w)) for w in range(self.warps)]
+        mine = chosen & (self.accesses.cta == cta)
+        of_warps = [np.flatnonzero(mine & (self.accesses.warp == w)) for w in range(self.warps)]
         return np.stack(of_warps, axis=1)
 
     def _requests(
         self, rows: np.ndarray, operand: str = "", tested: np.ndarray | None = None
     ) -> list[Requests]:
         """Requests by instruction; ``operand``: what they go to, "" of shared memory."""
-        found, code = self.found, self.execution.kernel.instructions
+        accesses, code = self.accesses, self.execution.kernel.instructions
         kinds: dict[tuple[str, int], list[int]] = {}
         step = 0
         while step < len(rows):
-            name, _, bits = described(code[found.instruction[rows[step, 0]]])
+            name, _, bits = described(code[accesses.instruction[rows[step, 0]]])
             joins = name.startswith(("ld.", "st.")) and not operand and tested is None
             count = self._joined(rows[step:], bits // 8) if joins else 1
             name = name.format("global" if operand else "shared")
@@ -178,7 +179,8 @@ class _Launch:
         """How many of the first steps move vectors side by side: of them ptxas makes one."""
         for count in (4, 2):
             if count <= min(len(rows), 16 // size):
-                places, width = self.found.addresses[rows[:count]], self.found.width[rows[:count]]
+                first = rows[:count]
+                places, width = self.accesses.addresses[first], self.accesses.width[first]
                 ahead = np.arange(count)[:, None, None] * size
                 aligned = not (places[0] % (count * size)).any()
                 if aligned and (width == size).all() and (places == places[0] + ahead).all():
@@ -187,10 +189,10 @@ class _Launch:
 
     def _places(self, rows: np.ndarray, operand: str) -> np.ndarray:
         """Where accesses go, as ``Requests.places`` has it."""
-        addresses = self.found.addresses[rows]
+        addresses = self.accesses.addresses[rows]
         if not operand:
             return addresses
-        (region,) = (one for one in self.execution.regions if one.name == operand)
+        (region,) = (x for x in self.execution.regions if x.name == operand)
         matrix = getattr(self.problem, operand)
         element = (addresses - GLOBAL - region.begin) // matrix.element.bytes
         across, along = np.divmod(element, matrix.ld)
@@ -206,24 +208,24 @@ class _Launch:
         rows, results = self._rows(chosen), self._of("C", True)
         if not len(rows):
             return []
-        places = self.found.addresses[rows].max(axis=-1)
+        places = self.accesses.addresses[rows].max(axis=-1)
         rows = np.take_along_axis(rows, np.lexsort((places, self.stored[rows]), axis=0), axis=0)
         own = self._rows(results)
         vectors = self._places(np.repeat(own, len(rows) // len(own), axis=0), "C")
         tested = np.zeros_like(vectors)
         for mode in (0, 1):
             for cta in (1, 2, 3):
-                first = self._places(np.flatnonzero(results & (self.found.cta == cta))[0], "C")
+                first = self._places(np.flatnonzero(results & (self.accesses.cta == cta))[0], "C")
                 at_edge = first.max(axis=0) >= self.config.tile[:2]
                 if at_edge[mode] and not at_edge[1 - mode]:
-                    there = self._reads(np.flatnonzero(chosen & (self.found.cta == cta)))
+                    there = self._reads(np.flatnonzero(chosen & (self.accesses.cta == cta)))
                     left_out = ~np.isin(self._reads(rows), there)
                     tested[..., mode] = np.where(left_out, vectors[..., mode], 0)
         return self._requests(rows, "", tested if tested.any() else None)
 
     def _reads(self, rows: np.ndarray) -> np.ndarray:
         """A number for each lane's read: its warp, lane, address and what is stored before."""
-        found = self.found
-        of_warp = (found.warp[rows].astype(np.int64) << 16 | self.stored[rows])[..., None]
-        place = (of_warp << 5 | np.arange(WARP)) << 20 | found.addresses[rows]
-        return np.where(found.addresses[rows] < 0, -1, place)
+        accesses = self.accesses
+        of_warp = (accesses.warp[rows].astype(np.int64) << 16 | self.stored[rows])[..., None]
+        place = (of_warp << 5 | np.arange(WARP)) << 20 | accesses.addresses[rows]
+        return np.where(accesses.addresses[rows] < 0, -1, place)

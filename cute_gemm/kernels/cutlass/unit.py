@@ -87,10 +87,10 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
 @functools.cache
 def _stubs() -> Path:
     """Headers that stand for those of kernels that are not used, as one CUTLASS declares them."""
-    found = cutlass_version()
-    if found is not None and found[:2] != _STUBS_OF:
+    version = cutlass_version()
+    if version is not None and version[:2] != _STUBS_OF:
         raise HeaderError(
-            f"the headers are those of CUTLASS {'.'.join(map(str, found))}, and kernel "
+            f"the headers are those of CUTLASS {'.'.join(map(str, version))}, and kernel "
             "'cutlass_universal' has stubs for some of CUTLASS {}.{}: "
             'pip install "nvidia-cutlass=={}.{}.*"'.format(*_STUBS_OF, *_STUBS_OF)
         )

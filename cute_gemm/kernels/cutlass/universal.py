@@ -96,7 +96,7 @@ class CutlassUniversal(CompiledKernel):
         What it costs is not known: its accesses are only when it is compiled.
         """
         legal = self.legal(problem, Arch(arch), options)
-        full = (one for one in legal if ctas(problem, one.tile) * problem.l >= gpu.sms)
+        full = (config for config in legal if ctas(problem, config.tile) * problem.l >= gpu.sms)
         return [(next(full, legal[-1]), None)]
 
     def check(self, config: CutlassUniversalConfig, problem: GemmProblem, arch: Arch) -> None:
@@ -157,11 +157,11 @@ def _tiles(math: str, narrowest: int, given: Any) -> list[Tile]:
     tiles = MATH[math].tiles
     if given is None:
         return [next(tile for tile in tiles if tile.narrowest <= narrowest), tiles[-1]]
-    found = [tile for tile in tiles if tile.extents == given]
-    if not found:
+    fitting = [tile for tile in tiles if tile.extents == given]
+    if not fitting:
         expected = ", ".join("x".join(map(str, tile.extents)) for tile in tiles)
         raise OptionError(f"tile is {given}; expected one of {expected} for {math}")
-    return found
+    return fitting
 
 
 def _check(config: CutlassUniversalConfig, arch: Arch) -> None:

@@ -209,12 +209,12 @@ def _from_multiple_of_16(problem: GemmProblem, config: Sm90Config) -> tuple[int,
     both = problem.A, problem.B
     begins = {x.name: max(x.alignment, x.first_alignment) for x in both}
     (before, *_) = (begins[x.name] % MATRIX_ROW_BYTES // size for x in both if x.unit == 1)
-    found, end = {}, -(-(before + problem.k) // deep) * deep
+    matrices, end = {}, -(-(before + problem.k) // deep) * deep
     for x in both:
         begin = residue(begins[x.name] - before * x.stride[1] * size)
         shape = x.shape[0], min(x.shape[1] + before, end)
-        found[x.name] = replace(x, shape=shape, **alignments(begin))
-    return before, found
+        matrices[x.name] = replace(x, shape=shape, **alignments(begin))
+    return before, matrices
 
 
 def _zeros(
@@ -275,7 +275,7 @@ def _scales(
     matrices = {x.name: x for x in problem.scales}
     names = config.turned(("scale_a", "scale_b"))
     extents = config.turned((problem.m, problem.n))
-    found: list[Access] = []
+    accesses: list[Access] = []
     numbers, first = config.scales_of_stage, (0, config.places_of_scales[0])
     for side, rows in enumerate(config.product.scales):
         if not rows:
@@ -284,15 +284,15 @@ def _scales(
         places = np.arange(-(-numbers[side] // LANES) * LANES).reshape(-1, LANES)
         places = np.where(places < numbers[side], places, -1)
         visits = config.kernel_tile[side], step, tiles[1 - side]
-        found += _loads_of_scales(matrices[name], places, rows, extents[side], *visits)
+        accesses += _loads_of_scales(matrices[name], places, rows, extents[side], *visits)
         stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
         read, bits = (_scales_of_rows, _scales_of_columns)[side](config)
         read = 4 * (first[side] + read.reshape(-1, LANES) * words)
-        found += [
+        accesses += [
             SharedAccess(name, "store", "st.shared", 32, stored, executions),
             SharedAccess(name, "load", "ld.shared", bits, read, executions),
         ]
-    return found
+    return accesses
 
 
 def _loads_of_scales(
