@@ -88,9 +88,8 @@ class Recorder:
         ctas, warps = np.nonzero(lanes.any(axis=2))
         lanes = lanes[ctas, warps]
         named = _warps(np.broadcast_to(addresses, machine.shape), machine)[ctas, warps]
-        self._accesses.append(
-            (what, machine.first + ctas, warps, lanes, np.where(lanes, named, -1))
-        )
+        places = np.where(lanes, named, -1)
+        self._accesses.append((what, machine.first + ctas, warps, lanes, places))
 
     def requests(self, instruction: int, cta: int, warp: int, addresses: Array) -> None:
         """Note reads of 16 bytes of shared memory, at these addresses, (requests, 32)."""
