@@ -293,9 +293,10 @@ def random_case(seed: int) -> Case:
     for option, known in kernel.choices.items():
         options[option] = one(*known)
     what = one(*OPS), one(*TYPES), one("F", "C")
+    staged = name not in ("naive", "gmem_coalesced")
     for _ in range(100):  # until a tile is legal
-        extents = (8, 16, 32, 64, 128) if kernel.staged else (4, 8, 16, 32)
-        inner = (8, 16, 32) if kernel.staged else (1, 32)
+        extents = (8, 16, 32, 64, 128) if staged else (4, 8, 16, 32)
+        inner = (8, 16, 32) if staged else (1, 32)
         options["tile"] = one(*extents), one(*extents), one(*inner)
         if "thread_tile" in kernel.options:
             column = name in ("register_rows", "thread_tile_1d")
