@@ -293,7 +293,7 @@ def random_case(seed: int) -> Case:
     for option, known in kernel.choices.items():
         options[option] = one(*known)
     what = one(*OPS), one(*TYPES), one("F", "C")
-    staged = name not in ("naive", "gmem_coalesced")
+    staged = name not in ("naive", "coalesced")
     for _ in range(100):  # until a tile is legal
         extents = (8, 16, 32, 64, 128) if staged else (4, 8, 16, 32)
         inner = (8, 16, 32) if staged else (1, 32)
