@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import textwrap
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 #: Version of the keys of all JSON; raised when a key changes its meaning.
@@ -149,3 +151,20 @@ def percent(fraction: float | None) -> str:
     if fraction is None:
         return "-"
     return "100 %" if fraction == 1 else f"{min(fraction * 100, 99.9):.1f} %"
+
+
+_TRANSPOSED = re.compile("(trans|transpose|transposed|adj|adjoint|conj|op|t)[-_]?[ab]")
+
+
+def hint_for(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return what to write in the place of an unknown word, ``""`` where none is near.
+
+    >>> hint_for("stage", ("stages", "copy"), "--")
+    'did you mean --stages?'
+    """
+    if re.fullmatch("(use[-_])?fast[-_]accum", word.lower()):
+        return f'expected {prefix}compute="fast_accum"'
+    if _TRANSPOSED.fullmatch(word.lower()):
+        return "the letters of op say what is transposed, as in TN"
+    near = get_close_matches(word.lower(), known, 1, 0.7)
+    return f"did you mean {prefix}{near[0]}?" if near else ""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
+from cute_gemm._text import hint_for
 from cute_gemm.arrays.base import Operand, Order
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
@@ -185,8 +184,6 @@ def _check_words(kind: str, given: Mapping[str, Any], expected: str) -> None:
 
 # ---- names of arguments -------------------------------------------------------------------------
 
-_TRANSPOSED = re.compile("(trans|transpose|transposed|adj|adjoint|conj|op|t)[-_]?[ab]")
-
 
 def check_names(
     function: Callable[..., Any], options: dict[str, Any], *others: Callable[..., Any]
@@ -214,20 +211,6 @@ def check_names(
         if not hint:
             hint = f"expected {', '.join(own)}, or an option of a kernel: {', '.join(known)}"
         raise OptionError(f"{function.__name__}() has no argument {option!r}; {hint}")
-
-
-def hint_for(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return what to write in the place of an unknown word, ``""`` where none is near.
-
-    >>> hint_for("stage", ("stages", "copy"), "--")
-    'did you mean --stages?'
-    """
-    if re.fullmatch("(use[-_])?fast[-_]accum", word.lower()):
-        return f'expected {prefix}compute="fast_accum"'
-    if _TRANSPOSED.fullmatch(word.lower()):
-        return "the letters of op say what is transposed, as in TN"
-    near = get_close_matches(word.lower(), known, 1, 0.7)
-    return f"did you mean {prefix}{near[0]}?" if near else ""
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:

@@ -68,7 +68,7 @@ class FakeKernel(Kernel):
     minimum_cc: int = 80
     dtypes: tuple[str, ...] = operand_types()
 
-    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> FakeConfig:
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> FakeConfig:
         if self.kind == "refuses" or (self.kind == "refuses TN" and problem.op == "TN"):
             raise UnsupportedError(f"kernel {self.name!r} takes no K of {problem.k}")
         return FakeConfig(f"{self.name}_{problem.op}")

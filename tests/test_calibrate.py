@@ -21,6 +21,7 @@ from cute_gemm.calibrate.times import Contest, Times
 from cute_gemm.commands.cli import main
 from cute_gemm.cost_model import calibrated, calibration
 from cute_gemm.cost_model.calibration import Calibration, decoded, shipped
+from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
@@ -238,7 +239,10 @@ def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str, kind:
     file = f"{name.lower().replace(' ', '-')}-times.gz"
     stored = times.read(Path(__file__).parent / "data" / file)
     assert (stored.gpu, stored.source) == (name, numbers.source)
-    words = ((x, x.sizes.get("compute") or x.sizes["dtype"]) for x in stored.contests)
+    asked = ((x, x.sizes.get("compute"), x.sizes["dtype"]) for x in stored.contests)
+    words = (
+        (x, dtype if compute in (None, FAST_ACCUM) else compute) for x, compute, dtype in asked
+    )
     of = [x for x, word in words if word.startswith(kind)]
     by_kernel: dict[str, list[fit.Sample]] = {}
     for sample in itertools.chain.from_iterable(fit.samples(of, gpu)):

@@ -126,6 +126,7 @@ def test_the_large_tile_is_taken_where_it_fills_the_gpu() -> None:
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
+        refusals.check(KERNEL, problem(), "sm_80", options)
         KERNEL.configure(problem(), "sm_80", **options)
 
 

@@ -10,8 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import WIDTH, named, wrapped
-from cute_gemm.call import hint_for
+from cute_gemm._text import WIDTH, hint_for, named, wrapped
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry

@@ -11,8 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
-from cute_gemm._text import printable
-from cute_gemm.call import hint_for
+from cute_gemm._text import hint_for, printable
 from cute_gemm.commands import interrupt
 from cute_gemm.commands.arguments import (
     add,

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm._text import named
+from cute_gemm._text import hint_for, named
 from cute_gemm.api import compile
 from cute_gemm.api import plan as make_plan
-from cute_gemm.call import hint_for
 from cute_gemm.errors import (
     CompileError,
     CubinError,
