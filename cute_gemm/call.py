@@ -224,7 +224,8 @@ def with_parameters_of(
 ) -> inspect.Signature:
     """Return the signature of a function that hands its further keywords to another."""
     signature = inspect.signature(function)
-    *own, _ = signature.parameters.values()
-    others = inspect.signature(inner).parameters.values()
-    further = [each for each in others if each.name not in signature.parameters]
-    return signature.replace(parameters=[*own, *further])
+    own, others = signature.parameters, inspect.signature(inner).parameters
+    *new, _ = (each for name, each in own.items() if name not in others)  # its own, its keywords
+    handed_on = [own.get(name, each) for name, each in others.items()]
+    first = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in handed_on)
+    return signature.replace(parameters=[*handed_on[:first], *new, *handed_on[first:]])

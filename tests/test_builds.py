@@ -360,7 +360,7 @@ def test_threads_import_what_compiles_at_once() -> None:
     """Each finds all of ``cuda.core``, of which another has imported half at that time."""
     program = """
 import sys, threading
-from cute_gemm.arrays.cuda_core import cuda_core
+from cute_gemm._cuda_core import cuda_core
 found = []
 sys.setswitchinterval(1e-5)
 threads = [threading.Thread(target=lambda: found.append(cuda_core().Program)) for _ in range(16)]

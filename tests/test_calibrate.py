@@ -239,9 +239,10 @@ def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str, kind:
     file = f"{name.lower().replace(' ', '-')}-times.gz"
     stored = times.read(Path(__file__).parent / "data" / file)
     assert (stored.gpu, stored.source) == (name, numbers.source)
-    asked = ((x, x.sizes.get("compute"), x.sizes["dtype"]) for x in stored.contests)
+    own = {None, FAST_ACCUM}  # products of the operands' own types
     words = (
-        (x, dtype if compute in (None, FAST_ACCUM) else compute) for x, compute, dtype in asked
+        (x, x.sizes["dtype" if x.sizes.get("compute") in own else "compute"])
+        for x in stored.contests
     )
     of = [x for x, word in words if word.startswith(kind)]
     by_kernel: dict[str, list[fit.Sample]] = {}

@@ -196,7 +196,7 @@ def test_json_says_its_version_and_every_key_is_documented(run, command):
 
 
 #: Keys below which are names that users chose, or that depend on a kernel.
-FREE = {"config", "terms", "options", "limits", "values", "source", "worst", "counts"}
+FREE = {"config", "terms", "options", "limits", "values", "source", "worst", "counts", "figures"}
 
 
 def keys(value) -> set[str]:
@@ -330,7 +330,7 @@ def test_only_the_command_that_is_asked_for_is_imported():
         "sys.exit('cute_gemm.measure' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = ("arguments", "cache", "cli", "output")
+    names = ("arguments", "cache", "cli", "interrupt", "output")
     assert done.stdout.splitlines()[-1].split() == [f"cute_gemm.commands.{n}" for n in names]
 
 

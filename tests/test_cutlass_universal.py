@@ -21,6 +21,7 @@ from cute_gemm.kernels.cutlass import unit as unit_module
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.recording import recording
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
+from cute_gemm.plan import select
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.rendering.rows import make_row
 from cute_gemm.toolchain.cubin import Resources
@@ -126,8 +127,7 @@ def test_the_large_tile_is_taken_where_it_fills_the_gpu() -> None:
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        refusals.check(KERNEL, problem(), "sm_80", options)
-        KERNEL.configure(problem(), "sm_80", **options)
+        select.select(problem(), "sm_80", KERNEL.name, options)
 
 
 def test_pipeline_of_registers_where_cp_async_cannot_copy() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm._cuda_core import cuda_core
 from cute_gemm.arrays.base import Adapter, Operand, Order, dtype_name
-from cute_gemm.arrays.cuda_core import cuda_core
 from cute_gemm.arrays.numpy import NUMPY
 from cute_gemm.errors import ArrayError
 

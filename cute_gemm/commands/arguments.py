@@ -14,7 +14,6 @@ from cute_gemm._text import WIDTH, hint_for, named, wrapped
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
-from cute_gemm.kernels.options import option_value
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
@@ -365,9 +364,13 @@ def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dic
     ``--stages 4 --copy=mn_major --tile 128x128x32`` is
     ``{"stages": 4, "copy": "mn_major", "tile": (128, 128, 32)}``.
     """
+    if not words:
+        return {}
+    from cute_gemm.kernels.options import option_value
+
     options: dict[str, Any] = {}
     rest = list(words)
-    known = registry.options() if rest else {}
+    known = registry.options()
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         option = name[2:].replace("-", "_")

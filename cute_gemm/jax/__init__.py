@@ -21,7 +21,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
 from cute_gemm.jax.calls import ProductCall, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
-from cute_gemm.kernels import registry
+from cute_gemm.plan.backend import runs_on
 from cute_gemm.problem.describe import checked_op
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, as_function, with_scales
 from cute_gemm.problem.epilogue.fuse import check_names as check_operands
@@ -115,8 +115,7 @@ def gemm(
                 "immutable: add one with epilogue='residual', residual=C"
             )
     check_names(gemm, kernel_options)
-    if kernel != "auto":
-        registry.get(kernel)  # checks
+    runs_on(kernel)  # checks
     out = None if out_dtype is None else dtype_name(out_dtype)
     call = ProductCall(
         _op(op, A), alpha=_factor(alpha, A), out_dtype=out, compute=compute, kernel=kernel,
