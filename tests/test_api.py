@@ -449,12 +449,12 @@ def test_cuda_without_a_gpu(no_gpu: None) -> None:
     with pytest.raises(NoGpuError, match=message):
         cg.plan("NN", m=8, n=8, k=8, dtype="float32", backend="cuda")
     with pytest.raises(NoGpuError, match=message):
-        api.resolved_backend("auto", 0)  # arrays on a device
+        backend.resolved_backend("auto", 0)  # arrays on a device
 
 
 def test_the_cpu_does_not_take_device_arrays() -> None:
     with pytest.raises(DeviceError, match=r"backend='cpu' cannot read A on CUDA device 1"):
-        api.resolved_backend("cpu", 1)
+        backend.resolved_backend("cpu", 1)
 
 
 def test_the_cpu_says_so_once(no_gpu: None) -> None:

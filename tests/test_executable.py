@@ -104,7 +104,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         is_grad_enabled=lambda: True,
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(api, "resolved_backend", lambda *_: "cuda")
+    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")

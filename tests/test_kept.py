@@ -41,7 +41,7 @@ ALWAYS = {
     "cute_gemm.cost_model.calibration",
     "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.plan.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc", "cute_gemm.toolchain.workers",
-    "cute_gemm.jax.products", "cute_gemm.torch.running",
+    "cute_gemm.problem.layers", "cute_gemm.jax.products", "cute_gemm.torch.running",
 }  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     monkeypatch.setattr(api, "read", lambda x, name: functools.reduce(
         lambda operand, item: setattr(operand, *item) or operand, device.items(), read(x, name)
     ))  # fmt: skip
-    monkeypatch.setattr(api, "resolved_backend", lambda *_: "cuda")
+    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")

@@ -42,6 +42,7 @@ def problem(op: str = "NN", dtype: str = "float32", size: int = 256, **given: An
 def configure(name: str, each: GemmProblem, arch: str = "sm_80", **options: Any) -> SimtConfig:
     kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
+    refusals.check(kernel, each, arch, options)
     return kernel.configure(each, arch, **options)
 
 

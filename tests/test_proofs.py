@@ -606,7 +606,7 @@ def test_another_layout_fails_the_assert_of_its_page(name: str) -> None:
     config = simt_config(name, "TN")
     names = re.findall(r'static_assert\(same_offsets.*"(\w+)"\);', template_path(name).read_text())
     changes: dict[str, SimtChange] = {
-        "Threads": lambda parts: altered(parts, threads=doubled(parts.threads)),
+        "Threads": lambda parts: altered(parts, first_results=doubled(parts.first_results)),
         "ValuesM": lambda p: altered(p, values=(doubled(p.values[0]), p.values[1])),
         "ValuesN": lambda p: altered(p, values=(p.values[0], doubled(p.values[1]))),
     }

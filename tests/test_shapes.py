@@ -9,6 +9,7 @@ import numpy as np
 from gpu import shapes
 
 from cute_gemm import api
+from cute_gemm.plan import make
 from cute_gemm.run import driver
 
 
@@ -40,7 +41,7 @@ def test_on_a_gpu_they_are_calls_of_gemm(monkeypatch):
     monkeypatch.setattr(driver, "device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(driver, "synchronize", lambda device: calls.append("wait"))
-    monkeypatch.setattr(api, "resolved_backend", lambda *_: "cuda")
+    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
     monkeypatch.setattr(api.select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr(
         api, "gemm", lambda op, A, B, C, **_: calls.append((op, A.shape, B.shape, C.shape))

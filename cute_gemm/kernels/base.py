@@ -198,6 +198,8 @@ class Compiled(ABC):
     """
 
     name: str
+    #: Whether its grid goes by the multiprocessors of the GPU.
+    persistent: ClassVar[bool] = False
 
     @abstractmethod
     def signature(self, config: Any) -> Signature:
@@ -293,7 +295,9 @@ class Compiled(ABC):
         from cute_gemm.run.launch import load
         from cute_gemm.run.tensormap import TensorMaps
 
-        launch = self.launch_on(config, problem, multiprocessors(device))
+        launch = self.launch(config, problem)
+        if self.persistent:
+            launch = self.launch_on(config, problem, multiprocessors(device))
         arguments = self.signature(config).arguments(problem, alpha, beta)
         described = self.maps(config, problem)
         maps = TensorMaps(described, device) if described else None

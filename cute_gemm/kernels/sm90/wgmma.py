@@ -129,6 +129,7 @@ class Sm90Wgmma(Sm90Accesses):
     """
 
     name = "sm90_wgmma"
+    persistent: ClassVar = True
     takes: ClassVar = frozenset(("epilogue", "pairs", "groups", "scales"))
     batch_invariant: ClassVar = True
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
