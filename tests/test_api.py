@@ -530,7 +530,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     seen: list[tuple[Any, ...]] = []
 
     class Loaded:
-        def bind(self, launch: Any, arguments: Any) -> Any:
+        def bind(self, launch: Any, arguments: Any, maps: None) -> Any:
             # Every argument is where the table says, and nothing lies between that was forgotten.
             base = ctypes.addressof(arguments.block)
             assert [at - base for at in arguments.table] == list(GEMM.offsets)

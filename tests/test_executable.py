@@ -105,7 +105,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
+    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: make.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(

@@ -156,7 +156,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
         lambda operand, item: setattr(operand, *item) or operand, device.items(), read(x, name)
     ))  # fmt: skip
     monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
+    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: make.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(Executable, "run", lambda self, *_, **__: self)

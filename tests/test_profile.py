@@ -489,6 +489,7 @@ def test_what_was_measured_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a call would take it, on this machine's GPU; not where another arch is asked for."""
     monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
     monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
     monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu("H200"))
     case = Case("TN", 512, 512, 512, "bfloat16")
     first, second = (case.plan().candidates()[i] for i in (0, 1))

@@ -98,7 +98,7 @@ class Case:
 
 def of(tile: tuple[int, int, int], groups: int, **more: Any) -> tuple[tuple[str, Any], ...]:
     plain = {"cluster": (1, 1), "swap_ab": 0, "ping_pong": 0}
-    return (("tile", tile), ("groups", groups), *{**plain, **more}.items())
+    return (("tile", tile), ("warp_groups", groups), *{**plain, **more}.items())
 
 
 CASES = [

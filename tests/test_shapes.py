@@ -38,7 +38,7 @@ def test_on_a_gpu_they_are_calls_of_gemm(monkeypatch):
     calls, ahead = [], []
     torch = SimpleNamespace(float32="f4", empty=lambda count, dtype, device: np.empty(count, dtype))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(driver, "device_arch", lambda device: api.Arch("sm_90a"))
+    monkeypatch.setattr(driver, "device_arch", lambda device: make.Arch("sm_90a"))
     monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(driver, "synchronize", lambda device: calls.append("wait"))
     monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
