@@ -42,7 +42,7 @@ def test_on_a_gpu_they_are_calls_of_gemm(monkeypatch):
     monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(driver, "synchronize", lambda device: calls.append("wait"))
     monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr(api.select, "gpu_of_device", lambda device: None)
+    monkeypatch.setattr(make.select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr(
         api, "gemm", lambda op, A, B, C, **_: calls.append((op, A.shape, B.shape, C.shape))
     )
