@@ -37,7 +37,7 @@ class Location(NamedTuple):
 class Step:
     """One launch: a kernel with its config, what it is asked, and where its operands are.
 
-    ``scales``: alpha and beta are given to it; the others compute plain sums. ``sms``: the
+    ``takes_factors``: alpha and beta are given to it; the others compute plain sums. ``sms``: the
     multiprocessors that a persistent grid is for, where it is not launched on a GPU.
     """
 
@@ -46,7 +46,7 @@ class Step:
     problem: Any
     places: tuple[Location, ...]
     arch: str
-    scales: bool = False
+    takes_factors: bool = False
     sms: int = 0
 
     @cached_property
@@ -92,7 +92,7 @@ class Step:
 
     def factors(self, alpha: Scalar, beta: Scalar) -> tuple[Scalar, Scalar]:
         """Return the alpha and beta that it computes with, of the whole's."""
-        return (alpha, beta) if self.scales else (ONE, ZERO)
+        return (alpha, beta) if self.takes_factors else (ONE, ZERO)
 
     def bind(self, device: int, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
         """Return a function of its operands' addresses and a stream."""
@@ -120,7 +120,7 @@ class Step:
             problems = tuple(parts(whole, ends, last, config.tma_c))
         accesses: list[Access] = []
         for problem in problems:
-            reads = reads_c and self.scales
+            reads = reads_c and self.takes_factors
             accesses += self.kernel.all_accesses(config, problem, reads_c=reads)
         if whole.groups:
             accesses += loads_of_ends(whole, config, self.launch, ends)
@@ -184,11 +184,13 @@ def steps(
         slices = places["C"] = Location("scratch", scratch)
         ends = (slices, Location("C"), *(Location(name) for name in names[before_epilogue:]))
         behind = [
-            Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
+            Step(
+                REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, takes_factors=True
+            )
         ]
         scratch += reduction.nbytes
     where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
-    main = Step(kernel, config, problem, where, arch, scales=not behind, sms=sms)
+    main = Step(kernel, config, problem, where, arch, takes_factors=not behind, sms=sms)
     return Steps((*before, main, *behind), len(before), scratch, (*names, "scratch"))
 
 

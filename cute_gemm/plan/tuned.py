@@ -54,7 +54,7 @@ def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str,
     """Return the key of a choice on one GPU: the problem's class and the arguments of a call."""
     words = [arch, kernel, f"{problem.m}x{problem.n}x{problem.k}", problem.compute]
     words += [f"l={problem.l}"] * (problem.l != 1) + [problem.epilogue.name]
-    words += [f"ragged={problem.groups.mode}"] * bool(problem.groups)
+    words += [f"groups={problem.groups.mode}"] * bool(problem.groups)
     words += [f"{x.name} of {x.shape},{steps(x)}" for x in problem.scales]
     for x in problem.matrices:
         shared = ",shared" * (problem.l != 1 and not x.batch_stride)

@@ -77,7 +77,7 @@ def _visited(
     extents = operand.smem.extents
     run, products = extents[0] * extents[1], crd[..., 2]
     unit: int = operand.unit
-    grouped: dict[str, Any] = {"sweeps": 1}
+    together: dict[str, Any] = {"sweeps": 1}
     if order == "run" and not shared:
         run *= config.products
         matrix = _as_run(matrix, extents[0] * extents[1] * matrix.l, 1)
@@ -91,11 +91,11 @@ def _visited(
         place = np.stack((crd[..., 0], np.minimum(crd[..., 0], 0)), axis=-1)
     if shared:
         matrix = replace(matrix, l=1)
-        grouped = {"sweeps": ctas}
+        together = {"sweeps": ctas}
     elif order != "run":
-        grouped |= {"products": products, "group": config.products}
+        together |= {"products": products, "group": config.products}
     return GlobalAccess(
-        operand=matrix.name, matrix=matrix, tile=tile, coords=place, axis=unit, **grouped, **more
+        operand=matrix.name, matrix=matrix, tile=tile, coords=place, axis=unit, **together, **more
     )  # fmt: skip
 
 
