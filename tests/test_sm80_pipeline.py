@@ -21,6 +21,7 @@ from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Sm80Config
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
+from cute_gemm.plan import select
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.report.report import Report
 from cute_gemm.toolchain.nvrtc import build as compile_unit
@@ -379,7 +380,7 @@ def test_options_as_text() -> None:
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        KERNEL.configure(problem(), "sm_80", **options)
+        select.select(problem(), "sm_80", KERNEL.name, options)
 
 
 def test_the_exchanged_problem_is_checked_as_the_kernel_sees_it() -> None:

@@ -397,7 +397,7 @@ def test_stages_are_what_fits() -> None:
         assert config.smem <= ARCH.shared_limit < more or config.stages == 12
         # No more registers than the CTA has, of which setmaxnreg waits for what others gave back.
         entry = min(65536 // config.threads // 8 * 8, 240)
-        assert 128 * 40 + config.groups * 128 * config.registers <= entry * config.threads
+        assert 128 * 40 + config.warp_groups * 128 * config.registers <= entry * config.threads
 
 
 def test_names_say_all_that_the_code_depends_on() -> None:
