@@ -61,7 +61,7 @@ else:
             from importlib.metadata import version
 
             return version("cute-gemm")
-        if name in __all__ and _missing is not None:
+        if _missing is not None and not name.startswith("_"):  # no list has functions then
             said = f"cute_gemm needs {_missing}, which is missing: run `cute-gemm doctor`"
             raise ModuleNotFoundError(said, name=_missing)
         if name in _LATER:

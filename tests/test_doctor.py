@@ -219,8 +219,9 @@ def test_without_a_package_there_is_the_doctor(
         assert json.loads(done.stdout)["error"]["type"] == "HeaderError"
 
 
-def test_a_package_that_is_missing_is_named_in_python_too() -> None:
-    code = WITHOUT.split("from cute_gemm")[0] + "import cute_gemm as cg\ncg.__all__\ncg.gemm"
+@pytest.mark.parametrize("name", ["gemm", "exp"])
+def test_a_package_that_is_missing_is_named_in_python_too(name: str) -> None:
+    code = WITHOUT.split("from cute_gemm")[0] + f"import cute_gemm as cg\ncg.__all__\ncg.{name}"
     done = subprocess.run(
         [sys.executable, "-c", code, "pycute"], capture_output=True, text=True, check=False
     )
