@@ -519,18 +519,27 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
 # -- the pages of the ladder ----------------------------------------------------------------------
 
 #: Those that write their layouts down again, in CuTe's terms.
-PAGES = [name for name in SIMT if "using Page = " in template_path(name).read_text()]
+PAGES = [name for name in SIMT if " : Config {" in template_path(name).read_text()]
+
+
+def asserts_of_layouts(name: str) -> dict[str, str]:
+    """The asserts of the layouts that a page states, by the layout: its own and mainloop.cuh's."""
+    text = template_path(name).read_text()
+    every = text + template_path("mainloop").read_text()
+    found = re.findall(r'(static_assert\(same_offsets.*"(\w+)"\);)', every)
+    page = text.split(" : Config {")[1]
+    return {layout: line for line, layout in found if f"using {layout} =" in page}
 
 
 def page_asserts(config: SimtConfig, change: SimtChange = lambda parts: parts) -> str:
     """What a page asserts of the config that Python emits after ``change``."""
     types = without_entry(EmitSimt(change(config)).unit())
     text = template_path(config.kernel).read_text()
-    (page,) = re.findall(r"using Page = (\w+)<Config>;", text)
-    found = re.findall(r"static_assert\(same_offsets.*;", text)
-    assert len(found) == text.count("static_assert")
+    (page,) = re.findall(r"struct (\w+) : Config {", text)
+    found = asserts_of_layouts(config.kernel)
+    assert found.keys() >= set(re.findall(r'static_assert.*"(\w+)"', text))
     names = f"using cute_gemm::same_offsets;\nusing Page = cute_gemm::{page}<Config>;"
-    return "\n".join((types, names, *found)).replace("typename ", "")
+    return "\n".join((types, names, *found.values())).replace("typename ", "")
 
 
 def options_of(name: str) -> list[dict[str, Any]]:
@@ -604,7 +613,7 @@ def test_another_layout_fails_the_assert_of_its_page(name: str) -> None:
         return replace(layout, stride=twice(layout.stride))
 
     config = simt_config(name, "TN")
-    names = re.findall(r'static_assert\(same_offsets.*"(\w+)"\);', template_path(name).read_text())
+    names = list(asserts_of_layouts(name))
     changes: dict[str, SimtChange] = {
         "Threads": lambda parts: altered(parts, first_results=doubled(parts.first_results)),
         "ValuesM": lambda p: altered(p, values=(doubled(p.values[0]), p.values[1])),

@@ -74,8 +74,10 @@ struct EpilogueTensor {
     enum : int {
       kCount = kAlongM ? int(kM) : kAlongN ? int(kN) : 1,
       kVector = int(kCount) < Vector ? int(kCount) : Vector,
-      kLoads = kM * kN / kVector
+      kLoads = kM * kN / kVector,
+      kNext = kAlongM ? int(kN) : 1  // values from one of an access to the next
     };
+    using Access = cutlass::AlignedArray<Element, kVector>;
     Element values[kM * kN];
 
     CUTE_DEVICE Element const& operator()(int i, int j) const { return values[(kHasM ? i : 0) * kN + (kHasN ? j : 0)]; }
@@ -101,30 +103,34 @@ struct EpilogueTensor {
     }
   }
 
+  // Calls with each access of a block whose first element is `at`: its address, whether it lies in C, and the place of
+  // its first value, from which the others are `kNext` apart.
+  template <class Block, class Function>
+  CUTE_DEVICE void for_each_access(Coord const& at, Function const& function) const {
+    using Values = Values<Block>;
+    CUTE_UNROLL
+    for (int i = 0; i < Values::kM; i += Values::kAlongM ? int(Values::kVector) : 1) {
+      CUTE_UNROLL
+      for (int j = 0; j < Values::kN; j += Values::kAlongN ? int(Values::kVector) : 1) {
+        int const row = at.m + i * Block::kStepM, column = at.n + j * Block::kStepN;
+        Element const* const address = data + row * stride_m + column * stride_n + at.batch * stride_l;
+        function(address, row < m && column < n, i * Values::kN + j);
+      }
+    }
+  }
+
   // Loads a block whose first element is `at`; what lies outside of C is 0.
   template <class Block>
   CUTE_DEVICE Values<Block> load(Coord const& at) const {
     using Values = Values<Block>;
-    constexpr bool kAlongM = Values::kAlongM, kAlongN = Values::kAlongN;
-    constexpr int kVector = Values::kVector, kByM = kAlongM ? kVector : 1, kByN = kAlongN ? kVector : 1;
     Values found;
-    CUTE_UNROLL
-    for (int i = 0; i < Values::kM; i += kByM) {
+    for_each_access<Block>(at, [&](Element const* address, bool inside, int first) {
+      typename Values::Access access;
+      access.fill(Element(0));
+      if (inside) access = *reinterpret_cast<typename Values::Access const*>(address);
       CUTE_UNROLL
-      for (int j = 0; j < Values::kN; j += kByN) {
-        using Access = cutlass::AlignedArray<Element, kVector>;
-        int const row = at.m + i * Block::kStepM, column = at.n + j * Block::kStepN;
-        Access values;
-        values.fill(Element(0));
-        if (row < m && column < n) {
-          values = *reinterpret_cast<Access const*>(data + row * stride_m + column * stride_n + at.batch * stride_l);
-        }
-        CUTE_UNROLL
-        for (int e = 0; e < kVector; ++e) {
-          found.values[(i + (kAlongM ? e : 0)) * Values::kN + j + (kAlongN ? e : 0)] = values[e];
-        }
-      }
-    }
+      for (int e = 0; e < Values::kVector; ++e) found.values[first + e * Values::kNext] = access[e];
+    });
     return found;
   }
 
@@ -132,23 +138,12 @@ struct EpilogueTensor {
   template <class Block>
   CUTE_DEVICE void store(Coord const& at, Values<Block> const& values) const {
     using Values = Values<Block>;
-    constexpr bool kAlongM = Values::kAlongM, kAlongN = Values::kAlongN;
-    constexpr int kVector = Values::kVector, kByM = kAlongM ? kVector : 1, kByN = kAlongN ? kVector : 1;
-    CUTE_UNROLL
-    for (int i = 0; i < Values::kM; i += kByM) {
+    for_each_access<Block>(at, [&](Element const* address, bool inside, int first) {
+      typename Values::Access access;
       CUTE_UNROLL
-      for (int j = 0; j < Values::kN; j += kByN) {
-        using Access = cutlass::AlignedArray<Element, kVector>;
-        int const row = at.m + i * Block::kStepM, column = at.n + j * Block::kStepN;
-        Access access;
-        CUTE_UNROLL
-        for (int e = 0; e < kVector; ++e) access[e] = values(i + (kAlongM ? e : 0), j + (kAlongN ? e : 0));
-        if (row < m && column < n) {
-          Element const* const to = data + row * stride_m + column * stride_n + at.batch * stride_l;
-          *reinterpret_cast<Access*>(const_cast<Element*>(to)) = access;
-        }
-      }
-    }
+      for (int e = 0; e < Values::kVector; ++e) access[e] = values.values[first + e * Values::kNext];
+      if (inside) *reinterpret_cast<typename Values::Access*>(const_cast<Element*>(address)) = access;
+    });
   }
 };
 
@@ -278,16 +273,26 @@ CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators cons
   epilogue.template store<Neighbours>(at, operands);
 }
 
-// The same of one element without products.
-template <class Accumulator, class Epilogue, class ElementC>
-CUTE_DEVICE void update_without_products(Epilogue const& epilogue, ElementC* c, Coord const& at) {
-  if constexpr (int(Epilogue::kPairs) == kPairsNone) {
-    Accumulator const zero[1] = {Accumulator(0)};
-    update<1>(epilogue, c, zero, at);
-  } else {
-    Pair<Accumulator> const zero[1] = {{Accumulator(0), Accumulator(0)}};
-    update<1>(epilogue, c, zero, at);
+// The same of the first `valid` of N elements.
+template <int N, bool kAlongM, class Epilogue, class ElementC, class Accumulators>
+CUTE_DEVICE void update_valid(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at,
+                              int valid) {
+  if (N > 1 && valid < N) {
+    CUTE_UNROLL
+    for (int i = 0; i < N; ++i) {
+      Coord const next{at.m + (kAlongM ? i : 0), at.n + (kAlongM ? 0 : i), at.batch};
+      if (valid - i > 0) update<1>(epilogue, c + i, &accumulators[i], next);
+    }
+  } else if (valid > 0) {
+    update<N, kAlongM>(epilogue, c, accumulators, at);
   }
+}
+
+// The same of one element without products.
+template <class Epilogue, class ElementC>
+CUTE_DEVICE void update_without_products(Epilogue const& epilogue, ElementC* c, Coord const& at) {
+  typename Epilogue::Sum const zero[1] = {};
+  update<1>(epilogue, c, zero, at);
 }
 
 }  // namespace cute_gemm

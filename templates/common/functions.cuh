@@ -1,4 +1,4 @@
-// Functions of float and double for epilogues that are written as expressions (problem/fused.py, which
+// Functions of float and double for epilogues that are written as expressions (problem/epilogue/functions.py, which
 // states their errors).
 //
 // They are templates over the type of the results, `Output`: where it has 16 bits, float's functions are

@@ -6,11 +6,6 @@
 
 namespace cute_gemm {
 
-// A CTA's place in the grid.
-struct GridPlace {
-  CUTE_DEVICE operator int() const { return blockIdx.x; }
-};
-
 struct Corner {
   int row, column;
 };

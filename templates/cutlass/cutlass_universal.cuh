@@ -59,7 +59,7 @@ CUTLASS_DEVICE void update_tile(LinearCombination<Scalar, Output> const& epilogu
     int const r = row + i / Tile::kN;
     int const c = column + i % Tile::kN;
     if (r < rows && c < columns) {
-      update_without_products<Scalar>(epilogue, C + r * ldc + c, Coord{r, c, 0});
+      update_without_products(epilogue, C + r * ldc + c, Coord{r, c, 0});
     }
   }
 }

@@ -27,7 +27,7 @@ struct ReduceShape {
 
 template <class Config>
 CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Config::ElementC* C,
-                        ReduceShape const& shape, 
+                        ReduceShape const& shape,
                         typename Config::Epilogue::Params const& params) {
   using Accumulator = typename Config::Accumulator;
   constexpr int kVector = Config::kVector, kRuns = 16 / sizeof(Accumulator) / kVector, kAhead = 8;
@@ -55,10 +55,7 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   C += matrix * shape.batch;
   Vector total[kRuns * kParts];
   CUTE_UNROLL
-  for (int run = 0; run < kRuns * kParts; ++run) {
-    CUTE_UNROLL
-    for (int e = 0; e < kStep * kVector; ++e) total[run][e] = Accumulator(0);
-  }
+  for (int run = 0; run < kRuns * kParts; ++run) total[run].fill(Accumulator(0));
   for (int slice = 0; slice < slices; slice += kAhead, at += kAhead * shape.step) {
     Vector parts[kAhead][kRuns * kParts];
     CUTE_UNROLL
@@ -104,18 +101,9 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   CUTE_UNROLL
   for (int run = 0; run < kRuns; ++run) {
     uint32_t const column = first + run * step;
-    auto const& vector = sums_of(run);
-    typename Config::ElementC* const c = C + row * shape.ldc + column;
-    if (column + kVector <= shape.extent) {
-      update<kVector, !Config::kRowMajorC>(epilogue, c, vector, coord<Config::kRowMajorC>(column, row, matrix));
-    } else {
-      CUTE_UNROLL
-      for (int e = 0; e < kVector; ++e) {
-        if (column + e < shape.extent) {
-          update<1>(epilogue, c + e, &vector[e], coord<Config::kRowMajorC>(column + e, row, matrix));
-        }
-      }
-    }
+    Coord const at = coord<Config::kRowMajorC>(column, row, matrix);
+    update_valid<kVector, !Config::kRowMajorC>(epilogue, C + row * shape.ldc + column, sums_of(run), at,
+                                               int(shape.extent - column));
   }
 }
 

@@ -35,7 +35,7 @@ struct BankFreeTile {
 };
 
 template <class Config>
-struct BankFree {
+struct BankFree : Config {
   using SmemA = typename BankFreeTile<Config, typename Config::SmemA, typename Config::CopyA,
                                       Config::kMajorKA>::Type;
   using SmemB = typename BankFreeTile<Config, typename Config::SmemB, typename Config::CopyB,
@@ -44,10 +44,7 @@ struct BankFree {
 
 template <class Config>
 CUTE_DEVICE void bank_free(Gemm<Config> const& gemm) {
-  using Page = BankFree<Config>;
-  static_assert(same_offsets(typename Config::SmemA{}, typename Page::SmemA{}), "SmemA");
-  static_assert(same_offsets(typename Config::SmemB{}, typename Page::SmemB{}), "SmemB");
-  outer_products<size<2>(typename Config::Tile{})>(gemm);
+  outer_products<BankFree<Config>, size<2>(typename Config::Tile{})>(gemm);
 }
 
 }  // namespace cute_gemm

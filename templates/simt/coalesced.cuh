@@ -10,19 +10,6 @@
 
 namespace cute_gemm {
 
-// The value of the lane `distance` further on, of any type.
-template <class T>
-CUTE_DEVICE T shuffle_down(T value, int distance) {
-  constexpr int kWords = sizeof(T) / 4;
-  static_assert(sizeof(T) % 4 == 0);
-  Vector<uint32_t, kWords> words;
-  memcpy(&words, &value, sizeof(T));
-  CUTE_UNROLL
-  for (int i = 0; i < kWords; ++i) words[i] = __shfl_down_sync(0xffffffffu, words[i], distance);
-  memcpy(&value, &words, sizeof(T));
-  return value;
-}
-
 template <class Config>
 CUTE_DEVICE void coalesced(Gemm<Config> const& gemm) {
   using Accumulator = typename Config::Accumulator;
@@ -47,7 +34,7 @@ CUTE_DEVICE void coalesced(Gemm<Config> const& gemm) {
   }
   CUTE_UNROLL
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-    sum[0][0] += shuffle_down(sum[0][0], distance);
+    sum[0][0] += shuffled(sum[0][0], [&](uint32_t word) { return __shfl_down_sync(~0u, word, distance); });
   }
   if (lane == 0) write(gemm, row, column, sum);
 }

@@ -4,7 +4,6 @@
 //
 //   ElementA, ElementB, ElementC, Accumulator   types; Element where A and B have one
 //   Epilogue                         what becomes of the accumulators (LinearCombination)
-//   Cta                              of groups: int, which tile of its group a CTA has
 //   kMajorKA, kMajorKB, kMajorNC     which mode of A, B and C has the unit stride
 //   kConjA, kConjB                   whether the conjugate is meant
 //   Tile                             Shape<bM,bN,bK>
@@ -29,18 +28,6 @@
 
 namespace cute_gemm {
 
-// Which tile a CTA has: by its place in the grid, unless the Config says how it is numbered.
-template <class Config, class = void>
-struct Numbered {
-  using Cta = GridPlace;
-};
-template <class Config>
-struct Numbered<Config, void_t<typename Config::Cta>> {
-  using Cta = typename Config::Cta;
-};
-template <class Config>
-using CtaOf = typename Numbered<Config>::Cta;
-
 // C (M,N) = alpha * A (M,K) B (N,K)^T + beta * C.
 template <class Config>
 struct Gemm {
@@ -54,13 +41,12 @@ struct Gemm {
   ElementC* C;
   int m, n, k;
   int64_t lda, ldb, ldc;
-  int batch;
-  CtaOf<Config> cta;
+  int batch, cta;  // the tile of the CTA is number `cta`
   typename Config::Epilogue epilogue;
 
   CUTE_DEVICE Gemm(ElementA const* A, ElementB const* B, ElementC* C, int m, int n, int k, int64_t lda,
                    int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params,
-                   CtaOf<Config> cta = {})
+                   int cta = blockIdx.x)
       : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), cta(cta),
         epilogue(params) {
     if (epilogue.skips_products(k)) this->k = 0;
@@ -169,24 +155,20 @@ CUTE_DEVICE To load(From const* from) {
   return value;
 }
 
-// ---- epilogue -----------------------------------------------------------------------------------
-
-// Updates the first `valid` of N elements of C that are adjacent along its unit-stride mode.
-template <class Config, int N>
-CUTE_DEVICE void update_valid(Gemm<Config> const& gemm, typename Config::ElementC* c,
-                              typename Config::Accumulator const* sums, Coord const& at, int valid) {
-  if constexpr (N > 1) {
-    if (valid < N) {
-      CUTE_UNROLL
-      for (int i = 0; i < N; ++i) {
-        Coord const next{at.m + (Config::kMajorNC ? 0 : i), at.n + (Config::kMajorNC ? i : 0), at.batch};
-        update_valid<Config, 1>(gemm, c + i, sums + i, next, valid - i);
-      }
-      return;
-    }
-  }
-  if (valid > 0) update<N, !Config::kMajorNC>(gemm.epilogue, c, sums, at);
+// A value of any type from another lane: each of its words is what `shuffle` gives for this lane's.
+template <class T, class Shuffle>
+CUTE_DEVICE T shuffled(T value, Shuffle const& shuffle) {
+  constexpr int kWords = sizeof(T) / 4;
+  static_assert(sizeof(T) % 4 == 0);
+  Vector<uint32_t, kWords> words;
+  memcpy(&words, &value, sizeof(T));
+  CUTE_UNROLL
+  for (int i = 0; i < kWords; ++i) words[i] = shuffle(words[i]);
+  memcpy(&value, &words, sizeof(T));
+  return value;
 }
+
+// ---- epilogue -----------------------------------------------------------------------------------
 
 // The sums of a thread, to C. Neighbours along C's unit stride go together.
 template <class Config, int kM, int kN>
@@ -212,7 +194,7 @@ CUTE_DEVICE void write(Gemm<Config> const& gemm, int row, int column,
       }
       int const along = kRows ? int(columns(inner)) : int(rows(inner));
       Coord const at{r + (kRows ? 0 : along), c + (kRows ? along : 0), gemm.batch};
-      update_valid<Config, kVector>(gemm, gemm.C + offset + along, run, at, left - along);
+      update_valid<kVector, !kRows>(gemm.epilogue, gemm.C + offset + along, run, at, left - along);
     }
   }
 }

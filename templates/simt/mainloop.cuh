@@ -20,9 +20,15 @@ CUTE_DEVICE void multiply_tile(Accumulator (&sums)[kTM][kTN], FragmentsA<Config>
   }
 }
 
-// A CTA's tile of C: each tile of A and B goes gmem -> registers -> smem, where its products are made.
-template <int kUnroll, class Config>
+// A CTA's tile of C: each tile of A and B goes gmem -> registers -> smem, where its products are made. The layouts that
+// a `Page` of the ladder states are those of its Config, which Python has emitted.
+template <class Page, int kUnroll, class Config>
 CUTE_DEVICE void outer_products(Gemm<Config> const& gemm) {
+  static_assert(same_offsets(typename Config::Threads{}, typename Page::Threads{}), "Threads");
+  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
+  static_assert(same_offsets(typename Config::ValuesN{}, typename Page::ValuesN{}), "ValuesN");
+  static_assert(same_offsets(typename Config::SmemA{}, typename Page::SmemA{}), "SmemA");
+  static_assert(same_offsets(typename Config::SmemB{}, typename Page::SmemB{}), "SmemB");
   constexpr int kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{});
   int const thread = threadIdx.x;
   Corner const corner = gemm.corner(), mine = first_result<Config>(thread);

@@ -10,7 +10,7 @@
 namespace cute_gemm {
 
 template <class Config>
-struct RegisterRows {
+struct RegisterRows : Config {
   enum : int {
     kTM = size(typename Config::ValuesM{}),
     kVector = cute::min(kTM, 16 / int(sizeof(typename Config::Element)))
@@ -21,9 +21,7 @@ struct RegisterRows {
 
 template <class Config>
 CUTE_DEVICE void register_rows(Gemm<Config> const& gemm) {
-  using Page = RegisterRows<Config>;
-  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
-  outer_products<4>(gemm);  // further ahead, the reads would take more registers than two CTAs leave
+  outer_products<RegisterRows<Config>, 4>(gemm);  // further ahead, reads would take more registers than two CTAs leave
 }
 
 }  // namespace cute_gemm

@@ -5,13 +5,12 @@
 
 #pragma once
 
-#include "tiles.cuh"
+#include "mainloop.cuh"
 
 namespace cute_gemm {
 
 template <class Config>
 CUTE_DEVICE void smem_full_k(Gemm<Config> const& gemm) {
-  using Accumulator = typename Config::Accumulator;
   constexpr int kBK = size<2>(typename Config::Tile{});  // columns of a step of the panels' copy
   int const thread = threadIdx.x;
   Corner const corner = gemm.corner(), mine = first_result<Config>(thread);
@@ -29,17 +28,11 @@ CUTE_DEVICE void smem_full_k(Gemm<Config> const& gemm) {
   }
   __syncthreads();
 
-  Accumulator sum[1][1] = {};
+  typename Config::Accumulator sum[1][1] = {};
   for (int step = 0; step < steps; ++step) {
     FragmentsA<Config> const fragments_a(panel_a + step * Config::kSmemA, mine.row);
     FragmentsB<Config> const fragments_b(panel_b + step * Config::kSmemB, mine.column);
-    CUTE_UNROLL
-    for (int k = 0; k < kBK; ++k) {
-      Accumulator a_k[1], b_k[1];
-      fragments_a.read(a_k, k);
-      fragments_b.read(b_k, k);
-      multiply_add<Config>(sum[0][0], a_k[0], b_k[0]);
-    }
+    multiply_tile<Config, kBK>(sum, fragments_a, fragments_b);
   }
   write(gemm, corner.row + mine.row, corner.column + mine.column, sum);
 }

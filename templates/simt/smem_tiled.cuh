@@ -11,7 +11,7 @@
 namespace cute_gemm {
 
 template <class Config>
-struct SmemTiled {
+struct SmemTiled : Config {
   using Tile = typename Config::Tile;
   enum : int {
     kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{}),
@@ -24,10 +24,7 @@ struct SmemTiled {
 
 template <class Config>
 CUTE_DEVICE void smem_tiled(Gemm<Config> const& gemm) {
-  using Page = SmemTiled<Config>;
-  static_assert(same_offsets(typename Config::SmemA{}, typename Page::SmemA{}), "SmemA");
-  static_assert(same_offsets(typename Config::SmemB{}, typename Page::SmemB{}), "SmemB");
-  outer_products<Page::kBK>(gemm);  // of one row and one column
+  outer_products<SmemTiled<Config>, size<2>(typename Config::Tile{})>(gemm);  // of one row and one column
 }
 
 }  // namespace cute_gemm

@@ -11,7 +11,7 @@
 namespace cute_gemm {
 
 template <class Config>
-struct ThreadTile1D {
+struct ThreadTile1D : Config {
   using Tile = typename Config::Tile;
   enum : int {
     kBM = size<0>(Tile{}), kBN = size<1>(Tile{}),
@@ -24,9 +24,7 @@ struct ThreadTile1D {
 
 template <class Config>
 CUTE_DEVICE void thread_tile_1d(Gemm<Config> const& gemm) {
-  using Page = ThreadTile1D<Config>;
-  static_assert(same_offsets(typename Config::Threads{}, typename Page::Threads{}), "Threads");
-  outer_products<4>(gemm);
+  outer_products<ThreadTile1D<Config>, 4>(gemm);
 }
 
 }  // namespace cute_gemm

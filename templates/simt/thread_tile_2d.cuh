@@ -11,10 +11,10 @@
 namespace cute_gemm {
 
 template <class Config>
-struct ThreadTile2D {
+struct ThreadTile2D : Config {
   using Tile = typename Config::Tile;
   enum : int {
-    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{}),
+    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}),
     kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{}),
     kThreadsM = kBM / kTM, kThreadsN = kBN / kTN
   };
@@ -30,11 +30,7 @@ struct ThreadTile2D {
 
 template <class Config>
 CUTE_DEVICE void thread_tile_2d(Gemm<Config> const& gemm) {
-  using Page = ThreadTile2D<Config>;
-  static_assert(same_offsets(typename Config::Threads{}, typename Page::Threads{}), "Threads");
-  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
-  static_assert(same_offsets(typename Config::ValuesN{}, typename Page::ValuesN{}), "ValuesN");
-  outer_products<Page::kBK>(gemm);
+  outer_products<ThreadTile2D<Config>, size<2>(typename Config::Tile{})>(gemm);
 }
 
 }  // namespace cute_gemm

@@ -36,7 +36,7 @@ struct VectorCopy {
 };
 
 template <class Config>
-struct Vectorized {
+struct Vectorized : Config {
   using Tile = typename Config::Tile;
   using CopyA = typename VectorCopy<Config, typename Config::CopyA, size<0>(Tile{}),
                                     Config::kMajorKA>::Threads;
@@ -56,9 +56,7 @@ CUTE_DEVICE void vectorized(Gemm<Config> const& gemm) {
   using Page = Vectorized<Config>;
   static_assert(same_offsets(typename Config::CopyA::Threads{}, typename Page::CopyA{}), "CopyA");
   static_assert(same_offsets(typename Config::CopyB::Threads{}, typename Page::CopyB{}), "CopyB");
-  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
-  static_assert(same_offsets(typename Config::ValuesN{}, typename Page::ValuesN{}), "ValuesN");
-  outer_products<size<2>(typename Config::Tile{})>(gemm);
+  outer_products<Page, size<2>(typename Config::Tile{})>(gemm);
 }
 
 }  // namespace cute_gemm

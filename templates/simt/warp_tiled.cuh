@@ -11,10 +11,10 @@
 namespace cute_gemm {
 
 template <class Config>
-struct WarpTiled {
+struct WarpTiled : Config {
   using Tile = typename Config::Tile;
   enum : int {
-    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{}),
+    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}),
     kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{}),
     kWarpM = 8 * kTM, kWarpN = 4 * kTN,  // a warp's tile
     kVector = 16 / sizeof(typename Config::Element),
@@ -32,11 +32,7 @@ struct WarpTiled {
 
 template <class Config>
 CUTE_DEVICE void warp_tiled(Gemm<Config> const& gemm) {
-  using Page = WarpTiled<Config>;
-  static_assert(same_offsets(typename Config::Threads{}, typename Page::Threads{}), "Threads");
-  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
-  static_assert(same_offsets(typename Config::ValuesN{}, typename Page::ValuesN{}), "ValuesN");
-  outer_products<Page::kBK>(gemm);
+  outer_products<WarpTiled<Config>, size<2>(typename Config::Tile{})>(gemm);
 }
 
 }  // namespace cute_gemm

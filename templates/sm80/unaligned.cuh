@@ -12,38 +12,16 @@
 #pragma once
 
 #include "../common/copy.cuh"
+#include "../common/words.cuh"
 
 namespace cute_gemm {
-
-// 16 bytes, and the bytes from `shift` on of two of them.
-struct alignas(16) Word {
-  uint32_t part[4];
-};
-
-CUTE_DEVICE Word shifted(Word const& low, Word const& high, int shift) {
-  uint32_t by_eight[6], by_four[5];
-  uint32_t const both[8] = {low.part[0],  low.part[1],  low.part[2],  low.part[3],
-                            high.part[0], high.part[1], high.part[2], high.part[3]};
-  CUTE_UNROLL
-  for (int i = 0; i < 6; ++i) by_eight[i] = shift & 8 ? both[i + 2] : both[i];
-  CUTE_UNROLL
-  for (int i = 0; i < 5; ++i) by_four[i] = shift & 4 ? by_eight[i + 1] : by_eight[i];
-  Word out;
-  CUTE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    asm("shf.r.wrap.b32 %0, %1, %2, %3;\n"
-        : "=r"(out.part[i])
-        : "r"(by_four[i]), "r"(by_four[i + 1]), "r"(8 * shift));  // of which 5 bits count
-  }
-  return out;
-}
 
 // The first `valid` bytes of a word, and zeros.
 CUTE_DEVICE Word cut(Word word, int valid) {
   CUTE_UNROLL
   for (int i = 0; i < 4; ++i) {
     int const bytes = valid - 4 * i;
-    word.part[i] &= bytes >= 4 ? ~0u : bytes <= 0 ? 0u : (1u << 8 * bytes) - 1;
+    word[i] &= bytes >= 4 ? ~0u : bytes <= 0 ? 0u : (1u << 8 * bytes) - 1;
   }
   return word;
 }
@@ -53,7 +31,7 @@ CUTE_DEVICE Word cut(Word word, int valid) {
 template <class Copy, class Place, class SmemLayout, class Element, bool kAlongK, int kThreads>
 struct WordLoader {
   enum : int {
-    kRealigned = 1, kSize = sizeof(Element), kVector = Copy::kVector,
+    kSize = sizeof(Element), kVector = Copy::kVector,
     kColumns = size<1>(SmemLayout{}),
     kAlong = kAlongK ? kColumns : size<0>(SmemLayout{}),   // elements of a row
     kAcross = kAlongK ? size<0>(SmemLayout{}) : kColumns,  // rows
@@ -97,10 +75,6 @@ struct WordLoader {
 
   CUTE_DEVICE static int shift_of(Element const* row) {
     return int(reinterpret_cast<uint64_t>(row)) & 15;
-  }
-
-  CUTE_DEVICE static void const* word_of(Element const* element) {
-    return reinterpret_cast<void const*>(reinterpret_cast<uint64_t>(element) & ~uint64_t(15));
   }
 
   // Whether the word that covers `element`, number `at` of its row, has any of the row's first `limit`.
@@ -156,11 +130,6 @@ struct WordLoader {
     return value;
   }
 
-  CUTE_DEVICE static int64_t afresh(int64_t value) {
-    asm volatile("" : "+l"(value));
-    return value;
-  }
-
   // Copies the word behind a row: the first lane of a row has that of its first step, and so on.
   CUTE_DEVICE void copy_behind(int turn) const {
     int const lane = afresh(along), behind = kAlong - lane, steps = lane / kVector + turn * kWords;
@@ -185,7 +154,7 @@ struct WordLoader {
       bool const inside = row < (kAlongK ? rows_left : rest);
       Element const* const element = first + row * stride + further;
       if (inside && has_any(element, further, min(kAlongK ? rest : rows_left, kAlong - along))) {
-        copy_word(target + kSize * (row * kPitch + further), static_cast<Element const*>(word_of(element)));
+        copy_word(target + kSize * (row * kPitch + further), reinterpret_cast<Element const*>(word_of(element)));
       }
     }
   }
@@ -209,7 +178,7 @@ struct WordLoader {
     if constexpr (kLanes > 1) {  // the next run's first word is a neighbour's to change
       CUTE_UNROLL
       for (int j = 0; j < 4; ++j) {
-        words[kRun].part[j] = __shfl_down_sync(0xffffffff, words[0].part[j], kNext);
+        words[kRun][j] = __shfl_down_sync(0xffffffff, words[0][j], kNext);
       }
     }
     if (kLanes == 1 || threadIdx.x % 32 >= 32 - kNext) words[kRun] = run[kRun];
@@ -224,7 +193,7 @@ struct WordLoader {
     row_address += row_step;  // all steps of a tile together are a multiple of 16
     CUTE_UNROLL
     for (int j = 0; j < kRun; ++j) {
-      Word word = shifted(words[j], words[j + 1], shift);
+      Word word = shifted<kSize>(words[j], words[j + 1], shift);
       if constexpr (kCut) {
         typename Place::At const at(threadIdx.x, j * kVector);
         int const left = columns - at.column;

@@ -79,8 +79,7 @@ CUTE_DEVICE void update_elements(Tile<Config> const& tile, int thread, TensorC<C
     int const row = tile.row + (Config::kColumnMajorC ? i % kBM : i / kBN);
     int const column = tile.column / kPerResult + (Config::kColumnMajorC ? i / kBM : i % kBN);
     if (c.contains(row, column)) {
-      update_without_products<typename Config::Accumulator>(epilogue, c.at(row, column, tile.batch),
-                                                            coord<Config::kSwapAB>(row, column, tile.batch));
+      update_without_products(epilogue, c.at(row, column, tile.batch), coord<Config::kSwapAB>(row, column, tile.batch));
     }
   }
 }
@@ -159,7 +158,7 @@ struct TmaEpilogue {
     uint64_t* const barrier = full + i % kStages;
     Barrier::arrive_and_expect_tx(barrier, kSize * sizeof(ElementC));
     for_each_box(tile, i, [&](ElementC* stage, auto const& at) {
-      tma_load(map, barrier, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), stage, at);
+      at.template copy<SM90_TMA_LOAD>(map, barrier, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), stage);
     });
   }
 
@@ -193,31 +192,27 @@ struct TmaEpilogue {
     QuadOperands values[kAhead + 1][kColumns / 8];
   };
 
-  CUTE_DEVICE void load_operands(Operands& operands, WorkTile const& tile, int i, Epilogue const& epilogue) const {
+  // Calls with each block of 8 columns of an epilogue tile, and with the coordinate of the thread's first result there.
+  template <class Function>
+  CUTE_DEVICE void for_each_block(WorkTile const& tile, int i, Function const& function) const {
     AccumulatorCoord<Config> const own(thread);
     int const row = row_of(tile, i) + own.first_row, column = column_of(tile, i) + own.first_column;
     CUTE_UNROLL
     for (int block = 0; block < kColumns / 8; ++block) {
-      operands.values[i % (kAhead + 1)][block] =
-          epilogue.template load<QuadBlock>(coord<Config::kSwapAB>(row, column + block * 8, tile.batch));
+      function(block, coord<Config::kSwapAB>(row, column + block * 8, tile.batch));
     }
+  }
+
+  CUTE_DEVICE void load_operands(Operands& operands, WorkTile const& tile, int i, Epilogue const& epilogue) const {
+    for_each_block(tile, i, [&](int block, Coord const& at) {
+      operands.values[i % (kAhead + 1)][block] = epilogue.template load<QuadBlock>(at);
+    });
   }
 
   // Starts to load the operands of the first epilogue tiles, while the last products are in flight.
   CUTE_DEVICE void load_operands(Operands& operands, WorkTile const& tile, Epilogue const& epilogue) const {
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) load_operands(operands, tile, i, epilogue);
-  }
-
-  CUTE_DEVICE void store_operands(QuadOperands const (&operands)[kColumns / 8], WorkTile const& tile, int i,
-                                  Epilogue const& epilogue) const {
-    AccumulatorCoord<Config> const own(thread);
-    int const row = row_of(tile, i) + own.first_row, column = column_of(tile, i) + own.first_column;
-    CUTE_UNROLL
-    for (int block = 0; block < kColumns / 8; ++block) {
-      epilogue.template store<QuadBlock>(coord<Config::kSwapAB>(row, column + block * 8, tile.batch),
-                                         operands[block]);
-    }
   }
 
   // A thread's 8 results of 16 columns from `column` on, into a stage.
@@ -297,11 +292,13 @@ struct TmaEpilogue {
         warpgroup_sync(group);
         write_tile<false>(stage, values, own_operands, epilogue);
       }
-      store_operands(own_operands, tile, i, epilogue);
+      for_each_block(tile, i, [&](int block, Coord const& at) {
+        epilogue.template store<QuadBlock>(at, own_operands[block]);
+      });
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
       warpgroup_sync(group);
       if (thread == 0) {
-        for_each_box(tile, i, [&](ElementC* from, auto const& at) { tma_store(map, from, at); });
+        for_each_box(tile, i, [&](ElementC* from, auto const& at) { at.template copy<SM90_TMA_STORE>(map, from); });
         tma_store_arrive();
         if (i + kStages < kTiles && epilogue.reads_c()) {
           tma_store_wait<0>();

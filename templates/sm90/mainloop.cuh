@@ -74,7 +74,8 @@ struct GroupPart {
   }
 };
 
-// What both loops need of a consumer: where its warp group reads A and B, and which peer each lane releases.
+// What all loops need of a consumer: where its warp group reads A, B and their scales, and which peer each lane
+// releases.
 template <class Config>
 struct Consumer {
   using Memory = SharedStorage<Config, StageScales<Config>>;
@@ -85,11 +86,13 @@ struct Consumer {
   int group, peer;
   uint64_t desc_a, desc_b;  // of the group's part of stage 0
   GroupPart<Config> part;   // of a tile with groups along K, set by the caller
+  ScaleFactors<Config> scales;
 
-  CUTE_DEVICE Consumer(Memory& memory, int group, int peer)
+  CUTE_DEVICE Consumer(Memory& memory, int group, int thread, int peer)
       : memory(memory), group(group), peer(peer),
         desc_a(Accumulators::A::descriptor(memory.a[0]) + Accumulators::A::offset(Accumulators::row(group), 0)),
-        desc_b(Accumulators::B::descriptor(memory.b[0]) + Accumulators::B::offset(Accumulators::column(group), 0)) {}
+        desc_b(Accumulators::B::descriptor(memory.b[0]) + Accumulators::B::offset(Accumulators::column(group), 0)),
+        scales(group, thread) {}
 
   // Waits for the stage of a k tile.
   CUTE_DEVICE void wait(State const& state, int k_tile) {
@@ -110,9 +113,7 @@ struct Consumer {
 template <class Config>
 struct MainloopSmem : Consumer<Config> {
   using Base = Consumer<Config>;
-
-  CUTE_DEVICE MainloopSmem(typename Base::Memory& memory, int group, int, int peer)
-      : Base(memory, group, peer) {}
+  using Base::Base;
 
   CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
                              int k_tiles) {
@@ -142,7 +143,7 @@ struct MainloopRegisterA : Consumer<Config> {
   typename Base::Accumulators::FragmentA fragment;
 
   CUTE_DEVICE MainloopRegisterA(typename Base::Memory& memory, int group, int thread, int peer)
-      : Base(memory, group, peer), fragment(Base::Accumulators::row(group), thread) {}
+      : Base(memory, group, thread, peer), fragment(Base::Accumulators::row(group), thread) {}
 
   CUTE_DEVICE ElementA const* wait(typename Base::State const& state, int k_tile) {
     Base::wait(state, k_tile);

@@ -69,73 +69,54 @@ struct AccumulatorCoord {
 // memory. For a block of 64 rows and 32 bytes of K a thread holds 4 bytes of its two rows at bytes 4 t and
 // 16 + 4 t of K, t = thread % 4. `load` starts the loads of a k step; `pack` makes wgmma's registers of what was
 // loaded, once all products but those of the last kInFlight steps are complete.
-template <class Config, int Blocks, int Bytes = sizeof(typename Config::ElementA)>
-struct RegisterA;
-
-// Elements of 4 bytes: an element is a register, and a load brings it for both rows.
+//
+// Elements of 4 bytes: an element is a register, and a load brings it for both rows. Of 1 byte a load brings one column
+// for both rows; `pack` transposes four columns by two rows. Threads with t >= 2 load adjacent columns in the opposite
+// order, which avoids bank conflicts.
 template <class Config, int Blocks>
-struct RegisterA<Config, Blocks, 4> {
+struct RegisterA {
+  using Element = typename Config::ElementA;
   using SmemLayout = typename Config::SmemLayoutA;
-  using Pair = cutlass::AlignedArray<uint32_t, 2>;
-  enum : int { kInFlight = 2, kBuffers = kInFlight + 2 };
+  enum : bool { kTransposed = sizeof(Element) == 1 };
+  enum : int { kInFlight = kTransposed ? 1 : 2, kBuffers = kTransposed ? 2 : kInFlight + 2 };
 
   int offset;  // of the thread's first element in a stage
-  Pair values[kBuffers][Blocks][2];
-
-  CUTE_DEVICE RegisterA(int row, int thread)
-      : offset(SmemLayout{}(row + AccumulatorCoord<Config>(thread).first_row, thread % 4)) {}
-
-  CUTE_DEVICE void load(typename Config::ElementA const* stage, int step) {
-    CUTE_UNROLL
-    for (int i = 0; i < 2 * Blocks; ++i) {
-      int const own = offset ^ SmemLayout{}(0, i % 2 * 4), at = own + SmemLayout{}(i / 2 * 64, step * 8);
-      values[step % kBuffers][i / 2][i % 2] = *reinterpret_cast<Pair const*>(stage + at);
-    }
-  }
-
-  CUTE_DEVICE void pack(int) {}
-  CUTE_DEVICE uint32_t const* fragment(int step, int block) const {
-    return values[step % kBuffers][block][0].data();
-  }
-};
-
-// Elements of 1 byte: a load brings one column for both rows; `pack` transposes four columns by two rows. Threads
-// with t >= 2 load adjacent columns in the opposite order, which avoids bank conflicts.
-template <class Config, int Blocks>
-struct RegisterA<Config, Blocks, 1> {
-  using SmemLayout = typename Config::SmemLayoutA;
-  enum : int { kInFlight = 1 };
-
-  int offset;
-  uint32_t selector, columns[Blocks][2][4], values[2][Blocks][4];
+  uint32_t selector, columns[Blocks][2][4], values[kBuffers][Blocks][4];
 
   CUTE_DEVICE RegisterA(int row, int thread)
       : offset(SmemLayout{}(row + AccumulatorCoord<Config>(thread).first_row,
-                            thread % 4 * 4 + thread / 2 % 2)),
+                            kTransposed ? thread % 4 * 4 + thread / 2 % 2 : thread % 4)),
         selector(thread / 2 % 2 ? 0x1504 : 0x5140) {}
 
-  CUTE_DEVICE void load(typename Config::ElementA const* stage, int step) {
+  CUTE_DEVICE void load(Element const* stage, int step) {
     CUTE_UNROLL
-    for (int i = 0; i < 8 * Blocks; ++i) {
-      int const own = offset ^ SmemLayout{}(0, i % 4);
-      int const at = own + SmemLayout{}(i / 8 * 64, step * 32 + i / 4 % 2 * 16);
-      columns[i / 8][i / 4 % 2][i % 4] = *reinterpret_cast<uint16_t const*>(stage + at);
+    for (int i = 0; i < (kTransposed ? 8 : 2) * Blocks; ++i) {
+      if constexpr (kTransposed) {
+        int const own = offset ^ SmemLayout{}(0, i % 4);
+        int const at = own + SmemLayout{}(i / 8 * 64, step * 32 + i / 4 % 2 * 16);
+        columns[i / 8][i / 4 % 2][i % 4] = *reinterpret_cast<uint16_t const*>(stage + at);
+      } else {
+        int const own = offset ^ SmemLayout{}(0, i % 2 * 4), at = own + SmemLayout{}(i / 2 * 64, step * 8);
+        auto const pair = *reinterpret_cast<cutlass::AlignedArray<uint32_t, 2> const*>(stage + at);
+        CUTE_UNROLL
+        for (int row = 0; row < 2; ++row) values[step % kBuffers][i / 2][i % 2 * 2 + row] = pair[row];
+      }
     }
   }
 
   CUTE_DEVICE void pack(int step) {
     CUTE_UNROLL
-    for (int i = 0; i < 4 * Blocks; ++i) {
+    for (int i = 0; i < (kTransposed ? 4 * Blocks : 0); ++i) {
       uint32_t const* const four = columns[i / 4][i / 2 % 2];
       uint32_t const low = __byte_perm(four[0], four[1], selector);
       uint32_t const high = __byte_perm(four[2], four[3], selector);
-      uint32_t& value = values[step % 2][i / 4][i % 4];
+      uint32_t& value = values[step % kBuffers][i / 4][i % 4];
       value = __byte_perm(low, high, i % 2 ? 0x7632 : 0x5410);
       warpgroup_fence_operand(value);
     }
   }
 
-  CUTE_DEVICE uint32_t const* fragment(int step, int block) const { return values[step % 2][block]; }
+  CUTE_DEVICE uint32_t const* fragment(int step, int block) const { return values[step % kBuffers][block]; }
 };
 
 // A warp group's accumulators: kBlocks blocks of (64,kColumns) of the CTA tile. The groups divide the tile along
@@ -162,7 +143,7 @@ struct Accumulators {
 
   static_assert(kPerResult == 1 || !(Config::kGroupsAlongN || Config::kSwapAB));
 
-  using FragmentA = RegisterA<Config, kBlocks, Config::kRegisterA ? sizeof(ElementA) : 4>;
+  using FragmentA = RegisterA<Config, kBlocks>;
 
   static_assert(kValues == extent<typename Mma::CRegisters>::value);
 
@@ -209,35 +190,25 @@ struct Accumulators {
   // The descriptor of a k step of B, from that of its k tile.
   CUTE_DEVICE static uint64_t step_b(uint64_t b, int step) { return b + B::offset(0, kMmaK * step); }
 
-  // Starts the products of a k tile from the descriptors of A and B; `first` overwrites the accumulators.
-  CUTE_DEVICE void multiply(uint64_t a, uint64_t b, bool first) {
+  // Starts the products of a k tile from the descriptors of A and B, of `Count` blocks from block m on; `first`
+  // overwrites their accumulators.
+  template <int Count>
+  CUTE_DEVICE static void multiply(typename Mma::CRegisters* blocks, int m, uint64_t a, uint64_t b, bool first) {
     warpgroup_arrive();
     CUTE_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       uint64_t const desc_b = step_b(b, step);
       auto const scale = first && step == 0 ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
       CUTE_UNROLL
-      for (int m = 0; m < kBlocks; ++m) {
-        uint64_t const desc_a = a + A::offset(64 * m, kMmaK * step);
-        detail::explode(Mma::fma, &desc_a, int_sequence<0>{}, &desc_b, int_sequence<0>{}, values[m],
+      for (int i = 0; i < Count; ++i) {
+        uint64_t const desc_a = a + A::offset(64 * (m + i), kMmaK * step);
+        detail::explode(Mma::fma, &desc_a, int_sequence<0>{}, &desc_b, int_sequence<0>{}, blocks[i],
                         make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
       }
     }
     warpgroup_commit_batch();
   }
-
-  // Starts the products of a k tile of block m, which overwrite `block`.
-  CUTE_DEVICE static void multiply_block(typename Mma::CRegisters& block, int m, uint64_t a, uint64_t b) {
-    warpgroup_arrive();
-    CUTE_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      uint64_t const desc_a = a + A::offset(64 * m, kMmaK * step), desc_b = step_b(b, step);
-      auto const scale = step == 0 ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
-      detail::explode(Mma::fma, &desc_a, int_sequence<0>{}, &desc_b, int_sequence<0>{}, block,
-                      make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
-    }
-    warpgroup_commit_batch();
-  }
+  CUTE_DEVICE void multiply(uint64_t a, uint64_t b, bool first) { multiply<kBlocks>(values, 0, a, b, first); }
 
   // Starts the products of one k step with A from registers, and the loads of the next step from `next_a`, unless
   // there are no more. All products but those of the last kInFlight steps are complete afterwards.

@@ -13,7 +13,7 @@ namespace cute_gemm {
 // of K, of a component of A and one of B.
 template <int Count, bool kSwapAB>
 struct ComponentProducts {
-  static_assert(Count == 6 || Count == 9);
+  static_assert(Count == 1 || Count == 6 || Count == 9);
   enum : int { kCount = Count };
   // Of each product, from the last on, 4 bits: the components of A and of B, 0 being the largest. Swapped A and B
   // have the same order.
@@ -23,28 +23,20 @@ struct ComponentProducts {
 
   CUTE_DEVICE explicit ComponentProducts(int all) : k_tiles(all / Count) {}
 
-  CUTE_DEVICE int k_tile(int of_all) const { return of_all % k_tiles; }
-  CUTE_DEVICE int matrix_a(int matrix, int of_all) const { return 3 * matrix + (components(of_all) >> 2); }
-  CUTE_DEVICE int matrix_b(int matrix, int of_all) const { return 3 * matrix + (components(of_all) & 3); }
+  CUTE_DEVICE int k_tile(int of_all) const { return Count == 1 ? of_all : of_all % k_tiles; }
+  CUTE_DEVICE int matrix_a(int matrix, int of_all) const {
+    return Count == 1 ? matrix : 3 * matrix + (components(of_all) >> 2);
+  }
+  CUTE_DEVICE int matrix_b(int matrix, int of_all) const {
+    return Count == 1 ? matrix : 3 * matrix + (components(of_all) & 3);
+  }
   // Whether the products that follow are those of the largest components.
-  CUTE_DEVICE bool largest_from(int of_all) const { return of_all == (Count - 1) * k_tiles; }
+  CUTE_DEVICE bool largest_from(int of_all) const { return Count > 1 && of_all == (Count - 1) * k_tiles; }
 
  private:
   CUTE_DEVICE int components(int of_all) const {
     return int(kComponents >> 4 * (Count - 1 - of_all / k_tiles)) & 15;
   }
-};
-
-template <bool kSwapAB>
-struct ComponentProducts<1, kSwapAB> {
-  enum : int { kCount = 1 };
-
-  CUTE_DEVICE explicit ComponentProducts(int) {}
-
-  CUTE_DEVICE int k_tile(int of_all) const { return of_all; }
-  CUTE_DEVICE int matrix_a(int matrix, int) const { return matrix; }
-  CUTE_DEVICE int matrix_b(int matrix, int) const { return matrix; }
-  CUTE_DEVICE bool largest_from(int) const { return false; }
 };
 
 // Infinity times a smaller component may be NaN: what is not finite comes from the largest components alone.
@@ -59,16 +51,32 @@ CUTE_DEVICE void drop_not_finite(Accumulators& sums) {
   }
 }
 
+// Calls `turn` with two sets of products in turns: that of each k tile from the second on, and that of the one before;
+// and `last` with the set of the last k tile, when its products are complete.
+template <class Products, class Turn, class Last>
+CUTE_DEVICE void in_turns(Products (&products)[2], int k_tiles, Turn const& turn, Last const& last) {
+  int k_tile = 1;
+  CUTE_NO_UNROLL
+  for (; k_tile + 1 < k_tiles; k_tile += 2) {
+    turn(products[1], products[0], k_tile);
+    turn(products[0], products[1], k_tile + 1);
+  }
+  if (k_tile < k_tiles) {
+    turn(products[1], products[0], k_tile);
+    warpgroup_wait<0>();
+    last(products[1]);
+  } else {
+    warpgroup_wait<0>();
+    last(products[0]);
+  }
+}
+
 // A and B from shared memory: one block of 64 rows after the other.
 template <class Config>
 struct MainloopPromotedSmem : Consumer<Config> {
   using Base = Consumer<Config>;
   using Accumulators = typename Base::Accumulators;
-
-  ScaleFactors<Config> scales;
-
-  CUTE_DEVICE MainloopPromotedSmem(typename Base::Memory& memory, int group, int thread, int peer)
-      : Base(memory, group, peer), scales(group, thread) {}
+  using Base::Base;
 
   // Returns the last stage, which the caller releases.
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
@@ -80,17 +88,17 @@ struct MainloopPromotedSmem : Consumer<Config> {
       if (order.largest_from(k_tile)) drop_not_finite(sums);
       bool const more = k_tile + 1 < k_tiles;
       this->wait(state, k_tile);
-      scales.read(this->memory.stored[state.stage]);
+      this->scales.read(this->memory.stored[state.stage]);
       CUTE_UNROLL
       for (int m = 0; m < Accumulators::kBlocks; ++m) {
         typename Accumulators::Mma::CRegisters products;
         Accumulators::fence(products);
-        Accumulators::multiply_block(products, m, this->stage_a(state.stage), this->stage_b(state.stage));
+        Accumulators::template multiply<1>(&products, m, this->stage_a(state.stage), this->stage_b(state.stage), true);
         Accumulators::fence(products);
         warpgroup_wait<0>();
         Accumulators::fence(products);
         if (m == Accumulators::kBlocks - 1 && more) this->memory.consumer_release(state.stage, this->peer);
-        scales.add(m, sums.values[m], products);
+        this->scales.add(m, sums.values[m], products);
       }
       last = state.stage;
     }
@@ -105,13 +113,9 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
   using Base = Consumer<Config>;
   using Accumulators = typename Base::Accumulators;
   using Products = typename Accumulators::Mma::CRegisters;
+  using Base::Base;
 
   static_assert(int(Accumulators::kBlocks) == 1);
-
-  ScaleFactors<Config> scales;
-
-  CUTE_DEVICE MainloopPromotedDoubleBuffered(typename Base::Memory& memory, int group, int thread, int peer)
-      : Base(memory, group, peer), scales(group, thread) {}
 
   // Returns the last stage, which the caller releases.
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
@@ -121,15 +125,15 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
     auto const start = [&](Products& of_k_tile, int k_tile) {
       this->wait(state, k_tile);
       Accumulators::fence(of_k_tile);
-      Accumulators::multiply_block(of_k_tile, 0, this->stage_a(state.stage), this->stage_b(state.stage));
+      Accumulators::template multiply<1>(&of_k_tile, 0, this->stage_a(state.stage), this->stage_b(state.stage), true);
       Accumulators::fence(of_k_tile);
     };
     auto const add = [&](Products& of_k_tile, int k_tile, int stage) {
       Accumulators::fence(of_k_tile);
-      scales.read(this->memory.stored[stage]);
+      this->scales.read(this->memory.stored[stage]);
       if (k_tile + 1 < k_tiles) this->memory.consumer_release(stage, this->peer);
       if (order.largest_from(k_tile)) drop_not_finite(sums);
-      scales.add(0, sums.values[0], of_k_tile);
+      this->scales.add(0, sums.values[0], of_k_tile);
     };
     // Starts the products of a k tile, and adds those of the one before.
     auto const turn = [&](Products& of_k_tile, Products& before, int k_tile) {
@@ -140,20 +144,7 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
       add(before, k_tile - 1, stage);
     };
     start(products[0], 0);
-    int k_tile = 1;
-    CUTE_NO_UNROLL
-    for (; k_tile + 1 < k_tiles; k_tile += 2) {
-      turn(products[1], products[0], k_tile);
-      turn(products[0], products[1], k_tile + 1);
-    }
-    if (k_tile < k_tiles) {
-      turn(products[1], products[0], k_tile);
-      warpgroup_wait<0>();
-      add(products[1], k_tile, state.stage);
-    } else {
-      warpgroup_wait<0>();
-      add(products[0], k_tile - 1, state.stage);
-    }
+    in_turns(products, k_tiles, turn, [&](Products& of_last) { add(of_last, k_tiles - 1, state.stage); });
     int const last = state.stage;
     ++state;
     return last;
@@ -165,11 +156,7 @@ template <class Config>
 struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
   using Base = MainloopRegisterA<Config>;
   using Accumulators = typename Base::Accumulators;
-
-  ScaleFactors<Config> scales;
-
-  CUTE_DEVICE MainloopPromotedRegisterA(typename Base::Memory& memory, int group, int thread, int peer)
-      : Base(memory, group, thread, peer), scales(group, thread) {}
+  using Base::Base;
 
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
     int last = state.stage;
@@ -183,7 +170,7 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
       uint64_t const b = this->stage_b(state.stage);
       products.fence();
       this->multiply(products, a, b, true);
-      scales.read(this->memory.stored[state.stage]);
+      this->scales.read(this->memory.stored[state.stage]);
       last = state.stage;
       ++state;
       if (more) a = this->wait(state, k_tile + 1);
@@ -193,7 +180,7 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
       products.fence();
       if (more) this->memory.consumer_release(last, this->peer);
       CUTE_UNROLL
-      for (int m = 0; m < Accumulators::kBlocks; ++m) scales.add(m, sums.values[m], products.values[m]);
+      for (int m = 0; m < Accumulators::kBlocks; ++m) this->scales.add(m, sums.values[m], products.values[m]);
     }
     return last;
   }
@@ -205,13 +192,9 @@ template <class Config>
 struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
   using Base = MainloopRegisterA<Config>;
   using Accumulators = typename Base::Accumulators;
+  using Base::Base;
 
   static_assert(int(Accumulators::kBlocks) == 1 && int(Accumulators::FragmentA::kInFlight) == 1 && Base::kLast >= 2);
-
-  ScaleFactors<Config> scales;
-
-  CUTE_DEVICE MainloopPromotedRegisterADoubleBuffered(typename Base::Memory& memory, int group, int thread, int peer)
-      : Base(memory, group, thread, peer), scales(group, thread) {}
 
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
     Accumulators products[2];
@@ -221,17 +204,17 @@ struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
     this->fragment.load(a, 0);
     auto const add = [&](Accumulators& of_k_tile, bool release) {
       of_k_tile.fence();
-      scales.read(this->memory.stored[stage]);
+      this->scales.read(this->memory.stored[stage]);
       if (release) this->memory.consumer_release(stage, this->peer);
-      scales.add(0, sums.values[0], of_k_tile.values[0]);
+      this->scales.add(0, sums.values[0], of_k_tile.values[0]);
     };
-    // Starts the products of a k tile, and adds those of the one before, if there is one.
-    auto const turn = [&](Accumulators& of_k_tile, Accumulators& before, int k_tile, auto first) {
+    // Starts the products of a k tile, and adds those of the one before; before the first one, `_0`, there is none.
+    auto const turn = [&](Accumulators& of_k_tile, Accumulators& before, auto k_tile) {
       uint64_t const b = this->stage_b(state.stage);
       of_k_tile.fence();
       of_k_tile.multiply(0, this->fragment, a, b, true);
       of_k_tile.multiply(1, this->fragment, a, b, false);
-      if constexpr (!first) add(before, true);
+      if constexpr (!is_static<decltype(k_tile)>::value) add(before, true);
       CUTE_UNROLL
       for (int step = 2; step < Base::kLast; ++step) of_k_tile.multiply(step, this->fragment, a, b, false);
       stage = state.stage;
@@ -241,21 +224,8 @@ struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
       of_k_tile.multiply(Base::kLast, this->fragment, a, b, false, more);
       of_k_tile.fence();
     };
-    turn(products[0], products[1], 0, true_type{});
-    int k_tile = 1;
-    CUTE_NO_UNROLL
-    for (; k_tile + 1 < k_tiles; k_tile += 2) {
-      turn(products[1], products[0], k_tile, false_type{});
-      turn(products[0], products[1], k_tile + 1, false_type{});
-    }
-    if (k_tile < k_tiles) {
-      turn(products[1], products[0], k_tile, false_type{});
-      warpgroup_wait<0>();
-      add(products[1], false);
-    } else {
-      warpgroup_wait<0>();
-      add(products[0], false);
-    }
+    turn(products[0], products[1], _0{});
+    in_turns(products, k_tiles, turn, [&](Accumulators& of_last) { add(of_last, false); });
     return stage;
   }
 };

@@ -170,17 +170,14 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       Tile<Config> const tile = scheduler(index, rank);
       int const k_tiles = k_tiles_of(tile);
       if (k_tiles == 0) {
-        if constexpr (kGroupsAlongK) {  // other groups have products, and their turns
-          if (Config::kPingPong && index > scheduler.first()) order_wait(group);
-          if (Config::kPingPong && index + scheduler.step() < scheduler.known(0)) order_arrive(1 - group);
-          auto const alpha = epilogue.alpha;
-          epilogue.skips_products(0);
-          update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
-          epilogue.alpha = alpha;
-          if (Config::kPingPong) skip(index + scheduler.step());
-        } else {
-          update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
-        }
+        constexpr bool kTurns = kGroupsAlongK && Config::kPingPong;  // other groups have products, and their turns
+        if (kTurns && index > scheduler.first()) order_wait(group);
+        if (kTurns && index + scheduler.step() < scheduler.known(0)) order_arrive(1 - group);
+        auto const alpha = epilogue.alpha;
+        if constexpr (kGroupsAlongK) epilogue.skips_products(0);
+        update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
+        epilogue.alpha = alpha;
+        if (kTurns) skip(index + scheduler.step());
         continue;
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);

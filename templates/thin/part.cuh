@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cute/arch/util.hpp>
+#include <cutlass/array.h>
 
 #include "../common/copy.cuh"
 #include "../common/float8.cuh"
@@ -13,15 +14,10 @@ namespace cute_gemm {
 // 1 to 16 bytes in one load, as words of registers.
 template <int kBytes>
 CUTE_DEVICE void read_words(uint32_t* words, void const* from) {
-  if constexpr (kBytes == 16) {
-    uint4 const read = *static_cast<uint4 const*>(from);
-    words[0] = read.x, words[1] = read.y, words[2] = read.z, words[3] = read.w;
-  } else if constexpr (kBytes == 8) {
-    uint2 const read = *static_cast<uint2 const*>(from);
-    words[0] = read.x, words[1] = read.y;
-  } else {
-    words[0] = *static_cast<cute::uint_bit_t<8 * kBytes> const*>(from);
-  }
+  using Words = cutlass::AlignedArray<uint_bit_t<8 * cute::min(kBytes, 4)>, cute::max(kBytes / 4, 1)>;
+  Words const read = *static_cast<Words const*>(from);
+  CUTE_UNROLL
+  for (int i = 0; i < cute::max(kBytes / 4, 1); ++i) words[i] = read[i];
 }
 
 // A block of an operand, rows x k, is dealt out to Lanes x 4 lanes: (row lane, k lane). A lane has

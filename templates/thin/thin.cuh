@@ -82,22 +82,11 @@ struct FmaSums {
   // The lanes along k add up their sums, after which each has a quarter of them.
   template <int kLeft>
   CUTE_DEVICE void halve(int lane, int bit) {
-    constexpr int kWords = sizeof(Accumulator) / 4;
     CUTE_UNROLL
     for (int n = 0; n < kLeft / 2; ++n) {
-      uint32_t low[kWords], high[kWords];
-      memcpy(low, &sums[n], sizeof(Accumulator));
-      memcpy(high, &sums[n + kLeft / 2], sizeof(Accumulator));
-      CUTE_UNROLL
-      for (int w = 0; w < kWords; ++w) {
-        uint32_t const give = lane & bit ? low[w] : high[w];
-        low[w] = lane & bit ? high[w] : low[w];
-        high[w] = __shfl_xor_sync(0xffffffffu, give, bit);
-      }
-      Accumulator keep, got;
-      memcpy(&keep, low, sizeof(Accumulator));
-      memcpy(&got, high, sizeof(Accumulator));
-      sums[n] = keep + got;
+      Accumulator const low = sums[n], high = sums[n + kLeft / 2];
+      Accumulator const keep = lane & bit ? high : low, give = lane & bit ? low : high;
+      sums[n] = keep + shuffled(give, [&](uint32_t word) { return __shfl_xor_sync(~0u, word, bit); });
     }
   }
 

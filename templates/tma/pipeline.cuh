@@ -62,9 +62,13 @@ struct ClusterShape {
   }
 };
 
-// A box as a tensor map has it: its coordinates along the unit-stride mode, across, and of the third mode.
+// A box as a tensor map has it: its coordinates along the unit-stride mode, across, and of the third mode. To CuTe's
+// copy between global and shared memory it gives them behind the other arguments.
 struct BoxCoord {
   int along, across, third;
+
+  template <class Copy, class... Arguments>
+  CUTE_DEVICE void copy(Arguments... arguments) const { Copy::copy(arguments..., along, across, third); }
 };
 
 // Boxes of one matrix of a batch.
@@ -78,6 +82,9 @@ struct InBatch {
 // A box of a group, or of columns of pairs, whose tensor map has four modes.
 struct GroupBoxCoord : BoxCoord {
   int fourth;
+
+  template <class Copy, class... Arguments>
+  CUTE_DEVICE void copy(Arguments... arguments) const { Copy::copy(arguments..., along, across, third, fourth); }
 };
 
 // Boxes of the columns of pairs of one matrix of a batch: the map's third mode is of the two of a pair.
@@ -103,35 +110,6 @@ struct InGroup {
     return {{along, kLong - inside, across + inside}, kLong};
   }
 };
-
-// Copies of a box between global and shared memory.
-template <class Element>
-CUTE_DEVICE void tma_load(TmaDescriptor const* map, uint64_t* full, uint64_t hint, Element* to, BoxCoord const& at) {
-  SM90_TMA_LOAD_3D::copy(map, full, hint, to, at.along, at.across, at.third);
-}
-template <class Element>
-CUTE_DEVICE void tma_load(TmaDescriptor const* map, uint64_t* full, uint64_t hint, Element* to,
-                          GroupBoxCoord const& at) {
-  SM90_TMA_LOAD_4D::copy(map, full, hint, to, at.along, at.across, at.third, at.fourth);
-}
-template <class Element>
-CUTE_DEVICE void tma_load_multicast(TmaDescriptor const* map, uint64_t* full, uint16_t mask, uint64_t hint,
-                                    Element* to, BoxCoord const& at) {
-  SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, mask, hint, to, at.along, at.across, at.third);
-}
-template <class Element>
-CUTE_DEVICE void tma_load_multicast(TmaDescriptor const* map, uint64_t* full, uint16_t mask, uint64_t hint,
-                                    Element* to, GroupBoxCoord const& at) {
-  SM90_TMA_LOAD_MULTICAST_4D::copy(map, full, mask, hint, to, at.along, at.across, at.third, at.fourth);
-}
-template <class Element>
-CUTE_DEVICE void tma_store(TmaDescriptor const* map, Element* from, BoxCoord const& at) {
-  SM90_TMA_STORE_3D::copy(map, from, at.along, at.across, at.third);
-}
-template <class Element>
-CUTE_DEVICE void tma_store(TmaDescriptor const* map, Element* from, GroupBoxCoord const& at) {
-  SM90_TMA_STORE_4D::copy(map, from, at.along, at.across, at.third, at.fourth);
-}
 
 // Loads of one operand's k tile (bMN,bK) by TMA. A box is a swizzle span along the unit-stride mode by up to
 // 256 along the other. In a cluster each of the `Sharers` CTAs with the same tile loads a part of it, and
@@ -168,9 +146,9 @@ struct TmaLoad {
         }
       }();
       if constexpr (Sharers > 1) {
-        tma_load_multicast(map, full, mask, kHint, to, at);
+        at.template copy<SM90_TMA_LOAD_MULTICAST>(map, full, mask, kHint, to);
       } else {
-        tma_load(map, full, kHint, to, at);
+        at.template copy<SM90_TMA_LOAD>(map, full, kHint, to);
       }
     }
   }

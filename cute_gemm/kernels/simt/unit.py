@@ -29,7 +29,7 @@ _UNIT = (
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
   enum : int { kRaster = ${raster} };
-${cta}
+
   using Tile = ${tile};  // (bM,bN,bK)
   using Threads = ${first_results};
   using ValuesM = ${values.0};
@@ -48,7 +48,6 @@ class EmitSimt(Emitter):
     def values(self) -> dict[str, Any]:
         config = self.config
         return {
-            "cta": "  using Cta = int;\n" * bool(config.operation.groups),
             "lanes_k": WARP if config.warp_along == "k" else 1,
             "copies": "".join(map(_operand, config.operands)),
             "entry": _entry(config),
