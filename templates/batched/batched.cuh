@@ -70,8 +70,7 @@ struct ProductCopy {
 
   // Copies the matrices, of so many elements each, to shared memory.
   template <int kThreads, int kElements, class Element>
-  static CUTE_DEVICE void load(uint32_t to, Element const* from, int64_t ld, int64_t batch, int products,
-                               int thread) {
+  static CUTE_DEVICE void load(uint32_t to, Element const* from, int64_t ld, int64_t batch, int products, int thread) {
     constexpr int kBytes = kVector * sizeof(Element), kTurns = (kVectors + kThreads - 1) / kThreads;
     // By cp.async; narrower vectors go through registers, some at a time.
     constexpr bool kAsync = kBytes >= 4;
@@ -266,8 +265,7 @@ struct ProductSums<Config, true> {
 
 // Updates the first `left` of N elements of C that are adjacent in memory, each at a coordinate of its own.
 template <int N, class Epilogue, class ElementC, class Accumulator, class At>
-CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator const* sums, int left,
-                            At const& coord) {
+CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator const* sums, int left, At const& coord) {
   using Vector = cutlass::AlignedArray<ElementC, N>;
   using One = cutlass::AlignedArray<ElementC, 1>;
   bool const whole = left >= N, reads_c = epilogue.reads_c();

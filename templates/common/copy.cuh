@@ -52,8 +52,7 @@ CUTE_DEVICE void copy_async_cut(uint32_t dst, Element const* src, int valid) {
   } else if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(size));
   } else if constexpr (kBytes >= 4) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(dst), "l"(src), "n"(kBytes),
-                 "r"(size));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(dst), "l"(src), "n"(kBytes), "r"(size));
   } else {
     using Word = uint_bit_t<8 * kBytes>;
     *shared_pointer<Word>(dst) = size ? *reinterpret_cast<Word const*>(src) : Word(0);

@@ -243,8 +243,7 @@ struct LinearCombination {
   CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, Operands const&, int, int) const {
     return ElementC(combine(accumulator));
   }
-  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, ElementC const& c, Operands const&, int,
-                                  int) const {
+  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, ElementC const& c, Operands const&, int, int) const {
     return ElementC(combine(accumulator, c));
   }
 };

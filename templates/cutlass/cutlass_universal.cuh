@@ -93,8 +93,7 @@ CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output
                      tile.m() * Gemm::ThreadblockShape::kM, tile.n() * Gemm::ThreadblockShape::kN);
     return;
   }
-  Gemm().run_with_swizzle(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared_storage),
-                          swizzle);
+  Gemm().run_with_swizzle(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared_storage), swizzle);
 }
 
 }  // namespace cute_gemm

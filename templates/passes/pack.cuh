@@ -56,8 +56,7 @@ struct Pack {
   using Element = cute::uint_bit_t<8 * Bytes>;
 
   // Those of a word's elements that lie in the matrix, one by one; each goes in at the end.
-  CUTE_DEVICE static Word element_by_element(Element const* at, Element const* begin,
-                                                   Element const* end) {
+  CUTE_DEVICE static Word element_by_element(Element const* at, Element const* begin, Element const* end) {
     constexpr int kStep = Bytes / 4;  // words that the others move on by
     Word found{};
     CUTE_NO_UNROLL
@@ -196,8 +195,7 @@ struct Pack {
           store(shared, group, place.row - first_row - i % kGroup, place.column - first_column);
         }
       } else if (place.row < operand.rows && place.column < vectors) {
-        *reinterpret_cast<Word*>(to + place.row * operand.target_ld * Bytes +
-                                       place.column * 16ull) = vector;
+        *reinterpret_cast<Word*>(to + place.row * operand.target_ld * Bytes + place.column * 16ull) = vector;
       }
     }
     if constexpr (Turned) {
@@ -226,8 +224,7 @@ struct Pack<0, Words, Turned, Lines> {
 
 // A CTA has a tile of A, or of B.
 template <class Config>
-CUTE_DEVICE void pack(void const* A, void const* B, void* scratch, PackOperand const& a,
-                      PackOperand const& b) {
+CUTE_DEVICE void pack(void const* A, void const* B, void* scratch, PackOperand const& a, PackOperand const& b) {
   extern __shared__ __align__(128) char shared[];
   int const tile = blockIdx.x;
   follow_grids();

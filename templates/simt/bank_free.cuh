@@ -36,10 +36,8 @@ struct BankFreeTile {
 
 template <class Config>
 struct BankFree : Config {
-  using SmemA = typename BankFreeTile<Config, typename Config::SmemA, typename Config::CopyA,
-                                      Config::kMajorKA>::Type;
-  using SmemB = typename BankFreeTile<Config, typename Config::SmemB, typename Config::CopyB,
-                                      Config::kMajorKB>::Type;
+  using SmemA = typename BankFreeTile<Config, typename Config::SmemA, typename Config::CopyA, Config::kMajorKA>::Type;
+  using SmemB = typename BankFreeTile<Config, typename Config::SmemB, typename Config::CopyB, Config::kMajorKB>::Type;
 };
 
 template <class Config>

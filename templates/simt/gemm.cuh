@@ -47,8 +47,7 @@ struct Gemm {
   CUTE_DEVICE Gemm(ElementA const* A, ElementB const* B, ElementC* C, int m, int n, int k, int64_t lda,
                    int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params,
                    int cta = blockIdx.x)
-      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), cta(cta),
-        epilogue(params) {
+      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), cta(cta), epilogue(params) {
     if (epilogue.skips_products(k)) this->k = 0;
   }
 
@@ -89,8 +88,7 @@ CUTE_DEVICE void multiply_add(T& sum, T const& a, T const& b) {
 }
 
 template <class Config, class T>
-CUTE_DEVICE void multiply_add(cutlass::complex<T>& sum, cutlass::complex<T> const& a,
-                              cutlass::complex<T> const& b) {
+CUTE_DEVICE void multiply_add(cutlass::complex<T>& sum, cutlass::complex<T> const& a, cutlass::complex<T> const& b) {
   T const a_imag = Config::kConjA ? -a.imag() : a.imag();
   T const b_imag = Config::kConjB ? -b.imag() : b.imag();
   sum.real() += a.real() * b.real();
@@ -116,8 +114,7 @@ CUTE_DEVICE void outer_product(T (&sums)[kM][kN], T const (&a)[kM], T const (&b)
 // The same of several columns in two passes, one for the real and one for the imaginary parts of b:
 // products that are added to the same sum are then far apart, and need not wait for each other.
 template <class Config, class T, int kM, int kN, class = enable_if_t<(kN > 1)>>
-CUTE_DEVICE void outer_product(cutlass::complex<T> (&sums)[kM][kN],
-                               cutlass::complex<T> const (&a)[kM],
+CUTE_DEVICE void outer_product(cutlass::complex<T> (&sums)[kM][kN], cutlass::complex<T> const (&a)[kM],
                                cutlass::complex<T> const (&b)[kN]) {
   CUTE_UNROLL
   for (int pass = 0; pass < 2; ++pass) {

@@ -28,8 +28,7 @@ CUTE_DEVICE void store_shared(uint32_t to, Element const* elements) {
                  "r"(words[1]), "r"(words[2]), "r"(words[3])
                  : "memory");
   } else if constexpr (kBytes == 8) {
-    asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(to), "r"(words[0]), "r"(words[1])
-                 : "memory");
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(to), "r"(words[0]), "r"(words[1]) : "memory");
   } else if constexpr (kBytes == 4) {
     asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to), "r"(words[0]) : "memory");
   } else {
@@ -166,11 +165,9 @@ struct TileCopy {
 };
 
 template <class Config>
-using TileCopyA = TileCopy<typename Config::CopyA, typename Config::SmemA, typename Config::ElementA,
-                           Config::kMajorKA>;
+using TileCopyA = TileCopy<typename Config::CopyA, typename Config::SmemA, typename Config::ElementA, Config::kMajorKA>;
 template <class Config>
-using TileCopyB = TileCopy<typename Config::CopyB, typename Config::SmemB, typename Config::ElementB,
-                           Config::kMajorKB>;
+using TileCopyB = TileCopy<typename Config::CopyB, typename Config::SmemB, typename Config::ElementB, Config::kMajorKB>;
 
 // ---- smem -> registers --------------------------------------------------------------------------
 
@@ -191,18 +188,15 @@ struct Fragments {
     CUTE_UNROLL
     for (int i = 0; i < N; i += kRun) {
       int const at = SmemLayout{}(Values{}(i), k);
-      uint32_t const address =
-          (first ^ (at & kMask) * sizeof(Element)) + (at & ~kMask) * sizeof(Element);
+      uint32_t const address = (first ^ (at & kMask) * sizeof(Element)) + (at & ~kMask) * sizeof(Element);
       cute_gemm::read<kRun>(to + i, shared_pointer<Element const>(address));
     }
   }
 };
 
 template <class Config>
-using FragmentsA =
-    Fragments<typename Config::ValuesM, typename Config::SmemA, typename Config::ElementA>;
+using FragmentsA = Fragments<typename Config::ValuesM, typename Config::SmemA, typename Config::ElementA>;
 template <class Config>
-using FragmentsB =
-    Fragments<typename Config::ValuesN, typename Config::SmemB, typename Config::ElementB>;
+using FragmentsB = Fragments<typename Config::ValuesN, typename Config::SmemB, typename Config::ElementB>;
 
 }  // namespace cute_gemm

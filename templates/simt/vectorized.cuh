@@ -38,10 +38,8 @@ struct VectorCopy {
 template <class Config>
 struct Vectorized : Config {
   using Tile = typename Config::Tile;
-  using CopyA = typename VectorCopy<Config, typename Config::CopyA, size<0>(Tile{}),
-                                    Config::kMajorKA>::Threads;
-  using CopyB = typename VectorCopy<Config, typename Config::CopyB, size<1>(Tile{}),
-                                    Config::kMajorKB>::Threads;
+  using CopyA = typename VectorCopy<Config, typename Config::CopyA, size<0>(Tile{}), Config::kMajorKA>::Threads;
+  using CopyB = typename VectorCopy<Config, typename Config::CopyB, size<1>(Tile{}), Config::kMajorKB>::Threads;
 
   // `count` neighbours, in vectors of 16 bytes where there are as many.
   enum : int { kMost = 16 / sizeof(typename Config::Element) };

@@ -131,8 +131,7 @@ struct TileLoader {
         int const inner_column = (kVectorAlongK ? j / kVectors * kStepColumns : 0) + at.column;
         int const row = inner_row + (kVectorAlongK ? i * kStepRows : 0);
         int const column = inner_column + (kVectorAlongK ? 0 : i * kStepColumns);
-        uint32_t const to =
-            target + sizeof(Element) * join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0));
+        uint32_t const to = target + sizeof(Element) * join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0));
         Element const* const from = source + inner_row * row_stride + inner_column * column_stride;
         if constexpr (kCut) {
           int const columns = columns_left - first.column - column;
@@ -253,8 +252,7 @@ struct BlockLoader {
       CUTE_UNROLL
       for (int v = 0; v < Copy::kValues; v += Copy::kVector) {
         At const step(0, v);
-        int const offset =
-            SmemLayout{}(mn * Copy::kRows + step.row, block * Copy::kColumns + step.column, 0);
+        int const offset = SmemLayout{}(mn * Copy::kRows + step.row, block * Copy::kColumns + step.column, 0);
         uint32_t const from = source + sizeof(Element) * join(SmemLayout{}, smem_first, offset);
         if constexpr (is_same_v<Given, Taken>) {
           using Vector = cutlass::AlignedArray<Element, Copy::kVector>;
@@ -366,8 +364,7 @@ struct Blocks {
   LoaderA a;
   LoaderB b;
 
-  CUTE_DEVICE Blocks(uint32_t smem_a, uint32_t smem_b, int thread)
-      : a(smem_a, thread), b(smem_b, thread) {}
+  CUTE_DEVICE Blocks(uint32_t smem_a, uint32_t smem_b, int thread) : a(smem_a, thread), b(smem_b, thread) {}
 
   CUTE_DEVICE void load(int block, int pipe) {
     a.load(block, pipe);

@@ -27,12 +27,9 @@ struct Partitions {
   using PartB = decltype(make_tensor<typename TiledMma::FrgTypeB>(
       partition_shape_B(TiledMma{}, select<1, 2>(CtaTiler{}))));  // (MMA,MMA_N,MMA_K)
   using PartC = decltype(partition_fragment_C(TiledMma{}, select<0, 1>(CtaTiler{})));
-  using FragmentA =
-      decltype(layout(SmemCopyA{}.get_slice(0).retile_D(declval<PartA&>())));
-  using FragmentB =
-      decltype(layout(SmemCopyB{}.get_slice(0).retile_D(declval<PartB&>())));
-  using FragmentC =
-      decltype(layout(EpilogueStage{}.get_slice(0).retile_S(declval<PartC&>())));
+  using FragmentA = decltype(layout(SmemCopyA{}.get_slice(0).retile_D(declval<PartA&>())));
+  using FragmentB = decltype(layout(SmemCopyB{}.get_slice(0).retile_D(declval<PartB&>())));
+  using FragmentC = decltype(layout(EpilogueStage{}.get_slice(0).retile_S(declval<PartC&>())));
 };
 
 }  // namespace cute_gemm

@@ -113,8 +113,7 @@ struct WordLoader {
       for (int j = 0; j < kRepeats; ++j) {
         Element const* const from = source + j * kStepAlong;
         bool const some = kAlongK ? i * kStepAcross < rows : has_any(from, j * kStepAlong, rows);
-        copy_async_if<16>(target + kSize * (i * kStepAcross * kPitch + j * kStepAlong), word_of(from),
-                          some);
+        copy_async_if<16>(target + kSize * (i * kStepAcross * kPitch + j * kStepAlong), word_of(from), some);
       }
       source += step;
       asm("" : "+l"(source));  // as in TileLoader

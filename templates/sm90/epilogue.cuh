@@ -228,8 +228,7 @@ struct TmaEpilogue {
     alignas(16) ElementC values[8];
     if constexpr (kMatrix) {
       auto* const pairs = reinterpret_cast<uint32_t*>(values);
-      auto& at = *reinterpret_cast<uint128_t*>(
-          stage + join(SmemLayout{}, offset, SmemLayout{}(0, column)));
+      auto& at = *reinterpret_cast<uint128_t*>(stage + join(SmemLayout{}, offset, SmemLayout{}(0, column)));
       if constexpr (kReadsC && Config::kColumnMajorC) {
         SM75_U16x8_LDSM_T::copy(at, pairs[0], pairs[1], pairs[2], pairs[3]);
       } else if constexpr (kReadsC) {

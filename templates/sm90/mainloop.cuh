@@ -115,8 +115,7 @@ struct MainloopSmem : Consumer<Config> {
   using Base = Consumer<Config>;
   using Base::Base;
 
-  CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
-                             int k_tiles) {
+  CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state, int k_tiles) {
     int previous = 0;  // the stage of the k tile before
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
@@ -158,8 +157,7 @@ struct MainloopRegisterA : Consumer<Config> {
     }
   }
 
-  CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
-                             int k_tiles) {
+  CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state, int k_tiles) {
     ElementA const* a = wait(state, 0);
     fragment.load(a, 0);
     accumulators.fence();

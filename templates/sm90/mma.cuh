@@ -164,12 +164,8 @@ struct Accumulators {
   }
 
   // The first row and column of a group's part of the tile.
-  CUTE_HOST_DEVICE static constexpr int row(int group) {
-    return kGroupsM > 1 ? group * 64 * kBlocks : 0;
-  }
-  CUTE_HOST_DEVICE static constexpr int column(int group) {
-    return Config::kGroupsAlongN ? group * kColumns : 0;
-  }
+  CUTE_HOST_DEVICE static constexpr int row(int group) { return kGroupsM > 1 ? group * 64 * kBlocks : 0; }
+  CUTE_HOST_DEVICE static constexpr int column(int group) { return Config::kGroupsAlongN ? group * kColumns : 0; }
 
   CUTE_DEVICE static void fence(typename Mma::CRegisters& block) {
     CUTE_UNROLL

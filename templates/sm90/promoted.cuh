@@ -34,9 +34,7 @@ struct ComponentProducts {
   CUTE_DEVICE bool largest_from(int of_all) const { return Count > 1 && of_all == (Count - 1) * k_tiles; }
 
  private:
-  CUTE_DEVICE int components(int of_all) const {
-    return int(kComponents >> 4 * (Count - 1 - of_all / k_tiles)) & 15;
-  }
+  CUTE_DEVICE int components(int of_all) const { return int(kComponents >> 4 * (Count - 1 - of_all / k_tiles)) & 15; }
 };
 
 // Infinity times a smaller component may be NaN: what is not finite comes from the largest components alone.

@@ -67,8 +67,7 @@ struct Part {
 
   // The same to the lane's place in shared memory, asynchronously.
   template <bool kCut>
-  CUTE_DEVICE static void copy(uint32_t place, Element const* from, int64_t ld, int rows,
-                               int columns) {
+  CUTE_DEVICE static void copy(uint32_t place, Element const* from, int64_t ld, int rows, int columns) {
     each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
       // An element that is cut off goes as one number, not part by part.
       using Whole = conditional_t<kSize <= 8, uint_bit_t<8 * (kSize <= 8 ? kSize : 8)>, Element>;

@@ -53,8 +53,7 @@ struct FmaSums {
   CUTE_DEVICE void fetch(Element const*, int64_t, int, int) {}
 
   template <bool kCut, class Element>
-  CUTE_DEVICE void multiply(Large const& large, Element const* thin, int64_t ld, int columns,
-                            int depth) {
+  CUTE_DEVICE void multiply(Large const& large, Element const* thin, int64_t ld, int columns, int depth) {
     constexpr bool kMajorK = Config::kThinM ? Config::kMajorKA : Config::kMajorKB;
     CUTE_UNROLL
     for (int first = 0; first < kColumns; first += Thin::kRows) {
@@ -258,8 +257,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
         int const stage = turn % Config::kStages * kPlaces;
         Large::template copy<kCut>(large_queue + stage, from, ld_large, rows - row, left);
         if constexpr (kThinQueued) {
-          Thin::template copy<kCut>(thin_queue + stage, thin + tile * thin_step, ld_thin,
-                                    columns - column, left);
+          Thin::template copy<kCut>(thin_queue + stage, thin + tile * thin_step, ld_thin, columns - column, left);
         }
       }
       asm volatile("cp.async.commit_group;\n" ::);
