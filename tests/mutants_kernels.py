@@ -177,8 +177,8 @@ KERNELS: tuple[Mutant, ...] = (
        "int const rows = active ? this->rows_left : 0;", "int const rows = active ? 1 << 30 : 0;",
        "double_buffered"),
     # Passes before and behind a kernel
-    _t("words shifted by one too few", "common/words.cuh",
-       "\"r\"(8 * shift)", "\"r\"(8 * (shift & 2))", "packing"),
+    _t("words shifted by one too few", "passes/pack.cuh",
+       "8 * (address & 3)", "8 * (address & 2)", "packing"),
     _t("a word across the matrix's end is read whole", "passes/pack.cuh",
        "first >= from && first + kElements <= end;", "first >= from && first < end;", "packing"),
     _t("a word across the matrix's beginning is read whole", "passes/pack.cuh",
@@ -320,8 +320,8 @@ KERNELS: tuple[Mutant, ...] = (
     _t("all parts to the first part's columns", "sm80/write.cuh",
        "int const column = part * kColumns + n;", "int const column = n;", MMA),
     # Rows that begin at any element
-    _t("words shifted by the wrong half", "common/words.cuh",
-       "shift & 8 ? w[i + 2] : w[i]", "shift & 8 ? w[i] : w[i + 2]", "sm80_pipeline"),
+    _t("words shifted by the wrong half", "sm80/unaligned.cuh",
+       "shift & 8 ? both[i + 2] : both[i]", "shift & 8 ? both[i] : both[i + 2]", "sm80_pipeline"),
     _t("the word behind a row not copied", "sm80/unaligned.cuh",
        "i < kMore; ++i) copy_behind(i);", "i < 0; ++i) copy_behind(i);", "sm80_pipeline"),
     _t("what lies before the matrix read", "sm80/unaligned.cuh",

@@ -12,9 +12,9 @@
 
 #include <cute/config.hpp>
 #include <cute/numeric/int.hpp>
+#include <cutlass/array.h>
 
 #include "../common/grids.cuh"
-#include "../common/words.cuh"
 
 namespace cute_gemm {
 
@@ -41,6 +41,9 @@ struct PackOperand {
   int unused;
 };
 
+// 16 bytes.
+using PackVector = cutlass::AlignedArray<uint32_t, 4>;
+
 // How elements of so many bytes are copied. Words: 16-byte words that a vector is made of; 1 where
 // all rows are aligned. Turned: whether the target's unit stride is the other mode's; then Lines is
 // log2 of the lines of a tile's row. 0 bytes: there is nothing to copy.
@@ -55,10 +58,33 @@ struct Pack {
   };
   using Element = cute::uint_bit_t<8 * Bytes>;
 
+  // 16 bytes from this address on, out of the aligned words that hold them.
+  CUTE_DEVICE static PackVector shifted(PackVector const& first, PackVector const& second, uint32_t address) {
+    uint32_t w[8];
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) w[i] = first[i], w[4 + i] = second[i];
+    if constexpr (Bytes <= 8) {
+      CUTE_UNROLL
+      for (int i = 0; i < 6; ++i) w[i] = address & 8 ? w[i + 2] : w[i];
+    }
+    if constexpr (Bytes <= 4) {
+      CUTE_UNROLL
+      for (int i = 0; i < 5; ++i) w[i] = address & 4 ? w[i + 1] : w[i];
+    }
+    // Of 4 bytes nothing is left to shift, but the last word is used: else ptxas makes narrower loads of its
+    // vector, and more of them.
+    PackVector found;
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      found[i] = Bytes <= 4 ? __funnelshift_r(w[i], w[i + 1], 8 * (address & 3)) : w[i];
+    }
+    return found;
+  }
+
   // Those of a word's elements that lie in the matrix, one by one; each goes in at the end.
-  CUTE_DEVICE static Word element_by_element(Element const* at, Element const* begin, Element const* end) {
+  CUTE_DEVICE static PackVector element_by_element(Element const* at, Element const* begin, Element const* end) {
     constexpr int kStep = Bytes / 4;  // words that the others move on by
-    Word found{};
+    PackVector found{};
     CUTE_NO_UNROLL
     for (int e = 0; e < kElements; ++e) {
       uint32_t last[Bytes < 4 ? 1 : kStep] = {};
@@ -85,7 +111,7 @@ struct Pack {
   }
 
   // The vectors of a group of rows, to shared memory as the target's rows have them.
-  CUTE_DEVICE static void store(char* shared, Word const (&rows)[kGroup], int row, int column) {
+  CUTE_DEVICE static void store(char* shared, PackVector const (&rows)[kGroup], int row, int column) {
     char* const to = shared + swizzled(column * kElements, row * Bytes / 16, column) + row * Bytes % 16;
     if constexpr (Bytes >= 4) {
       constexpr int kStep = Bytes / 4;
@@ -131,6 +157,11 @@ struct Pack {
     }
   };
 
+  // The aligned word that holds this address.
+  CUTE_DEVICE static PackVector const* word(Element const* at) {
+    return reinterpret_cast<PackVector const*>(reinterpret_cast<uint64_t>(at) & ~15ull);
+  }
+
   CUTE_DEVICE static void copy(void const* source, void* scratch, PackOperand const& operand,
                                uint32_t tile, char* shared) {
     int64_t const batch = blockIdx.y + int64_t(blockIdx.z) * gridDim.y;
@@ -151,18 +182,18 @@ struct Pack {
     // with what is between its rows. Nothing before its first byte is read, or behind its last.
     Element const* const end = from + (operand.rows - 1) * operand.ld + operand.extent;
     uint32_t const last = min(operand.extent, (first_column + (8 << lines)) * kElements);
-    Word words[4][Words];
+    PackVector words[4][Words];
     uint32_t cut = 0;  // words that do not, one bit each
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
       Place const place(i, lines, first_row, first_column);
       Element const* const row = from + place.row * operand.ld;
-      Word const* const at = word_of(row + uint64_t(place.column) * kElements);
+      PackVector const* const at = word(row + uint64_t(place.column) * kElements);
       CUTE_UNROLL
       for (int w = 0; w < Words; ++w) {
         auto const* const first = reinterpret_cast<Element const*>(at + w);
         bool const inside = first >= from && first + kElements <= end;
-        words[i][w] = Word{};
+        words[i][w] = PackVector{};
         if (place.row < operand.rows && first < row + last) {
           if (inside) {
             words[i][w] = at[w];
@@ -173,7 +204,7 @@ struct Pack {
       }
     }
 
-    Word group[kGroup];
+    PackVector group[kGroup];
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
       Place const place(i, lines, first_row, first_column);
@@ -181,13 +212,13 @@ struct Pack {
       CUTE_UNROLL
       for (int w = 0; w < Words; ++w) {
         if (cut >> (i * Words + w) & 1) {
-          auto const* const first = reinterpret_cast<Element const*>(word_of(at) + w);
+          auto const* const first = reinterpret_cast<Element const*>(word(at) + w);
           words[i][w] = element_by_element(first, from, end);
         }
       }
-      Word vector = words[i][0];
+      PackVector vector = words[i][0];
       if constexpr (Words > 1) {
-        vector = shifted<Bytes>(vector, words[i][1], uint32_t(reinterpret_cast<uint64_t>(at)));
+        vector = shifted(vector, words[i][1], uint32_t(reinterpret_cast<uint64_t>(at)));
       }
       if constexpr (Turned) {
         group[i % kGroup] = vector;
@@ -195,7 +226,7 @@ struct Pack {
           store(shared, group, place.row - first_row - i % kGroup, place.column - first_column);
         }
       } else if (place.row < operand.rows && place.column < vectors) {
-        *reinterpret_cast<Word*>(to + place.row * operand.target_ld * Bytes + place.column * 16ull) = vector;
+        *reinterpret_cast<PackVector*>(to + place.row * operand.target_ld * Bytes + place.column * 16ull) = vector;
       }
     }
     if constexpr (Turned) {
@@ -209,8 +240,8 @@ struct Pack {
         uint64_t const target = uint64_t(first_column) * kElements + column;
         uint32_t const row = first_row + chunk * kElements;
         if (target < operand.extent && row < operand.rows) {
-          *reinterpret_cast<Word*>(to + (target * operand.target_ld + row) * Bytes) =
-              *reinterpret_cast<Word const*>(shared + swizzled(column, chunk, column / kElements));
+          *reinterpret_cast<PackVector*>(to + (target * operand.target_ld + row) * Bytes) =
+              *reinterpret_cast<PackVector const*>(shared + swizzled(column, chunk, column / kElements));
         }
       }
     }

@@ -12,16 +12,38 @@
 #pragma once
 
 #include "../common/copy.cuh"
-#include "../common/words.cuh"
 
 namespace cute_gemm {
+
+// 16 bytes, and the bytes from `shift` on of two of them.
+struct alignas(16) Word {
+  uint32_t part[4];
+};
+
+CUTE_DEVICE Word shifted(Word const& low, Word const& high, int shift) {
+  uint32_t by_eight[6], by_four[5];
+  uint32_t const both[8] = {low.part[0],  low.part[1],  low.part[2],  low.part[3],
+                            high.part[0], high.part[1], high.part[2], high.part[3]};
+  CUTE_UNROLL
+  for (int i = 0; i < 6; ++i) by_eight[i] = shift & 8 ? both[i + 2] : both[i];
+  CUTE_UNROLL
+  for (int i = 0; i < 5; ++i) by_four[i] = shift & 4 ? by_eight[i + 1] : by_eight[i];
+  Word out;
+  CUTE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    asm("shf.r.wrap.b32 %0, %1, %2, %3;\n"
+        : "=r"(out.part[i])
+        : "r"(by_four[i]), "r"(by_four[i + 1]), "r"(8 * shift));  // of which 5 bits count
+  }
+  return out;
+}
 
 // The first `valid` bytes of a word, and zeros.
 CUTE_DEVICE Word cut(Word word, int valid) {
   CUTE_UNROLL
   for (int i = 0; i < 4; ++i) {
     int const bytes = valid - 4 * i;
-    word[i] &= bytes >= 4 ? ~0u : bytes <= 0 ? 0u : (1u << 8 * bytes) - 1;
+    word.part[i] &= bytes >= 4 ? ~0u : bytes <= 0 ? 0u : (1u << 8 * bytes) - 1;
   }
   return word;
 }
@@ -75,6 +97,10 @@ struct WordLoader {
 
   CUTE_DEVICE static int shift_of(Element const* row) {
     return int(reinterpret_cast<uint64_t>(row)) & 15;
+  }
+
+  CUTE_DEVICE static void const* word_of(Element const* element) {
+    return reinterpret_cast<void const*>(reinterpret_cast<uint64_t>(element) & ~uint64_t(15));
   }
 
   // Whether the word that covers `element`, number `at` of its row, has any of the row's first `limit`.
@@ -153,7 +179,7 @@ struct WordLoader {
       bool const inside = row < (kAlongK ? rows_left : rest);
       Element const* const element = first + row * stride + further;
       if (inside && has_any(element, further, min(kAlongK ? rest : rows_left, kAlong - along))) {
-        copy_word(target + kSize * (row * kPitch + further), reinterpret_cast<Element const*>(word_of(element)));
+        copy_word(target + kSize * (row * kPitch + further), static_cast<Element const*>(word_of(element)));
       }
     }
   }
@@ -177,7 +203,7 @@ struct WordLoader {
     if constexpr (kLanes > 1) {  // the next run's first word is a neighbour's to change
       CUTE_UNROLL
       for (int j = 0; j < 4; ++j) {
-        words[kRun][j] = __shfl_down_sync(0xffffffff, words[0][j], kNext);
+        words[kRun].part[j] = __shfl_down_sync(0xffffffff, words[0].part[j], kNext);
       }
     }
     if (kLanes == 1 || threadIdx.x % 32 >= 32 - kNext) words[kRun] = run[kRun];
@@ -192,7 +218,7 @@ struct WordLoader {
     row_address += row_step;  // all steps of a tile together are a multiple of 16
     CUTE_UNROLL
     for (int j = 0; j < kRun; ++j) {
-      Word word = shifted<kSize>(words[j], words[j + 1], shift);
+      Word word = shifted(words[j], words[j + 1], shift);
       if constexpr (kCut) {
         typename Place::At const at(threadIdx.x, j * kVector);
         int const left = columns - at.column;
