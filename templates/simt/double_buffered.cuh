@@ -15,14 +15,11 @@ namespace cute_gemm {
 // store that uses it, behind all the products that are to hide it. Nothing is read unless `active`.
 CUTE_DEVICE void read_now(uint32_t (&words)[1], void const* from, bool active) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.b32 %0, [%1];\n}\n"
-               : "+r"(words[0])
-               : "l"(from), "r"(int(active)));
+               : "+r"(words[0]) : "l"(from), "r"(int(active)));
 }
 CUTE_DEVICE void read_now(uint32_t (&words)[2], void const* from, bool active) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.b32 {%0, %1}, [%2];\n}\n"
-      : "+r"(words[0]), "+r"(words[1])
-      : "l"(from), "r"(int(active)));
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.b32 {%0, %1}, [%2];\n}\n"
+               : "+r"(words[0]), "+r"(words[1]) : "l"(from), "r"(int(active)));
 }
 CUTE_DEVICE void read_now(uint32_t (&words)[4], void const* from, bool active) {
   asm volatile(

@@ -44,9 +44,8 @@ struct Gemm {
   int batch, cta;  // the tile of the CTA is number `cta`
   typename Config::Epilogue epilogue;
 
-  CUTE_DEVICE Gemm(ElementA const* A, ElementB const* B, ElementC* C, int m, int n, int k, int64_t lda,
-                   int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params,
-                   int cta = blockIdx.x)
+  CUTE_DEVICE Gemm(ElementA const* A, ElementB const* B, ElementC* C, int m, int n, int k, int64_t lda, int64_t ldb,
+                   int64_t ldc, int batch, typename Config::Epilogue::Params const& params, int cta = blockIdx.x)
       : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), cta(cta), epilogue(params) {
     if (epilogue.skips_products(k)) this->k = 0;
   }
@@ -66,9 +65,7 @@ struct Gemm {
   }
 
   // First row and column of this CTA's tile of C.
-  CUTE_DEVICE Corner corner() const {
-    return cta_corner<typename Config::Tile, Config::kRaster>(m, n, cta);
-  }
+  CUTE_DEVICE Corner corner() const { return cta_corner<typename Config::Tile, Config::kRaster>(m, n, cta); }
 };
 
 // The place of a thread's first result in the CTA's tile.

@@ -95,8 +95,7 @@ struct TileCopy {
     if constexpr (kLast && !kMajorK) {
       return valid_in_column<kVector>(rows_left - row, columns_left - column);
     }
-    return kMajorK ? (row < rows_left ? columns_left - column : 0)
-                   : (column < columns_left ? rows_left - row : 0);
+    return kMajorK ? (row < rows_left ? columns_left - column : 0) : (column < columns_left ? rows_left - row : 0);
   }
 
   CUTE_DEVICE void advance() {

@@ -158,12 +158,10 @@ using Loader = conditional_t<is_void_v<Place>, TileLoader<Copy, SmemLayout, Elem
 template <class Config>
 struct Tiles {
   using Element = typename Config::Element;
-  using LoaderA =
-      Loader<typename Config::GmemCopyA, typename Config::PlaceA, typename Config::SmemLayoutA, Element,
-             Config::kMajorKA, Config::kThreads>;
-  using LoaderB =
-      Loader<typename Config::GmemCopyB, typename Config::PlaceB, typename Config::SmemLayoutB, Element,
-             Config::kMajorKB, Config::kThreads>;
+  using LoaderA = Loader<typename Config::GmemCopyA, typename Config::PlaceA, typename Config::SmemLayoutA, Element,
+                         Config::kMajorKA, Config::kThreads>;
+  using LoaderB = Loader<typename Config::GmemCopyB, typename Config::PlaceB, typename Config::SmemLayoutB, Element,
+                         Config::kMajorKB, Config::kThreads>;
   // Runs that each thread puts in place of a tile that has come, and the words of the longest.
   enum : int {
     kPlaces = LoaderA::kPlaces + LoaderB::kPlaces,

@@ -119,8 +119,7 @@ struct TmaEpilogue {
       : map(map), smem(smem), full(full), group(group), thread(thread) {
     if constexpr (kMatrix) {
       int const lane = thread % 32, row = thread / 32 * 16 + lane / 8 % 2 * 8, column = lane / 16 * 8;
-      offset = Config::kColumnMajorC ? SmemLayout{}(row, column + lane % 8)
-                                     : SmemLayout{}(row + lane % 8, column);
+      offset = Config::kColumnMajorC ? SmemLayout{}(row, column + lane % 8) : SmemLayout{}(row + lane % 8, column);
     } else {
       AccumulatorCoord<Config> const own(thread);
       offset = SmemLayout{}(own.first_row, own.first_column);
@@ -141,8 +140,7 @@ struct TmaEpilogue {
     int const row = row_of(tile, i), column = column_of(tile, i);
     CUTE_UNROLL
     for (int box = 0; box < kBoxes; ++box) {
-      ElementC* const stage =
-          smem + i % kStages * kSize + box * kSpan * (Config::kColumnMajorC ? kColumns : 64);
+      ElementC* const stage = smem + i % kStages * kSize + box * kSpan * (Config::kColumnMajorC ? kColumns : 64);
       int const along = box * kSpan + (Config::kColumnMajorC ? row : column);
       int const across = Config::kColumnMajorC ? column : row;
       if constexpr (int(Config::kRagged) == kRaggedM || int(Config::kRagged) == kRaggedN) {

@@ -38,9 +38,7 @@ struct Part {
   uint32_t held[kVectors][kWords];
 
   // Where in the block the i-th row of a row lane is, and the e-th k of a k lane.
-  CUTE_HOST_DEVICE static constexpr int row(int lane, int i) {
-    return (i / Run * Lanes + lane) * Run + i % Run;
-  }
+  CUTE_HOST_DEVICE static constexpr int row(int lane, int i) { return (i / Run * Lanes + lane) * Run + i % Run; }
   CUTE_HOST_DEVICE static constexpr int column(int lane, int e) {
     return (e / DepthRun * 4 + lane) * DepthRun + e % DepthRun;
   }
