@@ -8,7 +8,6 @@ makes, or ``report.txt`` no longer the report's text.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -22,8 +21,6 @@ from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, column_major
 from cute_gemm.cute.notation import parse
-from cute_gemm.measure import plot
-from cute_gemm.measure.result import BenchResult
 from cute_gemm.rendering import pictures as draw
 from cute_gemm.report import times
 from cute_gemm.report.report import Report
@@ -62,12 +59,6 @@ def pictures() -> dict[str, str]:
     return made | {f"ladder_{name}.svg": picture for name, picture in ladder()}
 
 
-def speed(file: Path) -> None:
-    """Draw the stored benchmark of bfloat16, as `cute-gemm bench --from` does."""
-    stored = json.loads((DOCS / "data/bfloat16.json").read_text(encoding="utf-8"))
-    plot.save(BenchResult.from_dict(stored["result"]), str(file))
-
-
 def photographed(page: str, file: Path) -> bool:
     """Write the upper part of an HTML page as PNG; return False where there is no Chromium."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -88,7 +79,6 @@ def main() -> int:
     """Write every picture; return 1 where that of the report could not be made."""
     for name, text in pictures().items():
         (DOCS / "pictures" / name).write_text(text, encoding="utf-8")
-    speed(DOCS / "pictures/speed.svg")
     shown = report()
     if not photographed(shown.to_html(), DOCS / "pictures/report.png"):
         print("report.png was not made: there is no Chromium (apt install chromium)")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -127,17 +127,17 @@ class FakeGpu:
             raise LaunchError("waiting for the result failed with CUDA_ERROR_ILLEGAL_ADDRESS")
         array[...] = buffer.array
 
-    def blas(self) -> AbstractContextManager[Any]:
+    def blas(self, device: int) -> Any:
         if self.cublas is None:
             raise CublasError("no cuBLAS found")
-        return nullcontext(SimpleNamespace(version="13.1", bind=self.bind_cublas))
+        return SimpleNamespace(version="13.1", launcher=self.bind_cublas)
 
     def bind_cublas(
-        self, problem: GemmProblem, a: int, b: int, c: int, alpha: complex, beta: complex
-    ) -> Callable[[], None]:
-        assert (alpha, beta) == (1, 0) and self.cublas is not None
+        self, problem: GemmProblem, alpha: Any, beta: Any, device: int
+    ) -> Callable[..., None]:
+        assert (alpha.value, beta.value) == (1, 0) and self.cublas is not None
         milliseconds = self.cublas
-        return lambda: self.run("cublas", "good", milliseconds, problem, (a, b, c))
+        return lambda *place: self.run("cublas", "good", milliseconds, problem, place)
 
 
 @dataclass
@@ -208,7 +208,7 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
     patch.setattr(memory, "upload", gpu.upload)
     patch.setattr(memory, "download", gpu.download)
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
-    patch.setattr(timed, "Cublas", gpu.blas)
-    patch.setattr(bench, "compile_missing", lambda plans, tell: None)
+    patch.setattr(timed, "handle_on", gpu.blas)
+    patch.setattr(bench, "Builds", lambda plans: SimpleNamespace(finish=lambda tell: None))
     patch.setattr(registry, "get", gpu.get)
     return gpu

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import itertools
 import json
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,13 +19,14 @@ from cute_gemm.arrays import read
 from cute_gemm.commands import bench as bench_command
 from cute_gemm.commands import cli
 from cute_gemm.commands.arguments import parse_sizes
-from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError, UnknownKernelError
+from cute_gemm.errors import LaunchError, NoGpuError, OptionError, UnknownKernelError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
 from cute_gemm.measure.result import BenchResult
 from cute_gemm.measure.timed import Timing, time_plan
 from cute_gemm.problem.describe import from_operands, from_sizes
+from cute_gemm.problem.scalars import Scalar
 from cute_gemm.run import driver as devices
 
 M, N, K = 5, 4, 3
@@ -58,6 +59,7 @@ def blas() -> cublas.Cublas:
     made = cublas.Cublas.__new__(cublas.Cublas)
     made._handle = ctypes.c_void_p()
     made._library = SimpleNamespace(cublasGemmEx_64=model_of_gemm_ex)
+    made._lock, made._state = threading.Lock(), (0, 0)
     return made
 
 
@@ -78,7 +80,8 @@ def test_cublas_is_asked_for_the_same_gemm(blas, op, orders):
     left, right = (A if op[0] == "N" else A.T), (B if op[1] == "N" else B.T)
     expected = 2 * left @ right - 0.5 * C
 
-    blas.bind(problem, A.ctypes.data, B.ctypes.data, C.ctypes.data, 2, -0.5)()
+    launch = blas.launcher(problem, Scalar(2), Scalar(-0.5))
+    launch(A.ctypes.data, B.ctypes.data, C.ctypes.data)
 
     np.testing.assert_allclose(C, expected, rtol=1e-13)
 
@@ -88,7 +91,7 @@ def test_what_cublas_refuses_is_said(blas):
     x = np.ones((2, 2))
     problem = from_operands("NN", read(x, "A"), read(x, "B"))
     with pytest.raises(cublas.CublasError, match="does not support NN of float64"):
-        blas.bind(problem, 0, 0, 0, 1, 0)()
+        blas.launcher(problem, Scalar(1), Scalar(0))(0, 0, 0)
 
 
 # -- one plan ---------------------------------------------------------------------------------
@@ -481,30 +484,6 @@ def test_a_function_is_found_in_the_working_directory(gpu, tmp_path, monkeypatch
             bench.bench(["NN"], ["cublas"], [8], against=[name])
 
 
-# -- compiling ahead --------------------------------------------------------------------------
-
-
-def test_only_what_is_missing_is_compiled(monkeypatch):
-    compiled, told = [], []
-
-    def plan(name):
-        return SimpleNamespace(symbol=name, arch="sm_80", compiled=True, built=name == "a")
-
-    def compile_(plans, tell):
-        compiled.extend(plan.symbol for plan in plans)
-        tell(2, 2)
-        raise CompileError("it spills")  # the bench says so when it comes to it
-
-    library = cg.plan("NN", m=8, n=8, k=8, dtype="float32", kernel="host")  # nothing to compile
-    plans = [*(plan(name) for name in ("a", "b", "c", "c")), library]
-    monkeypatch.setattr(bench, "compile", compile_)
-    bench.compile_missing(plans, lambda *counts: told.append(counts))
-    assert sorted(compiled) == ["b", "c"]
-    assert told == [(0, 2), (2, 2)]
-    bench.compile_missing(plans[:2], lambda *counts: None)  # one is built where it is needed
-    assert sorted(compiled) == ["b", "c"]
-
-
 # -- the command ------------------------------------------------------------------------------
 
 
@@ -557,14 +536,6 @@ def test_the_commands_json(command, tmp_path):
     assert "fast" in out and "{" not in out
 
 
-def test_the_commands_plot(command, tmp_path):
-    pytest.importorskip("matplotlib")
-    file = tmp_path / "ladder.svg"
-    status, out, _ = command("--kernel", "fast", "--sizes", "16,32", "--plot", str(file))
-    assert status == 0 and "fast" in out
-    assert file.read_text().count("<svg") == 1
-
-
 def test_the_command_takes_every_argument(command, monkeypatch):
     seen = {}
 
@@ -591,7 +562,7 @@ def test_the_command_takes_every_argument(command, monkeypatch):
     assert (seen["dtype"], seen["check"], seen["against"]) == ("float32", True, [])
 
 
-def test_a_stored_run_is_shown_and_drawn(command, gpu, tmp_path):
+def test_a_stored_run_is_shown(command, gpu, tmp_path):
     file, stored = tmp_path / "run.json", tmp_path / "stored.json"
     words = ("NN", "--kernel", "fast", "--sizes", "16", "--rounds", "3")
     printed = command(*words, "--output", str(file))[1]
@@ -601,9 +572,6 @@ def test_a_stored_run_is_shown_and_drawn(command, gpu, tmp_path):
     for path in (file, stored):
         assert command("--from", str(path)) == (0, printed, "")
         assert json.loads(command("--from", str(path), "--json")[1]) == again
-    if importlib.util.find_spec("matplotlib") is not None:
-        assert command("--from", str(file), "--plot", str(tmp_path / "a.svg"))[0] == 0
-        assert (tmp_path / "a.svg").stat().st_size > 1000
     assert not gpu.ran
     wrong = (
         replace(BenchResult.from_dict(again), checked=False).to_json().replace('"ok"', '"wrong"')
@@ -628,8 +596,6 @@ def test_a_stored_run_is_shown_and_drawn(command, gpu, tmp_path):
         (["--sizes", "12x3"], "size '12x3'; expected N or MxNxK"),
         (["--sizes", "-4"], "size '-4'"),
         (["--sizes", "0"], "1 or more"),
-        (["--plot", "a.gif"], "expected a file that ends in .svg or .png"),
-        (["--plot", "/nonexistent/a.svg"], "no directory"),
         (["--output", "/nonexistent/a.json"], "no directory"),
         (["--json", "--output", "-"], "both print to stdout"),
         (["--json", "a.json"], "a.json"),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 from cases import OPS
 
 from cute_gemm.errors import OptionError
-from cute_gemm.measure import plot as bench_plot
 from cute_gemm.measure.result import BenchResult, Entry, SizeResult, Speed
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.report.performance import performance
@@ -126,93 +123,3 @@ def test_an_entry_is_found():
     assert one.find("naive", "TN").op == "TN"
     with pytest.raises(KeyError, match="'fast'"):
         one.find("fast", "TN")
-
-
-# -- plots ------------------------------------------------------------------------------------
-
-with_matplotlib = pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
-)
-
-
-@with_matplotlib
-def test_one_size_is_bars():
-    axes = bench_plot.draw(result(size(4096, 4096, 4096))).axes
-    assert len(axes) == 1
-    (bars,) = axes
-    assert [label.get_text() for label in bars.get_xticklabels()] == ["naive", "cutlass_universal"]
-    heights = sorted({round(patch.get_height(), 3) for patch in bars.patches})
-    assert heights == [0.777, 98.7] and len(bars.patches) == 2 * 4
-    colours = {patch.get_facecolor() for patch in bars.patches}
-    assert len(colours) == 4  # one for each op
-    assert "cuBLAS" in bars.get_ylabel()
-
-
-@with_matplotlib
-def test_several_sizes_are_lines_too():
-    wrong = Entry("naive", "TN", "wrong", "3 elements")
-    small = size(1000, 1003, 1001)
-    small = replace(small, entries=tuple(
-        wrong if (e.kernel, e.op) == ("naive", "TN") else e for e in small.entries
-    ))  # fmt: skip
-    bars, *panels = bench_plot.draw(result(size(4096, 4096, 4096), small)).axes
-    assert bars.get_title() == "M=4096 N=4096 K=4096"  # the largest
-    assert [panel.get_title() for panel in panels] == list(OPS)
-    for panel in panels:
-        assert [t.get_text() for t in panel.get_xticklabels()] == ["1000x1003x1001", "4096"]
-        assert [line.get_label() for line in panel.lines] == [
-            "naive",
-            "cutlass_universal",
-            "cublas",
-        ]
-    naive = panels[2].lines[0].get_ydata()
-    assert naive[0] != naive[0] and naive[1] == 12.34  # a gap where it was wrong
-
-
-@with_matplotlib
-def test_a_kernel_beside_cublas_is_bars_of_all_sizes():
-    sizes = []
-    for n, share in ((64, 0.5), (4096, 1.25)):
-        blas = [entry("cublas", op, 100.0, 1.0) for op in OPS]
-        mine = [entry("auto", op, 100.0, share) for op in OPS]
-        sizes.append(SizeResult(n, n, n, 1, None, (*mine, *blas)))
-    (bars,) = bench_plot.draw(result(*sizes)).axes
-    assert [label.get_text() for label in bars.get_xticklabels()] == ["64", "4096"]
-    assert sorted(patch.get_height() for patch in bars.patches) == [50.0] * 4 + [125.0] * 4
-    assert "% of cuBLAS" in bars.get_ylabel() and bars.get_title() == "auto"
-
-
-@with_matplotlib
-def test_lines_are_told_apart():
-    names = [f"kernel_{i}" for i in range(17)]
-    entries = [entry(name, op, 100.0, 0.5) for name in names for op in OPS]
-    one, other = (size(n, n, n, entries=entries) for n in (64, 128))
-    _, panel, *_ = bench_plot.draw(result(one, other)).axes
-    looks = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in panel.lines]
-    assert len(set(looks)) == len(looks) == 17 + 3
-
-
-@with_matplotlib
-def test_without_cublas_bars_are_speeds():
-    one = size(64, 64, 64)
-    entries = tuple(replace(e, speed=replace(e.speed, of_cublas=None)) for e in one.entries)
-    (bars,) = bench_plot.draw(result(replace(one, entries=entries))).axes
-    assert bars.get_ylabel() == "GFLOP/s"
-    assert 12.34 in [patch.get_height() for patch in bars.patches]
-
-
-@with_matplotlib
-def test_a_file_is_the_same_again(tmp_path):
-    found = result(size(4096, 4096, 4096), size(64, 64, 64))
-    for name in ("a.svg", "b.svg", "a.png"):
-        bench_plot.save(found, tmp_path / name)
-    first = (tmp_path / "a.svg").read_bytes()
-    assert first == (tmp_path / "b.svg").read_bytes()
-    assert ElementTree.fromstring(first).tag.endswith("svg") and b"<dc:date>" not in first
-    assert (tmp_path / "a.png").read_bytes()[1:4] == b"PNG"
-
-
-def test_a_plot_without_matplotlib_names_the_fix(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OptionError, match=r"pip install 'cute-gemm\[plot\]'"):
-        bench_plot.check(tmp_path / "a.svg")

@@ -25,14 +25,11 @@ def made() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_what_its_command_makes(name: str, tmp_path: Path) -> None:
+def test_a_picture_is_what_its_command_makes(name: str) -> None:
     file = ROOT / "docs/pictures" / name
     if name == "report.png":  # its pixels depend on the browser; the text of the report does not
         stored = (ROOT / "docs/data/report.txt").read_text(encoding="utf-8")
         assert stored == f"{make_pictures.report()}\n", HOW
-    elif name == "speed.svg":
-        make_pictures.speed(tmp_path / name)
-        assert (tmp_path / name).read_bytes() == file.read_bytes(), HOW
     else:
         assert made()[name] == file.read_text(encoding="utf-8"), HOW
 
@@ -51,7 +48,6 @@ def test_the_report_is_drawn_by_a_browser(
     before = (ROOT / "docs/data/report.txt").read_text(encoding="utf-8")
     monkeypatch.setattr(make_pictures, "DOCS", tmp_path)
     monkeypatch.setattr(make_pictures, "pictures", lambda: {"one.svg": "<svg/>"})
-    monkeypatch.setattr(make_pictures, "speed", lambda file: None)
     monkeypatch.setattr(make_pictures.shutil, "which", lambda name: None)
     (tmp_path / "pictures").mkdir()
     assert make_pictures.main() == 1

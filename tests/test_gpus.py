@@ -241,7 +241,7 @@ def test_a_gpu_decides_choice_price_and_roofline(name, tmp_path, run):
     told = json.loads(out)
     assert status == 0
     for found in (made.report(), cg.analyze("TN", gpu=name, **sizes), elsewhere):
-        assert found.priced_on == found.performance.gpu.name == place.name
+        assert found.pricing.gpu == found.performance.gpu.name == place.name
         assert prices_dict(found.candidates) == prices
         assert (
             found.performance.waves.places % place.sms == 0 or found.performance.waves.of == "tiles"

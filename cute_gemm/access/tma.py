@@ -47,24 +47,18 @@ class TmaAnalysis(TileCosts):
 
     ``launch``: what the launch asks of L2, every box as often as it is moved, but once for all the
     CTAs that a multicast serves; its ``requests`` are also those of boxes that lie outside of the
-    matrix; ``shared_bytes``: what the launch writes to (of a store: reads from) shared memory,
-    zeros included, in every CTA that a multicast serves; ``arriving``: the sectors in which it
-    comes.
+    matrix; ``arriving``: the sectors in which boxes come, zeros included, in every CTA that a
+    multicast serves.
 
-    ``layout``: the box in shared memory, in elements; ``box_bytes``: what it takes there (a swizzle
-    wider than a row pads it); ``ways``: wavefronts that 8 rows of the box, 16 bytes of each, take
-    at most, the unit in which ldmatrix, stmatrix and wgmma take a tile, 1 without a conflict;
-    ``wgmma``: whether that layout is one that a wgmma descriptor has, rows as long as the swizzle's
-    span, or of 16 bytes without one; ``findings``: one sentence for each thing that the hardware
-    refuses or that is slow; ``legal``: whether the driver encodes such a tensor map.
+    ``layout``: the box in shared memory, in elements; ``ways``: wavefronts that 8 rows of the box,
+    16 bytes of each, take at most, the unit in which ldmatrix, stmatrix and wgmma take a tile, 1
+    without a conflict; ``findings``: one sentence for each thing that the hardware refuses or that
+    is slow; ``legal``: whether the driver encodes such a tensor map.
     """
 
-    shared_bytes: int
     arriving: int
     layout: Layout
-    box_bytes: int
     ways: int
-    wgmma: bool
     findings: tuple[str, ...]
     legal: bool
 
@@ -296,19 +290,15 @@ def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
     layout = shared_layout(access)
     ways = read_ways(layout, access.matrix.unit, size)
     illegal = _illegal(access)
-    row, rows = access.box[access.matrix.unit] * size, access.box[1 - access.matrix.unit]
     times, once = -(-access.sweeps // access.multicast), interior + edge
     return TmaAnalysis(
         tile=first,
         interior=interior,
         edge=edge,
         launch=replace(once.times(times), requests=access.boxes * times),
-        shared_bytes=access.boxes * access.sweeps * row * rows,
         arriving=(once.sectors + zeros) * access.sweeps,
         layout=layout,
-        box_bytes=max(row, access.swizzle) * rows,
         ways=ways,
-        wgmma=max(row, access.swizzle) == (access.swizzle or ALIGNMENT),
         findings=tuple(illegal + _slow(access, interior if interior.tiles else edge, layout, ways)),
         legal=not illegal,
     )

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +100,7 @@ def _samples(contest: Contest, gpu: Gpu) -> list[Sample]:
     return contest_samples
 
 
-class _Set:
+class SampleSet:
     """Contests with what does not change while numbers are fitted to them: extents, and twins.
 
     Samples of one config and the same counts have one footprint.
@@ -175,18 +176,6 @@ def _parts(contest: Sequence[Sample]) -> np.ndarray:
     return seconds.min() / seconds if len(seconds) else seconds
 
 
-def predicted(of: Sequence[Sample], calibration: Calibration, gpu: Gpu) -> np.ndarray:
-    """Return the seconds that a calibration predicts of each sample."""
-    return _Set([of]).predicted(calibration, gpu)
-
-
-def corrected(
-    contests: Sequence[Sequence[Sample]], calibration: Calibration, gpu: Gpu
-) -> Calibration:
-    """Return a calibration with trees for what it leaves of these times, behind its own."""
-    return _Set(contests).corrected(calibration, gpu)
-
-
 def _passes(sample: Sample, constants: Constants, gpu: Gpu) -> float:
     """Return the seconds before and behind the kernel."""
     seconds = 0.0
@@ -199,14 +188,13 @@ def _passes(sample: Sample, constants: Constants, gpu: Gpu) -> float:
 
 def quality(contests: Sequence[Sequence[Sample]], calibration: Calibration, gpu: Gpu) -> Quality:
     """Return how well a calibration predicts these contests, and chooses in each."""
-    flat = [sample for contest in contests for sample in contest]
-    if not flat:
+    known = SampleSet(contests)
+    if not known.samples:
         return Quality(0.0, 0.0, 1.0)
-    said = predicted(flat, calibration, gpu)
-    real = np.array([sample.seconds for sample in flat])
-    errors, losses, begin = np.log(said / real), [], 0
-    for contest in contests:
-        part = slice(begin, begin := begin + len(contest))
+    said, real = known.predicted(calibration, gpu), known.real
+    errors, losses = np.log(said / real), []
+    for place, contest in enumerate(contests):
+        part = known.contest == place
         if len(contest) > 1:
             losses.append(real[part][said[part].argmin()] / real[part].min())
     mean, worst = (float(np.mean(losses)), max(losses)) if losses else (1.0, 1.0)
@@ -217,7 +205,7 @@ class _Numbers(NamedTuple):
     """Numbers that are fitted: values, which samples depend on them, and how they are set."""
 
     values: dict[str, float]
-    samples: Callable[[Sample], bool]
+    samples: list[bool]
     put: Callable[[Calibration, dict[str, float]], Calibration]
 
 
@@ -231,7 +219,7 @@ def fitted(
     other. Of a kernel and type with fewer than 12 times the pace stays. Then trees are added to the
     correction, a tree for 8 problems, 200 at most.
     """
-    known = _Set([contest for contest in contests if contest])
+    known = SampleSet([contest for contest in contests if contest])
     begin = replace(start, gpu=gpu.name, source=source, bases={})
     every = _numbers(known.samples, begin)
     if not every:
@@ -259,40 +247,27 @@ def _numbers(flat: Sequence[Sample], now: Calibration) -> list[_Numbers]:
     for (kernel, kind), of in _by_kernel(flat).items():
         own = now.pace(kernel, *of[0].kernel.kinds(of[0].config)) or Pace()
         values = {name: float(getattr(own, name)) for name in _FITTED if getattr(own, name)}
-        numbers.append(_Numbers(values, _having_kind(kernel, kind), _put_pace(kernel, kind, own)))
+        having = [sample.kind == (kernel, kind) for sample in flat]
+        numbers.append(_Numbers(values, having, partial(_put_pace, kernel, kind, own)))
     for kernel, factors in now.factors.items():
-        having = _having_kernel(kernel)
-        if sum(map(having, flat)) >= _LEAST:
-            numbers.append(_Numbers(dict(factors), having, _put_factors(kernel)))
+        having = [sample.kernel.name == kernel for sample in flat]
+        if sum(having) >= _LEAST:
+            numbers.append(_Numbers(dict(factors), having, partial(_put_factors, kernel)))
     if len(flat) >= _LEAST:
         values = {name: x for name, x in now.constants._asdict().items() if name not in _KEPT}
-        numbers.append(_Numbers(values, lambda _: True, _put_constants))
+        numbers.append(_Numbers(values, [True] * len(flat), _put_constants))
     return numbers
 
 
-def _having_kind(kernel: str, kind: str) -> Callable[[Sample], bool]:
-    return lambda sample: sample.kind == (kernel, kind)
-
-
-def _having_kernel(kernel: str) -> Callable[[Sample], bool]:
-    return lambda sample: sample.kernel.name == kernel
-
-
 def _put_pace(
-    kernel: str, kind: str, own: Pace
-) -> Callable[[Calibration, dict[str, float]], Calibration]:
-    def put(calibration: Calibration, values: dict[str, float]) -> Calibration:
-        rows = {**calibration.paces.get(kernel, {}), kind: Pace(**(own._asdict() | values))}
-        return replace(calibration, paces={**calibration.paces, kernel: rows})
-
-    return put
+    kernel: str, kind: str, own: Pace, calibration: Calibration, values: dict[str, float]
+) -> Calibration:
+    rows = {**calibration.paces.get(kernel, {}), kind: Pace(**(own._asdict() | values))}
+    return replace(calibration, paces={**calibration.paces, kernel: rows})
 
 
-def _put_factors(kernel: str) -> Callable[[Calibration, dict[str, float]], Calibration]:
-    def put(calibration: Calibration, values: dict[str, float]) -> Calibration:
-        return replace(calibration, factors={**calibration.factors, kernel: values})
-
-    return put
+def _put_factors(kernel: str, calibration: Calibration, values: dict[str, float]) -> Calibration:
+    return replace(calibration, factors={**calibration.factors, kernel: values})
 
 
 def _put_constants(calibration: Calibration, values: dict[str, float]) -> Calibration:
@@ -300,7 +275,7 @@ def _put_constants(calibration: Calibration, values: dict[str, float]) -> Calibr
 
 
 def _solved(
-    known: _Set, every: Sequence[_Numbers], begin: Calibration, gpu: Gpu,
+    known: SampleSet, every: Sequence[_Numbers], begin: Calibration, gpu: Gpu,
     tell: Callable[[str, int, int], None],
 ) -> Calibration:  # fmt: skip
     """Return a calibration with the numbers that predict the samples best."""
@@ -327,10 +302,7 @@ def _solved(
         return np.append(known.weights * (said - logarithms) / _ERROR, moved / math.log(_MOVED))
 
     # Numbers of other kernels and types have no sample in common: derivatives are had together.
-    depends = np.array([
-        [numbers.samples(sample) for sample in known.samples]
-        for numbers in every for _ in numbers.values
-    ])  # fmt: skip
+    depends = np.array([numbers.samples for numbers in every for _ in numbers.values])
     sparsity = vstack([csr_matrix(depends.T), eye(len(before))])
     # Few large errors, as of a kernel that spills, do not decide.
     solution = least_squares(

@@ -8,18 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from cute_gemm.calibrate.times import Contest, Entry, measured
-from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
-from cute_gemm.plan.tune import matrices
+from cute_gemm.plan.tune import launched_once, matrices
 from cute_gemm.run.timing import l2_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Contests whose kernels are built at a time.
 _TOGETHER = 16
@@ -27,14 +22,6 @@ _TOGETHER = 16
 _GRAPH_MS, _MOST_CALLS, _ROUNDS = 1.0, 100, 5
 
 Tell = Callable[[str, int, int], None]
-
-
-class _Built:
-    """Contests whose kernels are being built."""
-
-    def __init__(self, contests: Sequence[Contest], gpu: Gpu, device: int) -> None:
-        self.contests = [(contest, _plans(contest, gpu, device)) for contest in contests]
-        self.builds = Builds([plan for _, plans in self.contests for plan in plans.values()])
 
 
 def times(
@@ -47,30 +34,33 @@ def times(
     than two others. LaunchError where a kernel fails.
     """
     begin = time.monotonic()
-    queue: deque[_Built] = deque()
+    #: Contests with their plans, whose kernels are being built.
+    queue: deque[tuple[list[tuple[Contest, dict[Entry, Plan]]], Builds]] = deque()
 
     def left() -> float:
         return seconds - (time.monotonic() - begin)
 
     def more() -> None:
-        queue.append(_Built(list(islice(contests, _TOGETHER)), gpu, device))
+        planned = [(x, _plans(x, gpu, device)) for x in islice(contests, _TOGETHER)]
+        builds = Builds([plan for _, plans in planned for plan in plans.values()])
+        queue.append((planned, builds))
 
     more()
     try:
         while left() > 0:
             more()
-            batch = queue.popleft()
-            for contest, plans in batch.contests:
+            planned, builds = queue.popleft()
+            for contest, plans in planned:
                 if left() <= 0:
                     break
-                microseconds = _timed(plans, batch.builds, device)
+                microseconds = _timed(plans, builds, device)
                 tell("measure", int(seconds - left()), int(seconds))
                 if len(microseconds) > 1:
                     yield measured(contest, microseconds)
-            batch.builds.close()
+            builds.close()
     finally:
-        for batch in queue:
-            batch.builds.close()
+        for _, builds in queue:
+            builds.close()
 
 
 def _plans(contest: Contest, gpu: Gpu, device: int) -> dict[Entry, Plan]:
@@ -80,7 +70,7 @@ def _plans(contest: Contest, gpu: Gpu, device: int) -> dict[Entry, Plan]:
 
 def _timed(plans: dict[Entry, Plan], builds: Builds, device: int) -> dict[Entry, float]:
     """Return the microseconds of a call of each plan that can be built and launched."""
-    from cute_gemm.run.driver import entered, synchronize
+    from cute_gemm.run.driver import entered
     from cute_gemm.run.graph import Graph
 
     runs: dict[Entry, tuple[Graph, int]] = {}
@@ -88,30 +78,21 @@ def _timed(plans: dict[Entry, Plan], builds: Builds, device: int) -> dict[Entry,
         stack.enter_context(entered(device))
         problem = next(iter(plans.values())).problem
         places = stack.enter_context(matrices(problem, device, l2_bytes(device)))
-        for entry, plan in plans.items():
-            try:
-                builds.of(plan)
-                bound = plan.bind(device)
-                bound(places[0])
-            except GemmError:
-                continue
-            try:
-                synchronize(device)
-            except LaunchError as error:  # after a kernel that failed nothing else can run
-                raise LaunchError(f"{plan.symbol}: {error}") from error
 
-            def graph(calls: int, bound: Callable[..., None] = bound) -> Graph:
-                each = (
-                    lambda stream, place=place: bound(places[place % len(places)], stream)
-                    for place in range(calls)
-                )
-                return stack.enter_context(Graph(each, device))
+        def graph(bound: Callable[..., None], calls: int) -> Graph:
+            each = (
+                lambda stream, place=place: bound(places[place % len(places)], stream)
+                for place in range(calls)
+            )
+            return stack.enter_context(Graph(each, device))
 
-            first = graph(2)
+        entries = list(plans)
+        for index, bound in launched_once(plans.values(), builds, places[0], device, []).items():
+            first = graph(bound, 2)
             first.milliseconds()
             took = max(first.milliseconds() / 2, 1e-3)
             calls = max(1, min(_MOST_CALLS, round(_GRAPH_MS / took)))
-            runs[entry] = graph(calls), calls
+            runs[entries[index]] = graph(bound, calls), calls
         microseconds: dict[Entry, list[float]] = {entry: [] for entry in runs}
         for turn in range(_ROUNDS + 1):
             for entry, (run, calls) in runs.items():

@@ -168,7 +168,7 @@ def add(parser: argparse._ActionsContainer, *names: str, help: str = "", **more:
 def add_options(
     parser: argparse._ActionsContainer, options: Mapping[str, str], **more: Any
 ) -> None:
-    """Add options by how they are typed, ``"--plot FILE"`` or, of a flag, ``"--again"``.
+    """Add options by how they are typed, ``"--pad N"`` or, of a flag, ``"--again"``.
 
     ``options`` has the help of each; ``more`` is what else ``add_argument`` takes for all of them.
     """

@@ -1,4 +1,4 @@
-"""``cute-gemm bench``: kernels compared, as tables, JSON and a picture."""
+"""``cute-gemm bench``: kernels compared, as tables and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from cute_gemm.commands.arguments import SEVERAL, TYPES, add, add_options, exten
 from cute_gemm.commands.output import OK, WRONG, output_file, progress, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
-from cute_gemm.measure import plot
 from cute_gemm.measure.bench import OPS, bench
 from cute_gemm.measure.result import BenchResult
 
@@ -27,7 +26,7 @@ _AGAINST = (
     "default stream, for matrices with __cuda_array_interface__; may be repeated"
 )
 _FROM = (
-    "measure nothing: print, --plot or --json the run in FILE, which --output FILE wrote, or a "
+    "measure nothing: print or --json the run in FILE, which --output FILE wrote, or a "
     "stored run of the documentation (docs/data)"
 )
 
@@ -52,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--dtype", help=f": of A and B, {TYPES} (default float32)", default="float32")
     add(parser, "--compute", "--order", "--rounds", "--seed", "--no-check")
     add_options(parser, {"--against MODULE:FUNCTION": _AGAINST}, action="append", default=[])
-    add_options(parser, {"--plot FILE": "draw the result to FILE.svg or FILE.png"})
     add(parser, "-o,--output", help=": the run as JSON; - for stdout")
     add_options(parser, {"--from FILE": _FROM}, dest="stored")
     measuring = ("ops", "kernel", "m", "n", "k", "sizes", "l", "pad", "dtype", "compute",
@@ -63,8 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the tables, and return 1 if a kernel is wrong or could not be built, else 0."""
-    if arguments.plot:
-        plot.check(arguments.plot)
     file = output_file(arguments)
     result = _stored(arguments) if arguments.stored is not None else _measured(arguments)
     if arguments.json or (arguments.output and not file):
@@ -73,8 +69,6 @@ def command(arguments: argparse.Namespace) -> int:
         show(result)
     if file:
         file.write_text(result.to_json() + "\n", encoding="utf-8")
-    if arguments.plot:
-        plot.save(result, arguments.plot)
     return OK if result.ok else WRONG
 
 

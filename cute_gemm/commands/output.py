@@ -27,11 +27,11 @@ _FIRST_LINE, _NEXT_LINE = 2.0, 15.0
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
 
-def say(text: Any = "", end: str = "\n", hang: int = 9, column: int = 0) -> None:
+def say(text: Any = "", hang: int = 9) -> None:
     """Print text, or what rich renders, and flush.
 
     On a terminal lines are broken between words, and continuations of a line that is not indented
-    are indented by ``hang``. The first line continues one of ``column`` characters.
+    are indented by ``hang``.
     """
     if not isinstance(text, str):
         show(text)
@@ -39,14 +39,9 @@ def say(text: Any = "", end: str = "\n", hang: int = 9, column: int = 0) -> None
     text = printable(text)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        *lines, last = (" " * column + text).split("\n")
-        parts = [
-            part
-            for line in (*lines, *[last] * bool(end))
-            for part in wrapped(line, width, 0 if line.startswith(" ") else hang)
-        ]
-        text = "\n".join((*parts, *[last] * (not end)))[column:]
-    print(text, end=end, flush=True)
+        hangs = ((line, 0 if line.startswith(" ") else hang) for line in text.split("\n"))
+        text = "\n".join(part for line, more in hangs for part in wrapped(line, width, more))
+    print(text, flush=True)
 
 
 def silent(*_: Any, **__: Any) -> None:

@@ -20,10 +20,10 @@ def command(arguments: argparse.Namespace) -> int:
     proved = []
     for op in arguments.ops:
         plan = planned(arguments, op=op)
-        tell(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
+        tell(f"{plan.symbol}  {plan.arch}")
         proof = plan.proof
         held = "1 fact holds" if len(proof.facts) == 1 else f"{len(proof.facts)} facts hold"
-        tell(f"{held}, {proof.seconds:.1f} s", column=6)
+        tell(f"  ... {held}, {proof.seconds:.1f} s")
         proved.append(named(plan, "kernel", "symbol") | named(proof, "arch", "seconds", "facts"))
     if arguments.json:
         print_json({"proofs": proved})

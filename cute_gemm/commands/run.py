@@ -106,11 +106,11 @@ def _show_kernel(
         tell()
         tell(Causes(report.causes))
 
-    tell(f"\ncompile  {plan.symbol}\n         ... ", end="")
+    tell(f"\ncompile  {plan.symbol}")
     built = plan.build.resources
     shared = f"{plan.launch.smem + built.shared_static} bytes of shared memory"
     used = f"{counted(built.registers, 'register')}, {shared}, {spilled(built)}"
-    tell(f"{build_time(plan)}: {used}", column=13)
+    tell(f"         ... {build_time(plan)}: {used}")
     result |= {"report": report.to_dict(), "build": build_dict(plan.kernel, plan.build)}
 
 

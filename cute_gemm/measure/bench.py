@@ -6,19 +6,17 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cute_gemm._text import hint_for, named
-from cute_gemm.api import compile
 from cute_gemm.api import plan as make_plan
 from cute_gemm.errors import (
     CompileError,
     CubinError,
-    HeaderError,
     LaunchError,
     NoGpuError,
     OptionError,
@@ -40,6 +38,7 @@ from cute_gemm.measure.timed import (
     of_kernel,
     timed,
 )  # fmt: skip
+from cute_gemm.plan.builds import Builds
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.run.timing import (
     Samples,
@@ -283,7 +282,8 @@ class _Size:
     ) -> None:
         """Compile, then check everything, then time all that is right."""
         plans = self._plans(kernels, backend="cuda", arch=gpu.arch)
-        compile_missing(list(plans.values()), functools.partial(self._tell, "compile"))
+        # An error comes again, with its message, when the plan builds.
+        Builds(list(plans.values())).finish(functools.partial(self._tell, "compile"))
         with DeviceMatrices(self.factors, self.C, copies, gpu.device) as matrices:
             makes: dict[Key, Callable[[], Start]] = {}
             for op, problem in self.problems.items():
@@ -379,18 +379,3 @@ class _Size:
         return replace(
             self.entries[key], speed=Speed(*times, gflops, of_cublas, of_roofline, *counts)
         )
-
-
-def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> None:
-    """Compile what is not in the cache, several at once.
-
-    What goes wrong here goes wrong again, with its message, when the plan builds. ``tell`` is
-    called with how many are done, of how many.
-    """
-    kernels = {(plan.symbol, plan.arch): plan for plan in plans if plan.compiled}
-    missing = [plan for plan in kernels.values() if not plan.built]
-    if len(missing) < 2:
-        return
-    tell(0, len(missing))
-    with suppress(CompileError, HeaderError):
-        compile(missing, tell)

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.library.cublas import Cublas, CublasError
+from cute_gemm.kernels.library.cublas import CublasError
+from cute_gemm.kernels.library.kernel import handle_on
 from cute_gemm.measure.matrices import Addresses
 from cute_gemm.plan.tune import matrices
+from cute_gemm.problem.scalars import Scalar
 from cute_gemm.run.timing import (
     Clock,
     Samples,
@@ -56,7 +58,6 @@ class Machine:
     device: int
     name: str
     arch: str
-    blas: Cublas | None
     about_cublas: str
 
     def cublas(
@@ -71,10 +72,8 @@ class Machine:
         CublasError without cuBLAS, or for a combination that it does not support; it refuses some
         only when it is started.
         """
-        if self.blas is None:
-            raise CublasError(self.about_cublas)
-        calls = [self.blas.bind(problem, *place, alpha, beta) for place in places]
-        return lambda index: calls[index]()
+        launch = handle_on(self.device).launcher(problem, Scalar(alpha), Scalar(beta), self.device)
+        return lambda index: launch(*places[index])
 
     def roofline(self, problem: GemmProblem) -> Roofline | None:
         """Return where the problem stands on this GPU's roofline, if that is known."""
@@ -92,15 +91,12 @@ def machine(device: int) -> Iterator[Machine]:
     """Enter the context of a device, and start cuBLAS there if there is one."""
     from cute_gemm.run.driver import device_arch, device_name, entered
 
-    with ExitStack() as stack:
-        stack.enter_context(entered(device))
-        blas = None
+    with entered(device):
         try:
-            blas = stack.enter_context(Cublas())
-            about = blas.version
+            about = handle_on(device).version
         except CublasError as error:
             about = str(error)
-        yield Machine(device, device_name(device), device_arch(device), blas, about)
+        yield Machine(device, device_name(device), device_arch(device), about)
 
 
 def of_kernel(

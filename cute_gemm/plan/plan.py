@@ -339,7 +339,7 @@ class Plan:
             self.problem, self.kernel, self.config, self.arch, accesses, self._launch_on(place),
             built, gpu=place if known else None, reads_c=reads_c,
             pictures=kernel.pictures(self.config), candidates=candidates,
-            priced_on=place.name, measured=self.measured if place == self.gpu else None,
+            measured=self.measured if place == self.gpu else None,
             others=lambda: self._others(reads_c), passes=self._passes(reads_c),
             pricing=self._pricing(place, candidates, reads_c), groups=self._groups(place, ends),
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import cycle
@@ -52,7 +52,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     Candidates that cannot be built or launched are left out; if none is left, the first error is
     raised.
     """
-    from cute_gemm.run.driver import entered, synchronize
+    from cute_gemm.run.driver import entered
 
     problem, device = plan.problem, plan.device or 0
     offers = plan.candidates()[: tuning.candidates]
@@ -61,22 +61,10 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     builds.finish(partial(tuning.tell, "compile"))
     numbers: dict[str, Any] = dict.fromkeys(problem.epilogue.numbers, 1.0)
     failed: list[GemmError] = []
-    calls: dict[int, Callable[[], None]] = {}
     with entered(device), matrices(problem, device, l2_bytes(device)) as places:
         turns = cycle(places)
-        for index, candidate_plan in enumerate(plans):
-            try:
-                builds.of(candidate_plan)
-                bound = candidate_plan.bind(device, **numbers)
-                bound(places[0])
-            except GemmError as error:
-                failed.append(error)
-                continue
-            try:
-                synchronize(device)
-            except LaunchError as error:  # after a kernel that failed nothing else can run
-                raise LaunchError(f"{candidate_plan.symbol}: {error}") from error
-            calls[index] = partial(_next, bound, turns)
+        bound = launched_once(plans, builds, places[0], device, failed, **numbers)
+        calls = {index: partial(_next, start, turns) for index, start in bound.items()}
         steps = iter(range(1, (_ROUNDS + 1) * len(calls) + 1))
         samples = interleave(
             [calls], _ROUNDS, device_clock(device),
@@ -96,6 +84,34 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
         return result
     behind = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
     return result._replace(predicted=label(offers[0]), predicted_seconds=behind)
+
+
+def launched_once(
+    plans: Iterable[Plan], builds: Builds, place: tuple[int, ...], device: int,
+    failed: list[GemmError], **numbers: Any,
+) -> dict[int, Callable[..., None]]:  # fmt: skip
+    """Launch each plan once; return what starts those that could be, by their places in ``plans``.
+
+    Errors of the others are added to ``failed``. LaunchError where a kernel fails: after that
+    nothing else can run.
+    """
+    from cute_gemm.run.driver import synchronize
+
+    bound: dict[int, Callable[..., None]] = {}
+    for index, plan in enumerate(plans):
+        try:
+            builds.of(plan)
+            start = plan.bind(device, **numbers)
+            start(place)
+        except GemmError as error:
+            failed.append(error)
+            continue
+        try:
+            synchronize(device)
+        except LaunchError as error:
+            raise LaunchError(f"{plan.symbol}: {error}") from error
+        bound[index] = start
+    return bound
 
 
 def _next(bound: Callable[..., None], turns: Iterator[tuple[int, ...]]) -> None:

@@ -15,10 +15,10 @@ not add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm._text import bound, duration, named, number, percent
+from cute_gemm._text import bound, duration, number, percent
 from cute_gemm.access.accesses import LimitOfOption, OfMatrix, Option, SharedAccess
 from cute_gemm.access.ideal import Kind, kind_of
 from cute_gemm.cost_model.price import Price
@@ -107,9 +107,7 @@ class Cause:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its attributes by their names."""
-        names = "what", "because", "accesses", "fault", "seconds", "share", "fix", "change"
-        values = named(self, *names, "fixed_seconds")
-        return values | {"accesses": list(self.accesses), "change": dict(self.change)}
+        return asdict(self) | {"accesses": list(self.accesses), "change": dict(self.change)}
 
     @property
     def little(self) -> bool:
@@ -391,7 +389,7 @@ def _clause(member: _Member) -> str:
 
 def _listed(members: Sequence[_Member]) -> Iterator[str]:
     """The accesses, each once, those of one verdict together with the figures of the first."""
-    listed: dict[str, tuple[str, list[str]]] = {}
+    listed: dict[str, list[str]] = {}
     seen = set()
     for member in members:
         row, name = member.row, f"{member.launch} {member.row.operand} {member.row.instruction}"
@@ -403,8 +401,8 @@ def _listed(members: Sequence[_Member]) -> Iterator[str]:
             words = f"{row.bits} bits"
         elif row.space == "global":
             words += f", {number(row.sectors)} sectors where {number(row.ideal_sectors)} would do"
-        listed.setdefault(words, (words, []))[1].append(name.lstrip())
-    for words, names in listed.values():
+        listed.setdefault(words, []).append(name.lstrip())
+    for words, names in listed.items():
         yield f"{', '.join(names)}: {words}"
 
 

@@ -115,8 +115,6 @@ class Report(Paged):
         Registers, shared memory and spills of the build, or None when nothing was built.
     rows
         One ``AccessRow`` per memory instruction.
-    findings
-        One sentence for each access that is not as good as it could be.
     performance
         Bytes, intensity, roofline, occupancy, waves.
     pictures
@@ -140,15 +138,19 @@ class Report(Paged):
     launch: Launch
     resources: Resources | None
     rows: tuple[AccessRow, ...]
-    findings: tuple[str, ...]
     performance: Performance
     pictures: tuple[Partition, ...] = ()
     candidates: tuple[Candidate, ...] = ()
-    priced_on: str = ""
     passes: tuple[PassReport, ...] = ()
     measured: Measured | None = None
     pricing: Pricing | None = None
     groups: str = ""
+
+    @cached_property
+    def findings(self) -> tuple[str, ...]:
+        """One sentence for each access that is not as good as it could be."""
+        of_passes = ([f"{x.kernel}: {line}" for line in findings(x.rows)] for x in self.passes)
+        return sum(map(tuple, of_passes), findings(self.rows))
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
@@ -268,7 +270,7 @@ class Report(Paged):
         parts: tuple[Table | Pairs, ...] = (
             *(shown for shown, _ in access_tables(self.rows)),
             Pairs(self._performance_lines(), "Performance"),
-            *prices_table(self.candidates, self.priced_on),
+            *self._prices(),
         )
         for part in parts:
             yield Text()
@@ -309,6 +311,9 @@ class Report(Paged):
             lines.append(("prediction", f"derived: there are no measured times of {of}"))
         return lines
 
+    def _prices(self) -> Iterable[Table]:
+        return prices_table(self.candidates, self.pricing.gpu if self.pricing else "")
+
     def page(self) -> Page:
         """Return the page that ``to_html`` writes."""
         from cute_gemm.rendering.html import Page
@@ -319,14 +324,13 @@ class Report(Paged):
         summary = table("", heads, [view.summary() for view in self.operands], *heads)
         kind = problem.dtype
         performance = Pairs(self._performance_lines())
-        prices = prices_table(self.candidates, self.priced_on)
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
                 ("Verdict", (Causes(self.causes), summary)),
-                ("Performance", (self._drawn(), performance, *prices)),
+                ("Performance", (self._drawn(), performance, *self._prices())),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
             ),
@@ -473,7 +477,7 @@ def make_report(
     problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
     launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
-    candidates: Sequence[Candidate] = (), priced_on: str = "", others: Others | None = None,
+    candidates: Sequence[Candidate] = (), others: Others | None = None,
     passes: Iterable[PassReport] = (), measured: Measured | None = None,
     pricing: Pricing | None = None, groups: str = "",
 ) -> Report:  # fmt: skip
@@ -481,23 +485,19 @@ def make_report(
 
     ``resources`` are those of a build, if there was one; ``gpu`` is the GPU of the roofline, by
     default the one that stands for the arch; ``reads_c``: whether beta is not 0; ``candidates`` are
-    the configs that were compared, by their prices on the GPU named ``priced_on``; ``others``
-    yields the accesses for other values of the kernel's options; ``passes`` are the launches before
-    and after the kernel; ``pricing`` predicts times, in which causes are told; ``groups`` says what
-    those of groups are. OptionError for a GPU that is not known, or does not run kernels of
-    ``arch``.
+    the configs that were compared, by their prices on the GPU of ``pricing``; ``others`` yields the
+    accesses for other values of the kernel's options; ``passes`` are the launches before and after
+    the kernel; ``pricing`` predicts times, in which causes are told; ``groups`` says what those of
+    groups are. OptionError for a GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
     passes = tuple(passes)
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)
-    sentences = findings(rows) + tuple(
-        f"{of_pass.kernel}: {sentence}" for of_pass in passes for sentence in findings(of_pass.rows)
-    )
     return Report(
-        problem, kernel_name, config, arch, launch, resources, rows, sentences, bounds, pictures,
-        tuple(candidates), priced_on, passes, measured, pricing, groups,
+        problem, kernel_name, config, arch, launch, resources, rows, bounds, pictures,
+        tuple(candidates), passes, measured, pricing, groups,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from cute_gemm.measure.matrices import DeviceMatrices, Factors
 from cute_gemm.measure.result import SizeResult
 from cute_gemm.measure.timed import time_plan
 from cute_gemm.problem.describe import from_operands, from_sizes
+from cute_gemm.problem.scalars import Scalar
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
 from cute_gemm.run.driver import device_arch, device_name, entered
@@ -166,9 +167,9 @@ def test_cublas_computes_the_same(op, dtype):
         problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"))
         with entered(0), memory.upload(A) as a, memory.upload(B) as b, memory.upload(C) as c:
             try:
-                with Cublas() as blas:
-                    blas.bind(problem, a.pointer, b.pointer, c.pointer, 1, 0)()
-                    memory.download(c, C)
+                launch = Cublas().launcher(problem, Scalar(1), Scalar(0))
+                launch(a.pointer, b.pointer, c.pointer)
+                memory.download(c, C)
             except CublasError as error:
                 pytest.skip(str(error))
         assert verify(problem, A, B, C).ok

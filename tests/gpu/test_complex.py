@@ -453,7 +453,8 @@ def has_cublas() -> bool:
     from cute_gemm.run.driver import entered
 
     try:
-        with entered(0), Cublas():
+        with entered(0):
+            Cublas()
             return True
     except CublasError:
         return False

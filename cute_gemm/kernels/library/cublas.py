@@ -144,7 +144,7 @@ def _operand(matrix: Matrix, transposed: bool) -> tuple[int, int]:
 
 
 class Cublas:
-    """A cuBLAS handle on the device whose primary context is current, to be closed there too.
+    """A cuBLAS handle on the device whose primary context is current.
 
     CublasError when no cuBLAS is installed or it does not start.
     """
@@ -167,35 +167,14 @@ class Cublas:
             parts.append(str(value.value))
         return ".".join(parts)
 
-    def bind(
-        self, problem: GemmProblem, a: int, b: int, c: int, alpha: complex, beta: complex
-    ) -> Callable[[], None]:
-        """Return a function that starts this GEMM on the legacy default stream.
-
-        ``a``, ``b`` and ``c`` are device addresses of the first elements. Not for a handle that
-        ``launcher`` was called on, which changes the stream. A CublasError when cuBLAS has no such
-        GEMM; by the function, when it refuses the types or sizes.
-        """
-        block, alpha_at, beta_at = _scalars(problem, alpha, beta)
-        gemm = call(problem)
-        arguments = (self._handle, *gemm.arguments(a, b, c, alpha_at, beta_at))
-        function = getattr(self._library, gemm.function)
-
-        def start(keep_alive: Any = block) -> None:
-            code = function(*arguments)
-            if code:
-                self._check(code, f"{problem.op} of {problem.dtype}")
-
-        return start
-
     def launcher(
         self, problem: GemmProblem, alpha: Scalar, beta: Scalar, device: int = 0
     ) -> Callable[..., None]:
         """Return a function of the matrices' addresses and a stream, for any thread.
 
         The primary context of ``device`` is current when it is called. With one scalar on the
-        device the other is copied there, because cuBLAS wants both in one place. A CublasError as
-        for ``bind``.
+        device the other is copied there, because cuBLAS wants both in one place. A CublasError when
+        cuBLAS has no such GEMM; by the function, when it refuses the types or sizes.
         """
         if alpha == ZERO:
             problem = replace(problem, k=0)  # or some of its kernels let NaN of A and B through
@@ -227,18 +206,6 @@ class Cublas:
             self._check(library.cublasSetStream_v2(handle, stream), "taking a stream")
             self._check(library.cublasSetPointerMode_v2(handle, mode), "taking a pointer mode")
             self._state = (stream, mode)
-
-    def close(self) -> None:
-        """Give the handle and its workspace back."""
-        handle, self._handle = self._handle, ctypes.c_void_p()
-        if handle.value:
-            self._library.cublasDestroy_v2(handle)
-
-    def __enter__(self) -> Cublas:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check(self, code: int, doing: str) -> None:
         if code == _NOT_SUPPORTED:
@@ -272,7 +239,6 @@ def _load() -> Any:
     matrix: list[Any] = [pointer, integer, long]  # address, type, leading dimension
     batched = [*matrix, long]  # and elements to the next
     library.cublasCreate_v2.argtypes = [pointer]
-    library.cublasDestroy_v2.argtypes = [pointer]
     library.cublasSetStream_v2.argtypes = [pointer, pointer]
     library.cublasSetPointerMode_v2.argtypes = [pointer, integer]
     library.cublasGetProperty.argtypes = [integer, pointer]

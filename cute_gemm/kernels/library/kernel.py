@@ -26,6 +26,14 @@ _handles: dict[int, cublas.Cublas] = {}
 _making = threading.Lock()
 
 
+def handle_on(device: int) -> cublas.Cublas:
+    """Return the handle of a device, whose primary context is current."""
+    with _making:
+        if device not in _handles:
+            _handles[device] = cublas.Cublas()
+        return _handles[device]
+
+
 class CublasLibrary(Kernel):
     """``cublasGemmEx`` on device arrays, in their library's stream, and on copies of NumPy's."""
 
@@ -67,11 +75,7 @@ class CublasLibrary(Kernel):
     ) -> Callable[..., None]:  # fmt: skip
         """Return a function that raises for types and sizes that cuBLAS does not support."""
         with entered(device):
-            with _making:
-                handle = _handles.get(device)
-                if handle is None:
-                    handle = _handles[device] = cublas.Cublas()
-            launcher = handle.launcher(problem, alpha, beta, device)
+            launcher = handle_on(device).launcher(problem, alpha, beta, device)
 
         def launch(addresses: Sequence[int], stream: int = 0) -> None:
             with entered(device):

@@ -55,7 +55,7 @@ def _draw_grid(
     """Return the elements of a grid and its size in pixels.
 
     A cell has two labels and a colour: ``fills``, int [rows, columns], are indices into ``TINTS``,
-    -1 blank, -2 dimmed; ``heads`` the numbers of rows and columns.
+    -1 blank; ``heads`` the numbers of rows and columns.
     """
     rows, columns = fills.shape
     first = max((cell_width(a) for row in labels for a, _ in row), default=0)
@@ -66,7 +66,7 @@ def _draw_grid(
     left, top = 44, 34
 
     places: dict[int, list[tuple[float, float]]] = {}
-    words: dict[bool, list[str]] = {}
+    words: list[str] = []
     for i, row in enumerate(labels):
         for j, (a, b) in enumerate(row):
             fill = int(fills[i, j])
@@ -75,7 +75,7 @@ def _draw_grid(
             if fill == -1:
                 continue
             lines = [f"{a} {b}"] if one_line else [a, b]
-            words.setdefault(fill == -2, []).extend(
+            words += (
                 text(x + wide / 2, y + 13 + 12 * n, line) for n, line in enumerate(lines) if line
             )
     parts = [
@@ -83,10 +83,7 @@ def _draw_grid(
         f'stroke="{INK if fill >= 0 else "#bbbbbb"}" stroke-width="0.7"/>'
         for fill, where in sorted(places.items())
     ]
-    parts += [
-        group(f'{CELL_TEXT} fill="{GREY if dimmed else INK}"', inner)
-        for dimmed, inner in words.items()
-    ]
+    parts.append(group(f'{CELL_TEXT} fill="{INK}"', words))
     parts.append(text(0, 11, "mode 0 down, mode 1 across", f'font-size="11" fill="{GREY}"'))
     # Column numbers that would run into each other are left out.
     every = 1
@@ -111,29 +108,31 @@ def _swatches(names: Iterable[str], label: str) -> list[Item]:
     return [*row[:-1], row[-1]._replace(label=label)]
 
 
-def _window(
-    low: tuple[int, int], high: tuple[int, int], extents: tuple[int, int], step: tuple[int, int]
-) -> tuple[tuple[int, int], tuple[int, int], str]:
-    """Crop [low, high) of a tile to what can be drawn; the last result is a note about that."""
-    most = (_ROWS * step[0], _GRID_WIDTH // 30 * step[1])
-    last = (min(high[0], low[0] + most[0]), min(high[1], low[1] + most[1]))
-    shown = (last[0] - low[0], last[1] - low[1])
-    if shown == tuple(extents):
-        return low, last, ""
-    whole = f"{shown[0]}x{shown[1]} of {extents[0]}x{extents[1]}"
-    from_ = f"{whole}, from ({low[0]},{low[1]}) on"
-    return low, last, f"Shown: {from_ if any(low) else f'the first {whole}'}."
+def _grid(
+    index: np.ndarray, extents: tuple[int, int], most: int
+) -> tuple[np.ndarray, tuple[range, range], tuple[int, int], str]:
+    """Crop a tile to what can be drawn, and join neighbours in cells.
+
+    Returned are the first number of each cell, the rows and columns of these, the axis along which
+    a cell has elements and their number (``most`` at most), and a note where something is left out.
+    """
+    axis, width = _vector(index, most)
+    step = (width, 1) if axis == 0 else (1, width)
+    rows, columns = min(extents[0], _ROWS * step[0]), min(extents[1], _GRID_WIDTH // 30 * step[1])
+    note = f"Shown: the first {rows}x{columns} of {extents[0]}x{extents[1]}."
+    heads = range(0, rows, step[0]), range(0, columns, step[1])
+    first = index[: rows : step[0], : columns : step[1]]
+    return first, heads, (axis, width), note * ((rows, columns) != tuple(extents))
 
 
 def tv_layout(
-    table: np.ndarray, extents: tuple[int, int], title: str = "thread-value layout",
-    warp: int | None = None,
-) -> str:  # fmt: skip
+    table: np.ndarray, extents: tuple[int, int], title: str = "thread-value layout"
+) -> str:
     """Draw which thread holds which element of a tile, and as which of its values.
 
     ``table``, int [threads, values, 2], has coordinates in the tile (mode 0 down, mode 1 across),
     -1 for none. A large tile is cropped, with a note; values that are consecutive along a mode
-    share a cell (``T0 V0-7``). With ``warp`` the elements of other warps are dimmed.
+    share a cell (``T0 V0-7``).
     """
     table = np.asarray(table, np.int64)
     if table.ndim != 3 or table.shape[-1] != 2:
@@ -145,26 +144,13 @@ def tv_layout(
     holders = np.zeros(extents, np.int64)
     np.add.at(holders, tuple(table[fits].T), 1)
     cells = np.full(extents, -1, np.int64)
-    # The last write stays: the first thread, and the chosen warp before all others.
+    # The last write stays: the first thread.
     order = np.argsort(-index[fits], kind="stable")
-    if warp is not None:
-        of_warp = index[fits] // power // smem.LANES == warp
-        order = order[np.argsort(of_warp[order], kind="stable")]
     cells[tuple(table[fits][order].T)] = index[fits][order]
 
-    axis, width = _vector(cells, values)
-    step = (width, 1) if axis == 0 else (1, width)
-    low, high = (0, 0), tuple(extents)
-    if warp is not None:
-        drawn = np.argwhere((cells >= 0) & (cells // power // smem.LANES == warp))
-        if drawn.size:
-            low, high = (tuple(x.tolist()) for x in (drawn.min(axis=0), drawn.max(axis=0) + 1))
-    low, last, note = _window(low, (high[0], high[1]), extents, step)
-    first = cells[low[0] : last[0] : step[0], low[1] : last[1] : step[1]]
+    first, heads, (axis, width), note = _grid(cells, extents, values)
     owner, value = first // power, first % power
     fills = np.where(first < 0, -1, owner % len(TINTS))
-    if warp is not None:
-        fills = np.where((first >= 0) & (owner // smem.LANES != warp), -2, fills)
 
     def label(thread: int, v: int) -> tuple[str, str]:
         values = f"V{v}" if width == 1 else f"V{v}-{v + width - 1}"
@@ -172,21 +158,16 @@ def tv_layout(
 
     holds = zip(np.where(first < 0, -1, owner).tolist(), value.tolist(), strict=True)
     labels = [list(map(label, *row)) for row in holds]
-    heads = range(low[0], last[0], step[0]), range(low[1], last[1], step[1])
     body, size = _draw_grid(labels, fills, heads)
     caption = f"{counted(threads, 'thread')}, {counted(values, 'value')} each, on a tile of "
     caption += f"{extents[0]}x{extents[1]}."
     if width > 1:
         caption += f" A cell is {width} elements along mode {axis}."
-    if warp is not None:
-        caption += f" Warp {warp}: threads {warp * 32} to {warp * 32 + 31}."
     if holders.max(initial=0) > 1:
         caption += f" Up to {holders.max()} threads hold the same element; one is named."
     legend = [Item("#ffffff", "thread and its values", text="T0 V0")]
     kinds = min(threads, len(TINTS))
     legend += _swatches(map(str, range(kinds)), "thread mod 8")
-    if (fills == -2).any():
-        legend.append(Item("#ffffff", "another warp", stroke="#bbbbbb"))
     if (fills == -1).any():
         legend.append(Item("#ffffff", "no thread", stroke="#bbbbbb"))
     return document(title, [caption, note] if note else [caption], body, size, legend)
@@ -203,14 +184,10 @@ def shared_layout(
     """
     rows, columns = np.ogrid[: extents[0], : extents[1]]
     offsets = np.broadcast_to(layout(rows, columns), extents).astype(np.int64)
-    axis, width = _vector(offsets, max(1, 128 // element_bits))
-    step = (width, 1) if axis == 0 else (1, width)
-    _, last, note = _window((0, 0), extents, extents, step)
-    first = offsets[: last[0] : step[0], : last[1] : step[1]]
+    first, heads, (axis, width), note = _grid(offsets, extents, max(1, 128 // element_bits))
     bank = first * element_bits // 8 // smem.WORD % smem.BANKS
     cells = zip(first.tolist(), bank.tolist(), strict=True)
     labels = [[(str(at), f"b{b}") for at, b in zip(*row, strict=True)] for row in cells]
-    heads = range(0, last[0], step[0]), range(0, last[1], step[1])
     body, size = _draw_grid(labels, bank // 4, heads)
     caption = f"{layout}, {element_bits}-bit elements."
     if width > 1:
