@@ -29,7 +29,6 @@ from cute_gemm.errors import (
 )
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.ladder import Naive
-from cute_gemm.measure.matrices import Addresses
 from cute_gemm.measure.timed import of_kernel
 from cute_gemm.plan import backend, make
 from cute_gemm.plan.executable import raw_stream
@@ -560,6 +559,6 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     plan.executable.launch(Scalar(0.5), Scalar(0, 17), (), "")
     assert seen[1:] == [(build, 1, plan.launch, [*given, 0.5, 0, 0, 0, 0, 17])]
 
-    start = of_kernel(plan, [Addresses(1, 2, 3), Addresses(4, 5, 6)], 3, 0.5, 2.0)
+    start = of_kernel(plan, [(1, 2, 3), (4, 5, 6)], 3, 0.5, 2.0)
     assert seen[2:] == [(build, 3, plan.launch, [*given, 0.5, 0, 2, 0, 0, 0])]
     assert start(1) == (4, 5, 6)

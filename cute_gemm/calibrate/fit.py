@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.calibrate.boost import boosted
-from cute_gemm.calibrate.times import Contest
+from cute_gemm.calibrate.times import Contest, Entry
 from cute_gemm.cost_model.calibration import Basis, Calibration, Constants, Pace
 from cute_gemm.cost_model.correction import Correction, Tree
 from cute_gemm.cost_model.footprint import Counts, footprint
 from cute_gemm.cost_model.price import Extents, Prices, Times
 from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.problem.parts.packing import Packing, packed
 from cute_gemm.problem.parts.slices import sliced_class
@@ -82,22 +83,19 @@ class Quality(NamedTuple):
 
 def samples(contests: Iterable[Contest], gpu: Gpu) -> list[list[Sample]]:
     """Return the samples of each contest, without configs that there are no more."""
-    return [_samples(contest, gpu) for contest in contests]
+    return [
+        [_sample(entry, x, whole, gpu) for entry, x in contest.candidates(gpu).items()]
+        for contest in contests
+        for whole in [contest.plan(gpu).problem]
+    ]
 
 
-def _samples(contest: Contest, gpu: Gpu) -> list[Sample]:
-    contest_samples = []
-    whole = contest.plan(gpu).problem
-    for entry, candidate in contest.candidates(gpu).items():
-        problem, packing = packed(whole, entry.pack) if entry.pack else (whole, None)
-        main = sliced_class(problem, entry.split_k) if entry.split_k > 1 else problem
-        kernel = candidate.kernel.compiled()
-        counts = kernel.counts(candidate.config, main, gpu)
-        seconds = entry.microseconds * 1e-6
-        contest_samples.append(
-            Sample(kernel, candidate.config, counts, whole, packing, entry.split_k, seconds)
-        )
-    return contest_samples
+def _sample(entry: Entry, candidate: Candidate, whole: GemmProblem, gpu: Gpu) -> Sample:
+    problem, packing = packed(whole, entry.pack) if entry.pack else (whole, None)
+    main = sliced_class(problem, entry.split_k) if entry.split_k > 1 else problem
+    kernel, config = candidate.kernel.compiled(), candidate.config
+    counts, seconds = kernel.counts(config, main, gpu), entry.microseconds * 1e-6
+    return Sample(kernel, config, counts, whole, packing, entry.split_k, seconds)
 
 
 class SampleSet:

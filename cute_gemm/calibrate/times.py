@@ -6,7 +6,6 @@ import gzip
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,11 +58,6 @@ class Contest:
                 route = Route(entry.pack, entry.split_k)
                 known[entry] = candidate._replace(route=route, price=None)
         return known
-
-    @cached_property
-    def best(self) -> float:
-        """Microseconds of the fastest."""
-        return min(entry.microseconds for entry in self.entries)
 
 
 def entry(candidate: Candidate) -> Entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cute_gemm.commands.arguments import (
     PROBLEM_WORDS,
@@ -16,9 +16,6 @@ from cute_gemm.commands.arguments import (
 from cute_gemm.commands.output import OK, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.options import assignments
-
-if TYPE_CHECKING:
-    from cute_gemm.plan.plan import Plan
 
 #: What a side may name, beside the options of kernels.
 _OWN = ("op", *PROBLEM_WORDS, "kernel", "arch", "gpu", "base_offset")
@@ -56,7 +53,10 @@ def command(arguments: argparse.Namespace) -> int:
     if timed:
         for side in sides:
             side.backend = "cuda"
-    a, b = map(_plan, "ab", sides)
+    for name, side in zip("ab", sides, strict=True):
+        if side.op is None:
+            raise OptionError(f"OP is missing; expected NN, NT, TN or TT, or op=OP in --{name}")
+    a, b = map(planned, sides)
     comparison = compare(
         a, b, given=given, build=arguments.build, sass=arguments.sass, time=timed,
         beta=arguments.beta, rounds=arguments.rounds,
@@ -108,9 +108,3 @@ def _may_be_timed(side: argparse.Namespace) -> bool:
         return False
     here = divmod(Arch(device_arch(0)).cc, 10)
     return side.arch is None or Arch(normalize_arch(side.arch)).runs_on(here)
-
-
-def _plan(name: str, side: argparse.Namespace) -> Plan:
-    if side.op is None:
-        raise OptionError(f"OP is missing; expected NN, NT, TN or TT, or op=OP in --{name}")
-    return planned(side)

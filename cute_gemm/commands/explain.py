@@ -44,14 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def explain(
-    kernel: str,
-    op: str,
-    *,
-    gpu: GpuLike | None = None,
-    beta: complex = 0.0,
-    ends: Sequence[int] | None = None,
-    **arguments: Any,
-) -> Explanation:
+    kernel: str, op: str, *, gpu: GpuLike | None = None, beta: complex = 0.0,
+    ends: Sequence[int] | None = None, **arguments: Any,
+) -> Explanation:  # fmt: skip
     """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
 
     ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config), ``gpu``,
@@ -88,18 +83,14 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the explanation and the requested code, or without a kernel the ladder; return 0."""
     if arguments.name is None:
         return _print_ladder(arguments.json)
-    options, kinds = named(arguments, "arch", "gpu", "beta"), codes(arguments)
+    kinds = codes(arguments)
     if arguments.dtype is None:  # the type of `bench`, unless it is refused
         types = () if arguments.name == "auto" else registry.get(arguments.name).dtypes
         arguments.dtype = types[0] if types and "float32" not in types else "float32"
     result = explain(
-        arguments.name,
-        arguments.op,
-        ends=group_ends(arguments),
-        **sizes(arguments),
-        **options,
-        **arguments.options,
-    )
+        arguments.name, arguments.op, ends=group_ends(arguments), **sizes(arguments),
+        **named(arguments, "arch", "gpu", "beta"), **arguments.options,
+    )  # fmt: skip
     code = {kind: _code(result.plan, kind) for kind in kinds}
     if arguments.json:
         print_json({**result.to_dict(), **code})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -38,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
         with progress() as shown:
             tuning = Tuning(
                 **named(arguments, "candidates", "again"),
-                tell=partial(_tell, shown, of),
+                tell=lambda what, *done, of=of, shown=shown: shown(f"{of}: {what}", *done),
             )
             chosen = plan(
                 op, **sizes(arguments) | {"m": m, "n": n, "k": k}, tune=tuning,
@@ -62,7 +60,3 @@ def _several(arguments: argparse.Namespace) -> str:
     if arguments.ragged:
         return f", {counted(arguments.l, 'group')} along {arguments.ragged}"
     return f", {arguments.l} times" * (arguments.l != 1)
-
-
-def _tell(shown: Callable[[str, int, int], None], of: str, what: str, *done: int) -> None:
-    shown(f"{of}: {what}", *done)

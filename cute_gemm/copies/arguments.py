@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm._text import counted
 from cute_gemm.access.accesses import BULK_BYTES, Direction, is_bulk
 from cute_gemm.arch import Arch
 from cute_gemm.copies.atoms import AtomName, Space, atom_name
@@ -17,7 +18,6 @@ from cute_gemm.copies.partition import (
     bounded,
     bulk_copy,
     extents_of,
-    modes_of,
     pair,
     read_tv,
     tiled_copy,
@@ -326,8 +326,8 @@ def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
         layout = Layout(*modes, layout.swizzle, layout.offset)
     if layout.rank != 2:
         raise OptionError(
-            f"{argument} {layout} has {modes_of(layout.rank)}; expected the two of a tile, or "
-            "three with its stages"
+            f"{argument} {layout} has {counted(layout.rank, 'mode')}; expected the two of a tile, "
+            "or three with its stages"
         )
     return bounded(argument, layout)
 

@@ -224,12 +224,9 @@ class CopySearch:
         copy = self.copy
         worst = getattr(self.now.rows[0].analysis, "worst", None)
         pitch, _ = pitch_of(copy.layout) or (0, 0)
-        tile, extents = (
-            TilePlacement(copy.layout, copy.alignment),
-            copy.extents or copy.layout.extents,
-        )
+        tile, extents = TilePlacement(copy.layout, copy.alignment), copy.extents
         return search(
-            rounds(tile, copy.size, extents, pitch, lambda *_: ()),
+            rounds(tile, copy.size, extents or copy.layout.extents, pitch, lambda *_: ()),
             self.best_of_round,
             lambda tried: tried.rank(0),
             lambda tried: tried.best(0),

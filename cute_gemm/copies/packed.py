@@ -50,11 +50,6 @@ class Packing:
             raise self._refused("tensor", layout, _TornError((1, 0) if self.axis else (0, 1)))
 
     @property
-    def shares(self) -> tuple[int, int]:
-        """The elements and the bytes that they share."""
-        return self.elements, self.bytes
-
-    @property
     def bits(self) -> int:
         """Bits of an element."""
         return 8 * self.bytes // self.elements

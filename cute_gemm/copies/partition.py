@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -27,11 +27,6 @@ MOST_ELEMENTS, MOST_THREADS = 1 << 20, 1024
 def pair(numbers: Sequence[Any]) -> str:
     """Two numbers as CuTe prints a coordinate."""
     return f"({int(numbers[0])},{int(numbers[1])})"
-
-
-def modes_of(count: int) -> str:
-    """``"2 modes"``."""
-    return counted(count, "mode")
 
 
 def bounded(argument: str, layout: Layout) -> Layout:
@@ -166,7 +161,8 @@ def extents_of(tile: Any, argument: str = "tile", most: int = MOST_ELEMENTS) -> 
 
     CuTe DSL has a layout for each mode, ``(128:1,32:1)``.
     """
-    text = tile if isinstance(tile, str) else f"({','.join(map(str, _items(tile)))})"
+    items = tile if isinstance(tile, Iterable) else ()
+    text = tile if isinstance(tile, str) else f"({','.join(map(str, items))})"
     bare = re.sub(r"^\s*(Tiler_MN|Tiler MN)\s*:", "", text)
     part = r"_?(\d+)(?:\s*:\s*_?1)?"
     match = re.fullmatch(rf"\s*\(?\s*{part}\s*[,x]\s*{part}\s*\)?\s*", bare)
@@ -176,18 +172,10 @@ def extents_of(tile: Any, argument: str = "tile", most: int = MOST_ELEMENTS) -> 
     return first, second
 
 
-def _items(tile: Any) -> list[Any]:
-    """The items of a tile; [] where it is not iterable."""
-    try:
-        return list(tile)
-    except TypeError:
-        return []
-
-
 def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
     """Coordinates [threads, values, 2] in the tile."""
     if tv.rank != 2:
-        raise OptionError(f"tv {tv} has {modes_of(tv.rank)}; expected 2")
+        raise OptionError(f"tv {tv} has {counted(tv.rank, 'mode')}; expected 2")
     table = bounded("tv", tv).table()
     size = tile[0] * tile[1]
     if table.max() >= size:

@@ -342,7 +342,7 @@ def analyze_copy(
         values=values_text, atom=name.text, dtype=element(dtype)[0],
         tile=packing.in_elements(covered) if packing else covered, base_alignment=alignment,
         rows=rows, findings=tuple(sentences), extents=whole,
-        packing=packing.shares if packing else None,
+        packing=(packing.elements, packing.bytes) if packing else None,
     )  # fmt: skip
 
 

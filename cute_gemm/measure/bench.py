@@ -303,7 +303,7 @@ class _Size:
                     starts[key] = start
             step, steps = itertools.count(1), len(starts) * (self.rounds + 1)
             clock, tell = device_clock(gpu.device), lambda: self._tell("time", next(step), steps)
-            self.samples |= timed(starts, copies, self.rounds, clock, tell)
+            self.samples |= timed(starts, self.rounds, clock, tell)
 
     def _plans(self, kernels: Sequence[Asked], **where: Any) -> dict[Key, Plan]:
         """Return the plans of the kernels that take the problem."""

@@ -10,7 +10,7 @@ import functools
 import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 #: Elements that a thread compares at a time: temporaries that stay in its cache.
 _BLOCK = 1 << 16
-
-
-class Addresses(NamedTuple):
-    """Addresses of A, B and C on a device."""
-
-    A: int
-    B: int
-    C: int
 
 
 def stacked(problem: GemmProblem, shape: tuple[int, int]) -> tuple[int, ...]:
@@ -206,13 +198,12 @@ class DeviceMatrices:
             self._held[form] = matrix, buffers
         return self._held[form]
 
-    def of(self, op: str) -> tuple[list[Addresses], list[np.ndarray]]:
+    def of(self, op: str) -> tuple[list[tuple[int, ...]], list[np.ndarray]]:
         """Return the addresses of A, B and C of an op, for each copy, and the host's matrices."""
         forms = self._factors.form("A", op), self._factors.form("B", op), ("C", "N")
         matrices = [self._hold(form) for form in forms]
         pointers = [[buffer.pointer for buffer in buffers] for _, buffers in matrices]
-        places = [Addresses(*place) for place in zip(*pointers, strict=True)]
-        return places, [matrix for matrix, _ in matrices]
+        return list(zip(*pointers, strict=True)), [matrix for matrix, _ in matrices]
 
     def spoil(self) -> None:
         """Fill the first C with NaN, which a kernel must neither read nor leave."""

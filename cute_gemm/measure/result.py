@@ -158,9 +158,9 @@ class BenchResult(Shown):
                 "`cute-gemm bench --output FILE` writes it"
             )
         try:
-            own = {field.name: values[field.name] for field in fields(cls)}
             sizes = tuple(map(_size_of, values["sizes"]))
-            return cls(**{**own, "ops": tuple(values["ops"]), "sizes": sizes})
+            result: BenchResult = _read(cls, values, ops=tuple(values["ops"]), sizes=sizes)
+            return result
         except KeyError as error:
             raise OptionError(
                 f"the stored result has no {error}; expected what `cute-gemm bench --output FILE` "
@@ -189,7 +189,7 @@ class BenchResult(Shown):
         where = f"{self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
         where = where if self.gpu is not None else "the CPU"
         pad = f", leading dimensions of A and B + {self.pad}" if self.pad else ""
-        major = _MAJOR[self.order]
+        major = "column-major" if self.order == "F" else "row-major"
         return f"gemm {self.dtype}, compute {self.compute}{pad}, C {major}, on {where}"
 
     def _method(self) -> str:
@@ -230,23 +230,22 @@ class BenchResult(Shown):
         return Table("", tuple(columns), rows)
 
 
-def _read(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass; other keys, of what is derived, are left out."""
-    return {field.name: values[field.name] for field in fields(kind)}
+def _read(kind: type, values: Mapping[str, Any], **own: Any) -> Any:
+    """A dataclass of these values; other keys, of what is derived, are left out."""
+    return kind(**{field.name: values[field.name] for field in fields(kind)} | own)
 
 
 def _size_of(values: Mapping[str, Any]) -> SizeResult:
-    roofline = values["roofline"] and Roofline(**_read(Roofline, values["roofline"]))
     entries = []
     for entry in values["entries"]:
-        speed = entry["speed"] and _read(Speed, entry["speed"])
-        speed = speed and Speed(**{**speed, "quartiles": tuple(speed["quartiles"])})
-        entries.append(Entry(**{**_read(Entry, entry), "speed": speed}))
-    own = _read(SizeResult, values)
-    return SizeResult(**{**own, "roofline": roofline, "entries": tuple(entries)})
+        of = entry["speed"]
+        speed = of and _read(Speed, of, quartiles=tuple(of["quartiles"]))
+        entries.append(_read(Entry, entry, speed=speed))
+    roofline = values["roofline"] and _read(Roofline, values["roofline"])
+    size: SizeResult = _read(SizeResult, values, roofline=roofline, entries=tuple(entries))
+    return size
 
 
-_MAJOR = {"F": "column-major", "C": "row-major"}
 #: What stands in place of a speed.
 _MARK: dict[str, str] = {"ok": "-", "refused": "-", "wrong": "WRONG", "failed": "FAILED"}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from cute_gemm._text import counted
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.kernels.library.kernel import handle_on
-from cute_gemm.measure.matrices import Addresses
 from cute_gemm.plan.tune import matrices
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.run.timing import (
@@ -40,8 +38,10 @@ if TYPE_CHECKING:
 
 #: Name and op of what is timed.
 Key = tuple[str, str]
-#: Starts the GEMM on the copy of the matrices that has this number.
+#: Starts the GEMM on one of the copies of the matrices, which successive numbers take in turn.
 Start = Callable[[int], object]
+#: Addresses of A, B and C, and of what else a plan takes, of each copy.
+Places = Sequence[Sequence[int]]
 #: ``f(op, A, B, C)``: what ``--against`` names.
 Function = Callable[[str, Any, Any, Any], object]
 
@@ -61,11 +61,7 @@ class Machine:
     about_cublas: str
 
     def cublas(
-        self,
-        problem: GemmProblem,
-        places: Sequence[Addresses],
-        alpha: complex = 1,
-        beta: complex = 0,
+        self, problem: GemmProblem, places: Places, alpha: complex = 1, beta: complex = 0
     ) -> Start:
         """Return a function that starts cuBLAS's GEMM on the legacy default stream.
 
@@ -73,7 +69,7 @@ class Machine:
         only when it is started.
         """
         launch = handle_on(self.device).launcher(problem, Scalar(alpha), Scalar(beta), self.device)
-        return lambda index: launch(*places[index])
+        return lambda index: launch(*places[index % len(places)])
 
     def roofline(self, problem: GemmProblem) -> Roofline | None:
         """Return where the problem stands on this GPU's roofline, if that is known."""
@@ -100,11 +96,11 @@ def machine(device: int) -> Iterator[Machine]:
 
 
 def of_kernel(
-    plan: Plan, places: Sequence[Sequence[int]], device: int, alpha: complex = 1, beta: complex = 0
+    plan: Plan, places: Places, device: int, alpha: complex = 1, beta: complex = 0
 ) -> Start:
     """Build a plan's kernel, and return what starts it on the legacy default stream."""
     bound = plan.bind(device, alpha, beta)
-    return lambda index: bound(places[index])
+    return lambda index: bound(places[index % len(places)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +111,7 @@ class DeviceArray:
 
 
 def of_function(
-    function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Addresses]
+    function: Function, op: str, matrices: Sequence[np.ndarray], places: Places
 ) -> Start:
     """Return a function that calls ``function(op, A, B, C)`` on the copies at ``places``."""
 
@@ -125,7 +121,7 @@ def of_function(
         return DeviceArray({**interface, "typestr": like.dtype.str, "data": (pointer, False)})
 
     arrays = [[shown(*pair) for pair in zip(place, matrices, strict=True)] for place in places]
-    return lambda index: function(op, *arrays[index])
+    return lambda index: function(op, *arrays[index % len(arrays)])
 
 
 def named_function(against: str | Function) -> tuple[str, Function]:
@@ -157,18 +153,14 @@ def named_function(against: str | Function) -> tuple[str, Function]:
 
 
 def timed(
-    starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
+    starts: Mapping[Key, Start], rounds: int, clock: Clock,
     step: Callable[[], None] = lambda: None,
 ) -> dict[Key, Samples]:  # fmt: skip
     """Time all in turns, by op; successive calls use successive copies."""
-    turns = itertools.cycle(range(copies))
-
-    def call(start: Start) -> Callable[[], object]:
-        return lambda: start(next(turns))
-
+    numbers = itertools.count()
     groups: dict[str, dict[Key, Callable[[], object]]] = {}
     for key, start in starts.items():
-        groups.setdefault(key[1], {})[key] = call(start)
+        groups.setdefault(key[1], {})[key] = lambda start=start: start(next(numbers))
     return interleave(list(groups.values()), rounds, clock, step)
 
 
@@ -227,12 +219,12 @@ def time_plan(
         starts = {ours: of_kernel(plan, [place], device, alpha, beta)}
         about = gpu.about_cublas
         try:
-            start = gpu.cublas(problem, [Addresses(*place[:3])], alpha, beta)
+            start = gpu.cublas(problem, [place[:3]], alpha, beta)
             start(0)  # refuses here what it does not support
             starts[theirs] = start
         except CublasError as error:
             about = str(error)
-        samples = timed(starts, 1, rounds, device_clock(device))
+        samples = timed(starts, rounds, device_clock(device))
     own, cublas = samples[ours], samples.get(theirs)
     beside = cublas.median if cublas else None, own.ratio(cublas) if cublas else None
     return Timing(own.median, problem.flops / own.median / 1e9, *beside, rounds, own.calls, about)
@@ -259,7 +251,6 @@ def time_in_turns(
 
     refused = [""] * len(plans)
     starts: dict[Key, Start] = {}
-    turns = 1
     with entered(device), ExitStack() as stack:
         for number, plan in enumerate(plans):
             places = stack.enter_context(matrices(plan.problem, device, l2_bytes(device)))
@@ -269,12 +260,7 @@ def time_in_turns(
             except UnsupportedError as error:
                 refused[number] = str(error)
                 continue
-            turns = math.lcm(turns, len(places))
-            starts[str(number), ""] = functools.partial(_at_turn, start, len(places))
-        samples = timed(starts, turns, rounds, device_clock(device))
+            starts[str(number), ""] = start
+        samples = timed(starts, rounds, device_clock(device))
     of_plans = tuple(samples.get((str(number), "")) for number in range(len(plans)))
     return Turns(of_plans, tuple(refused), device_name(device))
-
-
-def _at_turn(start: Start, copies: int, index: int) -> None:
-    start(index % copies)

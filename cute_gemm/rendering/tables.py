@@ -313,7 +313,7 @@ class Findings:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for sentence in self.sentences:
-            yield from Paragraph(f"- {sentence}", hang=2).__rich_console__(console, options)
+            yield Paragraph(f"- {sentence}", hang=2)
 
     def html(self) -> str:
         """Return a list, or a sentence where there are no findings."""

@@ -474,10 +474,9 @@ class Causes:
             lines = [f"{number_}. {cause.what}{cost}", "; ".join(cause.accesses)]
             lines += [f"fix: {cause.remedy}"] * bool(cause.fix)
             for line, indent in zip(lines, (1, 4, 4), strict=False):
-                shown = Paragraph(line, indent, hang=3 if indent == 1 else 2)
-                yield from shown.__rich_console__(console, options)
+                yield Paragraph(line, indent, hang=3 if indent == 1 else 2)
         if others:
-            yield from Paragraph(f"-  {others}", 1, hang=3).__rich_console__(console, options)
+            yield Paragraph(f"-  {others}", 1, hang=3)
 
     def html(self) -> str:
         """Return an ordered list, or a sentence where there is no cause."""

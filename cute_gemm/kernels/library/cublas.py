@@ -12,7 +12,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,50 +41,12 @@ class CublasError(UnsupportedError):
     """There is no cuBLAS, or it refuses; the message says which."""
 
 
-class CublasMatrix(NamedTuple):
-    """A matrix in cuBLAS's words: ``cudaDataType``, leading dimension, elements to the next."""
-
-    kind: int
-    ld: int
-    step: int
+#: The arguments behind the handle, from the addresses of A, B, C, alpha and beta.
+Arguments = Callable[[int, int, int, int, int], tuple[int, ...]]
 
 
-class CublasCall(NamedTuple):
-    """What a problem is in cuBLAS's words, whose matrices are column-major.
-
-    With ``swap_ab`` C is row-major, and cuBLAS computes its transpose, op(B)^T op(A)^T.
-    ``operations`` are the ``cublasOperation_t`` of the two operands, ``extents`` m, n and k,
-    ``batch`` the number of products, and ``compute`` is the ``cublasComputeType_t``.
-    """
-
-    swap_ab: bool
-    operations: tuple[int, int]
-    extents: tuple[int, int, int]
-    left: CublasMatrix
-    right: CublasMatrix
-    result: CublasMatrix
-    batch: int
-    compute: int
-
-    @property
-    def function(self) -> str:
-        """The entry of the library."""
-        return "cublasGemmEx_64" if self.batch == 1 else "cublasGemmStridedBatchedEx_64"
-
-    def arguments(self, a: int, b: int, c: int, alpha: int, beta: int) -> tuple[int, ...]:
-        """Return all arguments but the handle, for matrices and scalars at these addresses."""
-        first, second = (b, a) if self.swap_ab else (a, b)
-        fields = 2 if self.batch == 1 else 3
-        count = () if self.batch == 1 else (self.batch,)
-        return (
-            *self.operations, *self.extents, alpha, first, *self.left[:fields],
-            second, *self.right[:fields], beta, c, *self.result[:fields],
-            *count, self.compute, _DEFAULT_ALGORITHM,
-        )  # fmt: skip
-
-
-def call(problem: GemmProblem) -> CublasCall:
-    """Return the call that computes ``problem``.
+def call(problem: GemmProblem) -> tuple[str, Arguments]:
+    """Return the entry of the library that computes ``problem``, and its arguments.
 
     A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, a leading
     dimension below the extent, 8-bit floats, or groups.
@@ -105,24 +67,32 @@ def call(problem: GemmProblem) -> CublasCall:
         return _call(problem, C.unit == 0, 1)  # a vector has either order
 
 
-def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> CublasCall:
+def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> tuple[str, Arguments]:
+    """Return the call in cuBLAS's words, whose matrices are column-major.
+
+    With ``swap_ab`` C is row-major, and cuBLAS computes its transpose, op(B)^T op(A)^T.
+    """
     left, right = (problem.B, problem.A) if swap_ab else (problem.A, problem.B)
     # CuTe's left operand is (rows, K) and its right one (columns, K): with the unit stride in the
     # first mode the left one is stored as it is used and the right one transposed.
-    (left_op, left_ld), (right_op, right_ld) = (
-        _operand(left, left.unit == 1), _operand(right, right.unit == 0)
-    )  # fmt: skip
-    extents = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
-    return CublasCall(
-        swap_ab=swap_ab,
-        operations=(left_op, right_op),
-        extents=(*extents, problem.k),
-        left=CublasMatrix(left.element.cublas, left_ld, left.batch_stride),
-        right=CublasMatrix(right.element.cublas, right_ld, right.batch_stride),
-        result=CublasMatrix(problem.C.element.cublas, ldc, problem.C.batch_stride),
-        batch=problem.l,
-        compute=DTYPES[problem.compute].cublas_compute,
+    left_op, left_ld = _operand(left, left.unit == 1)
+    right_op, right_ld = _operand(right, right.unit == 0)
+    rows, columns = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
+    one = problem.l == 1
+    # cudaDataType, leading dimension and, of a batch, elements to the next.
+    of_left, of_right, of_c = (
+        (matrix.element.cublas, ld, matrix.batch_stride)[: 2 if one else 3]
+        for matrix, ld in ((left, left_ld), (right, right_ld), (problem.C, ldc))
     )
+    head = left_op, right_op, rows, columns, problem.k
+    tail = *(() if one else (problem.l,)), DTYPES[problem.compute].cublas_compute
+
+    def arguments(a: int, b: int, c: int, alpha: int, beta: int) -> tuple[int, ...]:
+        first, second = (b, a) if swap_ab else (a, b)
+        factors = first, *of_left, second, *of_right
+        return *head, alpha, *factors, beta, c, *of_c, *tail, _DEFAULT_ALGORITHM
+
+    return "cublasGemmEx_64" if one else "cublasGemmStridedBatchedEx_64", arguments
 
 
 def _operand(matrix: Matrix, transposed: bool) -> tuple[int, int]:
@@ -178,7 +148,8 @@ class Cublas:
         """
         if alpha == ZERO:
             problem = replace(problem, k=0)  # or some of its kernels let NaN of A and B through
-        gemm = call(problem)
+        name, arguments = call(problem)
+        function = getattr(self._library, name)
         block, alpha_at, beta_at = _scalars(problem, alpha.value, beta.value)
         mode, copy = _HOST, None
         if alpha.pointer or beta.pointer:
@@ -192,11 +163,11 @@ class Cublas:
         def launch(
             a: int, b: int, c: int, stream: int = 0, keep_alive: Any = (block, copy)
         ) -> None:
-            arguments = gemm.arguments(a, b, c, alpha_at, beta_at)
             with self._lock:
                 self._set(stream, mode)
-                code = getattr(self._library, gemm.function)(self._handle, *arguments)
-            self._check(code, f"{problem.op} of {problem.dtype}")
+                code = function(self._handle, *arguments(a, b, c, alpha_at, beta_at))
+            if code:
+                self._check(code, f"{problem.op} of {problem.dtype}")
 
         return launch
 
