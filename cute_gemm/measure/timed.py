@@ -158,9 +158,13 @@ def timed(
 ) -> dict[Key, Samples]:  # fmt: skip
     """Time all in turns, by op; successive calls use successive copies."""
     numbers = itertools.count()
+
+    def call(start: Start) -> Callable[[], object]:
+        return lambda: start(next(numbers))
+
     groups: dict[str, dict[Key, Callable[[], object]]] = {}
     for key, start in starts.items():
-        groups.setdefault(key[1], {})[key] = lambda start=start: start(next(numbers))
+        groups.setdefault(key[1], {})[key] = call(start)
     return interleave(list(groups.values()), rounds, clock, step)
 
 
