@@ -236,12 +236,12 @@ def _read(kind: type, values: Mapping[str, Any], **own: Any) -> Any:
 
 
 def _size_of(values: Mapping[str, Any]) -> SizeResult:
+    roofline = values["roofline"] and _read(Roofline, values["roofline"])
     entries = []
     for entry in values["entries"]:
         of = entry["speed"]
         speed = of and _read(Speed, of, quartiles=tuple(of["quartiles"]))
         entries.append(_read(Entry, entry, speed=speed))
-    roofline = values["roofline"] and _read(Roofline, values["roofline"])
     size: SizeResult = _read(SizeResult, values, roofline=roofline, entries=tuple(entries))
     return size
 
