@@ -258,18 +258,24 @@ def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
     where `ncu` looks. NoGpuError without a GPU; what `count`, `Case.plan` and a
     build raise.
     """
-    from cute_gemm.run.driver import why_no_gpu
-
-    tool, reason = ncu(path), why_no_gpu()
-    if reason is not None:
-        raise NoGpuError(f"profile needs a GPU: {reason}")
-    for step in (step for case in cases for step in case.plan().steps):
-        step.build()  # outside of ncu
-    expected = [predict(case) for case in cases]
+    tool = ncu(path)
+    expected = [_prepared(case) for case in cases]
     return [
         Profile(case, case.plan().config.name, compare(*figures))
         for case, *figures in zip(cases, expected, count(cases, tool), strict=True)
     ]
+
+
+def _prepared(case: Case) -> dict[str, int]:
+    """Compile the case's kernel into the cache, outside of ncu, and predict its counts."""
+    from cute_gemm.run.driver import why_no_gpu
+
+    reason = why_no_gpu()
+    if reason is not None:
+        raise NoGpuError(f"profile needs a GPU: {reason}")
+    for step in case.plan().steps:
+        step.build()
+    return predict(case)
 
 
 # ---- under ncu ----------------------------------------------------------------------------------
