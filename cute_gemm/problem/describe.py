@@ -35,7 +35,7 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.problem.matrix import Matrix, alignments
-from cute_gemm.problem.overlap import matrices_overlap, overlap
+from cute_gemm.problem.overlap import matrices_overlap, refuse_overlap
 from cute_gemm.problem.problem import GemmProblem
 
 #: Extents are ints in the kernels; offsets have 64 bits.
@@ -100,12 +100,8 @@ def from_operands(
                 f"C ({C.library}) is {why} and is to be written to: leave it out and take "
                 f"gemm's result{instead}"
             )
-        for name, operand in (("A", A), ("B", B)):
-            if overlap(C, operand):
-                raise OverlapError(
-                    f"C shares memory with {name}, which would be read after parts of it are "
-                    f"written: pass a copy of {name}, or a C of its own"
-                )
+        refuse_overlap(C, A, "A")
+        refuse_overlap(C, B, "B")
     return problem
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from cute_gemm.arrays.base import META
 from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import OverlapError
 
 if TYPE_CHECKING:
     from cute_gemm.arrays.base import Operand
@@ -25,6 +26,17 @@ def overlap(a: Operand, b: Operand) -> bool:
         return False
     # Interleaved: blocks of one buffer, say. NumPy solves that exactly, and reads no memory for it.
     return np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)))
+
+
+def refuse_overlap(
+    c: Operand, operand: Operand, name: str, instead: str = "a C of its own"
+) -> None:
+    """Refuse a C that shares memory with what is read; OverlapError."""
+    if overlap(c, operand):
+        raise OverlapError(
+            f"C shares memory with {name}, which would be read after parts of it are written: "
+            f"pass a copy of {name}" + f", or {instead}" * bool(instead)
+        )
 
 
 @lru_cache(maxsize=1024)

@@ -102,6 +102,11 @@ class GemmProblem:
         return () if self.groups.ends is None else (self.groups.ends,)
 
     @property
+    def extents(self) -> dict[str, int]:
+        """m, n and k by the names of their modes."""
+        return {"M": self.m, "N": self.n, "K": self.k}
+
+    @property
     def results(self) -> tuple[Matrix, ...]:
         """The results beside C, in the order in which the epilogue returns them."""
         return self.operands[len(self.epilogue.operands) :]

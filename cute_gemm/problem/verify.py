@@ -16,7 +16,7 @@ import numpy as np
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue.epilogue import EpilogueArguments
 from cute_gemm.problem.epilogue.fused import Fused
-from cute_gemm.problem.parts.groups import groups_on_host
+from cute_gemm.problem.parts.groups import Group, groups_on_host
 from cute_gemm.problem.parts.scales import scaled
 from cute_gemm.problem.reference import batches, used
 from cute_gemm.problem.values import saturated
@@ -116,20 +116,24 @@ def verify(
     With groups ``operands`` has ``offsets`` too, and each group is compared with a bound of
     its own.
     """
+    given, comparison = operands or {}, _Comparison()
     if problem.groups:
-        verdicts = [
-            verify(
-                group.problem, group.A, group.B, group.C, C=held, alpha=alpha, beta=beta,
-                operands=group.operands,
-            )
-            for group, held in zip(
-                groups_on_host(problem, A, B, result, operands or {}),
-                _held(problem, A, B, C, operands or {}), strict=False,
-            )
-        ]  # fmt: skip
-        return _together(problem, verdicts)
-    comparison = _Comparison()
-    for block in _blocks(problem, A, B, result.shape, C, alpha, beta, operands):
+        held = repeat(None) if C is None else (x.C for x in groups_on_host(problem, A, B, C, given))
+        groups = groups_on_host(problem, A, B, result, given)
+        for number, (group, before) in enumerate(zip(groups, held, strict=False)):
+            _compare(comparison, group, before, alpha, beta, (number,))
+    else:
+        _compare(comparison, Group(problem, A, B, result, given), C, alpha, beta)
+    return comparison.verdict(bound_formula(problem))
+
+
+def _compare(
+    comparison: _Comparison, group: Group, C: np.ndarray | None, alpha: complex, beta: complex,
+    place: tuple[int, ...] = (),
+) -> None:  # fmt: skip
+    """Add the elements of one problem; the index of one begins with ``place``."""
+    problem, result = group.problem, group.C
+    for block in _blocks(problem, group.A, group.B, result.shape, C, alpha, beta, group.operands):
         index, products, sums, arguments, lost = block
         got = result[index]
         with np.errstate(all="ignore"):
@@ -137,8 +141,7 @@ def verify(
                 compared = _compare_integers(products, got, arguments)
             else:
                 compared = compare_floats(problem, products, sums, got, arguments, lost)
-        comparison.add(*compared, tuple(x.start or 0 for x in index))
-    return comparison.verdict(bound_formula(problem))
+        comparison.add(*compared, place, tuple(x.start or 0 for x in index))
 
 
 def of_result(problem: GemmProblem, name: str) -> GemmProblem:
@@ -162,16 +165,18 @@ class _Comparison:
         self.worst: tuple[int, ...] | None = None
 
     def add(
-        self, error: np.ndarray, bound: np.ndarray, good: np.ndarray, corner: tuple[int, ...]
-    ) -> None:
-        """Add a block of elements, the first of which is at ``corner``."""
+        self, error: np.ndarray, bound: np.ndarray, good: np.ndarray, place: tuple[int, ...],
+        corner: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """Add a block of elements, of which the first is at ``corner`` of what is at ``place``."""
         with np.errstate(all="ignore"):
             ratio = error / np.maximum(bound, 1e-300)
         ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
         ratio[~good & np.isnan(ratio)] = np.inf
         index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         if self.worst is None or ratio[index] > self.ratio:
-            self.worst = tuple(int(x) + first for x, first in zip(index, corner, strict=True))
+            within = (int(x) + first for x, first in zip(index, corner, strict=True))
+            self.worst = (*place, *within)
         self.ratio = max(self.ratio, float(ratio[index]))
         finite = error[np.isfinite(error)]
         self.error = max(self.error, float(finite.max(initial=0.0)))
@@ -297,32 +302,6 @@ def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray
         # The accumulator holds the exact sum and what it is off by.
         off += lost / (1 - lost) * np.maximum(products, held + off)
     return total + off
-
-
-def _held(
-    problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray | None,
-    operands: Mapping[str, np.ndarray],
-) -> Iterator[np.ndarray | None]:  # fmt: skip
-    """Yield what each group of C held before."""
-    if C is None:
-        yield from repeat(None)
-    else:
-        yield from (group.C for group in groups_on_host(problem, A, B, C, operands))
-
-
-def _together(problem: GemmProblem, verdicts: list[Verdict]) -> Verdict:
-    """Return the verdict on all groups; ``worst`` begins with the group, and counts within it."""
-    place = max(range(len(verdicts)), key=lambda g: verdicts[g].max_ratio)
-    worst = verdicts[place].worst
-    return Verdict(
-        all(each.ok for each in verdicts),
-        sum(each.elements for each in verdicts),
-        sum(each.wrong for each in verdicts),
-        max(each.max_error for each in verdicts),
-        verdicts[place].max_ratio,
-        None if worst is None else (place, *worst),
-        bound_formula(problem),
-    )
 
 
 def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:

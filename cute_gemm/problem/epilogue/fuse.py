@@ -19,7 +19,6 @@ from cute_gemm.errors import (
     DeviceError,
     DTypeError,
     OptionError,
-    OverlapError,
     ShapeError,
     StrideError,
 )
@@ -36,7 +35,7 @@ from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS
 from cute_gemm.problem.epilogue.value import Value
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.overlap import overlap
+from cute_gemm.problem.overlap import refuse_overlap
 from cute_gemm.problem.parts.groups import check_operand, check_results, operand_shape
 from cute_gemm.problem.parts.scales import BLOCKS, named_shape, read_scale
 from cute_gemm.problem.parts.scales import DTYPE as SCALE_DTYPE
@@ -345,20 +344,14 @@ def check_overlap(c: Operand, operands: Operands) -> None:
     for name, operand in operands.arrays.items():
         place = (operand.pointer, operand.shape, operand.strides, operand.dtype)
         same = place == (c.pointer, c.shape, c.strides, c.dtype) and name not in operands.recipes
-        if not same and overlap(c, operand):
-            raise OverlapError(
-                f"C shares memory with {name}, which would be read after parts of it are written: "
-                f"pass a copy of {name}, or a C of its own"
-            )
+        if not same:
+            refuse_overlap(c, operand, name)
 
 
 def check_scalar_overlap(c: Operand, name: str, pointer: int, dtype: str) -> None:
     """Refuse an alpha or beta on the device that lies in C; OverlapError."""
-    if overlap(c, replace(c, pointer=pointer, shape=(), strides=(), dtype=dtype)):
-        raise OverlapError(
-            f"C shares memory with {name}, which would be read after parts of it are written: "
-            f"pass a copy of {name}, or a number"
-        )
+    operand = replace(c, pointer=pointer, shape=(), strides=(), dtype=dtype)
+    refuse_overlap(c, operand, name, "a number")
 
 
 def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -> GemmProblem:

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -30,13 +29,12 @@ from cute_gemm.errors import (
     DeviceError,
     DTypeError,
     OptionError,
-    OverlapError,
     ShapeError,
     StrideError,
 )
 from cute_gemm.problem.describe import describe, from_operands, from_sizes
 from cute_gemm.problem.matrix import Matrix, alignments, residue
-from cute_gemm.problem.overlap import overlap
+from cute_gemm.problem.overlap import refuse_overlap
 from cute_gemm.problem.parts.scales import rows_mode
 from cute_gemm.problem.problem import NO_GROUPS, GemmProblem, Groups
 
@@ -81,20 +79,14 @@ def from_groups(
         problem = from_operands(op, shared, B, C, **options)
         own = problem.C
     else:
-        one_a, one_b = (_single(x, groups) for x in (A, B))
+        one_a, one_b = (replace(x, shape=x.shape[-2:], strides=x.strides[-2:]) for x in (A, B))
         problem = from_operands(op, one_a, one_b, C, **options)
         name, whole = ("B", B) if ragged == "M" else ("A", A)
         own = describe(problem.op, name, whole, groups)
-        if C is not None and overlap(C, whole):
-            raise OverlapError(
-                f"C shares memory with {name}, which would be read after parts of it are written: "
-                f"pass a copy of {name}, or a C of its own"
-            )
-    if C is not None and overlap(C, offsets):
-        raise OverlapError(
-            "C shares memory with offsets, which would be read after parts of it are written: "
-            "pass a copy of offsets"
-        )
+        if C is not None:
+            refuse_overlap(C, whole, name)
+    if C is not None:
+        refuse_overlap(C, offsets, "offsets", "")
     address = (offsets.pointer if offsets.device is not None else 0) | ALIGNMENT
     return _grouped(problem, ragged, own, groups, address & -address)
 
@@ -133,13 +125,6 @@ def _check_compute(compute: str | None) -> None:
             f"compute={compute!r} came with a grouped GEMM, which has no components: leave it out, "
             "or take 'tf32'"
         )
-
-
-def _single(operand: Operand, groups: int) -> Operand:
-    """One matrix of an operand that has one for each group."""
-    if len(operand.shape) == 2:
-        return operand
-    return replace(operand, shape=operand.shape[1:], strides=operand.strides[1:])
 
 
 def _check_offsets(offsets: Operand, A: Operand) -> int:
@@ -187,26 +172,39 @@ def evenly(problem: GemmProblem) -> GemmProblem:
     """
     if not problem.groups:
         return problem
-    extents = {"M": problem.m, "N": problem.n, "K": problem.k}
-    each = extents[problem.groups.mode] = -(-extents[problem.groups.mode] // problem.l)
-    m, n, k = extents.values()
+    each = -(-problem.extents[problem.groups.mode] // problem.l)
+    dense = _dense(problem, each)
     parts = {}
-    for name, shape in (("A", (m, k)), ("B", (n, k)), ("C", (m, n))):
-        matrix, modes = getattr(problem, name), {"A": "MK", "B": "NK", "C": "MN"}[name]
-        if problem.groups.mode in modes:
-            step = each * matrix.stride[modes.index(problem.groups.mode)]
+    for matrix in (dense.A, dense.B, dense.C):
+        if problem.groups.mode in matrix.modes:
+            step = each * matrix.stride[matrix.modes.index(problem.groups.mode)]
             matrix = replace(matrix, l=problem.l, batch_stride=step if problem.l > 1 else 0)
-        parts[name] = replace(matrix, shape=shape)
-    scales = _block_scales(problem, each)
-    return replace(problem, m=m, n=n, k=k, groups=NO_GROUPS, scales=scales, **parts)
+        parts[matrix.name] = matrix
+    return replace(dense, **parts)
 
 
-def _block_scales(problem: GemmProblem, rows: int) -> tuple[Matrix, ...]:
-    """Return the block scales of a group, which has so many ragged rows."""
-    return tuple(
-        replace(x, shape=(rows, x.shape[1])) if rows_mode(x.name) == problem.groups.mode else x
+def _dense(problem: GemmProblem, extent: int) -> GemmProblem:
+    """Return the problem of a group of this extent; its matrices have the strides that they had."""
+    m, n, k = (problem.extents | {problem.groups.mode: extent}).values()
+    scales = tuple(
+        replace(x, shape=(extent, x.shape[1])) if rows_mode(x.name) == problem.groups.mode else x
         for x in problem.scales
     )
+    return replace(
+        problem, m=m, n=n, k=k, groups=NO_GROUPS, scales=scales, A=replace(problem.A, shape=(m, k)),
+        B=replace(problem.B, shape=(n, k)), C=replace(problem.C, shape=(m, n)),
+    )  # fmt: skip
+
+
+def _cut(problem: GemmProblem, ends: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield where each group begins and ends, as kernels read the ends.
+
+    One that would end before it begins is empty, and none ends beyond all.
+    """
+    whole, end = problem.extents[problem.groups.mode], 0
+    for value in ends:
+        begin, end = end, min(max(int(value), end), whole)
+        yield begin, end
 
 
 def parts(
@@ -236,63 +234,42 @@ def _several(part: GemmProblem, count: int) -> GemmProblem:
 def _each(
     problem: GemmProblem, ends: Sequence[int], beyond: int, operands_beyond: bool
 ) -> Iterator[GemmProblem]:
-    extents = {"M": problem.m, "N": problem.n, "K": problem.k}
-    whole, begin = extents[problem.groups.mode], 0
+    mode, whole = problem.groups.mode, problem.extents[problem.groups.mode]
     along_k = 1 in (problem.A.unit, problem.B.unit)
-    for number, value in enumerate(ends):
-        end = min(max(int(value), begin), whole)
-        extents[problem.groups.mode] = end - begin
-        m, n, k = extents.values()
-        if m and n:
-            matrices = tuple(
-                _part(problem, x, number, begin, shape)
-                for x, shape in zip(
-                    (problem.A, problem.B, problem.C, *problem.operands),
-                    ((m, k), (n, k), *((m, n),) * (1 + len(problem.operands))), strict=True,
-                )
-            )  # fmt: skip
-            if beyond and (problem.groups.mode != "K" or along_k):
-                tiles = -(-(end - begin) // beyond) + (problem.groups.mode == "K")
-                length = min(tiles * beyond, whole - begin)
-                matrices = tuple(
-                    _longer(x, problem.groups.mode, length)
-                    if x.name in ("A", "B") or (operands_beyond and x.name != "C")
-                    else x
-                    for x in matrices
-                )
-            A, B, C, *operands = matrices
-            scales = tuple(
-                _part(problem, x, number, begin, x.shape)
-                for x in _block_scales(problem, end - begin)
-            )
-            yield replace(
-                problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, operands=tuple(operands),
-                groups=NO_GROUPS, scales=scales,
-            )  # fmt: skip
-        begin = end
+    for number, (begin, end) in enumerate(_cut(problem, ends)):
+        dense, length = _dense(problem, end - begin), 0
+        if not (dense.m and dense.n):
+            continue
+        if beyond and (mode != "K" or along_k):
+            tiles = -(-(end - begin) // beyond) + (mode == "K")
+            length = min(tiles * beyond, whole - begin)
+        A, B = (_part(x, mode, number, begin, length) for x in (dense.A, dense.B))
+        operands = tuple(
+            _part(replace(x, shape=dense.C.shape), mode, number, begin, length * operands_beyond)
+            for x in problem.operands
+        )
+        C, *scales = (_part(x, mode, number, begin) for x in (dense.C, *dense.scales))
+        yield replace(dense, l=1, A=A, B=B, C=C, operands=operands, scales=tuple(scales))
 
 
-def _part(
-    problem: GemmProblem, matrix: Matrix, number: int, begin: int, shape: tuple[int, int]
-) -> Matrix:
-    """One group's matrix: its alignment is where it begins, modulo 256 bytes."""
-    at = number * matrix.batch_stride
-    if problem.groups.mode in matrix.modes:
-        at += begin * matrix.stride[matrix.modes.index(problem.groups.mode)]
+def _part(matrix: Matrix, mode: str, number: int, begin: int, length: int = 0) -> Matrix:
+    """One group's matrix: its alignment is where it begins, modulo 256 bytes.
+
+    ``length``: its extent along the mode of the groups; 0: what it has.
+    """
+    at, shape = number * matrix.batch_stride, matrix.shape
+    if mode in matrix.modes:
+        axis = matrix.modes.index(mode)
+        at += begin * matrix.stride[axis]
+        if length:
+            shape = (length, shape[1]) if axis == 0 else (shape[0], length)
     first = max(matrix.alignment, matrix.first_alignment) + at * matrix.element.bytes
     return replace(matrix, shape=shape, l=1, batch_stride=0, **alignments(residue(first)))
 
 
-def _longer(matrix: Matrix, mode: str, extent: int) -> Matrix:
-    if mode not in matrix.modes:
-        return matrix
-    first, second = matrix.shape
-    return replace(matrix, shape=(first, extent) if matrix.modes[1] == mode else (extent, second))
-
-
 def equal_ends(problem: GemmProblem) -> list[int]:
     """Return where groups of equal sizes end; the last ones are less where that does not divide."""
-    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.groups.mode]
+    whole = problem.extents[problem.groups.mode]
     each = -(-whole // problem.l)
     return [min(each * (group + 1), whole) for group in range(problem.l)]
 
@@ -318,9 +295,7 @@ def stored_ends(problem: GemmProblem, offset: int) -> np.ndarray:
 
 def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:
     """Return how long each group is, as kernels read the ends."""
-    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.groups.mode]
-    reached = list(accumulate((min(max(int(end), 0), whole) for end in ends), max, initial=0))
-    return [end - begin for begin, end in pairwise(reached)]
+    return [end - begin for begin, end in _cut(problem, ends)]
 
 
 def tiles_at_most(problem: GemmProblem, tile: tuple[int, ...]) -> int:
@@ -351,45 +326,24 @@ def groups_on_host(
     problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray,
     operands: Mapping[str, np.ndarray],
 ) -> Iterator[Group]:  # fmt: skip
-    """Yield the groups of host arrays, as views; ``operands`` has ``offsets`` beside others.
-
-    A group that would end before it begins is empty, and none ends beyond all.
-    """
-    others = {name: array for name, array in operands.items() if name != "offsets"}
-    blocks = [x.name for x in problem.scales]
-    extents = {"M": problem.m, "N": problem.n, "K": problem.k}
-    whole, begin = extents[problem.groups.mode], 0
-    axes = {
-        "A": {"M": 0, "K": 1} if problem.op[0] == "N" else {"M": 1, "K": 0},
-        "B": {"K": 0, "N": 1} if problem.op[1] == "N" else {"K": 1, "N": 0},
-        "C": {"M": 0, "N": 1},
-    }
-    for g, value in enumerate(operands["offsets"].tolist()):
-        end = min(max(value, begin), whole)
-        extents[problem.groups.mode] = end - begin
-        m, n, k = extents.values()
-        parts: list[np.ndarray] = []
-        for name, array in (("A", A), ("B", B), ("C", C)):
-            axis = axes[name].get(problem.groups.mode)
-            if axis is None:
-                parts.append(array[g])
-            else:
-                cut = (slice(None),) * axis + (slice(begin, end),)
-                parts.append(array[cut])
+    """Yield the groups of host arrays, as views; ``operands`` has ``offsets`` beside others."""
+    mode, op = problem.groups.mode, problem.op
+    stored = ("MK" if op[0] == "N" else "KM"), ("KN" if op[1] == "N" else "NK"), "MN"
+    for g, (begin, end) in enumerate(_cut(problem, operands["offsets"].tolist())):
+        part = slice(begin, end)
+        parts = [
+            array[g] if mode not in modes else array[part] if modes[0] == mode else array[:, part]
+            for array, modes in zip((A, B, C), stored, strict=True)
+        ]
         own = {
-            name: _scales_of_group(problem, name, array, g, slice(begin, end))
-            if name in blocks
-            else _of_group(problem, array, g, slice(begin, end))
-            for name, array in others.items()
-        }
+            name: _of_group(problem, name, array, g, part)
+            for name, array in operands.items() if name != "offsets"
+        }  # fmt: skip
+        dense = _dense(problem, end - begin)
         single: dict[str, Any] = {
-            name: replace(getattr(problem, name), shape=shape, l=1, batch_stride=0)
-            for name, shape in (("A", (m, k)), ("B", (n, k)), ("C", (m, n)))
+            x.name: replace(x, l=1, batch_stride=0) for x in (dense.A, dense.B, dense.C)
         }
-        scales = _block_scales(problem, end - begin)
-        dense = replace(problem, m=m, n=n, k=k, l=1, groups=NO_GROUPS, scales=scales, **single)
-        yield Group(dense, parts[0], parts[1], parts[2], own)
-        begin = end
+        yield Group(replace(dense, l=1, **single), parts[0], parts[1], parts[2], own)
 
 
 def operand_shape(problem: GemmProblem, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -421,23 +375,19 @@ def check_results(problem: GemmProblem, label: str) -> None:
         )
 
 
-def _of_group(problem: GemmProblem, array: np.ndarray, g: int, part: slice) -> np.ndarray:
-    """What a group has of an operand, which broadcasts to its C."""
-    shape = operand_shape(problem, array.shape)
-    array = array.reshape(shape)
-    if len(shape) == 3:
-        array, shape = array[g if shape[0] > 1 else 0], shape[1:]
-    if problem.groups.mode == "M" and len(shape) == 2 and shape[0] > 1:
-        return array[part]
-    if problem.groups.mode == "N" and shape and shape[-1] > 1:
-        return array[..., part]
-    return array
-
-
-def _scales_of_group(
+def _of_group(
     problem: GemmProblem, name: str, array: np.ndarray, g: int, part: slice
 ) -> np.ndarray:
-    """What a group has of block scales."""
-    if rows_mode(name) == problem.groups.mode:
+    """What a group has of an operand, which broadcasts to its C, or of block scales."""
+    mode, is_scale = problem.groups.mode, name in [x.name for x in problem.scales]
+    if not is_scale:
+        array = array.reshape(operand_shape(problem, array.shape))
+    if array.ndim == 3:
+        array = array[g if len(array) > 1 else 0]
+    if is_scale:
+        return array[part] if rows_mode(name) == mode else array
+    if mode == "M" and array.ndim == 2 and len(array) > 1:
         return array[part]
-    return array[g if len(array) > 1 else 0] if array.ndim == 3 else array
+    if mode == "N" and array.ndim and array.shape[-1] > 1:
+        return array[..., part]
+    return array
