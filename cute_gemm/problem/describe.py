@@ -34,7 +34,7 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
-from cute_gemm.problem.matrix import Matrix, alignments
+from cute_gemm.problem.matrix import Matrix, alignment_of, alignments
 from cute_gemm.problem.overlap import matrices_overlap, refuse_overlap
 from cute_gemm.problem.problem import GemmProblem
 
@@ -151,13 +151,8 @@ def from_sizes(
 
 
 def _stored(operand: Operand) -> _Stored:
-    # A host array travels to a device allocation of its own, so its address here says nothing. The
-    # lowest bit of address | 256 is the alignment up to 256, of address 0 (no elements) too.
-    address = ALIGNMENT
-    if operand.device is not None:
-        address |= operand.pointer
     return _Stored(
-        operand.shape, operand.strides, operand.dtype, address & -address, operand.library
+        operand.shape, operand.strides, operand.dtype, alignment_of(operand), operand.library
     )
 
 

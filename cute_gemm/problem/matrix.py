@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from cute_gemm.arrays.base import ALIGNMENT
+from cute_gemm.arrays.base import ALIGNMENT, Operand
 from cute_gemm.dtypes import DTYPES, DType
 
 
@@ -25,6 +25,15 @@ def alignments(first: int, *steps: int) -> dict[str, Any]:
         every |= step
     every &= -every  # the lowest bit: what divides all
     return {"alignment": every, "first_alignment": first if first > every else 0}
+
+
+def alignment_of(operand: Operand) -> int:
+    """Return what an operand's address is a multiple of: a power of two, up to `ALIGNMENT`.
+
+    A host array travels to a device allocation of its own, so its address here says nothing.
+    """
+    address = ALIGNMENT if operand.device is None else operand.pointer | ALIGNMENT
+    return address & -address
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,16 +80,10 @@ def _roundings(problem: GemmProblem) -> float:
 
 
 def verify(
-    problem: GemmProblem,
-    A: np.ndarray,
-    B: np.ndarray,
-    result: np.ndarray,
-    *,
-    C: np.ndarray | None = None,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
+    problem: GemmProblem, A: np.ndarray, B: np.ndarray, result: np.ndarray, *,
+    C: np.ndarray | None = None, alpha: complex = 1.0, beta: complex = 0.0,
     operands: Mapping[str, np.ndarray] | None = None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Compare ``result`` with ``alpha * op(A) @ op(B) + beta * C`` in float64 or complex128.
 
     A and B are host arrays as stored, ``result`` is (M, N) or (L, M, N), and ``C`` is what C held
@@ -323,13 +317,9 @@ def _compare_integers(
 
 
 def compare_floats(
-    problem: GemmProblem,
-    products: np.ndarray,
-    sums: np.ndarray,
-    got: np.ndarray,
-    arguments: EpilogueArguments,
-    further: np.ndarray | float = 0.0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    problem: GemmProblem, products: np.ndarray, sums: np.ndarray, got: np.ndarray,
+    arguments: EpilogueArguments, further: np.ndarray | float = 0.0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Return error, bound and verdict of each element.
 
     ``further``: what the accumulators may be off beside roundings to their type.

@@ -7,8 +7,8 @@ this package: what the interpreter computes is to say whether those are right.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,11 +76,25 @@ def _shfl(code: Code, inst: Instruction) -> Step:
     return shuffle
 
 
+def _bits(lanes: Array) -> Array:
+    """Lanes as bits of a number, along the last axis, which stays."""
+    return np.asarray((lanes.astype(np.int64) << np.arange(WARP)).sum(axis=-1, keepdims=True))
+
+
+def _members(code: Code, inst: Instruction, source: Source) -> Array:
+    """Which lanes the mask of each lane names, (warps, 32, 32); a fault as of `_named_lanes`."""
+    machine = code.machine
+    demand(machine, inst, source.slot, "its mask")
+    named = _by_warp(machine, code.values[source.slot]).astype(np.int64)
+    _named_lanes(machine, inst, named)
+    # Lanes that execute with one mask have the same lanes in it.
+    return (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
+
+
 def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     """A fault where lanes that execute name others as members that do not."""
     lanes = machine.lanes().reshape(-1, WARP)
-    bits = (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=1)
-    absent = (members & ~bits[:, None] != 0) & lanes
+    absent = (members & ~_bits(lanes) != 0) & lanes
     what = "divergent: its mask names lanes that do not execute it with this one"
     machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
     machine.together()
@@ -97,17 +111,12 @@ def _vote(code: Code, inst: Instruction) -> Step:
 
     def result(each: Array, inside: Array) -> Array:
         if mode == "ballot":
-            bits = ((each & inside).astype(np.int64) << np.arange(WARP)).sum(axis=2)
-            return np.asarray(bits.astype(np.uint32))
+            return _bits(each & inside)[..., 0].astype(np.uint32)
         every, some = (each | ~inside).all(axis=2), (each & inside).any(axis=2)
         return np.asarray({"all": every, "any": some, "uni": every | ~some}[mode])
 
     def vote() -> None:
-        demand(machine, inst, members.slot, "its mask")
-        named = _by_warp(machine, values[members.slot]).astype(np.int64)
-        _named_lanes(machine, inst, named)
-        # Lanes that execute with one mask have the same lanes in it.
-        inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
+        inside = _members(code, inst, members)
         each = _by_warp(machine, values[predicate.slot])[:, None, :]
         lost = machine.undefined[predicate.slot]
         values[to.slot] = result(each, inside).reshape(machine.shape)
@@ -137,10 +146,8 @@ def _activemask(code: Code, inst: Instruction) -> Step:
     machine, values = code.machine, code.values
 
     def mask() -> None:
-        lanes = _by_warp(machine, machine.lanes()).astype(np.int64)
-        bits = (lanes << np.arange(WARP)).sum(axis=1, keepdims=True)
-        named = np.broadcast_to(bits, lanes.shape).astype(np.uint32)
-        values[to.slot] = named.reshape(machine.shape)
+        bits = _bits(_by_warp(machine, machine.lanes())).astype(np.uint32)
+        values[to.slot] = np.repeat(bits, WARP, axis=1).reshape(machine.shape)
         machine.undefined[to.slot] = None
 
     return mask
@@ -159,10 +166,7 @@ def _redux(code: Code, inst: Instruction) -> Step:
         return np.asarray(lanes.astype(np.uint32).reshape(machine.shape))
 
     def reduce() -> None:
-        demand(machine, inst, members.slot, "its mask")
-        named = _by_warp(machine, values[members.slot]).astype(np.int64)
-        _named_lanes(machine, inst, named)
-        inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
+        inside = _members(code, inst, members)
         each = _by_warp(machine, values[value.slot]).view(np.uint32)[:, None, :]
         values[to.slot] = result(each, inside)
         machine.undefined[to.slot] = None
@@ -279,13 +283,17 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
 # Matrix products ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Factors:
-    """A type of A and B: elements in a register, and numbers of the registers of a lane."""
+class _Factors(NamedTuple):
+    """A type of A and B: elements in a register, numbers of a lane's registers, sums, shapes.
+
+    In PTX ISA 9.7.14.5 each shape has a section on its fragments.
+    """
 
     per: int
     #: (..., lanes of a row) bits -> (..., elements of a row).
     numbers: Callable[[Array], Array]
+    sums: str
+    shapes: tuple[str, ...]
 
 
 def _tf32(bits: Array) -> Array:
@@ -294,27 +302,27 @@ def _tf32(bits: Array) -> Array:
     return stored.view(np.float32).astype(np.float64)
 
 
+def _float8(dtype: str, bits: Array) -> Array:
+    return from_f8(bits.view(np.uint8), dtype).astype(np.float64)
+
+
+_K16, _K32 = ("m16n8k8", "m16n8k16"), ("m16n8k16", "m16n8k32")
 FACTORS = {
-    "f16": _Factors(2, lambda bits: bits.view(np.float16).astype(np.float64)),
-    "bf16": _Factors(2, lambda bits: from_bf16(bits.view(np.uint16)).astype(np.float64)),
-    "tf32": _Factors(1, _tf32),
-    "s8": _Factors(4, lambda bits: bits.view(np.int8).astype(np.float64)),
-    "u8": _Factors(4, lambda bits: bits.view(np.uint8).astype(np.float64)),
-    "e4m3": _Factors(4, lambda bits: from_f8(bits.view(np.uint8), "float8_e4m3fn").astype(float)),
-    "e5m2": _Factors(4, lambda bits: from_f8(bits.view(np.uint8), "float8_e5m2").astype(float)),
-    "f64": _Factors(1, lambda x: x),
+    "f16": _Factors(2, lambda bits: bits.view(np.float16).astype(np.float64), "f32", _K16),
+    "bf16": _Factors(
+        2, lambda bits: from_bf16(bits.view(np.uint16)).astype(np.float64), "f32", _K16
+    ),
+    "tf32": _Factors(1, _tf32, "f32", ("m16n8k4", "m16n8k8")),
+    "s8": _Factors(4, lambda bits: bits.view(np.int8).astype(np.float64), "s32", _K32),
+    "u8": _Factors(4, lambda bits: bits.view(np.uint8).astype(np.float64), "s32", _K32),
+    **{
+        name: _Factors(4, partial(_float8, dtype), "f32", _K32[1:])
+        for name, dtype in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"))
+    },
+    "f64": _Factors(1, lambda x: x, "f64", ("m8n8k4", "m16n8k4", *_K16)),
 }
-#: Shapes by types of A and B; in PTX ISA 9.7.14.5 each has a section on its fragments.
-_SHAPES = {
-    "f16": ("m16n8k8", "m16n8k16"), "bf16": ("m16n8k8", "m16n8k16"), "tf32": ("m16n8k4", "m16n8k8"),
-    "s8": ("m16n8k16", "m16n8k32"), "u8": ("m16n8k16", "m16n8k32"),
-    "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
-    "e4m3": ("m16n8k32",), "e5m2": ("m16n8k32",),
-}  # fmt: skip
 #: Types that are multiplied with each other.
 _FLOAT8 = {"e4m3", "e5m2"}
-SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
-SUMS |= {"e4m3": "f32", "e5m2": "f32"}
 
 
 @opcode("mma", parts=r"sync\.aligned\.\w+\.row\.col(\.\w+){4,5}")
@@ -327,9 +335,9 @@ def _mma(code: Code, inst: Instruction) -> Step:
     """
     shape, clamped = inst.op[3], "satfinite" in inst.op
     result, a, b, c = (part for part in inst.op[6:] if part != "satfinite")
-    fits = a == b or {a, b} == _FLOAT8
-    code.require(inst, shape in _SHAPES.get(a, ()) and fits and result == c == SUMS[a])
-    code.require(inst, not clamped or result == "s32")
+    fits = a in FACTORS and (a == b or {a, b} == _FLOAT8)
+    fits = fits and shape in FACTORS[a].shapes and result == c == FACTORS[a].sums
+    code.require(inst, fits and (not clamped or result == "s32"))
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
     step = 4 * FACTORS[a].per
     counts = (m // 4, m // 8 * k // step, k // step, m // 4)
@@ -339,7 +347,7 @@ def _mma(code: Code, inst: Instruction) -> Step:
     targets = [_target(code, inst, each, kind) for each in groups[0]]
     left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])
     sums = [code.source(inst, x, kind) for x in groups[3]]
-    return _product(code, inst, (m, k, a, b, clamped), targets, left, right, sums)
+    return _product(code, inst, (a, b, clamped), targets, left, right, sums)
 
 
 def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
@@ -351,17 +359,11 @@ def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Regis
 
 
 def _product(
-    code: Code, inst: Instruction, what: tuple[int, int, str, str, bool], targets: list[Register],
+    code: Code, inst: Instruction, what: tuple[str, str, bool], targets: list[Register],
     left: list[Source], right: list[Source], sums: list[Source],
 ) -> Step:  # fmt: skip
-    """The step of an mma.
-
-    With g = lane // 4, t = lane % 4 and p elements in a register (PTX ISA, 9.7.14.5): register i of
-    A has row g + 8 (i % 2) of 16 (g of 8) and columns p t to p t + p - 1 of block i // 2, of 4 p;
-    of B column g and the same rows of block i; of C and D row g + 8 (i // 2), column 2 t + i % 2.
-    """
-    m, k, kind, other, clamped = what
-    block, rows = 4 * FACTORS[kind].per, m // 8
+    """The step of an mma."""
+    kind, other, clamped = what
     machine, values = code.machine, code.values
 
     def fragment(source: Source, kind: str) -> Array:
@@ -369,17 +371,9 @@ def _product(
         return FACTORS[kind].numbers(_by_warp(machine, code.read(source)).reshape(-1, 8, 4))
 
     def multiply() -> None:
-        warps = len(machine.whole(inst, WARP, "warp").reshape(-1))
-        a = np.empty((k, warps, m, 1))
-        b = np.empty((k, warps, 1, 8))
-        for i, source in enumerate(left):
-            begin, row = i // rows * block, i % rows * 8
-            a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(
-                fragment(source, kind), 2, 0
-            )
-        for i, source in enumerate(right):
-            b[i * block : (i + 1) * block, :, 0] = np.moveaxis(fragment(source, other), 2, 0)
-        total = np.empty((warps, m, 8))
+        machine.whole(inst, WARP, "warp")
+        a, b = _matrices_of([fragment(x, kind) for x in left], [fragment(x, other) for x in right])
+        total = np.empty((*a.shape[1:3], 8))
         for i, source in enumerate(sums):
             total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)
         for x, y in zip(a, b, strict=True):
@@ -388,13 +382,31 @@ def _product(
         for i, target in enumerate(targets):
             part = np.ascontiguousarray(done[_of_sum(i)]).reshape(machine.shape)
             values[target.slot] = part.view(STORED[target.type])
-        numbers = (a, b) if SUMS[kind] == "s32" else None
-        bad = _undefined(machine, (left, right, sums), rows, block, numbers)
+        numbers = (a, b) if FACTORS[kind].sums == "s32" else None
+        bad = _undefined(machine, (left, right, sums), FACTORS[kind].per, numbers)
         for i, target in enumerate(targets):
             its = None if bad is None else bad[_of_sum(i)].reshape(machine.shape)
             machine.undefined[target.slot] = whole(its, STORED[target.type])
 
     return multiply
+
+
+def _matrices_of(left: list[Array], right: list[Array]) -> tuple[Array, Array]:
+    """A, (k, warps, m, 1), and B, (k, warps, 1, 8), of their registers, (warps, g, p t) each.
+
+    With g = lane // 4, t = lane % 4 and p elements in a register (PTX ISA, 9.7.14.5): register i of
+    A has row g + 8 (i % 2) of 16 (g of 8) and columns p t to p t + p - 1 of block i // 2, of 4 p;
+    of B column g and the same rows of block i; of C and D row g + 8 (i // 2), column 2 t + i % 2.
+    """
+    rows, (warps, _, block) = len(left) // len(right), left[0].shape
+    k = len(right) * block
+    a, b = (np.empty((k, warps, *part), left[0].dtype) for part in ((8 * rows, 1), (1, 8)))
+    for i, elements in enumerate(left):
+        begin, row = i // rows * block, i % rows * 8
+        a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(elements, 2, 0)
+    for i, elements in enumerate(right):
+        b[i * block : (i + 1) * block, :, 0] = np.moveaxis(elements, 2, 0)
+    return a, b
 
 
 def _of_sum(i: int) -> tuple[slice, slice, slice]:
@@ -403,52 +415,44 @@ def _of_sum(i: int) -> tuple[slice, slice, slice]:
 
 
 def _undefined(
-    machine: Machine, groups: Any, rows: int, block: int, integers: tuple[Array, Array] | None
+    machine: Machine, groups: Any, per: int, integers: tuple[Array, Array] | None
 ) -> Array | None:
     """Where what an mma computes is undefined, (warps, m, 8): by its row, its column and C.
 
-    ``integers``: A, (k, warps, m, 1), and B, (k, warps, 1, 8), of which a zero makes a defined
-    product; of floats none does, as what is undefined may be NaN.
+    ``per``: elements in a register; ``integers``: A, (k, warps, m, 1), and B, (k, warps, 1, 8), of
+    which a zero makes a defined product; of floats none does, as what is undefined may be NaN.
     """
     undefined = machine.undefined
     if all(undefined[source.slot] is None for group in groups for source in group):
         return None
-    warps, k = machine.ctas * machine.threads // WARP, len(groups[1]) * block
-    per = block // 4
+    warps = machine.ctas * machine.threads // WARP
 
     def words(source: Source) -> Array:
         """Which elements of a register are undefined: (warps, g, p t)."""
         bits = undefined[source.slot]
         if bits is None:
-            return np.zeros((warps, 8, block), bool)
+            return np.zeros((warps, 8, 4 * per), bool)
         lanes = _by_warp(machine, bits)
         size = lanes.dtype.itemsize // per
-        return np.asarray(lanes.view(f"u{size}").reshape(warps, 8, block) != 0)
+        return np.asarray(lanes.view(f"u{size}").reshape(warps, 8, 4 * per) != 0)
 
-    left, right, sums = groups
-    a, b = np.zeros((k, warps, 8 * rows, 1), bool), np.zeros((k, warps, 1, 8), bool)
-    for i, source in enumerate(left):
-        begin, row = i // rows * block, i % rows * 8
-        a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(words(source), 2, 0)
-    for i, source in enumerate(right):
-        b[i * block : (i + 1) * block, :, 0] = np.moveaxis(words(source), 2, 0)
-    lost = np.zeros((warps, 8 * rows, 8), bool)
+    a, b = _matrices_of(*([words(source) for source in group] for group in groups[:2]))
     if integers is None:
-        lost |= a.any(axis=0) | b.any(axis=0)
+        lost = a.any(axis=0) | b.any(axis=0)
     else:
         x, y = integers
-        lost |= (a & (b | (y != 0)) | b & (x != 0)).any(axis=0)
-    for i, source in enumerate(sums):
+        lost = (a & (b | (y != 0)) | b & (x != 0)).any(axis=0)
+    for i, source in enumerate(groups[2]):
         if (bits := undefined[source.slot]) is not None:
             lost[_of_sum(i)] |= _by_warp(machine, bits).reshape(warps, 8, 4) != 0
-    return lost
+    return np.asarray(lost)
 
 
 def rounded(total: Array, kind: str, clamped: bool = False) -> Array:
     """The sums as D has them; those of integers are exact in float64."""
-    if SUMS[kind] == "f64":
+    if FACTORS[kind].sums == "f64":
         return total
-    if SUMS[kind] == "f32":
+    if FACTORS[kind].sums == "f32":
         return total.astype(np.float32)
     if clamped:
         total = np.clip(total, -(2.0**31), 2.0**31 - 1)

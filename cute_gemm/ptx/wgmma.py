@@ -38,7 +38,7 @@ from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
 from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.undefined import demand
-from cute_gemm.ptx.warps import FACTORS, SUMS, rounded
+from cute_gemm.ptx.warps import FACTORS, rounded
 
 #: Threads of a warp group, its warps, and the rows of an instruction.
 _GROUP, _WARPS, _ROWS = 128, 4, 64
@@ -262,7 +262,7 @@ class Products:
         ]
         elements = np.stack([each[ctas, groups] for each in whole], axis=-1)
         stored = elements.dtype
-        if SUMS[products[0].kinds[0]] == "f32":
+        if FACTORS[products[0].kinds[0]].sums == "f32":
             elements = elements.view(np.float32)
         thread, i = np.ogrid[:_GROUP, : len(slots)]
         row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
@@ -333,14 +333,14 @@ def _mma(code: Code, inst: Instruction) -> Step:
     shape = op[4] if len(op) == 8 else ""
     kind, other, index = op[-2], op[-1], code.index
     deep, signs, flips = _SAID.get(kind, (0, 0, 0))
-    fits = op[2:4] == ("sync", "aligned") and op[5:-2] == (SUMS.get(kind),)
-    fits = fits and (kind == other or {kind, other} == {"e4m3", "e5m2"})
+    fits = kind in _SAID and (kind == other or {kind, other} == {"e4m3", "e5m2"})
+    fits = fits and op[2:4] == ("sync", "aligned") and op[5:-2] == (FACTORS[kind].sums,)
     match = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
     rows = code.parts(operands[1]) if isinstance(operands[1], Vector) else ()
     flips -= bool(rows and flips)  # which are of what lies in shared memory
     if not fits or not match or len(operands) != 4 + signs + flips:
         raise code.refuse(inst, f"only of {', '.join(_SAID)}")
-    columns, sums = int(match[1]), SUMS[kind]
+    columns, sums = int(match[1]), FACTORS[kind].sums
     targets = code.parts(operands[0])
     slots = tuple(code.register(inst, each, sums).slot for each in targets)
     # Floats may be in registers of bits; integers are not in those of floats.

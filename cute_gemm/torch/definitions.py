@@ -162,25 +162,19 @@ def _below(op: Any, keys: Any, given: tuple[Any, ...]) -> Any:
         return op.redispatch(keys & torch._C._after_autograd_keyset, *given)
 
 
-def in_place(op: Any, place: int, refuse: Callable[[], None]) -> None:
-    """Register an operator that writes to one of its arguments, and what refuses a derivative."""
+def differentiated_as(op: Any, function: Callable[..., Any], written: int | None = None) -> None:
+    """Let a function of other operators stand for an operator where it is differentiated.
+
+    ``written``: the place of the argument that the operator writes to.
+    """
 
     def kernel(keys: Any, *given: Any) -> Any:
         if _is_recorded(given):
-            refuse()
-        _below(op, keys, given)
-        torch.autograd.graph.increment_version(given[place])
-
-    _library.impl(op._opname, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
-
-
-def differentiated_as(op: Any, function: Callable[..., Any]) -> None:
-    """Let a function of other operators stand for an operator where it is differentiated."""
-
-    def kernel(keys: Any, *given: Any) -> Any:
-        if not _is_recorded(given):
-            return _below(op, keys, given)
-        return function(*given)
+            return function(*given)
+        results = _below(op, keys, given)
+        if written is not None:
+            torch.autograd.graph.increment_version(given[written])
+        return results
 
     _library.impl(op._opname, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
 

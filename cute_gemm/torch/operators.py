@@ -35,7 +35,7 @@ from cute_gemm.problem.epilogue.fuse import (
     with_scales,
 )
 from cute_gemm.problem.parts.scales import SCALES
-from cute_gemm.torch.definitions import batched, counted, define, differentiable, in_place
+from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
 from cute_gemm.torch.expressions import results
 from cute_gemm.torch.products import matmul, matmul_gradients, of_factors
 
@@ -322,7 +322,7 @@ batched(gemm, _batch)
 counted(gemm, _flops)
 
 
-def _refuse() -> None:
+def _refuse(*given: Any) -> None:
     raise ArrayError(
         "a graph in which gemm computes into a C is differentiated, and such a call has no "
         "gradient: leave C out"
@@ -335,8 +335,10 @@ def _run_in_place(*given: Any) -> None:
 
 #: C in place.
 gemm_ = define(
-    f"gemm_(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()", _run_in_place, lambda *given: None
+    f"gemm_(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()",
+    _run_in_place,
+    lambda *given: None,
 )
-in_place(gemm_, 2, _refuse)
+differentiated_as(gemm_, _refuse, written=2)
 counted(gemm_, lambda A, B, C, *given: _flops(A, B, *given))
 hand_over(call)

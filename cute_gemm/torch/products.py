@@ -140,23 +140,6 @@ weight_gradient = define(
 )
 
 
-def _save_weight_gradient(ctx: Any, inputs: Any, output: Any) -> None:
-    g, x, ctx.compute = inputs
-    ctx.save_for_backward(g, x)
-
-
-def _weight_gradient_backward(ctx: Any, h: Any) -> Any:
-    g, x = ctx.saved_tensors
-    dg = matmul(x.conj(), h.mT, None, ctx.compute) if ctx.needs[0] else None
-    dx = matmul(g.conj(), h, None, ctx.compute) if ctx.needs[1] else None
-    return dg, dx
-
-
-def _weight_gradient_tangent(ctx: Any, dg: Any, dx: Any, *_: Any) -> Any:
-    product = lambda g, x: weight_gradient(g, x, ctx.compute)  # noqa: E731
-    return of_factors(product, ctx.saved_tensors, (dg, dx))
-
-
 def _batch_of_weight_gradient(own: Any, g: Any, x: Any, compute: Any) -> Any:
     g, x = (_batch_of_rows(each, batched) for each, batched in ((g, own[0]), (x, own[1])))
     return matmul(g.mT, x, None, compute)
@@ -167,8 +150,9 @@ def _batch_of_rows(x: Any, batched: bool) -> Any:
     return x.reshape(x.shape[0], -1, x.shape[-1]) if batched else rows_of(x)
 
 
-differentiable(
-    weight_gradient, _save_weight_gradient, _weight_gradient_backward, _weight_gradient_tangent
+differentiated_as(
+    weight_gradient,
+    lambda g, x, compute=None: matmul(rows_of(g).mT, rows_of(x), None, compute),
 )
 batched(weight_gradient, _batch_of_weight_gradient)
 counted(weight_gradient, lambda g, x, *_: 2 * math.prod(g) * x[-1])

@@ -63,16 +63,16 @@ class Epilogue:
     """
 
     scales: tuple[str, ...] = ()  #: Names of scales of rows or tensors that it multiplies by.
+    operands: tuple[EpilogueOperand, ...] = ()  #: The tensors that it reads beside C.
+    results: tuple[EpilogueOperand, ...] = ()  #: The tensors that it writes beside C.
+    #: Names of numbers that it is given by value, of the accumulator's type.
+    numbers: tuple[str, ...] = ()
+    label: str = ""  #: What messages call it.
 
     @property
     def name(self) -> str:
         """Part of kernels' symbols; "" for the default."""
         return ""
-
-    @property
-    def label(self) -> str:
-        """What messages call it; "" for the default."""
-        return self.name
 
     @property
     def functor(self) -> str:
@@ -83,21 +83,6 @@ class Epilogue:
     def source(self) -> str:
         """C++ that declares the class template, where ``common/epilogue.cuh`` does not."""
         return ""
-
-    @property
-    def operands(self) -> tuple[EpilogueOperand, ...]:
-        """The tensors that it reads beside C."""
-        return ()
-
-    @property
-    def results(self) -> tuple[EpilogueOperand, ...]:
-        """The tensors that it writes beside C."""
-        return ()
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """Names of numbers that it is given by value, of the accumulator's type."""
-        return ()
 
     @property
     def pairs(self) -> str:
@@ -121,13 +106,9 @@ class Epilogue:
         yield from ()
 
     def bound(
-        self,
-        accumulator: np.ndarray,
-        error: np.ndarray,
-        magnitude: np.ndarray,
-        dtype: DType,
+        self, accumulator: np.ndarray, error: np.ndarray, magnitude: np.ndarray, dtype: DType,
         arguments: EpilogueArguments,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Return the most by which what `apply` returns can be off, all of (..., M, N).
 
         ``error`` bounds the accumulators' own error, ``magnitude`` is the sum of ``|a| |b|``, and
@@ -148,13 +129,9 @@ class LinearCombination(Epilogue):
         return combined if arguments.C is None else combined + arguments.beta * arguments.C
 
     def bound(
-        self,
-        accumulator: np.ndarray,
-        error: np.ndarray,
-        magnitude: np.ndarray,
-        dtype: DType,
+        self, accumulator: np.ndarray, error: np.ndarray, magnitude: np.ndarray, dtype: DType,
         arguments: EpilogueArguments,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Return the scaled error, with two roundings of both terms where anything is scaled.
 
         A complex product has a relative error of at most sqrt(8) u (Higham, Accuracy and Stability

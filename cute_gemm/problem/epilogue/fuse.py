@@ -34,7 +34,7 @@ from cute_gemm.problem.epilogue.functions import gelu, silu
 from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS
 from cute_gemm.problem.epilogue.value import Value
-from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.matrix import Matrix, alignment_of
 from cute_gemm.problem.overlap import refuse_overlap
 from cute_gemm.problem.parts.groups import check_operand, check_results, operand_shape
 from cute_gemm.problem.parts.scales import BLOCKS, named_shape, read_scale
@@ -375,16 +375,10 @@ def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -
         sums that are integers or complex.
     """
     stored = tuple(
-        (name, x.shape, x.strides, x.dtype, ALIGNMENT if x.device is None else _alignment(x))
-        for name, x in operands.arrays.items()
+        (name, x.shape, x.strides, x.dtype, alignment_of(x)) for name, x in operands.arrays.items()
     )
     recipes = tuple(operands.recipes.items())
     return _fuse(problem, function, stored, tuple(operands.numbers), recipes)
-
-
-def _alignment(operand: Operand) -> int:
-    address = operand.pointer | ALIGNMENT
-    return address & -address
 
 
 @lru_cache(maxsize=1024)

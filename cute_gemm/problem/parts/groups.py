@@ -33,7 +33,7 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.problem.describe import describe, from_operands, from_sizes
-from cute_gemm.problem.matrix import Matrix, alignments, residue
+from cute_gemm.problem.matrix import Matrix, alignment_of, alignments, residue
 from cute_gemm.problem.overlap import refuse_overlap
 from cute_gemm.problem.parts.scales import rows_mode
 from cute_gemm.problem.problem import NO_GROUPS, GemmProblem, Groups
@@ -87,8 +87,7 @@ def from_groups(
             refuse_overlap(C, whole, name)
     if C is not None:
         refuse_overlap(C, offsets, "offsets", "")
-    address = (offsets.pointer if offsets.device is not None else 0) | ALIGNMENT
-    return _grouped(problem, ragged, own, groups, address & -address)
+    return _grouped(problem, ragged, own, groups, alignment_of(offsets))
 
 
 def from_group_sizes(ragged: str, groups: int, **sizes: Any) -> GemmProblem:
