@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.epilogue.expression import Result
+from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS
-from cute_gemm.problem.verify import of_result, verify
+from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.verify import verify
 
 
 @cg.epilogue
@@ -18,6 +22,21 @@ def everything(acc: Any, row: Any, column: Any, both: Any, turned: Any, number: 
     z = acc * column + row
     y = cg.silu(z) * both - turned * number
     return y, z, cg.amax(y), cg.cast(z * 4, "int8")
+
+
+def of_result(problem: GemmProblem, name: str) -> GemmProblem:
+    """The problem whose C is a matrix that the epilogue of this one returns beside C."""
+    place = 1 + [x.name for x in problem.results].index(name)
+    epilogue, matrix = problem.epilogue, problem.results[place - 1]
+    assert isinstance(epilogue, Fused)
+    only = (Result(epilogue.expression.results[place].place),)
+    return replace(
+        problem, operands=problem.operands[: len(epilogue.operands)],
+        C=replace(problem.C, dtype=matrix.dtype),
+        epilogue=replace(
+            epilogue, expression=replace(epilogue.expression, results=only), results=()
+        ),
+    )  # fmt: skip
 
 
 def behind_bias(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from fused_cases import of_result
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import Choice
-from cute_gemm.problem.verify import of_result, verify
+from cute_gemm.problem.verify import verify
 
 
 @cg.epilogue

@@ -381,15 +381,13 @@ class Work:
 
     @classmethod
     def of_tiles(
-        cls,
-        problem: GemmProblem,
-        tile: tuple[int, int, int],
-        unit: Literal["tensor cores", "CUDA cores"],
-        rate: str,
-    ) -> Work:
+        cls, problem: GemmProblem, tile: tuple[int, int, int],
+        unit: Literal["tensor cores", "CUDA cores"], rate: str,
+    ) -> Work:  # fmt: skip
         """The work of a CTA for each tile (bM, bN, bK), all of which is multiplied."""
-        extents = (problem.m, problem.n, problem.k)
-        tiles = [-(-extent // size) for extent, size in zip(extents, tile, strict=True)]
+        tiles = [
+            -(-extent // size) for extent, size in zip(problem.extents.values(), tile, strict=True)
+        ]
         real = 4 if problem.is_complex else 1
         ctas = tiles[0] * tiles[1] * problem.l
         return cls(ctas, ctas * tiles[2] * prod(tile) * real, unit, rate)

@@ -50,10 +50,11 @@ class TmaAnalysis(TileCosts):
     matrix; ``arriving``: the sectors in which boxes come, zeros included, in every CTA that a
     multicast serves.
 
-    ``layout``: the box in shared memory, in elements; ``ways``: wavefronts that 8 rows of the box,
-    16 bytes of each, take at most, the unit in which ldmatrix, stmatrix and wgmma take a tile, 1
-    without a conflict; ``findings``: one sentence for each thing that the hardware refuses or that
-    is slow; ``legal``: whether the driver encodes such a tensor map.
+    ``layout``: the box in shared memory, in elements (a swizzle wider than a row pads it);
+    ``ways``: wavefronts that 8 rows of the box, 16 bytes of each, take at most, the unit in which
+    ldmatrix, stmatrix and wgmma take a tile, 1 without a conflict; ``findings``: one sentence for
+    each thing that the hardware refuses or that is slow; ``legal``: whether the driver encodes such
+    a tensor map.
     """
 
     arriving: int

@@ -272,12 +272,9 @@ ad.defbilinear(_product_p, _of_A, _of_B)
 
 
 def _batched(
-    arrays: Sequence[Any],
-    axes: Sequence[int | None],
-    *,
-    bind: Callable[..., Any],
+    arrays: Sequence[Any], axes: Sequence[int | None], *, bind: Callable[..., Any],
     call: ProductCall,
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any]:  # fmt: skip
     """Put the mapped dimension before those of the batch; arrays without it stay as they are."""
     given = [(x, axis, x.ndim - (axis is not None)) for x, axis in zip(arrays, axes, strict=True)]
     rank = max(2, *(own for _, _, own in given))

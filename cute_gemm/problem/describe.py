@@ -55,16 +55,9 @@ class _Stored(NamedTuple):
 
 
 def from_operands(
-    op: str,
-    A: Operand,
-    B: Operand,
-    C: Operand | None = None,
-    *,
-    order: Order = "F",
-    out_dtype: Any = None,
-    compute: str | None = None,
-    pairs: bool = False,
-) -> GemmProblem:
+    op: str, A: Operand, B: Operand, C: Operand | None = None, *, order: Order = "F",
+    out_dtype: Any = None, compute: str | None = None, pairs: bool = False,
+) -> GemmProblem:  # fmt: skip
     """Check op and operands, and write them down as CuTe descriptors.
 
     ``op`` is two letters of N, T, C and H in either case: what to do with A, then with B. The
@@ -106,26 +99,12 @@ def from_operands(
 
 
 def from_sizes(
-    op: str,
-    *,
-    m: int,
-    n: int,
-    k: int,
-    dtype: Any,
-    dtype_b: Any = None,
-    l: int = 1,
-    lda: int | None = None,
-    ldb: int | None = None,
-    ldc: int | None = None,
-    batch_a: int | None = None,
-    batch_b: int | None = None,
-    batch_c: int | None = None,
-    order: Order = "F",
-    out_dtype: Any = None,
-    compute: str | None = None,
-    storage: Order = "F",
+    op: str, *, m: int, n: int, k: int, dtype: Any, dtype_b: Any = None, l: int = 1,
+    lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
+    batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
+    order: Order = "F", out_dtype: Any = None, compute: str | None = None, storage: Order = "F",
     pairs: bool = False,
-) -> GemmProblem:
+) -> GemmProblem:  # fmt: skip
     """Return the problem that BLAS arguments describe, without any arrays.
 
     ``m``, ``n``, ``k`` are the extents of op(A) (M, K) and op(B) (K, N) and ``l`` is the number of
@@ -138,9 +117,7 @@ def from_sizes(
     turn_A, turn_B = _turns(op)
     if isinstance(dtype, str) and " x " in dtype:
         dtype, dtype_b = dtype.split(" x ", 1)
-    m, n, k, batch = (
-        _extent(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("l", l))
-    )
+    m, n, k, batch = map(_extent, "mnkl", (m, n, k, l))
     element = element_of("A", dtype_name(dtype))
     element_b = element if dtype_b is None else element_of("B", dtype_name(dtype_b))
     out = _out(element, out_dtype)
@@ -157,14 +134,9 @@ def _stored(operand: Operand) -> _Stored:
 
 
 def _sized(
-    name: str,
-    shape: tuple[int, int],
-    ld: int | None,
-    batch: int,
-    batch_stride: int | None,
-    order: str,
-    dtype: str,
-) -> _Stored:
+    name: str, shape: tuple[int, int], ld: int | None, batch: int, batch_stride: int | None,
+    order: str, dtype: str,
+) -> _Stored:  # fmt: skip
     """Return what a matrix, or a batch of them, would be of which only the sizes are known."""
     check_order(order, "order" if name == "C" else "storage")
     major, minor = shape if order == "F" else shape[::-1]
@@ -203,15 +175,9 @@ def _step(name: str, value: int | None, default: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _describe(
-    op: str,
-    a: _Stored,
-    b: _Stored,
-    c: _Stored | None,
-    order: str,
-    out_dtype: Any,
-    compute: str | None,
-    pairs: bool,
-) -> GemmProblem:
+    op: str, a: _Stored, b: _Stored, c: _Stored | None, order: str, out_dtype: Any,
+    compute: str | None, pairs: bool,
+) -> GemmProblem:  # fmt: skip
     """Return the problem of operands as stored, after every check that needs no address."""
     turn_A, turn_B = _turns(op)
     check_order(order, "order")
@@ -243,7 +209,7 @@ def _describe(
             f"k = {k_of_B}; expected A {'(k, m)' if turn_A else '(m, k)'} and "
             f"B {'(n, k)' if turn_B else '(k, n)'}"
         )
-    m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
+    m, n, k = map(_extent, "mnk", (m, n, k))
     leading = _batch(a, b)
     if pairs and n % 2:
         raise ShapeError(

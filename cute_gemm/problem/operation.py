@@ -36,27 +36,17 @@ class Operation:
 
     @classmethod
     def of(
-        cls,
-        matrices: Sequence[Matrix],
-        compute: str,
-        widths: Sequence[int],
-        epilogue: Epilogue = LINEAR_COMBINATION,
-        scales: tuple[int, int] = (0, 0),
+        cls, matrices: Sequence[Matrix], compute: str, widths: Sequence[int],
+        epilogue: Epilogue = LINEAR_COMBINATION, scales: tuple[int, int] = (0, 0),
         groups: str = "",
-    ) -> Operation:
+    ) -> Operation:  # fmt: skip
         """Return the operation on A, B and C, with gmem accesses of so many bytes each."""
         A, B, C = matrices
         a, b, c = widths
         return cls(
-            dtypes=(A.dtype, B.dtype, C.dtype),
-            compute=compute,
-            majors=(A.major, B.major, C.major),
-            conj=(A.conj, B.conj),
-            bytes=(a, b, c),
-            epilogue=epilogue,
-            scales=scales,
-            groups=groups,
-        )
+            (A.dtype, B.dtype, C.dtype), compute, (A.major, B.major, C.major), (A.conj, B.conj),
+            (a, b, c), epilogue, scales, groups,
+        )  # fmt: skip
 
     @property
     def a(self) -> DType:

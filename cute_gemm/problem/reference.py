@@ -47,14 +47,9 @@ def batches(C: np.ndarray, k: int, limit: int) -> list[tuple[slice, ...]]:
 
 
 def gemm(
-    problem: GemmProblem,
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    alpha: complex = 1,
-    beta: complex = 0,
-    operands: Mapping[str, np.ndarray] | None = None,
-) -> None:
+    problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex = 1,
+    beta: complex = 0, operands: Mapping[str, np.ndarray] | None = None,
+) -> None:  # fmt: skip
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
     ``problem`` describes the arrays as stored and has been checked against them; alpha and beta are
@@ -124,13 +119,9 @@ def _extents(m: int, n: int, as_they_are: bool) -> tuple[int, int]:
 
 
 def _block(
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    conj: tuple[bool, bool],
-    alpha: complex,
+    A: np.ndarray, B: np.ndarray, C: np.ndarray, conj: tuple[bool, bool], alpha: complex,
     beta: complex,
-) -> None:
+) -> None:  # fmt: skip
     accumulator = np.dtype(DTYPES[A.dtype.name].accumulator)
     k = A.shape[-1]
     total: np.ndarray | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue.epilogue import EpilogueArguments
-from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.parts.groups import Group, groups_on_host
 from cute_gemm.problem.parts.scales import scaled
 from cute_gemm.problem.reference import batches, used
@@ -136,18 +135,6 @@ def _compare(
             else:
                 compared = compare_floats(problem, products, sums, got, arguments, lost)
         comparison.add(*compared, place, tuple(x.start or 0 for x in index))
-
-
-def of_result(problem: GemmProblem, name: str) -> GemmProblem:
-    """Return the problem whose C is a matrix that the epilogue of this one returns."""
-    inputs = problem.operands[: len(problem.epilogue.operands)]
-    matrix = next(x for x in problem.matrices if x.name == name)
-    place = 0 if name == "C" else 1 + [x.name for x in problem.results].index(name)
-    assert isinstance(problem.epilogue, Fused)
-    return replace(
-        problem, epilogue=problem.epilogue.only(place), operands=inputs,
-        C=replace(problem.C, dtype=matrix.dtype),
-    )  # fmt: skip
 
 
 class _Comparison:

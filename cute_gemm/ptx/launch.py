@@ -240,14 +240,11 @@ def run(
     for buffer in buffers:
         if buffer.array.size and buffer.array.flags.writeable:
             buffer.array[...] = buffer.elements(memory.content(buffer.name))
-    return Execution(
-        kernel,
-        machine.steps,
-        tuple(memory.regions),
-        recorder.accesses() if recorder else None,
-        recorder.counts(kernel.instructions) if recorder else None,
-        recorder.boxes() if recorder else None,
-    )
+    done = kernel, machine.steps, tuple(memory.regions)
+    if recorder is None:
+        return Execution(*done, None, None, None)
+    counts = recorder.counts(kernel.instructions)
+    return Execution(*done, recorder.accesses(), counts, recorder.boxes())
 
 
 @lru_cache(maxsize=16)

@@ -438,14 +438,14 @@ def _undefined(
 
     a, b = _matrices_of(*([words(source) for source in group] for group in groups[:2]))
     if integers is None:
-        lost = a.any(axis=0) | b.any(axis=0)
+        lost = np.asarray(a.any(axis=0) | b.any(axis=0))
     else:
         x, y = integers
-        lost = (a & (b | (y != 0)) | b & (x != 0)).any(axis=0)
+        lost = np.asarray((a & (b | (y != 0)) | b & (x != 0)).any(axis=0))
     for i, source in enumerate(groups[2]):
         if (bits := undefined[source.slot]) is not None:
             lost[_of_sum(i)] |= _by_warp(machine, bits).reshape(warps, 8, 4) != 0
-    return np.asarray(lost)
+    return lost
 
 
 def rounded(total: Array, kind: str, clamped: bool = False) -> Array:

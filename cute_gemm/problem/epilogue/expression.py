@@ -165,10 +165,6 @@ class Expression:
         used = {step.function for step in self.steps}
         return next((name for name, both in PAIRS.items() if not used.isdisjoint(both)), "")
 
-    def only(self, result: int) -> Expression:
-        """Return the expression that has this result alone."""
-        return Expression(self.steps, self.operands, (Result(self.results[result].place),))
-
     def scaled(self, names: Sequence[str]) -> Expression:
         """Return the expression of the accumulator times operands of these names.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -231,10 +231,6 @@ class Fused(Epilogue):
                 yield np.abs(array).max(initial=0)
             else:
                 yield saturated(array, result.dtype) if result.dtype else array
-
-    def only(self, result: int) -> Fused:
-        """Return the epilogue whose first result is this one, and its only one."""
-        return replace(self, expression=self.expression.only(result), results=())
 
     def _computed(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> list[np.ndarray]:
         """Return the values of all results, in the accumulator's type."""

@@ -173,7 +173,7 @@ def evenly(problem: GemmProblem) -> GemmProblem:
         return problem
     each = -(-problem.extents[problem.groups.mode] // problem.l)
     dense = _dense(problem, each)
-    parts = {}
+    parts: dict[str, Any] = {}
     for matrix in (dense.A, dense.B, dense.C):
         if problem.groups.mode in matrix.modes:
             step = each * matrix.stride[matrix.modes.index(problem.groups.mode)]
