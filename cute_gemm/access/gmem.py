@@ -201,6 +201,11 @@ class TileCosts:
         """The counts to judge: of the interior tiles, or of the edge tiles if none is full."""
         return self.interior if self.interior.tiles else self.edge
 
+    @property
+    def coalesced(self) -> bool:
+        """Whether the judged tiles touch the fewest sectors that can hold their bytes."""
+        return self.judged.coalesced
+
 
 @dataclass(frozen=True, slots=True)
 class GlobalAnalysis(TileCosts):

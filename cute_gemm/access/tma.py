@@ -67,11 +67,6 @@ class TmaAnalysis(TileCosts):
     aligned: ClassVar[bool] = True
 
     @property
-    def coalesced(self) -> bool:
-        """Whether the judged boxes touch the fewest sectors that can hold their bytes."""
-        return self.judged.coalesced
-
-    @property
     def conflict_free(self) -> bool:
         """Whether 8 rows of 16 bytes take one wavefront wherever they begin."""
         return self.ways == 1

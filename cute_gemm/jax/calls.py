@@ -185,8 +185,8 @@ def _operand(buffer: Buffer, place: Submatrix, device: int | None, readonly: boo
 
 def _launch(
     text: bytes, given: list[Buffer], outputs: list[Buffer], device: int | None
-) -> tuple[ProductCall, tuple[_Launch, ...]]:
-    """Return a call and its launches, which are kept."""
+) -> tuple[list[Buffer], tuple[_Launch, ...], list[Buffer]]:
+    """Return buffers in the order of `_Launch.places`, launches, which are kept, and magnitudes."""
     call = from_text(text)
     buffers = *given, *outputs
     alignments = [(x.pointer | ALIGNMENT) & -(x.pointer | ALIGNMENT) for x in buffers]
@@ -194,7 +194,9 @@ def _launch(
     launches = _launches.get(key)
     if launches is None:
         launches = _launches[key] = _prepared(call, given, outputs, device)
-    return call, launches
+    places = [*given[:2], outputs[0], *given[2:], *outputs[1:]]
+    further = zip(call.results, outputs[1:], strict=True)
+    return places, launches, [buffer for result, buffer in further if result.amax]
 
 
 def on_device(
@@ -205,14 +207,11 @@ def on_device(
     if device is None:
         device = _device_of(next((x.pointer for x in (*outputs, *given) if x.pointer), 0))
     stream = context.stream
-    call, launches = _launch(text, given, outputs, device)
-    for result, buffer in zip(call.results, outputs[1:], strict=True):
-        if result.amax:
-            from cute_gemm.run.memory import zero
+    buffers, launches, greatest = _launch(text, given, outputs, device)
+    for buffer in greatest:
+        from cute_gemm.run.memory import zero
 
-            zero(buffer.pointer, DTYPES[buffer.dtype].bytes, device, stream)
-    a, b, *operands = given
-    buffers = a, b, outputs[0], *operands, *outputs[1:]
+        zero(buffer.pointer, DTYPES[buffer.dtype].bytes, device, stream)
     for launch in launches:
         at = [x.pointer + offset for x, offset in zip(buffers, launch.offsets, strict=True)]
         bound = launch.executable.launch(launch.alpha, ZERO, launch.numbers)
@@ -233,14 +232,8 @@ def _device_of(pointer: int) -> int:
 
 def on_host(text: bytes, given: list[Buffer], outputs: list[Buffer], context: ffi.Context) -> None:
     """Compute a call on host buffers."""
-    call, launches = _launch(text, given, outputs, None)
-    a, b, *operands = given
-    buffers = a, b, outputs[0], *operands, *outputs[1:]
-    greatest = [
-        _array(buffer, Submatrix(0, (), ()))
-        for result, buffer in zip(call.results, outputs[1:], strict=True)
-        if result.amax
-    ]
+    buffers, launches, magnitudes = _launch(text, given, outputs, None)
+    greatest = [_array(buffer, Submatrix(0, (), ())) for buffer in magnitudes]
     for array in greatest:
         array[...] = 0
     for launch in launches:

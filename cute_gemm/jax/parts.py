@@ -19,13 +19,6 @@ class Submatrix(NamedTuple):
     strides: tuple[int, ...]
 
 
-class _Array(NamedTuple):
-    """An array whose leading dimensions are those of the batch, or 1."""
-
-    lead: tuple[int, ...]
-    matrix: tuple[int, int]
-
-
 def parts(
     op: str, a: Sequence[int], b: Sequence[int], operands: Sequence[Sequence[int]], m: int, n: int
 ) -> list[tuple[Submatrix, ...]]:
@@ -54,10 +47,9 @@ def parts(
     (64, 5) (6, 5) (64, 6) (1, 6)
     """
     rank = max(2, *map(len, (a, b, *operands)))
-    whole = ((*(1,) * (rank - len(shape)), *shape) for shape in (a, b, *operands))
-    arrays = [_Array(tuple(lead), (rows, columns)) for *lead, rows, columns in whole]
-    dims = _merged(arrays)
-    matrices = [x.matrix for x in arrays]
+    whole = [(*(1,) * (rank - len(shape)), *shape) for shape in (a, b, *operands)]
+    dims = _merged([x[:-2] for x in whole])
+    matrices = [(x[-2], x[-1]) for x in whole]
     while dims and _folds(op, dims[-1], matrices, m):
         extent, own = dims.pop()
         m *= extent
@@ -95,10 +87,13 @@ def parts(
     return calls
 
 
-def _merged(arrays: Sequence[_Array]) -> list[tuple[int, tuple[bool, ...]]]:
-    """Return the batch's dimensions, and whether each array varies along them, as few as can be."""
+def _merged(leads: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[bool, ...]]]:
+    """Return the batch's dimensions, and whether each array varies along them, as few as can be.
+
+    ``leads``: the arrays' extents there, or 1.
+    """
     dims: list[tuple[int, tuple[bool, ...]]] = []
-    for extents in zip(*(x.lead for x in arrays), strict=True):
+    for extents in zip(*leads, strict=True):
         own = tuple(extent != 1 for extent in extents)
         if not any(own):
             continue

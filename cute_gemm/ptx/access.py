@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -139,10 +138,11 @@ def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand,
         raise code.refuse(inst)
     assert isinstance(address, Address)
     variable: Variable = code.kernel.parameters[name.name]
-    if address.offset < 0 or address.offset + BYTES[kind] * len(targets) > (variable.size or 0):
-        raise code.refuse(inst, "it is outside of the parameter")
+    end = address.offset + BYTES[kind] * len(targets)
+    inside = address.offset >= 0 and end <= (variable.size or 0)
+    code.require(inst, inside, "it is outside of the parameter")
     begin = variable.offset + address.offset
-    values, pairs = code.values, []
+    pairs = []
     for step, target in enumerate(targets):
         slot, dtype, extended = _loaded(code, inst, target, kind)
         raw = code.parameters[begin + step * BYTES[kind] :][: BYTES[kind]]
@@ -151,8 +151,7 @@ def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand,
 
     def load() -> None:
         for slot, value in pairs:
-            values[slot] = value
-            code.machine.undefined[slot] = None
+            code.machine.set(slot, value)
 
     return load
 
@@ -223,7 +222,6 @@ def _copy(code: Code, inst: Instruction) -> Step:
     size = code.source(inst, inst.operands[3], "u32").slot if inst.operands[3:] else None
     values, machine = code.values, code.machine
     unit = UNITS[count]
-    some = _sized(source, to, count, unit)
 
     def copy() -> None:
         # A mask in any case: what flies is kept lane by lane.
@@ -235,40 +233,31 @@ def _copy(code: Code, inst: Instruction) -> Step:
         if sizes is None or (sizes[machine.mask] == count).all():
             data = machine.memory.view(unit).take(source.reads(False) // count)
         else:
-            data = some(sizes)
+            data = _some(source, sizes, count, unit)
         machine.copies.start(machine.mask, offsets, data)
         machine.mask = before
 
     return copy
 
 
-def _sized(
-    source: AddressOperand, to: AddressOperand, count: int, unit: Any
-) -> Callable[[Array], Array]:
-    """Return the function that reads copies where some lanes copy fewer bytes."""
-    machine = source.machine
-
-    def some(sizes: Array) -> Array:
-        mask = machine.mask
-        assert mask is not None
-        machine.mask = mask & (sizes != 0)
-        source.note(False, False)
-        data = np.zeros(machine.shape, unit)
-        raw = data.view(np.uint8).reshape(*machine.shape, count)
-        for size in np.unique(sizes[mask]):
-            lanes = mask & (sizes == size)
-            if size > count:
-                machine.fault(source.inst, "out of bounds", f"{size} of {count} bytes", lanes)
-            if size == 0:
-                continue
-            machine.mask = lanes
-            # Whole units are checked, or the bytes one by one.
-            if size == count:
-                read = source.reads(False, noted=False)
-                data[lanes] = machine.memory.view(unit).take(read // count)
-            else:
-                raw[lanes, :size] = source.bytes(int(size))
-        machine.mask = mask
-        return np.asarray(data[mask])
-
-    return some
+def _some(source: AddressOperand, sizes: Array, count: int, unit: Any) -> Array:
+    """Read copies where some lanes copy fewer bytes than ``count``."""
+    machine, mask = source.machine, source.machine.mask
+    assert mask is not None
+    machine.mask = mask & (sizes != 0)
+    source.note(False, False)
+    data = np.zeros(machine.shape, unit)
+    raw = data.view(np.uint8).reshape(*machine.shape, count)
+    for size in np.unique(sizes[mask]):
+        lanes = mask & (sizes == size)
+        if size > count:
+            machine.fault(source.inst, "out of bounds", f"{size} of {count} bytes", lanes)
+        machine.mask = lanes
+        # Whole units are checked, or the bytes one by one.
+        if size == count:
+            read = source.reads(False, noted=False)
+            data[lanes] = machine.memory.view(unit).take(read // count)
+        elif size:
+            raw[lanes, :size] = source.bytes(int(size))
+    machine.mask = mask
+    return np.asarray(data[mask])

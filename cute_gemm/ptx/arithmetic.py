@@ -296,18 +296,24 @@ def _prmt(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, permute, "b32", ("b32",) * 3, follow)
 
 
-def _dot(count: int, left: Any, right: Any, first: int) -> tuple[Callable[..., Array], Rule]:
-    """A sum of products of parts of two words and a third, which wraps, and its rule.
+@opcode("dp4a", parts=r"[su]32\.[su]32")
+@opcode("dp2a", parts=r"(lo|hi)\.[su]32\.[su]32")
+def _dot(code: Code, inst: Instruction) -> Step:
+    """Add four products of bytes, or two of 16 bits and a byte, of the lower or upper two.
 
-    ``left``, ``right``: the dtypes of the parts; ``first``: bit of the first of the right ones.
+    PTX ISA, 9.7.1.23 and 9.7.1.24; the sum wraps.
     """
+    count = 4 if inst.op[0] == "dp4a" else 2
+    left, right = inst.op[-2:]
+    kind = {"s32": np.int8, "u32": np.uint8}[right]
+    x_bits = 32 // count
+    x_kind = np.dtype(f"{'int' if left == 's32' else 'uint'}{x_bits}").type
+    first = 16 * (inst.op[1] == "hi")
 
     def parts(a: Array, b: Array, place: int) -> tuple[Array, Array]:
-        a = a >> np.uint32(8 * np.dtype(left).itemsize * place)
-        b = b >> np.uint32(8 * np.dtype(right).itemsize * place + first)
-        unsigned_parts = a.astype(unsigned(left)).view(left), b.astype(unsigned(right)).view(right)
-        x, y = (part.astype(np.int32) for part in unsigned_parts)
-        return x, y
+        a = (a >> np.uint32(x_bits * place)).astype(unsigned(x_kind)).view(x_kind)
+        b = (b >> np.uint32(8 * place + first)).astype(np.uint8).view(kind)
+        return a.astype(np.int32), b.astype(np.int32)
 
     def dot(a: Array, b: Array, c: Array) -> Array:
         total = c
@@ -324,21 +330,4 @@ def _dot(count: int, left: Any, right: Any, first: int) -> tuple[Callable[..., A
             total = total[0] + product[0], added(total, product)
         return total[1]
 
-    return dot, follow
-
-
-@opcode("dp4a", parts=r"[su]32\.[su]32")
-def _dp4a(code: Code, inst: Instruction) -> Step:
-    """Add four products of bytes (PTX ISA, 9.7.1.23); the sum wraps."""
-    kinds = {"s32": np.int8, "u32": np.uint8}
-    dot, follow = _dot(4, kinds[inst.op[1]], kinds[inst.op[2]], 0)
-    return code.apply(inst, dot, "u32", ("u32", "u32", "u32"), follow)
-
-
-@opcode("dp2a", parts=r"(lo|hi)\.[su]32\.[su]32")
-def _dp2a(code: Code, inst: Instruction) -> Step:
-    """Add two products of 16 bits and a byte, of the lower or upper two (9.7.1.24)."""
-    _, half, left, right = inst.op
-    halves, bytes_ = {"s32": np.int16, "u32": np.uint16}, {"s32": np.int8, "u32": np.uint8}
-    dot, follow = _dot(2, halves[left], bytes_[right], 16 * (half == "hi"))
     return code.apply(inst, dot, "u32", ("u32", "u32", "u32"), follow)

@@ -47,7 +47,7 @@ def _atom(code: Code, inst: Instruction) -> Step:
     code.require(inst, len(operands) == (3 if how == "cas" else 2))
     place = AddressOperand(code, inst, operands[0], BYTES[kind], "global")
     sources = [code.source(inst, operand, kind) for operand in operands[1:]]
-    machine, values, dtype = code.machine, code.values, DTYPES[kind]
+    machine, dtype = code.machine, DTYPES[kind]
     operation = _OPERATIONS.get(how)
 
     def operate(old: Any, arguments: list[Any]) -> Any:
@@ -71,8 +71,7 @@ def _atom(code: Code, inst: Instruction) -> Step:
             old[turn] = view[index]
             view[index] = operate(view[index], [column[turn] for column in columns])
         if to is not None:
-            values[to.slot] = place.spread(old).view(STORED[to.type])
-            machine.undefined[to.slot] = None
+            machine.set(to.slot, place.spread(old).view(STORED[to.type]))
         machine.mask = before
 
     return take_turns

@@ -173,24 +173,28 @@ def _narrowed(code: Code, inst: Instruction, kind: str) -> tuple[Source, Callabl
     register = inst.operands[1]
     if not isinstance(register, Register):
         return code.source(inst, register, kind), _same
-    stored = STORED[register.type]
-    if register.type in ("pred", "f32", "f64") or np.dtype(stored).itemsize < BYTES[kind]:
-        raise code.refuse(inst, f"{register.name} is of type {register.type}")
     dtype, unsigned = DTYPES[kind], UNITS[BYTES[kind]]
-    if stored is dtype:
+    if _bits_of(code, inst, register, kind) is dtype:
         return Source(register.slot, None), _same
     return Source(register.slot, None), lambda x: x.astype(unsigned, copy=False).view(dtype)
+
+
+def _bits_of(code: Code, inst: Instruction, register: Register, kind: str) -> Any:
+    """How a register is kept that holds an integer, and may be wider than its type."""
+    stored = STORED[register.type]
+    fits = register.type not in ("pred", "f32", "f64")
+    fits = fits and np.dtype(stored).itemsize >= BYTES[kind]
+    code.require(inst, fits, f"{register.name} is of type {register.type}")
+    return stored
 
 
 def _between_integers(code: Code, inst: Instruction, to: str, kind: str) -> Step:
     """Cut or extend by the sign of the source; a wider register gets the result extended too."""
     source, cut = _narrowed(code, inst, kind)
     register = inst.operands[0]
-    if not isinstance(register, Register) or np.dtype(STORED[register.type]).itemsize < BYTES[to]:
+    if not isinstance(register, Register):
         raise code.refuse(inst)
-    if register.type in ("pred", "f32", "f64"):
-        raise code.refuse(inst, f"{register.name} is of type {register.type}")
-    stored, dtype = STORED[register.type], DTYPES[to]
+    stored, dtype = _bits_of(code, inst, register, to), DTYPES[to]
 
     def convert(x: Array) -> Array:
         return cut(x).astype(dtype, copy=False).astype(stored, copy=False)

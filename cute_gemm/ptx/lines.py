@@ -9,7 +9,7 @@ from typing import NamedTuple
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"\n]*)"', re.MULTILINE)
 #: A place, and the call that was inlined there: the place that calls.
 _LOC = re.compile(
-    r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:[^\n]*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
+    r"^[ \t]*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:[^\n]*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
     r"|\.entry\b",
     re.MULTILINE,
 )
@@ -33,11 +33,7 @@ class Sources:
         self._unit, self._name = unit, name
         self._marks = list(_LOC.finditer(text))
         breaks = [match.start() for match in re.finditer("\n", text)]
-        self._lines = [bisect_right(breaks, mark.start(0)) + 1 for mark in self._marks]
-        # A match may begin with the empty lines before it.
-        self._lines = [
-            line + mark[0].count("\n") for line, mark in zip(self._lines, self._marks, strict=True)
-        ]
+        self._lines = [bisect_right(breaks, mark.start()) + 1 for mark in self._marks]
 
     def _own(self, file: str) -> bool:
         return re.split(r"[/\\]", self._files.get(file, ""))[-1] == self._unit

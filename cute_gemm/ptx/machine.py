@@ -20,7 +20,6 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.copies import Copies
-from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.memory import GLOBAL, WARP, Array, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
@@ -75,14 +74,22 @@ class Piece:
         self.apart.append(apart or plain)
 
 
-class Machine(Lanes):
-    """A batch of CTAs of a launch, with its registers and what it has under way."""
+class Machine:
+    """A batch of CTAs of a launch, with its registers and what it has under way.
+
+    ``first``: the number of the first CTA; ``mask``: which lanes execute, None for all;
+    ``shared``: the CTAs' shared memory.
+    """
+
+    shared: SharedMemory
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], memory: GlobalMemory,
         most_steps: int | None, recorder: Recorder | None, slots: int, cluster: int = 1,
     ) -> None:  # fmt: skip
-        super().__init__(block[0] * block[1] * block[2])
+        self.threads = math.prod(block)
+        self.first = self.ctas = 0
+        self.mask: Array | None = None
         self.grid, self.block, self.cluster = grid, block, cluster
         self.memory = memory
         self.recorder = recorder
@@ -142,6 +149,15 @@ class Machine(Lanes):
 
     # ---- lanes ---------------------------------------------------------------------------------
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """CTAs and threads of the batch."""
+        return self.ctas, self.threads
+
+    def lanes(self) -> Array:
+        """Which lanes execute, whole."""
+        return self._lanes(self.mask)
+
     def alive(self) -> Array:
         """The lanes that have not ended."""
         lanes_alive = self.lanes().copy()
@@ -184,6 +200,11 @@ class Machine(Lanes):
 
         Of memory that PTX promises for ``bar.warp.sync`` alone; the lanes are in one place then.
         """
+
+    def set(self, slot: int, value: Array, undefined: Array | None = None) -> None:
+        """Set a register, and which of its bits are undefined."""
+        self.values[slot] = value
+        self.undefined[slot] = None if undefined is None or not undefined.any() else undefined
 
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
         """Execute a step, and restore these registers in lanes that are masked off."""

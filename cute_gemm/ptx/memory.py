@@ -229,20 +229,20 @@ class SharedMemory(Bytes):
 
     def holes(self, offsets: Array, width: int) -> bool:
         """Whether a read of ``width`` bytes at flat offsets meets an undefined bit."""
-        unit = min(width, 8)
-        flags = self.undefined.view(UNITS[unit])
-        bits = flags.take(offsets // unit)
-        if width == 16:
-            bits = bits | flags.take(offsets // unit + 1)
-        return bool(bits.any())
+        flags, places = self._flags(offsets, width)
+        return any(flags.take(place).any() for place in places)
 
     def define(self, offsets: Array, width: int) -> None:
         """Note that bytes have been written."""
+        flags, places = self._flags(offsets, width)
+        for place in places:
+            flags[place] = 0
+
+    def _flags(self, offsets: Array, width: int) -> tuple[Array, list[Array]]:
+        """The undefined bits in words, and the words of accesses."""
         unit = min(width, 8)
-        flags = self.undefined.view(UNITS[unit])
-        flags[offsets // unit] = 0
-        if width == 16:
-            flags[offsets // unit + 1] = 0
+        places = [offsets // unit + step for step in range(width // unit)]
+        return self.undefined.view(UNITS[unit]), places
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
         """Note a read at flat offsets by the threads ``own``; what is wrong with it."""

@@ -238,8 +238,7 @@ class Program:
                 demand(machine, inst, source, "what is reduced")
                 # Threads that have ended take no part.
                 whole = np.where(machine.lanes(), values[source], what[1] == "and")
-                values[to.slot] = together(whole, axis=1, keepdims=True)
-                machine.undefined[to.slot] = None
+                machine.set(to.slot, together(whole, axis=1, keepdims=True))
 
             piece.met = lambda: machine.keep((to.slot,), reduce)
         else:

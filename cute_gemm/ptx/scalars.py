@@ -15,13 +15,17 @@ from cute_gemm.ptx.parser import BYTES, Immediate, Instruction
 _U32 = np.uint32
 
 
-_ROUNDED: dict[str, np.ufunc] = {"div": np.divide, "sqrt": np.sqrt, "rcp": np.reciprocal}
+#: Functions that NumPy rounds to nearest, as IEEE 754 has it; of NaN and a number it is NaN.
+_PLAIN: dict[str, np.ufunc] = {
+    "div.rn": np.divide, "sqrt.rn": np.sqrt, "rcp.rn": np.reciprocal, "min.NaN.f32": np.minimum,
+    "max.NaN.f32": np.maximum,
+}  # fmt: skip
 
 
-@opcode("div.rn", "sqrt.rn", "rcp.rn", parts=r"rn\.f(32|64)")
-def _rounded(code: Code, inst: Instruction) -> Step:
-    """Rounded to nearest as IEEE 754 has it, which NumPy's are."""
-    kind, function = inst.op[-1], _ROUNDED[inst.op[0]]
+@opcode(*_PLAIN, parts=r"rn\.f(32|64)|NaN.f32")
+def _plain(code: Code, inst: Instruction) -> Step:
+    kind, names = inst.op[-1], (".".join(inst.op), ".".join(inst.op[:-1]))
+    function = next(_PLAIN[name] for name in names if name in _PLAIN)
     return code.apply(inst, function, kind, (kind,) * function.nin)
 
 
@@ -38,13 +42,6 @@ def _least(code: Code, inst: Instruction) -> Step:
         return np.where(zeros, signed, chosen)
 
     return code.apply(inst, choose, kind, (kind, kind))
-
-
-@opcode("min.NaN.f32", "max.NaN.f32", parts="NaN.f32")
-def _least_or_nan(code: Code, inst: Instruction) -> Step:
-    """A NaN of either is the result (9.7.3.12)."""
-    function = np.minimum if inst.op[0] == "min" else np.maximum
-    return code.apply(inst, function, "f32", ("f32", "f32"))
 
 
 @opcode("bfe", parts="[us]32")

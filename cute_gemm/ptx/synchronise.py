@@ -30,8 +30,8 @@ def _mbarrier(code: Code, inst: Instruction) -> Step:
     """All of them but the waits: ``init``, ``inval``, ``expect_tx``, ``arrive``."""
     machine, what = machine_of(code), inst.op[1]
     # Bytes are expected without an order to anything else.
-    if not set(inst.op[2:]) <= _SAID | {"relaxed" if what == "expect_tx" else "expect_tx"}:
-        raise code.refuse(inst)
+    said = _SAID | {"relaxed" if what == "expect_tx" else "expect_tx"}
+    code.require(inst, set(inst.op[2:]) <= said)
     operands = list(inst.operands)
     if what == "arrive" and (not isinstance(operands[0], Name) or operands.pop(0) != Name("_")):
         raise code.refuse(inst, "the state that it returns is not kept")
@@ -67,7 +67,7 @@ def _phase(code: Code, inst: Instruction) -> Wait:
 
     So a wait that nobody repeats is none. The second time the lane stands still until it is true.
     """
-    machine, values = machine_of(code), code.values
+    machine = machine_of(code)
     code.require(inst, {"parity"} <= set(inst.op[2:]) <= _SAID, "only with .parity")
     to = code.register(inst, inst.operands[0], "pred").slot
     where, parity = (Lanewise(code, inst, operand) for operand in inst.operands[1:3])
@@ -78,14 +78,9 @@ def _phase(code: Code, inst: Instruction) -> Wait:
         done[lanes] = barriers.passed(inst, where(), parity("its parity"))
         go = done | (lanes & ~barriers.failed)
         barriers.failed = np.where(lanes, ~done, barriers.failed)
-
-        def tell() -> None:
-            values[to] = done
-            machine.undefined[to] = None
-
         before, machine.mask = machine.mask, go & lanes
         if machine.mask.any():
-            machine.keep((to,), tell)
+            machine.keep((to,), lambda: machine.set(to, done))
         machine.mask = before
         return go
 
@@ -145,8 +140,8 @@ def _come(code: Code, inst: Instruction) -> Step:
     """The arrival of ``bar.sync`` and ``bar.arrive``, at a barrier by its number."""
     machine = machine_of(code)
     kinds = [part for part in inst.op[1:] if part != "aligned"]
-    if kinds not in (["sync"], ["arrive"]) or inst.guard is not None:
-        raise code.refuse(inst, "a barrier that reduces, or one under a predicate")
+    fits = kinds in (["sync"], ["arrive"]) and inst.guard is None
+    code.require(inst, fits, "a barrier that reduces, or one under a predicate")
     number = Lanewise(code, inst, inst.operands[0])
     count = Lanewise(code, inst, inst.operands[1]) if inst.operands[1:] else None
 
@@ -207,8 +202,7 @@ def _elect(code: Code, inst: Instruction) -> Step:
     code.only(inst, "sync")
     lane, predicate = code.parts(inst.operands[0])
     members = Lanewise(code, inst, inst.operands[1])
-    machine, values = machine_of(code), code.values
-    to = code.register(inst, predicate, "pred").slot
+    machine, to = machine_of(code), code.register(inst, predicate, "pred").slot
     number = None if isinstance(lane, Name) else code.register(inst, lane, "b32").slot
 
     def elect() -> None:
@@ -218,11 +212,9 @@ def _elect(code: Code, inst: Instruction) -> Step:
         index = np.arange(machine.threads) % 32
         named = (lanes & (bits >> index & 1 == 1)).reshape(machine.ctas, -1, 32)
         first = np.repeat(named.argmax(axis=2), 32, axis=1)
-        values[to] = lanes & (index == first)
-        machine.undefined[to] = None
+        machine.set(to, lanes & (index == first))
         if number is not None:
-            values[number] = first.astype(np.uint32)
-            machine.undefined[number] = None
+            machine.set(number, first.astype(np.uint32))
 
     return elect
 

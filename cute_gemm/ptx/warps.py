@@ -14,11 +14,12 @@ import numpy as np
 
 from cute_gemm.ptx.code import STORED, Code, Source, opcode
 from cute_gemm.ptx.floats import fma_f64, from_bf16, from_f8
+from cute_gemm.ptx.follow import every
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import WARP, Array
-from cute_gemm.ptx.parser import Instruction, Name, Operand, Register
+from cute_gemm.ptx.memory import WARP, Array, Bytes
+from cute_gemm.ptx.parser import Instruction, Operand, Register
 from cute_gemm.ptx.places import AddressOperand
-from cute_gemm.ptx.undefined import demand, whole
+from cute_gemm.ptx.undefined import demand
 
 
 def _by_warp(machine: Machine, values: Array) -> Array:
@@ -62,16 +63,13 @@ def _shfl(code: Code, inst: Instruction) -> Step:
             inside = other <= most
         other = np.where(inside, other, lane)
         _named_lanes(machine, inst, members)
-        lost, undefined = machine.undefined[sources[0].slot], None
+        lost = machine.undefined[sources[0].slot]
         if lost is not None:
-            lost = np.take_along_axis(_by_warp(machine, lost), other, axis=1)
-            undefined = lost.reshape(machine.shape) if lost.any() else None
+            lost = np.take_along_axis(_by_warp(machine, lost), other, axis=1).reshape(machine.shape)
         got = np.take_along_axis(value, other, axis=1).astype(np.uint32).reshape(machine.shape)
-        values[to.slot] = got.view(STORED[to.type])
-        machine.undefined[to.slot] = undefined
+        machine.set(to.slot, got.view(STORED[to.type]), lost)
         if target is not None:
-            values[target.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
-            machine.undefined[target.slot] = None
+            machine.set(target.slot, np.broadcast_to(inside, other.shape).reshape(machine.shape))
 
     return shuffle
 
@@ -112,29 +110,27 @@ def _vote(code: Code, inst: Instruction) -> Step:
     def result(each: Array, inside: Array) -> Array:
         if mode == "ballot":
             return _bits(each & inside)[..., 0].astype(np.uint32)
-        every, some = (each | ~inside).all(axis=2), (each & inside).any(axis=2)
-        return np.asarray({"all": every, "any": some, "uni": every | ~some}[mode])
+        all_lanes, some = (each | ~inside).all(axis=2), (each & inside).any(axis=2)
+        return np.asarray({"all": all_lanes, "any": some, "uni": all_lanes | ~some}[mode])
+
+    def undefined(each: Array, lost: Array, inside: Array) -> Array:
+        """Where another choice of what is undefined gives another result."""
+        if mode == "ballot":
+            return result(lost, inside).reshape(machine.shape)
+        least, most = (result(x, inside) for x in (each & ~lost, each | lost))
+        bits = least ^ most
+        if mode == "uni":
+            could = ~((each & ~lost & inside).any(axis=2) & (~each & ~lost & inside).any(axis=2))
+            bits = could & (lost & inside).any(axis=2) & (inside.sum(axis=2) > 1)
+        return bits.reshape(machine.shape)
 
     def vote() -> None:
         inside = _members(code, inst, members)
         each = _by_warp(machine, values[predicate.slot])[:, None, :]
         lost = machine.undefined[predicate.slot]
-        values[to.slot] = result(each, inside).reshape(machine.shape)
-        machine.undefined[to.slot] = None
-        if lost is None or not lost.any():
-            return
-        lost = _by_warp(machine, lost)[:, None, :]
-        if mode == "ballot":
-            bits = result(lost, inside)
-        else:  # whether another choice of what is undefined gives another result
-            least, most = (result(x, inside) for x in (each & ~lost, each | lost))
-            bits = least ^ most
-            if mode == "uni":
-                could = ~(
-                    (each & ~lost & inside).any(axis=2) & (~each & ~lost & inside).any(axis=2)
-                )
-                bits = could & (lost & inside).any(axis=2) & (inside.sum(axis=2) > 1)
-        machine.undefined[to.slot] = bits.reshape(machine.shape) if bits.any() else None
+        if lost is not None:
+            lost = undefined(each, _by_warp(machine, lost)[:, None, :], inside)
+        machine.set(to.slot, result(each, inside).reshape(machine.shape), lost)
 
     return vote
 
@@ -143,12 +139,11 @@ def _vote(code: Code, inst: Instruction) -> Step:
 def _activemask(code: Code, inst: Instruction) -> Step:
     """The lanes of a warp that execute it together, as bits (PTX ISA, 9.7.13.12)."""
     to = code.register(inst, inst.operands[0], "b32")
-    machine, values = code.machine, code.values
+    machine = code.machine
 
     def mask() -> None:
         bits = _bits(_by_warp(machine, machine.lanes())).astype(np.uint32)
-        values[to.slot] = np.repeat(bits, WARP, axis=1).reshape(machine.shape)
-        machine.undefined[to.slot] = None
+        machine.set(to.slot, np.repeat(bits, WARP, axis=1).reshape(machine.shape))
 
     return mask
 
@@ -168,13 +163,12 @@ def _redux(code: Code, inst: Instruction) -> Step:
     def reduce() -> None:
         inside = _members(code, inst, members)
         each = _by_warp(machine, values[value.slot]).view(np.uint32)[:, None, :]
-        values[to.slot] = result(each, inside)
-        machine.undefined[to.slot] = None
         lost = machine.undefined[value.slot]
         if lost is not None:
             lost = _by_warp(machine, lost)[:, None, :]
             bad = result(each & ~lost, inside) != result(each | lost, inside)
-            machine.undefined[to.slot] = whole(bad, np.uint32)
+            lost = every(bad, np.uint32)
+        machine.set(to.slot, result(each, inside), lost)
 
     return reduce
 
@@ -218,32 +212,26 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     types = [target.type for target in targets if isinstance(target, Register)]
     code.require(inst, "f32" not in types)
     place = AddressOperand(code, inst, inst.operands[1], 16, "shared")
-    machine, values, undefined = code.machine, code.values, code.machine.undefined
+    machine = code.machine
 
     def load() -> None:
         warps, offsets = _rows(place, number, False)
         words = offsets[:, None] // 4 + np.arange(4)
-        holes = None
+        lost: Any = [None] * number
         if machine.shared.watched and machine.shared.holes(offsets, 16):
-            holes = machine.shared.undefined.view(np.uint32).take(words)
-        rows = machine.shared.view(np.uint32).take(words)
-        for slot, fragment in zip(slots, fragments(rows, warps), strict=True):
-            values[slot] = fragment.reshape(machine.shape)
-            undefined[slot] = None
-        if holes is not None:
-            for slot, fragment in zip(slots, fragments(holes, warps), strict=True):
-                if fragment.any():
-                    undefined[slot] = fragment.reshape(machine.shape)
+            lost = fragments(machine.shared.undefined, words, warps)
+        for slot, *each in zip(slots, fragments(machine.shared, words, warps), lost, strict=True):
+            machine.set(slot, *each)
 
-    def fragments(rows: Array, warps: Array) -> Array:
-        """Words of all rows, (warps that execute * number * 8, 4) -> (number, warps, lanes)."""
-        rows = rows.reshape(-1, number, 8, 4)
+    def fragments(memory: Bytes, words: Array, warps: Array) -> Array:
+        """Words of all rows, (warps that execute * number * 8, 4) -> (number, CTAs, threads)."""
+        rows = memory.view(np.uint32).take(words).reshape(-1, number, 8, 4)
         if transposed:
             halves = rows.view(np.uint16).swapaxes(2, 3)
             rows = np.ascontiguousarray(halves).view(np.uint32)
         result = np.zeros((number, len(warps), WARP), np.uint32)
         result[:, warps] = rows.reshape(-1, number, WARP).swapaxes(0, 1)
-        return result
+        return result.reshape(number, *machine.shape)
 
     return load
 
@@ -353,8 +341,7 @@ def _mma(code: Code, inst: Instruction) -> Step:
 def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
     """Return a register of a result: of its type, or of bits, in which floats may be too."""
     register = code.register(inst, operand, kind)
-    if isinstance(operand, Name) or (register.type[0] == "f" and kind[0] != "f"):
-        raise code.refuse(inst)
+    code.require(inst, register.type[0] != "f" or kind[0] == "f")
     return register
 
 
@@ -364,7 +351,7 @@ def _product(
 ) -> Step:  # fmt: skip
     """The step of an mma."""
     kind, other, clamped = what
-    machine, values = code.machine, code.values
+    machine = code.machine
 
     def fragment(source: Source, kind: str) -> Array:
         """Elements of a register: (warps, g, p t)."""
@@ -379,14 +366,13 @@ def _product(
         for x, y in zip(a, b, strict=True):
             total = fma_f64(x, y, total) if kind == "f64" else total + x * y
         done = rounded(total, kind, clamped)
-        for i, target in enumerate(targets):
-            part = np.ascontiguousarray(done[_of_sum(i)]).reshape(machine.shape)
-            values[target.slot] = part.view(STORED[target.type])
         numbers = (a, b) if FACTORS[kind].sums == "s32" else None
         bad = _undefined(machine, (left, right, sums), FACTORS[kind].per, numbers)
         for i, target in enumerate(targets):
-            its = None if bad is None else bad[_of_sum(i)].reshape(machine.shape)
-            machine.undefined[target.slot] = whole(its, STORED[target.type])
+            stored, at = STORED[target.type], _of_sum(i)
+            part = np.ascontiguousarray(done[at]).reshape(machine.shape).view(stored)
+            lost = None if bad is None else every(bad[at].reshape(machine.shape), stored)
+            machine.set(target.slot, part, lost)
 
     return multiply
 

@@ -25,15 +25,11 @@ def run_grouped(
     given: dict[str, Any] = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": dtype}
     given["compute"] = FAST_ACCUM if fast_accum else None
     if bias is not None:
-        given |= {"epilogue": "bias", "bias": _by_group(bias)}
+        # (G, 1, N) is a row for each group whatever M is.
+        given |= {"epilogue": "bias", "bias": bias if bias.dim() == 1 else bias[:, None]}
     with torch.no_grad():
         a, b = map(readable, operands)
         return grouped_gemm(letters, a, b, offs, order="C", **given)
-
-
-def _by_group(bias: Any) -> Any:
-    """Return (G, N) as (G, 1, N), which is a row for each group whatever M is."""
-    return bias if bias.dim() == 1 else bias[:, None]
 
 
 def _shape(
