@@ -10,9 +10,9 @@ import numpy as np
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.epilogue.expression import Result
+from cute_gemm.problem.epilogue.expression import Expression, Result, fold
 from cute_gemm.problem.epilogue.fused import Fused
-from cute_gemm.problem.epilogue.rows import ACTIVATIONS
+from cute_gemm.problem.epilogue.rows import ACTIVATIONS, row_of
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.verify import verify
 
@@ -22,6 +22,11 @@ def everything(acc: Any, row: Any, column: Any, both: Any, turned: Any, number: 
     z = acc * column + row
     y = cg.silu(z) * both - turned * number
     return y, z, cg.amax(y), cg.cast(z * 4, "int8")
+
+
+def evaluated(expression: Expression, operands: dict[str, Any]) -> Any:
+    """The first result of an expression by NumPy."""
+    return fold(expression, operands, lambda name: row_of(name).numpy)[0]
 
 
 def of_result(problem: GemmProblem, name: str) -> GemmProblem:

@@ -118,7 +118,7 @@ def test_a_multicast_is_fetched_once_and_written_everywhere():
     shared = tma.analyze(load(k_major(512, 512), (128, 64), sweeps=4, swizzle=128, multicast=2))
     assert 2 * shared.launch.sectors == alone.launch.sectors
     assert 2 * shared.launch.requests == alone.launch.requests
-    assert shared.arriving == alone.arriving
+    assert shared.arriving == alone.arriving == 4 * 512 * 512 * 2 // 32
 
 
 def test_bytes_outside_the_matrix_are_not_fetched_and_written_as_zeros():

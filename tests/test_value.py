@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fused_cases import evaluated
 
 import cute_gemm as cg
 from cute_gemm.errors import OptionError
@@ -125,8 +126,8 @@ def test_what_python_numpy_and_torch_write_is_traced(
 ) -> None:
     of = {"acc": np.array([-2.0, -1.0, -0.3, 0.0, 0.3, 1.0, 3.0])}
     with np.errstate(all="ignore"):
-        found = trace(lambda acc: function(acc)).evaluate(of)
-        np.testing.assert_array_equal(found, trace(same).evaluate(of))
+        found = evaluated(trace(lambda acc: function(acc)), of)
+        np.testing.assert_array_equal(found, evaluated(trace(same), of))
 
 
 def test_masks_are_of_nan_as_in_numpy() -> None:
@@ -137,7 +138,7 @@ def test_masks_are_of_nan_as_in_numpy() -> None:
         lambda acc: np.where((acc > 0) == (acc < 2), 1.0, 2.0),
         lambda acc: np.where(~(acc >= 0), 1.0, 2.0),
     ):
-        assert np.array_equal(trace(function).evaluate(of), function(of["acc"]))
+        assert np.array_equal(evaluated(trace(function), of), function(of["acc"]))
 
 
 def test_an_epilogue_of_many_steps() -> None:

@@ -7,6 +7,7 @@ how its threads divide a tile (``Partition``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -188,16 +189,14 @@ class GlobalAccess(_Common):
             return modes
         return (*modes, (self.matrix.l, self.group, self.matrix.batch_stride))
 
-    def tile_classes(self) -> list[tuple[tuple[int, ...], int, bool]]:
-        """The tiles of the region by extent: (elements in each mode, number of tiles, full)."""
-        modes = []
-        for extent, tile, _ in self.modes:
-            whole, rest = divmod(extent, tile)
-            modes.append([(tile, whole, True)] * (whole > 0) + [(rest, 1, False)] * (rest > 0))
-        return [
-            (tuple(valid), prod(numbers), all(full))
-            for valid, numbers, full in (zip(*each, strict=True) for each in product(*modes))
-        ]
+    def tile_extents(self) -> Iterator[tuple[int, ...]]:
+        """Return the extents in each mode that tiles of the region have, each once."""
+        return product(
+            *(
+                [tile] * (extent >= tile) + [extent % tile] * (extent % tile > 0)
+                for extent, tile, _ in self.modes
+            )
+        )
 
     def _left(self, valid: tuple[int, ...]) -> np.ndarray:
         """Elements from each lane's first to the end of the region; 0 for lanes that are off."""

@@ -57,7 +57,7 @@ def element_by_element(access: GlobalAccess) -> list[GlobalAccess]:
     """Return the accesses of the vectors that straddle the end, if there are any."""
     element, width = access.vector
     cut = replace(access, bits=8 * element, tail="elements", width=width)
-    some = width > 1 and any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes())
+    some = width > 1 and any(cut.straddling(valid).any() for valid in cut.tile_extents())
     return [cut] if some else []
 
 

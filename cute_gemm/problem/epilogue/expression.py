@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from cute_gemm.arrays.base import dtype_name, dtype_row
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.epilogue.rows import COLUMNS, PAIRS, row_of
+from cute_gemm.problem.epilogue.rows import COLUMNS, PAIRS
 from cute_gemm.problem.epilogue.value import Returned, Value, as_value
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
@@ -190,10 +190,6 @@ class Expression:
                 places.append(len(steps) - 1)
         results = tuple(result._replace(place=places[result.place]) for result in self.results)
         return Expression(tuple(steps), (*names, *self.operands), results)
-
-    def evaluate(self, operands: Mapping[str, Any]) -> Any:
-        """Return its first result by NumPy."""
-        return fold(self, operands, lambda name: row_of(name).numpy)[0]
 
 
 def fold(  # no method: PyTorch's compiler reads the fields of a frozen dataclass, and nothing else
