@@ -136,12 +136,11 @@ class Code:
             return self.kernel.shared[name].offset
         return self.machine.memory.address("variables") + self.kernel.globals[name].offset
 
-    def register(self, inst: Instruction, operand: Operand, *kinds: str) -> Register:
-        """Return an operand that must be a register of one of these widths."""
+    def register(self, inst: Instruction, operand: Operand, kind: str) -> Register:
+        """Return an operand that must be a register of the width of a type."""
         if not isinstance(operand, Register):
             raise self.refuse(inst)
-        widths = {np.dtype(STORED[kind]).itemsize for kind in kinds}
-        fits = np.dtype(STORED[operand.type]).itemsize in widths
+        fits = np.dtype(STORED[operand.type]).itemsize == np.dtype(STORED[kind]).itemsize
         self.require(inst, fits, f"{operand.name} is of type {operand.type}")
         return operand
 

@@ -9,7 +9,7 @@ import numpy as np
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import WINDOW, Code
 from cute_gemm.ptx.memory import GLOBAL, Array, Bytes, Wrong
-from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
+from cute_gemm.ptx.parser import BYTES, Address, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
 
 #: What is wrong with a read or a write of shared memory, in words.
@@ -34,19 +34,10 @@ class AddressOperand:
         if not isinstance(operand, Address):
             raise code.refuse(inst)
         base, self.offset = operand.base, operand.offset
-        self.narrow = False
-        if isinstance(base, Register):
-            register = code.register(inst, base, "u32", "u64")
-            self.narrow = register.type in ("u32", "s32", "b32")
-            self.slot = register.slot
-        elif isinstance(base, Name):
-            if base.name not in code.kernel.shared and base.name not in code.kernel.globals:
-                raise code.refuse(inst, f"{base.name} is not known")
-            window = WINDOW if space == "" and base.name in code.kernel.shared else 0
-            self.slot = code.constant(code.address_of(base.name) + window, np.uint64)
-        else:
-            assert isinstance(base, Immediate)
-            self.slot = code.constant(int(base.value), np.uint64)
+        self.narrow = isinstance(base, Register) and BYTES[base.type] == 4
+        self.slot = code.source(inst, base, "u32" if self.narrow else "u64").slot
+        if space == "" and isinstance(base, Name) and base.name in code.kernel.shared:
+            self.slot = code.constant(code.address_of(base.name) + WINDOW, np.uint64)
         self.code, self.inst, self.width, self.space = code, inst, width, space
         self.machine = code.machine
         self.index = code.index

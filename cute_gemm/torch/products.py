@@ -169,17 +169,12 @@ linear = define(
 )
 
 
-def _with_preactivation_shape(x: Any, w: Any, *_: Any) -> Any:
-    shape = (*x.shape[:-1], w.shape[0])
-    return x.new_empty(shape), x.new_empty(shape)
-
-
 #: ``activation(z)`` and ``z = x w^T + b``, which the gradient reads.
 linear_with_preactivation = define(
     "linear_with_preactivation(Tensor x, Tensor w, Tensor? b, str activation, "
     "bool batch_invariant=False) -> (Tensor, Tensor)",
     with_preactivation,
-    _with_preactivation_shape,
+    lambda x, w, *_: tuple(x.new_empty((*x.shape[:-1], w.shape[0])) for _ in range(2)),
 )
 
 

@@ -6,6 +6,7 @@ none of them to the nearest.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ def _weight_gradient(g: Any, x: Any, compute: Any = None) -> Rules:
     return rules + [([Partial()], [Shard(i), Shard(i), None]) for i in range(g.ndim - 1)]
 
 
-def _linear(results: int, x: Any, w: Any, b: Any) -> Rules:
+def _linear(results: int, x: Any, w: Any, b: Any, *_: Any) -> Rules:
     """Shard N or a dimension of x before K; never K, whose parts have no activation yet."""
     n = x.ndim - 1
     bias = [] if b is None else [_REPLICATED]
@@ -74,11 +75,5 @@ def _linear(results: int, x: Any, w: Any, b: Any) -> Rules:
     return [([result] * results, [*given, *rest]) for result, given in placed]
 
 
-@register_sharding(_ops.linear.default)
-def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Rules:
-    return _linear(1, x, w, b)
-
-
-@register_sharding(_ops.linear_with_preactivation.default)
-def _(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Rules:
-    return _linear(2, x, w, b)
+register_sharding(_ops.linear.default)(partial(_linear, 1))
+register_sharding(_ops.linear_with_preactivation.default)(partial(_linear, 2))
