@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from cute_gemm.arrays.base import dtype_name
-from cute_gemm.call import check_names, epilogue_of, given_scales
+from cute_gemm.call import check_names
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
 from cute_gemm.jax.calls import ProductCall, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
 from cute_gemm.plan.backend import runs_on
 from cute_gemm.problem.describe import checked_op
-from cute_gemm.problem.epilogue.fuse import EpilogueFunction
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction, as_function, with_scales
 from cute_gemm.problem.epilogue.fuse import check_names as check_operands
 from cute_gemm.problem.layers import (
     check_activation,
@@ -91,19 +91,23 @@ def gemm(
     A, B = _array("A", A), _array("B", B)
     for name, x in (("A", A), ("B", B)):
         check_matrix(name, x)
-    scales = {name: _scale(name, x) for name, x in given_scales(scale_a, scale_b).items()}
-    kernel_options |= scales
-    function, given = epilogue_of(epilogue, kernel_options)
+    function = None if epilogue is None else as_function(epilogue)
     if function is not None and function.expression.pairs:
         raise OptionError(
             f"epilogue {function.name!r} takes {function.expression.pairs} of columns, which "
             "cute_gemm.jax does not have: return the product, and compute on its columns behind it"
         )
+    given = {}
     if function is not None:
+        names = function.expression.operands
+        given = {name: kernel_options.pop(name) for name in names if name in kernel_options}
         check_operands(function, given)
-    if function is not None and scales:
-        expression = function.expression.scaled(function.scales)
-        function = EpilogueFunction(function.name, expression)
+    factors = {"scale_a": scale_a, "scale_b": scale_b}
+    scales = {name: _scale(name, x) for name, x in factors.items() if x is not None}
+    if scales:
+        function = function or with_scales(None, tuple(scales))
+        expression = function.expression.scaled(tuple(scales))
+        function, given = EpilogueFunction(function.name, expression), scales | given
     for name in ("C", "beta"):
         if name in kernel_options:
             raise OptionError(
