@@ -23,7 +23,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _flushed(x: Array) -> Array:
+def flushed(x: Array) -> Array:
     """Zero, with the sign, in the place of subnormal numbers."""
     small = abs(x) < np.finfo(x.dtype).tiny
     return np.where(small, np.copysign(x.dtype.type(0), x), x)
@@ -34,8 +34,8 @@ def _quotient(code: Code, inst: Instruction) -> Step:
     """Divide; by more than 2^126 the quotient of a finite number is 0 (9.7.3.8)."""
 
     def divide(x: Array, y: Array) -> Array:
-        x, y = _flushed(x), _flushed(y)
-        result = _flushed((x.astype(np.float64) / y).astype(np.float32))
+        x, y = flushed(x), flushed(y)
+        result = flushed((x.astype(np.float64) / y).astype(np.float32))
         large = (abs(y) > 2.0**126) & np.isfinite(y)
         lost = np.where(np.isfinite(x), np.copysign(np.float32(0), result), np.float32(np.nan))
         return np.where(large, lost, result).astype(np.float32)
@@ -54,8 +54,8 @@ def _approximate(code: Code, inst: Instruction) -> Step:
     function, flushes = _FUNCTIONS[name], "ftz" in inst.op
 
     def compute(x: Array) -> Array:
-        x = _flushed(x) if flushes else x
+        x = flushed(x) if flushes else x
         result = function(x.astype(np.float64)).astype(x.dtype)
-        return _flushed(result) if flushes else result
+        return flushed(result) if flushes else result
 
     return code.apply(inst, compute, kind, (kind,))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm.ptx.approximate import flushed
 from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import BYTES, Instruction, Name
@@ -23,12 +24,6 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _BITS = ("and", "or", "xor", "exch", "cas")
 _ORDERS = frozenset(("relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "global"))
-_TINY = np.float32(2.0**-126)
-
-
-def _flushed(x: Any) -> Any:
-    """``add.f32`` on global memory makes zeros of subnormal numbers (9.7.13.5)."""
-    return np.copysign(np.float32(0), x) if abs(x) < _TINY else x
 
 
 @opcode("atom", "red")
@@ -53,8 +48,8 @@ def _atom(code: Code, inst: Instruction) -> Step:
     def operate(old: Any, arguments: list[Any]) -> Any:
         if operation is None:
             return arguments[1] if old == arguments[0] else old
-        if kind == "f32":
-            return _flushed(operation(_flushed(old), _flushed(arguments[0])))
+        if kind == "f32":  # on global memory zeros are made of subnormal numbers (9.7.13.5)
+            return flushed(operation(flushed(old), flushed(arguments[0])))
         return operation(old, arguments[0])
 
     def take_turns() -> None:

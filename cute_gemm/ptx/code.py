@@ -15,7 +15,7 @@ import numpy as np
 from cute_gemm.errors import PtxError, shown
 from cute_gemm.ptx.follow import Rule
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import PARAMETERS, SHARED_WINDOW
+from cute_gemm.ptx.memory import PARAMETERS
 from cute_gemm.ptx.parser import (
     BYTES,
     Immediate,
@@ -215,10 +215,6 @@ def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
     if kind.startswith("s") and value >> (bits - 1):
         value -= 1 << bits
     return value, dtype
-
-
-#: Generic address of the first byte of shared memory.
-WINDOW = SHARED_WINDOW
 
 
 def group_step(code: Code, inst: Instruction, what: str, name: str) -> Step:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.code import DTYPES, STORED, WINDOW, Code, Source, opcode
+from cute_gemm.ptx.code import DTYPES, STORED, Code, Source, opcode
 from cute_gemm.ptx.floats import from_bf16, from_f8, from_f16, to_bf16, to_f8, to_f16, to_tf32
 from cute_gemm.ptx.follow import in_parts, moved
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import UNITS, Array
+from cute_gemm.ptx.memory import SHARED_WINDOW, UNITS, Array
 from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
 
 _INTEGERS = tuple(f"{kind}{bits}" for kind in "su" for bits in (8, 16, 32, 64))
@@ -83,7 +83,7 @@ def _cvta(code: Code, inst: Instruction) -> Step:
     space, kind = inst.op[-2:]
     if space != "shared":
         return code.apply(inst, _same, kind, (kind,), moved(_same))
-    window = np.uint64(WINDOW)
+    window = np.uint64(SHARED_WINDOW)
     if "to" in inst.op:
         return code.apply(inst, lambda x: x - window, kind, (kind,))
     return code.apply(inst, lambda x: x + window, kind, (kind,))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.code import WINDOW, Code
-from cute_gemm.ptx.memory import GLOBAL, Array, Bytes, Wrong
+from cute_gemm.ptx.code import Code
+from cute_gemm.ptx.memory import GLOBAL, SHARED_WINDOW, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import BYTES, Address, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
 
@@ -37,7 +37,7 @@ class AddressOperand:
         self.narrow = isinstance(base, Register) and BYTES[base.type] == 4
         self.slot = code.source(inst, base, "u32" if self.narrow else "u64").slot
         if space == "" and isinstance(base, Name) and base.name in code.kernel.shared:
-            self.slot = code.constant(code.address_of(base.name) + WINDOW, np.uint64)
+            self.slot = code.constant(code.address_of(base.name) + SHARED_WINDOW, np.uint64)
         self.code, self.inst, self.width, self.space = code, inst, width, space
         self.machine = code.machine
         self.index = code.index
@@ -50,7 +50,7 @@ class AddressOperand:
         if self.space:
             return self.space == "shared"
         values = self._executing(self.machine.values[self.slot]).astype(np.int64) + self.offset
-        inside = (values >= WINDOW) & (values < GLOBAL)
+        inside = (values >= SHARED_WINDOW) & (values < GLOBAL)
         if inside.any() and not inside.all():
             raise PtxError(
                 f"line {self.inst.line}: {self.inst.brief}: lanes name global and shared memory in "
@@ -70,7 +70,7 @@ class AddressOperand:
         addresses = self.machine.values[self.slot].astype(np.int64) + self.offset
         if self.narrow:
             addresses = addresses & 0xFFFFFFFF
-        return addresses - WINDOW if not self.space and self.shared() else addresses
+        return addresses - SHARED_WINDOW if not self.space and self.shared() else addresses
 
     def offsets(self, shared: bool, write: bool) -> Array:
         """Flat offsets into shared or global memory, all checked."""
@@ -105,7 +105,7 @@ class AddressOperand:
         """Offsets in their space, in 64 bits with a sign."""
         if not shared:
             return values.astype(np.int64) - GLOBAL
-        return values.astype(np.int64) - (0 if self.space else WINDOW)
+        return values.astype(np.int64) - (0 if self.space else SHARED_WINDOW)
 
     def _carefully(self, shared: bool, write: bool) -> Array:
         """Check the offsets lane by lane; a fault names the first that is wrong."""

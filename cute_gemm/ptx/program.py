@@ -28,11 +28,12 @@ from cute_gemm.ptx.flow import (
     registers,
     results,
     sources,
+    target,
     unsure,
 )
 from cute_gemm.ptx.follow import every, unsigned
 from cute_gemm.ptx.machine import Piece, Step
-from cute_gemm.ptx.parser import Immediate, Instruction, Name
+from cute_gemm.ptx.parser import Immediate, Instruction
 from cute_gemm.ptx.synchronise import waited
 from cute_gemm.ptx.undefined import demand, followed, possible, ruled
 from cute_gemm.ptx.waiting import WaitingMachine
@@ -204,9 +205,7 @@ class Program:
     def _end(self, piece: Piece, inst: Instruction) -> None:
         """A branch or the end of a thread."""
         if inst.op[0] == "bra":
-            (target,) = inst.operands
-            assert isinstance(target, Name)
-            piece.target = self._number[self.code.kernel.labels[target.name]]
+            piece.target = self._number[self.code.kernel.labels[target(inst)]]
         if inst.guard is None:
             piece.next = piece.target
             return
