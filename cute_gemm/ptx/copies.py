@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from weakref import proxy
 
 import numpy as np
 
+from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.machine import Machine
 
 
 class Copies:
@@ -21,8 +18,8 @@ class Copies:
     commits next.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine: Machine = proxy(machine)  # which holds this
+    def __init__(self, machine: Lanes) -> None:
+        self.machine: Lanes = proxy(machine)  # which holds this
         self._committed = np.zeros((1, 1), np.int64)
         #: Of each instruction: CTA, thread, flat offset in shared memory and group, (4, copies);
         #: and what is copied, in units of its width.

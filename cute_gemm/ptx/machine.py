@@ -20,6 +20,7 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.copies import Copies
+from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.memory import GLOBAL, WARP, Array, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
@@ -74,22 +75,14 @@ class Piece:
         self.apart.append(apart or plain)
 
 
-class Machine:
-    """A batch of CTAs of a launch, with its registers and what it has under way.
-
-    ``first``: the number of the first CTA; ``mask``: which lanes execute, None for all;
-    ``shared``: the CTAs' shared memory.
-    """
-
-    shared: SharedMemory
+class Machine(Lanes):
+    """A batch of CTAs of a launch, with its registers and what it has under way."""
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], memory: GlobalMemory,
         most_steps: int | None, recorder: Recorder | None, slots: int, cluster: int = 1,
     ) -> None:  # fmt: skip
-        self.threads = math.prod(block)
-        self.first = self.ctas = 0
-        self.mask: Array | None = None
+        super().__init__(math.prod(block))
         self.grid, self.block, self.cluster = grid, block, cluster
         self.memory = memory
         self.recorder = recorder
@@ -148,15 +141,6 @@ class Machine:
         return np.asarray(index // below % np.uint32(extents[mode]))
 
     # ---- lanes ---------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """CTAs and threads of the batch."""
-        return self.ctas, self.threads
-
-    def lanes(self) -> Array:
-        """Which lanes execute, whole."""
-        return self._lanes(self.mask)
 
     def alive(self) -> Array:
         """The lanes that have not ended."""

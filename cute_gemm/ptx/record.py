@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.machine import Machine
 
 #: Bytes of a sector.
 SECTOR = 32
@@ -81,7 +79,7 @@ class Recorder:
         self._warps: Counter[tuple[int, int]] = Counter()
         self._boxes: dict[tuple[str, bool], list[int]] = {}
 
-    def access(self, what: tuple[int, bool, bool, int], machine: Machine, addresses: Array) -> None:
+    def access(self, what: tuple[int, bool, bool, int], machine: Lanes, addresses: Array) -> None:
         """Note the addresses of all lanes; those that execute take part.
 
         ``what``: the instruction, whether shared memory, whether a store, and the width.
@@ -109,7 +107,7 @@ class Recorder:
         """All boxes that were noted."""
         return tuple(Boxes(*what, *counts) for what, counts in self._boxes.items())
 
-    def executed(self, begin: int, count: int, machine: Machine) -> None:
+    def executed(self, begin: int, count: int, machine: Lanes) -> None:
         """Note that the warps of the lanes that execute took these instructions."""
         self._warps[begin, count] += int(_warps(machine.lanes(), machine).any(axis=2).sum())
 
@@ -138,7 +136,7 @@ class Recorder:
         return Accesses(*map(np.concatenate, parts))
 
 
-def _warps(values: Array, machine: Machine) -> Array:
+def _warps(values: Array, machine: Lanes) -> Array:
     """Values of all lanes, filled up to whole warps: (CTAs, warps, 32)."""
     missing = -machine.threads % WARP
     whole = np.pad(values, ((0, 0), (0, missing))) if missing else values

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from weakref import proxy
 
 import numpy as np
 
+from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.memory import WARP, Array
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.machine import Machine
 
 
 class WarpBarriers:
@@ -20,8 +17,8 @@ class WarpBarriers:
     for.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine: Machine = proxy(machine)  # which holds this
+    def __init__(self, machine: Lanes) -> None:
+        self.machine: Lanes = proxy(machine)  # which holds this
         shape = machine.ctas, -(-machine.threads // WARP), WARP
         #: Masks of the lanes that wait, 0 of others; and those that need to wait no longer.
         self._masks = np.zeros(shape, np.int64)

@@ -1,0 +1,31 @@
+"""The threads that are executed together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cute_gemm.ptx.memory import Array, SharedMemory
+
+
+class Lanes:
+    """All threads of a batch of CTAs of a launch, and which of them execute.
+
+    ``first``: the number of the first CTA; ``mask``: which lanes execute, None for all;
+    ``shared``: the CTAs' shared memory.
+    """
+
+    shared: SharedMemory
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.first = self.ctas = 0
+        self.mask: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """CTAs and threads of the batch."""
+        return self.ctas, self.threads
+
+    def lanes(self) -> Array:
+        """Which lanes execute, whole."""
+        return np.broadcast_to(True if self.mask is None else self.mask, self.shape)
