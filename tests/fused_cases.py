@@ -39,7 +39,7 @@ def of_result(problem: GemmProblem, name: str) -> GemmProblem:
         problem, operands=problem.operands[: len(epilogue.operands)],
         C=replace(problem.C, dtype=matrix.dtype),
         epilogue=replace(
-            epilogue, expression=replace(epilogue.expression, results=only), results=()
+            epilogue, expression=replace(epilogue.expression, results=only), further=()
         ),
     )  # fmt: skip
 

@@ -148,8 +148,8 @@ PACKAGE: tuple[Mutant, ...] = (
         )
     ),
     _m("fused: results in another order", "problem/epilogue/fused.py",
-       "zip(self.results, self.expression.results[1:], strict=True)",
-       "zip(self.results, self.expression.results[:-1], strict=True)", "fused_calls",
+       "zip(self.further, self.expression.results[1:], strict=True)",
+       "zip(self.further, self.expression.results[:-1], strict=True)", "fused_calls",
        "naive"),
     _m("fused: numbers of another call", "plan/executable.py",
        "        if numbers == self.problem.numbers:\n            return self\n",

@@ -63,10 +63,6 @@ class Epilogue:
     """
 
     scales: tuple[str, ...] = ()  #: Names of scales of rows or tensors that it multiplies by.
-    operands: tuple[EpilogueOperand, ...] = ()  #: The tensors that it reads beside C.
-    results: tuple[EpilogueOperand, ...] = ()  #: The tensors that it writes beside C.
-    #: Names of numbers that it is given by value, of the accumulator's type.
-    numbers: tuple[str, ...] = ()
     label: str = ""  #: What messages call it.
 
     @property
@@ -83,6 +79,21 @@ class Epilogue:
     def source(self) -> str:
         """C++ that declares the class template, where ``common/epilogue.cuh`` does not."""
         return ""
+
+    @property
+    def operands(self) -> tuple[EpilogueOperand, ...]:
+        """The tensors that it reads beside C."""
+        return ()
+
+    @property
+    def results(self) -> tuple[EpilogueOperand, ...]:
+        """The tensors that it writes beside C."""
+        return ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of numbers that it is given by value, of the accumulator's type."""
+        return ()
 
     @property
     def pairs(self) -> str:

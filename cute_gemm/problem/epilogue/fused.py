@@ -110,20 +110,35 @@ PAIRS_CPP = {"pairs": "kPairsOfColumns", "halves": "kPairsOfHalves"}
 class Fused(Epilogue):
     """An expression of ``alpha * accumulator + beta * C`` and of operands.
 
-    Everything is computed in the type of the sums. ``operands`` are the expression's operands that
-    lie in memory, in its order, and ``numbers`` the names of those that are given by value;
-    ``results`` are its results beside C, without the sums, which a pass makes of them and of C.
+    Everything is computed in the type of the sums. ``tensors`` are the expression's operands that
+    lie in memory, in its order, and ``values`` the names of those that are given by value;
+    ``further`` are its results beside C, without the sums, which a pass makes of them and of C.
     ``label`` is what messages call it, and ``output`` the type of C, by which functions are chosen.
     """
 
     expression: Expression
-    operands: tuple[EpilogueOperand, ...] = ()
-    numbers: tuple[str, ...] = ()
+    tensors: tuple[EpilogueOperand, ...] = ()
+    values: tuple[str, ...] = ()
     label: str = field(default="epilogue", compare=False)
     output: str = ""
-    results: tuple[EpilogueOperand, ...] = ()
-    #: Names of those, of operands and numbers, that multiply the accumulator before anything else.
+    further: tuple[EpilogueOperand, ...] = ()
+    #: Names of those, of tensors and values, that multiply the accumulator before anything else.
     scales: tuple[str, ...] = ()
+
+    @property
+    def operands(self) -> tuple[EpilogueOperand, ...]:
+        """The tensors that it reads beside C."""
+        return self.tensors
+
+    @property
+    def results(self) -> tuple[EpilogueOperand, ...]:
+        """The tensors that it writes beside C."""
+        return self.further
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The operands that are given by value."""
+        return self.values
 
     @property
     def pairs(self) -> str:
@@ -133,7 +148,7 @@ class Fused(Epilogue):
     @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
-        said = f"{self.expression}\n{self.operands}\n{self.numbers}\n{self.results}"
+        said = f"{self.expression}\n{self.tensors}\n{self.values}\n{self.further}"
         said += f"\n{self.scales}" * bool(self.scales)
         return f"epilogue_{sha256(said.encode()).hexdigest()[:12]}"
 
@@ -145,11 +160,11 @@ class Fused(Epilogue):
     @cached_property
     def source(self) -> str:
         """C++ that declares the class template."""
-        tensors = [(x.name, _type(x)) for x in self.operands]
-        results = [(x.name, _type(x)) for x in self.results]
-        greatest = [x.name for x in self.results if x.amax]
+        tensors = [(x.name, _type(x)) for x in self.tensors]
+        results = [(x.name, _type(x)) for x in self.further]
+        greatest = [x.name for x in self.further if x.amax]
         members = [f"{kind} {x};" for x, kind in (*tensors, *results)]
-        members += [f"Accumulator {x};" for x in self.numbers]
+        members += [f"Accumulator {x};" for x in self.values]
         fragments = [
             f"typename {kind}::template Values<Block> {x};" for x, kind in (*tensors, *results)
         ]
@@ -170,7 +185,7 @@ class Fused(Epilogue):
         ]
         set_results = [
             f"operands.{x.name}(i, j) = cute_gemm::converted<Element_{x.name}>(v{result.place});"
-            for x, result in zip(self.results, self.expression.results[1:], strict=True)
+            for x, result in zip(self.further, self.expression.results[1:], strict=True)
         ]
         gathered = [
             f"mutable typename cute_gemm::EpilogueAmax<Accumulator>::Bits greatest_{x} = 0;"
@@ -207,7 +222,7 @@ class Fused(Epilogue):
 
     def _named(self, name: str) -> str:
         """What C++ writes for an operand."""
-        by_value = name in self.numbers
+        by_value = name in self.values
         return f"params.{name}" if by_value else f"Accumulator(operands.{name}(i, j))"
 
     def _scale(self, arguments: EpilogueArguments) -> Any:
