@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.dtypes import DTYPES, DType
@@ -60,72 +61,68 @@ class Launch:
         return self.grid, min(self.batch, _MOST_ALONG_Y), layers
 
 
+#: What `Signature.arguments` is given, beside the problem: addresses and scalars by name.
+Given = Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: name, C++ type, in which ``{}`` is where the types are, and bytes."""
+    """One parameter: name, C++ type, in which ``{}`` is where the types are, and bytes.
+
+    ``form`` is that of ``struct``, and ``of`` returns the numbers for it, of a problem.
+    """
 
     name: str
     cpp: str
     size: int = 8
+    form: str = "="
+    of: Callable[[Any], tuple[int, ...]] = field(default=lambda problem: ())
 
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+    def pack(self, block: Any, offset: int, problem: Any, given: Given) -> None:
         """Write its value into ``block``."""
-        raise NotImplementedError
+        struct.pack_into(self.form, block, offset, *self.of(problem))
 
 
 class Pointer(Parameter):
     """An address: an operand's, which every call writes, or that of alpha or beta."""
 
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+    def pack(self, block: Any, offset: int, problem: Any, given: Given) -> None:
         """Write the given address, or none."""
         struct.pack_into("=Q", block, offset, given.get(self.name, 0))
 
 
-class Extent(Parameter):
-    """An extent of the problem: m, n, k, l, slices or k_last."""
-
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Write the extent of that name."""
-        struct.pack_into("=i", block, offset, getattr(problem, self.name))
-
-
-@dataclass(frozen=True, slots=True)
-class Stride(Parameter):
-    """A step in elements of one matrix: ``of`` is ``"ld"``, ``"batch_stride"`` or another."""
-
-    matrix: str = ""
-    of: str = ""
-
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Write the step."""
-        struct.pack_into("=q", block, offset, getattr(getattr(problem, self.matrix), self.of))
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers(Parameter):
-    """Numbers that a kernel makes of its problem, as a C++ struct has them."""
-
-    form: str = ""  #: Of ``struct``.
-    of: Callable[[Any], tuple[int, ...]] = field(default=lambda problem: ())
-
-    def pack(self, block: Any, offset: int, problem: Any, given: Mapping[str, Any]) -> None:
-        """Write them side by side."""
-        struct.pack_into(self.form, block, offset, *self.of(problem))
-
-
 class Scalar(Parameter):
-    """alpha or beta, of the type of the sums."""
+    """alpha, beta or a number of the epilogue, of the type of the sums."""
 
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Write the given value."""
-        pack_scalar(problem.accumulator.name, block, offset, given[self.name], self.name)
+    def pack(self, block: Any, offset: int, problem: Any, given: Given) -> None:
+        """Write the given value, or the problem's."""
+        values = dict(zip(problem.epilogue.numbers, problem.numbers, strict=True)) | dict(given)
+        pack_scalar(problem.accumulator.name, block, offset, values[self.name], self.name)
 
 
 class TensorMapParameter(Parameter):
     """A matrix as TMA is told of it, by value; every call writes those of its matrices."""
 
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Leave zeros."""
+
+def _step(name: str, step: Callable[[Any], int]) -> Parameter:
+    """Return the parameter that is a step in elements."""
+    return Parameter(name, "int64_t", 8, "=q", lambda problem: (step(problem),))
+
+
+def _steps(part: str, name: str, modes: Sequence[str]) -> list[Parameter]:
+    """Return the steps of a matrix of that name along two modes, and to the next of a batch.
+
+    ``part``: the attribute of a problem that has the matrix.
+    """
+
+    def along(mode: int) -> Callable[[Any], int]:
+        def step(problem: Any) -> int:
+            matrix = next(x for x in getattr(problem, part) if x.name == name)
+            return int((*matrix.stride, matrix.batch_stride)[mode])
+
+        return step
+
+    return [_step(f"{name}_{letters}", along(mode)) for mode, letters in enumerate(modes)]
 
 
 @dataclass(frozen=True)
@@ -186,44 +183,6 @@ class Arguments:
         self.table = (ctypes.c_void_p * count)(*(base + offset for offset in signature.offsets))
 
 
-@dataclass(frozen=True, slots=True)
-class OperandStride(Parameter):
-    """A step in elements of an epilogue's operand along M (0), N (1) or L (2)."""
-
-    operand: int = 0
-    mode: int = 0
-
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Write the step."""
-        matrix = problem.operands[self.operand]
-        struct.pack_into("=q", block, offset, (*matrix.stride, matrix.batch_stride)[self.mode])
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleStride(Parameter):
-    """A step in elements of block scales along M or N (0), K / 128 (1) or L (2)."""
-
-    scale: str = ""
-    mode: int = 0
-
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Write the step."""
-        (matrix,) = (x for x in problem.scales if x.name == self.scale)
-        struct.pack_into("=q", block, offset, (*matrix.stride, matrix.batch_stride)[self.mode])
-
-
-@dataclass(frozen=True, slots=True)
-class Number(Parameter):
-    """A number of the epilogue, of the type of the sums."""
-
-    place: int = 0  #: In the problem's ``numbers``.
-
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Write its value."""
-        value = problem.numbers[self.place]
-        pack_scalar(problem.accumulator.name, block, offset, value, self.name)
-
-
 def cpp_type(row: DType) -> str:
     """Return the C++ type of elements: cutlass_library's."""
     from cutlass_library import DataType, DataTypeTag
@@ -243,17 +202,13 @@ def epilogue_parameters(
         Pointer(x.name, f"{cpp_type(DTYPES[x.dtype])}{kind}")
         for x, kind in zip(tensors, kinds, strict=True)
     )
-    strides = tuple(
-        OperandStride(f"{x.name}_{mode}", "int64_t", 8, operand, "mnl".index(mode))
-        for operand, x in enumerate(tensors)
-        for mode in "mnl"
-    )
+    strides = tuple(step for x in tensors for step in _steps("operands", x.name, "mnl"))
     scalars = (
         Scalar("alpha", "{}Accumulator", 16),
         Scalar("beta", "{}Accumulator", 16),
         Pointer("alpha_ptr", "{}Accumulator const*"),
         Pointer("beta_ptr", "{}Accumulator const*"),
-        *(Number(name, "{}Accumulator", 8, place) for place, name in enumerate(epilogue.numbers)),
+        *(Scalar(name, "{}Accumulator") for name in epilogue.numbers),
     )
     return pointers, strides, scalars
 
@@ -276,18 +231,14 @@ def gemm_signature(
             *(Pointer("offsets", "int const*"),) * ends,
             *(Pointer(name, "float const*") for name in scales),
             *pointers,
-            *(Extent(name, "int", 4) for name in "mnk"),
-            Extent("l", "uint32_t", 4),
-            Extent("k_last", "int", 4),
-            Extent("slices", "uint32_t", 4),
-            *(Stride(f"ld{x.lower()}", "int64_t", 8, x, "ld") for x in "ABC"),
-            *(Stride(f"batch_{x.lower()}", "int64_t", 8, x, "batch_stride") for x in "ABC"),
-            *(Stride(f"slice_{x.lower()}", "int64_t", 8, x, "slice_stride") for x in "AB"),
-            *(
-                ScaleStride(f"{name}_{mode}", "int64_t", 8, name, place)
-                for name in scales
-                for place, mode in enumerate(("mn", "k", "l"))
-            ),
+            *(_extent(name) for name in "mnk"),
+            _extent("l", "uint32_t"),
+            _extent("k_last"),
+            _extent("slices", "uint32_t"),
+            *(_step(f"ld{x.lower()}", attrgetter(f"{x}.ld")) for x in "ABC"),
+            *(_step(f"batch_{x.lower()}", attrgetter(f"{x}.batch_stride")) for x in "ABC"),
+            *(_step(f"slice_{x.lower()}", attrgetter(f"{x}.slice_stride")) for x in "AB"),
+            *(step for name in scales for step in _steps("scales", name, ("mn", "k", "l"))),
             *strides,
             *scalars,
             *(
@@ -296,6 +247,11 @@ def gemm_signature(
             ),
         )
     )
+
+
+def _extent(name: str, cpp: str = "int") -> Parameter:
+    """Return the parameter that is an extent of the problem."""
+    return Parameter(name, cpp, 4, "=i", lambda problem: (getattr(problem, name),))
 
 
 def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cute_gemm.kernels.passes.components import Components
 from cute_gemm.kernels.passes.pack import Pack
+from cute_gemm.kernels.passes.packer import Packer
 from cute_gemm.kernels.passes.reduce import Reduce
 
 if TYPE_CHECKING:
@@ -14,6 +15,6 @@ if TYPE_CHECKING:
 PACK, COMPONENTS, REDUCE = Pack(), Components(), Reduce()
 
 
-def packer(packing: Packing) -> Pack | Components:
+def packer(packing: Packing) -> Packer:
     """Return the pass that packs: that of components, or that of elements."""
     return COMPONENTS if packing.splits else PACK

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
-from cute_gemm.arch import Arch
-from cute_gemm.kernels.base import Compiled
-from cute_gemm.kernels.config import Config
-from cute_gemm.kernels.passes.seconds import seconds
-from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
-from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
+from cute_gemm.kernels.passes.packer import THREADS, PackConfig, Packer
+from cute_gemm.toolchain.unit import cpp_bool
 
 if TYPE_CHECKING:
-    from cute_gemm.cost_model.calibration import Constants
-    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.matrix import Matrix
-    from cute_gemm.problem.parts.packing import Packing
 
-#: Threads and bytes of a tile; bytes of a vector; vectors of a line, for neighbouring lanes.
-THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8
+#: Bytes of a tile; bytes of a vector; vectors of a line, for neighbouring lanes.
+TILE_BYTES, VECTOR, LINE = 16384, 16, 8
 #: Lines of a tile, and vectors of a thread.
 LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4
 #: The most rows of transposed tiles that are walked together.
@@ -61,20 +54,6 @@ class Copy(NamedTuple):
         return max(4 // self.bytes, 1) if self.transposed else 1
 
 
-@dataclass(frozen=True)
-class PackConfig(Config):
-    """How A and B are copied."""
-
-    A: Copy
-    B: Copy
-    dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
-
-    @property
-    def name(self) -> str:
-        """The kernel's symbol."""
-        return f"pack_{self.A}_{self.B}"
-
-
 class PackTiling(NamedTuple):
     """How an operand's tiles lie: what its `PackOperand` has, beside strides."""
 
@@ -87,52 +66,11 @@ class PackTiling(NamedTuple):
     along: int  #: Tiles along a row.
 
 
-def _copy(source: Matrix, target: Matrix) -> Copy:
-    size, rows = source.element.bytes, source.shape[1 - source.unit]
-    pitch = source.ld * size if rows > 1 else 0
-    words = 2 if source.alignment % VECTOR or pitch % VECTOR else 1
-    if source.unit == target.unit:
-        return Copy(size, words)
-    lines = min(TURNED_LINES[size], key=lambda x: prod(_tiles(source, x)))
-    return Copy(size, words, True, lines)
-
-
 def _tiles(source: Matrix, lines: int) -> tuple[int, int]:
     """Return the tiles along a row, and the rows of tiles."""
     row = source.shape[source.unit] * source.element.bytes
     along = -(-row // (VECTOR * LINE << lines))
     return along, -(-source.shape[1 - source.unit] // (LINES >> lines))
-
-
-def _place(source: Matrix, target: Matrix) -> PackTiling:
-    """Return how an operand's tiles lie.
-
-    For operands that are not transposed all shapes of tiles are compared: the one that reads the
-    fewest sectors is taken, for rows of tiles that begin off a sector.
-    """
-    copy, unit = _copy(source, target), source.unit
-    extent, rows = source.shape[unit], source.shape[1 - unit]
-    lines = copy.lines
-    if not copy.transposed:
-        lines = min(reversed(range(6)), key=lambda x: _tiles(source, x)[0] * ((4 << x) + 1))
-    along, tile_rows = _tiles(source, lines)
-    groups = -(-tile_rows // GROUP) if copy.transposed else tile_rows
-    group = -(-tile_rows // groups)
-    matrices = 1 if target.batch_stride == 0 else source.l
-    return PackTiling(extent, rows, matrices, along * group * groups, lines, group, along)
-
-
-def _numbers(name: str) -> Any:
-    def numbers(packing: Packing) -> tuple[int, ...]:
-        for source, target, offset in packing.copies:
-            if source.name == name:
-                strides = (source.ld, source.batch_stride, target.ld, target.batch_stride)
-                place = _place(source, target)
-                divisors = (*_reciprocal(place.group), *_reciprocal(place.along))
-                return (*strides, offset, *divisors, *place)
-        return (0,) * 16
-
-    return numbers
 
 
 def _reciprocal(divisor: int) -> tuple[int, int]:
@@ -141,116 +79,89 @@ def _reciprocal(divisor: int) -> tuple[int, int]:
     return -(-(1 << shift) // divisor), shift
 
 
-SIGNATURE = Signature(
-    (
-        Pointer("A", "void const*"),
-        Pointer("B", "void const*"),
-        Pointer("scratch", "void*"),
-        *(
-            Numbers(name.lower(), "cute_gemm::PackOperand", 88, "=5q4I7i4x", _numbers(name))
-            for name in "AB"
-        ),
-    )
-)
-
-
-class Pack(Compiled):
+class Pack(Packer):
     """The kernel that packs A, B or both: a CTA copies a tile of one of them."""
 
     name = "pack"
+    about = "Packing into scratch: A {A}, B {B}"
+    form = Copy
+    operand = "PackOperand", "=5q4I7i4x"
+    few = FEW
 
-    def signature(self, config: PackConfig) -> Signature:
-        """Return the parameters of its entry."""
-        return SIGNATURE
+    def copy(self, source: Matrix, target: Matrix) -> Copy:
+        size, rows = source.element.bytes, source.shape[1 - source.unit]
+        pitch = source.ld * size if rows > 1 else 0
+        words = 2 if source.alignment % VECTOR or pitch % VECTOR else 1
+        if source.unit == target.unit:
+            return Copy(size, words)
+        lines = min(TURNED_LINES[size], key=lambda x: prod(_tiles(source, x)))
+        return Copy(size, words, True, lines)
 
-    def configure(self, packing: Packing, arch: str = "sm_80") -> PackConfig:
-        """Return the config, which follows from how the operands lie, and from the arch."""
-        copies = {source.name: _copy(source, target) for source, target, _ in packing.copies}
-        dependent = Arch(arch).has("griddepcontrol")
-        return PackConfig(copies.get("A", Copy()), copies.get("B", Copy()), dependent)
+    def place(self, source: Matrix, target: Matrix) -> PackTiling:
+        """Return how an operand's tiles lie.
 
-    def unit(self, config: PackConfig) -> TranslationUnit:
-        source = f"""\
-// Packing into scratch: A {config.A}, B {config.B}
-#include "passes/pack.cuh"
+        For operands that are not transposed all shapes of tiles are compared: the one that reads
+        the fewest sectors is taken, for rows of tiles that begin off a sector.
+        """
+        copy, unit = self.copy(source, target), source.unit
+        extent, rows = source.shape[unit], source.shape[1 - unit]
+        lines = copy.lines
+        if not copy.transposed:
+            lines = min(reversed(range(6)), key=lambda x: _tiles(source, x)[0] * ((4 << x) + 1))
+        along, tile_rows = _tiles(source, lines)
+        groups = -(-tile_rows // GROUP) if copy.transposed else tile_rows
+        group = -(-tile_rows // groups)
+        matrices = 1 if target.batch_stride == 0 else source.l
+        return PackTiling(extent, rows, matrices, along * group * groups, lines, group, along)
 
-struct Config {{
-  using A = {config.A.cpp};
-  using B = {config.B.cpp};
-}};
+    def numbers(self, source: Matrix, target: Matrix, offset: int) -> tuple[int, ...]:
+        place = self.place(source, target)
+        return offset, *_reciprocal(place.group), *_reciprocal(place.along), *place
 
-extern "C" __global__ void __launch_bounds__({THREADS})
-{config.name}(
-    {SIGNATURE.cpp("")}) {{
-  cute_gemm::pack<Config>(A, B, scratch, a, b);
-}}
-"""
-        return TranslationUnit(source, config.name)
+    def smem(self, config: PackConfig) -> int:
+        return TILE_BYTES if config.A.transposed or config.B.transposed else 0
 
-    def launch(self, config: PackConfig, packing: Packing) -> Launch:
-        places = [_place(source, target) for source, target, _ in packing.copies]
-        smem = TILE_BYTES if config.A.transposed or config.B.transposed else 0
-        matrices = max(place.matrices for place in places)
-        tiles = sum(place.tiles for place in places)
-        early = config.dependent and tiles * matrices >= FEW
-        return Launch(tiles, THREADS, smem, matrices, dependent=early)
+    def copied(self, copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
+        """Yield the accesses of the copy of one operand."""
+        place, width, unit = self.place(source, target), VECTOR // copy.bytes, source.unit
+        if place.matrices == 1:  # the batch shares one matrix, or there is no batch
+            source, target = (replace(matrix, l=1, batch_stride=0) for matrix in (source, target))
+        row, column = _tile(copy, place.lines)
+        extents = [(LINE << place.lines) * width, LINES >> place.lines]
+        tile = (extents[unit], extents[1 - unit])
 
-    def accesses(
-        self, config: PackConfig, packing: Packing, *, reads_c: bool = False
-    ) -> tuple[Access, ...]:
-        accesses: list[Access] = []
-        for source, target, _ in packing.copies:
-            accesses += _accesses(config.A if source.name == "A" else config.B, source, target)
-        return tuple(accesses)
+        def coords(along: np.ndarray, across: np.ndarray) -> np.ndarray:
+            return np.stack((along, across) if unit == 0 else (across, along), axis=-1)
 
-    def seconds(self, packing: Packing, gpu: Gpu, constants: Constants) -> float:
-        """Return the predicted time."""
-        moved = sum(matrix.nbytes for matrix in (*packing.sources, *packing.targets))
-        return float(seconds(moved, gpu, constants, constants.ahead_us))
-
-
-# ---- accesses -----------------------------------------------------------------------------------
-
-
-def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
-    """Yield the accesses of the copy of one operand."""
-    place, width, unit = _place(source, target), VECTOR // copy.bytes, source.unit
-    if place.matrices == 1:  # the batch shares one matrix, or there is no batch
-        source, target = (replace(matrix, l=1, batch_stride=0) for matrix in (source, target))
-    row, column = _tile(copy, place.lines)
-    extents = [(LINE << place.lines) * width, LINES >> place.lines]
-    tile = (extents[unit], extents[1 - unit])
-
-    def coords(along: np.ndarray, across: np.ndarray) -> np.ndarray:
-        return np.stack((along, across) if unit == 0 else (across, along), axis=-1)
-
-    load = GlobalAccess(
-        operand=source.name, direction="load", instruction="ld.global", bits=128, matrix=source,
-        tile=tile, coords=coords(column * width, row), axis=unit, sweeps=1, tail="whole",
-        unit="CTA",
-    )  # fmt: skip
-    yield from _loads(load, copy)
-    if copy.transposed:
-        lane, block = np.arange(32), np.arange(TILE_BYTES // VECTOR // 32)[:, None]
-        chunks = extents[1] // width // LINE
-        element, chunk = block // chunks * 4 + lane // LINE, block % chunks * LINE + lane % LINE
-        out = coords(element, chunk * width)
-    else:
-        out = load.coords
-    store = replace(
-        load, operand="scratch", direction="store", instruction="st.global", matrix=target,
-        coords=out, axis=target.unit, part=source.name,
-    )  # fmt: skip
-    if copy.transposed:
-        ctas = -(-place.rows // extents[1]) * place.along * place.matrices
-        offsets = _stores(copy, row, column, extents[1])
-        bits = 8 * max(4, copy.bytes)
-        yield SharedAccess(
-            source.name, "store", "st.shared", bits, offsets, executions=ctas, unit="CTA"
-        )
-        offsets = _swizzled(element, chunk, element // width, extents[1] * copy.bytes)
-        yield SharedAccess(source.name, "load", "ld.shared", 128, offsets, guard=store, unit="CTA")
-    yield store
+        load = GlobalAccess(
+            operand=source.name, direction="load", instruction="ld.global", bits=128, matrix=source,
+            tile=tile, coords=coords(column * width, row), axis=unit, sweeps=1, tail="whole",
+            unit="CTA",
+        )  # fmt: skip
+        yield from _loads(load, copy)
+        if copy.transposed:
+            lane, block = np.arange(32), np.arange(TILE_BYTES // VECTOR // 32)[:, None]
+            chunks = extents[1] // width // LINE
+            element, chunk = block // chunks * 4 + lane // LINE, block % chunks * LINE + lane % LINE
+            out = coords(element, chunk * width)
+        else:
+            out = load.coords
+        store = replace(
+            load, operand="scratch", direction="store", instruction="st.global", matrix=target,
+            coords=out, axis=target.unit, part=source.name,
+        )  # fmt: skip
+        if copy.transposed:
+            ctas = -(-place.rows // extents[1]) * place.along * place.matrices
+            offsets = _stores(copy, row, column, extents[1])
+            bits = 8 * max(4, copy.bytes)
+            yield SharedAccess(
+                source.name, "store", "st.shared", bits, offsets, executions=ctas, unit="CTA"
+            )
+            offsets = _swizzled(element, chunk, element // width, extents[1] * copy.bytes)
+            yield SharedAccess(
+                source.name, "load", "ld.shared", 128, offsets, guard=store, unit="CTA"
+            )
+        yield store
 
 
 def _tile(copy: Copy, lines: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,13 +15,13 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import access_bytes, limit_of
-from cute_gemm.kernels.passes.seconds import seconds
+from cute_gemm.kernels.passes.packer import seconds
 from cute_gemm.kernels.staging import element_by_element
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.parts.slices import sums_bytes
 from cute_gemm.toolchain.signature import (
     Launch,
-    Numbers,
+    Parameter,
     Pointer,
     Signature,
     cpp_type,
@@ -119,7 +119,7 @@ def _numbers(reduction: Reduction) -> tuple[int, ...]:
 @lru_cache(maxsize=64)
 def _signature(epilogue: Epilogue) -> Signature:
     pointers, strides, scalars = epilogue_parameters(epilogue)
-    shape = Numbers("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers)
+    shape = Parameter("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers)
     sums, C = Pointer("sums", "{}Accumulator const*"), Pointer("C", "{}ElementC*")
     return Signature((sums, C, *pointers, shape, *strides, *scalars))
 
