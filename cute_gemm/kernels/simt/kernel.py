@@ -67,22 +67,20 @@ class SimtKernel(EmittedKernel):
 
     minimum_cc = 80
     dtypes: tuple[str, ...] = (
-        "float32",
-        "float16",
-        "bfloat16",
-        "float64",
-        "complex64",
-        "complex128",
-    )
+        "float32", "float16", "bfloat16", "float64", "complex64", "complex128",
+    )  # fmt: skip
+    options: tuple[str, ...] = ("tile", "thread_tile", "raster", "min_ctas")
     #: Whether gmem accesses of A and B are as wide as the matrices allow, or an element.
     wide: ClassVar[bool] = False
     #: Whether shared memory holds all of K.
     whole_k: ClassVar[bool] = False
+    #: Fields of its configs that differ from those of most kernels (`candidates`).
+    fields: ClassVar[dict[str, Any]] = {}
     emitter: ClassVar = EmitSimt
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the fields that this kernel chooses for each candidate, beside given options."""
-        raise NotImplementedError
+        return [self.fields]
 
     def settle(self, config: SimtConfig) -> SimtConfig:
         """Return the config with the fields that follow from its options."""
@@ -100,7 +98,7 @@ class SimtKernel(EmittedKernel):
             "skew": "transposed",
             "staging": "none",
             "raster": 8,
-            "min_ctas": 1,
+            "min_ctas": 2 if element <= 4 else 1,
             "results": "together",
             "operation": problem.operation(
                 access_bytes(problem.A, False)[0] if self.wide else element,

@@ -67,11 +67,6 @@ def _flat(problem: GemmProblem) -> int:
     return max(8, 32 // _bytes(problem))
 
 
-def _pair(problem: GemmProblem) -> int:
-    """Return the CTAs per multiprocessor to fit registers for: 2 for elements up to 4 bytes."""
-    return 2 if _bytes(problem) <= 4 else 1
-
-
 def _narrow(problem: GemmProblem) -> int:
     """Return how many of A and B cannot be read in the widest vectors."""
     return sum(access_bytes(matrix, False)[0] < VECTOR for matrix in (problem.A, problem.B))
@@ -85,9 +80,7 @@ class Naive(SimtKernel):
     summary = "one thread per element of C, a warp along n, blind to the layout"
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n")}
-
-    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        return [{"tile": (32, 32, 1), "warp_along": "n", "min_ctas": _pair(problem)}]
+    fields: ClassVar = {"tile": (32, 32, 1), "warp_along": "n"}
 
 
 class Coalesced(SimtKernel):
@@ -102,20 +95,8 @@ class Coalesced(SimtKernel):
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
         along = options.get("warp_along", along)  # along k, each of 32 warps shares a result
-        return [{"tile": (8, 4, WARP) if along == "k" else (32, 32, 1), "warp_along": along}]
-
-
-class SmemFullK(SimtKernel):
-    """Whole K panels of A and B in shared memory."""
-
-    name = "smem_full_k"
-    summary = "whole K panels of A and B in shared memory; refuses a k that does not fit"
-    options = ("tile", "raster", "min_ctas")
-    whole_k = True
-
-    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        tiles = ((32, 32, 32), (16, 16, 32))  # more of K fits with smaller tiles
-        return [{"tile": tile, "min_ctas": _pair(problem)} for tile in tiles]
+        tile = (8, 4, WARP) if along == "k" else (32, 32, 1)
+        return [{"tile": tile, "warp_along": along, "min_ctas": 1}]
 
 
 class SmemTiled(SimtKernel):
@@ -124,9 +105,18 @@ class SmemTiled(SimtKernel):
     name = "smem_tiled"
     summary = "square tiles in shared memory, K in steps"
     options = ("tile", "raster", "min_ctas")
+    fields: ClassVar = {"tile": (32, 32, 32)}
+
+
+class SmemFullK(SmemTiled):
+    """Whole K panels of A and B in shared memory."""
+
+    name = "smem_full_k"
+    summary = "whole K panels of A and B in shared memory; refuses a k that does not fit"
+    whole_k = True
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        return [{"tile": (32, 32, 32), "min_ctas": _pair(problem)}]
+        return [self.fields, {"tile": (16, 16, 32)}]  # more of K fits with smaller tiles
 
 
 class RegisterRows(SimtKernel):
@@ -134,11 +124,7 @@ class RegisterRows(SimtKernel):
 
     name = "register_rows"
     summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
-    options = ("tile", "thread_tile", "raster", "min_ctas")
-
-    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        row = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
-        return [{**row, "min_ctas": _pair(problem)}]
+    fields: ClassVar = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
 
 
 class ThreadTile1d(SimtKernel):
@@ -146,11 +132,10 @@ class ThreadTile1d(SimtKernel):
 
     name = "thread_tile_1d"
     summary = "a column of results per thread, the element of B in a register"
-    options = ("tile", "thread_tile", "raster", "min_ctas")
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        row = {"tile": (64, 64, _flat(problem)), "thread_tile": (8, 1), "warp_along": "n"}
-        return [{**row, "min_ctas": _pair(problem)}]
+        tile = (64, 64, _flat(problem))
+        return [{"tile": tile, "thread_tile": (8, 1), "warp_along": "n"}]
 
 
 class ThreadTile2d(SimtKernel):
@@ -158,49 +143,55 @@ class ThreadTile2d(SimtKernel):
 
     name = "thread_tile_2d"
     summary = "TM x TN results per thread, outer products from registers"
-    options = ("tile", "thread_tile", "raster", "min_ctas")
+    fields: ClassVar = {"results": "apart"}
+    #: bK of float32.
+    columns: ClassVar[int] = 16
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        return [{**_square(problem, 16), "results": "apart"}]
+        """Return a CTA of 256 threads, 8 x 8 results each; fewer of wider elements."""
+        if _bytes(problem) > 4:
+            row = {"tile": (64, 64, self.columns // 2), "thread_tile": (4, 4)}
+        else:
+            row = {"tile": (128, 128, max(self.columns, _flat(problem))), "thread_tile": (8, 8)}
+        return [{**row, **self.fields}]
 
 
-class Vectorized(SimtKernel):
+class Vectorized(ThreadTile2d):
     """128-bit accesses of global and shared memory."""
 
     name = "vectorized"
     summary = "128-bit accesses, K-major operands transposed on their way into shared memory"
-    options = ("tile", "thread_tile", "raster", "min_ctas")
+    fields: ClassVar = {"skew": "none"}
     wide = True
 
-    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        return [{**_square(problem, 16), "skew": "none"}]
 
-
-class BankFree(SimtKernel):
+class BankFree(Vectorized):
     """``vectorized`` without bank conflicts."""
 
     name = "bank_free"
     summary = "no bank conflicts: tiles in shared memory swizzled by XOR, or padded (skew)"
     options = ("tile", "thread_tile", "skew", "raster", "min_ctas")
     choices: ClassVar = {"skew": ("xor", "padding")}
-    wide = True
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        (row,) = super().rows(problem, options)
         # A row's number cannot be XORed too where a chunk is one element.
-        return [{**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}]
+        return [{**row, "skew": "padding" if _bytes(problem) == 16 else "xor"}]
 
 
-class WarpTiled(SimtKernel):
+class WarpTiled(ThreadTile2d):
     """CTA, warp and thread tiles."""
 
     name = "warp_tiled"
     summary = "CTA, warp and thread tiles; lanes paired so that they share vectors"
-    options: tuple[str, ...] = ("tile", "thread_tile", "skew", "raster", "min_ctas")
-    choices: ClassVar = {"skew": ("xor", "padding")}
+    options = BankFree.options
+    choices: ClassVar = BankFree.choices
+    fields: ClassVar = {"skew": "padding", "results": "quads"}
+    columns = 32
     wide = True
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        row = {**_square(problem, 32), "skew": "padding", "results": "quads"}
+        (row,) = super().rows(problem, options)
         if _narrow(problem) and _bytes(problem) <= 4:  # single elements take more registers
             row |= {"tile": (128, 64, 16), "min_ctas": 3}
         return [row]
@@ -223,6 +214,7 @@ class DoubleBuffered(WarpTiled):
     options = (*WarpTiled.options, "staging")
     label_options: ClassVar = {"thread_tile": "t{}"}
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
+    fields: ClassVar = {**WarpTiled.fields, "staging": "cp.async"}
 
     def pace(self, config: SimtConfig, calibration: Calibration) -> Pace:
         """Return the pace; ``partial`` is a calibration's factor on sectors of C in part."""
@@ -244,9 +236,8 @@ class DoubleBuffered(WarpTiled):
         kind = "float8" if problem.A.dtype in FLOAT8 else problem.A.dtype
         tiles = _BUFFERED[kind][_narrow(problem)]
         turn = problem.A.major == "K" and problem.B.major == "MN"
-        common = {"skew": "padding", "results": "quads", "staging": "cp.async"}
         rows = [
-            {**common, **row._asdict(), "tile": tile}
+            {**self.fields, **row._asdict(), "tile": tile}
             for row in tiles
             # The longer side first for the operand that is not transposed and held in registers.
             for tile in dict.fromkeys(
@@ -260,14 +251,3 @@ class DoubleBuffered(WarpTiled):
 
 def _transposed(tile: tuple[int, int, int], turn: bool) -> tuple[int, int, int]:
     return (tile[1], tile[0], tile[2]) if turn else tile
-
-
-def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:
-    """Return the tile of a CTA of 256 threads, 8 x 8 results each; fewer of wider elements.
-
-    ``columns``: bK of float32.
-    """
-    size = _bytes(problem)
-    if size > 4:
-        return {"tile": (64, 64, columns // 2), "thread_tile": (4, 4)}
-    return {"tile": (128, 128, max(columns, _flat(problem))), "thread_tile": (8, 8), "min_ctas": 2}
