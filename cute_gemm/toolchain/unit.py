@@ -78,27 +78,48 @@ def epilogue_params(
     return f"typename {prefix}Epilogue::Params const epilogue{{{values}}};"
 
 
-def tiled_entry(
-    symbol: str, bounds: str, call: str, operation: Operation, tile: tuple[int, ...]
+def entry(
+    config: Any, call: str, *, prefix: str = "Config::", bounds: str = "", begin: str | None = None
 ) -> str:
-    """Return a kernel's entry, as `entry`, or as `grouped_entry` of a grouped GEMM.
+    """Return a kernel's entry: each layer of the grid calls ``call`` for one GEMM of the batch.
 
-    ``call`` has a place, ``{}``, for the argument that says which tile of its group a CTA has.
+    Of a grouped GEMM each CTA calls it for one tile of a group. It may use the number of the matrix
+    in the batch or of the group, ``product``, and the epilogue's parameters, ``epilogue``; it has a
+    place, ``{}``, for the argument that says which tile of its group a CTA has.
+
+    ``prefix``: where ElementA, ElementB, ElementC, Accumulator and Epilogue are; ``bounds``: what
+    ``__launch_bounds__`` takes, by default threads and CTAs of a multiprocessor; ``begin``: what is
+    done first, by default finding the matrices of a CTA.
     """
-    if operation.groups:
-        return grouped_entry(symbol, bounds, call.format(", group.cta"), operation, tile)
-    return entry(symbol, bounds, call.format(""), operation.epilogue)
+    operation, moved = config.operation, ""
+    if begin is None and operation.groups:
+        begin, moved = _of_group(operation, config.tile), operation.groups.replace("K", "")
+    elif begin is None:
+        begin = _OF_BATCH
+    signature = gemm_signature(operation.epilogue, ends=bool(operation.groups))
+    return f"""\
+extern "C" __global__ void __launch_bounds__({bounds or f"{config.threads}, {config.min_ctas}"})
+{config.name}(
+    {signature.cpp(prefix)}) {{
+{begin}  {epilogue_params(operation.epilogue, prefix, moved=moved)}
+  {call.format(", group.cta" if operation.groups else "")}
+}}
+"""
 
 
-def grouped_entry(
-    symbol: str, bounds: str, call: str, operation: Operation, tile: tuple[int, ...],
-    prefix: str = "Config::",
-) -> str:  # fmt: skip
-    """Return a kernel's entry, as `entry`, of a grouped GEMM in tiles of C.
+_OF_BATCH = """\
+  uint32_t const batch = blockIdx.y + blockIdx.z * gridDim.y;
+  if (batch >= l) return;
+  uint32_t const product = batch / slices, slice = batch % slices;
+  if (k_last > 0 && slice == slices - 1) k = k_last;
+  A += product * batch_a + slice * slice_a;
+  B += product * batch_b + slice * slice_b;
+  C += batch * batch_c;
+"""
 
-    Each CTA calls ``call`` for one tile of a group. It may use the group's number, ``product``, and
-    which of its tiles it is, ``group.cta``.
-    """
+
+def _of_group(operation: Operation, tile: tuple[int, ...]) -> str:
+    """Return how a CTA finds its group's matrices."""
     ragged, units = operation.groups, dict(zip("AB", operation.majors, strict=False))
     units["C"] = "N" if operation.row_major else "M"
     begins = []
@@ -107,48 +128,13 @@ def grouped_entry(
         if ragged in modes:
             unit = units[name] == ragged or (units[name] == "MN" and ragged != "K")
             place += f" + group.begin * {1 if unit else f'ld{name.lower()}'}"
-        begins.append(f"  {name} += {place};")
-    lines = "\n".join(begins)
-    groups = f"cute_gemm::CtaGroup<cute_gemm::kRagged{ragged}, {tile[0]}, {tile[1]}>"
+        begins.append(f"  {name} += {place};\n")
     return f"""\
-extern "C" __global__ void __launch_bounds__({bounds})
-{symbol}(
-    {gemm_signature(operation.epilogue, ends=True).cpp(prefix)}) {{
-  {groups} const group(offsets, l, m, n, k);
+  cute_gemm::CtaGroup<cute_gemm::kRagged{ragged}, {tile[0]}, {tile[1]}> const group(offsets, \
+l, m, n, k);
   if (group.number < 0) return;
   int const product = group.number;
-{lines}
-  {ragged.lower()} = group.size;
-  {epilogue_params(operation.epilogue, prefix, moved=ragged if ragged != "K" else "")}
-  {call}
-}}
-"""
-
-
-def entry(
-    symbol: str, bounds: str, call: str, epilogue: Epilogue = LINEAR_COMBINATION,
-    prefix: str = "Config::",
-) -> str:  # fmt: skip
-    """Return a kernel's entry: each layer of the grid calls ``call`` for one GEMM of the batch.
-
-    ``bounds``: threads per CTA and what else ``__launch_bounds__`` takes; ``prefix``: where
-    ElementA, ElementB, ElementC, Accumulator and Epilogue are. ``call`` may use the matrix's index
-    in the batch, ``product``, and the epilogue's parameters, ``epilogue``.
-    """
-    return f"""\
-extern "C" __global__ void __launch_bounds__({bounds})
-{symbol}(
-    {gemm_signature(epilogue).cpp(prefix)}) {{
-  uint32_t const batch = blockIdx.y + blockIdx.z * gridDim.y;
-  if (batch >= l) return;
-  uint32_t const product = batch / slices, slice = batch % slices;
-  if (k_last > 0 && slice == slices - 1) k = k_last;
-  A += product * batch_a + slice * slice_a;
-  B += product * batch_b + slice * slice_b;
-  C += batch * batch_c;
-  {epilogue_params(epilogue, prefix)}
-  {call}
-}}
+{"".join(begins)}  {ragged.lower()} = group.size;
 """
 
 

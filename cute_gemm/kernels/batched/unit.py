@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.toolchain.signature import gemm_signature
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
     cpp_extents,
     element_proofs,
-    epilogue_params,
+    entry,
 )
 
 if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
-    from cute_gemm.kernels.batched.structure import BatchedConfig, BatchedOperand
+    from cute_gemm.kernels.batched.structure import BatchedOperand
 
 _UNIT = (
     """\
@@ -66,7 +65,12 @@ class EmitBatched(Emitter):
             "runs_c": config.orders[2] in ("run", "matrices"),
             "unroll": max(1, _UNROLLED // products),
             "copies": "".join(map(_operand, config.operands)),
-            "entry": _entry(config),
+            "entry": entry(
+                config,
+                "cute_gemm::batched<Config>(A, B, C, k, l, lda, ldb, ldc, batch_a, batch_b, "
+                "batch_c, epilogue);",
+                begin="",
+            ),
         }
 
     def facts(self) -> list[tuple[str, str]]:
@@ -96,18 +100,6 @@ def _layout_facts(name: str, layout: Layout) -> list[tuple[str, str]]:
         (cpp_extents(cpp, layout.extents), f"{name}: extents"),
         (f"{offsets} && {last}", f"{name}: offsets"),
     ]
-
-
-def _entry(config: BatchedConfig) -> str:
-    epilogue = config.operation.epilogue
-    return f"""\
-extern "C" __global__ void __launch_bounds__({config.threads}, {config.min_ctas})
-{config.name}(
-    {gemm_signature(epilogue).cpp("Config::")}) {{
-  {epilogue_params(epilogue)}
-  cute_gemm::batched<Config>(A, B, C, k, l, lda, ldb, ldc, batch_a, batch_b, batch_c, epilogue);
-}}
-"""
 
 
 def _operand(operand: BatchedOperand) -> str:

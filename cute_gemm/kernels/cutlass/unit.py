@@ -66,12 +66,12 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
         "threads": config.threads,
         "smem": config.smem,
         "entry": entry(
-            config.name,
-            str(config.threads),
+            config,
             f"cute_gemm::cutlass_universal<Gemm, /* SwapAB */ {cpp_bool(config.swap_ab)}, "
             "Accumulator>(\n"
             "      A, B, C, m, n, k, lda, ldb, ldc, epilogue);",
             prefix="",
+            bounds=str(config.threads),
         ),
         "align_a": align_a,
         "align_b": align_b,

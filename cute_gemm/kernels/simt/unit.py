@@ -10,12 +10,12 @@ from cute_gemm.toolchain.unit import (
     Emitter,
     cpp_bool,
     element_proofs,
+    entry,
     layout_proofs,
-    tiled_entry,
 )
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.simt.structure import SimtConfig, StagedOperand
+    from cute_gemm.kernels.simt.structure import StagedOperand
 
 _UNIT = (
     """\
@@ -50,7 +50,11 @@ class EmitSimt(Emitter):
         return {
             "lanes_k": WARP if config.warp_along == "k" else 1,
             "copies": "".join(map(_operand, config.operands)),
-            "entry": _entry(config),
+            "entry": entry(
+                config,
+                f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
+                "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue{}));",
+            ),
         }
 
     def facts(self) -> list[tuple[str, str]]:
@@ -64,15 +68,6 @@ class EmitSimt(Emitter):
         for name, layout in layouts.items():
             facts += layout_proofs(name, layout, layout.extents)
         return facts
-
-
-def _entry(config: SimtConfig) -> str:
-    operation, bounds = config.operation, f"{config.threads}, {config.min_ctas}"
-    call = (
-        f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
-        "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue{}));"
-    )
-    return tiled_entry(config.name, bounds, call, operation, config.tile)
 
 
 def _operand(operand: StagedOperand) -> str:

@@ -16,13 +16,12 @@ from cute_gemm.toolchain.unit import (
     cpp_extents,
     cpp_shape,
     element_proofs,
+    entry,
     layout_proofs,
-    tiled_entry,
 )
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
-    from cute_gemm.kernels.sm80.structure import Sm80Config
 
 _SM80_PIPELINE = (
     """\
@@ -119,7 +118,11 @@ class EmitSm80Pipeline(Emitter):
             "epilogue_stage": _copy(staged.write),
             "epilogue_copy": _copy(staged.read),
             "epilogue_product": _product("EpilogueCopy", "Accumulator", staged.read),
-            "entry": _entry(config),
+            "entry": entry(
+                config,
+                f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
+                "      product, epilogue{});",
+            ),
         }
         for letter, plan, conj in zip("AB", config.operands, product.conj, strict=True):
             lower, place, layout = letter.lower(), plan.place, plan.smem_layout
@@ -169,15 +172,6 @@ class EmitSm80Pipeline(Emitter):
                 (_same(f"Fragment{letter}{{}}", f"Config::Fragment{letter}"), f"Fragment{letter}"),
             ]
         return facts
-
-
-def _entry(config: Sm80Config) -> str:
-    operation, bounds = config.operation, f"{config.threads}, {config.min_ctas}"
-    call = (
-        f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
-        "      product, epilogue{});"
-    )
-    return tiled_entry(config.name, bounds, call, operation, config.tile)
 
 
 def _copy_proofs(name: str, tv: str, copy: TiledCopy, threads: int) -> list[tuple[str, str]]:

@@ -168,7 +168,7 @@ class Thin(EmittedKernel):
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         sums = config.columns * config.pitch * config.operation.accumulator.bytes
         queue = config.stage * config.stages if config.stages > 1 else 0
-        return Launch(grid, WARP * config.warps, config.warps * max(sums, queue), problem.l)
+        return Launch(grid, config.threads, config.warps * max(sums, queue), problem.l)
 
     def accesses(
         self, config: ThinConfig, problem: GemmProblem, *, reads_c: bool = False
@@ -290,7 +290,7 @@ def _settled(config: ThinConfig, options: dict[str, Any], limit: int) -> ThinCon
         narrow = config.large.width * config.operation.a.bytes < 4
         config = replace(config, stages=1 if narrow else stages)
     if "min_ctas" not in options:
-        ctas = most_ctas((4, 3, 2), WARP * config.warps, config.held + _OTHERS)
+        ctas = most_ctas((4, 3, 2), config.threads, config.held + _OTHERS)
         config = replace(config, min_ctas=ctas)
     return config
 
@@ -339,7 +339,7 @@ def _check(config: ThinConfig) -> None:
             f"option stages={config.stages}: vectors of {width} bytes of the large operand cannot "
             "wait in shared memory; expected stages=1"
         )
-    need, room = config.held + _OTHERS, registers(WARP * config.warps, config.min_ctas)
+    need, room = config.held + _OTHERS, registers(config.threads, config.min_ctas)
     if need > room:
         raise OptionError(
             f"option tile={config.tile} with min_ctas={config.min_ctas} takes {need} registers of "
@@ -399,7 +399,7 @@ def _results(config: ThinConfig, C: Matrix, ctas: int, reads_c: bool) -> list[Ac
     """Return the accesses of the sums of all warps through shared memory, and of C."""
     size = config.operation.accumulator.bytes
     rows, columns = ROW_LANES * config.rows, config.columns
-    at = np.arange(-(-rows * columns // (WARP * config.warps)) * WARP * config.warps)
+    at = np.arange(-(-rows * columns // config.threads) * config.threads)
     if C.unit == 1 - config.index:
         r, c = at % rows, at // rows
     else:

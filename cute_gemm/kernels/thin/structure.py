@@ -105,6 +105,11 @@ class ThinConfig(Config):
         return "_".join(parts)
 
     @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return WARP * self.warps
+
+    @property
     def index(self) -> int:
         """Which of A and B is thin: 0 or 1."""
         return int(self.thin == "n")

@@ -49,11 +49,9 @@ class EmitThin(Emitter):
             "thin": config.few.cpp(f"Element{letters[config.index]}"),
             "mma": atom and atom.cpp,
             "entry": entry(
-                config.name,
-                f"{32 * config.warps}, {config.min_ctas}",
+                config,
                 "cute_gemm::thin(cute_gemm::Gemm<Config>(\n"
                 "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue));",
-                config.operation.epilogue,
             ),
         }
 
