@@ -57,7 +57,7 @@ class Toy(CompiledKernel):
         """Return the C++ text: an include, a type, and the entry that all kernels have."""
         majors = ", ".join(cpp_bool(major in ("K", "N")) for major in config.operation.majors)
         text = UNIT.format(CPP[config.operation.a.name], majors, config.unroll)
-        text += entry(config.name, "32", CALL, prefix="Toy::")
+        text += entry(config, CALL, prefix="Toy::", bounds="32")
         return TranslationUnit(text, config.name, (self.template.parent,))
 
     def launch(self, config, problem):

@@ -18,6 +18,7 @@ from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.base import Kernel
 from cute_gemm.plan import select
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_operands, from_sizes
@@ -34,6 +35,11 @@ THIN = (1, 2, 3, 4, 7, 8, 16, 17, 32)
 LADDER = registry.LADDER[1 : registry.LADDER.index("sm80_pipeline")]
 #: Those that choose the width of their accesses to A and B.
 WIDE = ("vectorized", "bank_free", "warp_tiled", "double_buffered")
+
+
+def configure(kernel: Kernel, problem: GemmProblem, arch: str, **options: Any) -> Any:
+    """Return the config that is chosen of a kernel."""
+    return select.select(problem, arch, kernel.name, options).config
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from cases import OPS
+from cases import OPS, configure
 
 from cute_gemm.access import smem
 from cute_gemm.access.accesses import SharedAccess
@@ -47,7 +47,7 @@ def test_a_tile_too_small_for_its_threads_is_not_covered() -> None:
         OptionError,
         match="256 threads copy 64 x 16 elements of A at a time, which do not fill its tile 64 x 8",
     ):
-        registry.get("sm80_pipeline").configure(problem, "sm_80", tile=(64, 64, 8), warps=(2, 4))
+        configure(registry.get("sm80_pipeline"), problem, "sm_80", tile=(64, 64, 8), warps=(2, 4))
 
 
 def test_narrow_copies_do_without_cp_async() -> None:
@@ -133,7 +133,7 @@ def test_every_reader_of_fma_kernels(kernel: str, skew: str | None, dtype: str) 
     for op in OPS:
         problem = from_sizes(op, m=256, n=256, k=256, dtype=dtype)
         chosen = registry.get(kernel)
-        config = chosen.configure(problem, "sm_80", **({"skew": skew} if skew else {}))
+        config = configure(chosen, problem, "sm_80", **({"skew": skew} if skew else {}))
         for access in chosen.accesses(config, problem):
             if isinstance(access, SharedAccess) and (
                 access.direction == "load" or (skew and dtype == "float32")

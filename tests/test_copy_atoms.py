@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import configure
 from copy_search import asked, rows_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -563,7 +564,7 @@ def test_a_tile_at_the_end_counts_as_the_kernels_rows_of_it(
     given: Any = {"m": m, "n": 128, "k": k, "dtype": "float16", "lda": lda}
     problem = from_sizes(op, **given)
     chosen: Any = {"tile": (128, 128, 32), "warps": (2, 2)}
-    config = Sm80Pipeline().configure(problem, "sm_80", **chosen)
+    config = configure(Sm80Pipeline(), problem, "sm_80", **chosen)
     report = analyze(op, **given, kernel="sm80_pipeline", arch="sm_80", **chosen)
     (plan,) = (plan for plan in config.operands if plan.source == "A")
     threads, values = plan.gmem_copy.layouts

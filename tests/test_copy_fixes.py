@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import configure
 from copy_search import aliases, asked, compared, paid, random_question, refutations
 
 from cute_gemm.api import analyze
@@ -431,7 +432,7 @@ def test_a_copy_counts_as_the_kernels_row_of_it(dtype: str, lda: int, way: str) 
     given: Any = {"m": 128, "n": 128, "k": 32, "dtype": dtype, "lda": lda}
     problem = from_sizes("TN", **given)
     chosen: Any = {"tile": (128, 128, 32), "warps": (2, 2), "copy": way}
-    config = Sm80Pipeline().configure(problem, "sm_80", **chosen)
+    config = configure(Sm80Pipeline(), problem, "sm_80", **chosen)
     report = analyze("TN", **given, kernel="sm80_pipeline", arch="sm_80", **chosen)
     (plan,) = (plan for plan in config.operands if plan.source == "A")
     threads, values = plan.gmem_copy.layouts

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS, problem
+from cases import OPS, configure, problem
 
 import cute_gemm as cg
 from cute_gemm.access.accesses import GlobalAccess
@@ -53,7 +53,7 @@ def every_problem(size: int) -> list[GemmProblem]:
 
 @pytest.mark.parametrize("size", [4096, 100])
 def test_names_tell_configs_apart(size: int) -> None:
-    configs = [KERNEL.configure(each, "sm_80") for each in every_problem(size)]
+    configs = [configure(KERNEL, each, "sm_80") for each in every_problem(size)]
     assert len(set(configs)) == len(TYPES) * len(OPS) * 2
     names = {config.name for config in configs}
     assert len(names) == len(configs)
@@ -65,8 +65,8 @@ def test_names_tell_configs_apart(size: int) -> None:
     [{"tile": (128, 256, 32)}, {"stages": 3}, {"swizzle": 1}],
 )
 def test_every_option_is_in_the_name(options: dict[str, object]) -> None:
-    base = KERNEL.configure(problem(), "sm_80")
-    config = KERNEL.configure(problem(), "sm_80", **options)
+    base = configure(KERNEL, problem(), "sm_80")
+    config = configure(KERNEL, problem(), "sm_80", **options)
     for option, value in options.items():
         assert getattr(config, option) == value
     assert config.name != base.name
@@ -75,21 +75,21 @@ def test_every_option_is_in_the_name(options: dict[str, object]) -> None:
 
 def test_alignment_is_in_the_name() -> None:
     even = problem(m=96, n=96, k=96)
-    base = KERNEL.configure(even, "sm_80")
+    base = configure(KERNEL, even, "sm_80")
     odd = replace(even, C=replace(even.C, alignment=2))
     narrow = base.name.replace("_v128_128_128_", "_v128_128_16_")
-    assert KERNEL.configure(odd, "sm_80").name == narrow
+    assert configure(KERNEL, odd, "sm_80").name == narrow
 
 
 def test_options_as_text() -> None:
-    as_text = KERNEL.configure(problem(), "sm_80", tile="256x128x32", stages="4")
-    assert as_text == KERNEL.configure(problem(), "sm_80", tile=[256, 128, 32], stages=4)
+    as_text = configure(KERNEL, problem(), "sm_80", tile="256x128x32", stages="4")
+    assert as_text == configure(KERNEL, problem(), "sm_80", tile=[256, 128, 32], stages=4)
     assert (as_text.tile, as_text.warps, as_text.stages) == ((256, 128, 32), (4, 2), 4)
 
 
 def test_the_large_tile_is_taken_where_it_fills_the_gpu() -> None:
     def tile(**given: object) -> tuple[object, ...]:
-        config = KERNEL.configure(problem(**given), "sm_80")  # type: ignore[arg-type]
+        config = configure(KERNEL, problem(**given), "sm_80")  # type: ignore[arg-type]
         return config.tile, config.stages
 
     assert tile() == ((128, 128, 32), 4)
@@ -98,7 +98,7 @@ def test_the_large_tile_is_taken_where_it_fills_the_gpu() -> None:
     # Copies of 16 bytes, and of less.
     assert tile(dtype="float32", compute="tf32") == ((128, 128, 32), 3)
     assert tile(dtype="float32", compute="tf32", lda=4098) == ((128, 128, 16), 4)
-    assert KERNEL.configure(problem(size=512), "sm_80", tile="128x128x32").stages == 4
+    assert configure(KERNEL, problem(size=512), "sm_80", tile="128x128x32").stages == 4
 
 
 @pytest.mark.parametrize(
@@ -132,27 +132,27 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 
 def test_pipeline_of_registers_where_cp_async_cannot_copy() -> None:
     odd = problem("NT", lda=4097)
-    assert KERNEL.configure(odd, "sm_80").stages == 2
+    assert configure(KERNEL, odd, "sm_80").stages == 2
     with pytest.raises(OptionError, match="A allows accesses of 2 bytes only"):
-        KERNEL.configure(odd, "sm_80", stages=3)
+        configure(KERNEL, odd, "sm_80", stages=3)
     # 4 bytes are enough for it.
-    assert KERNEL.configure(problem("NT", lda=4098), "sm_80").stages > 2
+    assert configure(KERNEL, problem("NT", lda=4098), "sm_80").stages > 2
 
 
 def test_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="needs sm_80 or newer; arch is 'sm_75'"):
         refusals.check(KERNEL, problem(), "sm_75")
     with pytest.raises(UnsupportedError, match="sm80_pipeline"):
-        KERNEL.configure(problem("NT", lda=4098, dtype="int8"), "sm_80")
+        configure(KERNEL, problem("NT", lda=4098, dtype="int8"), "sm_80")
     with pytest.raises(UnsupportedError, match="m is 2147483647; .* takes up to"):
-        KERNEL.configure(problem("NT", m=2**31 - 1, n=1, k=1), "sm_80")
+        configure(KERNEL, problem("NT", m=2**31 - 1, n=1, k=1), "sm_80")
 
 
 def test_int8_takes_the_instruction_that_is_exact() -> None:
-    assert KERNEL.configure(problem("TN", dtype="int8"), "sm_80").math == "int8"
-    assert KERNEL.configure(problem("TT", dtype="int8"), "sm_80").math == "dp4a"
+    assert configure(KERNEL, problem("TN", dtype="int8"), "sm_80").math == "int8"
+    assert configure(KERNEL, problem("TT", dtype="int8"), "sm_80").math == "dp4a"
     # From here on CUTLASS's tensor core kernel could saturate where int32 wraps around.
-    assert KERNEL.configure(problem("TN", dtype="int8", k=2**17), "sm_80").math == "dp4a"
+    assert configure(KERNEL, problem("TN", dtype="int8", k=2**17), "sm_80").math == "dp4a"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_int8_takes_the_instruction_that_is_exact() -> None:
 )
 def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
     names = {"Row": "RowMajor", "Col": "ColumnMajor"}
-    config = KERNEL.configure(problem(op), "sm_80", tile=(256, 128, 32))
+    config = configure(KERNEL, problem(op), "sm_80", tile=(256, 128, 32))
     unit = KERNEL.unit(config)
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
@@ -175,7 +175,7 @@ def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
 )
 def test_unit_of_a_row_major_c(op: str, a: str, b: str) -> None:
     names = {"Row": "RowMajor", "Col": "ColumnMajor"}
-    config = KERNEL.configure(problem(op, order="C"), "sm_80", tile=(256, 128, 32))
+    config = configure(KERNEL, problem(op, order="C"), "sm_80", tile=(256, 128, 32))
     unit = KERNEL.unit(config)
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
@@ -184,7 +184,7 @@ def test_unit_of_a_row_major_c(op: str, a: str, b: str) -> None:
 
 
 def test_unit_is_cutlass_librarys() -> None:
-    config = KERNEL.configure(problem(), "sm_80")
+    config = configure(KERNEL, problem(), "sm_80")
     unit = KERNEL.unit(config)
     assert unit.symbol == config.name
     assert unit.source.count('extern "C" __global__') == 1
@@ -197,7 +197,7 @@ def test_unit_is_cutlass_librarys() -> None:
 
 def test_launch_has_a_cta_for_each_tile() -> None:
     ragged = problem(m=1000, n=129, k=64)
-    config = KERNEL.configure(ragged, "sm_80", tile=(128, 64, 32))
+    config = configure(KERNEL, ragged, "sm_80", tile=(128, 64, 32))
     launch = KERNEL.launch(config, ragged)
     assert (launch.grid, launch.block) == (8 * 3, 128)
     assert launch.smem == config.smem <= 101376
@@ -213,13 +213,13 @@ SOME = [
     problem("TN", 100, dtype="int8"),
     problem("NN", 100, dtype="int8"),
 ]
-some = pytest.mark.parametrize("each", SOME, ids=lambda each: KERNEL.configure(each, "sm_80").name)
+some = pytest.mark.parametrize("each", SOME, ids=lambda each: configure(KERNEL, each, "sm_80").name)
 
 
 @some
 def test_a_recorded_tile_is_moved_once(each: GemmProblem) -> None:
     """Each element of a k-tile and of C; of the k-tile as many bytes as shared memory takes."""
-    config = KERNEL.configure(each, "sm_80")
+    config = configure(KERNEL, each, "sm_80")
     recorded = recording(config, products=True, reads_c=True)
     assert recorded.staged and recorded.sums and not recorded.sums[0].places.min() < 0
     for matrix, lists in (
@@ -244,7 +244,7 @@ def test_a_recorded_tile_is_moved_once(each: GemmProblem) -> None:
 @pytest.mark.matrix
 @some
 def test_other_archs_access_the_same(each: GemmProblem, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = KERNEL.configure(each, "sm_80")
+    config = configure(KERNEL, each, "sm_80")
     here = KERNEL.accesses(config, each)
     recording.cache_clear()
     text = ptx(KERNEL.unit(config), "sm_90a")
@@ -293,7 +293,7 @@ def test_a_launch_accesses_what_its_report_says(op: str, given: dict[str, Any]) 
 
 def test_accesses_of_a_leftover_of_k_come_first() -> None:
     ragged = problem("TN", m=256, n=256, k=72)
-    config = KERNEL.configure(ragged, "sm_80")
+    config = configure(KERNEL, ragged, "sm_80")
     first, rest = (
         each
         for each in KERNEL.accesses(config, ragged)
@@ -306,16 +306,16 @@ def test_accesses_of_a_leftover_of_k_come_first() -> None:
 
 def test_accesses_without_products() -> None:
     empty = problem(m=64, n=64, k=0)
-    config = KERNEL.configure(empty, "sm_80")
+    config = configure(KERNEL, empty, "sm_80")
     assert [each.operand for each in KERNEL.accesses(config, empty)] == ["C"]
     nothing = problem(m=0, n=64, k=64)
-    assert KERNEL.accesses(KERNEL.configure(nothing, "sm_80"), nothing) == ()
-    assert KERNEL.launch(KERNEL.configure(nothing, "sm_80"), nothing).grid == 0
+    assert KERNEL.accesses(configure(KERNEL, nothing, "sm_80"), nothing) == ()
+    assert KERNEL.launch(configure(KERNEL, nothing, "sm_80"), nothing).grid == 0
 
 
 def test_limits_name_their_cause() -> None:
     def limits(each: GemmProblem) -> dict[str, str]:
-        config = KERNEL.configure(each, "sm_80")
+        config = configure(KERNEL, each, "sm_80")
         found = KERNEL.accesses(config, each)
         return {each.operand: each.limit for each in found if isinstance(each, GlobalAccess)}
 
@@ -346,7 +346,7 @@ def build(config: CutlassUniversalConfig, arch: str) -> Resources:
     ids=["aligned", "odd"],
 )
 def test_nvrtc_builds(each: GemmProblem, arch: str) -> None:
-    found = build(KERNEL.configure(each, arch), arch)
+    found = build(configure(KERNEL, each, arch), arch)
     assert found.spill_stores == found.spill_loads == 0
 
 
@@ -363,7 +363,7 @@ def test_nvrtc_builds_everything(
         pytest.skip("sm80_pipeline's job")
     for order in ("F", "C"):
         each = problem(op, size, dtype=dtype, compute=compute, out_dtype=out, order=order)
-        build(KERNEL.configure(each, arch), arch)
+        build(configure(KERNEL, each, arch), arch)
 
 
 SWIZZLE = """
@@ -403,7 +403,7 @@ def test_swizzle_gives_each_tile_to_one_cta() -> None:
 
 
 def test_stubs_are_those_of_one_cutlass(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = KERNEL.configure(problem(), "sm_80")
+    config = configure(KERNEL, problem(), "sm_80")
     (stubs,) = KERNEL.unit(config).folders
     own = cutlass_path()
     assert own is not None

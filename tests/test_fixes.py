@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import configure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_search import counted
@@ -64,7 +65,7 @@ def shared(
 def accesses(op: str, copy: str, dtype: str = "float16", **sizes: int) -> list:
     """The global loads of A and B, with the stores and the loads of shared memory beside each."""
     problem = from_sizes(op, dtype=dtype, **({"m": 512, "n": 512, "k": 256} | sizes))
-    config = KERNEL.configure(problem, "sm_80", copy=copy)
+    config = configure(KERNEL, problem, "sm_80", copy=copy)
     loads = [a for a in KERNEL.accesses(config, problem) if isinstance(a, GlobalAccess)]
     out: list[GlobalAccess | SharedAccess] = []
     for plan in config.operands:
@@ -136,8 +137,8 @@ def test_the_op_whose_storage_fits(op: str, other: tuple[str, str | None]) -> No
 def test_a_bad_copy_is_fixed_by_the_one_that_the_kernels_choose(op: str, dtype: str) -> None:
     given: dict = {"tile": (128, 128, 128 // DTYPES[dtype].bytes), "warps": (2, 4), "stages": 3}
     problem = from_sizes(op, m=512, n=512, k=256, dtype=dtype)
-    config = KERNEL.configure(problem, "sm_80", copy="mn_major", **given)
-    plans = KERNEL.configure(problem, "sm_80", **given).operands
+    config = configure(KERNEL, problem, "sm_80", copy="mn_major", **given)
+    plans = configure(KERNEL, problem, "sm_80", **given).operands
     found = KERNEL.accesses(config, problem)
     bad = ""
     for access, offered in zip(found, fixes(found, 256), strict=True):
@@ -158,7 +159,7 @@ def test_a_bad_copy_is_fixed_by_the_one_that_the_kernels_choose(op: str, dtype: 
 def test_a_k_tile_without_a_whole_vector_is_no_reason_to_fail() -> None:
     # The last k-tile has 4 columns: of vectors of 8 that would be wider, none is inside.
     problem = from_sizes("NN", m=200, n=200, k=100, dtype="float16", lda=204, ldb=204, ldc=204)
-    found = KERNEL.accesses(KERNEL.configure(problem, "sm_80"), problem)
+    found = KERNEL.accesses(configure(KERNEL, problem, "sm_80"), problem)
     last = [access.part == "last k-tile" for access in found]
     offered = fixes(found, 128)
     assert any(last) and all(fix.figures.get("requests") != 0 for fixed in offered for fix in fixed)

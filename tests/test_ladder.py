@@ -17,6 +17,7 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import refusals, registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import SimtConfig
+from cute_gemm.plan.select import select
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.rendering.rows import AccessRow, make_row
@@ -43,7 +44,7 @@ def configure(name: str, each: GemmProblem, arch: str = "sm_80", **options: Any)
     kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     refusals.check(kernel, each, arch, options)
-    return kernel.configure(each, arch, **options)
+    return select(each, arch, name, options).config
 
 
 def rows(name: str, each: GemmProblem, **options: Any) -> list[AccessRow]:
@@ -451,9 +452,9 @@ def test_what_is_refused(name: str) -> None:
 
 def test_tensor_core_is_sm80_pipeline_with_one_stage() -> None:
     kernel = registry.get("tensor_core")
-    config = kernel.configure(problem("TN", "float16"), "sm_80")
+    config = configure(kernel, problem("TN", "float16"), "sm_80")
     assert (config.kernel, config.stages) == ("tensor_core", 1)
-    other = registry.get("sm80_pipeline").configure(problem("TN", "float16"), "sm_80")
+    other = configure(registry.get("sm80_pipeline"), problem("TN", "float16"), "sm_80")
     assert config.name != other.name
     with pytest.raises(OptionError, match="option 'stages' is not one of kernel 'tensor_core'"):
         refusals.check(kernel, problem("TN", "float16"), "sm_80", ("stages",))
@@ -542,7 +543,7 @@ def test_out_dtype() -> None:
 
 def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
     kernel = registry.get(name)
-    config = kernel.configure(each, arch, **options)
+    config = configure(kernel, each, arch, **options)
     unit = kernel.unit(config)
     family = "simt" if name in SIMT else "sm80"
     assert unit.symbol == config.name
@@ -586,7 +587,7 @@ def test_single_halves_are_not_read_by_the_byte(op: str, arch: str) -> None:
     """A copy through registers of operands whose leading dimension is odd."""
     each = problem(op, "float16", lda=257, ldb=257)
     kernel = registry.get("double_buffered")
-    code = sass.disassemble(build(kernel.unit(kernel.configure(each, arch)), arch).cubin)
+    code = sass.disassemble(build(kernel.unit(configure(kernel, each, arch)), arch).cubin)
     loads = " ".join(opcode for opcode in sass.instructions(code) if opcode.startswith("LDG"))
     assert "LDG.E.U16" in loads and "U8" not in loads
 

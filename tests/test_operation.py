@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
+from cases import configure
 
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels import refusals
@@ -68,7 +69,7 @@ def test_a_problem_of_two_types_is_emitted_and_compiles(swap_ab: int) -> None:
     assert asked.types == "float8_e4m3fn x float8_e5m2 -> bfloat16, compute float32"
     kernel = get("sm90_wgmma").compiled()
     options = {"tile": (128, 128, 128), "swap_ab": swap_ab, "cluster": (1, 1), "ping_pong": 0}
-    config = kernel.configure(asked, "sm_90a", **options)
+    config = configure(kernel, asked, "sm_90a", **options)
     assert "_e4m3_e5m2_f32_bf16_tn_col_" in config.name
     text = kernel.unit(config).source
     tags = ("E4M3E5M2", "E5M2E4M3")[swap_ab]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from altered import altered
-from cases import OPS, problem
+from cases import OPS, configure, problem
 
 import cute_gemm as cg
 from cute_gemm.cute.copies import TiledCopy, TiledMma
@@ -49,7 +49,7 @@ def config(
     op: str = "TN", arch: str = ARCH, kernel: CompiledKernel = KERNEL, **given: Any
 ) -> Sm80Config:
     options = {key: given.pop(key) for key in kernel.options if key in given}
-    made: Sm80Config = kernel.configure(problem(op, 256, **given), arch, **options)
+    made: Sm80Config = configure(kernel, problem(op, 256, **given), arch, **options)
     return made
 
 
@@ -206,7 +206,7 @@ def test_those_of_cutlass_hold_everywhere(op: str, dtype: str) -> None:
     kernel = CutlassUniversal()
     for order in "FC":
         each = problem(op, 256, dtype=dtype, compute=compute or None, order=order)
-        each = kernel.configure(each, ARCH)
+        each = configure(kernel, each, ARCH)
         assert prove(kernel.proof(each), ARCH).facts
 
 
@@ -421,7 +421,7 @@ def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> Sim
     kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     options = {key: given.pop(key) for key in kernel.options if key in given}
-    return kernel.configure(problem(op, 128, dtype=dtype, **given), ARCH, **options)
+    return configure(kernel, problem(op, 128, dtype=dtype, **given), ARCH, **options)
 
 
 def simt_asserts(

@@ -13,7 +13,7 @@ import cuda.pathfinder
 import numpy as np
 import pytest
 import sass_claims
-from cases import OPS, problem
+from cases import OPS, configure, problem
 
 from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.errors import CompileError
@@ -170,7 +170,7 @@ def test_what_never_executes_is_not_counted() -> None:
 def missing(kernel: Kernel, op: str, arch: str, **given: Any) -> list[str]:
     options = {key: given.pop(key) for key in kernel.options if key in given}
     asked = problem(op, 256, **given)
-    config = kernel.configure(asked, arch, **options)
+    config = configure(kernel, asked, arch, **options)
     cubin = build(kernel.unit(config), arch).cubin
     return sass_claims.check(cubin, kernel.accesses(config, asked))
 
@@ -264,7 +264,7 @@ def test_all_machine_code(
 
 def test_a_false_claim_is_found() -> None:
     problem = from_sizes("TN", m=256, n=256, k=256, dtype="float16")
-    config = PIPELINE.configure(problem, "sm_80")
+    config = configure(PIPELINE, problem, "sm_80")
     cubin = build(PIPELINE.unit(config), "sm_80").cubin
     accesses = PIPELINE.accesses(config, problem)
     wrong: list[Access] = [

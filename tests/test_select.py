@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from cases import OPS
+from cases import OPS, configure
 
 import cute_gemm as cg
 from cute_gemm.arch import Arch
@@ -284,7 +284,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
         assert set(direct) == set(legal)
         assert len(direct) == len(legal)
         if name != "auto":
-            assert found.config == registry.get(name).configure(found.problem, arch)
+            assert found.config == configure(registry.get(name), found.problem, arch)
 
 
 def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
@@ -293,7 +293,7 @@ def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
     these = [each for each in problems(Random(1), 6) if each.dtype != "complex64"]
     assert {"complex128"} < {each.dtype for each in these}
     gpu = select.select(these[0], "sm_90a", "sm80_pipeline").gpu
-    configs = [kernel.configure(each, "sm_90a") for each in these]
+    configs = [configure(kernel, each, "sm_90a") for each in these]
     assert isinstance(kernel, CompiledKernel)
     kept = [kernel.price(one, each, gpu) for one, each in zip(configs, these, strict=True)]
     for one, each, price in zip(configs, these, kept, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS, ORDERS, problem
+from cases import OPS, ORDERS, configure, problem
 
 import cute_gemm as cg
 from cute_gemm.access import smem
@@ -99,7 +99,7 @@ def test_the_staged_sums_of_every_fma_tile(op: str, order: Any) -> None:
     for tile in product((16, 64, 256), (32, 128), (16,)):
         for warps in product((1, 2, 4), (1, 2, 4)):
             try:
-                config = KERNEL.configure(whole, "sm_80", tile=tile, warps=warps)
+                config = configure(KERNEL, whole, "sm_80", tile=tile, warps=warps)
             except GemmError:
                 continue
             seen += 1
@@ -208,7 +208,7 @@ def test_the_extent_limits_stores_and_not_loads() -> None:
 def test_the_address_limits(alignment: int, bits: int) -> None:
     even = problem("NT")
     each = replace(even, A=replace(even.A, alignment=alignment))
-    load = KERNEL.accesses(KERNEL.configure(each, "sm_80"), each)[0]
+    load = KERNEL.accesses(configure(KERNEL, each, "sm_80"), each)[0]
     assert isinstance(load, GlobalAccess) and load.operand == "A"
     limit = "" if alignment in (16, 2) else f"base address aligned to {alignment} B"
     assert (load.bits, str(load.limit), load.words) == (bits, limit, alignment == 2)
@@ -232,7 +232,7 @@ def test_accesses_cover_every_tile_once(
     for op in OPS:
         for order in ORDERS:
             each = problem(op, size, dtype=dtype, compute=compute, order=order)
-            config = KERNEL.configure(each, "sm_90a", copy=policy)
+            config = configure(KERNEL, each, "sm_90a", copy=policy)
             for access in KERNEL.accesses(config, each):
                 if isinstance(access, GlobalAccess):
                     if access.words and access.part:
@@ -256,7 +256,7 @@ def test_accesses_cover_every_tile_once(
 
 def test_launch_and_executions() -> None:
     ragged = problem("TN", m=1000, n=129, k=65, lda=72, ldb=72)
-    config = KERNEL.configure(ragged, "sm_80", tile=(128, 64, 32), warps=(2, 2), stages=3)
+    config = configure(KERNEL, ragged, "sm_80", tile=(128, 64, 32), warps=(2, 2), stages=3)
     launch = KERNEL.launch(config, ragged)
     assert (launch.grid, launch.block) == (8 * 3, 128)
     # Three stages of A and B, or the sums of the tile with a pitch of four more: the larger.
@@ -294,7 +294,7 @@ def test_small_and_empty_problems(m: int, n: int, k: int) -> None:
 
 def test_defaults_follow_the_problem() -> None:
     def tile(each: GemmProblem, arch: str = "sm_80") -> tuple[int, ...]:
-        return KERNEL.configure(each, arch).tile
+        return configure(KERNEL, each, arch).tile
 
     def tiles(each: GemmProblem, arch: str = "sm_80") -> set[tuple[int, ...]]:
         return {config.tile for config in KERNEL.legal(each, Arch(arch), {})}
@@ -315,14 +315,14 @@ def test_defaults_follow_the_problem() -> None:
     assert (128, 128, 32) in tiles(problem(), "sm_86") & tiles(problem(lda=4097))
     for config in KERNEL.legal(problem(), Arch("sm_86"), {}):
         assert KERNEL.launch(config, problem()).smem <= Arch("sm_86").shared_limit
-    assert KERNEL.configure(problem(dtype="float64"), "sm_80").mma.startswith("SM80_8x8x4")
-    assert KERNEL.configure(problem(dtype="float64"), "sm_90a").mma.startswith("SM90_16x8x4")
+    assert configure(KERNEL, problem(dtype="float64"), "sm_80").mma.startswith("SM80_8x8x4")
+    assert configure(KERNEL, problem(dtype="float64"), "sm_90a").mma.startswith("SM90_16x8x4")
 
 
 def test_options_as_text() -> None:
-    as_text = KERNEL.configure(problem(), "sm_80", tile="64x128x32", warps="2,2", stages="4")
-    assert as_text == KERNEL.configure(
-        problem(), "sm_80", tile=[64, 128, 32], warps=(2, 2), stages=4
+    as_text = configure(KERNEL, problem(), "sm_80", tile="64x128x32", warps="2,2", stages="4")
+    assert as_text == configure(
+        KERNEL, problem(), "sm_80", tile=[64, 128, 32], warps=(2, 2), stages=4
     )
     assert as_text.tile == (64, 128, 32) and as_text.warps == (2, 2) and as_text.stages == 4
 
@@ -386,7 +386,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 def test_the_exchanged_problem_is_checked_as_the_kernel_sees_it() -> None:
     # For a row-major C the kernel's M is the problem's N.
     with pytest.raises(OptionError, match="kernel's M extent must be 64 to 256; it is 32"):
-        KERNEL.configure(problem(order="C"), "sm_80", tile=(128, 32, 32), warps=(2, 4))
+        configure(KERNEL, problem(order="C"), "sm_80", tile=(128, 32, 32), warps=(2, 4))
 
 
 def test_no_options_end_in_a_traceback() -> None:
@@ -401,7 +401,8 @@ def test_no_options_end_in_a_traceback() -> None:
             "copy": random.choice(("auto", "mn_major")),
         }
         try:
-            KERNEL.configure(
+            configure(
+                KERNEL,
                 problem(random.choice(OPS), dtype=kind, order=random.choice("FC")),
                 "sm_80",
                 **options,
@@ -414,7 +415,7 @@ def test_no_options_end_in_a_traceback() -> None:
 
 def test_a_fraction_is_no_number_of_stages() -> None:
     with pytest.raises(OptionError, match="expected an integer"):
-        KERNEL.configure(problem(), "sm_80", stages=3.7)
+        configure(KERNEL, problem(), "sm_80", stages=3.7)
 
 
 def test_unsupported() -> None:
@@ -422,9 +423,9 @@ def test_unsupported() -> None:
         cg.plan("TN", m=64, n=64, k=64, dtype="float16", arch="sm_75", backend="cpu",
                 kernel="sm80_pipeline")  # fmt: skip
     with pytest.raises(UnsupportedError, match="SM90_16x8x8_.* needs sm_90; arch is 'sm_80'"):
-        KERNEL.configure(problem(dtype="float64"), "sm_80", mma="SM90_16x8x8_F64F64F64F64_TN")
+        configure(KERNEL, problem(dtype="float64"), "sm_80", mma="SM90_16x8x8_F64F64F64F64_TN")
     with pytest.raises(UnsupportedError, match=r"m=2147483647.*up to 2\*\*31 - 256"):
-        KERNEL.configure(problem("NT", m=2**31 - 1, n=1, k=1), "sm_80")
+        configure(KERNEL, problem("NT", m=2**31 - 1, n=1, k=1), "sm_80")
 
 
 #: A value of each field other than the default's.
@@ -443,13 +444,13 @@ OTHER = {
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Sm80Config)])
 def test_every_field_is_in_the_symbol(field: str) -> None:
-    base = KERNEL.configure(problem(), "sm_80")
+    base = configure(KERNEL, problem(), "sm_80")
     assert getattr(base, field) != OTHER[field]
     assert replace(base, **{field: OTHER[field]}).name != base.name
 
 
 def test_parts_of_a_field_are_in_the_symbol() -> None:
-    base = KERNEL.configure(problem(), "sm_80")
+    base = configure(KERNEL, problem(), "sm_80")
     others = [
         *(replace(base, tile=tile) for tile in [(256, 128, 64), (64, 256, 64), (128, 256, 32)]),
         replace(base, warps=(4, 2)),
@@ -480,7 +481,7 @@ def test_every_problem_has_a_symbol_of_its_own(size: int) -> None:
 
 
 def emit(each: GemmProblem, arch: str = "sm_80", **options: Any) -> TranslationUnit:
-    return KERNEL.unit(KERNEL.configure(each, arch, **options))
+    return KERNEL.unit(configure(KERNEL, each, arch, **options))
 
 
 @types
@@ -489,7 +490,7 @@ def emit(each: GemmProblem, arch: str = "sm_80", **options: Any) -> TranslationU
 def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -> None:
     for order in ORDERS:
         each = problem(op, dtype=dtype, compute=compute, order=order)
-        config = KERNEL.configure(each, "sm_80", copy=policy)
+        config = configure(KERNEL, each, "sm_80", copy=policy)
         unit = KERNEL.unit(config)
         assert unit.symbol == config.name
         assert re.findall(r"#include (.*)", unit.source) == [
@@ -558,7 +559,7 @@ def test_the_conjugate_is_of_the_operand_as_the_kernel_sees_it(op: str) -> None:
 def test_layouts_of_design() -> None:
     def emit(each: GemmProblem, **options: Any) -> TranslationUnit:
         """The proof, where C++ CuTe makes the layouts."""
-        return KERNEL.proof(KERNEL.configure(each, "sm_80", **options))
+        return KERNEL.proof(configure(KERNEL, each, "sm_80", **options))
 
     # bK = 32: Swizzle<2,3,3> on (8,32):(32,1), threads (32,4):(4,1), values (1,8).
     half = emit(problem("TN"), tile=(128, 128, 32), warps=(2, 2)).source
@@ -582,7 +583,7 @@ def test_layouts_of_design() -> None:
 
 
 def builds(each: GemmProblem, arch: str, **options: Any) -> None:
-    config = KERNEL.configure(each, arch, **options)
+    config = configure(KERNEL, each, arch, **options)
     built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"

@@ -27,6 +27,7 @@ from cute_gemm.kernels import refusals
 from cute_gemm.kernels.sm90.structure import MOST_COLUMNS, Sm90Config
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.sm90.wgmma import STEP, Sm90Wgmma
+from cute_gemm.plan.select import select
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run import tensormap
 from cute_gemm.run.tensormap import SIZE, TensorMap, TensorMaps
@@ -40,7 +41,7 @@ SMALL = {"tile": (64, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1),
 
 
 def configure(asked: GemmProblem, **options: Any) -> Sm90Config:
-    found: Sm90Config = KERNEL.configure(asked, ARCH, **options)
+    found: Sm90Config = select(asked, ARCH, KERNEL.name, options).config
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS
+from cases import OPS, configure
 
 from cute_gemm import plan
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess
@@ -140,7 +140,7 @@ def test_the_words_are_those_of_an_aligned_row_and_one_more() -> None:
     """By hand: rows of 32 halves, each 2 bytes further than the last, end in a word more."""
     kernel = registry.get("sm80_pipeline").compiled()
     problem = from_sizes("TN", m=128, n=128, k=64, dtype="float16", lda=65, ldb=64)
-    config = kernel.configure(problem, "sm_90a", tile=(128, 128, 32), warps=(2, 2))
+    config = configure(kernel, problem, "sm_90a", tile=(128, 128, 32), warps=(2, 2))
     a, b = config.operands
     assert (a.place is None, b.place is None) == (False, True)
     far = [x for x in kernel.accesses(config, problem) if isinstance(x, GlobalAccess)]
@@ -162,7 +162,7 @@ def test_the_words_are_those_of_an_aligned_row_and_one_more() -> None:
 def test_they_are_put_in_place_once_for_each_tile() -> None:
     kernel = registry.get("sm80_pipeline").compiled()
     problem = from_sizes("NT", m=256, n=256, k=320, dtype="bfloat16", lda=257, ldb=263)
-    config = kernel.configure(problem, "sm_90a", tile=(128, 128, 64), warps=(2, 2))
+    config = configure(kernel, problem, "sm_90a", tile=(128, 128, 64), warps=(2, 2))
     puts = [
         x
         for x in kernel.accesses(config, problem)
@@ -200,8 +200,8 @@ def test_a_bank_serves_no_two_rows_at_a_time() -> None:
     kernel = registry.get("sm80_pipeline").compiled()
     for op, tile in product(OPS, ((128, 256, 64), (128, 128, 32), (64, 64, 64))):
         problem = from_sizes(op, m=256, n=256, k=256, dtype="float16", lda=257, ldb=257)
-        config = kernel.configure(
-            problem, "sm_90a", tile=tile, warps=(2, 4 if tile[1] > 128 else 2)
+        config = configure(
+            kernel, problem, "sm_90a", tile=tile, warps=(2, 4 if tile[1] > 128 else 2)
         )
         reads = [
             x for x in kernel.accesses(config, problem)

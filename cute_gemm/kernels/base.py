@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.cost_model.calibrated import calibration, correction
+from cute_gemm.cost_model.calibrated import calibration
 from cute_gemm.cost_model.calibration import Pace
-from cute_gemm.cost_model.correction import correct_least
 from cute_gemm.cost_model.footprint import (
     DEPTH,
     Counts,
@@ -32,10 +31,9 @@ from cute_gemm.cost_model.footprint import (
     steps,
     tally,
 )
-from cute_gemm.cost_model.price import Extents, Price, Prices
+from cute_gemm.cost_model.price import Price, Prices
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.problem import reference
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from cute_gemm.access.ideal import Kind
     from cute_gemm.cost_model.calibration import Calibration
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.kernels.config import Config
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
@@ -116,14 +113,6 @@ class Kernel(ABC):
         """Return the lowest compute capability that it has types on, a name of ``dtypes``."""
         return self.minimum_cc
 
-    @abstractmethod
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
-        """Return the config for a problem on an arch, which `refusals.check` does not refuse.
-
-        UnsupportedError when no config of this kernel serves the problem, OptionError for an
-        option whose value is illegal.
-        """
-
     def traits(self, problem: GemmProblem) -> Any:
         """Return what of a problem its configs and their footprints depend on.
 
@@ -142,11 +131,15 @@ class Kernel(ABC):
         """
         return ((extent, extent),)
 
+    @abstractmethod
     def offers(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
-        """Return the configs to choose from, of checked problems, and what each costs if known."""
-        return [(self.configure(problem, arch, **options), None)]
+        """Return the configs to choose from, and what each costs if known.
+
+        Of a problem and options that `refusals.check` does not refuse. UnsupportedError when no
+        config of this kernel serves the problem, OptionError for an option whose value is illegal.
+        """
 
     @abstractmethod
     def bind(
@@ -372,22 +365,9 @@ class CompiledKernel(Compiled, Kernel):
             raise refused
         return legal
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:
-        """Return the cheapest legal candidate."""
-        gpu = nearest(Arch(arch))
-        offers = self.offers(problem, arch, options, gpu)
-        prices, extents = Prices([cost for _, cost in offers], gpu), Extents.of(problem)
-        times = prices.times(extents)
-        trees = correction(gpu, problem)
-        if trees is not None:
-            correct_least(times.seconds, lambda least: trees.factors(
-                prices.features(extents, 1, times.at(least), least)
-            ))  # fmt: skip
-        return offers[int(times.seconds.argmin())][0]
-
-    def offers(  # type: ignore[override]
+    def offers(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
-    ) -> list[tuple[Any, Footprint]]:
+    ) -> list[tuple[Any, Footprint | None]]:
         """Return the candidates that are not refused, with their footprints."""
         legal = self.legal(problem, Arch(arch), options)
         return [(config, self.footprint(config, problem, gpu)) for config in legal]

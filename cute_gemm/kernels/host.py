@@ -21,6 +21,7 @@ from cute_gemm.problem.reference import scale, used
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cute_gemm.cost_model.footprint import Footprint
     from cute_gemm.problem.problem import GemmProblem
 
 #: Extent of the blocks of C.
@@ -76,9 +77,9 @@ class Host(Kernel):
         "so there is nothing to disassemble or to report; plan.source is the loop"
     )
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
+    def offers(self, *asked: Any) -> list[tuple[Any, Footprint | None]]:
         """Return the one config: any problem will do, on any arch."""
-        return NothingToChoose(self.name)
+        return [(NothingToChoose(self.name), None)]
 
     def on_host(self, *arguments: Any) -> None:
         """Compute by the loop, which has no epilogue and no operands of one."""

@@ -439,7 +439,7 @@ def _accepts(kernel: Kernel, problem: GemmProblem, arch: Arch) -> bool:
     for asked in (problem, packed(problem, "AB")[0]):
         with suppress(OptionError, UnsupportedError):
             check(kernel, asked, arch)
-            kernel.configure(asked, arch)
+            kernel.offers(asked, arch, {}, nearest(arch))
             return True
     return False
 

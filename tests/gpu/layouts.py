@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from cases import configure
 from graph_times import TimedGraph, clocked, in_turns
 
 import cute_gemm as cg
@@ -163,7 +164,7 @@ def library(problem: GemmProblem, arch: str, place: tuple[int, int, int]) -> Any
     """A launch of cuBLAS's, or None where it refuses the problem, which it may do when it runs."""
     cublas = registry.get("cublas")
     try:
-        bound = cublas.bind(cublas.configure(problem, arch), problem, arch, 0)
+        bound = cublas.bind(configure(cublas, problem, arch), problem, arch, 0)
         bound(place, 0)
     except GemmError:
         return None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm.access.accesses import Access, Shares, Work
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.cutlass.accesses import accesses, elements_per_access
 from cute_gemm.kernels.cutlass.config import (
@@ -25,6 +24,7 @@ from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
 if TYPE_CHECKING:
+    from cute_gemm.cost_model.footprint import Footprint
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem
 
@@ -85,12 +85,9 @@ class CutlassUniversal(CompiledKernel):
         """Return extents of few tiles and of many."""
         return (extent, extent), (extent + 2**14, extent + 2**14)
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> CutlassUniversalConfig:
-        return self.offers(problem, arch, options, nearest(Arch(arch)))[0][0]
-
-    def offers(  # type: ignore[override]
+    def offers(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
-    ) -> list[tuple[CutlassUniversalConfig, None]]:
+    ) -> list[tuple[Any, Footprint | None]]:
         """Return the first candidate that has a CTA for each multiprocessor, or else the last.
 
         What it costs is not known: its accesses are only when it is compiled.

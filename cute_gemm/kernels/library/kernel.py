@@ -19,6 +19,7 @@ from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.run.driver import entered
 
 if TYPE_CHECKING:
+    from cute_gemm.cost_model.footprint import Footprint
     from cute_gemm.problem.problem import GemmProblem
 
 #: Device -> handle; cuBLAS's are made in milliseconds and meant to be kept.
@@ -52,7 +53,7 @@ class CublasLibrary(Kernel):
         "accesses are not known; take another kernel to see them"
     )
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
+    def offers(self, problem: GemmProblem, *others: Any) -> list[tuple[Any, Footprint | None]]:
         """Refuse what cuBLAS cannot be asked for.
 
         That is an operand to be conjugated but not transposed, and a leading dimension below the
@@ -60,7 +61,7 @@ class CublasLibrary(Kernel):
         """
         if problem.m and problem.n and problem.l:
             cublas.call(problem)
-        return NothingToChoose(self.name)
+        return [(NothingToChoose(self.name), None)]
 
     def on_host(self, *arguments: Any) -> None:
         """Refuse: a library's result is not NumPy's."""

@@ -184,7 +184,7 @@ class WarpTiled(ThreadTile2d):
 
     name = "warp_tiled"
     summary = "CTA, warp and thread tiles; lanes paired so that they share vectors"
-    options = BankFree.options
+    options: tuple[str, ...] = BankFree.options
     choices: ClassVar = BankFree.choices
     fields: ClassVar = {"skew": "padding", "results": "quads"}
     columns = 32
