@@ -16,9 +16,10 @@ import numpy as np
 from cute_gemm.arch import Arch
 from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
-from cute_gemm.kernels.base import Kernel
+from cute_gemm.kernels.base import CompiledKernel, Kernel
 from cute_gemm.plan import select
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_operands, from_sizes
@@ -40,6 +41,15 @@ WIDE = ("vectorized", "bank_free", "warp_tiled", "double_buffered")
 def configure(kernel: Kernel, problem: GemmProblem, arch: str, **options: Any) -> Any:
     """Return the config that is chosen of a kernel."""
     return select.select(problem, arch, kernel.name, options).config
+
+
+def refusal(kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str) -> str:
+    """Return the first broken rule as a sentence, or ``""``."""
+    try:
+        kernel.check(config, problem, Arch(arch))
+    except (OptionError, UnsupportedError) as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True)

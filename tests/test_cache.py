@@ -76,7 +76,7 @@ def test_few_builds_look_at_all_files(place: Path, monkeypatch: pytest.MonkeyPat
         looks += 1
         return sorted(place.glob("*.build"))
 
-    monkeypatch.setattr(cache, "_files", files)
+    monkeypatch.setattr(cache, "files", files)
     cache.put("0", BUILD)
     size = (place / "0.build").stat().st_size
     monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", str(1000 * size))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import refusal
 from pairs_cases import APART, BOTH, WGMMA, PairsCase, placed, planned, run
 
 import cute_gemm as cg
@@ -238,7 +239,7 @@ def test_a_config_with_pairs_is_refused_where_they_are_apart() -> None:
         ({"tile": (192, 192, 64), "warp_groups": 2, "ping_pong": 0}, "whose groups lie beside"),
         ({"tile": (128, 80, 64), "warp_groups": 2}, "must be a multiple of 32 up to 256; it is 80"),
     ):
-        assert said in kernel.refuse(replace(config, **change), plan.problem, "sm_90a")
+        assert said in refusal(kernel, replace(config, **change), plan.problem, "sm_90a")
     for op, epilogue, n, said in (
         ("NN", "swiglu", 512, "takes pairs of columns where K is B's unit-stride mode"),
         ("NN", lambda acc: cg.halves(acc)[0], 520, "where n / 2 is a multiple of 16 bytes, or K"),
@@ -246,7 +247,7 @@ def test_a_config_with_pairs_is_refused_where_they_are_apart() -> None:
         given: dict[str, Any] = sizes | {"n": n, "order": "C", "storage": "C", "backend": "cpu"}
         other = cg.plan(op, **given, epilogue=epilogue)
         assert len(other.steps.each) == 2
-        assert said in kernel.refuse(config, other.problem, "sm_90a")
+        assert said in refusal(kernel, config, other.problem, "sm_90a")
     with pytest.raises(UnsupportedError, match="has columns of a pair in different threads"):
         refusals.check(registry.get("sm80_pipeline"), plan.problem, "sm_90a")
 

@@ -9,10 +9,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from cases import OPS, configure
+from cases import OPS, configure, refusal
 
 import cute_gemm as cg
 from cute_gemm.arch import Arch
+from cute_gemm.cost_model.price import Price, Prices
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import gpu
@@ -270,7 +271,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             assert isinstance(one.kernel, CompiledKernel)
             launches = steps(one.kernel, one.config, found.problem, arch, one.route)
             left = launches.each[launches.main].problem
-            assert one.kernel.refuse(one.config, left, arch) == ""
+            assert refusal(one.kernel, one.config, left, arch) == ""
         legal = [
             config
             for kernel in map(registry.get, registry.CONTENDERS if name == "auto" else (name,))
@@ -295,10 +296,14 @@ def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
     gpu = select.select(these[0], "sm_90a", "sm80_pipeline").gpu
     configs = [configure(kernel, each, "sm_90a") for each in these]
     assert isinstance(kernel, CompiledKernel)
-    kept = [kernel.price(one, each, gpu) for one, each in zip(configs, these, strict=True)]
+
+    def price_of(config: Any, problem: GemmProblem) -> Price:
+        return Prices([kernel.footprint(config, problem, gpu)], gpu).price(problem, 0)
+
+    kept = [price_of(one, each) for one, each in zip(configs, these, strict=True)]
     for one, each, price in zip(configs, these, kept, strict=True):
         base._tallies.clear()
-        assert kernel.price(one, each, gpu) == price
+        assert price_of(one, each) == price
 
 
 @pytest.mark.parametrize("name", [name for name in PRICED if name != "batched"])

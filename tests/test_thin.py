@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS, THIN, numbers, stored_shapes
+from cases import OPS, THIN, numbers, refusal, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.arch import Arch
@@ -294,4 +294,4 @@ def test_every_candidate_fits_its_registers():
         assert legal
         for config in legal:
             assert KERNEL.launch(config, problem).smem <= Arch("sm_90a").shared_limit
-            assert KERNEL.refuse(replace(config, min_ctas=1), problem, "sm_90a") == ""
+            assert refusal(KERNEL, replace(config, min_ctas=1), problem, "sm_90a") == ""

@@ -6,7 +6,6 @@ files, and those of another format, count as missing.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,11 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cute_gemm.cost_model.correction import Correction
     from cute_gemm.problem.problem import GemmProblem
 
+#: What the names of files begin with.
+_KIND = "calibration"
 #: By name of the GPU, read at its first use, and whether they are the user's own.
 _known: dict[str, tuple[Calibration, bool]] = {}
 
@@ -64,7 +63,7 @@ def provenance(gpu: Gpu) -> str:
 def stored() -> list[str]:
     """Return the GPUs of which the user has calibrations in the first directory of the cache."""
     names = []
-    for path in _files():
+    for path in cache.files(f"{_KIND}-*.json"):
         with suppress(OSError, ValueError):
             names.append(decoded(cache.read(path)).gpu)
     return names
@@ -72,15 +71,13 @@ def stored() -> list[str]:
 
 def clear() -> None:
     """Delete the user's own calibrations."""
-    for path in _files():
-        with suppress(OSError):
-            path.unlink()
+    cache.remove(_KIND)
     forget()
 
 
 def store(calibration: Calibration) -> None:
     """Keep the user's own calibration, on disk and in this process."""
-    cache.put_beside(_file(calibration.gpu), calibration.encoded().encode())
+    cache.put_beside(cache.file_of(_KIND, calibration.gpu), calibration.encoded().encode())
     take(calibration)
 
 
@@ -97,7 +94,7 @@ def forget() -> None:
 
 
 def _found(gpu: Gpu) -> tuple[Calibration, bool]:
-    for data in cache.beside(_file(gpu.name)):
+    for data in cache.beside(cache.file_of(_KIND, gpu.name)):
         with suppress(ValueError):
             own = decoded(data)
             if own.gpu == gpu.name:
@@ -107,14 +104,3 @@ def _found(gpu: Gpu) -> tuple[Calibration, bool]:
     if table.gpu(numbers.gpu).cc != gpu.cc:
         numbers = numbers.on_another_chip()
     return _known.setdefault(gpu.name, (numbers, False))
-
-
-def _files() -> list[Path]:
-    try:
-        return sorted(cache.directory().glob("calibration-*.json"))
-    except OSError:
-        return []
-
-
-def _file(gpu: str) -> str:
-    return f"calibration-{re.sub('[^A-Za-z0-9.]+', '-', gpu)}.json"

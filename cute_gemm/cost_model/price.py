@@ -230,10 +230,6 @@ class Prices:
     def __len__(self) -> int:
         return len(self.footprints)
 
-    def part(self, begin: int, end: int) -> Prices:
-        """Return the prices of some of the footprints."""
-        return Prices(self.footprints[begin:end], self._gpu, self._rows[:, begin:end])
-
     def of(self, places: Sequence[int] | np.ndarray) -> Prices:
         """Return the prices of the footprints at these places, of each as often as it is there."""
         footprints = [self.footprints[place] for place in places]
@@ -277,7 +273,7 @@ class Prices:
 
         ``reads_c``: whether C is read too, which the footprint is of then.
         """
-        own, footprint = self.part(index, index + 1), self.footprints[index]
+        own, footprint = self.of([index]), self.footprints[index]
         times = own.times(Extents.of(problem, reads_c), slices)
         seconds, sm_ctas, ctas, k_tiles, l2, dram = (float(x[0]) for x in times[:6])
         resident = min(footprint.resident, max(sm_ctas, 1.0))

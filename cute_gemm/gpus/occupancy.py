@@ -110,14 +110,9 @@ def waves(grid: int, places: int, of: Literal["CTAs", "tiles"] = "CTAs") -> Wave
     full, tail = divmod(grid, places)
     number = full + (tail > 0)
     return Waves(
-        waves=grid / places,
-        full=full,
-        tail_ctas=tail,
-        tail_fraction=tail / places,
-        efficiency=grid / (number * places) if number else 1.0,
-        places=places,
-        of=of,
-    )
+        waves=grid / places, full=full, tail_ctas=tail, tail_fraction=tail / places,
+        efficiency=grid / (number * places) if number else 1.0, places=places, of=of,
+    )  # fmt: skip
 
 
 def clusters_at_a_time(sms: int, ctas: int) -> int:

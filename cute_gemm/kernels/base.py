@@ -31,7 +31,6 @@ from cute_gemm.cost_model.footprint import (
     steps,
     tally,
 )
-from cute_gemm.cost_model.price import Price, Prices
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.staging import Block, epilogue_loads
@@ -337,14 +336,6 @@ class CompiledKernel(Compiled, Kernel):
         What is not refused compiles, within the spills of its unit, launches and is right.
         """
 
-    def refuse(self, config: Any, problem: GemmProblem, arch: str) -> str:
-        """Return the first broken rule as a sentence, or ``""``."""
-        try:
-            self.check(config, problem, Arch(arch))
-        except (OptionError, UnsupportedError) as error:
-            return str(error)
-        return ""
-
     def legal(self, problem: GemmProblem, arch: Arch, options: dict[str, Any]) -> list[Any]:
         """Return the candidates that are not refused.
 
@@ -475,10 +466,6 @@ class CompiledKernel(Compiled, Kernel):
         spills = self.spill_clocks(config, calibration(gpu))
         size = problem.accumulator.bytes
         return counted(config, tallies, work, launch, gpu, size, spills, self.depth)
-
-    def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
-        """Return the predicted time of a config on a problem."""
-        return Prices([self.footprint(config, problem, gpu)], gpu).price(problem, 0)
 
 
 class EmittedKernel(CompiledKernel):

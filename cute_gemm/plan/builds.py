@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from cute_gemm.plan.steps import Step, Steps
+    from cute_gemm.plan.plan import Plan
+    from cute_gemm.plan.steps import Step
     from cute_gemm.toolchain.cubin import Build
-
-
-class Planned(Protocol):
-    """The part of a plan (`cute_gemm.plan.plan.Plan`) that `Builds` uses."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the plan has kernels to compile."""
-
-    @property
-    def steps(self) -> Steps:
-        """The launches of the plan."""
-
-    def keep(self, builds: list[Build]) -> Build:
-        """Keep the builds of the launches and return that of the kernel."""
 
 
 class Builds:
@@ -34,7 +20,7 @@ class Builds:
     builds that have not begun.
     """
 
-    def __init__(self, plans: Sequence[Planned]) -> None:
+    def __init__(self, plans: Sequence[Plan]) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         from cute_gemm.toolchain.workers import Workers, at_once, builders
@@ -71,7 +57,7 @@ class Builds:
         finally:
             self.close()
 
-    def of(self, plan: Planned) -> Build:
+    def of(self, plan: Plan) -> Build:
         """Return the build of a plan's kernel, once all its launches are built.
 
         Raises the error of the first launch that cannot be built, or of a plan that compiles

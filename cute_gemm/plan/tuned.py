@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,11 @@ from cute_gemm.kernels.candidate import Measured
 from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cute_gemm.problem.problem import GemmProblem
 
 _FORMAT = 3
+#: What the names of files begin with.
+_KIND = "tuned"
 
 
 #: Choices by GPU and question; those of a GPU are read at its first use.
@@ -43,7 +42,7 @@ def store(
     choice: Measured,
 ) -> None:  # fmt: skip
     """Store a choice in this process and on disk, beside the choices of other processes."""
-    key, name = question(problem, arch, kernel, options), _file(gpu)
+    key, name = question(problem, arch, kernel, options), cache.file_of(_KIND, gpu)
     with cache.building(name):
         choices = {**_choices.get(gpu, {}), **_read(gpu), key: choice}
         cache.put_beside(name, _encode(gpu, choices))
@@ -67,7 +66,7 @@ def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str,
 def stored() -> dict[str, int]:
     """Return the number of choices of each GPU that are stored in this directory."""
     counts = {}
-    for path in _files():
+    for path in cache.files(f"{_KIND}-*.json"):
         with suppress(OSError):
             gpu, choices = _decode(cache.read(path))
             counts[gpu] = len(choices)
@@ -77,14 +76,12 @@ def stored() -> dict[str, int]:
 def clear() -> None:
     """Delete all choices."""
     _choices.clear()
-    for path in _files():
-        with suppress(OSError):
-            path.unlink()
+    cache.remove(_KIND)
 
 
 def _read(gpu: str) -> dict[str, Measured]:
     merged: dict[str, Measured] = {}
-    for data in cache.beside(_file(gpu)):
+    for data in cache.beside(cache.file_of(_KIND, gpu)):
         name, choices = _decode(data)
         if name == gpu:
             merged = {**choices, **merged}
@@ -138,14 +135,3 @@ def _time(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is no time")
     return float(value)
-
-
-def _file(gpu: str) -> str:
-    return f"tuned-{re.sub('[^A-Za-z0-9.]+', '-', gpu)}.json"
-
-
-def _files() -> list[Path]:
-    try:
-        return sorted(cache.directory().glob("tuned-*.json"))
-    except OSError:
-        return []

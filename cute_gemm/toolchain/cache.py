@@ -217,7 +217,7 @@ def _make_room(new: Path, most: int) -> float:
     there are many: too long for every build.
     """
     builds = []
-    for path in _files():
+    for path in files():
         with suppress(OSError):
             status = path.stat()
             builds.append((path == new, _used(status), status.st_size, path))
@@ -240,7 +240,7 @@ def _used(status: os.stat_result) -> float:
 def entries() -> list[Entry]:
     """Return every build in the cache that can be read, newest first."""
     entries = []
-    for path in _files():
+    for path in files():
         try:
             data = read(path)
             build, status = _decode(path.stem, data), path.stat()
@@ -254,7 +254,7 @@ def entries() -> list[Entry]:
 def size() -> int:
     """Return the bytes that the cache takes on disk."""
     total = 0
-    for path in _files():
+    for path in files():
         with suppress(OSError):
             total += path.stat().st_size
     return total
@@ -263,15 +263,15 @@ def size() -> int:
 def clear() -> Cleared:
     """Delete every build that can be deleted."""
     count = freed = 0
-    files = _files()
-    for path in files:
+    builds = files()
+    for path in builds:
         with suppress(OSError):
             length = path.lstat().st_size
             path.unlink()
             count, freed = count + 1, freed + length
     with suppress(OSError):
         (directory() / _MEMO).unlink()
-    return Cleared(count, freed, len(files) - count)
+    return Cleared(count, freed, len(builds) - count)
 
 
 def writable() -> str | None:
@@ -291,6 +291,18 @@ def writable() -> str | None:
 def beside(name: str) -> list[bytes]:
     """Return the contents of the files of that name, in the order of `directories`."""
     return [data for _, data in _found(name)]
+
+
+def file_of(kind: str, gpu: str) -> str:
+    """Return the name of a GPU's file of a kind; `remove` deletes those of all GPUs."""
+    return f"{kind}-{re.sub('[^A-Za-z0-9.]+', '-', gpu)}.json"
+
+
+def remove(kind: str) -> None:
+    """Delete the files of a kind."""
+    for path in files(f"{kind}-*.json"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def put_beside(name: str, data: bytes) -> None:
@@ -456,9 +468,10 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _files() -> list[Path]:
+def files(pattern: str = f"*{_SUFFIX}") -> list[Path]:
+    """Return the files of the first directory with such names: by default the builds."""
     try:
-        return sorted(directory().glob(f"*{_SUFFIX}"))
+        return sorted(directory().glob(pattern))
     except OSError:
         return []
 

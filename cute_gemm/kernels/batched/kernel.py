@@ -111,15 +111,10 @@ class Batched(EmittedKernel):
         operands = problem.A, problem.B, problem.C
         plain: tuple[Order, Order, Order] = ("rows", "rows", "rows")
         config = BatchedConfig(
-            unit=unit,
-            products=products,
-            thread_tile=thread_tile,
-            min_ctas=1,
-            tile=tile,
-            orders=plain,
-            shared=(problem.A.batch_stride == 0, problem.B.batch_stride == 0),
+            unit=unit, products=products, thread_tile=thread_tile, min_ctas=1, tile=tile,
+            orders=plain, shared=(problem.A.batch_stride == 0, problem.B.batch_stride == 0),
             operation=problem.operation(*(x.element.bytes for x in operands)),
-        )
+        )  # fmt: skip
         config = with_options(config, options)
         if _refusal(config):
             return config

@@ -272,12 +272,6 @@ class BatchedConfig(Config):
             lanes, steps, product_mode = (run // width, products, rows), (width, matrix, pitch), 1
         stride = tuple(step if extent > 1 else 0 for extent, step in zip(lanes, steps, strict=True))
         return BatchedOperand(
-            name="ABC"[index],
-            unit=unit,
-            width=width,
-            copy=Layout(lanes, stride),
-            product_mode=product_mode,
-            smem=smem,
-            elements=matrix * products,
-            read=read,
-        )
+            name="ABC"[index], unit=unit, width=width, copy=Layout(lanes, stride),
+            product_mode=product_mode, smem=smem, elements=matrix * products, read=read,
+        )  # fmt: skip

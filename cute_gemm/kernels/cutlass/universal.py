@@ -63,13 +63,10 @@ class CutlassUniversal(CompiledKernel):
             align_c = 1
         size, size_c = problem.A.element.bytes, problem.C.element.bytes
         usual = CutlassUniversalConfig(
-            tile=row.tiles[0].extents,
-            warps=row.tiles[0].warps,
-            stages=row.tiles[0].stages,
-            swizzle=8,
-            math=math,
+            tile=row.tiles[0].extents, warps=row.tiles[0].warps, stages=row.tiles[0].stages,
+            swizzle=8, math=math,
             operation=problem.operation(align_a * size, align_b * size, align_c * size_c),
-        )
+        )  # fmt: skip
         given = parsed(usual, {name: x for name, x in options.items() if x is not None})
         narrowest = min(align_a, align_b) * size
         for tile in _tiles(math, narrowest, given.get("tile")):

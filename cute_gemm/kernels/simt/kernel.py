@@ -92,14 +92,8 @@ class SimtKernel(EmittedKernel):
         element = problem.A.element.bytes
         common = {
             "kernel": self.name,
-            "thread_tile": (1, 1),
-            "warps": (0, 0),
             "warp_along": "m" if problem.C.unit == 0 else "n",
-            "skew": "transposed",
-            "staging": "none",
-            "raster": 8,
             "min_ctas": 2 if element <= 4 else 1,
-            "results": "together",
             "operation": problem.operation(
                 access_bytes(problem.A, False)[0] if self.wide else element,
                 access_bytes(problem.B, False)[0] if self.wide else element,

@@ -70,18 +70,18 @@ class SimtConfig(Config):
 
     kernel: str
     tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
-    thread_tile: tuple[int, int]  #: (TM, TN): results of a thread.
+    thread_tile: tuple[int, int] = (1, 1)  #: (TM, TN): results of a thread.
     #: (m, n): warps along M and N; (0, 0) where threads are dealt out one after the other.
-    warps: tuple[int, int]
+    warps: tuple[int, int] = (0, 0)
     #: ``"m"``, ``"n"`` or ``"k"``: the mode along which lanes lie, without ``warps``.
     warp_along: str
-    skew: Skew  #: Where a tile lies in shared memory.
+    skew: Skew = "transposed"  #: Where a tile lies in shared memory.
     #: ``"none"``: no copy overlaps the products. ``"registers"``: the next tile waits there;
     #: ``"cp.async"``: it goes to shared memory by itself, where it need not be transposed.
-    staging: str
-    raster: int  #: Rows of tiles that share an L2 group.
+    staging: str = "none"
+    raster: int = 8  #: Rows of tiles that share an L2 group.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
-    results: Results  #: How a thread's results lie in the tile.
+    results: Results = "together"  #: How a thread's results lie in the tile.
     operation: Operation
 
     @cached_property
@@ -206,13 +206,7 @@ class SimtConfig(Config):
             element, extents, self.skew, self.results == "together", width * (major == "K")
         )
         return StagedOperand(
-            name=name,
-            major=major,
-            extents=extents,
-            load=load,
-            store=store,
-            threads=from_map(first[:, 0] + load.tile[0] * first[:, 1]),
-            block=block,
-            smem=smem,
+            name=name, major=major, extents=extents, load=load, store=store,
+            threads=from_map(first[:, 0] + load.tile[0] * first[:, 1]), block=block, smem=smem,
             elements=elements,
-        )
+        )  # fmt: skip

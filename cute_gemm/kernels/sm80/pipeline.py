@@ -252,16 +252,9 @@ class Sm80Pipeline(EmittedKernel):
         mma = next((atom for atom in fitting if atom.minimum_cc <= arch.cc), fitting[0]).name
         for tile, warps, stages, ctas in self.tiles(problem, options.get("copy", "auto")):
             config = Sm80Config(
-                tile=tile,
-                warps=warps,
-                stages=stages,
-                copy="auto",
-                raster=8,
-                min_ctas=ctas,
-                mma=mma,
-                operation=operation,
-                kernel=self.name,
-            )
+                tile=tile, warps=warps, stages=stages, copy="auto", raster=8, min_ctas=ctas,
+                mma=mma, operation=operation, kernel=self.name,
+            )  # fmt: skip
             config = with_options(config, options)
             if "min_ctas" not in options and (config.tile, config.warps) != (tile, warps):
                 config = replace(config, min_ctas=1)  # the row's min_ctas is for its own tile

@@ -167,16 +167,12 @@ class Sm80Config(Transposable, Config):
                 atom = Layout((32, 8), (1, 32), Swizzle(3, 3, 4))  # the field reference's
             layout, stage = tile_to_shape(atom, (*extents, self.ring)), extents[0] * extents[1]
         return OperandPlan(
-            source=self.turned(("A", "B"))[index],
-            major=product.majors[index],
+            source=self.turned(("A", "B"))[index], major=product.majors[index],
             gmem_copy=self._gmem_copy(product.majors[index], width, extents, mma.size),
-            smem_atom=atom,
-            smem_layout=layout,
-            smem_copy=mma_tiled_copy(reader, 8 * element, mma, "AB"[index]),
-            extents=extents,
-            stage=stage,
-            place=place,
-        )
+            smem_atom=atom, smem_layout=layout,
+            smem_copy=mma_tiled_copy(reader, 8 * element, mma, "AB"[index]), extents=extents,
+            stage=stage, place=place,
+        )  # fmt: skip
 
     def _gmem_copy(
         self, major: str, width: int, extents: tuple[int, int], threads: int

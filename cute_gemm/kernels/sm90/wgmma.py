@@ -137,21 +137,11 @@ class Sm90Wgmma(Sm90Accesses):
     needs: ClassVar = "wgmma"
     dtypes = ("float16", "bfloat16", "float32/tf32", *OF_COMPONENTS, "int8", *FLOAT8)
     options = (
-        "tile",
-        "warp_groups",
-        "ping_pong",
-        "stages",
-        "cluster",
-        "raster",
-        "swap_ab",
-        "min_ctas",
-    )
+        "tile", "warp_groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas",
+    )  # fmt: skip
     label_options: ClassVar = {
-        "warp_groups": "g{}",
-        "ping_pong": "p",
-        "cluster": "c{}",
-        "swap_ab": "x",
-    }
+        "warp_groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x",
+    }  # fmt: skip
     option_values: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "warp_groups": "warp groups that multiply, 1 to 3",
@@ -208,13 +198,10 @@ class Sm90Wgmma(Sm90Accesses):
             between = factors[f"between_{config.operation.a.bytes}{by_turns}"]
             slowdown *= 1 + between / (config.columns * config.sharers_of_tile)
         return pace._replace(
-            slowdown=slowdown,
-            start=pace.start + factors["meeting"] * (prod(config.cluster) > 1),
-            box=factors["box"] / config.sharers_of_tile,
-            ahead=config.stages - 1,
-            wgmma=True,
+            slowdown=slowdown, start=pace.start + factors["meeting"] * (prod(config.cluster) > 1),
+            box=factors["box"] / config.sharers_of_tile, ahead=config.stages - 1, wgmma=True,
             tma=factors["pair"] if prod(config.cluster) == 2 else 1.0,
-        )
+        )  # fmt: skip
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -227,17 +214,11 @@ class Sm90Wgmma(Sm90Accesses):
         for bm, bn, groups, ping_pong, (below, beside) in tiles:
             for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Sm90Config(
-                    tile=(bn, bm, deep) if swap_ab else (bm, bn, deep),
-                    warp_groups=groups,
-                    ping_pong=ping_pong,
-                    stages=2,
-                    cluster=(beside, below) if swap_ab else (below, beside),
-                    raster=8,
-                    swap_ab=swap_ab,
-                    min_ctas=1,
-                    tma_c=c == 16,
-                    operation=operation,
-                )
+                    tile=(bn, bm, deep) if swap_ab else (bm, bn, deep), warp_groups=groups,
+                    ping_pong=ping_pong, stages=2,
+                    cluster=(beside, below) if swap_ab else (below, beside), raster=8,
+                    swap_ab=swap_ab, min_ctas=1, tma_c=c == 16, operation=operation,
+                )  # fmt: skip
                 config = with_options(config, options)
                 broken = _broken(config)
                 if "stages" not in options and not broken:

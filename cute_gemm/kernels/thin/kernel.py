@@ -107,14 +107,9 @@ class Thin(EmittedKernel):
             tile = [ROW_LANES * rows, ROW_LANES * rows, DEPTH_LANES * depth * warps]
             tile[index] = columns
             config = ThinConfig(
-                thin=thin,
-                tile=(tile[0], tile[1], tile[2]),
-                warps=warps,
-                stages=2,
-                min_ctas=1,
-                mma=atom.name if atom else "",
-                operation=operation,
-            )
+                thin=thin, tile=(tile[0], tile[1], tile[2]), warps=warps, stages=2, min_ctas=1,
+                mma=atom.name if atom else "", operation=operation,
+            )  # fmt: skip
             config = with_options(config, options)
             if "tile" not in options:
                 tile[2] = DEPTH_LANES * depth * max(1, config.warps)
