@@ -185,7 +185,7 @@ def outcome(call: Call) -> Call:
     plan = cg.plan(**call)
     launches = []
     for step in plan.steps:
-        launch = step.launch
+        launch = step.on_gpu()
         launches.append({
             "symbol": step.config.name, "grid": launch.dimensions, "threads": launch.block,
             "shared_memory": launch.smem, "unit": _hash(step.unit.source),

@@ -57,6 +57,10 @@ class Step:
     @cached_property
     def launch(self) -> Launch:
         """The launch that is executed where there is no GPU, and reported."""
+        return self.on_gpu()
+
+    def on_gpu(self) -> Launch:
+        """Return CTAs, threads per CTA, dynamic shared memory in bytes, on its multiprocessors."""
         if not self.sms:
             return self.kernel.launch(self.config, self.problem)
         return self.kernel.launch_on(self.config, self.problem, self.sms)
