@@ -66,9 +66,8 @@ MULTIPROCESSORS = {
 #: Notes" of ld, st, red, ldmatrix and stmatrix).
 _FEATURES = {
     "cp.async": 80, "mma.sync": 80, "dmma.m16n8": 90, "stmatrix": 90, "tma": 90,
-    "griddepcontrol": 90,
+    "griddepcontrol": 90, "red.vector": 90, "ld.256": 100,
 }  # fmt: skip
-_FEATURES |= {"red.vector": 90, "ld.256": 100}
 _EXACT = {"wgmma": 90, "setmaxnreg": 90}
 _FAMILY = {"matrix.b8": 100}
 

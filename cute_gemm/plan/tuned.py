@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from cute_gemm.cost_model.footprint import pitch, steps
 from cute_gemm.kernels.candidate import Measured
@@ -113,25 +113,15 @@ def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
         return "", {}
 
 
+#: Types of values in a file, by the types of fields.
+_TYPES = {str: (str,), int: (int,), float: (int, float)}
+
+
 def _choice(row: dict[str, Any]) -> Measured:
-    kinds: tuple[Any, ...] = (
-        _of(str), _of(str), _of(str), _of(int), _time, _of(int), _of(str), _time,
-    )  # fmt: skip
-    return Measured(*(kind(row[x]) for kind, x in zip(kinds, Measured._fields, strict=True)))
-
-
-def _of(kind: type) -> Callable[[Any], Any]:
-    """Return what takes values of this type alone; ValueError for others."""
-
-    def same(value: Any) -> Any:
-        if type(value) is not kind:
-            raise ValueError(f"{value!r} is no {kind.__name__}")
-        return value
-
-    return same
-
-
-def _time(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is no time")
-    return float(value)
+    values: dict[str, Any] = {}
+    for name, kind in get_type_hints(Measured).items():
+        value = row[name]
+        if type(value) not in _TYPES[kind] or (kind is float and not 0 <= value < math.inf):
+            raise ValueError(f"{name} is {value!r}")
+        values[name] = kind(value)
+    return Measured(**values)

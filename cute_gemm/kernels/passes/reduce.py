@@ -16,7 +16,7 @@ from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import access_bytes, limit_of
 from cute_gemm.kernels.passes.packer import seconds
-from cute_gemm.kernels.staging import element_by_element
+from cute_gemm.kernels.staging import element_by_element, loads_of_c
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.parts.slices import sums_bytes
 from cute_gemm.toolchain.signature import (
@@ -213,9 +213,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
             fix=f"pad {'mn'[unit]} to a multiple of {config.vector}", part="cut vectors",
         )  # fmt: skip
         stores = [store, *element_by_element(cut)]
-        reads = [replace(x, direction="load", instruction="ld.global") for x in stores]
         loads = _of_pairs(load, config) if config.epilogue.pairs else [load]
-        return (*loads, *(reads if reads_c else []), *stores)
+        return (*loads, *loads_of_c(stores, reads_c), *stores)
 
     def seconds(
         self, problem: GemmProblem, slices: Any, gpu: Gpu, constants: Constants,
