@@ -17,6 +17,7 @@ import pytest
 
 from cute_gemm.dtypes import DTYPES, operand_types
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
+from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
@@ -68,10 +69,12 @@ class FakeKernel(Kernel):
     minimum_cc: int = 80
     dtypes: tuple[str, ...] = operand_types()
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> FakeConfig:
+    def offers(
+        self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
+    ) -> list[tuple[FakeConfig, None]]:
         if self.kind == "refuses" or (self.kind == "refuses TN" and problem.op == "TN"):
             raise UnsupportedError(f"kernel {self.name!r} takes no K of {problem.k}")
-        return FakeConfig(f"{self.name}_{problem.op}")
+        return [(FakeConfig(f"{self.name}_{problem.op}"), None)]
 
     def bind(
         self, config: FakeConfig, problem: GemmProblem, arch: str, device: int, *scalars: Scalar

@@ -340,8 +340,7 @@ KERNELS: tuple[Mutant, ...] = (
        "        tiles.realign(0, k_tile > 0 ? kBK : tail);\n", "tensor_core"),
     # What Python emits and hands over
     _p("lda for ldb", "toolchain/signature.py",
-       'f"ld{x.lower()}", "int64_t", 8, x, "ld")',
-       'f"ld{x.lower()}", "int64_t", 8, x.replace("B", "A"), "ld")', "naive"),
+       'attrgetter(f"{x}.ld")', 'attrgetter(f"{x}.ld".replace("B", "A"))', "naive"),
     _p("the batch's step of A for B", "toolchain/unit.py",
        "B += product * batch_b", "B += product * batch_a",
        "naive"),

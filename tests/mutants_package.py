@@ -91,10 +91,8 @@ PACKAGE: tuple[Mutant, ...] = (
            "if constexpr (kSwapAB) return {column, row, batch};", "", "sm80_pipeline",
            ("tests/test_epilogue.py",)),
     _m("a bias by rows", "toolchain/signature.py",
-       "problem.operands[self.operand]\n"
-       "        struct.pack_into(\"=q\", block, offset, (*matrix.stride,",
-       'problem.operands[self.operand]\n'
-       '        struct.pack_into("=q", block, offset, (*matrix.stride[::-1],', "epilogue", "naive"),
+       "(*matrix.stride, matrix.batch_stride)", "(*matrix.stride[::-1], matrix.batch_stride)",
+       "epilogue", "naive"),
     _m("no loads of an epilogue's operands in the report", "kernels/base.py",
        "        if not problem.operands:\n", "        if problem.operands:\n", "epilogue", "naive"),
     _m("slices of K each with the epilogue", "problem/parts/slices.py",

@@ -154,10 +154,10 @@ def test_matrices_on_the_device(monkeypatch):
     with DeviceMatrices(factors, C, 3, device=0) as matrices:
         places = {op: matrices.of(op)[0] for op in ("NN", "TN", "NT")}
         assert len(gpu.memory) == 5 * 3  # A and B in two forms each, C once
-        assert len({place.A for place in places["NN"]}) == 3
-        assert [p.B for p in places["NN"]] == [p.B for p in places["TN"]]
-        assert [p.C for p in places["NN"]] == [p.C for p in places["NT"]]
-        assert (gpu.memory[places["TN"][2].A] == factors.left.T).all()
+        assert len({a for a, _, _ in places["NN"]}) == 3
+        assert [b for _, b, _ in places["NN"]] == [b for _, b, _ in places["TN"]]
+        assert [c for *_, c in places["NN"]] == [c for *_, c in places["NT"]]
+        assert (gpu.memory[places["TN"][2][0]] == factors.left.T).all()
         matrices.spoil()
         matrices.download()
         assert np.isnan(C).all()

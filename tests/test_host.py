@@ -125,7 +125,7 @@ Tensor.__module__ = "torch"
 
 def test_device_arrays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     A, B, C = (Tensor() for _ in range(3))
-    monkeypatch.setattr("cute_gemm.problem.describe.overlap", lambda a, b: False)
+    monkeypatch.setattr("cute_gemm.problem.overlap.overlap", lambda a, b: False)
     message = "kernel='host' cannot read A on CUDA device 1: pass host arrays, or leave kernel out"
     with pytest.raises(DeviceError, match=message):
         cg.gemm("NN", A, B, C, kernel="host")
