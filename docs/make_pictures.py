@@ -2,8 +2,8 @@
 
 ``report.png`` is the upper part of the report that docs/report.md shows, as Chromium draws it
 (``apt install chromium``); ``docs/data/report.txt`` has the text of that report. Without Chromium
-all others are made. ``tests/test_docs_pictures.py`` fails where a picture is no longer what this
-makes, or ``report.txt`` no longer the report's text.
+all others are made. ``tests/whole/test_docs_pictures.py`` fails where a picture is no longer what
+this makes, or ``report.txt`` no longer the report's text.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType
@@ -20,12 +21,15 @@ os.environ["OMP_NUM_THREADS"] = str(
     max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 )
 
+import choose_cases
 from fake_tuning import device, place  # noqa: F401
+from frozen import frozen_calibrations
 from hypothesis import settings
 from interpreted import Case, Emitted, of_few_ctas
 
 from cute_gemm.plan.steps import Step
 
+HERE = Path(__file__).parent
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
@@ -40,8 +44,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-case",
         action="store_true",
-        help="run all cases of tests that compile or execute kernels, as -k does, not a tenth",
+        help="run all tests of tests/kernels and tests/whole, as -k does, not the chosen ones",
     )
+    parser.addoption(
+        "--slice",
+        metavar="DAY",
+        help=f"run one of {SLICES} slices of the tests that are not chosen, by a date (2026-11-27)",
+    )
+
+
+#: Parts of the tests that do not run by default; one runs a day.
+SLICES = 60
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[Any] | None:
@@ -51,60 +64,87 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
     return [] if left_out and not collector.config.getoption("--matrix") else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what other runs are for; skip cases for a GPU where there is none.
+def _no_gpu() -> str | None:
+    """Why the tests for a GPU cannot run."""
+    from cute_gemm.run.driver import why_no_gpu
 
-    Cases marked ``matrix`` are for ``--matrix``, nine tenths of those in `SPREAD` for
-    ``--every-case``.
+    return why_no_gpu()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect no tests for a GPU where there is none, unless ``-m gpu`` asks for them."""
+    if collection_path != HERE / "gpu" or "gpu" in config.option.markexpr:
+        return None
+    return True if _no_gpu() else None
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which tests are left out."""
+    lines = []
+    if "gpu" not in config.option.markexpr and (reason := _no_gpu()):
+        lines.append(f"tests/gpu: not collected, no GPU: {reason}")
+    if day := config.getoption("--slice"):
+        lines.append(f"slice {_slice_of(day)} of {SLICES} of the tests that are not chosen, {day}")
+    return lines
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what other runs are for; skip tests for a GPU where there is none.
+
+    Of tests/kernels and tests/whole those in ``data/default_cases.txt`` run, unless tests are named
+    (``-k``, ``file::test``) or ``--every-case``, ``--slice`` or ``--matrix`` is given. UsageError
+    where the list has a test that is not there.
     """
     if not config.getoption("--matrix"):
         items[:] = [item for item in items if item.get_closest_marker("matrix") is None]
-    chosen = config.getoption("--matrix") or config.getoption("--every-case")
-    if not (chosen or config.option.keyword):
-        left_out = _left_out(items)
-        config.hook.pytest_deselected(items=left_out)
-        others = set(left_out)
-        items[:] = [item for item in items if item not in others]
+    named = config.option.keyword or any("::" in word or word[:1] == "@" for word in config.args)
+    day = config.getoption("--slice")
+    if day or not (config.getoption("--matrix") or config.getoption("--every-case") or named):
+        chosen = choose_cases.read()
+        _refuse_unknown(chosen, items)
+        kept = [item for item in items if _runs(_id(item), chosen, day)]
+        config.hook.pytest_deselected(items=sorted(set(items) - set(kept), key=str))
+        items[:] = kept
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if on_gpu:
-        from cute_gemm.run.driver import why_no_gpu
-
-        reason = why_no_gpu()
-        if reason is not None:
-            for item in on_gpu:
-                item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+    if on_gpu and (reason := _no_gpu()):
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
 
 
-#: Modules whose cases each compile or execute kernels.
-SPREAD = {
-    f"test_{name}.py"
-    for name in (
-        "batch_invariant", "batched", "components", "cutlass_universal", "epilogue", "explain",
-        "far_offsets", "fp8", "fused", "fused_calls", "grouped", "grouped_fp8", "jax", "ladder",
-        "ladder_accesses", "pairs", "passes", "proofs", "ptx_gemm", "ptx_wgmma", "scoreboard",
-        "sm80_pipeline", "sm90_wgmma", "steps", "sums", "thin", "torch", "torch_func",
-        "torch_grouped", "unaligned",
+def _id(item: pytest.Item) -> str:
+    """The id of a test, from tests/ on."""
+    return item.nodeid.removeprefix("tests/")
+
+
+def _slice_of(day: str) -> int:
+    return date.fromisoformat(day).toordinal() % SLICES
+
+
+def _runs(case: str, chosen: frozenset[str], day: str | None) -> bool:
+    """Whether a test runs by default, or in the slice of a day."""
+    whole = case in chosen or not case.startswith(choose_cases.RINGS)
+    return (
+        whole if day is None else not whole and zlib.crc32(case.encode()) % SLICES == _slice_of(day)
     )
-}  # fmt: skip
 
 
-def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return nine tenths, drawn by name, of the cases of tests in `SPREAD` with more than four.
+def _refuse_unknown(chosen: frozenset[str], items: list[pytest.Item]) -> None:
+    """UsageError for chosen tests that collected files do not have."""
+    ids = {_id(item) for item in items}
+    files = {case.partition("::")[0] for case in ids}
+    lost = sorted(case for case in chosen - ids if case.partition("::")[0] in files)
+    if lost:
+        raise pytest.UsageError(
+            f"tests/data/default_cases.txt names {len(lost)} tests that are not there, the first "
+            f"of them {lost[0]}: remake it (docs/testing.md)"
+        )
 
-    The first and the last case of each always run.
-    """
-    seen: dict[tuple[str, str], list[pytest.Item]] = {}
-    for item in items:
-        if item.path.name in SPREAD and item.path.parent.name == "tests":
-            name = getattr(item, "originalname", item.name)
-            seen.setdefault((item.path.name, name), []).append(item)
-    return [
-        item
-        for cases in seen.values()
-        if len(cases) > 4
-        for item in cases[1:-1]
-        if zlib.crc32(item.name.encode()) % 10
-    ]
+
+@pytest.fixture(scope="session", autouse=True)
+def calibrations() -> Iterator[None]:
+    """Choices come of the calibrations in ``data``, so that new ones change no test."""
+    with frozen_calibrations():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

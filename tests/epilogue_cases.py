@@ -33,6 +33,7 @@ class BiasClamp(LinearCombination):
     """``clamp(alpha * accumulator + beta * C + bias, -4, 4)``, with a bias along N."""
 
     name: ClassVar[str] = "bias_clamp"
+    label: ClassVar[str] = "bias_clamp"
     functor: ClassVar[str] = "BiasClamp"
     source: ClassVar[str] = CPP
     operands: ClassVar[tuple[EpilogueOperand, ...]] = (

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
 
 #: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
 TESTS = (
-    "tests/test_steps.py",
-    "tests/test_passes.py",
-    "tests/test_thin.py",
-    "tests/test_batched.py",
-    "tests/test_ptx_gemm.py",
-    "tests/test_ladder_accesses.py",
-    "tests/test_unaligned.py",
-    "tests/test_ptx_hopper.py",
-    "tests/test_ptx_cluster.py",
-    "tests/test_ptx_wgmma.py",
+    "tests/kernels/test_steps.py",
+    "tests/kernels/test_passes.py",
+    "tests/kernels/test_thin.py",
+    "tests/kernels/test_batched.py",
+    "tests/kernels/test_ptx_gemm.py",
+    "tests/kernels/test_ladder_accesses.py",
+    "tests/kernels/test_unaligned.py",
+    "tests/unit/test_ptx_hopper.py",
+    "tests/unit/test_ptx_cluster.py",
+    "tests/kernels/test_ptx_wgmma.py",
 )
 
 #: What executes kernels on operands of more than 2**31 elements.
-FAR = ("tests/test_far_offsets.py", "tests/test_passes.py")
+FAR = ("tests/kernels/test_far_offsets.py", "tests/kernels/test_passes.py")
 
 TILED = "smem_tiled or bank_free"
 ASYNC = "double_buffered or sm80_pipeline"
@@ -56,4 +59,5 @@ def far(name: str, file: str, old: str, new: str, only: str) -> Mutant:
 
 
 def of_module(name: str, file: str, old: str, new: str, test: str, only: str) -> Mutant:
-    return Mutant(name, f"cute_gemm/{file}", old, new, only, (f"tests/test_{test}.py",))
+    (path,) = HERE.glob(f"*/test_{test}.py")
+    return Mutant(name, f"cute_gemm/{file}", old, new, only, (f"tests/{path.relative_to(HERE)}",))

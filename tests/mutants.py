@@ -16,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MUTANTS: tuple[Mutant, ...] = KERNELS + SM90 + GROUPED + PAIRS + PACKAGE
 
 
-class Found(NamedTuple):
+class Outcome(NamedTuple):
     """What became of a mutant: the test that noticed it, or none, and the seconds it took."""
 
     mutant: Mutant
@@ -51,9 +53,9 @@ def break_it(tree: Path, mutant: Mutant) -> None:
     path.write_text(text.replace(mutant.old, mutant.new))
 
 
-def try_it(mutant: Mutant) -> Found:
-    """Break a copy of the project and run the tests of it."""
-    start = time.perf_counter()
+@contextmanager
+def broken_copy(mutant: Mutant) -> Iterator[Path]:
+    """A copy of the project that is broken."""
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name)
         for folder in ("cute_gemm", "templates", "tests"):
@@ -61,16 +63,14 @@ def try_it(mutant: Mutant) -> Found:
             shutil.copytree(ROOT / folder, tree / folder, ignore=ignore)
         shutil.copy(ROOT / "pyproject.toml", tree)
         break_it(tree, mutant)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--no-header",
-        ]
+        yield tree
+
+
+def try_it(mutant: Mutant) -> Outcome:
+    """Break a copy of the project and run the tests of it up to the first that fails."""
+    start = time.perf_counter()
+    with broken_copy(mutant) as tree:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         done = subprocess.run(
             [*command, *mutant.tests, "-k", mutant.kernels],
             cwd=tree, capture_output=True, text=True, env=os.environ | {
@@ -82,7 +82,7 @@ def try_it(mutant: Mutant) -> Found:
     failed = re.findall(r"^FAILED (\S+)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1) or (done.returncode == 1 and not failed):
         raise RuntimeError(f"{mutant.name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return Found(mutant, failed[0] if failed else "", time.perf_counter() - start)
+    return Outcome(mutant, failed[0] if failed else "", time.perf_counter() - start)
 
 
 def main(arguments: list[str] | None = None) -> int:

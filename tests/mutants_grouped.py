@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-_TESTS = ("tests/test_grouped.py", "tests/test_torch_grouped.py")
-_FP8 = ("tests/test_grouped_fp8.py",)
+_TESTS = ("tests/kernels/test_grouped.py", "tests/whole/test_torch_grouped.py")
+_FP8 = ("tests/kernels/test_grouped_fp8.py",)
 
 
 def _t(name: str, file: str, old: str, new: str, only: str = "interpreted") -> Mutant:
@@ -131,5 +131,6 @@ GROUPED: tuple[Mutant, ...] = (
     _s("blocks of ragged rows are taken for 128x128", "cute_gemm/problem/parts/groups.py",
        "replace(x, shape=(extent, x.shape[1])) if rows_mode", "x if rows_mode", "pair"),
     Mutant("grouped: rows of no group of NumPy arrays are lost", "cute_gemm/plan/executable.py",
-           ' or self.problem.groups.mode in ("M", "N")', "", "group", ("tests/test_memory.py",)),
+           ' or self.problem.groups.mode in ("M", "N")', "", "group",
+           ("tests/unit/test_memory.py",)),
 )  # fmt: skip

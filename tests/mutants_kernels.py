@@ -15,7 +15,7 @@ from mutant import (
     in_template as _t,
 )
 
-_FP8 = ("tests/test_fp8.py",)
+_FP8 = ("tests/kernels/test_fp8.py",)
 
 
 KERNELS: tuple[Mutant, ...] = (

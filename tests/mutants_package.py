@@ -89,7 +89,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "return aligned(stages * stage", "return aligned(stage", "sm90_wgmma", "proof_holds"),
     Mutant("an operand at the transposed coordinate", "templates/common/epilogue.cuh",
            "if constexpr (kSwapAB) return {column, row, batch};", "", "sm80_pipeline",
-           ("tests/test_epilogue.py",)),
+           ("tests/kernels/test_epilogue.py",)),
     _m("a bias by rows", "toolchain/signature.py",
        "(*matrix.stride, matrix.batch_stride)", "(*matrix.stride[::-1], matrix.batch_stride)",
        "epilogue", "naive"),
@@ -101,10 +101,10 @@ PACKAGE: tuple[Mutant, ...] = (
        "takes = frozenset()", 'takes = frozenset(("epilogue",))', "epilogue", "libraries"),
     # Epilogues that are expressions
     Mutant("the maximum of a NaN", "templates/common/functions.cuh", "max.NaN.f32", "max.f32",
-           "nan", ("tests/test_fused.py",)),
+           "nan", ("tests/kernels/test_fused.py",)),
     *(
         Mutant(f"fused: {what}", "templates/common/epilogue.cuh", old, new, only,
-               ("tests/test_fused_calls.py",))
+               ("tests/kernels/test_fused_calls.py",))
         for what, old, new, only in (
             ("an operand's rows with the stride of columns",
              "address = data + row * stride_m + column * stride_n",
@@ -134,7 +134,7 @@ PACKAGE: tuple[Mutant, ...] = (
     ),
     *(
         Mutant(f"fused: {what}", "templates/common/functions.cuh", old, new, only,
-               ("tests/test_fused.py",))
+               ("tests/kernels/test_fused.py",))
         for what, old, new, only in (
             ("a bfloat16 sigmoid's argument", "0.5f * tanh_approx(0.5f * x) + 0.5f",
              "0.5f * tanh_approx(0.49f * x) + 0.5f", "sigmoid and bfloat16"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-_TESTS = ("tests/test_pairs.py",)
+_TESTS = ("tests/kernels/test_pairs.py",)
 
 
 def _t(name: str, file: str, old: str, new: str, only: str = "fused_kernel") -> Mutant:

@@ -17,11 +17,11 @@ from mutant import (
 
 
 def _f(name: str, file: str, old: str, new: str, only: str) -> Mutant:
-    return Mutant(name, f"templates/{file}", old, new, only, ("tests/test_fp8.py",))
+    return Mutant(name, f"templates/{file}", old, new, only, ("tests/kernels/test_fp8.py",))
 
 
 def _c(name: str, file: str, old: str, new: str, only: str) -> Mutant:
-    return Mutant(name, f"templates/{file}", old, new, only, ("tests/test_components.py",))
+    return Mutant(name, f"templates/{file}", old, new, only, ("tests/kernels/test_components.py",))
 
 
 SM90: tuple[Mutant, ...] = (
@@ -246,7 +246,7 @@ SM90: tuple[Mutant, ...] = (
        "griddepcontrol.launch_dependents;\\n", WGMMA),
     Mutant("lanes of a warp load C before they meet", "templates/sm90/epilogue.cuh",
            "        __syncwarp();  // the thread that issued the load arrives later\n", "",
-           "meets_again", ("tests/test_ptx_wgmma.py",)),
+           "meets_again", ("tests/kernels/test_ptx_wgmma.py",)),
     _t("boxes of C in one place", "sm90/epilogue.cuh",
        "+ box * kSpan * (Config::kColumnMajorC ? kColumns : 64);",
        ";", WGMMA),
@@ -320,8 +320,8 @@ SM90: tuple[Mutant, ...] = (
        "to + c * operand.component", "to", "every_op"),
     Mutant("components: another order with A and B swapped", "templates/sm90/promoted.cuh",
            "kSwapAB ? 0xa69285140 : 0xa96825410", "0xa96825410", "one_order_in",
-           ("tests/test_batch_invariant.py",)),
+           ("tests/kernels/test_batch_invariant.py",)),
     Mutant("complex128: imaginary parts first in every other column", "templates/sm80/mainloop.cuh",
            "(i / kMmaM) ^ (kPasses > 1 && n % 2)", "i / kMmaM", "one_order_in",
-           ("tests/test_batch_invariant.py",)),
+           ("tests/kernels/test_batch_invariant.py",)),
 )  # fmt: skip

@@ -2,8 +2,7 @@
 
 ``tests/data/net.json.gz`` has them as they were when it was written. A change that is to leave
 behaviour as it is leaves them as they are; a change that is not says which it changes. Kernel
-selection takes the calibration in ``tests/data/calibration.json.gz``, so that new calibrations
-change nothing here.
+selection takes the calibrations of ``frozen.py``, so that new ones change nothing here.
 
     python tests/net.py            # compare all, print what differs, exit with 1 if anything does
     python tests/net.py 10         # compare every tenth
@@ -20,42 +19,25 @@ import random
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cases import LADDER, OPS
+from frozen import frozen_calibrations
 
 import cute_gemm as cg
-from cute_gemm.cost_model import calibrated
-from cute_gemm.cost_model.calibration import decoded
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
 
 Call = dict[str, Any]
 DATA = Path(__file__).parent / "data"
 STORED = DATA / "net.json.gz"
-CALIBRATION = DATA / "calibration.json.gz"
 
 GPUS = ("H200", "H200", "H200", "H100", "A100", "RTX 4090")
 HALF, FLOAT8 = ("float16", "bfloat16"), ("float8_e4m3fn", "float8_e5m2")
 REAL = (*HALF, "float32", "float64")
 COMPLEX = ("complex64", "complex128")
-
-
-@contextmanager
-def frozen_calibration() -> Iterator[None]:
-    """Take the stored calibration for every GPU."""
-    stored = decoded(gzip.decompress(CALIBRATION.read_bytes()))
-    shipped = calibrated.shipped
-    calibrated.shipped = lambda gpu: stored if gpu == stored.gpu else None
-    calibrated.forget()
-    try:
-        yield
-    finally:
-        calibrated.shipped = shipped
-        calibrated.forget()
 
 
 # ---- calls ---------------------------------------------------------------------------------------
@@ -322,12 +304,12 @@ def compared(every: int = 1, first: int = 0) -> Iterator[str]:
 
 def _share(share: tuple[int, int]) -> list[str]:
     """Return what differs of one worker's share: every so many calls from the first on."""
-    with frozen_calibration():
+    with frozen_calibrations():
         return list(compared(*share))
 
 
 def _write() -> None:
-    with frozen_calibration():
+    with frozen_calibrations():
         drawn = draw_calls(300)
         refused = [(call, refusal(call)) for call in refused_calls()]
     with ProcessPoolExecutor() as pool:
@@ -338,7 +320,7 @@ def _write() -> None:
 
 
 def _frozen_outcome(call: Call) -> Call:
-    with frozen_calibration():
+    with frozen_calibrations():
         return outcome(call)
 
 

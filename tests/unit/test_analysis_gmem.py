@@ -404,7 +404,7 @@ def test_tiled_copies_against_a_loop_over_tiles(shape, pad, unit, along, width, 
 
 def test_sixteen_byte_copies_take_the_sectors_that_were_counted():
     """Single requests of cp.async.cg, and what Nsight Compute counted for them on an H200."""
-    path = Path(__file__).parent / "data" / "h200_requests.json"
+    path = Path(__file__).parents[1] / "data" / "h200_requests.json"
     rows = [row for row in json.loads(path.read_text()) if row["kind"] == "cp.async.128"]
     differ = 0
     for row in rows:

@@ -182,7 +182,7 @@ def test_any_request_against_words_in_sets(what, span, data):
 
 def counted(kinds: tuple[str, ...]) -> list[dict]:
     """Requests of single warps with what Nsight Compute counted for them on an H200."""
-    path = Path(__file__).parent / "data" / "h200_requests.json"
+    path = Path(__file__).parents[1] / "data" / "h200_requests.json"
     return [row for row in json.loads(path.read_text()) if row["kind"] in kinds]
 
 

@@ -13,7 +13,7 @@ import pytest
 from cute_gemm.commands import cli
 from cute_gemm.kernels import registry
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
 
 

@@ -237,7 +237,7 @@ def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str, kind:
     gpu, numbers = gpu_called(name), shipped(name)
     assert numbers is not None
     file = f"{name.lower().replace(' ', '-')}-times.gz"
-    stored = times.read(Path(__file__).parent / "data" / file)
+    stored = times.read(Path(__file__).parents[1] / "data" / file)
     assert (stored.gpu, stored.source) == (name, numbers.source)
     own = {None, FAST_ACCUM}  # products of the operands' own types
     words = (

@@ -190,7 +190,7 @@ def test_json_says_its_version_and_every_key_is_documented(run, command):
     status, out, _ = run(command, *COMMANDS_WITH_JSON[command], "--json")
     found = json.loads(out)
     assert status == 0 and next(iter(found)) == "format" and found["format"] == 1
-    page = Path(__file__).parents[1] / "docs" / "json.md"
+    page = Path(__file__).parents[2] / "docs" / "json.md"
     documented = set(re.findall(r"`([A-Za-z0-9_]+)`", page.read_text(encoding="utf-8")))
     assert keys(found) - documented == set()
 

@@ -11,7 +11,7 @@ import pytest
 
 import cute_gemm as cg
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ import pytest
 from cute_gemm.commands import cli
 from cute_gemm.measure.result import BenchResult, Entry, SizeResult, Speed
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 HOST = "cute-gemm bench NN TT --kernel host --sizes 8,4x5x6 --rounds 1"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import cute_gemm
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("[0-9]*.py"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[0-9]*.py"))
 
 #: A line that shows that the example came to its point.
 SHOWS = {

@@ -38,7 +38,7 @@ from cute_gemm.jax import calls, ffi  # noqa: E402
 from cute_gemm.jax.parts import parts  # noqa: E402
 from cute_gemm.problem.epilogue.value import Value  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {None: lambda z: z, **of_library(jax)}
 TRANSPOSED: dict[str, Callable[[Any], Any]] = {

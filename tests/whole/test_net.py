@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from net import compared, draw_calls, frozen_calibration, stored
-
-
-@pytest.fixture(autouse=True)
-def _frozen() -> Iterator[None]:
-    with frozen_calibration():
-        yield
+from net import compared, draw_calls, stored
 
 
 def test_nothing_differs_from_what_is_stored(pytestconfig: pytest.Config) -> None:

@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 import cute_gemm
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 
 

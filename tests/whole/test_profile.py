@@ -137,7 +137,7 @@ def test_an_access_without_a_counter() -> None:
 
 def test_tma_and_wgmma_are_counted_as_predicted() -> None:
     """Launches of ``sm90_wgmma`` on an H200: a cluster, C that is read, and that TMA refuses."""
-    counted = json.loads((Path(__file__).parent / "data" / "h200_tma.json").read_text())
+    counted = json.loads((Path(__file__).parents[1] / "data" / "h200_tma.json").read_text())
     found = [predict(Case(**case, arch="sm_90a")) for case in counted["cases"]]
     # Sectors of global memory were read by the counter of SASS instructions.
     metrics = {one.name: one.metric.replace("l1tex__t_", "sm__sass_l1tex_t_") for one in CLASSES}

@@ -1,0 +1,51 @@
+"""The calibrations that choices in tests come from, which no new calibration changes.
+
+``python tests/frozen.py`` stores those of the package anew.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from cute_gemm.cost_model import calibrated
+from cute_gemm.cost_model.calibration import Calibration, decoded, shipped
+
+STORED = Path(__file__).parent / "data" / "calibrations.json.gz"
+#: GPUs whose kernels were measured.
+MEASURED = ("H200", "H100 SXM")
+
+
+@cache
+def calibrations() -> dict[str, Calibration]:
+    """The stored calibrations, by the name of the GPU."""
+    texts = json.loads(gzip.decompress(STORED.read_bytes()))
+    return {name: decoded(json.dumps(text)) for name, text in texts.items()}
+
+
+@contextmanager
+def frozen_calibrations() -> Iterator[None]:
+    """Take the stored calibrations for those of the package."""
+    before = calibrated.shipped
+    calibrated.shipped = calibrations().get
+    calibrated.forget()
+    try:
+        yield
+    finally:
+        calibrated.shipped = before
+        calibrated.forget()
+
+
+def main() -> None:
+    """Store the calibrations of the package."""
+    numbers = [shipped(name) for name in MEASURED]
+    texts = {x.gpu: json.loads(x.encoded()) for x in numbers if x is not None}
+    STORED.write_bytes(gzip.compress(json.dumps(texts, separators=(",", ":")).encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Which cases notice which mutants: from this matrix the default cases are chosen.
+
+``python tests/kill_matrix.py FILE`` breaks the project in each way of ``mutants.py``, in a copy,
+and runs some cases of the tests that the mutant names, drawn by its name: of each test function as
+many, ``--cases`` in all. What fails has noticed it. Cases that were not drawn, or not run within
+``--seconds``, are not in the matrix: nothing is known of them. ``--only REGEX`` chooses mutants,
+``--jobs N`` runs as many at a time; what FILE has already is kept, so that parts may be computed
+one after another and several times with other cases (``--draw NUMBER``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from _pytest.mark import KeywordMatcher
+from _pytest.mark.expression import Expression
+from mutant import Mutant
+from mutants import MUTANTS, broken_copy
+
+#: The stored matrix.
+STORED = Path(__file__).parent / "data" / "kills.json.gz"
+
+
+class Kills(NamedTuple):
+    """What became of a mutant.
+
+    Attributes
+    ----------
+    noticed, passed
+        Names of cases, ``test_steps.py::test_packed[NN]``, that failed with the mutant and that
+        did not, with the CPU seconds that they took.
+    """
+
+    noticed: dict[str, float]
+    passed: dict[str, float]
+
+
+def read(path: Path = STORED) -> dict[str, Kills]:
+    """Return the kills of each mutant, by its name; of none where nothing is stored."""
+    if not path.exists():
+        return {}
+    with gzip.open(path, "rt") as file:
+        return {name: Kills(**row) for name, row in json.load(file).items()}
+
+
+def write(matrix: dict[str, Kills], path: Path = STORED) -> None:
+    rows = {name: matrix[name]._asdict() for name in sorted(matrix)}
+    text = json.dumps(rows, separators=(",", ":"))
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+class _Collected:
+    """A plugin that keeps the items of a run."""
+
+    items: list[pytest.Item]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.items = session.items
+
+
+def collect(files: list[str]) -> list[pytest.Item]:
+    """Return every case of test files."""
+    plugin = _Collected()
+    words = ("--collect-only", "-qq", "--every-case", "-p", "no:cacheprovider")
+    if pytest.main([*words, *files], plugins=[plugin]):
+        raise RuntimeError(f"pytest cannot collect {' '.join(files)}")
+    return plugin.items
+
+
+def draw(mutant: Mutant, items: list[pytest.Item], count: int, number: int) -> list[str]:
+    """Return the ids of ``count`` cases that the mutant concerns, of each function as many."""
+    expression = Expression.compile(mutant.kernels)
+    by_function: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        if file in mutant.tests and expression.evaluate(KeywordMatcher.from_item(item)):
+            by_function[file, getattr(item, "originalname", item.name)].append(item.nodeid)
+    chance = random.Random(f"{mutant.name} {number}")
+    cases = [chance.sample(ids, len(ids)) for ids in by_function.values()]
+    chance.shuffle(cases)
+    drawn: list[str] = []
+    while any(cases) and len(drawn) < count:
+        drawn += [ids.pop() for ids in cases if ids]
+    return drawn[:count]
+
+
+def run(mutant: Mutant, ids: list[str], seconds: float) -> Kills:
+    """Break a copy of the project, and run these cases of it for so long at most."""
+    kills = Kills({}, {})
+    with tempfile.TemporaryDirectory() as name, broken_copy(mutant) as tree:
+        costs, cases = Path(name, "costs"), Path(name, "cases")
+        costs.touch()
+        cases.write_text("\n".join(ids) + "\n")
+        command = [
+            sys.executable, "-m", "pytest", "-q", "--every-case", "-p", "no:cacheprovider",
+            "-p", "costs", f"@{cases}",
+        ]  # fmt: skip
+        environment = os.environ | {
+            "PYTHONPATH": f"{tree}:{tree / 'tests'}", "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
+            "CUTE_GEMM_TEST_COSTS": str(costs), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        with Path(name, "output").open("w+") as output:
+            process = subprocess.Popen(
+                command, cwd=tree, env=environment, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            output.seek(0)
+            text = output.read()
+        for line in costs.read_text().splitlines():
+            row = json.loads(line)
+            place = kills.noticed if row["failed"] else kills.passed
+            place[row["id"].partition("tests/")[2]] = round(row["cpu"] + row["children"], 2)
+    if process.returncode not in (0, 1, -signal.SIGKILL):
+        print(f"{mutant.name}: pytest ends with {process.returncode}\n{text[-2000:]}")
+    return kills
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("file", type=Path, nargs="?", default=STORED)
+    parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--cases", type=int, default=40, help="cases of each mutant at most")
+    parser.add_argument("--seconds", type=float, default=300, help="seconds of each mutant at most")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--draw", type=int, default=0, help="which of many drawings")
+    parser.add_argument("--fewer", type=int, help="only mutants that fewer cases have noticed")
+    given = parser.parse_args(arguments)
+    matrix = read(given.file)
+    chosen = [mutant for mutant in MUTANTS if re.search(given.only, mutant.name)]
+    if given.fewer is not None:
+        known = {name for name, kills in matrix.items() if len(kills.noticed) >= given.fewer}
+        chosen = [mutant for mutant in chosen if mutant.name not in known]
+    items = collect(sorted({file for mutant in chosen for file in mutant.tests}))
+
+    def attempt(mutant: Mutant) -> tuple[Mutant, Kills]:
+        return mutant, run(mutant, draw(mutant, items, given.cases, given.draw), given.seconds)
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for mutant, kills in pool.map(attempt, chosen):
+            before = matrix.get(mutant.name, Kills({}, {}))
+            matrix[mutant.name] = Kills(
+                before.noticed | kills.noticed, before.passed | kills.passed
+            )
+            write(matrix, given.file)
+            counts = f"{len(kills.noticed)} of {len(kills.noticed) + len(kills.passed)}"
+            print(f"{mutant.name:55} noticed by {counts} cases", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
