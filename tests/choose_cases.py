@@ -1,8 +1,9 @@
 """The cases that run by default, chosen from what they notice and what they cost.
 
-``python tests/choose_cases.py COSTS`` writes ``data/default_cases.txt``: of the tests in
-``kernels`` and ``whole`` those that run without ``--every-case``. COSTS is the file of a run with
-``-p costs --every-case``. A case is chosen that
+``python tests/choose_cases.py`` writes ``data/default_cases.txt``: of the tests in ``kernels`` and
+``whole`` those that run without ``--every-case``. What they cost stands in ``data/costs.jsonl.gz``;
+``python tests/choose_cases.py COSTS`` stores the file of a run with ``-p costs --every-case`` there
+first. A case is chosen that
 
 1. takes less than `CHEAP` CPU seconds, or is the cheapest of its test function and takes no more
    than the `DEAR` seconds of its folder,
@@ -13,6 +14,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import statistics
@@ -32,8 +34,10 @@ RINGS = ("kernels/", "whole/")
 #: The stored list.
 STORED = Path(__file__).parent / "data" / "default_cases.txt"
 CHEAP = 0.05
+#: What tests cost, as ``costs.py`` writes it.
+COSTS = Path(__file__).parent / "data" / "costs.jsonl.gz"
 #: CPU seconds above which a test function has no case of its own in the list.
-DEAR = {"kernels": 2.0, "whole": 1.0}
+DEAR = {"kernels": 1.5, "whole": 0.7}
 #: Cases that notice each mutant.
 TWICE = 2
 OPS = ("NN", "NT", "TN", "TT")
@@ -104,9 +108,11 @@ def choose(seconds: dict[str, float], matrix: dict[str, kill_matrix.Kills]) -> s
     return chosen
 
 
-def main(path: str) -> None:
+def main(path: str = "") -> None:
     """Write the list, and say what it takes."""
-    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    if path:
+        COSTS.write_bytes(gzip.compress(Path(path).read_bytes(), mtime=0))
+    rows = [json.loads(line) for line in gzip.decompress(COSTS.read_bytes()).splitlines()]
     seconds = {row["id"].partition("tests/")[2]: row["cpu"] + row["children"] for row in rows}
     seconds = {case: x for case, x in seconds.items() if case.startswith(RINGS)}
     chosen = choose(seconds, kill_matrix.read())

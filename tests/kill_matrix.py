@@ -72,10 +72,10 @@ class _Collected:
         self.items = session.items
 
 
-def collect(files: list[str]) -> list[pytest.Item]:
-    """Return every case of test files."""
+def collect(files: list[str], options: tuple[str, ...]) -> list[pytest.Item]:
+    """Return the cases of test files that run with these options."""
     plugin = _Collected()
-    words = ("--collect-only", "-qq", "--every-case", "-p", "no:cacheprovider")
+    words = ("--collect-only", "-qq", "-p", "no:cacheprovider", *options)
     if pytest.main([*words, *files], plugins=[plugin]):
         raise RuntimeError(f"pytest cannot collect {' '.join(files)}")
     return plugin.items
@@ -145,13 +145,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--draw", type=int, default=0, help="which of many drawings")
     parser.add_argument("--fewer", type=int, help="only mutants that fewer cases have noticed")
+    parser.add_argument("--default", action="store_true", help="cases that run by default alone")
     given = parser.parse_args(arguments)
     matrix = read(given.file)
     chosen = [mutant for mutant in MUTANTS if re.search(given.only, mutant.name)]
     if given.fewer is not None:
         known = {name for name, kills in matrix.items() if len(kills.noticed) >= given.fewer}
         chosen = [mutant for mutant in chosen if mutant.name not in known]
-    items = collect(sorted({file for mutant in chosen for file in mutant.tests}))
+    files = sorted({file for mutant in chosen for file in mutant.tests})
+    items = collect(files, () if given.default else ("--every-case",))
 
     def attempt(mutant: Mutant) -> tuple[Mutant, Kills]:
         return mutant, run(mutant, draw(mutant, items, given.cases, given.draw), given.seconds)

@@ -77,7 +77,7 @@ def accesses(draw: st.DrawFn) -> TmaAccess:
     matrix = Matrix("A", shape, stride, name, 256, l=batch, batch_stride=step)
     box = (draw(st.integers(1, 20)), draw(st.integers(1, 20)))
     beyond = st.tuples(*(st.integers(extent, extent + 40) for extent in shape))
-    pitch = draw(st.just(0) | st.integers(box[unit], box[unit] + 30))
+    pitch = draw(st.just(0) | st.integers(box[matrix.unit], box[matrix.unit] + 30))
     return load(
         matrix, box, sweeps=draw(st.integers(1, 5)), multicast=draw(st.integers(1, 3)),
         extents=draw(st.none() | beyond), pitch=pitch,

@@ -191,7 +191,7 @@ def widest(layout: Layout, threads: Layout, values: Layout, size: int, alignment
     return width
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     MODES,
     MODES,
@@ -247,7 +247,7 @@ def bank_wavefronts(words_of_phases: list[list[set[int]]]) -> tuple[int, int]:
     return taken, ideal
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(["(32,32):(32,1)", "(32,32):(1,32)", "(32,32):(40,1)", "(32,32):(1,33)"]),
     st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3)),

@@ -255,7 +255,7 @@ def figures(row: Any) -> dict[str, int]:
     return {name: getattr(row.launch, name) for name in names}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     MODES, MODES, bijections((1, 2, 8, 16)), bijections((1, 2, 4, 8)),
     st.sampled_from([
@@ -308,7 +308,7 @@ def test_wide_vectors_and_reductions_by_brute_force(
         assert ("the return of the old values" in said[0]) is name.startswith("atom")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(["(32,32):(32,1)", "(32,32):(1,32)", "(32,32):(40,1)", "(32,32):(0,1)"]),
     st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3)),
@@ -341,7 +341,7 @@ def test_reductions_of_shared_memory_by_brute_force(
 # -- bulk copies of a run of bytes ----------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from([8, 16, 24, 64]), st.sampled_from([8, 16, 40, 64]),
     st.sampled_from([0, 1, 4, 8, 16, 24]), st.booleans(), st.sampled_from([1, 2, 8]),
@@ -431,7 +431,7 @@ def test_threads_hold_what_the_rows_have(atom: CopyAtom, axis: int) -> None:
     assert held == received(atom, rows)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(BYTE_ATOMS),
     st.sampled_from([(64, 64), (32, 128), (128, 32)]),
@@ -485,7 +485,7 @@ def visited(
     return out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from([(32, 16), (16, 32), (64, 8)]),
     st.tuples(st.integers(1, 100), st.integers(1, 70)),
