@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slice",
         metavar="DAY",
+        type=date.fromisoformat,
         help=f"run one of {SLICES} slices of the tests that are not chosen, by a date (2026-11-27)",
     )
 
@@ -116,11 +117,11 @@ def _id(item: pytest.Item) -> str:
     return item.nodeid.removeprefix("tests/")
 
 
-def _slice_of(day: str) -> int:
-    return date.fromisoformat(day).toordinal() % SLICES
+def _slice_of(day: date) -> int:
+    return day.toordinal() % SLICES
 
 
-def _runs(case: str, chosen: frozenset[str], day: str | None) -> bool:
+def _runs(case: str, chosen: frozenset[str], day: date | None) -> bool:
     """Whether a test runs by default, or in the slice of a day."""
     whole = case in chosen or not case.startswith(choose_cases.RINGS)
     return (

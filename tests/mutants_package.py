@@ -92,7 +92,7 @@ PACKAGE: tuple[Mutant, ...] = (
            ("tests/kernels/test_epilogue.py",)),
     _m("a bias by rows", "toolchain/signature.py",
        "(*matrix.stride, matrix.batch_stride)", "(*matrix.stride[::-1], matrix.batch_stride)",
-       "epilogue", "naive"),
+       "fused", "broadcast"),
     _m("no loads of an epilogue's operands in the report", "kernels/base.py",
        "        if not problem.operands:\n", "        if problem.operands:\n", "epilogue", "naive"),
     _m("slices of K each with the epilogue", "problem/parts/slices.py",
