@@ -96,8 +96,10 @@ class Scalar(Parameter):
 
     def pack(self, block: Any, offset: int, problem: Any, given: Given) -> None:
         """Write the given value, or the problem's."""
-        values = dict(zip(problem.epilogue.numbers, problem.numbers, strict=True)) | dict(given)
-        pack_scalar(problem.accumulator.name, block, offset, values[self.name], self.name)
+        name = self.name
+        own = name not in given
+        value = problem.numbers[problem.epilogue.numbers.index(name)] if own else given[name]
+        pack_scalar(problem.accumulator.name, block, offset, value, name)
 
 
 class TensorMapParameter(Parameter):
