@@ -18,7 +18,7 @@ os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
 # Processes that test at the same time share the cores: a thread of BLAS in each for each core would
 # wait for the others. OpenBLAS and MKL read it too.
 os.environ["OMP_NUM_THREADS"] = str(
-    max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 )
 
 import choose_cases

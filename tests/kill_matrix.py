@@ -98,8 +98,8 @@ def draw(mutant: Mutant, items: list[pytest.Item], count: int, number: int) -> l
     return drawn[:count]
 
 
-def run(mutant: Mutant, ids: list[str], seconds: float) -> Kills:
-    """Break a copy of the project, and run these cases of it for so long at most."""
+def run(mutant: Mutant, ids: list[str], seconds: float, stop: int) -> Kills:
+    """Break a copy of the project, and run these cases of it for so long, to so many that fail."""
     kills = Kills({}, {})
     with tempfile.TemporaryDirectory() as name, broken_copy(mutant) as tree:
         costs, cases = Path(name, "costs"), Path(name, "cases")
@@ -107,7 +107,7 @@ def run(mutant: Mutant, ids: list[str], seconds: float) -> Kills:
         cases.write_text("\n".join(ids) + "\n")
         command = [
             sys.executable, "-m", "pytest", "-q", "--every-case", "-p", "no:cacheprovider",
-            "-p", "costs", f"@{cases}",
+            "-p", "costs", "--maxfail", str(stop), f"@{cases}",
         ]  # fmt: skip
         environment = os.environ | {
             "PYTHONPATH": f"{tree}:{tree / 'tests'}", "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
@@ -142,6 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("--cases", type=int, default=40, help="cases of each mutant at most")
     parser.add_argument("--seconds", type=float, default=300, help="seconds of each mutant at most")
+    parser.add_argument("--stop", type=int, default=0, help="cases that notice each mutant, of 0 all")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--draw", type=int, default=0, help="which of many drawings")
     parser.add_argument("--fewer", type=int, help="only mutants that fewer cases have noticed")
@@ -156,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
     items = collect(files, () if given.default else ("--every-case",))
 
     def attempt(mutant: Mutant) -> tuple[Mutant, Kills]:
-        return mutant, run(mutant, draw(mutant, items, given.cases, given.draw), given.seconds)
+        ids = draw(mutant, items, given.cases, given.draw)
+        return mutant, run(mutant, ids, given.seconds, given.stop)
 
     with ThreadPoolExecutor(given.jobs) as pool:
         for mutant, kills in pool.map(attempt, chosen):
