@@ -142,7 +142,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("--cases", type=int, default=40, help="cases of each mutant at most")
     parser.add_argument("--seconds", type=float, default=300, help="seconds of each mutant at most")
-    parser.add_argument("--stop", type=int, default=0, help="cases that notice each mutant, of 0 all")
+    parser.add_argument(
+        "--stop", type=int, default=0, help="cases that notice each mutant, of 0 all"
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--draw", type=int, default=0, help="which of many drawings")
     parser.add_argument("--fewer", type=int, help="only mutants that fewer cases have noticed")

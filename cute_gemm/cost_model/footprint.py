@@ -264,23 +264,28 @@ class Counts(NamedTuple):
     #: Products of a batch that it computes.
     products: int
 
+    def with_accesses(self, tallies: Mapping[str, Mapping[str, Tally]]) -> Counts:
+        """Return these with the accesses of the operands, by their names (`tally`)."""
+        each, along_n, end = Tally(), Tally(), Tally()
+        operand_loads = 0.0
+        for name, tallied in tallies.items():
+            each, end = each + tallied["k-tile"], end + tallied["CTA"]
+            if name in ("B", "scale_b"):
+                along_n += tallied["k-tile"]
+            if name not in ("A", "B", "C"):
+                operand_loads += tallied["CTA"].moves
+        return self._replace(each=each, along_n=along_n, end=end, operand_loads=operand_loads)
+
 
 def counted(
-    config: Any, tallies: Mapping[str, dict[str, Tally]], work: Work, launch: Launch, gpu: Gpu,
-    accumulator_bytes: int, spills: float, depth: int,
+    config: Any, work: Work, launch: Launch, gpu: Gpu, accumulator_bytes: int, spills: float,
+    depth: int,
 ) -> Counts:  # fmt: skip
-    """Return what a CTA asks, from its operands' tallies and what a `sample` multiplies.
+    """Return what a CTA asks beside its operands' accesses: see `Counts.with_accesses`.
 
-    ``accumulator_bytes``: of one element; ``depth``: k-tiles of the sample.
+    ``work``: of a `sample`; ``accumulator_bytes``: of one element; ``depth``: k-tiles of the
+    sample.
     """
-    each, along_n, end = Tally(), Tally(), Tally()
-    operand_loads = 0.0
-    for name, tallied in tallies.items():
-        each, end = each + tallied["k-tile"], end + tallied["CTA"]
-        if name in ("B", "scale_b"):
-            along_n += tallied["k-tile"]
-        if name not in ("A", "B", "C"):
-            operand_loads += tallied["CTA"].moves
     sums = config.products * config.tile[0] * config.tile[1] * accumulator_bytes // 4
     registers = min(sums // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
@@ -290,8 +295,8 @@ def counted(
         resident = max(1, by_registers, min(config.min_ctas, by_shape))
     multiplied = work.products / work.ctas / depth
     return Counts(
-        config.tile, config.cluster, each, along_n, end, multiplied, work.unit, work.rate,
-        launch.block, launch.dependent, resident, operand_loads, spills, config.products,
+        config.tile, config.cluster, Tally(), Tally(), Tally(), multiplied, work.unit, work.rate,
+        launch.block, launch.dependent, resident, 0.0, spills, config.products,
     )  # fmt: skip
 
 

@@ -7,15 +7,17 @@ launch, and the accesses that the report counts. A `CompiledKernel` is both.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import gcd, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from cute_gemm._kept import Kept
 from cute_gemm.access.accesses import GlobalAccess
+from cute_gemm.access.gmem import LINE
 from cute_gemm.arch import Arch
 from cute_gemm.cost_model.calibrated import calibration
 from cute_gemm.cost_model.calibration import Pace
@@ -33,6 +35,7 @@ from cute_gemm.cost_model.footprint import (
 )
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.problem import reference
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -359,9 +362,27 @@ class CompiledKernel(Compiled, Kernel):
     def offers(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
-        """Return the candidates that are not refused, with their footprints."""
-        legal = self.legal(problem, Arch(arch), options)
-        return [(config, self.footprint(config, problem, gpu)) for config in legal]
+        """Return the candidates that are not refused, with their footprints.
+
+        They are kept, as are the candidates and what of their counts does not depend on how
+        operands lie.
+        """
+        words = tuple(sorted((name, str(value)) for name, value in options.items()))
+        asked = self, arch, words, gpu, self.traits(problem)
+        key = *asked, common_traits(problem)
+        offers = _offers.get(key)
+        if offers is None:
+            alike = *asked, _legal_traits(problem)
+            fixed = _legal.get(alike)
+            if fixed is None:
+                legal = self.legal(problem, Arch(arch), options)
+                fixed = _legal[alike] = [self._fixed(config, problem, gpu) for config in legal]
+            operands, constants = self._operands(problem), calibration(gpu).constants
+            offers = _offers[key] = [
+                (x.config, footprint(self._asked(x, problem, operands), x.pace, constants, gpu))
+                for x in fixed
+            ]
+        return offers
 
     @abstractmethod
     def work(self, config: Any, problem: GemmProblem) -> Work:
@@ -443,29 +464,51 @@ class CompiledKernel(Compiled, Kernel):
         reads_c: bool = False,
     ) -> Counts:  # fmt: skip
         """Return what a CTA of a config asks of a multiprocessor."""
-        typical = self.sample(config, problem)
-        keys = {
+        operands = self._operands(problem, ideal, reads_c)
+        return self._asked(self._fixed(config, problem, gpu), problem, operands, ideal, reads_c)
+
+    def _operands(
+        self, problem: GemmProblem, ideal: frozenset[Kind] = frozenset(), reads_c: bool = False
+    ) -> dict[str, Any]:
+        """Return what of each operand of a problem the counts of its accesses depend on."""
+        return {
             x.name: (
-                self.name, self.of_operand(config, x.name), x.name, self.strides(x), x.alignment,
-                x.stride if x in typical.scales else (), reads_c and x.name == "C",
+                x.name, steps(x) if x in problem.scales else self.strides(x),
+                min(x.alignment, LINE), reads_c and x.name == "C",
                 frozenset(kind for kind in ideal if kind.operand == x.name),
             )
-            for x in typical.matrices
+            for x in problem.matrices
         }  # fmt: skip
-        tallies: dict[str, dict[str, Tally]] = {}
-        accesses: tuple[Access, ...] = ()
-        for name, key in keys.items():
+
+    def _fixed(self, config: Any, problem: GemmProblem, gpu: Gpu) -> _Fixed:
+        """Return what of a config's counts does not depend on how operands lie."""
+        typical, measured = self.sample(config, problem), calibration(gpu)
+        work, launch = self.work(config, typical), self.launch(config, typical)
+        spills, size = self.spill_clocks(config, measured), problem.accumulator.bytes
+        counts = counted(config, work, launch, gpu, size, spills, self.depth)
+        kinds = {
+            x.name: _number((self.name, self.of_operand(config, x.name))) for x in problem.matrices
+        }
+        return _Fixed(config, counts, self.pace(config, measured), kinds)
+
+    def _asked(
+        self, fixed: _Fixed, problem: GemmProblem, operands: Mapping[str, Any],
+        ideal: frozenset[Kind] = frozenset(), reads_c: bool = False,
+    ) -> Counts:  # fmt: skip
+        """Return what a CTA asks of operands that lie so (`_operands`)."""
+        config, tallies, accesses = fixed.config, dict[str, dict[str, Tally]](), ()
+        for name, lies in operands.items():
+            key = fixed.kinds[name], lies
             counts = _tallies.get(key)
             if counts is None:
-                accesses = accesses or self.all_accesses(config, typical, reads_c=reads_c)
+                if not accesses:
+                    typical = self.sample(config, problem)
+                    accesses = self.all_accesses(config, typical, reads_c=reads_c)
                 own = (access for access in accesses if access.operand == name)
                 counts = tally(own, prod(self.sampled(config)), ideal, self.depth)
                 _tallies[key] = counts
             tallies[name] = counts
-        work, launch = self.work(config, typical), self.launch(config, typical)
-        spills = self.spill_clocks(config, calibration(gpu))
-        size = problem.accumulator.bytes
-        return counted(config, tallies, work, launch, gpu, size, spills, self.depth)
+        return fixed.counts.with_accesses(tallies)
 
 
 class EmittedKernel(CompiledKernel):
@@ -483,20 +526,52 @@ class EmittedKernel(CompiledKernel):
         return self.emitter(config).proof()
 
 
+class _Fixed(NamedTuple):
+    """What of a config's counts does not depend on how operands lie.
+
+    ``counts``: without accesses; ``kinds``: a number for each operand, equal where the accesses to
+    it are (`CompiledKernel.of_operand`).
+    """
+
+    config: Any
+    counts: Counts
+    pace: Pace
+    kinds: dict[str, Any]
+
+
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem legal configs and footprints of every kernel depend on."""
+    lies = ((x.alignment, pitch(x)) for x in problem.matrices)
+    return (*_legal_traits(problem), *lies, *map(steps, problem.scales))
+
+
+def _legal_traits(problem: GemmProblem) -> tuple[Any, ...]:
+    """Return what of a problem the legal configs of every kernel depend on."""
     traits: list[Any] = [problem.compute, problem.groups.mode]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
     traits += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
     traits += problem.epilogue, problem.scale_rows
     for x in problem.matrices:
-        traits += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
-    traits += map(steps, problem.scales)
+        traits += (x.dtype, x.unit, x.conj, access_bytes(x, False)[0])
     # Vectors of C may not straddle the end of a row.
     return (*traits, gcd(problem.C.shape[problem.C.unit] * problem.C.element.bytes, 16))
 
 
 #: Builds, by kernel, config and arch.
 _builds: Kept[tuple[str, Any, str], Build] = Kept(4096, "builds")
-#: Counts of an operand's accesses, by kernel, config (`of_operand`), operand and how it lies.
+#: What kernels offer, and their legal configs, limited by the number of configs.
+_offers: Kept[Any, list[tuple[Any, Footprint | None]]] = Kept(1 << 16, "offers", len)
+_legal: Kept[Any, list[_Fixed]] = Kept(16384, "legal_configs", len)
+#: Counts of an operand's accesses, by what they depend on of the config, as a number, and by how
+#: the operand lies.
 _tallies: Kept[Any, dict[str, Tally]] = Kept(16384, "operand_counts")
+_numbers: Kept[Any, int] = Kept(16384, "operand_configs")
+_COUNT = itertools.count()
+
+
+def _number(kind: Any) -> int:
+    """Return a number for what accesses of an operand depend on; others never get it."""
+    number = _numbers.get(kind)
+    if number is None:
+        number = _numbers[kind] = next(_COUNT)
+    return number

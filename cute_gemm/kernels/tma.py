@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd, log2
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +38,7 @@ def swizzle(span: int, size: int) -> Swizzle:
     return Swizzle(int(log2(span // MATRIX_ROW_BYTES)), 4 - int(log2(size)), 3)
 
 
+@lru_cache(maxsize=4096)
 def operand_tile(
     extents: tuple[int, int], k_major: bool, size: int, sharers: int, block: int,
     most: int = MOST_ROWS,
@@ -73,6 +75,7 @@ def _mn_major(rows: int, columns: int, span: int, size: int) -> Layout:
     return Layout(((run, rows // run), columns), stride, swizzle(span, size))
 
 
+@lru_cache(maxsize=1024)
 def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTile:
     """Return the epilogue tile of C, whose columns divide ``width``, of ``size``-byte elements."""
     columns = gcd(width, SPAN // size)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at, but where
 #: the arrays lie.
-recent_calls: Kept[Any, RecentCall] = Kept(256, "recent_calls")
+recent_calls: Kept[Any, RecentCall] = Kept(1 << 14, "recent_calls")
 
 
 def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:

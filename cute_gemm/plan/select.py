@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -354,6 +355,7 @@ def gpu_of_device(device: int) -> Gpu:
 
 #: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.
 _shelves: Kept[Any, Shelf] = Kept(1 << 17, "problem_classes", lambda shelf: len(shelf.offers))
+_filling = RLock()
 
 
 def _shelf(
@@ -384,7 +386,12 @@ def _shelf(
         common_traits(problem), tuple(traits),
     )  # fmt: skip
     shelf = _shelves.get(key)  # it keeps the kernels alive whose ids are in the key
-    if shelf is None:
+    if shelf is not None:
+        return shelf
+    with _filling:  # one thread fills a class, and the others find it
+        shelf = _shelves.get(key)
+        if shelf is not None:
+            return shelf
         if kernel == "auto":  # what is refused is refused by one that has what is asked for
             kernels = [x for x in kernels if serves(x, problem, target)] or kernels
         try:

@@ -147,8 +147,12 @@ class Operation:
         )
 
     def only(self, name: str) -> Operation:
-        """Return it with the access width of A, of B or of C alone, and 0 for the others."""
+        """Return what accesses to A, to B or to C depend on: no other's width, and no epilogue.
+
+        Those to an operand of the epilogue depend on it, and on no width.
+        """
         a, b, c = (
             width if name == each else 0 for each, width in zip("ABC", self.bytes, strict=True)
         )
-        return replace(self, bytes=(a, b, c))
+        epilogue = LINEAR_COMBINATION if name in ("A", "B", "C") else self.epilogue
+        return replace(self, bytes=(a, b, c), epilogue=epilogue)

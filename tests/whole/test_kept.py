@@ -51,14 +51,15 @@ def modules():
             yield importlib.import_module(found.name)
 
 
-def test_a_full_one_is_emptied_before_it_takes_more() -> None:
+def test_the_least_recently_used_is_dropped() -> None:
     kept = Kept[int, str](3)
     for number in range(3):
         kept[number] = "first"
     kept[2] = "again"
     assert list(kept.items()) == [(0, "first"), (1, "first"), (2, "again")]
+    assert kept.get(0) == "first" and kept.get(7) is None
     kept[3] = "one more"
-    assert list(kept.items()) == [(3, "one more")]
+    assert list(kept.items()) == [(2, "again"), (0, "first"), (3, "one more")]
 
 
 def test_entries_may_weigh_more_than_one() -> None:
@@ -67,7 +68,7 @@ def test_entries_may_weigh_more_than_one() -> None:
     kept["a"] = "1234"
     assert kept == {"a": "1234", "b": "45"} and kept.weight == 6
     kept["c"] = "6"
-    assert kept == {"c": "6"} and kept.weight == 1
+    assert kept == {"b": "45", "c": "6"} and kept.weight == 3
     kept["d"] = "too long for it"  # what was asked for last is kept, whatever it weighs
     assert kept == {"d": "too long for it"}
     kept["e"] = "7"
@@ -119,7 +120,7 @@ def test_whatever_grows_has_a_bound() -> None:
     assert unbounded <= ALWAYS
     assert set(KEPT) == {
         "plans", "recent_calls", "problem_classes", "operand_counts", "orders_of_sums", "builds",
-        "jax_launches",
+        "jax_launches", "legal_configs", "offers", "operand_configs",
     }  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def test_many_shapes_leave_no_more_than_the_bounds(small: int) -> None:
         cg.gemm("NN", A, B, kernel="double_buffered", backend="cpu")
     assert [len(kept) <= small for kept in KEPT.values()] == [True] * len(KEPT)
     assert {name for name, kept in KEPT.items() if kept} == {
-        "plans", "problem_classes", "operand_counts",
+        "plans", "problem_classes", "operand_counts", "legal_configs", "offers", "operand_configs",
     }  # fmt: skip
     shapes.measure(shapes.Host("float64"), "thread_tile_2d", shapes.draw(20, 0, ("TN", "NN")))
     assert max(map(len, KEPT.values())) <= small

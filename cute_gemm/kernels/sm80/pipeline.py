@@ -259,9 +259,21 @@ class Sm80Pipeline(EmittedKernel):
         check_tiles(self.name, problem, config.tile)
         _check(config, arch, self.stages)
 
-    def of_operand(self, config: Sm80Config, name: str) -> Sm80Config:
-        """Return the config without the access widths of the other operands."""
-        return replace(config, operation=config.operation.only(name))
+    def of_operand(self, config: Sm80Config, name: str) -> Any:
+        """Return the MMA and its warps, the operand's part of the tile, and how it is staged."""
+        operation, atom = config.operation, MMA_ATOMS[config.mma]
+        majors = config.smem_majors if atom.threads == 1 else ()  # by which threads lie
+        mma = atom.shape_mnk, config.warps, config.swap_ab, config.copy, operation.a.bytes, majors
+        if name in ("A", "B"):
+            index = "AB".index(name)
+            extents, ring = (config.tile[index], config.tile[2]), config.ring * config.realigns
+            major, width = operation.majors[index], operation.bytes[index]
+            return mma, extents, major, width, config.stages > 1, ring
+        sums = config.staged.tile, operation.accumulator.bytes
+        if name == "C":
+            c = operation.bytes[2], operation.c.bytes, operation.majors[2]
+            return mma, config.tile[:2], sums, c
+        return mma, config.tile[:2], sums, operation
 
     def launch(self, config: Sm80Config, problem: GemmProblem) -> Launch:
         return launch_of_tiles(problem, config.tile, config.threads, config.smem)

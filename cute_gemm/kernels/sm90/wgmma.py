@@ -8,6 +8,7 @@ This module enumerates and checks its configs and says how well each keeps the t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd, prod
@@ -231,8 +232,19 @@ class Sm90Wgmma(Sm90Accesses):
                 if broken or "tile" in options or not _narrow_boxes(config):
                     yield config
 
-    def check(self, config: Sm90Config, problem: GemmProblem, arch: Arch) -> None:
-        for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
+    def legal(self, problem: GemmProblem, arch: Arch, options: dict[str, Any]) -> list[Sm90Config]:
+        if not options:  # operands that no tile takes are refused without all tiles
+            last = int(problem.C.major != "N")
+            with suppress(UnsupportedError):
+                self._check_operands(problem, 1 - last)
+                last = 1 - last
+            self._check_operands(problem, last)
+        return super().legal(problem, arch, options)
+
+    def _check_operands(self, problem: GemmProblem, swap_ab: int) -> None:
+        """UnsupportedError for operands that TMA or wgmma do not take as they lie."""
+        for matrix in (problem.A, problem.B):
+            width, limit = access_bytes(_in_boxes(matrix, problem), False)
             if problem.groups.mode != "K" and problem.groups_along_unit(matrix):
                 raise UnsupportedError(
                     f"kernel {self.name!r} needs groups that begin at addresses that are multiples "
@@ -241,21 +253,23 @@ class Sm90Wgmma(Sm90Accesses):
                     f"option pack={matrix.name!r} or 'AB'"
                 )
             if width < 16:
-                _, limit = access_bytes(_in_boxes(matrix, problem), False)
                 raise UnsupportedError(
                     f"kernel {self.name!r} needs addresses of the rows of A and B that are "
                     f"multiples of 16 bytes, and those of {matrix.name} are not, by {limit}: pack "
                     f"it, with option pack={matrix.name!r} or 'AB'"
                 )
             # wgmma reads these along K from shared memory; the threads bring its A as it lies.
-            shared = matrix.name == config.turned(("A", "B"))[1]
+            shared = matrix.name == ("A" if swap_ab else "B")
             if wants_k_major(problem) and matrix.major != "K" and shared:
                 raise UnsupportedError(
-                    f"kernel {self.name!r} with swap_ab={config.swap_ab} takes "
+                    f"kernel {self.name!r} with swap_ab={swap_ab} takes "
                     f"{problem.spelled} with K as the unit-stride mode of "
                     f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
                     f"pack={matrix.name!r} or 'AB'"
                 )
+
+    def check(self, config: Sm90Config, problem: GemmProblem, arch: Arch) -> None:
+        self._check_operands(problem, config.swap_ab)
         if broken := _broken(config):
             raise OptionError(broken)
         if why := _not_paired(problem):
@@ -284,8 +298,8 @@ class Sm90Wgmma(Sm90Accesses):
 
         Where rows of a tile are no whole lines, those of others begin at other places of a line.
         Where A goes through registers the threads read it, once for each group beside another and
-        some of it ahead, and have other sums than wgmma gives them else. How wide an epilogue tile
-        of C is may depend on the stages.
+        some of it ahead, and have other sums than wgmma gives them else. Of C, return how groups
+        divide a tile, and how wide an epilogue tile is, which may depend on the stages.
         """
         by_threads, sampled = config.register_a, config.turned(self.sampled(config))
         for plan, tiles in zip(config.operands, sampled, strict=True):
@@ -300,11 +314,16 @@ class Sm90Wgmma(Sm90Accesses):
                     plan.extents, plan.box, plan.span, plan.sharers, apart, reads, *more, products,
                     pairs,
                 )  # fmt: skip
-        operation = replace(config.operation, bytes=(16, 16, 16))
-        if not by_threads:
-            c, major = config.operation.dtypes[2], config.operation.majors[2]
-            operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
-        return replace(config, stages=2, operation=operation), config.epilogue_tile.layout.extents
+        operation, columns = config.operation, config.epilogue_tile.layout.extents
+        if name == "C":
+            # Tiles below each other lie alike in lines, unless 64 rows are no whole line.
+            out = operation.c.bytes
+            return (
+                config.kernel_tile[:2], config.results, columns, sampled if out == 1 else (),
+                config.swap_ab, config.tma_c, by_threads and operation.a.bytes, out,
+                operation.majors[2], operation.epilogue.pairs,
+            )  # fmt: skip
+        return replace(config, stages=2, operation=replace(operation, bytes=(16, 16, 16))), columns
 
     def sampled(self, config: Sm90Config) -> tuple[int, int]:
         """Return the CTAs of clusters up to the next whose columns begin with a line of L2.

@@ -24,6 +24,7 @@ from cute_gemm.kernels.thin.structure import (
     ThinConfig,
 )
 from cute_gemm.kernels.thin.unit import EmitThin
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
 
@@ -152,9 +153,11 @@ class Thin(EmittedKernel):
 
         k is dealt out by the vectors of both operands; sums lie by the rows of MN-major operands.
         """
-        if name != "C":
-            return config
         operation = config.operation
+        if name in ("A", "B", "C"):
+            operation = replace(operation, epilogue=LINEAR_COMBINATION)
+        if name != "C":
+            return replace(config, operation=operation)
         (a, b, c), majors = operation.bytes, operation.majors
         widths = a * (majors[0] == "MN"), b * (majors[1] == "MN"), c
         return replace(config, operation=replace(operation, bytes=widths))
