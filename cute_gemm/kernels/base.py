@@ -496,7 +496,8 @@ class CompiledKernel(Compiled, Kernel):
         ideal: frozenset[Kind] = frozenset(), reads_c: bool = False,
     ) -> Counts:  # fmt: skip
         """Return what a CTA asks of operands that lie so (`_operands`)."""
-        config, tallies, accesses = fixed.config, dict[str, dict[str, Tally]](), ()
+        config, tallies = fixed.config, dict[str, dict[str, Tally]]()
+        accesses: tuple[Access, ...] = ()
         for name, lies in operands.items():
             key = fixed.kinds[name], lies
             counts = _tallies.get(key)

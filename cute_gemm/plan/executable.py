@@ -78,24 +78,27 @@ class RecentCall:
             for operand, span in zip(at[3:], self.spans[3:], strict=True):
                 if operand < end and c < operand + span:
                     return None
-            newest_alpha, newest_beta, newest_numbers, bound = executable.newest
-            same = alpha is newest_alpha and beta is newest_beta and self.numbers == newest_numbers
-            if same and not executable.results:
-                bound(at, self.stream() if stream is None else raw_stream(stream))
+        newest_alpha, newest_beta, newest_numbers, bound = executable.newest
+        same = alpha is newest_alpha and beta is newest_beta and self.numbers == newest_numbers
+        if same and not executable.results and (C is not None or beta == 0):
+            handle = self.stream() if stream is None else raw_stream(stream)
+            if C is not None:
+                bound(at, handle)
                 return C
+            new = executable._new(self.a, self.b)
+            bound((*at[:2], new.pointer, *at[3:]), handle)
+            return ADAPTERS[self.a.library].result(self.a, new.owner)
         c_there = self.c if C is None or self.c is None else replace(self.c, pointer=at[2])
         factors = scalars(alpha, beta, executable.problem, self.a.device, c_there, stream)
         result = executable.run(
             self.a, self.b, self.c, *factors, stream, at=at, numbers=self.numbers
         )
-        if C is None:
-            return result
         if executable.results:
-            return C, *result[1:]
+            return result if C is None else (C, *result[1:])
         bound = executable._bound.get((factors[0][:2], factors[1][:2], self.numbers, ""))
         if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
             executable.newest = alpha, beta, self.numbers, bound
-        return C
+        return result if C is None else C
 
 
 @dataclass(eq=False)

@@ -20,17 +20,20 @@ from cute_gemm.problem.layers import (
     check_real,
     keeps_argument,
 )
-from cute_gemm.torch import operators  # noqa: F401  # programs of torch.export name them
+from cute_gemm.torch import (
+    grouped,
+    operators,  # noqa: F401  # programs of torch.export name them
+    products,
+)
 from cute_gemm.torch.expressions import ACTIVATIONS
-from cute_gemm.torch.grouped import run_grouped
-from cute_gemm.torch.running import multiply, run_linear, runs_now
+from cute_gemm.torch.launches import find
+from cute_gemm.torch.running import eager, layer_of, product_of, recorded
 
 if torch.distributed.is_available():
     from cute_gemm.torch import sharding
 
 __all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
 
-_ops = torch.ops.cute_gemm
 _FLOAT8 = torch.float8_e4m3fn, torch.float8_e5m2
 #: How a tensor is converted to another type.
 _CONVERT = "{name}.to({dtype})"
@@ -77,12 +80,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
     tensor([[4., 4., 4.],
             [4., 4., 4.]])
     """
+    if eager(a, b) and not torch.is_autocast_enabled("cuda"):
+        launch = find(product_of(out_dtype, None), a, b)
+        if launch is not None and not recorded(a, b):
+            return launch()
     _check_tensors(a=a, b=b)
     a, b = _autocast(a, b)
     check_product(a, b, _CONVERT)
-    if runs_now(a, b):
-        return multiply(a, b, out_dtype)
-    return _ops.matmul(a, b, out_dtype)
+    return products.matmul(a, b, out_dtype)
 
 
 def linear(
@@ -129,6 +134,18 @@ def linear(
     tensor([[ 3.,  0.,  0.,  0.],
             [12.,  8.,  4.,  0.]])
     """
+    if eager(x, w, b) and not torch.is_autocast_enabled("cuda"):
+        # What lies as tensors of a call before passes the checks as they did.
+        name, wanted = activation or "", recorded(x, w, b)
+        with_argument = wanted and keeps_argument(name)
+        launch = find(layer_of(name, batch_invariant, with_argument), x, w, b)
+        if launch is not None:
+            if not wanted:
+                return launch()
+            given = x, w, b, name, batch_invariant
+            if with_argument:
+                return products.linear_with_preactivation.record(launch, *given)[0]
+            return products.linear.record(launch, *given)
     _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
     check_activation(activation)
     x, w, b = _autocast(x, w, b)
@@ -137,19 +154,16 @@ def linear(
         return linear(x[None], w, b, activation, batch_invariant=batch_invariant)[0]
     check_real(activation, x, x.is_floating_point())
     if not x.is_floating_point():
-        y = _ops.matmul(x, w.mT)
+        y = products.matmul(x, w.mT)
         return y if b is None else y + b
-    if runs_now(x, w, b):
-        return run_linear(x, w, b, activation or "", batch_invariant)
     if _splits_k(x, w):
-        y = _ops.matmul(x, w.mT)
+        y = products.matmul(x, w.mT)
         y = y if b is None else y + b
         return y if activation is None else ACTIVATIONS[activation](sharding.summed(y))
-    if activation is None:
-        return _ops.linear(x, w, b, "", batch_invariant)
-    if keeps_argument(activation) and wants_gradient(x, w, b):
-        return _ops.linear_with_preactivation(x, w, b, activation, batch_invariant)[0]
-    return _ops.linear(x, w, b, activation, batch_invariant)
+    name = activation or ""
+    if keeps_argument(name) and wants_gradient(x, w, b):
+        return products.linear_with_preactivation(x, w, b, name, batch_invariant)[0]
+    return products.linear(x, w, b, name, batch_invariant)
 
 
 def mlp(
@@ -204,7 +218,7 @@ def mlp(
     x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
     check_layer(x, w1, b1, _CONVERT, ("x", "w1", "b1"))
     check_layer(w1.T, w2, b2, _CONVERT, ("w1.T", "w2", "b2"))
-    return _ops.mlp(x, w1, b1, w2, b2, activation)[0]
+    return products.mlp(x, w1, b1, w2, b2, activation)[0]
 
 
 def grouped_mm(
@@ -283,10 +297,7 @@ def grouped_mm(
             )
         if not eight_bits:
             check_dtype("bias", bias, "x", x, _CONVERT)
-    given = x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum
-    if runs_now(x, w, offs, bias, scale_a, scale_b):
-        return run_grouped(*given)
-    return _ops.grouped_mm(*given)
+    return grouped.grouped_mm(x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum)
 
 
 class Linear(torch.nn.Linear):

@@ -17,13 +17,46 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from cute_gemm.arrays.torch import observes
+from cute_gemm.torch.running import PLAIN, eager
 
 _library = torch.library.Library("cute_gemm", "FRAGMENT")
 
 
+class Operator:
+    """An operator of ``torch.ops.cute_gemm``, as functions of this package call it.
+
+    Where nothing but autograd is to see a call it is none of PyTorch's dispatcher, which takes
+    12 us for it, and as long again for a node of autograd.
+    """
+
+    def __init__(self, overload: Any, kernel: Callable[..., Any]) -> None:
+        self.overload, self.kernel = overload, kernel
+        self.name, self.arguments = overload._opname, overload._schema.arguments
+        self._node: Any = None
+        self._defaults = tuple(argument.default_value for argument in self.arguments)
+
+    def __call__(self, *given: Any) -> Any:
+        """Compute, as the operator or at once."""
+        if not eager():
+            return self.overload(*given)
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        # In backward, those of a batch of gradients have no memory of their own.
+        if not all(type(x) in PLAIN and torch._C._has_storage(x) for x in tensors):
+            return self.overload(*given)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            return self.record(self.kernel, *given)
+        return self.kernel(*given)
+
+    def record(self, compute: Callable[..., Any], *given: Any) -> Any:
+        """Compute by a function of the arguments, and record a node of autograd."""
+        if self._node is None:
+            return self.overload(*given)
+        return self._node(compute, *given, *self._defaults[len(given) :])
+
+
 def define(
     schema: str, kernel: Callable[..., Any], shape: Callable[..., Any], conjugates: bool = False
-) -> Any:
+) -> Operator:
     """Define an operator and return it.
 
     Parameters
@@ -49,11 +82,14 @@ def define(
     torch.library.register_fake(f"cute_gemm::{name}", without_data, lib=_library)
     if conjugates:
         _library.impl(name, torch.library.fallthrough_kernel, "Conjugate")
-    return getattr(torch.ops.cute_gemm, name).default
+    return Operator(getattr(torch.ops.cute_gemm, name).default, kernel)
 
 
 def differentiable(
-    op: Any, save: Callable[..., None], backward: Callable[..., Any], tangent: Callable[..., Any]
+    op: Operator,
+    save: Callable[..., None],
+    backward: Callable[..., Any],
+    tangent: Callable[..., Any],
 ) -> None:
     """Register how an operator is differentiated.
 
@@ -71,17 +107,21 @@ def differentiable(
         Of the context and the tangents of the arguments, of which one is not None: those of the
         results.
     """
-    arguments = op._schema.arguments
+    arguments = op.arguments
     has_list = str(arguments[-1].type) == "List[Tensor]"
 
     class Node(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, keys: Any, *flat: Any) -> Any:
             given = _nested(flat, len(arguments)) if has_list else flat
-            with _recording():
-                results = _below(op, keys, given)
+            if callable(keys):  # what computes, where there is no transform
+                results = keys(*given)
                 save(ctx, given, results)
-                ctx.save_for_forward(*map(_primal, ctx.to_save))
+            else:
+                with _recording():
+                    results = _below(op, keys, given)
+                    save(ctx, given, results)
+                    ctx.save_for_forward(*map(_primal, ctx.to_save))
             ctx.set_materialize_grads(False)
             ctx.extent = len(flat)
             return results
@@ -99,9 +139,12 @@ def differentiable(
             with _recording():
                 return tangent(ctx, *tangents)
 
-    Node.__name__ = f"{op._opname}_of_cute_gemm"
+    Node.__name__ = f"{op.name}_of_cute_gemm"
     # `torch.autograd.Function.apply` itself would enter the transforms of torch.func again.
     record = super(torch.autograd.Function, Node).apply
+
+    if not has_list:
+        op._node = record
 
     def kernel(keys: Any, *given: Any) -> Any:
         given = *given, *(argument.default_value for argument in arguments[len(given) :])
@@ -113,7 +156,7 @@ def differentiable(
         with enable_single_level_autograd_function():
             return record(keys, *flat)
 
-    _library.impl(op._opname, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
+    _library.impl(op.name, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
 
 
 def _nested(flat: tuple[Any, ...], count: int) -> tuple[Any, ...]:
@@ -156,13 +199,15 @@ def _primal(x: Any) -> Any:
     return torch._unpack_dual(x, level=0)[0]
 
 
-def _below(op: Any, keys: Any, given: tuple[Any, ...]) -> Any:
+def _below(op: Operator, keys: Any, given: tuple[Any, ...]) -> Any:
     """Call an operator below the key that records gradients."""
     with torch._C._AutoDispatchBelowAutograd():
-        return op.redispatch(keys & torch._C._after_autograd_keyset, *given)
+        return op.overload.redispatch(keys & torch._C._after_autograd_keyset, *given)
 
 
-def differentiated_as(op: Any, function: Callable[..., Any], written: int | None = None) -> None:
+def differentiated_as(
+    op: Operator, function: Callable[..., Any], written: int | None = None
+) -> None:
     """Let a function of other operators stand for an operator where it is differentiated.
 
     ``written``: the place of the argument that the operator writes to.
@@ -176,10 +221,10 @@ def differentiated_as(op: Any, function: Callable[..., Any], written: int | None
             torch.autograd.graph.increment_version(given[written])
         return results
 
-    _library.impl(op._opname, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
+    _library.impl(op.name, torch._disable_dynamo(kernel), "Autograd", with_keyset=True)
 
 
-def batched(op: Any, rule: Callable[..., Any] | None = None) -> None:
+def batched(op: Operator, rule: Callable[..., Any] | None = None) -> None:
     """Register what computes an operator on a batch, within ``torch.func.vmap``.
 
     Parameters
@@ -191,7 +236,7 @@ def batched(op: Any, rule: Callable[..., Any] | None = None) -> None:
         returns the results, the batch in front, or None where it has none. They are computed one
         after the other then.
     """
-    arguments = op._schema.arguments
+    arguments = op.arguments
 
     def vmap(info: Any, dims: Any, *given: Any) -> Any:
         missing = [argument.default_value for argument in arguments[len(given) :]]
@@ -201,7 +246,7 @@ def batched(op: Any, rule: Callable[..., Any] | None = None) -> None:
         results = None if rule is None else rule(own, *front)
         if results is None:
             each = [
-                op(*(_entry(x, dim, place) for x, dim in zip(front, dims, strict=True)))
+                op.overload(*(_entry(x, dim, place) for x, dim in zip(front, dims, strict=True)))
                 for place in range(info.batch_size)
             ]
             several = isinstance(each[0], tuple)
@@ -210,7 +255,7 @@ def batched(op: Any, rule: Callable[..., Any] | None = None) -> None:
             )
         return results, (0,) * len(results) if isinstance(results, tuple) else 0
 
-    torch.library.register_vmap(f"cute_gemm::{op._opname}", vmap, lib=_library)
+    torch.library.register_vmap(f"cute_gemm::{op.name}", vmap, lib=_library)
 
 
 def _has_batch(dim: Any) -> bool:
@@ -234,7 +279,7 @@ def _entry(x: Any, dim: Any, place: int) -> Any:
     return x if dim is None else x[place]
 
 
-def counted(op: Any, flops: Callable[..., int]) -> None:
+def counted(op: Operator, flops: Callable[..., int]) -> None:
     """Register how many floating-point operations an operator has: of shapes for tensors."""
-    packet = getattr(torch.ops.cute_gemm, op._opname)
+    packet = getattr(torch.ops.cute_gemm, op.name)
     register_flop_formula(packet)(lambda *given, out_shape=None, **_: flops(*given))

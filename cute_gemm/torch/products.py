@@ -18,12 +18,12 @@ from cute_gemm.problem.layers import gradient, keeps_argument
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
 from cute_gemm.torch.expressions import ACTIVATIONS, times_derivative, wide
 from cute_gemm.torch.running import (
-    bias_and_activation,
     multiply,
     readable,
     row_major,
     rows_of,
     run_linear,
+    run_weight_gradient,
     with_preactivation,
 )
 
@@ -127,14 +127,10 @@ counted(
 # ---- weight_gradient ----------------------------------------------------------------------------
 
 
-def _weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
-    return row_major(readable(rows_of(g)).mT, readable(rows_of(x)), None, compute)
-
-
 #: ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before.
 weight_gradient = define(
     "weight_gradient(Tensor g, Tensor x, str? compute=None) -> Tensor",
-    _weight_gradient,
+    run_weight_gradient,
     lambda g, x, compute=None: g.new_empty((g.shape[-1], x.shape[-1])),
     conjugates=True,
 )
@@ -226,7 +222,9 @@ def _linear_gradients(
         dw = weight_gradient(x, dz).mT if _is_column_major(w) else weight_gradient(dz, x)
     if b is not None and needs[2]:
         lead = tuple(range(dz.dim() - 1))
-        db = dz.sum(lead, dtype=wide(dz.dtype)).to(b.dtype)
+        # On a GPU sums of half types are rounded once, at their end.
+        sums = dz.sum(lead) if dz.is_cuda else dz.sum(lead, dtype=wide(dz.dtype))
+        db = sums.to(b.dtype)
     return dx, dw, db
 
 
@@ -289,9 +287,9 @@ def _mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
     if keeps_argument(activation):
         h, z = with_preactivation(x, w1, b1, activation)
     else:
-        h = multiply(x, w1.mT, **bias_and_activation(b1, activation))
+        h = run_linear(x, w1, b1, activation)
         z = _nothing(h)
-    return multiply(h, w2.mT, **bias_and_activation(b2, "")), h, z
+    return run_linear(h, w2, b2, ""), h, z
 
 
 def _nothing(h: Any) -> Any:

@@ -6,33 +6,57 @@ import math
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from cute_gemm.api import gemm
-from cute_gemm.arrays.torch import has_tangent, observes, traced
 from cute_gemm.problem.layers import forward
+from cute_gemm.torch.launches import kept
 
-_PLAIN = torch.Tensor, torch.nn.Parameter
+#: Classes of tensors that are no subclass of others.
+PLAIN = torch.Tensor, torch.nn.Parameter
+_is_compiling = torch.compiler.is_compiling
+_modes, _tracer = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+_transforms = torch._C._are_functorch_transforms_active
 
 
-def runs_now(*tensors: Any) -> bool:
-    """Return whether a call may run at once, past its operator, which takes PyTorch 12 us.
+def eager(x: Any = None, y: Any = None, z: Any = None) -> bool:
+    """Return whether nothing but autograd is to see a call on these tensors, or None.
 
-    Not where something is to see the operator: autograd, a compiler or tracer, a transform of
-    ``torch.func``, a mode of dispatch, a subclass of tensors.
+    Not where something is to see the operator, which takes PyTorch 12 us: a compiler or tracer, a
+    transform of ``torch.func``, forward mode, a mode of dispatch, a subclass of tensors.
     """
-    if traced():
+    if _is_compiling() or _modes() > 0 or _tracer() is not None or _transforms():
         return False
-    recorded = torch.is_grad_enabled()
-    for x in tensors:
-        if x is not None and (type(x) not in _PLAIN or (recorded and x.requires_grad)):
-            return False
-    transformed = torch._C._are_functorch_transforms_active()
-    return not (transformed or observes() or has_tangent(*tensors))
+    if forward_ad._current_level >= 0:
+        return False
+    return _is_plain(x) and _is_plain(y) and _is_plain(z)
 
 
-def row_major(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
-    """Return the row-major product of two matrices, or batches of them, that `gemm` can read."""
+def _is_plain(x: Any) -> bool:
+    return x is None or type(x) in PLAIN
+
+
+def recorded(x: Any, y: Any = None, z: Any = None) -> bool:
+    """Return whether autograd records a call on these tensors, or None."""
+    return torch.is_grad_enabled() and (
+        (x is not None and x.requires_grad)
+        or (y is not None and y.requires_grad)
+        or (z is not None and z.requires_grad)
+    )
+
+
+def row_major(
+    a: Any, b: Any, dtype: Any = None, compute: Any = None, calls: Any = None, **epilogue: Any
+) -> Any:
+    """Return the row-major product of two matrices, or batches of them, that `gemm` can read.
+
+    ``calls``: a list that the call of `gemm` is appended to, as `recent_call` takes it.
+    """
     letters, operands = as_stored(a, b)
+    if calls is not None:
+        function = epilogue.get("epilogue")
+        words = letters, "C", dtype, compute, function, "auto", "auto", None
+        calls.append((words, *operands, {k: x for k, x in epilogue.items() if k != "epilogue"}))
     with torch.no_grad():
         return gemm(letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue)
 
@@ -82,9 +106,21 @@ def _batch(x: Any, batch: tuple[int, ...]) -> Any:
     return readable(whole.reshape(math.prod(batch), *x.shape[-2:]))
 
 
-def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
+def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
     """Return the row-major product (..., M, N) of (..., M, K) and (..., K, N)."""
-    given = {"dtype": dtype, "compute": compute, **epilogue}
+
+    def run(calls: list[Any]) -> Any:
+        return _multiply(a, b, dtype=dtype, compute=compute, calls=calls)
+
+    return kept(product_of(dtype, compute), a, b, None, run)
+
+
+def product_of(dtype: Any, compute: Any) -> tuple[Any, ...]:
+    """Return what a product of matrices is, as `kept` takes it."""
+    return "matmul", dtype, compute
+
+
+def _multiply(a: Any, b: Any, **given: Any) -> Any:
     if a.dim() == b.dim() == 2:
         return row_major(readable(a), readable(b), **given)
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -102,16 +138,35 @@ def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue:
     return product.view(shape)
 
 
+def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
+    """Return ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before."""
+
+    def run(calls: list[Any]) -> Any:
+        return row_major(readable(rows_of(g)).mT, readable(rows_of(x)), None, compute, calls)
+
+    return kept(("weight_gradient", compute), g, x, None, run)
+
+
 def with_preactivation(
     x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False
 ) -> tuple[Any, Any]:
     """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
-    given: dict[str, Any] = {} if b is None else {"bias": b}
-    given |= {"batch_invariant": True} if batch_invariant else {}
-    function = forward(activation, b is not None, True)
-    matrices = row_major(readable(rows_of(x)), readable(w.mT), epilogue=function, **given)
-    y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in matrices)
-    return y, z
+
+    def run(calls: list[Any]) -> Any:
+        given: dict[str, Any] = {} if b is None else {"bias": b}
+        given |= {"batch_invariant": True} if batch_invariant else {}
+        function = forward(activation, b is not None, True)
+        rows = readable(rows_of(x))
+        matrices = row_major(rows, readable(w.mT), epilogue=function, calls=calls, **given)
+        y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in matrices)
+        return y, z
+
+    return kept(layer_of(activation, batch_invariant, True), x, w, b, run)
+
+
+def layer_of(activation: str, batch_invariant: bool, with_argument: bool) -> tuple[Any, ...]:
+    """Return what a layer computes, as `kept` takes it."""
+    return "linear", activation, batch_invariant, with_argument
 
 
 def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
@@ -123,8 +178,13 @@ def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
 
 def run_linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
     """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
-    if not batch_invariant:
-        return multiply(x, w.mT, **bias_and_activation(b, activation))
-    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product, however x lies
-    y = multiply(rows, w.mT, batch_invariant=True, **bias_and_activation(b, activation))
-    return y.view(*x.shape[:-1], w.shape[0])
+
+    def run(calls: list[Any]) -> Any:
+        given = bias_and_activation(b, activation)
+        if not batch_invariant:
+            return _multiply(x, w.mT, calls=calls, **given)
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product, however x lies
+        y = _multiply(rows, w.mT, batch_invariant=True, calls=calls, **given)
+        return y.view(*x.shape[:-1], w.shape[0])
+
+    return kept(layer_of(activation, batch_invariant, False), x, w, b, run)

@@ -201,3 +201,71 @@ def test_parameters_where_no_gradient_is_recorded() -> None:
             for _ in range(3):
                 assert not cg.gemm("NT", x, w).requires_grad
     assert cg.gemm("NT", x, w).requires_grad
+
+
+def laid_out(how: str) -> Any:
+    """Return an input (8, 24, 64) of a layer that lies in a way."""
+    x = torch.randn(8, 24, 72, device="cuda", dtype=torch.bfloat16)
+    return {
+        "contiguous": lambda: x[..., :64].contiguous(),
+        "rows apart": lambda: x[..., :64],
+        "turned": lambda: x[..., :64].mT.contiguous().mT,
+        "misaligned": lambda: x.reshape(-1)[1 : 1 + 8 * 24 * 64].view(8, 24, 64),
+        "negated": lambda: torch._neg_view(x[..., :64].contiguous()),
+    }[how]()
+
+
+@pytest.mark.parametrize("how", ["contiguous", "rows apart", "turned", "misaligned", "negated"])
+@pytest.mark.parametrize("activation", ["", "relu", "gelu"])
+def test_calls_that_are_kept_give_the_bits_of_the_operator(activation: str, how: str) -> None:
+    ops = torch.ops.cute_gemm
+    w, b = (wanted(*shape, dtype="bfloat16") for shape in ((96, 64), (96,)))
+    for _ in range(3):
+        x = laid_out(how).requires_grad_()
+        g = torch.randn(8, 24, 96, device="cuda", dtype=torch.bfloat16)
+        with torch.no_grad():
+            assert torch.equal(
+                ct.linear(x, w, b, activation or None), ops.linear(x, w, b, activation)
+            )
+            assert torch.equal(ct.matmul(x, w.T), ops.matmul(x, w.T))
+        y = ct.linear(x, w, b, activation or None)
+        if activation == "gelu":
+            expected, _ = ops.linear_with_preactivation(x, w, b, activation)
+        else:
+            expected = ops.linear(x, w, b, activation)
+        assert torch.equal(y, expected)
+        found = torch.autograd.grad(y, (x, w, b), g)
+        for one, other in zip(found, torch.autograd.grad(expected, (x, w, b), g), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_what_is_kept_takes_every_check_that_depends_on_the_call() -> None:
+    layer = ct.Linear(64, 96, device="cuda")
+    x = torch.randn(32, 64, device="cuda")
+    for _ in range(3):
+        y = layer(x)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert layer(x.to("cuda")).grad_fn is not None
+    with torch.no_grad():
+        assert layer(x).grad_fn is None and torch.equal(layer(x), y)
+    freed = torch.randn(32, 64, device="cuda")
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(cg.errors.ArrayError, match="storage that was freed"):
+        layer(freed)
+    a = torch.randn(64, 64, device="cuda")
+    c = cg.gemm("NN", a, a)
+    for _ in range(3):
+        cg.gemm("NN", a, a, c, beta=0.5)
+    with pytest.raises(cg.errors.GemmError, match="beta"):
+        cg.gemm("NN", a, a, beta=0.5)
+
+
+def test_second_derivatives_of_kept_calls() -> None:
+    x, w = wanted(32, 64), wanted(48, 64)
+    for _ in range(3):
+        (of_x,) = torch.autograd.grad(ct.linear(x, w, None, "tanh").sum(), x, create_graph=True)
+        (twice,) = torch.autograd.grad(of_x.square().sum(), w)
+    (of_x,) = torch.autograd.grad(torch.tanh(x @ w.T).sum(), x, create_graph=True)
+    (expected,) = torch.autograd.grad(of_x.square().sum(), w)
+    torch.testing.assert_close(twice, expected)
