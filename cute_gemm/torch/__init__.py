@@ -29,9 +29,6 @@ from cute_gemm.torch.expressions import ACTIVATIONS
 from cute_gemm.torch.launches import find
 from cute_gemm.torch.running import eager, layer_of, product_of, recorded
 
-if torch.distributed.is_available():
-    from cute_gemm.torch import sharding
-
 __all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
 
 _FLOAT8 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -159,7 +156,9 @@ def linear(
     if _splits_k(x, w):
         y = products.matmul(x, w.mT)
         y = y if b is None else y + b
-        return y if activation is None else ACTIVATIONS[activation](sharding.summed(y))
+        from cute_gemm.torch.sharding import summed
+
+        return y if activation is None else ACTIVATIONS[activation](summed(y))
     name = activation or ""
     if keeps_argument(name) and wants_gradient(x, w, b):
         return products.linear_with_preactivation(x, w, b, name, batch_invariant)[0]

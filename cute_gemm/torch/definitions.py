@@ -7,6 +7,7 @@ transforms and leaves the rest to the keys below, as PyTorch's operators in C++ 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -20,6 +21,16 @@ from cute_gemm.arrays.torch import observes
 from cute_gemm.torch.running import PLAIN, eager
 
 _library = torch.library.Library("cute_gemm", "FRAGMENT")
+
+
+def knows_dtensor() -> bool:
+    """Register how operators are sharded, once DTensor is imported, which takes half a second."""
+    if "torch.distributed.tensor" in sys.modules:
+        from cute_gemm.torch import sharding  # noqa: F401
+    return True
+
+
+knows_dtensor._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
 
 
 class Operator:
@@ -38,10 +49,12 @@ class Operator:
     def __call__(self, *given: Any) -> Any:
         """Compute, as the operator or at once."""
         if not eager():
+            knows_dtensor()
             return self.overload(*given)
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
         # In backward, those of a batch of gradients have no memory of their own.
         if not all(type(x) in PLAIN and torch._C._has_storage(x) for x in tensors):
+            knows_dtensor()
             return self.overload(*given)
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             return self.record(self.kernel, *given)

@@ -35,7 +35,14 @@ from cute_gemm.problem.epilogue.fuse import (
     with_scales,
 )
 from cute_gemm.problem.parts.scales import SCALES
-from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
+from cute_gemm.torch.definitions import (
+    batched,
+    counted,
+    define,
+    differentiable,
+    differentiated_as,
+    knows_dtensor,
+)
 from cute_gemm.torch.expressions import results
 from cute_gemm.torch.products import matmul, matmul_gradients, of_factors
 
@@ -62,6 +69,7 @@ def call(
     ``words``: op and `_WORDS`, the first of them for a plan; ``keywords``: others, of a plan its
     number; those that are tensors are the epilogue's operands.
     """
+    knows_dtensor()
     op, *rest = words
     keywords = {**dict(zip(_WORDS, rest, strict=False)), **keywords}
     epilogue, out_dtype = keywords.get("epilogue"), keywords["out_dtype"]
@@ -163,9 +171,11 @@ def _broadcast(name: str, scale: Any, acc: Any) -> Any:
     return whole if name == "scale_a" else whole.mT
 
 
-@torch.compiler.assume_constant_result
 def _named(name: str) -> Any:
     return as_function(name)
+
+
+_named._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
 
 
 def _function(epilogue: Any) -> Any:
