@@ -250,6 +250,8 @@ class _PyTorch(Adapter):
         if (lazy := kind.is_complex) and (A.is_conj() or B.is_conj()):
             return None
         a, b = A.data_ptr(), B.data_ptr()
+        if not (a and b):  # empty, or its storage was freed
+            return None
         layouts = (
             a % ALIGNMENT, A.shape, A.stride(), kind, A.get_device(),
             b % ALIGNMENT, B.shape, B.stride(), B.dtype, B.get_device(),
@@ -259,6 +261,8 @@ class _PyTorch(Adapter):
         if C.is_neg() or (lazy and C.is_conj()):
             return None
         c = C.data_ptr()
+        if not c:
+            return None
         return (layouts, c % ALIGNMENT, C.shape, C.stride(), C.dtype, C.get_device()), (a, b, c)
 
     def fingerprint_of(self, array: Any) -> Fingerprint | None:
@@ -267,6 +271,8 @@ class _PyTorch(Adapter):
         if wanted or array.is_neg() or kind.is_complex:
             return None
         at, layout = array.data_ptr(), (array.shape, array.stride(), kind, array.get_device())
+        if not at:
+            return None
         return (at % ALIGNMENT, *layout), (at,)
 
     def stream(self, operand: Operand) -> Callable[[], int]:

@@ -80,7 +80,7 @@ def kept(
     ``what``: as of `find`. ``compute`` is called with a list that it appends the call of `gemm` to,
     as `recent_call` takes it. The result is a tensor, or two, new and contiguous.
     """
-    if not a.is_cuda or a.dtype.is_complex:
+    if not _on_gpu(a) or a.dtype.is_complex:
         return compute([])
     launch = find(what, a, b, bias)
     if launch is not None:
@@ -90,6 +90,10 @@ def kept(
     if len(calls) == 1:
         _keep(_key(what, a, b, bias), calls[0], (a, b) if bias is None else (a, b, bias), results)
     return results
+
+
+def _on_gpu(x: Any) -> bool:
+    return bool(x.is_cuda)
 
 
 def _key(what: tuple[Any, ...], a: Any, b: Any, bias: Any) -> tuple[Any, ...]:

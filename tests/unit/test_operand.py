@@ -308,6 +308,16 @@ def test_what_has_no_fingerprint_is_read(place):
         assert fingerprint(*arrays) is None
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_a_tensor_whose_storage_was_freed_has_no_fingerprint(place):
+    """It lies as others do, and its address is 0."""
+    tensors = [FakeTensor(), FakeTensor(), FakeTensor()]
+    assert fingerprint(*tensors) is not None
+    tensors[place] = FakeTensor(data_ptr=lambda: 0)
+    assert fingerprint(*tensors) is None
+    assert fingerprint(*[FakeTensor()] * 3, {"bias": FakeTensor(data_ptr=lambda: 0)}) is None
+
+
 @pytest.mark.parametrize("kind", [FakeCupy, FakeTensor])
 def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
     """Of each operand: what differs in one fact is another call."""
