@@ -543,19 +543,24 @@ class _Fixed(NamedTuple):
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem legal configs and footprints of every kernel depend on."""
     lies = ((x.alignment, pitch(x)) for x in problem.matrices)
-    return (*_legal_traits(problem), *lies, *map(steps, problem.scales))
+    return (*_shared_traits(problem), *lies, *map(steps, problem.scales))
 
 
 def _legal_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem the legal configs of every kernel depend on."""
-    traits: list[Any] = [problem.compute, problem.groups.mode]
+    widths = (access_bytes(x, False)[0] for x in problem.matrices)
+    return (*_shared_traits(problem), *widths)
+
+
+def _shared_traits(problem: GemmProblem) -> tuple[Any, ...]:
+    """Return what both depend on, apart from how matrices lie."""
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
-    traits += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
-    traits += problem.epilogue, problem.scale_rows
-    for x in problem.matrices:
-        traits += (x.dtype, x.unit, x.conj, access_bytes(x, False)[0])
-    # Vectors of C may not straddle the end of a row.
-    return (*traits, gcd(problem.C.shape[problem.C.unit] * problem.C.element.bytes, 16))
+    huge = (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
+    kinds = ((x.dtype, x.unit, x.conj) for x in problem.matrices)
+    C = problem.C  # whose vectors may not straddle the end of a row
+    row = gcd(C.shape[C.unit] * C.element.bytes, 16)
+    groups, scales = problem.groups.mode, problem.scale_rows
+    return problem.compute, groups, *huge, problem.epilogue, scales, *kinds, row
 
 
 #: Builds, by kernel, config and arch.

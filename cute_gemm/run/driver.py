@@ -10,7 +10,7 @@ import ctypes
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -252,11 +252,15 @@ def error_name(code: int) -> str:
     return ": ".join(parts) or f"CUDA error {code}"
 
 
-def checked(result: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
-    """Return the results of a driver call without its code; an error is raised."""
+def checked(result: tuple[Any, ...], doing: str | Callable[[], str]) -> tuple[Any, ...]:
+    """Return the results of a driver call without its code; an error is raised.
+
+    ``doing``: what failed then, or a function that says it.
+    """
     code = int(result[0])
     if code:
         if _forked:
             raise NoGpuError(_FORKED)
-        raise LaunchError(f"{doing} failed with {error_name(code)}")
+        said = doing if isinstance(doing, str) else doing()
+        raise LaunchError(f"{said} failed with {error_name(code)}")
     return result[1:]

@@ -6,7 +6,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.ptx.tensor import Tensor
@@ -73,15 +73,8 @@ class TensorMap:
         steps = [driver.cuuint64_t(x) for x in tensor.steps]
         boxes = [driver.cuuint32_t(x) for x in tensor.box]
         ones = [driver.cuuint32_t(1)] * len(words)
-        name = _NAMES.get(tensor.dtype, tensor.dtype.upper())
-        kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}")
-        span = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
-        return kind, words, steps, boxes, ones, (
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{span}"),
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )  # fmt: skip
+        kind, rest = _enumerators(tensor.dtype, tensor.swizzle)
+        return kind, words, steps, boxes, ones, rest
 
     def encode(self, address: int) -> bytes:
         """Return the map of the matrix at an address; LaunchError where the driver refuses it."""
@@ -90,9 +83,23 @@ class TensorMap:
             load_driver().cuTensorMapEncodeTiled(
                 kind, len(extents), address, extents, steps, boxes, ones, *rest
             ),
-            f"describing {self.matrix.name} = {self.matrix} to TMA in boxes {self.box}",
+            lambda: f"describing {self.matrix.name} = {self.matrix} to TMA in boxes {self.box}",
         )
-        return struct.pack("=16Q", *(int(word) for word in encoded.opaque))
+        return struct.pack("=16Q", *map(int, encoded.opaque))
+
+
+@lru_cache(maxsize=64)
+def _enumerators(dtype: str, swizzle: int) -> tuple[Any, tuple[Any, ...]]:
+    """Return the driver's names of a type, and of what stands behind a map's numbers."""
+    driver = load_driver()
+    name = _NAMES.get(dtype, dtype.upper())
+    span = f"{swizzle}B" if swizzle else "NONE"
+    return getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"), (
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{span}"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
 
 
 class TensorMaps:

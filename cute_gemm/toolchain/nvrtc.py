@@ -19,7 +19,7 @@ from cute_gemm._cuda_core import cuda_core
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 from cute_gemm.toolchain import cache as store
 from cute_gemm.toolchain.cubin import Build, Proof, Resources
-from cute_gemm.toolchain.headers import include_paths, package_dirs
+from cute_gemm.toolchain.headers import include_paths, package_dirs, templates_path
 from cute_gemm.toolchain.interrupt import interruptible
 
 if TYPE_CHECKING:
@@ -101,7 +101,16 @@ def is_cached(unit: TranslationUnit, arch: str) -> bool:
 
 
 def _key(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], nvrtc: str) -> str:
-    return store.key(unit, store.headers_digest(paths), OPTIONS, arch, nvrtc)
+    """Return the key of a build; headers of CUTLASS and CUDA are looked at once in a process."""
+    own = (*unit.folders, templates_path())
+    libraries = tuple(path for path in paths if path not in own)
+    digest = store.headers_digest(own) + _digest_of_libraries(libraries)
+    return store.key(unit, digest, OPTIONS, arch, nvrtc)
+
+
+@functools.lru_cache(maxsize=8)
+def _digest_of_libraries(paths: tuple[Path, ...]) -> str:
+    return store.headers_digest(paths)
 
 
 def compile_here(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Built:
