@@ -1,15 +1,18 @@
 """The cases that run by default, chosen from what they notice and what they cost.
 
-``python tests/choose_cases.py`` writes ``data/default_cases.txt``: of the tests in ``kernels`` and
-``whole`` those that run without ``--every-case``. What they cost stands in ``data/costs.jsonl.gz``;
-``python tests/choose_cases.py COSTS`` stores the file of a run with ``-p costs --every-case`` there
-first. A case is chosen that
+``python tests/choose_cases.py`` writes ``data/default_cases.txt``: of the tests in ``kernels``,
+``whole`` and ``gpu`` those that run without ``--every-case``, and behind them, with a ``-``, the
+test functions of which none does; others, which are new, run. What they cost stands in
+``data/costs.jsonl.gz``; ``python tests/choose_cases.py COSTS`` stores what a run with
+``-p costs --every-case`` wrote there first, in place of what was known of the folders that it has.
+A case is chosen that
 
 1. takes less than `CHEAP` CPU seconds, or is the cheapest of its test function and takes no more
    than the `DEAR` seconds of its folder,
 2. notices a mutant of the stored kill matrix, so that each is noticed by two cases where two are
    known: one after another that which notices most of what is left for its seconds,
-3. has a pair of words of different kinds (`pairs`) that no case has yet.
+3. has a pair of words of different kinds (`pairs`) that no case has yet; of tests for a GPU one of
+   the `triples` that not two cases have.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from itertools import combinations
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+from math import inf
 from pathlib import Path
 
 import kill_matrix
@@ -30,22 +36,46 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels import registry
 
 #: Folders of tests of which the list has a part.
-RINGS = ("kernels/", "whole/")
+RINGS = ("kernels/", "whole/", "gpu/")
 #: The stored list.
 STORED = Path(__file__).parent / "data" / "default_cases.txt"
 CHEAP = 0.05
 #: What tests cost, as ``costs.py`` writes it.
 COSTS = Path(__file__).parent / "data" / "costs.jsonl.gz"
 #: CPU seconds above which a test function has no case of its own in the list.
-DEAR = {"kernels": 1.5, "whole": 0.7}
+DEAR = {"kernels": 1.5, "whole": 0.7, "gpu": inf}
 #: Cases that notice each mutant.
 TWICE = 2
 OPS = ("NN", "NT", "TN", "TT")
 
 
-def read(path: Path = STORED) -> frozenset[str]:
-    """Return the ids of the chosen cases, relative to ``tests``."""
-    return frozenset(path.read_text(encoding="utf-8").splitlines())
+@dataclass(frozen=True)
+class Chosen:
+    """The stored list.
+
+    ``cases``: ids, relative to ``tests``; ``left_out``: functions of which no case runs.
+    """
+
+    cases: frozenset[str]
+    left_out: frozenset[str]
+
+    @cached_property
+    def functions(self) -> frozenset[str]:
+        """The test functions that the list knows."""
+        return self.left_out | {function(case) for case in self.cases}
+
+    def runs(self, case: str) -> bool:
+        """Return whether a case is one of the list, or of a function that it does not know."""
+        return case in self.cases or function(case) not in self.functions
+
+
+def read(path: Path = STORED) -> Chosen:
+    """Return the stored list."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return Chosen(
+        frozenset(line for line in lines if line[0] != "-"),
+        frozenset(line[1:] for line in lines if line[0] == "-"),
+    )
 
 
 def function(case: str) -> str:
@@ -66,6 +96,17 @@ def pairs(case: str) -> frozenset[frozenset[tuple[str, str]]]:
     kinds = ("kernel", "op"), ("kernel", "type"), ("op", "type"), ("kernel", "part")
     both = combinations(sorted(words(case)), 2)
     return frozenset(frozenset(pair) for pair in both if (pair[0][0], pair[1][0]) in kinds)
+
+
+def triples(case: str) -> frozenset[frozenset[tuple[str, str]]]:
+    """Return a case's kernel with a type and an op, and its function with each of them."""
+    by_kind: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for word in words(case):
+        by_kind[word[0]].append(word)
+    kinds = [by_kind[kind] for kind in ("kernel", "type", "op")]
+    every = set(product(*(kind or [("", "")] for kind in kinds)))
+    own = {(("function", function(case)), word) for kind in kinds for word in kind}
+    return frozenset(frozenset(each) for each in every | own)
 
 
 def cover(wanted: dict[str, Iterable], times: int, seconds: dict[str, float]) -> list[str]:
@@ -102,16 +143,31 @@ def choose(seconds: dict[str, float], matrix: dict[str, kill_matrix.Kills]) -> s
             if case in seconds:
                 noticing[case].add(name)
     chosen |= set(cover(noticing, TWICE, seconds))
-    paired = {case: pairs(case) for case in seconds if case.startswith("kernels/")}
-    old = set().union(*(paired.get(case, ()) for case in chosen))
-    chosen |= set(cover({case: each - old for case, each in paired.items()}, 1, seconds))
+    for ring, sets, times in (("kernels/", pairs, 1), ("gpu/", triples, TWICE)):
+        of_case = {case: sets(case) for case in seconds if case.startswith(ring)}
+        if times == 1:
+            old = set().union(*(of_case.get(case, ()) for case in chosen))
+            of_case = {case: each - old for case, each in of_case.items()}
+        chosen |= set(cover(of_case, times, seconds))
     return chosen
+
+
+def store(lines: list[str]) -> None:
+    """Store costs, in place of those of tests in the same folders."""
+    folders = {_folder(line) for line in lines}
+    old = gzip.decompress(COSTS.read_bytes()).decode().splitlines()
+    kept = [line for line in old if _folder(line) not in folders]
+    COSTS.write_bytes(gzip.compress("".join(f"{x}\n" for x in kept + lines).encode(), mtime=0))
+
+
+def _folder(line: str) -> str:
+    return str(Path(json.loads(line)["id"]).parts[1])
 
 
 def main(path: str = "") -> None:
     """Write the list, and say what it takes."""
     if path:
-        COSTS.write_bytes(gzip.compress(Path(path).read_bytes(), mtime=0))
+        store(Path(path).read_text().splitlines())
     rows = [json.loads(line) for line in gzip.decompress(COSTS.read_bytes()).splitlines()]
     seconds = {row["id"].partition("tests/")[2]: row["cpu"] + row["children"] for row in rows}
     matrix = kill_matrix.read()
@@ -119,10 +175,15 @@ def main(path: str = "") -> None:
         seconds = kills.passed | kills.noticed | seconds
     seconds = {case: x for case, x in seconds.items() if case.startswith(RINGS)}
     chosen = choose(seconds, matrix)
-    STORED.write_text("".join(f"{case}\n" for case in sorted(chosen)), encoding="utf-8")
+    left_out = {function(case) for case in seconds} - {function(case) for case in chosen}
+    lines = [*sorted(chosen), *(f"-{name}" for name in sorted(left_out))]
+    STORED.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     total = sum(seconds[case] for case in chosen)
     middle = statistics.median(seconds[case] for case in chosen)
     print(f"{len(chosen)} of {len(seconds)} cases, {total:.0f} CPU seconds, median {middle:.2f}")
+    for ring in RINGS:
+        own = [case for case in chosen if case.startswith(ring)]
+        print(f"{ring} {len(own)} cases, {sum(seconds[case] for case in own):.0f} CPU seconds")
 
 
 if __name__ == "__main__":

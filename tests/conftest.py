@@ -22,6 +22,7 @@ os.environ["OMP_NUM_THREADS"] = str(
 )
 
 import choose_cases
+from choose_cases import Chosen
 from fake_tuning import device, place  # noqa: F401
 from frozen import frozen_calibrations
 from hypothesis import settings
@@ -44,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-case",
         action="store_true",
-        help="run all tests of tests/kernels and tests/whole, as -k does, not the chosen ones",
+        help="run all tests of tests/kernels, whole and gpu, as -k does, not the chosen ones",
     )
     parser.addoption(
         "--slice",
@@ -92,9 +93,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what other runs are for; skip tests for a GPU where there is none.
 
-    Of tests/kernels and tests/whole those in ``data/default_cases.txt`` run, unless tests are named
-    (``-k``, ``file::test``) or ``--every-case``, ``--slice`` or ``--matrix`` is given. UsageError
-    where the list has a test that is not there.
+    Of tests/kernels, tests/whole and tests/gpu what ``data/default_cases.txt`` says, unless tests
+    are named (``-k``, ``file::test``) or ``--every-case``, ``--slice`` or ``--matrix`` is given.
+    UsageError where the list has a test that is not there.
     """
     if not config.getoption("--matrix"):
         items[:] = [item for item in items if item.get_closest_marker("matrix") is None]
@@ -121,19 +122,19 @@ def _slice_of(day: date) -> int:
     return day.toordinal() % SLICES
 
 
-def _runs(case: str, chosen: frozenset[str], day: date | None) -> bool:
+def _runs(case: str, chosen: Chosen, day: date | None) -> bool:
     """Whether a test runs by default, or in the slice of a day."""
-    whole = case in chosen or not case.startswith(choose_cases.RINGS)
+    whole = chosen.runs(case) or not case.startswith(choose_cases.RINGS)
     return (
         whole if day is None else not whole and zlib.crc32(case.encode()) % SLICES == _slice_of(day)
     )
 
 
-def _refuse_unknown(chosen: frozenset[str], items: list[pytest.Item]) -> None:
+def _refuse_unknown(chosen: Chosen, items: list[pytest.Item]) -> None:
     """UsageError for chosen tests that collected files do not have."""
     ids = {_id(item) for item in items}
     files = {case.partition("::")[0] for case in ids}
-    lost = sorted(case for case in chosen - ids if case.partition("::")[0] in files)
+    lost = sorted(case for case in chosen.cases - ids if case.partition("::")[0] in files)
     if lost:
         raise pytest.UsageError(
             f"tests/data/default_cases.txt names {len(lost)} tests that are not there, the first "

@@ -255,7 +255,8 @@ def test_what_is_refused(given, said):
 CHOSEN = {
     "float16": ("sm80_pipeline",),
     "bfloat16": ("sm80_pipeline",),
-    "complex64": ("double_buffered",),
+    "float64": ("thin", "sm80_pipeline"),
+    "complex64": ("double_buffered", "thin"),
     "complex128": ("sm80_pipeline", "thin"),
 }
 
