@@ -8,10 +8,12 @@ import torch
 
 from cute_gemm.api import grouped_gemm
 from cute_gemm.arrays.base import dtype_name
+from cute_gemm.call import given_scales
 from cute_gemm.dtypes import DTYPES, FAST_ACCUM
 from cute_gemm.errors import ArrayError
 from cute_gemm.torch.definitions import batched, counted, define, differentiable
 from cute_gemm.torch.expressions import wide
+from cute_gemm.torch.launches import kept
 from cute_gemm.torch.products import of_factors, sum_of
 from cute_gemm.torch.running import as_stored, readable
 
@@ -21,15 +23,28 @@ def run_grouped(
     dtype: Any = None, fast_accum: bool = False,
 ) -> Any:  # fmt: skip
     """Return the row-major product of groups, which a bias is added to in the epilogue."""
-    letters, operands = as_stored(a, b)
-    given: dict[str, Any] = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": dtype}
-    given["compute"] = FAST_ACCUM if fast_accum else None
-    if bias is not None:
-        # (G, 1, N) is a row for each group whatever M is.
-        given |= {"epilogue": "bias", "bias": bias if bias.dim() == 1 else bias[:, None]}
-    with torch.no_grad():
-        a, b = map(readable, operands)
-        return grouped_gemm(letters, a, b, offs, order="C", **given)
+    compute = FAST_ACCUM if fast_accum else None
+
+    def run(calls: list[Any]) -> Any:
+        letters, operands = as_stored(a, b)
+        A, B = map(readable, operands)
+        given: dict[str, Any] = {}
+        if bias is not None:
+            # (G, 1, N) is a row for each group whatever M is.
+            given["bias"] = bias if bias.dim() == 1 else bias[:, None]
+        epilogue = "bias" if given else None
+        scales = given_scales(scale_a, scale_b)
+        with torch.no_grad():
+            product = grouped_gemm(
+                letters, A, B, offs, order="C", out_dtype=dtype, compute=compute,
+                epilogue=epilogue, **given, **scales,
+            )  # fmt: skip
+        words = letters, "C", dtype, compute, epilogue, "auto", "auto", None
+        calls.append((words, A, B, {**given, **scales, "offsets": offs}, product))
+        return product
+
+    what = "grouped_mm", dtype, compute
+    return kept(what, a, b, offs, bias, scale_a, scale_b, compute=run)
 
 
 def _shape(

@@ -21,9 +21,10 @@ _ALIGNMENT = 256
 
 
 class _Launch(NamedTuple):
-    """A launch on the addresses of A, B, C, a bias and a second result, and a stream.
+    """A launch on the addresses of A, B, C, other operands and a second result, and a stream.
 
-    ``stream`` returns PyTorch's current one; ``shape`` and ``dtype`` are those of the results.
+    ``stream`` returns PyTorch's current one; ``shape`` and ``dtype`` are those of the results;
+    ``order``: places of the other operands among the tensors behind A and B.
     """
 
     bound: Callable[..., None]
@@ -31,17 +32,19 @@ class _Launch(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
     two_results: bool
+    order: tuple[int, ...]
 
 
-def _run(launch: _Launch, a: torch.Tensor, at: tuple[int, ...], *_: Any) -> Any:
+def _run(launch: _Launch, a: torch.Tensor, at: list[int], *_: Any) -> Any:
     """Compute on tensors at these addresses, of which A is one; return the result, or both."""
-    bound, stream, shape, dtype, two_results = launch
+    bound, stream, shape, dtype, two_results, order = launch
     y = a.new_empty(shape, dtype=dtype)
     if not two_results:
-        bound((*at[:2], y.data_ptr(), *at[2:]), stream())
+        bound((at[0], at[1], y.data_ptr(), *[at[place] for place in order]), stream())
         return y
     z = torch.empty_like(y)
-    bound((*at[:2], y.data_ptr(), *at[2:], z.data_ptr()), stream())
+    others = [at[place] for place in order]
+    bound((at[0], at[1], y.data_ptr(), *others, z.data_ptr()), stream())
     return y, z
 
 
@@ -49,46 +52,43 @@ def _run(launch: _Launch, a: torch.Tensor, at: tuple[int, ...], *_: Any) -> Any:
 _launches: Kept[Any, _Launch] = Kept(1 << 14, "torch_launches")
 
 
-def find(what: tuple[Any, ...], a: Any, b: Any, bias: Any = None) -> Callable[..., Any] | None:
-    """Return what computes a product of these tensors by a kept launch, or None.
+def find(what: tuple[Any, ...], *tensors: Any) -> Callable[..., Any] | None:
+    """Return what computes a product of tensors, or None, by a kept launch, or None.
 
-    ``what``: all that the product depends on beside the tensors. What is returned ignores its
-    arguments.
+    ``what``: all that the product depends on beside the tensors, of which A and B are the first.
+    What is returned ignores its arguments.
     """
     try:
-        key = _key(what, a, b, bias)
-        launch = _launches.get(key)
-        if launch is None or a.is_neg() or b.is_neg():
+        launch = _launches.get(_key(what, tensors))
+        if launch is None:
             return None
-        at_a, at_b, at = a.data_ptr(), b.data_ptr(), 0
-        if bias is not None:
-            at = bias.data_ptr()
-            if not at or bias.is_neg():
-                return None
+        at = []
+        for x in tensors:
+            if x is not None:
+                address = x.data_ptr()
+                if not address or address % _ALIGNMENT or x.is_neg():
+                    return None
+                at.append(address)
     except RuntimeError:  # a tensor that has no strides, or no memory
         return None
-    if (at_a | at_b | at) % _ALIGNMENT or not (at_a and at_b):
-        return None
-    return partial(_run, launch, a, (at_a, at_b) if bias is None else (at_a, at_b, at))
+    return partial(_run, launch, tensors[0], at)
 
 
-def kept(
-    what: tuple[Any, ...], a: Any, b: Any, bias: Any, compute: Callable[[list[Any]], Any]
-) -> Any:
-    """Return a product of tensors: by the launch that is kept, or by ``compute``.
+def kept(what: tuple[Any, ...], *tensors: Any, compute: Callable[[list[Any]], Any]) -> Any:
+    """Return a product of tensors, or None: by the launch that is kept, or by ``compute``.
 
-    ``what``: as of `find`. ``compute`` is called with a list that it appends the call of `gemm` to,
-    as `recent_call` takes it. The result is a tensor, or two, new and contiguous.
+    ``what``: as of `find`. ``compute`` is called with a list that it appends a call of `gemm` to:
+    what `recent_call` takes, and the result. What it returns is a tensor, or two.
     """
-    if not _on_gpu(a) or a.dtype.is_complex:
+    if not _on_gpu(tensors[0]) or tensors[0].dtype.is_complex:
         return compute([])
-    launch = find(what, a, b, bias)
+    launch = find(what, *tensors)
     if launch is not None:
         return launch()
     calls: list[Any] = []
     results = compute(calls)
     if len(calls) == 1:
-        _keep(_key(what, a, b, bias), calls[0], (a, b) if bias is None else (a, b, bias), results)
+        _keep(_key(what, tensors), calls[0], tensors, results)
     return results
 
 
@@ -96,33 +96,40 @@ def _on_gpu(x: Any) -> bool:
     return bool(x.is_cuda)
 
 
-def _key(what: tuple[Any, ...], a: Any, b: Any, bias: Any) -> tuple[Any, ...]:
-    lies = a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, a.get_device()
-    if bias is None:
-        return what, *lies, b.get_device()
-    return what, *lies, b.get_device(), bias.shape, bias.stride(), bias.dtype, bias.get_device()
+def _key(what: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    key: list[Any] = [what]
+    for x in tensors:
+        if x is None:
+            key.append(None)
+        else:
+            key += x.shape, x.stride(), x.dtype, x.get_device()
+    return tuple(key)
 
 
-def _keep(key: Any, call: tuple[Any, ...], given: tuple[Any, ...], results: Any) -> None:
+def _keep(key: Any, call: tuple[Any, ...], tensors: tuple[Any, ...], results: Any) -> None:
     """Keep the launch of a call of `gemm` on tensors as they lie, at addresses that new ones have.
 
-    ``call``: as `recent_call` takes it; ``given``: the tensors of the product.
+    ``results``: views of what the call returned.
     """
-    words, A, B, keywords = call
+    words, A, B, keywords, product = call
+    given = [x for x in tensors if x is not None]
     others = [x for x in keywords.values() if isinstance(x, torch.Tensor)]
-    if [x.data_ptr() for x in (A, B, *others)] != [x.data_ptr() for x in given]:
+    addresses, of_call = ([x.data_ptr() for x in some] for some in (given, (A, B, *others)))
+    if any(x % _ALIGNMENT for x in addresses) or any(x.is_neg() for x in given):
         return
-    if any(x.data_ptr() % _ALIGNMENT or x.is_neg() for x in given):
+    if addresses[:2] != of_call[:2] or sorted(addresses) != sorted(of_call):
+        return
+    if len(set(addresses)) < len(addresses):  # one tensor for two, as others will not be
+        return
+    new, made = (x if isinstance(x, tuple) else (x,) for x in (results, product))
+    if [x.data_ptr() for x in new] != [x.data_ptr() for x in made] or len(new) > 2:
+        return
+    if any(not x.numel() or not x.is_contiguous() for x in new):
         return
     recent = recent_call(words, A, B, keywords)
-    if recent is None:
+    if recent is None or len(new) != 1 + len(recent.executable.results):
         return
-    executable, tensors = recent.executable, results if isinstance(results, tuple) else (results,)
-    size = executable.problem.l * executable.problem.m * executable.problem.columns
-    if not size or len(tensors) != 1 + len(executable.results):
-        return
-    if any(x.numel() != size or not x.is_contiguous() for x in tensors):
-        return
-    bound = executable.launch(ONE, ZERO, recent.numbers)
-    first = tensors[0]
-    _launches[key] = _Launch(bound, recent.stream, first.shape, first.dtype, len(tensors) == 2)
+    bound = recent.executable.launch(ONE, ZERO, recent.numbers)
+    # Operands of the call, in their order, among the tensors.
+    order = tuple(addresses.index(of_call[2 + place]) for place in recent.order)
+    _launches[key] = _Launch(bound, recent.stream, new[0].shape, new[0].dtype, len(new) == 2, order)

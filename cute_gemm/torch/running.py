@@ -50,15 +50,16 @@ def row_major(
 ) -> Any:
     """Return the row-major product of two matrices, or batches of them, that `gemm` can read.
 
-    ``calls``: a list that the call of `gemm` is appended to, as `recent_call` takes it.
+    ``calls``: a list that the call of `gemm` is appended to, as `kept` takes it.
     """
     letters, operands = as_stored(a, b)
-    if calls is not None:
-        function = epilogue.get("epilogue")
-        words = letters, "C", dtype, compute, function, "auto", "auto", None
-        calls.append((words, *operands, {k: x for k, x in epilogue.items() if k != "epilogue"}))
     with torch.no_grad():
-        return gemm(letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue)
+        product = gemm(letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue)
+    if calls is not None:
+        function = epilogue.pop("epilogue", None)
+        words = letters, "C", dtype, compute, function, "auto", "auto", None
+        calls.append((words, *operands, epilogue, product))
+    return product
 
 
 def as_stored(a: Any, b: Any) -> tuple[str, list[Any]]:
@@ -112,7 +113,7 @@ def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
     def run(calls: list[Any]) -> Any:
         return _multiply(a, b, dtype=dtype, compute=compute, calls=calls)
 
-    return kept(product_of(dtype, compute), a, b, None, run)
+    return kept(product_of(dtype, compute), a, b, compute=run)
 
 
 def product_of(dtype: Any, compute: Any) -> tuple[Any, ...]:
@@ -144,7 +145,7 @@ def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
     def run(calls: list[Any]) -> Any:
         return row_major(readable(rows_of(g)).mT, readable(rows_of(x)), None, compute, calls)
 
-    return kept(("weight_gradient", compute), g, x, None, run)
+    return kept(("weight_gradient", compute), g, x, compute=run)
 
 
 def with_preactivation(
@@ -161,7 +162,7 @@ def with_preactivation(
         y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in matrices)
         return y, z
 
-    return kept(layer_of(activation, batch_invariant, True), x, w, b, run)
+    return kept(layer_of(activation, batch_invariant, True), x, w, b, compute=run)
 
 
 def layer_of(activation: str, batch_invariant: bool, with_argument: bool) -> tuple[Any, ...]:
@@ -187,4 +188,4 @@ def run_linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = 
         y = _multiply(rows, w.mT, batch_invariant=True, calls=calls, **given)
         return y.view(*x.shape[:-1], w.shape[0])
 
-    return kept(layer_of(activation, batch_invariant, False), x, w, b, run)
+    return kept(layer_of(activation, batch_invariant, False), x, w, b, compute=run)

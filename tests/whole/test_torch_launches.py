@@ -35,11 +35,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         def bound(at: tuple[int, ...], stream: int) -> None:
             assert stream == 7
             addresses.append(at)
-            a, b, *bias = map(at_address, lies, (*at[:2], *at[3:]))
-            others = {"epilogue": epilogue} | dict(zip(keywords, bias, strict=True))
-            found = cg.gemm(letters, a, b, order=order, out_dtype=dtype, compute=compute, **others)
+            a, b, *rest = map(at_address, lies, (*at[:2], *at[3:]))
+            others = dict(zip(keywords, rest, strict=False)) | {"epilogue": epilogue}
+            place = (others.pop("offsets"),) if "offsets" in others else ()
+            function = cg.grouped_gemm if place else cg.gemm
+            how = {"order": order, "out_dtype": dtype, "compute": compute}
+            found = function(letters, a, b, *place, **how, **others)
             results = found if isinstance(found, tuple) else (found,)
-            ends = at[2], *at[3 + len(bias) :]
+            ends = at[2], *at[3 + len(keywords) :]
             for result, address in zip(results, ends, strict=True):
                 at_address(result, address).copy_(result)
 
@@ -49,7 +52,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         executable = SimpleNamespace(
             problem=plan.problem, results=plan.problem.results, launch=lambda *_: bound
         )
-        return SimpleNamespace(executable=executable, numbers=(), stream=lambda: 7)
+        places = tuple(range(len(keywords)))
+        return SimpleNamespace(executable=executable, numbers=(), stream=lambda: 7, order=places)
 
     monkeypatch.setattr(launches, "_on_gpu", lambda x: True)
     monkeypatch.setattr(launches, "_ALIGNMENT", 16)  # which the CPU's tensors are aligned to
@@ -126,3 +130,24 @@ def test_what_lies_otherwise_is_no_kept_call(started: list[Any]) -> None:
         ct.linear(freed, w)
     assert torch.func.vmap(lambda x: ct.linear(x, w))(torch.randn(2, 6, 8)).shape == (2, 6, 12)
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_groups(bias: bool, started: list[Any]) -> None:
+    w, b = drawn(3, 8, 12), drawn(3, 12) if bias else None
+    for turn in range(2):
+        x, ends = drawn(20, 8), torch.tensor([4, 4 + turn, 20], dtype=torch.int32)
+        before = len(started)
+        y = ct.grouped_mm(x, w, ends, b)
+        groups = zip((0, *ends.tolist()), ends.tolist(), strict=False)
+        parts = [x[i:j] @ w[g] + (b[g] if bias else 0) for g, (i, j) in enumerate(groups)]
+        torch.testing.assert_close(y, torch.cat(parts))
+        given = (x, w, b) if bias else (x, w)
+        g = torch.randn_like(y)
+        for one, other in zip(
+            torch.autograd.grad(y, given, g),
+            torch.autograd.grad(torch.cat(parts), given, g),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, other)
+        assert len(started) - before == 3 * turn
