@@ -159,14 +159,17 @@ def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, OfMatrix | s
     (loads).
     """
     element = matrix.element.bytes
-    limits = [("base", matrix.alignment, f"base address aligned to {matrix.alignment} B")]
-    if matrix.shape[1 - matrix.unit] > 1:
-        pitch = matrix.ld * element
-        limits.append(("ld", pitch, f"ld{matrix.name.lower()}={matrix.ld} ({pitch} B)"))
-    if extent_counts:
-        row = matrix.shape[matrix.unit] * element
-        limits.append(("extent", row, f"extent {matrix.shape[matrix.unit]} ({row} B)"))
+    pitch = matrix.ld * element if matrix.shape[1 - matrix.unit] > 1 else 0
+    row = matrix.shape[matrix.unit] * element if extent_counts else 0
     # A row of no elements, or one that is every row (ld 0), limits nothing.
-    widths = ((size & -size, limit) for limit in limits if (size := limit[1]))
-    width, limit = min(widths, key=lambda pair: pair[0])
-    return (16, "") if width >= 16 else (max(width, element), OfMatrix(matrix.name, *limit))
+    all_bits = matrix.alignment | pitch | row
+    if all_bits % 16 == 0:
+        return 16, ""
+    limits = (
+        ("base", matrix.alignment, f"base address aligned to {matrix.alignment} B"),
+        ("ld", pitch, f"ld{matrix.name.lower()}={matrix.ld} ({pitch} B)"),
+        ("extent", row, f"extent {matrix.shape[matrix.unit]} ({row} B)"),
+    )
+    width = all_bits & -all_bits
+    limit = next(x for x in limits if x[1] & width)
+    return max(width, element), OfMatrix(matrix.name, *limit)
