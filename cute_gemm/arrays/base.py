@@ -102,6 +102,17 @@ class Adapter:
         """
         raise NotImplementedError
 
+    def maker(
+        self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str
+    ) -> Callable[[], tuple[Any, int]]:
+        """Return a function that makes such an array, and returns it with its address."""
+
+        def make() -> tuple[Any, int]:
+            operand = self.read(self.new(like, shape, order, dtype), "C")
+            return self.result(like, operand.owner), operand.pointer
+
+        return make
+
     def result(self, like: Operand, array: Any) -> Any:
         """Return what the caller gets of a matrix that ``new`` made, once it is computed."""
         return array

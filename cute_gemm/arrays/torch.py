@@ -288,6 +288,15 @@ class _PyTorch(Adapter):
         device = {None: "cpu", META: "meta"}.get(like.device, like.device)
         return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
 
+    def maker(
+        self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str
+    ) -> Callable[[], tuple[Any, int]]:
+        def make() -> tuple[Any, int]:
+            array = self.new(like, shape, order, dtype)
+            return array, array.data_ptr()
+
+        return make
+
     def to_numpy(self, operand: Operand) -> np.ndarray:
         row = DTYPES.get(operand.dtype)
         dtype = np.dtype(operand.dtype if row is None else row.numpy)

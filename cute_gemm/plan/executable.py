@@ -47,7 +47,8 @@ class RecentCall:
     ``layouts``: the `fingerprint` of its arrays; ``spans``: bytes from the first element of A, B,
     C and the epilogue's operands to the last; ``order``: places of the operands among the arrays of
     the fingerprint behind C; ``numbers``: of the epilogue; ``stream``: returns the stream that
-    their library works on. No array is kept alive.
+    their library works on; ``new``: makes a C, and returns it with its address. No array is kept
+    alive.
     """
 
     executable: Executable
@@ -57,6 +58,7 @@ class RecentCall:
     c: Operand | None
     spans: tuple[int, ...]
     stream: Callable[[], int]
+    new: Callable[[], tuple[Any, int]]
     order: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
 
@@ -85,9 +87,9 @@ class RecentCall:
             if C is not None:
                 bound(at, handle)
                 return C
-            new = executable._new(self.a, self.b)
-            bound((*at[:2], new.pointer, *at[3:]), handle)
-            return ADAPTERS[self.a.library].result(self.a, new.owner)
+            made, pointer = self.new()
+            bound((*at[:2], pointer, *at[3:]), handle)
+            return made
         c_there = self.c if C is None or self.c is None else replace(self.c, pointer=at[2])
         factors = scalars(alpha, beta, executable.problem, self.a.device, c_there, stream)
         result = executable.run(
@@ -210,8 +212,9 @@ class Executable:
         read = len(self.problem.matrices) - len(self.results)
         spans = tuple(matrix.span for matrix in self.problem.matrices[:read])
         order = tuple(names.index(name) for name in operands.arrays)
-        stream = ADAPTERS[a.library].stream(a)
-        return RecentCall(self, layouts, a, b, c, spans, stream, order, operands.values)
+        adapter = ADAPTERS[a.library]
+        stream, new = adapter.stream(a), adapter.maker(a, *self._shape(a, b))
+        return RecentCall(self, layouts, a, b, c, spans, stream, new, order, operands.values)
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex, given: Mapping[str, Any]
@@ -236,14 +239,17 @@ class Executable:
 
     def _new(self, a: Operand, b: Operand) -> Operand:
         """Return a new C of A's library."""
+        return read(ADAPTERS[a.library].new(a, *self._shape(a, b)), "C")
+
+    def _shape(self, a: Operand, b: Operand) -> tuple[tuple[int, ...], Order, str]:
+        """Return shape, order and type of a new C."""
         problem = self.problem
-        order: Order = "C" if problem.C.major == "N" else "F"
         batched = (
             problem.groups.mode == "K" if problem.groups else 3 in (len(a.shape), len(b.shape))
         )
         batch = (problem.l,) if batched else ()
         shape = *batch, problem.m, problem.columns
-        return read(ADAPTERS[a.library].new(a, shape, order, problem.C.dtype), "C")
+        return shape, "C" if problem.C.major == "N" else "F", problem.C.dtype
 
     def _check(
         self, a: Operand, b: Operand, c: Operand | None, given: Mapping[str, Any]
