@@ -321,14 +321,33 @@ class Sm90Config(Transposable, Config):
     @derived
     def epilogue_tile(self) -> EpilogueTile:
         """A tile of all columns or, where those leave few stages, a narrow one."""
-        tile = self._epilogue_tile(self.results)
-        few = self.stages <= FEW_STAGES and any(self.operation.scales)
-        if few and tile.smem > _SHARED:
-            return self._epilogue_tile(gcd(self.results, SPAN // self.operation.c.bytes // 2))
-        return tile
+        tile, storage = self._storage(self.results)
+        if self._is_narrow(self.stages, storage):
+            tile, storage = self._storage(self._narrow)
+        return tile._replace(smem=shared_storage(self.stages, *storage))
 
-    def _epilogue_tile(self, width: int) -> EpilogueTile:
-        """Return the tile whose columns divide ``width``."""
+    def most_stages(self, most: int, limit: int) -> int:
+        """Return how many stages fit in so many bytes of shared memory: 2 to ``most``."""
+        _, storage = self._storage(self.results)
+        for stages in range(most, 2, -1):
+            if self._is_narrow(stages, storage):
+                _, storage = self._storage(self._narrow)
+            if shared_storage(stages, *storage) <= limit:
+                return stages
+        return 2
+
+    @property
+    def _narrow(self) -> int:
+        """Columns that those of a narrow epilogue tile divide."""
+        return gcd(self.results, SPAN // self.operation.c.bytes // 2)
+
+    def _is_narrow(self, stages: int, storage: tuple[int, ...]) -> bool:
+        """Return whether a narrow tile is taken in place of one of this storage."""
+        few = stages <= FEW_STAGES and any(self.operation.scales)
+        return few and shared_storage(stages, *storage) > _SHARED
+
+    def _storage(self, width: int) -> tuple[EpilogueTile, tuple[int, ...]]:
+        """Return the tile whose columns divide ``width``, and what `shared_storage` takes."""
         out = self.operation.c.bytes
         layout, box, span = epilogue_tile(ROWS, width, self.column_major, out)
         columns = self.kernel_tile[1] // self.columns_of_result
@@ -338,5 +357,5 @@ class Sm90Config(Transposable, Config):
         stage = sum(plan.layout.size for plan in self.operands) * self.operation.a.bytes
         places = self.warp_groups * max(stores, 1)
         scales = 4 * self.places_of_scales[1]
-        smem = shared_storage(self.stages, stage, places * layout.size * out, places, scales)
-        return EpilogueTile(layout, self.turned(box), span, stores, smem)
+        tile = EpilogueTile(layout, self.turned(box), span, stores, 0)
+        return tile, (stage, places * layout.size * out, places, scales)

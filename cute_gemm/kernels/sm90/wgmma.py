@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,7 +25,6 @@ from cute_gemm.kernels.sm90.accesses import Sm90Accesses
 from cute_gemm.kernels.sm90.structure import DEEP, MOST_COLUMNS, ROWS, Sm90Config
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.tma import SPAN, tma_signature
-from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.problem.parts.packing import of_all_groups, wants_k_major, whole
 from cute_gemm.problem.parts.slices import of_pairs
@@ -212,9 +210,6 @@ class Sm90Wgmma(Sm90Accesses):
         a, b = (access_bytes(_in_boxes(x, problem), False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
         operation = problem.operation(a, b, c)
-        # What the shared memory of a tile does not depend on is left out.
-        epilogue = operation.epilogue if operation.epilogue.pairs else LINEAR_COMBINATION
-        plain = replace(operation, bytes=(0, 0, 0), epilogue=epilogue)
         deep = _DEEP // operation.a.bytes
         tiles = (*_PROMOTED_TILES, *_TILES) if operation.promoted else _TILES
         for bm, bn, groups, ping_pong, (below, beside) in tiles:
@@ -228,7 +223,8 @@ class Sm90Wgmma(Sm90Accesses):
                 config = with_options(config, options)
                 broken = _broken(config)
                 if "stages" not in options and not broken:
-                    config = replace(config, stages=_stages(replace(config, operation=plain), arch))
+                    limit = arch.shared_limit // config.min_ctas
+                    config = replace(config, stages=config.most_stages(_STAGES, limit))
                 if broken or "tile" in options or not _narrow_boxes(config):
                     yield config
 
@@ -412,18 +408,6 @@ class Sm90Wgmma(Sm90Accesses):
 def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
     """Return A or B with the alignment that counts for TMA: along K boxes begin at any element."""
     return of_all_groups(matrix, "K") if problem.groups.mode == "K" else matrix
-
-
-@lru_cache(maxsize=1 << 14)
-def _stages(config: Sm90Config, arch: Arch) -> int:
-    """The most stages that fit; kept, since shared memory is what most of a search computes."""
-    limit = arch.shared_limit // config.min_ctas
-    two, three = (replace(config, stages=n).smem for n in (2, 3))
-    stages = min(_STAGES, max(2, 3 + (limit - two) // (three - two)))
-    # Scales of a stage are no multiple of what its size is rounded to.
-    while stages > 2 and replace(config, stages=stages).smem > limit:
-        stages -= 1
-    return stages
 
 
 def _narrow_boxes(config: Sm90Config) -> bool:
