@@ -1,0 +1,78 @@
+"""What must be true of any calibration that the package ships: tests elsewhere take stored ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import OPS
+from frozen import MEASURED, calibrations
+
+from cute_gemm.arch import Arch
+from cute_gemm.calibrate import fit, times
+from cute_gemm.cost_model import calibrated, calibration
+from cute_gemm.cost_model.price import Extents, Prices
+from cute_gemm.errors import GemmError
+from cute_gemm.gpus.table import gpu as gpu_called
+from cute_gemm.kernels import registry
+from cute_gemm.problem.describe import from_sizes
+
+#: Contests of stored times of which choices are looked at: all take minutes.
+CONTESTS = 40
+
+
+@pytest.fixture(autouse=True)
+def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take the package's calibrations."""
+    monkeypatch.setattr(calibrated, "shipped", calibration.shipped)
+    calibrated.forget()
+    yield
+    monkeypatch.undo()
+    calibrated.forget()
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_chosen_is_nearly_the_fastest_that_was_measured(name: str) -> None:
+    gpu, file = gpu_called(name), f"{name.lower().replace(' ', '-')}-times.gz"
+    stored = times.read(Path(__file__).parents[1] / "data" / file)
+    some = random.Random(name).sample(stored.contests, CONTESTS)
+    ours, numbers = fit.samples(some, gpu), calibration.shipped(name)
+    assert numbers is not None
+    found = fit.quality(ours, numbers, gpu)
+    assert found.regret < 0.03 and found.worst > 0.7 and found.rms < 0.25, found
+    # What moved against the calibration that tests choose by.
+    before = fit.SampleSet(ours).predicted(calibrations()[name], gpu)
+    now = fit.SampleSet(ours).predicted(numbers, gpu)
+    ends = np.cumsum([len(contest) for contest in ours])[:-1]
+    pairs = zip(np.split(before, ends), np.split(now, ends), strict=True)
+    moved = sum(int(x.argmin()) != int(y.argmin()) for x, y in pairs if len(x))
+    print(f"{name}: {moved} of {len(ours)} choices moved; {found}")
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_more_work_takes_longer(name: str) -> None:
+    """Of every config: twice the k, twice the rows or a batch of two; before any correction."""
+    gpu, chance = gpu_called(name), random.Random(name)
+    compared = 0
+    for kind in ("bfloat16", "float32", "int8", "float64"):
+        m, n, k = (64 * chance.randint(1, 40) for _ in range(3))
+        problem = from_sizes(chance.choice(OPS), m=m, n=n, k=k, dtype=kind)
+        for kernel in ("sm90_wgmma", "sm80_pipeline", "double_buffered"):
+            one = registry.get(kernel)
+            if kind not in one.dtypes:
+                continue
+            try:
+                offers = one.offers(problem, str(Arch("sm_90a")), {}, gpu)
+            except GemmError:  # operands that it does not take as they lie
+                continue
+            prices = Prices([x for _, x in offers if x is not None], gpu)
+            extents = Extents.of(problem)
+            first = prices.seconds(extents)
+            for more in ({"k": 2 * k}, {"m": 2 * m}, {"n": 2 * n}, {"l": 2}):
+                greater = extents._replace(**more, moved=2 * extents.moved)
+                assert (prices.seconds(greater) >= 0.999 * first).all(), (kernel, kind, more)
+                compared += len(first)
+    assert compared > 500
