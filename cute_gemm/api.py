@@ -103,6 +103,9 @@ def gemm(
         K, or ``"auto"``); without them ``"auto"`` weighs both, and a named kernel does neither.
         ``batch_invariant=True``: on a GPU a row of C has the same bits whatever the other rows of
         op(A) are and however many; see `Plan.order_of_sums`. A named kernel packs too then.
+        ``compile="background"``: a kernel that is built and predicted to take up to 1.25 times as
+        long computes until the chosen one is built; ``prefer_loaded=0.02``: one that takes up to
+        2 % longer is taken for good.
     backend
         ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning;
         ``"interpreter"``: the kernel itself, its PTX executed on the CPU.

@@ -262,9 +262,13 @@ class Compiled(ABC):
         """
         return self.unit(config)
 
+    def in_memory(self, config: Any, arch: str) -> bool:
+        """Return whether `build` would find the kernel in memory."""
+        return (self.name, config, arch) in _builds
+
     def is_built(self, config: Any, arch: str) -> bool:
         """Return whether `build` would find the kernel in memory or in the cache."""
-        if (self.name, config, arch) in _builds:
+        if self.in_memory(config, arch):
             return True
         from cute_gemm.toolchain.nvrtc import is_cached
 

@@ -34,8 +34,9 @@ KERNELS = {
     "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 
-#: Options that go with every kernel that is compiled here: they say what is launched beside it.
-EVERYWHERE = ("pack", "split_k", "batch_invariant")
+#: Options that go with every kernel that is compiled here: they say what is launched beside it, and
+#: what computes until it is built.
+EVERYWHERE = ("pack", "split_k", "batch_invariant", "compile", "prefer_loaded")
 
 #: The rungs of the ladder, each one idea further, from the loop on the host to TMA and wgmma.
 LADDER = tuple(KERNELS)[: list(KERNELS).index("sm90_wgmma") + 1]

@@ -65,10 +65,12 @@ class RecentCall:
     def again(self, at: tuple[int, ...], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays of these layouts at other addresses; return C, or a new one.
 
-        Return None, without computing, if C overlaps what is read; the layouts settle everything
-        else.
+        Return None, without computing, if C overlaps what is read, or a better kernel is built; the
+        layouts settle everything else.
         """
         executable = self.executable
+        if executable.until is not None and executable.until():
+            return None
         if len(at) > 3:
             at = (*at[:3], *(at[3 + place] for place in self.order))
         if C is not None:
@@ -122,6 +124,8 @@ class Executable:
 
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
+        #: Whether a better kernel is built, if one is being built.
+        self.until: Callable[[], bool] | None = None
         #: The last alpha and beta, as objects, numbers, and the launch with them; one tuple, since
         #: threads share it.
         self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)

@@ -9,7 +9,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.call import Backend, Call
 from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.gpus import table as gpus
-from cute_gemm.plan import select, tuned
+from cute_gemm.plan import select, tuned, waiting
 from cute_gemm.plan.backend import (
     arch_without_backend,
     device_without_backend,
@@ -34,10 +34,14 @@ recent_calls: Kept[Any, RecentCall] = Kept(1 << 14, "recent_calls")
 
 def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
     """Return the plan that `gemm` made of a problem, or make and keep it."""
-    key = id(problem), device, call.kernel, call.backend, call.arch, *sorted(call.options)
+    call, wait = waiting.of_call(call)
+    key = id(problem), device, call.kernel, call.backend, call.arch, wait, *sorted(call.options)
     kept = plans.get(key)
     if kept is None or (tune is not False and kept.measured is None):
-        kept = plans[key] = make_plan(problem, device, call, None, tune)
+        made = _made(problem, device, call, None, tune)
+        kept = plans[key] = waiting.meanwhile(waiting.settled(made, wait), wait)
+    elif kept.better is not None and kept.better.is_built:
+        kept = plans[key] = kept.better.plan
     return kept
 
 
@@ -47,8 +51,20 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Return the plan of a problem for a device, or for none.
 
-    ``name``: the GPU that it is for; ``tune``: whether, or how, its kernel is measured.
+    ``name``: the GPU that it is for; ``tune``: whether, or how, its kernel is measured. With
+    ``compile="background"`` its kernels begin to be built.
     """
+    call, wait = waiting.of_call(call)
+    result = waiting.settled(_made(problem, device, call, name, tune), wait)
+    if wait.background and result.backend == "cuda" and result.compiled:
+        result.prepare()
+    return result
+
+
+def _made(
+    problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None,
+    tune: bool | Tuning,
+) -> Plan:  # fmt: skip
     kernel, backend, arch = call.kernel, call.backend, call.arch
     tuning = None if tune is False else _tuning(tune, kernel, backend, name)
     where = resolved_backend(backend, device, kernel)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cute_gemm.access.ideal import Kind
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.plan.waiting import Better
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.report.causes import Pricing
     from cute_gemm.report.passes import PassReport
@@ -101,6 +102,9 @@ class Plan:
             problem, self._kernel, self.config, arch, self.route, backend, device, self.gpu.sms
         )
         self._last: RecentCall | None = None
+        #: What takes its place in `gemm` once it is built, and the config that it is taken for.
+        self.better: Better | None = None
+        self.instead_of = ""
         # PyTorch's graphs know it by this: one that is saved must not find another elsewhere.
         self._number = str(int.from_bytes(os.urandom(8), "big"))
         _numbered[self._number] = self
@@ -128,7 +132,12 @@ class Plan:
             apart = reduces(self.config, self.problem, self.route)
             by = "a launch behind the kernel" if apart else "the kernel itself"
             paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
-        return "; ".join(filter(None, (describe_scales(self.problem), paired, text, prices)))
+        built = ""
+        if self.instead_of:
+            until = "until" if self.better else "in place of"
+            ends = " is" if self.better else ", which is not"
+            built = f"built already, and taken {until} {self.instead_of}{ends}"
+        return "; ".join(filter(None, (describe_scales(self.problem), paired, built, text, prices)))
 
     def candidates(
         self, gpu: GpuLike | None = None, *, reads_c: bool = False, **changed: Any

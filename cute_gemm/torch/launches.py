@@ -129,6 +129,8 @@ def _keep(key: Any, call: tuple[Any, ...], tensors: tuple[Any, ...], results: An
     recent = recent_call(words, A, B, keywords)
     if recent is None or len(new) != 1 + len(recent.executable.results):
         return
+    if recent.executable.until is not None:  # not for good
+        return
     bound = recent.executable.launch(ONE, ZERO, recent.numbers)
     # Operands of the call, in their order, among the tensors.
     order = tuple(addresses.index(of_call[2 + place]) for place in recent.order)

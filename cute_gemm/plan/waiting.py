@@ -1,0 +1,118 @@
+"""Calls that do not wait for the compiler: a kernel that is built computes until the best is.
+
+``compile="background"``, or ``CUTE_GEMM_COMPILE=background`` in the environment, builds the kernel
+that was chosen in the background, while calls run one that is built already and is predicted to
+take up to `WITHIN` times as long. ``prefer_loaded=0.02`` takes such a kernel for good where it is
+predicted to take up to 2 % longer. Both are off with ``batch_invariant``, whose bits may not depend
+on what was built before.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm.errors import OptionError
+
+if TYPE_CHECKING:
+    from cute_gemm.call import Call
+    from cute_gemm.plan.plan import Plan
+
+#: How many times as long as the best a kernel may be predicted to take that computes meanwhile.
+WITHIN = 1.25
+#: Values of ``compile``.
+MODES = ("wait", "background")
+
+
+class Waiting(NamedTuple):
+    """What a call says of kernels that are not built.
+
+    ``background``: whether they are built while another computes; ``prefer``: the part by which one
+    that is built may be predicted to take longer than the best, and is taken for good.
+    """
+
+    background: bool
+    prefer: float
+
+
+class Better(NamedTuple):
+    """The plan that takes the place of another one, once its kernels are built."""
+
+    plan: Plan
+    building: Future[Any]
+
+    @property
+    def is_built(self) -> bool:
+        """Whether its build has ended; its error is raised where it is called."""
+        return self.building.done()
+
+
+def of_call(call: Call) -> tuple[Call, Waiting]:
+    """Return a call without its options ``compile`` and ``prefer_loaded``, and what they say.
+
+    Raises
+    ------
+    OptionError
+        For another value than ``"wait"`` or ``"background"``, and for a part below 0.
+    """
+    options = dict(call.options)
+    asked = options.pop("compile", None)
+    mode = os.environ.get("CUTE_GEMM_COMPILE", MODES[0]) if asked is None else asked
+    if mode not in MODES:
+        said = f"compile={asked!r}" if asked is not None else f"CUTE_GEMM_COMPILE={mode}"
+        raise OptionError(f"option {said} does not fit; expected 'wait' or 'background'")
+    given = options.pop("prefer_loaded", 0.0)
+    try:
+        prefer = float(given)
+    except (TypeError, ValueError):
+        prefer = -1.0
+    if not prefer >= 0:
+        raise OptionError(
+            f"option prefer_loaded={given!r} does not fit; expected by which part of the best "
+            "time a kernel that is built may take longer: 0.02"
+        )
+    if str(options.get("batch_invariant", False)).lower() in ("true", "1"):
+        return replace(call, options=tuple(options.items())), Waiting(False, 0.0)
+    return replace(call, options=tuple(options.items())), Waiting(mode == MODES[1], prefer)
+
+
+def settled(plan: Plan, waiting: Waiting) -> Plan:
+    """Return a plan, or that of a kernel that is built and nearly as fast, for good."""
+    if not waiting.prefer or not _waits(plan):
+        return plan
+    return _built(plan, 1 + waiting.prefer) or plan
+
+
+def meanwhile(plan: Plan, waiting: Waiting) -> Plan:
+    """Return a plan, or one that computes while its kernels are built, which begins here."""
+    if not waiting.background or not _waits(plan):
+        return plan
+    other = _built(plan, WITHIN)
+    if other is None:
+        return plan
+    other.better = Better(plan, plan.prepare())
+    other.executable.until = other.better.building.done
+    return other
+
+
+def _waits(plan: Plan) -> bool:
+    """Return whether a call of a plan would wait for the compiler."""
+    return plan.backend == "cuda" and plan.compiled and plan.measured is None and not plan.built
+
+
+def _built(plan: Plan, within: float) -> Plan | None:
+    """Return the plan with the fastest candidate that this process has built, or None."""
+    first, *others = plan.candidates()
+    if first.price is None:
+        return None
+    for other in others:
+        if other.price is None or other.price.seconds > within * first.price.seconds:
+            return None
+        if other.kernel.compiled().in_memory(other.config, plan.arch):
+            taken = plan.taking(other, plan.device)
+            if taken.built:
+                taken.instead_of, taken._by_name = plan.config.name, plan._by_name
+                return taken
+    return None

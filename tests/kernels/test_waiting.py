@@ -1,0 +1,180 @@
+"""``compile="background"`` and ``prefer_loaded=``: what computes until a kernel is built."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cute_gemm as cg
+from cute_gemm.arch import Arch
+from cute_gemm.call import Call
+from cute_gemm.errors import OptionError
+from cute_gemm.gpus.table import gpu
+from cute_gemm.kernels import base
+from cute_gemm.plan import make, select
+from cute_gemm.plan.plan import Plan
+from cute_gemm.problem.describe import from_sizes
+
+KEPT = (make.plans, make.recent_calls)
+
+
+class Machine(SimpleNamespace):
+    """An H200 without a GPU: ``built`` are the kernels' configs, ``building`` those asked for."""
+
+    built: set[Any]
+    building: list[tuple[Plan, Future]]
+
+    def finish(self) -> None:
+        """Let all builds end."""
+        for plan, future in self.building:
+            self.built |= {step.config for step in plan.steps}
+            future.set_result(None)
+        self.building.clear()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    found = Machine(built=set(), building=[])
+
+    def prepare(plan: Plan) -> Future:
+        future: Future = Future()
+        found.building.append((plan, future))
+        return future
+
+    monkeypatch.setattr(Plan, "prepare", prepare)
+    for name in ("in_memory", "is_built"):
+        monkeypatch.setattr(base.Compiled, name, lambda self, config, arch: config in found.built)
+    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
+    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: Arch("sm_90a"))
+    monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu("H200"))
+    for kept in KEPT:
+        kept.clear()
+    yield found
+    for kept in KEPT:
+        kept.clear()
+
+
+def kept_plan(m: int, n: int = 1024, k: int = 1024, **options: Any) -> Plan:
+    problem = from_sizes("NT", m=m, n=n, k=k, dtype="bfloat16")
+    kept.append(problem)  # plans are known by the problem's id
+    return make.kept_plan(problem, 0, Call("NT", options=tuple(options.items())))
+
+
+kept: list[Any] = []
+
+
+def configs(plan: Plan) -> set[Any]:
+    return {step.config for step in plan.steps}
+
+
+def test_a_built_kernel_computes_until_the_best_is_built(machine: Machine) -> None:
+    problem = from_sizes("NT", m=1000, n=1024, k=1024, dtype="bfloat16")
+    call = Call("NT", options=(("compile", "background"),))
+    best = make.kept_plan(problem, 0, replaced(call))
+    # Nothing is built yet: the call waits.
+    assert make.kept_plan(problem, 0, call).config == best.config and not machine.building
+    make.plans.clear()
+    near = next(x for x in best.candidates()[1:] if x.route.split_k == 1 and not x.route.pack)
+    machine.built |= {near.config}
+    meanwhile = make.kept_plan(problem, 0, call)
+    assert meanwhile.config == near.config and [x.config for x, _ in machine.building] == [
+        best.config
+    ]
+    said = f"built already, and taken until {best.config.name} is; "
+    assert said in meanwhile.why and "asked for by name" not in meanwhile.why
+    assert make.kept_plan(problem, 0, call) is meanwhile
+    assert meanwhile.executable.until is not None and not meanwhile.executable.until()
+    machine.finish()
+    assert meanwhile.executable.until()
+    assert make.kept_plan(problem, 0, call).config == best.config
+    # Others wait, as without the option.
+    assert make.kept_plan(problem, 0, replaced(call)).config == best.config
+
+
+def replaced(call: Call) -> Call:
+    return Call(call.op)
+
+
+def test_what_takes_much_longer_does_not_compute_meanwhile(machine: Machine) -> None:
+    best = kept_plan(4096, 4096, 4096)
+    slow = best.candidates()[-1]
+    assert slow.price.seconds > 1.25 * best.candidates()[0].price.seconds
+    machine.built |= {slow.config}
+    assert kept_plan(4096, 4096, 4096, compile="background").config == best.config
+
+
+def test_what_is_built_and_nearly_as_fast_is_preferred(machine: Machine) -> None:
+    best = kept_plan(1000)
+    second = best.candidates()[1]
+    machine.built |= {second.config}
+    part = second.price.seconds / best.candidates()[0].price.seconds - 1
+    plan = kept_plan(1000, prefer_loaded=1.01 * part + 1e-6)
+    assert plan.config == second.config and plan.better is None and not machine.building
+    assert f"built already, and taken in place of {best.config.name}, which is not" in plan.why
+    assert kept_plan(1000, prefer_loaded=0.5 * part).config == best.config or part == 0
+
+
+def test_bits_that_depend_on_nothing_else_do_not_depend_on_what_is_built(machine: Machine) -> None:
+    given = {"batch_invariant": True, "compile": "background", "prefer_loaded": 0.5}
+    best = kept_plan(1000, batch_invariant=True)
+    machine.built |= {x.config for x in best.candidates()[1:]}
+    assert kept_plan(1000, **given).config == best.config and not machine.building
+
+
+def test_the_environment_says_it_for_all_calls(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = kept_plan(1000)
+    machine.built |= {x.config for x in best.candidates()[1:40]}
+    monkeypatch.setenv("CUTE_GEMM_COMPILE", "background")
+    assert kept_plan(1000).better is not None
+    assert kept_plan(1000, compile="wait").config == best.config
+    monkeypatch.setenv("CUTE_GEMM_COMPILE", "later")
+    with pytest.raises(OptionError, match="CUTE_GEMM_COMPILE=later does not fit"):
+        kept_plan(1000)
+
+
+def test_a_plan_begins_to_be_built(machine: Machine) -> None:
+    sizes = {"m": 64, "n": 64, "k": 64, "dtype": "bfloat16"}
+    plan = cg.plan("NT", **sizes, compile="background")
+    assert [x for x, _ in machine.building] == [plan]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"compile": "never"}, "compile='never' does not fit; expected 'wait' or 'background'"),
+        ({"prefer_loaded": -1}, "prefer_loaded=-1 does not fit; expected by which part"),
+        ({"prefer_loaded": "much"}, "prefer_loaded='much' does not fit"),
+    ],
+)
+def test_what_is_refused(option: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        cg.plan("NT", m=64, n=64, k=64, dtype="bfloat16", **option)
+
+
+def test_few_of_many_shapes_of_language_models_wait(machine: Machine) -> None:
+    """Layers of three widths, any number of tokens: builds end while the next shapes come."""
+    chance, waited, lost, shapes = random.Random(0), 0, [], 100
+    widths = [(4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096)]
+    for number in range(shapes):
+        n, k = chance.choice(widths)
+        plan = kept_plan(chance.randint(1, 8192), n, k, compile="background")
+        first = plan.candidates()[0].price.seconds
+        if plan.better is None and not configs(plan) <= machine.built:
+            waited += 1
+            machine.built |= configs(plan)
+        elif plan.better is not None:
+            own = next(
+                x for x in plan.candidates() if x.config == plan.config and x.route == plan.route
+            )
+            lost.append(own.price.seconds / first - 1)
+        if number % 5 == 0:
+            machine.finish()
+    assert waited <= 30 and max(lost) <= 0.25 and sum(lost) / shapes <= 0.02, (waited, sum(lost))
