@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from cute_gemm.arch import Arch
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from cute_gemm.access.ideal import Kind
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
-    from cute_gemm.plan.waiting import Better
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.report.causes import Pricing
     from cute_gemm.report.passes import PassReport
@@ -54,6 +53,18 @@ _numbered: WeakValueDictionary[str, Plan] = WeakValueDictionary()
 def numbered(number: str) -> Plan | None:
     """Return the plan that a graph knows by this number, None if it is not here."""
     return _numbered.get(number)
+
+
+class Better(NamedTuple):
+    """The plan that takes the place of another one, once its kernels are built."""
+
+    plan: Plan
+    building: Future[Any]
+
+    @property
+    def is_built(self) -> bool:
+        """Whether its build has ended; its error is raised where it is called."""
+        return self.building.done()
 
 
 class Plan:

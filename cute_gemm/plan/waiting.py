@@ -10,15 +10,14 @@ on what was built before.
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cute_gemm.errors import OptionError
+from cute_gemm.plan.plan import Better, Plan
 
 if TYPE_CHECKING:
     from cute_gemm.call import Call
-    from cute_gemm.plan.plan import Plan
 
 #: How many times as long as the best a kernel may be predicted to take that computes meanwhile.
 WITHIN = 1.25
@@ -35,18 +34,6 @@ class Waiting(NamedTuple):
 
     background: bool
     prefer: float
-
-
-class Better(NamedTuple):
-    """The plan that takes the place of another one, once its kernels are built."""
-
-    plan: Plan
-    building: Future[Any]
-
-    @property
-    def is_built(self) -> bool:
-        """Whether its build has ended; its error is raised where it is called."""
-        return self.building.done()
 
 
 def of_call(call: Call) -> tuple[Call, Waiting]:

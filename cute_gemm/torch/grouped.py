@@ -8,7 +8,6 @@ import torch
 
 from cute_gemm.api import grouped_gemm
 from cute_gemm.arrays.base import dtype_name
-from cute_gemm.call import given_scales
 from cute_gemm.dtypes import DTYPES, FAST_ACCUM
 from cute_gemm.errors import ArrayError
 from cute_gemm.torch.definitions import batched, counted, define, differentiable
@@ -33,7 +32,8 @@ def run_grouped(
             # (G, 1, N) is a row for each group whatever M is.
             given["bias"] = bias if bias.dim() == 1 else bias[:, None]
         epilogue = "bias" if given else None
-        scales = given_scales(scale_a, scale_b)
+        both = {"scale_a": scale_a, "scale_b": scale_b}
+        scales = {name: scale for name, scale in both.items() if scale is not None}
         with torch.no_grad():
             product = grouped_gemm(
                 letters, A, B, offs, order="C", out_dtype=dtype, compute=compute,

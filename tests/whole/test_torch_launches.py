@@ -50,7 +50,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
             name: x.detach() for name, x in keywords.items()
         })  # fmt: skip
         executable = SimpleNamespace(
-            problem=plan.problem, results=plan.problem.results, launch=lambda *_: bound
+            problem=plan.problem, results=plan.problem.results, launch=lambda *_: bound, until=None
         )
         places = tuple(range(len(keywords)))
         return SimpleNamespace(executable=executable, numbers=(), stream=lambda: 7, order=places)
