@@ -43,7 +43,7 @@ CHEAP = 0.05
 #: What tests cost, as ``costs.py`` writes it.
 COSTS = Path(__file__).parent / "data" / "costs.jsonl.gz"
 #: CPU seconds above which a test function has no case of its own in the list.
-DEAR = {"kernels": 1.5, "whole": 0.7, "gpu": inf}
+DEAR = {"kernels": 0.7, "whole": 0.7, "gpu": inf}
 #: Cases that notice each mutant.
 TWICE = 2
 OPS = ("NN", "NT", "TN", "TT")

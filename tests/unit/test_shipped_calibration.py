@@ -21,7 +21,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.problem.describe import from_sizes
 
 #: Contests of stored times of which choices are looked at: all take minutes.
-CONTESTS = 12
+CONTESTS = 8
 
 
 @pytest.fixture(autouse=True)

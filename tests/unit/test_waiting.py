@@ -22,7 +22,7 @@ from cute_gemm.problem.describe import from_sizes
 
 KEPT = (make.plans, make.recent_calls)
 #: Shapes of language models that are drawn; with 2,000 it takes minutes.
-SHAPES = 60
+SHAPES = 30
 
 
 class Machine(SimpleNamespace):
