@@ -173,7 +173,7 @@ def refuse_layout(tensor: Any, name: str) -> None:
         )
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Return whether a mode, a tracer or the level of dual numbers may be to see a call."""
     torch = sys.modules.get("torch")
     return torch is not None and (
@@ -237,7 +237,7 @@ class _PyTorch(Adapter):
         return operand
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
-        if not A.is_cuda or _is_watched():
+        if not A.is_cuda or is_watched():
             return None
         # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
         if A.is_neg() or B.is_neg():

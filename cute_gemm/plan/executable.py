@@ -69,7 +69,7 @@ class RecentCall:
         layouts settle everything else.
         """
         executable = self.executable
-        if executable.until is not None and executable.until():
+        if executable.is_replaced is not None and executable.is_replaced():
             return None
         if len(at) > 3:
             at = (*at[:3], *(at[3 + place] for place in self.order))
@@ -125,7 +125,7 @@ class Executable:
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
         #: Whether a better kernel is built, if one is being built.
-        self.until: Callable[[], bool] | None = None
+        self.is_replaced: Callable[[], bool] | None = None
         #: The last alpha and beta, as objects, numbers, and the launch with them; one tuple, since
         #: threads share it.
         self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)

@@ -9,7 +9,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.call import Backend, Call
 from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.gpus import table as gpus
-from cute_gemm.plan import select, tuned, waiting
+from cute_gemm.plan import background, select, tuned
 from cute_gemm.plan.backend import (
     arch_without_backend,
     device_without_backend,
@@ -30,16 +30,18 @@ plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at, but where
 #: the arrays lie.
 recent_calls: Kept[Any, RecentCall] = Kept(1 << 14, "recent_calls")
+#: Launches of products of `cute_gemm.torch`, by what is computed and how the tensors lie.
+torch_launches: Kept[Any, Any] = Kept(1 << 14, "torch_launches")
 
 
 def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
     """Return the plan that `gemm` made of a problem, or make and keep it."""
-    call, wait = waiting.of_call(call)
-    key = id(problem), device, call.kernel, call.backend, call.arch, wait, *sorted(call.options)
+    call, mode = background.build_mode(call)
+    key = id(problem), device, call.kernel, call.backend, call.arch, mode, *sorted(call.options)
     kept = plans.get(key)
     if kept is None or (tune is not False and kept.measured is None):
         made = _made(problem, device, call, None, tune)
-        kept = plans[key] = waiting.meanwhile(waiting.settled(made, wait), wait)
+        kept = plans[key] = background.until_built(background.prefer_built(made, mode), mode)
     elif kept.better is not None and kept.better.is_built:
         kept = plans[key] = kept.better.plan
     return kept
@@ -54,9 +56,9 @@ def make_plan(
     ``name``: the GPU that it is for; ``tune``: whether, or how, its kernel is measured. With
     ``compile="background"`` its kernels begin to be built.
     """
-    call, wait = waiting.of_call(call)
-    result = waiting.settled(_made(problem, device, call, name, tune), wait)
-    if wait.background and result.backend == "cuda" and result.compiled:
+    call, mode = background.build_mode(call)
+    result = background.prefer_built(_made(problem, device, call, name, tune), mode)
+    if mode.background and result.backend == "cuda" and result.compiled:
         result.prepare()
     return result
 
@@ -101,8 +103,8 @@ def _made(
     measured = measure(result, tuning)
     tuned.store(known_as, *asked, measured)
     # Plans that were kept know nothing of it.
-    plans.clear()
-    recent_calls.clear()
+    for kept in (plans, recent_calls, torch_launches):
+        kept.clear()
     choice = select.select(*asked, gpu, measured)
     return Plan(problem, where, device, target, choice, kernel != "auto")
 

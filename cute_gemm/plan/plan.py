@@ -113,7 +113,7 @@ class Plan:
             problem, self._kernel, self.config, arch, self.route, backend, device, self.gpu.sms
         )
         self._last: RecentCall | None = None
-        #: What takes its place in `gemm` once it is built, and the config that it is taken for.
+        #: What takes its place in `gemm` once it is built; the config in whose place it is used.
         self.better: Better | None = None
         self.instead_of = ""
         # PyTorch's graphs know it by this: one that is saved must not find another elsewhere.
@@ -145,9 +145,9 @@ class Plan:
             paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
         built = ""
         if self.instead_of:
-            until = "until" if self.better else "in place of"
-            ends = " is" if self.better else ", which is not"
-            built = f"built already, and taken {until} {self.instead_of}{ends}"
+            other = self.instead_of
+            use = f"until {other} is built" if self.better else f"in place of {other}"
+            built = f"already built, used {use}"
         return "; ".join(filter(None, (describe_scales(self.problem), paired, built, text, prices)))
 
     def candidates(

@@ -64,7 +64,11 @@ class Operator:
         """Compute by a function of the arguments, and record a node of autograd."""
         if self._node is None:
             return self.overload(*given)
-        return self._node(compute, *given, *self._defaults[len(given) :])
+        return self._node(compute, *self.whole(given))
+
+    def whole(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments with the defaults of those that are missing."""
+        return *given, *self._defaults[len(given) :]
 
 
 def define(
@@ -160,7 +164,7 @@ def differentiable(
         op._node = record
 
     def kernel(keys: Any, *given: Any) -> Any:
-        given = *given, *(argument.default_value for argument in arguments[len(given) :])
+        given = op.whole(given)
         if not _is_recorded(given):
             return _below(op, keys, given)
         flat = (*given[:-1], *given[-1]) if has_list else given

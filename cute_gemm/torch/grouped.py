@@ -27,20 +27,18 @@ def run_grouped(
     def run(calls: list[Any]) -> Any:
         letters, operands = as_stored(a, b)
         A, B = map(readable, operands)
-        given: dict[str, Any] = {}
-        if bias is not None:
-            # (G, 1, N) is a row for each group whatever M is.
-            given["bias"] = bias if bias.dim() == 1 else bias[:, None]
-        epilogue = "bias" if given else None
-        both = {"scale_a": scale_a, "scale_b": scale_b}
-        scales = {name: scale for name, scale in both.items() if scale is not None}
+        # (G, 1, N) is a row for each group whatever M is.
+        added = bias if bias is None or bias.dim() == 1 else bias[:, None]
+        epilogue = None if bias is None else "bias"
+        operands_of = {"bias": added, "scale_a": scale_a, "scale_b": scale_b, "offsets": offs}
+        given = {name: x for name, x in operands_of.items() if x is not None}
         with torch.no_grad():
             product = grouped_gemm(
-                letters, A, B, offs, order="C", out_dtype=dtype, compute=compute,
-                epilogue=epilogue, **given, **scales,
+                letters, A, B, order="C", out_dtype=dtype, compute=compute,
+                epilogue=epilogue, **given,
             )  # fmt: skip
         words = letters, "C", dtype, compute, epilogue, "auto", "auto", None
-        calls.append((words, A, B, {**given, **scales, "offsets": offs}, product))
+        calls.append((words, A, B, given, product))
         return product
 
     what = "grouped_mm", dtype, compute

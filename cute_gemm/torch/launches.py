@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cute_gemm._kept import Kept
 from cute_gemm.api import recent_call
+from cute_gemm.plan import make
 from cute_gemm.problem.scalars import ONE, ZERO
 
 #: What addresses are multiples of, as those of new tensors are.
@@ -48,10 +48,6 @@ def _run(launch: _Launch, a: torch.Tensor, at: list[int], *_: Any) -> Any:
     return y, z
 
 
-#: By what is computed, and how the tensors lie.
-_launches: Kept[Any, _Launch] = Kept(1 << 14, "torch_launches")
-
-
 def find(what: tuple[Any, ...], *tensors: Any) -> Callable[..., Any] | None:
     """Return what computes a product of tensors, or None, by a kept launch, or None.
 
@@ -59,7 +55,7 @@ def find(what: tuple[Any, ...], *tensors: Any) -> Callable[..., Any] | None:
     What is returned ignores its arguments.
     """
     try:
-        launch = _launches.get(_key(what, tensors))
+        launch = make.torch_launches.get(_key(what, tensors))
         if launch is None:
             return None
         at = []
@@ -129,9 +125,11 @@ def _keep(key: Any, call: tuple[Any, ...], tensors: tuple[Any, ...], results: An
     recent = recent_call(words, A, B, keywords)
     if recent is None or len(new) != 1 + len(recent.executable.results):
         return
-    if recent.executable.until is not None:  # not for good
+    if recent.executable.is_replaced is not None:  # once another kernel is built
         return
     bound = recent.executable.launch(ONE, ZERO, recent.numbers)
     # Operands of the call, in their order, among the tensors.
     order = tuple(addresses.index(of_call[2 + place]) for place in recent.order)
-    _launches[key] = _Launch(bound, recent.stream, new[0].shape, new[0].dtype, len(new) == 2, order)
+    make.torch_launches[key] = _Launch(
+        bound, recent.stream, new[0].shape, new[0].dtype, len(new) == 2, order
+    )

@@ -6,17 +6,15 @@ import math
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from cute_gemm.api import gemm
+from cute_gemm.arrays.torch import is_watched
 from cute_gemm.problem.layers import forward
 from cute_gemm.torch.launches import kept
 
 #: Classes of tensors that are no subclass of others.
 PLAIN = torch.Tensor, torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
-_modes, _tracer = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
-_transforms = torch._C._are_functorch_transforms_active
 
 
 def eager(x: Any = None, y: Any = None, z: Any = None) -> bool:
@@ -25,9 +23,7 @@ def eager(x: Any = None, y: Any = None, z: Any = None) -> bool:
     Not where something is to see the operator, which takes PyTorch 12 us: a compiler or tracer, a
     transform of ``torch.func``, forward mode, a mode of dispatch, a subclass of tensors.
     """
-    if _is_compiling() or _modes() > 0 or _tracer() is not None or _transforms():
-        return False
-    if forward_ad._current_level >= 0:
+    if _is_compiling() or is_watched() or torch._C._are_functorch_transforms_active():
         return False
     return _is_plain(x) and _is_plain(y) and _is_plain(z)
 

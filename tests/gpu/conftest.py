@@ -85,6 +85,7 @@ def own_choices(tmp_path: Path, cache_directory: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tuned, "_choices", {})
     monkeypatch.setattr(make, "plans", type(make.plans)(64))
     monkeypatch.setattr(make, "recent_calls", type(make.recent_calls)(64))
+    monkeypatch.setattr(make, "torch_launches", type(make.torch_launches)(64))
     return tmp_path
 
 

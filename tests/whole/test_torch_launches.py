@@ -11,6 +11,7 @@ import torch
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
+from cute_gemm.plan import make
 from cute_gemm.torch import launches
 
 ops = torch.ops.cute_gemm
@@ -50,7 +51,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
             name: x.detach() for name, x in keywords.items()
         })  # fmt: skip
         executable = SimpleNamespace(
-            problem=plan.problem, results=plan.problem.results, launch=lambda *_: bound, until=None
+            problem=plan.problem,
+            results=plan.problem.results,
+            launch=lambda *_: bound,
+            is_replaced=None,
         )
         places = tuple(range(len(keywords)))
         return SimpleNamespace(executable=executable, numbers=(), stream=lambda: 7, order=places)
@@ -58,7 +62,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     monkeypatch.setattr(launches, "_on_gpu", lambda x: True)
     monkeypatch.setattr(launches, "_ALIGNMENT", 16)  # which the CPU's tensors are aligned to
     monkeypatch.setattr(launches, "recent_call", recent)
-    monkeypatch.setattr(launches, "_launches", type(launches._launches)(64))
+    monkeypatch.setattr(make, "torch_launches", type(make.torch_launches)(64))
     return addresses
 
 

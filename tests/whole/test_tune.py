@@ -69,6 +69,15 @@ def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
     assert cg.analyze("TN", **SQUARE).config == best.config
 
 
+def test_what_calls_kept_is_dropped_where_a_choice_is_measured(device: Device, monkeypatch) -> None:
+    """Else calls, and layers of PyTorch, would go on with the config that was predicted."""
+    for name in ("plans", "recent_calls", "torch_launches"):
+        monkeypatch.setattr(make, name, type(make.plans)(64))
+        getattr(make, name)["key"] = "of a call before"
+    cg.plan("TN", **SQUARE, tune=True)
+    assert not (make.plans or make.recent_calls or make.torch_launches)
+
+
 def test_a_prediction_that_was_right_is_said_to_be(device: Device) -> None:
     predicted = cg.plan("TN", **SQUARE)
     device.takes(predicted.candidates()[0], 1.0)

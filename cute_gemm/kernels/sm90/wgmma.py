@@ -8,7 +8,6 @@ This module enumerates and checks its configs and says how well each keeps the t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -230,11 +229,11 @@ class Sm90Wgmma(Sm90Accesses):
 
     def legal(self, problem: GemmProblem, arch: Arch, options: dict[str, Any]) -> list[Sm90Config]:
         if not options:  # operands that no tile takes are refused without all tiles
-            last = int(problem.C.major != "N")
-            with suppress(UnsupportedError):
-                self._check_operands(problem, 1 - last)
-                last = 1 - last
-            self._check_operands(problem, last)
+            usual = int(problem.C.major == "N")
+            try:
+                self._check_operands(problem, usual)
+            except UnsupportedError:
+                self._check_operands(problem, 1 - usual)
         return super().legal(problem, arch, options)
 
     def _check_operands(self, problem: GemmProblem, swap_ab: int) -> None:

@@ -88,12 +88,12 @@ def test_a_built_kernel_computes_until_the_best_is_built(machine: Machine) -> No
     assert meanwhile.config == near.config and [x.config for x, _ in machine.building] == [
         best.config
     ]
-    said = f"built already, and taken until {best.config.name} is; "
+    said = f"already built, used until {best.config.name} is built; "
     assert said in meanwhile.why and "asked for by name" not in meanwhile.why
     assert make.kept_plan(problem, 0, call) is meanwhile
-    assert meanwhile.executable.until is not None and not meanwhile.executable.until()
+    assert meanwhile.executable.is_replaced is not None and not meanwhile.executable.is_replaced()
     machine.finish()
-    assert meanwhile.executable.until()
+    assert meanwhile.executable.is_replaced()
     assert make.kept_plan(problem, 0, call).config == best.config
     # Others wait, as without the option.
     assert make.kept_plan(problem, 0, replaced(call)).config == best.config
@@ -118,7 +118,7 @@ def test_what_is_built_and_nearly_as_fast_is_preferred(machine: Machine) -> None
     part = second.price.seconds / best.candidates()[0].price.seconds - 1
     plan = kept_plan(1000, prefer_loaded=1.01 * part + 1e-6)
     assert plan.config == second.config and plan.better is None and not machine.building
-    assert f"built already, and taken in place of {best.config.name}, which is not" in plan.why
+    assert f"already built, used in place of {best.config.name}; " in plan.why
     assert kept_plan(1000, prefer_loaded=0.5 * part).config == best.config or part == 0
 
 
@@ -152,7 +152,7 @@ def test_a_plan_begins_to_be_built(machine: Machine) -> None:
     ("option", "said"),
     [
         ({"compile": "never"}, "compile='never' does not fit; expected 'wait' or 'background'"),
-        ({"prefer_loaded": -1}, "prefer_loaded=-1 does not fit; expected by which part"),
+        ({"prefer_loaded": -1}, "prefer_loaded=-1 does not fit; expected a fraction"),
         ({"prefer_loaded": "much"}, "prefer_loaded='much' does not fit"),
     ],
 )

@@ -2,7 +2,7 @@
 
 ``compile="background"``, or ``CUTE_GEMM_COMPILE=background`` in the environment, builds the kernel
 that was chosen in the background, while calls run one that is built already and is predicted to
-take up to `WITHIN` times as long. ``prefer_loaded=0.02`` takes such a kernel for good where it is
+take up to `WITHIN` times as long. ``prefer_loaded=0.02`` keeps using such a kernel where it is
 predicted to take up to 2 % longer. Both are off with ``batch_invariant``, whose bits may not depend
 on what was built before.
 """
@@ -25,28 +25,28 @@ WITHIN = 1.25
 MODES = ("wait", "background")
 
 
-class Waiting(NamedTuple):
-    """What a call says of kernels that are not built.
+class BuildMode(NamedTuple):
+    """What happens where the kernel of a call is not built.
 
-    ``background``: whether they are built while another computes; ``prefer``: the part by which one
-    that is built may be predicted to take longer than the best, and is taken for good.
+    ``background``: it is built while another one computes; ``prefer``: fraction by which a kernel
+    that is built may be predicted to take longer, and is used in its place.
     """
 
     background: bool
     prefer: float
 
 
-def of_call(call: Call) -> tuple[Call, Waiting]:
+def build_mode(call: Call) -> tuple[Call, BuildMode]:
     """Return a call without its options ``compile`` and ``prefer_loaded``, and what they say.
 
     Raises
     ------
     OptionError
-        For another value than ``"wait"`` or ``"background"``, and for a part below 0.
+        For another value than ``"wait"`` or ``"background"``, and for a fraction below 0.
     """
     options = dict(call.options)
     asked = options.pop("compile", None)
-    mode = os.environ.get("CUTE_GEMM_COMPILE", MODES[0]) if asked is None else asked
+    mode = (os.environ.get("CUTE_GEMM_COMPILE") or MODES[0]) if asked is None else asked
     if mode not in MODES:
         said = f"compile={asked!r}" if asked is not None else f"CUTE_GEMM_COMPILE={mode}"
         raise OptionError(f"option {said} does not fit; expected 'wait' or 'background'")
@@ -57,30 +57,31 @@ def of_call(call: Call) -> tuple[Call, Waiting]:
         prefer = -1.0
     if not prefer >= 0:
         raise OptionError(
-            f"option prefer_loaded={given!r} does not fit; expected by which part of the best "
-            "time a kernel that is built may take longer: 0.02"
+            f"option prefer_loaded={given!r} does not fit; expected a fraction of 0 or more, "
+            "such as 0.02 for 2 %"
         )
+    call = replace(call, options=tuple(options.items()))
     if str(options.get("batch_invariant", False)).lower() in ("true", "1"):
-        return replace(call, options=tuple(options.items())), Waiting(False, 0.0)
-    return replace(call, options=tuple(options.items())), Waiting(mode == MODES[1], prefer)
+        return call, BuildMode(False, 0.0)
+    return call, BuildMode(mode == MODES[1], prefer)
 
 
-def settled(plan: Plan, waiting: Waiting) -> Plan:
-    """Return a plan, or that of a kernel that is built and nearly as fast, for good."""
-    if not waiting.prefer or not _waits(plan):
+def prefer_built(plan: Plan, mode: BuildMode) -> Plan:
+    """Return a plan, or that of a kernel that is built and nearly as fast."""
+    if not mode.prefer or not _waits(plan):
         return plan
-    return _built(plan, 1 + waiting.prefer) or plan
+    return _built(plan, 1 + mode.prefer) or plan
 
 
-def meanwhile(plan: Plan, waiting: Waiting) -> Plan:
+def until_built(plan: Plan, mode: BuildMode) -> Plan:
     """Return a plan, or one that computes while its kernels are built, which begins here."""
-    if not waiting.background or not _waits(plan):
+    if not mode.background or not _waits(plan):
         return plan
     other = _built(plan, WITHIN)
     if other is None:
         return plan
     other.better = Better(plan, plan.prepare())
-    other.executable.until = other.better.building.done
+    other.executable.is_replaced = other.better.building.done
     return other
 
 
