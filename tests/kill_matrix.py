@@ -29,7 +29,7 @@ import pytest
 from _pytest.mark import KeywordMatcher
 from _pytest.mark.expression import Expression
 from mutant import Mutant
-from mutants import MUTANTS, broken_copy
+from mutants import MUTANTS, broken_copy, search_path
 
 #: The stored matrix.
 STORED = Path(__file__).parent / "data" / "kills.json.gz"
@@ -110,7 +110,7 @@ def run(mutant: Mutant, ids: list[str], seconds: float, stop: int) -> Kills:
             "-p", "costs", "--maxfail", str(stop), f"@{cases}",
         ]  # fmt: skip
         environment = os.environ | {
-            "PYTHONPATH": f"{tree}:{tree / 'tests'}", "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
+            "PYTHONPATH": search_path(tree), "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
             "CUTE_GEMM_TEST_COSTS": str(costs), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         with Path(name, "output").open("w+") as output:

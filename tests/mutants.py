@@ -66,6 +66,11 @@ def broken_copy(mutant: Mutant) -> Iterator[Path]:
         yield tree
 
 
+def search_path(tree: Path) -> str:
+    """Return the places of modules for tests of a copy: the copy's before all others."""
+    return os.pathsep.join([str(tree), str(tree / "tests"), os.environ.get("PYTHONPATH", "")])
+
+
 def try_it(mutant: Mutant) -> Outcome:
     """Break a copy of the project and run the tests of it up to the first that fails."""
     start = time.perf_counter()
@@ -74,7 +79,7 @@ def try_it(mutant: Mutant) -> Outcome:
         done = subprocess.run(
             [*command, *mutant.tests, "-k", mutant.kernels],
             cwd=tree, capture_output=True, text=True, env=os.environ | {
-                "PYTHONPATH": str(tree), "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
+                "PYTHONPATH": search_path(tree), "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
                 "CUTE_GEMM_TEST_TOGETHER": "1",
             },
             check=False,
