@@ -20,9 +20,11 @@ from cute_gemm.problem.verify import Verdict, verify
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 PAIRS = ((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2))
 OPS = ("NN", "NT", "TN", "TT")
-#: Kinds of scales; ``"flat"``: rows in one dimension.
+#: Kinds of scales; ``"flat"``: rows in one dimension. Block scales of rows are `BOXED` where they
+#: lie as TMA takes them.
 SCALES = ("", "number", "tensor", "row", "flat", "1x128", "128x128")
 BLOCKS = ("1x128", "128x128")
+BOXED = "1x128 boxed"
 #: Around a matrix, and in its padding.
 CANARY = -1.5
 #: Turns an array into another library's, and what that holds back into NumPy's.
@@ -90,6 +92,9 @@ def scale(case: Case, kind: str, rows: int, random: np.random.Generator) -> Any:
         "row": lambda: numbers(*lead, rows, 3)[..., 1:2],
         "flat": lambda: numbers(2 * rows)[::2],
         "1x128": lambda: numbers(*lead, 2 * across, rows + 3).swapaxes(-1, -2)[..., :rows, ::2],
+        BOXED: lambda: numbers(*lead, 2 * across, -(-rows // 4) * 4).swapaxes(-1, -2)[
+            ..., :rows, ::2
+        ],
         "128x128": lambda: numbers(*lead, down, across + 1)[..., :across],
     }[kind]()
 
@@ -213,9 +218,11 @@ def block_scaled() -> Iterator[Case]:
     for i, pair in enumerate(kinds):
         op, swap_ab = (("TN", 0), ("TN", 1), ("NN", 0), ("TT", 1))[i % 4]
         tile = (64, 32, 128) if not swap_ab else (32, 64, 128)
-        yield Case("sm90_wgmma", op, PAIRS[i % 4], pair, 80, 144, 304, l=2 * (i % 3 == 2),
-                   order="FC"[i % 2], out=("bfloat16", E4M3)[i % 5 == 4],
-                   options=(*_WGMMA, ("tile", tile), ("swap_ab", swap_ab)))  # fmt: skip
+        boxed = tuple(BOXED if kind == "1x128" else kind for kind in pair)
+        for scales in dict.fromkeys((pair, boxed)):
+            yield Case("sm90_wgmma", op, PAIRS[i % 4], scales, 80, 144, 304, l=2 * (i % 3 == 2),
+                       order="FC"[i % 2], out=("bfloat16", E4M3)[i % 5 == 4],
+                       options=(*_WGMMA, ("tile", tile), ("swap_ab", swap_ab)))  # fmt: skip
     shapes = (((64, 160), 1), ((64, 96), 1), ((128, 96), 2), ((256, 64), 2))
     for i, (((bm, bn), groups), swap_ab) in enumerate(product(shapes, (0, 1))):
         pair = BLOCKS if (groups, bn) != (1, 96) else BLOCKS[1:] * 2
@@ -223,8 +230,9 @@ def block_scaled() -> Iterator[Case]:
         yield Case("sm90_wgmma", "TN", PAIRS[i % 4], pair[:: -1 if swap_ab else 1], 296, 200, 272,
                    options=(("warp_groups", groups), ("cluster", (1, 1)), ("tile", tile),
                             ("swap_ab", swap_ab)))  # fmt: skip
-    yield Case("sm90_wgmma", "TN", scales=BLOCKS, k=560, l=2,
-               options=(*_WGMMA, ("tile", (64, 64, 128)), ("split_k", 2)))  # fmt: skip
+    for first in ("1x128", BOXED):
+        yield Case("sm90_wgmma", "TN", scales=(first, "128x128"), k=560, l=2,
+                   options=(*_WGMMA, ("tile", (64, 64, 128)), ("split_k", 2)))  # fmt: skip
     yield Case("sm90_wgmma", "NT", scales=BLOCKS, m=71, n=57, k=300, pad=5,
                options=(*_WGMMA, ("tile", (64, 64, 128)), ("pack", "AB")))  # fmt: skip
     yield Case("sm90_wgmma", "TN", scales=("row", "128x128"), epilogue="bias+relu",

@@ -225,6 +225,13 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
             found[2 * end :] = np.nan
         return found
 
+    def boxed(*lead: int) -> np.ndarray:
+        """Scales of rows, side by side at multiples of 16 bytes, as TMA takes them."""
+        found = numbers(*lead, 2 * across, -(-rows // 4) * 4).swapaxes(-1, -2)
+        if case.ragged == mode:
+            found[end:] = np.nan
+        return found[..., :rows, ::2]
+
     if kind == "number":
         return 0.75
     return {
@@ -239,6 +246,8 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
         "1x128 of group": lambda: numbers(groups, 2 * across, rows + 3).swapaxes(1, 2)[
             :, :rows, ::2
         ],
+        "1x128 boxed": boxed,
+        "1x128 boxed of group": lambda: boxed(groups),
         "128x128": lambda: numbers(down, across + 1)[:, :across],
         "128x128 of group": lambda: numbers(groups, across, down).swapaxes(1, 2),
     }[kind]()
@@ -372,6 +381,7 @@ KINDS: tuple[dict[str, Any], ...] = (
         for number, kind in enumerate((
             {"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32", "compute": "tf32"},
             {"dtype": "int8"}, {"dtype": "float8_e4m3fn", "scales": ("1x128", "1x128 of group")},
+            {"dtype": "float8_e4m3fn", "scales": ("1x128 boxed", "1x128 boxed of group")},
             {"dtype": "float8_e5m2", "dtype_b": "float8_e4m3fn", "scales": ("row", "group")},
         ))
     ),
@@ -437,6 +447,8 @@ SHARED = (*RAGGED, "row of group", "row of group 3")
 _BLOCKS = ("1x128", "1x128 of group", "128x128", "128x128 of group")
 BLOCK_PAIRS = [
     *product(("1x128", "row", ""), _BLOCKS), ("1x128", ""), ("1x128", "row of group"),
+    ("1x128 boxed", "128x128 of group"), ("1x128 boxed", "1x128 boxed of group"),
+    ("1x128 boxed", ""), ("row", "1x128 boxed of group"),
 ]  # fmt: skip
 
 

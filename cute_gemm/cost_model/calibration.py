@@ -100,8 +100,6 @@ class Pace(NamedTuple):
     box: float = 0.0
     #: Loads of a k-tile that are waited for one after the other.
     waits: float = 0.0
-    #: Clocks of a k-tile at least: of a load that nothing else of the k-tile waits with.
-    least: float = 0.0
     #: k-tiles in flight at a time; 0 where a CTA waits for each.
     ahead: int = 0
     #: Instructions issued for an access, those for its address and predicate included.

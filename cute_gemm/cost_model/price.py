@@ -107,8 +107,6 @@ class _Costs(NamedTuple):
     #: Seconds of a k-tile that no other CTA shortens, and their cube.
     latency: np.ndarray
     latency_cubed: np.ndarray
-    #: Least seconds of a k-tile, however many CTAs there are.
-    least: np.ndarray
     #: Seconds of starts and ends of CTAs, and the part of them that is exposed.
     start: np.ndarray
     end: np.ndarray
@@ -147,7 +145,7 @@ def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
         footprint.bytes_m / l2, footprint.bytes_n / l2, k,
         ctas, sms, footprint.resident, sms * footprint.resident, footprint.products,
         busy, lone, pace.lone, *shared, footprint.tma / clock, footprint.outside / clock,
-        float(np.cbrt(cubed)), cubed, pace.least / clock, pace.start / clock, footprint.end / clock,
+        float(np.cbrt(cubed)), cubed, pace.start / clock, footprint.end / clock,
         pace.exposed,
         footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
         footprint.launch * 1e-6,
@@ -282,8 +280,7 @@ class Prices:
         terms = {unit: sm_ctas * k_tiles * clocks / clock for unit, clocks in footprint.units}
         if ctas <= own._costs.sms[0] / 2:
             terms["TMA"] /= 2
-        waited = max(float(own._costs.latency[0]), float(own._costs.least[0]))
-        terms["waiting"] = rounds * k_tiles * waited
+        terms["waiting"] = rounds * k_tiles * float(own._costs.latency[0])
         terms |= {"L2": l2, "DRAM": dram, "launch overhead": footprint.launch * 1e-6}
         full = (sm_ctas - (rounds - 1) * resident) / resident
         return Price(seconds, terms, int(ctas), footprint.resident, int(rounds), full)
@@ -325,9 +322,7 @@ class Prices:
 
         def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
             """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
-            main = k_tiles * np.maximum(
-                np.cbrt(_cube(ctas * busy) + costs.latency_cubed), costs.least
-            )
+            main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
             return main, costs.start + ctas * costs.end
 
         before = np.maximum(np.ceil(ctas / costs.places) - 1, 0)

@@ -13,8 +13,8 @@ from cute_gemm.toolchain.signature import Signature, gemm_signature
 if TYPE_CHECKING:
     from cute_gemm.problem.operation import Operation
 
-#: Bytes of the widest swizzle's span, and of what stages are aligned to.
-SPAN, ALIGNED = 128, 1024
+#: Bytes of the widest swizzle's span, and of what stages, and boxes of no swizzle, are aligned to.
+SPAN, ALIGNED, BOX_ALIGNED = 128, 1024, 128
 #: Rows of a box, at most.
 MOST_ROWS = 256
 #: Bytes of a barrier.
@@ -87,16 +87,16 @@ def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTi
 
 
 def shared_storage(
-    stages: int, stage: int, epilogue: int, epilogue_stages: int, stored: int = 0
+    stages: int, stage: int, epilogue: int, epilogue_stages: int, scales: int = 0
 ) -> int:
     """Return the bytes of ``SharedStorage``.
 
     ``stage``: bytes of A and B in a pipeline stage; ``epilogue``: those of all ``epilogue_stages``;
-    ``stored``: what threads store in a pipeline stage, a multiple of 16.
+    ``scales``: those of block scales in a pipeline stage, a multiple of `BOX_ALIGNED`.
     """
     barriers = BARRIER * (2 * stages + epilogue_stages)
-    barriers += -barriers % 16 * (stored > 0)
-    return aligned(stages * stage + aligned(epilogue) + barriers + stages * stored)
+    barriers += -barriers % BOX_ALIGNED * (scales > 0)
+    return aligned(stages * stage + aligned(epilogue) + barriers + stages * scales)
 
 
 def aligned(size: int) -> int:
@@ -105,7 +105,7 @@ def aligned(size: int) -> int:
 
 
 def tma_signature(operation: Operation) -> Signature:
-    """Return the parameters of a GEMM, and the tensor maps of A, B and C."""
+    """Return the parameters of a GEMM, and the tensor maps of A, B, C and block scales."""
     scales = tuple(f"scale_{x}" for x, rows in zip("ab", operation.scales, strict=True) if rows)
-    maps, ends = ("map_a", "map_b", "map_c"), bool(operation.groups)
-    return gemm_signature(operation.epilogue, *maps, scales=scales, ends=ends)
+    maps = "map_a", "map_b", "map_c", *(f"map_{name}" for name in scales)
+    return gemm_signature(operation.epilogue, *maps, scales=scales, ends=bool(operation.groups))

@@ -230,8 +230,6 @@ def unmeasured(
         missing.append(f"kernel {kernel.name!r} with these types")
     if problem.groups:
         missing.append("groups")
-    if problem.scales:
-        missing.append("block scales")
     if problem.epilogue != LINEAR_COMBINATION:
         missing.append("this epilogue")
     if reads_c:

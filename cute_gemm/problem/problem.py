@@ -93,8 +93,8 @@ class GemmProblem:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B, C, the ends of groups if there are any, block scales, the epilogue's operands."""
-        return self.A, self.B, self.C, *self.ends, *self.scales, *self.operands
+        """A, B, C, block scales, the ends of groups if there are any, the epilogue's operands."""
+        return self.A, self.B, self.C, *self.scales, *self.ends, *self.operands
 
     @property
     def ends(self) -> tuple[Matrix, ...]:

@@ -174,11 +174,10 @@ class OrderedMemory(SharedMemory):
         return None
 
     def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
-        if flying:
-            raise PtxError("cp.async beside mbarriers is not executed by the interpreter")
         parts, own = self._steps(offsets, own, width)
         rows = own // WARP
         clocks, columns = self.clocks.now(rows), self.clocks.of_lane(rows, own % WARP)
+        clocks = np.full_like(clocks, OPEN) if flying else clocks
         for part in parts:
             unseen, unread = self._unseen(part, rows), self._unread(part, rows)
             bad = unseen | unread
@@ -193,6 +192,14 @@ class OrderedMemory(SharedMemory):
                 return bad, "in flight"
             return bad, "being read" if (self.reads[part][bad] >= OPEN).any() else "race"
         return None
+
+    def landing(self, offsets: Array, ctas: Array, threads: Array, width: int) -> None:
+        self.define(offsets, width)
+        parts, own = self._steps(offsets, self.own[ctas, threads], width)
+        rows = own // WARP
+        for part in parts:
+            self.wrote[part] = self.clocks.now(rows)
+            self.wrote_by[part] = self.clocks.of_lane(rows, own % WARP)
 
     # ---- accesses of TMA and wgmma -------------------------------------------------------------
 

@@ -62,6 +62,19 @@ def _mbarrier(code: Code, inst: Instruction) -> Step:
     return act
 
 
+@opcode("cp.async.mbarrier", parts=r"async\.mbarrier\.arrive\.noinc(\.shared(::cta)?)?\.b64")
+def _arrive_copied(code: Code, inst: Instruction) -> Step:
+    """``cp.async.mbarrier.arrive.noinc``: the lanes' copies land, and they arrive."""
+    machine, where = machine_of(code), Lanewise(code, inst, inst.operands[0])
+
+    def act() -> None:
+        machine.copies.wait(inst, None)
+        for place in machine.barriers.places(inst, where()):
+            machine.barriers.arrive(inst, place, 1, 0)
+
+    return act
+
+
 def _phase(code: Code, inst: Instruction) -> Wait:
     """``mbarrier.try_wait.parity`` and ``test_wait``: false at first, where it has to wait.
 

@@ -86,7 +86,7 @@ struct MainloopPromotedSmem : Consumer<Config> {
       if (order.largest_from(k_tile)) drop_not_finite(sums);
       bool const more = k_tile + 1 < k_tiles;
       this->wait(state, k_tile);
-      this->scales.read(this->memory.stored[state.stage]);
+      this->scales.read(this->memory.beside[state.stage]);
       CUTE_UNROLL
       for (int m = 0; m < Accumulators::kBlocks; ++m) {
         typename Accumulators::Mma::CRegisters products;
@@ -128,7 +128,7 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
     };
     auto const add = [&](Products& of_k_tile, int k_tile, int stage) {
       Accumulators::fence(of_k_tile);
-      this->scales.read(this->memory.stored[stage]);
+      this->scales.read(this->memory.beside[stage]);
       if (k_tile + 1 < k_tiles) this->memory.consumer_release(stage, this->peer);
       if (order.largest_from(k_tile)) drop_not_finite(sums);
       this->scales.add(0, sums.values[0], of_k_tile);
@@ -168,7 +168,7 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
       uint64_t const b = this->stage_b(state.stage);
       products.fence();
       this->multiply(products, a, b, true);
-      this->scales.read(this->memory.stored[state.stage]);
+      this->scales.read(this->memory.beside[state.stage]);
       last = state.stage;
       ++state;
       if (more) a = this->wait(state, k_tile + 1);
@@ -202,7 +202,7 @@ struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
     this->fragment.load(a, 0);
     auto const add = [&](Accumulators& of_k_tile, bool release) {
       of_k_tile.fence();
-      this->scales.read(this->memory.stored[stage]);
+      this->scales.read(this->memory.beside[stage]);
       if (release) this->memory.consumer_release(stage, this->peer);
       this->scales.add(0, sums.values[0], of_k_tile.values[0]);
     };

@@ -1,5 +1,5 @@
-// Block scales: a warp beside the producer's loads those of a k tile into its stage, where each thread that
-// multiplies reads those of its sums.
+// Block scales: those of a k tile come into its stage, by TMA where those of rows lie side by side, else by a warp beside
+// the producer's. There each thread that multiplies reads those of its sums.
 
 #pragma once
 
@@ -13,6 +13,7 @@ namespace cute_gemm {
 struct BlockScales {
   float const* data;
   int64_t stride_mn, stride_k, stride_l;
+  TmaDescriptor const* map;
 };
 
 // How many scales a stage has, of A and then of B. Of a Config, kScaleRowsA and kScaleRowsB say how many rows share
@@ -29,30 +30,46 @@ struct ScalePlaces {
     kStepB = kRowsB != 128 ? 1 : (kColumns & -kColumns) < 128 ? kColumns & -kColumns : 128,
     kA = kRowsA > 0 ? kBM / kStepA : 0, kB = kRowsB > 0 ? kBN / kStepB : 0,
     kApartA = kRowsA == 128 ? 5 : 1, kApartB = kRowsB == 128 ? 5 : 1,
-    kFirstB = ceil_div(kA * kApartA, 4) * 4, kCount = kFirstB + ceil_div(kB * kApartB, 4) * 4
+    kFirstB = ceil_div(kA * kApartA, 32) * 32, kCount = kFirstB + ceil_div(kB * kApartB, 32) * 32
+  };
+  // Those that TMA brings, and that the warp copies.
+  enum : int {
+    kBoxA = Config::kTmaScalesA ? int(kA) : 0, kBoxB = Config::kTmaScalesB ? int(kB) : 0,
+    kCopiedA = kA - kBoxA, kCopiedB = kB - kBoxB
   };
 };
 
 // The scales of a stage.
 template <class Config, bool = (ScalePlaces<Config>::kCount > 0)>
-struct StageScales : NothingStored {};
+struct StageScales : NothingBeside {};
 template <class Config>
 struct StageScales<Config, true> {
-  alignas(16) float values[ScalePlaces<Config>::kCount];
+  using Places = ScalePlaces<Config>;
+  enum : int {
+    kBytes = (Places::kBoxA + Places::kBoxB) * sizeof(float),
+    kCopiers = cute::min(cute::max(int(Places::kCopiedA), int(Places::kCopiedB)), 32)
+  };
+
+  alignas(128) float values[Places::kCount];
 };
 
-// The scales of a tile of A, or of B, that a warp loads, of one k tile at a time: `Count`, of which a lane has each
-// 32nd.
-template <int Rows, int Step, int Apart, int Count>
-struct LoadScales {
-  enum : int { kLoads = ceil_div(Count, 32) };
+// Loads the scales of a k tile's rows of A, or of B, by TMA: `Count`, none with 0.
+template <int Count>
+CUTE_DEVICE void load_scales(BlockScales const& scales, uint64_t* full, float* to, int row, int k, int batch) {
+  if constexpr (Count > 0) {
+    BoxCoord{row, k / 128, scales.stride_l == 0 ? 0 : batch}.copy<SM90_TMA_LOAD>(
+        scales.map, full, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), to);
+  }
+}
 
+// The scales of a tile of A, or of B, that a warp copies to stages by cp.async: `Count`, of which a lane has each 32nd.
+template <int Rows, int Step, int Apart, int Count>
+struct CopyScales {
   BlockScales scales;
   int lane, left;      // rows that C, or its group, has from the lane's first one on
-  float const* first;  // of the lane, in the k tile that is loaded next
-  float values[kLoads + 1];
+  float const* first;  // of the lane, in the k tile that is copied next
 
-  CUTE_DEVICE explicit LoadScales(BlockScales const& scales) : scales(scales), lane(threadIdx.x % 32) {}
+  CUTE_DEVICE explicit CopyScales(BlockScales const& scales) : scales(scales), lane(threadIdx.x % 32) {}
 
   CUTE_DEVICE void start(int row, int end, int batch, int first_k) {
     if constexpr (Count > 0) {
@@ -62,37 +79,31 @@ struct LoadScales {
     }
   }
 
-  // What lies outside is 0.
-  CUTE_DEVICE void load() {
+  // Starts the copies of a k tile. What lies outside is 0.
+  CUTE_DEVICE void operator()(float* to) {
     if constexpr (Count > 0) {
+      uint32_t const own = cast_smem_ptr_to_uint(to + lane * Apart);
       float const* from = first;
       CUTE_UNROLL
-      for (int i = 0; i < kLoads; ++i) {
-        values[i] = has(i) && i * 32 * Step < left ? *from : 0.0f;
-        from += 32 * scales.stride_mn;
+      for (int i = 0; i < ceil_div(Count, 32); ++i) {
+        if (Count % 32 == 0 || i * 32 + lane < Count) {
+          copy_async_cut<1>(own + i * 32 * Apart * sizeof(float), from, i * 32 * Step < left);
+        }
+        from += 32 * Step / Rows * scales.stride_mn;
       }
       first += scales.stride_k;
     }
   }
-
-  CUTE_DEVICE void store(float* to) const {
-    CUTE_UNROLL
-    for (int i = 0; i < kLoads; ++i) {
-      if (has(i)) to[(i * 32 + lane) * Apart] = values[i];
-    }
-  }
-
- private:
-  CUTE_DEVICE bool has(int i) const { return Count % 32 == 0 || i * 32 + lane < Count; }
 };
 
-// The warp that loads scales of A and of B. It has loaded those of the next k tile when their stage becomes empty.
+// The warp that copies scales of A and of B: those of a k tile once its stage is empty, so that as many are on their
+// way as there are stages.
 template <class Config>
 struct ScaleLoader {
   using Places = ScalePlaces<Config>;
 
-  LoadScales<Places::kRowsA, Places::kStepA, Places::kApartA, Places::kA> a;
-  LoadScales<Places::kRowsB, Places::kStepB, Places::kApartB, Places::kB> b;
+  CopyScales<Places::kRowsA, Places::kStepA, Places::kApartA, Places::kCopiedA> a;
+  CopyScales<Places::kRowsB, Places::kStepB, Places::kApartB, Places::kCopiedB> b;
 
   CUTE_DEVICE ScaleLoader(BlockScales const& scale_a, BlockScales const& scale_b) : a(scale_a), b(scale_b) {}
 
@@ -103,19 +114,12 @@ struct ScaleLoader {
     a.start(tile.row, m, batch, first_k);
     b.start(tile.column, n, batch, first_k);
     CUTE_NO_UNROLL
-    for (int k_tile = 0; k_tile <= k_tiles; ++k_tile) {
-      if (k_tile > 0) {
-        memory.wait_empty(state);
-        float* const values = memory.stored[state.stage].values;
-        a.store(values);
-        b.store(values + Places::kFirstB);
-        memory.arrive_stored(state.stage);
-        ++state;
-      }
-      if (k_tile < k_tiles) {
-        a.load();
-        b.load();
-      }
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
+      memory.wait_empty(state);
+      float* const values = memory.beside[state.stage].values;
+      a(values);
+      b(values + Places::kFirstB);
+      cutlass::arch::cpasync_barrier_arrive_noinc(&memory.full[state.stage]);
     }
   }
 };

@@ -6,7 +6,7 @@
 // tile before. The grid is persistent: a CTA computes tile after tile, so that the loads of the next tile run
 // while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast.
 // Elements of other than 2 bytes along M, which wgmma does not read from shared memory, are loaded into
-// registers a k step ahead. Block scales come into the stages by a warp beside the producer (scales.cuh).
+// registers a k step ahead. Block scales come into the stages too (scales.cuh).
 //
 // The template parameters are one `Config`, for every layout of A(M,K), B(N,K), C(M,N):
 //
@@ -19,6 +19,7 @@
 //   kPromoted                                products of a k tile in accumulators of their own, then added
 //   kProducts                                products of components: 6 or 9 of bf16x6 and bf16x9; else 1
 //   kScaleRowsA, kScaleRowsB                 rows that share a scale of 128 of k: 1, 128; 0: no scales
+//   kTmaScalesA, kTmaScalesB                 scales of rows by TMA; else lane by lane
 //   kColumnMajorC                            true: M is the unit-stride mode
 //   kSwapAB                                  A, B and C are the problem's B, A and C^T
 //   kTmaC                                    C by TMA; else element by element
@@ -65,6 +66,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using CtaTiler = typename Config::CtaTiler;  // (BLK_M,BLK_N,BLK_K)
   using Cluster = typename Config::Cluster;
   using Memory = typename Consumer<Config>::Memory;
+  using Scales = StageScales<Config>;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
   using Products = ComponentProducts<Config::kProducts, Config::kSwapAB>;
   constexpr bool kGrouped = int(Config::kRagged) != kRaggedNone, kGroupsAlongK = int(Config::kRagged) == kRaggedK;
@@ -138,17 +140,22 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM, kPairs>::load(
             map_b, full, memory.b[state.stage], column / kPerResult, at_k, place_b,
             Cluster::m(rank), Cluster::mask_b(rank));
+        if constexpr (Scales::kBytes > 0) {
+          float* const scales = memory.beside[state.stage].values;
+          load_scales<Scales::Places::kBoxA>(scale_a, full, scales, row, at_k, matrix);
+          load_scales<Scales::Places::kBoxB>(scale_b, full, scales + Scales::Places::kFirstB, column, at_k, matrix);
+        }
       }
     };
-    // A warp beside it loads the block scales of the same k tiles.
-    ScaleLoader<Config> load_scales(scale_a, scale_b);
-    auto const load_scales_of = [&](auto const& tile) {
+    // A warp beside it copies the block scales of the same k tiles that TMA does not bring.
+    ScaleLoader<Config> copy_scales(scale_a, scale_b);
+    auto const copy_scales_of = [&](auto const& tile) {
       auto const& part = of_tile(c, tile);
-      load_scales(memory, state, k_tiles_of(tile), tile, part.m, part.n, tile.batch / slices, first_k_of(tile));
+      copy_scales(memory, state, k_tiles_of(tile), tile, part.m, part.n, tile.batch / slices, first_k_of(tile));
     };
     if (warp % 4 == 0 && elect_one_sync()) for_each_tile(load);
-    if constexpr (Memory::kProducers > 1) {
-      if (warp % 4 == 1) for_each_tile(load_scales_of);
+    if constexpr (Memory::kCopiers > 0) {
+      if (warp % 4 == 1 && threadIdx.x % 32 < Memory::kCopiers) for_each_tile(copy_scales_of);
     }
     __syncwarp();
   } else {

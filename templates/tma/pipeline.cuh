@@ -154,14 +154,17 @@ struct TmaLoad {
   }
 };
 
-// Of a stage: what threads do not store there.
-struct NothingStored {};
+// What a stage has beside A and B, here nothing: the bytes that TMA brings of it, and how many lanes of a warp copy
+// others.
+struct NothingBeside {
+  enum : int { kBytes = 0, kCopiers = 0 };
+};
 
 // Shared memory of a kernel: the stages of A and B, the epilogue tiles of C, and their barriers. A stage's
 // full barrier completes when all of its bytes have arrived, its empty barrier when all consumer warps of all
-// peers have read it. `full_c` completes when an epilogue tile of C has been read. A stage also has what a warp
-// stores there, `Stored`, for which that arrives at the full barrier too.
-template <class Config, class Stored = NothingStored>
+// peers have read it. `full_c` completes when an epilogue tile of C has been read. Lanes that copy
+// what a stage has beside A and B arrive at the full barrier once their copies are there.
+template <class Config, class Beside = NothingBeside>
 struct SharedStorage {
   using ElementA = typename Config::ElementA;
   using ElementB = typename Config::ElementB;
@@ -169,9 +172,10 @@ struct SharedStorage {
   enum : int {
     kStages = Config::kStages,
     kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // of a stage
-    kProducers = is_base_of<NothingStored, Stored>::value ? 1 : 2,      // that arrive at a full barrier
+    kCopiers = Beside::kCopiers,
+    kThreadsRead = !is_base_of<NothingBeside, Beside>::value || Config::kRegisterA,  // of a stage
     kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
-    kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB),
+    kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB) + Beside::kBytes,
     kC = Config::kStagesC * size(typename Config::SmemLayoutC{})  // of a warp group
   };
 
@@ -179,12 +183,12 @@ struct SharedStorage {
   alignas(1024) ElementB b[kStages][kB];                              // (PIPE,BLK_N*BLK_K)
   alignas(1024) typename Config::ElementC c[Config::kConsumers][kC];  // (GROUP,PIPE_C*EPI_M*EPI_N)
   uint64_t full[kStages], empty[kStages], full_c[Config::kConsumers][Config::kStagesC];
-  Stored stored[kStages];
+  Beside beside[kStages];
 
   CUTE_DEVICE void init_barriers() {
     CUTE_UNROLL
     for (int stage = 0; stage < kStages; ++stage) {
-      Barrier::init(&full[stage], kProducers);
+      Barrier::init(&full[stage], 1 + kCopiers);
       Barrier::init(&empty[stage], kConsumerWarps * Config::Cluster::kPeers);
     }
     CUTE_UNROLL
@@ -204,12 +208,6 @@ struct SharedStorage {
     return barrier;
   }
 
-  // The warp beside the producer: its lanes have stored what a stage has beside A and B.
-  CUTE_DEVICE void arrive_stored(int stage) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) Barrier::arrive(&full[stage]);
-  }
-
   CUTE_DEVICE void consumer_wait(PipelineState<kStages> const& state) {
     Barrier::wait(&full[state.stage], state.phase);
   }
@@ -219,7 +217,7 @@ struct SharedStorage {
   CUTE_DEVICE void consumer_release(int stage, int peer) {
     int const lane = threadIdx.x % 32;
     // What lanes read themselves, all of them have read: scales, and A for registers.
-    if constexpr (kProducers > 1 || Config::kRegisterA) __syncwarp();
+    if constexpr (kThreadsRead) __syncwarp();
     if constexpr (Config::Cluster::kCtas > 1) {
       Barrier::arrive(&empty[stage], peer, lane < Config::Cluster::kPeers);
     } else if (lane == 0) {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fp8_cases import (
     BLOCKS,
+    BOXED,
     E4M3,
     E5M2,
     K_TILES,
@@ -204,6 +205,17 @@ TRACED = [
     of_wgmma(("", "128x128"), (260, 560, 130), (192, 96), 3),
     of_wgmma(("1x128", "128x128"), (300, 140, 300), (256, 128), 2, stages=4),
     of_wgmma(("1x128", "128x128"), (300, 140, 130), (256, 128), 2, stages=4, order="C", swap_ab=0),
+    *(
+        of_wgmma(scales, *sizes, **given)
+        for scales, sizes, given in (
+            ((BOXED, "128x128"), ((200, 400, 300), (64, 96), 1, (2, 2)), {}),
+            ((BOXED, BOXED), ((130, 400, 300), (64, 160), 2), {"order": "C"}),
+            ((BOXED, "1x128"), ((330, 130, 200), (96, 64), 1, (2, 2)), {"swap_ab": 1}),
+            ((BOXED, "128x128"), ((72, 56, 1000), (64, 64), 1), {"l": 2, "split_k": 3}),
+            ((BOXED, "128x128"), ((300, 140, 300), (256, 128), 2), {"stages": 4}),
+            (("row", BOXED), ((208, 96, 272), (32, 64), 1), {"op": "TT", "swap_ab": 1, "l": 2}),
+        )
+    ),
     of_wgmma(("tensor", "row"), (208, 96, 272), (64, 32), 1, op="NN"),
     of_wgmma(("tensor", "row"), (208, 96, 272), (128, 32), 1, op="NN", swap_ab=0),
 ]
@@ -233,7 +245,7 @@ def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
     assert (rows.requests, blocks.requests) == (4, 1)
     stored, read = report["scale_a"].rows[1:]
     # Two groups of four warps: 2 rows of a thread.
-    assert (stored.instruction, stored.requests) == ("st.shared", 4)
+    assert (stored.instruction, stored.requests) == ("cp.async", 4)
     assert (read.instruction, read.requests, read.conflicts) == ("ld.shared", 16, 0)
     assert (blocks.sectors, blocks.bytes, blocks.good) == (1, 4, True)
     assert "scale_a(M,K)" in str(report)

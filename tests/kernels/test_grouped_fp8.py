@@ -167,9 +167,10 @@ def test_large_groups_are_multiplied_by_wgmma() -> None:
         assert planned_with(**more).kernel == "sm90_wgmma"
 
 
-def test_report_and_trace() -> None:
+@pytest.mark.parametrize("kind", ["1x128", "1x128 boxed"])
+def test_report_and_trace(kind: str) -> None:
     case = GroupedCase("M", "NT", "C", (3, 64, 0, 61), (72, 256), 5, E4M3, pad=16,
-                       scales=("1x128", "128x128 of group"))  # fmt: skip
+                       scales=(kind, "128x128 of group"))  # fmt: skip
     given = arrays(case)
     plan = planned(case, given, backend="cpu")
     report = plan.report(gpu="H200", offsets=given.offsets)

@@ -88,7 +88,7 @@ class Sm90Accesses(EmittedKernel):
                 if config.zero_fills:
                     listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
             listed += first_tiles
-            listed += _scales(config, problem, (rows, columns), ctas * k_tiles)
+            listed += _scales(config, problem, inside, (rows, columns), ctas * k_tiles)
         if not (config.tma_c and problem.k):
             return (*listed, *elements(config, problem, reads_c))
         tile, (bm, bn) = config.epilogue_tile, config.tile_c
@@ -265,12 +265,14 @@ def _vectors(
 def _scales(
     config: Sm90Config,
     problem: GemmProblem,
+    inside: tuple[int, int],
     tiles: tuple[int, int],
     executions: int,
 ) -> list[Access]:
-    """The way of block scales: to a stage by one warp, and to threads by those that multiply.
+    """The way of block scales: to a stage by TMA or one warp, to threads by those that multiply.
 
-    ``tiles``: of the launch along the kernel's M and N; ``executions``: k tiles of all of them.
+    ``tiles``: of the launch along the kernel's M and N; ``inside``: those that have rows of C;
+    ``executions``: k tiles of all of them.
     """
     matrices = {x.name: x for x in problem.scales}
     names = config.turned(("scale_a", "scale_b"))
@@ -283,16 +285,44 @@ def _scales(
         name, step, words = names[side], config.scale_steps[side], config.scale_words[side]
         places = np.arange(-(-numbers[side] // LANES) * LANES).reshape(-1, LANES)
         places = np.where(places < numbers[side], places, -1)
-        visits = config.kernel_tile[side], step, tiles[1 - side]
-        accesses += _loads_of_scales(matrices[name], places, rows, extents[side], *visits)
-        stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
+        tile = config.kernel_tile[side]
+        if config.scale_boxes[side]:
+            accesses += _boxes_of_scales(
+                matrices[name], tile, inside[side], tiles[side] - inside[side], tiles[1 - side]
+            )
+        else:
+            visits = tile, step, tiles[1 - side]
+            loads = list(_loads_of_scales(matrices[name], places, rows, extents[side], *visits))
+            stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
+            store = SharedAccess(name, "store", "cp.async", 32, stored, executions)
+            accesses += loads
+            if rows == 1:  # as many wavefronts as its lanes' addresses in global memory ask for
+                outside = executions // tiles[side] * (tiles[side] - inside[side])
+                zeros = replace(store, executions=outside, part="zeros of tiles outside of C")
+                accesses += [zeros] * bool(outside)
+                store = replace(store, executions=0, guard=loads[0], zero_fill=True)
+            accesses.append(store)
         read, bits = (_scales_of_rows, _scales_of_columns)[side](config)
         read = 4 * (first[side] + read.reshape(-1, LANES) * words)
-        accesses += [
-            SharedAccess(name, "store", "st.shared", 32, stored, executions),
-            SharedAccess(name, "load", "ld.shared", bits, read, executions),
-        ]
+        accesses.append(SharedAccess(name, "load", "ld.shared", bits, read, executions))
     return accesses
+
+
+def _boxes_of_scales(
+    matrix: Matrix, tile: int, inside: int, outside: int, sweeps: int
+) -> Iterator[TmaAccess]:
+    """The boxes of a tile's scales; in place of tiles ``outside`` of C those of the first tile."""
+    load = TmaAccess(
+        matrix.name, "load", matrix, (tile, 1), sweeps, modes=3,
+        extents=(inside * tile, matrix.shape[1]),
+    )  # fmt: skip
+    yield load
+    if outside:
+        first = replace(matrix, shape=(min(tile, matrix.shape[0]), matrix.shape[1]))
+        yield replace(
+            load, matrix=first, sweeps=sweeps * outside, extents=(tile, matrix.shape[1]),
+            part="in place of tiles outside of C",
+        )  # fmt: skip
 
 
 def _loads_of_scales(
@@ -312,7 +342,7 @@ def _loads_of_scales(
         requests = each[(each >= 0).any(axis=-1)][..., None]
         if begin < end:
             yield GlobalAccess(
-                matrix.name, "load", "ld.global", 32, matrix, (together // rows, 1),
+                matrix.name, "load", "cp.async", 32, matrix, (together // rows, 1),
                 np.where(requests < 0, -1, requests * (1, 0)), 1, sweeps,
                 limit="strides of scales are those of the call", origin=(begin // rows, 0),
                 extents=(-(-end // rows) - begin // rows, matrix.shape[1]),

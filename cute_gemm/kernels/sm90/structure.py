@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from math import gcd
 from typing import ClassVar, NamedTuple
 
@@ -17,6 +18,7 @@ from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.derived import Transposable, derived
 from cute_gemm.kernels.options import registers
 from cute_gemm.kernels.tma import (
+    BOX_ALIGNED,
     MOST_ROWS,
     SPAN,
     epilogue_tile,
@@ -42,6 +44,11 @@ FEW_STAGES = 4
 _APART = 5
 #: Shared memory of a CTA.
 _SHARED = Arch("sm_90a").shared_limit
+
+
+def _boxes(words: int) -> int:
+    """Return the words up to where a box may begin."""
+    return -(-4 * words // BOX_ALIGNED) * BOX_ALIGNED // 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +105,7 @@ class Sm90Config(Transposable, Config):
     swap_ab: int  #: 1: the kernel computes C^T with A and B swapped.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     tma_c: bool  #: C is stored by TMA.
+    tma_scales: tuple[bool, bool]  #: Block scales of A and of B come by TMA; else lane by lane.
     operation: Operation
     kernel: ClassVar[str] = "sm90_wgmma"
 
@@ -113,6 +121,7 @@ class Sm90Config(Transposable, Config):
             f"c{self.cluster[0]}x{self.cluster[1]}",
             "x" if self.swap_ab else "",
             "tma" if self.tma_c else "elements",
+            *(f"scale_{x}_tma" for x in compress("ab", self.tma_scales)),
             f"r{self.raster}",
             f"o{self.min_ctas}",
         )
@@ -261,6 +270,12 @@ class Sm90Config(Transposable, Config):
         return bm // down * (rows > 0), bn // across * (columns > 0)
 
     @property
+    def scale_boxes(self) -> tuple[bool, bool]:
+        """Whether TMA brings the scales of A and of B."""
+        first, second = self.turned(self.tma_scales)
+        return first, second
+
+    @property
     def scale_words(self) -> tuple[int, int]:
         """Words from a scale to the next in a stage, of A and of B.
 
@@ -274,8 +289,8 @@ class Sm90Config(Transposable, Config):
     def places_of_scales(self) -> tuple[int, int]:
         """The place of B's scales in a stage, behind A's, and where the stage ends, in words."""
         (a, b), (down, across) = self.scales_of_stage, self.scale_words
-        first = -(-a * down // 4) * 4  # vectors of two are aligned
-        return first, first + -(-b * across // 4) * 4
+        first = _boxes(a * down)
+        return first, first + _boxes(b * across)
 
     @property
     def scales_of_thread(self) -> tuple[int, int]:

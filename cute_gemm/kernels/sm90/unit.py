@@ -44,6 +44,7 @@ _SM90_WGMMA = (
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
     kColumnMajorC = ${column_major}, kTmaC = ${tma_c},
+    kTmaScalesA = ${scale_boxes.0}, kTmaScalesB = ${scale_boxes.1},
     kPromoted = ${operation.promoted}, kSwapAB = ${swap_ab},
     kGroupsAlongN = ${side_by_side}, kPingPong = ${ping_pong}
   };
@@ -181,7 +182,7 @@ def _scales(config: Sm90Config) -> str:
         return ""  # both are left out, with the ends of groups behind them
     names = config.turned(("scale_a", "scale_b"))
     given = (
-        f"{{{name}, {name}_mn, {name}_k, {name}_l}}" if rows else "{}"
+        f"{{{name}, {name}_mn, {name}_k, {name}_l, &map_{name}}}" if rows else "{}"
         for name, rows in zip(names, config.product.scales, strict=True)
     )
     return "".join(f", {each}" for each in given)

@@ -26,6 +26,7 @@ from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.parts.groups import tiles_at_most
 from cute_gemm.problem.parts.packing import of_all_groups, wants_k_major, whole
+from cute_gemm.problem.parts.scales import SCALES, rows_mode
 from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.toolchain.signature import Launch, Signature
 
@@ -108,9 +109,10 @@ _PROMOTED_TILES = tuple(
 #: 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an instruction a clock;
 #: those of components are 32 x 64 at 512.
 _PRODUCTS = 4.0
-#: Clocks between the block scales of two k tiles, one load from global memory after the other:
-#: 0.44 us for 56 k tiles and 0.50 us for 128, measured.
-_SCALES_APART = 920.0
+#: With block scales, fitted to 624 times of 24 products on an H200: clocks until products are there,
+#: also where another group multiplies meanwhile; those of each scale that a thread reads; and the
+#: slowdown of clusters.
+_SCALED = {"waited": 134.0, "waited_beside": 40.0, "scale": 4.8, "cluster": 1.05}
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -170,9 +172,6 @@ class Sm90Wgmma(Sm90Accesses):
         through registers, by the bytes of an element. ``shown`` is the part of the clocks of adding
         promoted products that shows, and ``waited`` the clocks until products are there;
         ``_beside``: where another group multiplies meanwhile.
-
-        A warp that loads block scales has those of one k tile in flight: each k tile takes as long
-        as a load from global memory at least.
         """
         pace = super().pace(config, calibration)
         factors = calibration.factors[self.name]
@@ -188,11 +187,15 @@ class Sm90Wgmma(Sm90Accesses):
         if config.operation.promoted:
             # A group adds while another one multiplies, if there is one.
             beside, adds = "_beside" * (config.sharers_of_tile > 1), config.adds_of_sum
-            waited = factors["waited" + beside] / config.products_of_thread
+            waited = factors["waited" + beside]
+            if any(config.operation.scales):
+                waited = _SCALED["waited" + beside]
+                read = sum(config.scales_of_thread) * config.products_of_thread
+                waited += _SCALED["scale"] * read / config.sums_of_thread
+                slowdown *= _SCALED["cluster"] if prod(config.cluster) > 1 else 1.0
+            waited /= config.products_of_thread
             slowdown *= 1 + (adds * factors["shown" + beside] + waited) / _PRODUCTS
             pace = pace._replace(adds=adds * config.operation.component_products)
-        if any(config.operation.scales):
-            pace = pace._replace(least=_SCALES_APART)
         if config.register_a:
             by_turns = "_by_turns" * bool(config.ping_pong)
             between = factors[f"between_{config.operation.a.bytes}{by_turns}"]
@@ -208,7 +211,7 @@ class Sm90Wgmma(Sm90Accesses):
     ) -> Iterator[Sm90Config]:
         a, b = (access_bytes(_in_boxes(x, problem), False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
-        operation = problem.operation(a, b, c)
+        operation, scales = problem.operation(a, b, c), _tma_scales(problem)
         deep = _DEEP // operation.a.bytes
         tiles = (*_PROMOTED_TILES, *_TILES) if operation.promoted else _TILES
         for bm, bn, groups, ping_pong, (below, beside) in tiles:
@@ -217,7 +220,8 @@ class Sm90Wgmma(Sm90Accesses):
                     tile=(bn, bm, deep) if swap_ab else (bm, bn, deep), warp_groups=groups,
                     ping_pong=ping_pong, stages=2,
                     cluster=(beside, below) if swap_ab else (below, beside), raster=8,
-                    swap_ab=swap_ab, min_ctas=1, tma_c=c == 16, operation=operation,
+                    swap_ab=swap_ab, min_ctas=1, tma_c=c == 16, tma_scales=scales,
+                    operation=operation,
                 )  # fmt: skip
                 config = with_options(config, options)
                 broken = _broken(config)
@@ -286,7 +290,8 @@ class Sm90Wgmma(Sm90Accesses):
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
         first = (_in_boxes(x, problem).alignment for x in (problem.A, problem.B))
         extents = (problem.m, problem.n, problem.l) * huge
-        return extents, (*first,) * (problem.groups.mode == "K"), _not_paired(problem)
+        in_groups = (*first,) * (problem.groups.mode == "K")
+        return extents, in_groups, _not_paired(problem), _tma_scales(problem)
 
     def of_operand(self, config: Sm90Config, name: str) -> Any:
         """Return how A or B is cut into boxes.
@@ -368,6 +373,11 @@ class Sm90Wgmma(Sm90Accesses):
             in_groups=problem.groups.mode in ("M", "N"),
         )
         maps.append(of_c if config.tma_c else None)
+        by_tma = dict(zip(SCALES, config.tma_scales, strict=True))
+        rows = dict(zip(SCALES, config.tile, strict=False))
+        for scale in problem.scales:
+            box = TensorMap(scale, (rows[scale.name], 1), 0)
+            maps.append(box if by_tma[scale.name] else None)
         return tuple(maps)
 
     def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
@@ -407,6 +417,20 @@ class Sm90Wgmma(Sm90Accesses):
 def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
     """Return A or B with the alignment that counts for TMA: along K boxes begin at any element."""
     return of_all_groups(matrix, "K") if problem.groups.mode == "K" else matrix
+
+
+def _tma_scales(problem: GemmProblem) -> tuple[bool, bool]:
+    """Return whether TMA can bring block scales of A and of B: one for each row, side by side.
+
+    Its boxes begin at multiples of 16 bytes, and groups of rows at any row.
+    """
+    able = {
+        x.name: x.shape[0] == problem.rows_of(x.name) and x.stride[0] == 1
+        and access_bytes(x, False)[0] == 16 and x.batch_bytes % 16 == 0
+        and rows_mode(x.name) != problem.groups.mode
+        for x in problem.scales
+    }  # fmt: skip
+    return able.get("scale_a", False), able.get("scale_b", False)
 
 
 def _narrow_boxes(config: Sm90Config) -> bool:
