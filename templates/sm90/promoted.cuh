@@ -69,35 +69,54 @@ CUTE_DEVICE void in_turns(Products (&products)[2], int k_tiles, Turn const& turn
   }
 }
 
-// A and B from shared memory: one block of 64 rows after the other.
+// A and B from shared memory: one block of 64 rows after the other. While the last products of a k tile run, the next
+// k tile is waited for, and its scales are read, if they are few: nothing but additions is between products.
 template <class Config>
 struct MainloopPromotedSmem : Consumer<Config> {
   using Base = Consumer<Config>;
   using Accumulators = typename Base::Accumulators;
+  using Scales = ScaleFactors<Config>;
   using Base::Base;
+  enum : bool {
+    kWaitsAhead = !GroupPart<Config>::kZeroFill,  // threads do not write to shared memory while products run
+    kReadsAhead = kWaitsAhead && int(Scales::kA) + int(Scales::kB) <= 8
+  };
 
   // Returns the last stage, which the caller releases.
   CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
     int last = 0;
     ComponentProducts<Config::kProducts, Config::kSwapAB> const order(k_tiles);
     sums.clear();
+    if constexpr (kWaitsAhead) this->wait(state, 0);
+    if constexpr (kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
       if (order.largest_from(k_tile)) drop_not_finite(sums);
       bool const more = k_tile + 1 < k_tiles;
-      this->wait(state, k_tile);
-      this->scales.read(this->memory.beside[state.stage]);
+      if constexpr (!kWaitsAhead) this->wait(state, k_tile);
+      if constexpr (!kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
+      Scales next_scales = this->scales;
       CUTE_UNROLL
       for (int m = 0; m < Accumulators::kBlocks; ++m) {
         typename Accumulators::Mma::CRegisters products;
         Accumulators::fence(products);
         Accumulators::template multiply<1>(&products, m, this->stage_a(state.stage), this->stage_b(state.stage), true);
         Accumulators::fence(products);
+        bool const releases = m == Accumulators::kBlocks - 1 && more;
+        if constexpr (kWaitsAhead) {
+          if (releases) {
+            typename Base::State next = state;
+            ++next;
+            this->wait(next, k_tile + 1);
+            if constexpr (kReadsAhead) next_scales.read(this->memory.beside[next.stage]);
+          }
+        }
         warpgroup_wait<0>();
         Accumulators::fence(products);
-        if (m == Accumulators::kBlocks - 1 && more) this->memory.consumer_release(state.stage, this->peer);
+        if (releases) this->memory.consumer_release(state.stage, this->peer);
         this->scales.add(m, sums.values[m], products);
       }
+      if constexpr (kReadsAhead) this->scales = next_scales;
       last = state.stage;
     }
     return last;

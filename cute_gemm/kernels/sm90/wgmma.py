@@ -109,9 +109,9 @@ _PROMOTED_TILES = tuple(
 #: 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an instruction a clock;
 #: those of components are 32 x 64 at 512.
 _PRODUCTS = 4.0
-#: With block scales, fitted to 624 times of 24 products on an H200: clocks until products are there,
-#: also where another group multiplies meanwhile; those of each scale that a thread reads; and the
-#: slowdown of clusters.
+#: With block scales, fitted to 624 times of 24 products on an H200: clocks until products are
+#: there, also where another group multiplies meanwhile; those of each scale that a thread reads;
+#: and the slowdown of clusters.
 _SCALED = {"waited": 134.0, "waited_beside": 40.0, "scale": 4.8, "cluster": 1.05}
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
