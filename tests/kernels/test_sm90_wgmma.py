@@ -414,6 +414,7 @@ def test_names_say_all_that_the_code_depends_on() -> None:
     others: dict[str, Any] = {
         "tile": (64, 128, 64), "warp_groups": 2, "ping_pong": 1, "stages": 3, "cluster": (2, 1),
         "raster": 4, "swap_ab": 1, "min_ctas": 2, "tma_c": False,
+        "tma_scales": (True, False),
         "operation": problem(dtype="bfloat16").operation(16, 16, 16),
     }  # fmt: skip
     assert {field.name for field in fields(Sm90Config)} == set(others)

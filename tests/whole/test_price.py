@@ -201,11 +201,7 @@ def test_block_scales_cost_what_their_loads_and_products_do() -> None:
         plan = cg.plan("TN", **sizes, **scales, gpu="H200", backend="cpu")
         price = plan.candidates()[0].price
         assert price is not None
-        return {
-            "all": price.seconds / price.correction,
-            "correction": price.correction,
-            **price.terms,
-        }
+        return {"all": price.seconds, **price.terms}
 
     plain, rows = terms(), terms(scale_a=(4096, 1))
     blocks, both = terms(scale_b=(32, 32)), terms(scale_a=(4096, 32), scale_b=(4096, 32))
@@ -213,9 +209,7 @@ def test_block_scales_cost_what_their_loads_and_products_do() -> None:
     # Without scales an addition each, with both a product and a fused addition.
     assert both["instruction issue"] > 2 * plain["instruction issue"] > 0
     assert plain["L2"] < blocks["L2"] < both["L2"]
-    assert plain["all"] < blocks["all"] < both["all"] < 1.2 * plain["all"]
-    # Times of products with block scales are not among those that the correction is fitted to.
-    assert blocks["correction"] == both["correction"] == 1
+    assert plain["all"] < blocks["all"] < both["all"] < 2 * plain["all"]
 
 
 KINDS = ("float16", "bfloat16", "float32", "float64", "int8", "float8_e4m3fn", "complex64",
