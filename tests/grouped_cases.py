@@ -381,8 +381,8 @@ KINDS: tuple[dict[str, Any], ...] = (
         for number, kind in enumerate((
             {"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32", "compute": "tf32"},
             {"dtype": "int8"}, {"dtype": "float8_e4m3fn", "scales": ("1x128", "1x128 of group")},
-            {"dtype": "float8_e4m3fn", "scales": ("1x128 boxed", "1x128 boxed of group")},
             {"dtype": "float8_e5m2", "dtype_b": "float8_e4m3fn", "scales": ("row", "group")},
+            {"dtype": "float8_e4m3fn", "scales": ("1x128 boxed", "1x128 boxed of group")},
         ))
     ),
     *(
@@ -447,6 +447,8 @@ SHARED = (*RAGGED, "row of group", "row of group 3")
 _BLOCKS = ("1x128", "1x128 of group", "128x128", "128x128 of group")
 BLOCK_PAIRS = [
     *product(("1x128", "row", ""), _BLOCKS), ("1x128", ""), ("1x128", "row of group"),
+]  # fmt: skip
+BOXED_PAIRS = [
     ("1x128 boxed", "128x128 of group"), ("1x128 boxed", "1x128 boxed of group"),
     ("1x128 boxed", ""), ("row", "1x128 boxed of group"),
 ]  # fmt: skip

@@ -160,7 +160,7 @@ def groups(arch: str) -> dict[str, GroupedCase]:
     pairs = [("row", kind) for kind in grouped_cases.RAGGED]
     for ragged in "MNK":
         every += grouped_cases.scaled_cases("double_buffered", ragged, pairs)
-    pairs = [*grouped_cases.BLOCK_PAIRS, ("row", "row of group")]
+    pairs = [*grouped_cases.BLOCK_PAIRS, *grouped_cases.BOXED_PAIRS, ("row", "row of group")]
     for ragged in "MN" if arch == "sm_90a" else "":
         every += grouped_cases.scaled_cases("sm90_wgmma", ragged, pairs)
     for case in grouped_cases.listed_cases() if arch == "sm_90a" else ():

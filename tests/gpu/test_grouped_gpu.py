@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from grouped_cases import (
     BLOCK_PAIRS,
+    BOXED_PAIRS,
     EPILOGUES,
     OPS,
     OTHERS,
@@ -134,7 +135,7 @@ def test_as_chosen(case: GroupedCase) -> None:
 
 
 #: Scales of the ragged operand beside those of the other one.
-PAIRS_OF_KINDS = [*BLOCK_PAIRS, *product(RAGGED, SHARED)]
+PAIRS_OF_KINDS = [*BLOCK_PAIRS, *product(RAGGED, SHARED), *BOXED_PAIRS]
 
 
 @pytest.mark.parametrize(

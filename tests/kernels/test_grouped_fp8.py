@@ -10,6 +10,7 @@ import pytest
 from fp8_cases import E4M3
 from grouped_cases import (
     BLOCK_PAIRS,
+    BOXED_PAIRS,
     RAGGED,
     SHARED,
     GroupedCase,
@@ -27,8 +28,8 @@ _ROWS = [(RAGGED[i % 7], kind) for i, kind in enumerate(SHARED, 2)]
 _BOTH = [(SHARED[(i + 4) % 9], kind) for i, kind in enumerate(SHARED)]
 #: What is executed: the kinds of blocks are those of ``sm90_wgmma`` alone.
 EXECUTED = (
-    *scaled_cases("sm90_wgmma", "M", BLOCK_PAIRS),
-    *scaled_cases("sm90_wgmma", "N", BLOCK_PAIRS[::2]),
+    *scaled_cases("sm90_wgmma", "M", [*BLOCK_PAIRS, *BOXED_PAIRS]),
+    *scaled_cases("sm90_wgmma", "N", [*BLOCK_PAIRS[::2], *BOXED_PAIRS]),
     *scaled_cases("sm90_wgmma", "M", _ROWS[::2]),
     *scaled_cases("sm90_wgmma", "N", _ROWS[1::2]),
     *scaled_cases("double_buffered", "M", _ROWS[1::5]),
@@ -47,7 +48,7 @@ def test_interpreted(case: GroupedCase) -> None:
 
 @pytest.mark.parametrize("ragged", "MNK")
 def test_every_pair_of_kinds_on_the_cpu(ragged: str) -> None:
-    pairs = [*product(RAGGED, SHARED), *BLOCK_PAIRS]
+    pairs = [*product(RAGGED, SHARED), *BLOCK_PAIRS, *BOXED_PAIRS]
     if ragged == "K":
         pairs = [*product(SHARED, SHARED)][::2]
     kernel = "sm90_wgmma" if ragged != "K" else "double_buffered"  # the CPU computes
