@@ -118,6 +118,29 @@ def test_a_producer_and_a_consumer_take_turns():
     assert "CTA (0, 0, 0), warp 1" in said and "parity 0 is waited for" in said
 
 
+def test_copies_that_arrive_when_they_are_there():
+    """``cp.async.mbarrier.arrive.noinc``: lanes copy four bytes each, the last ones zeros."""
+    arrive = ARRIVE.replace("mbarrier.arrive", "cp.async.mbarrier.arrive.noinc").replace("_, ", "")
+    body = f"""{INIT.replace("], 1;", "], 32;", 1)} shr.u32 %r20, %r2, 5; and.b32 %r21, %r2, 31;
+    setp.eq.u32 %p1, %r20, 1; shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; @%p1 bra CONSUMER;
+    mul.wide.u32 %d20, %r21, 4; add.s64 %d20, %d1, %d20; mov.u32 %r22, 4;
+    setp.gt.u32 %p3, %r21, 29; @%p3 mov.u32 %r22, 0;
+    cp.async.ca.shared.global [%r26], [%d20], 4, %r22; ARRIVES ret;
+    CONSUMER: {WAIT} xor.b32 %r26, %r26, 4; ld.shared.u32 %r24, [%r26];
+    mul.wide.u32 %d20, %r21, 4; add.s64 %d20, %d2, %d20; st.global.u32 [%d20], %r24;"""
+    numbers = np.arange(100, 130, dtype=np.uint32)
+    given = numbers, np.zeros(32, np.uint32)
+    out, _ = small(body.replace("ARRIVES", arrive), *given, threads=64)
+    assert out[np.arange(32) ^ 1].tolist() == [*numbers.tolist(), 0, 0]
+    # Who arrives at once does not wait for the copies, and nobody reads what is on its way.
+    fault("in flight", body.replace("ARRIVES", ARRIVE), *given, threads=64)
+    own = "ld.shared.u32 %r24, [%r26];"
+    fault("in flight", body.replace("ARRIVES", own + arrive), *given, threads=64)
+    fault("race", body.replace("ARRIVES", arrive).replace(WAIT, ""), *given, threads=64)
+    with pytest.raises(PtxError, match="cp.async.mbarrier.arrive"):
+        small(body.replace("ARRIVES", arrive.replace(".noinc", "")), *given, threads=64)
+
+
 def test_lanes_that_arrive_one_by_one():
     """Each hands over what it did itself; a lane that does for another one does not."""
     body = f"""{INIT.replace("], 1;", "], 32;", 1)} shr.u32 %r20, %r2, 5; and.b32 %r21, %r2, 31;
