@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 try:
     # First: importing the subpackage of that name later would put it in the function's place.
     import cute_gemm.kernels  # noqa: F401
-    from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, grouped_gemm, kernels, plan
+    from cute_gemm.api import KernelInfo, analyze, compile, gemm, grouped_gemm, kernels, plan
     from cute_gemm.arrays.torch import loaded_by
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
@@ -39,6 +39,7 @@ if _missing is None:
 _LATER = {
     "CopyReport": "cute_gemm.copies.report",
     "Layout": "cute_gemm.cute.layout",
+    "Plan": "cute_gemm.plan.plan",
     "Report": "cute_gemm.report.report",
     "analyze_copy": "cute_gemm.copies.report",
 }
@@ -51,6 +52,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from cute_gemm.copies.report import CopyReport, analyze_copy
     from cute_gemm.cute.layout import Layout
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.report.report import Report
 
     __version__: str
@@ -62,8 +64,9 @@ else:
 
             return version("cute-gemm")
         if _missing is not None and not name.startswith("_"):  # no list has functions then
-            said = f"cute_gemm needs {_missing}, which is missing: run `cute-gemm doctor`"
-            raise ModuleNotFoundError(said, name=_missing)
+            from cute_gemm.errors import missing
+
+            raise missing(ModuleNotFoundError(name=_missing))
         if name in _LATER:
             return getattr(import_module(_LATER[name]), name)
         raise AttributeError(f"module 'cute_gemm' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.arrays import fingerprint, read
@@ -18,25 +19,21 @@ from cute_gemm.call import (
     parameters,
     with_parameters_of,
 )
-from cute_gemm.errors import OptionError
+from cute_gemm.errors import OptionError, missing
 from cute_gemm.kernels.listing import KernelInfo, kernels
-from cute_gemm.plan import make
-from cute_gemm.plan.backend import DEFAULT_ARCH
-from cute_gemm.plan.builds import Builds
-from cute_gemm.plan.executable import scalars
-from cute_gemm.plan.plan import Plan
+from cute_gemm.plan import reused
 from cute_gemm.problem.describe import check_order
 from cute_gemm.problem.epilogue.fuse import read_offsets
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.plan.tune import Tuning
     from cute_gemm.report.report import Report
     from cute_gemm.toolchain.cubin import Build
 
 __all__ = [
-    "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "grouped_gemm",
-    "kernels", "plan",
+    "Backend", "KernelInfo", "analyze", "compile", "gemm", "grouped_gemm", "kernels", "plan",
 ]  # fmt: skip
 
 
@@ -234,13 +231,14 @@ def multiply(
     if seen is not None:
         key = seen[0], words, tune
         try:
-            recent = make.recent_calls.get(key)
+            recent = reused.recent_calls.get(key)
         except TypeError:  # an argument that has no hash: the check below says which
             recent = None
         if recent is not None:
             result = recent.again(seen[1], C, alpha, beta, stream)
             if result is not None:
                 return result
+    make, scalars = _planning()
     given = dict(keywords)
     ends = read_offsets(keywords.pop("offsets")) if grouped else None
     call, operands = Call.of(function, words, keywords, (plan, analyze), grouped, tune=tune)
@@ -254,14 +252,28 @@ def multiply(
     executable = make.kept_plan(problem, device, call, tune).executable
     result = executable.run(a, b, c, *factors, stream, operands=own, numbers=own.values)
     if seen is not None and (again := executable.call(seen[0], a, b, c, own, given)) is not None:
-        make.recent_calls[key] = again
+        reused.recent_calls[key] = again
     return result
+
+
+@cache
+def _planning() -> tuple[Any, Any]:
+    """Return `cute_gemm.plan.make` and `scalars`: they, and all that they need, are imported late.
+
+    Importing the package takes a third of the time without.
+    """
+    try:
+        from cute_gemm.plan import make
+        from cute_gemm.plan.executable import scalars
+    except ModuleNotFoundError as error:
+        raise missing(error) from error
+    return make, scalars
 
 
 def recent_call(words: tuple[Any, ...], A: Any, B: Any, keywords: dict[str, Any]) -> Any:
     """Return the `RecentCall` that `multiply` kept of a call without C; None where it kept none."""
     seen = fingerprint(A, B, None, keywords)
-    return None if seen is None else make.recent_calls.get((seen[0], words, False))
+    return None if seen is None else reused.recent_calls.get((seen[0], words, False))
 
 
 def plan(
@@ -355,7 +367,7 @@ def plan(
             "of their own: leave it out"
         )
     problem, _ = call.fuse(moved, operands, device)
-    return make.make_plan(problem, device, call, gpu, tune)
+    return _planning()[0].make_plan(problem, device, call, gpu, tune)
 
 
 def analyze(
@@ -433,6 +445,8 @@ def compile(  # it is reached as cute_gemm.compile
         raise OptionError(f"plans={plans!r} does not fit; expected a list of what plan() returns")
     if tell is not None and not callable(tell):
         raise OptionError(f"tell={tell!r} does not fit; expected a function of two numbers")
+    from cute_gemm.plan.builds import Builds
+
     builds = Builds(asked)
     builds.finish(tell)
     return [builds.of(each) for each in asked]

@@ -148,6 +148,15 @@ class NotationError(GemmError, ValueError):
         self.column = column
 
 
+def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error for a package that is missing; of modules of this one the error itself."""
+    name = str(error.name)
+    if name.startswith("cute_gemm"):
+        return error
+    said = f"cute_gemm needs {name}, which is missing: run `cute-gemm doctor`"
+    return ModuleNotFoundError(said, name=name)
+
+
 def shown(text: str) -> str:
     """Shorten a part of a text for messages."""
     text = " ".join(text.split())

@@ -9,10 +9,10 @@ A case is chosen that
 
 1. takes less than `CHEAP` CPU seconds, or is the cheapest of its test function and takes no more
    than the `DEAR` seconds of its folder,
-2. notices a mutant of the stored kill matrix, so that each is noticed by two cases where two are
-   known: one after another that which notices most of what is left for its seconds,
-3. has a pair of words of different kinds (`pairs`) that no case has yet; of tests for a GPU one of
-   the `triples` that not two cases have.
+2. notices a mutant of the stored kill matrix that no case does yet, or has a pair of words of
+   different kinds (`pairs`) that none has: one after another that which has most of what is left
+   for its seconds, of those that take no more than `OF_A_MUTANT` and `OF_A_PAIR`,
+3. is for a GPU, and has one of the `triples` that not two cases have.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from functools import cached_property
 from itertools import combinations, product
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import kill_matrix
 
@@ -43,8 +44,10 @@ CHEAP = 0.05
 #: What tests cost, as ``costs.py`` writes it.
 COSTS = Path(__file__).parent / "data" / "costs.jsonl.gz"
 #: CPU seconds above which a test function has no case of its own in the list.
-DEAR = {"kernels": 0.7, "whole": 0.7, "gpu": inf}
-#: Cases that notice each mutant.
+DEAR = {"kernels": 0.5, "whole": 0.5, "gpu": inf}
+#: CPU seconds above which a case is not taken for a mutant, and for a pair, that no other has.
+OF_A_MUTANT, OF_A_PAIR = 4.0, 2.0
+#: Cases for a GPU that have each of the triples.
 TWICE = 2
 OPS = ("NN", "NT", "TN", "TT")
 
@@ -137,19 +140,18 @@ def choose(seconds: dict[str, float], matrix: dict[str, kill_matrix.Kills]) -> s
     cheapest = [min(cases, key=lambda x: (seconds[x], x)) for cases in by_function.values()]
     chosen = {case for case in cheapest if seconds[case] <= DEAR[case.partition("/")[0]]}
     chosen |= {case for case in seconds if seconds[case] < CHEAP}
-    noticing: dict[str, set[str]] = defaultdict(set)
+    having: dict[str, set[Any]] = defaultdict(set)
     for name, kills in matrix.items():
         for case in kills.noticed:
-            if case in seconds:
-                noticing[case].add(name)
-    chosen |= set(cover(noticing, TWICE, seconds))
-    for ring, sets, times in (("kernels/", pairs, 1), ("gpu/", triples, TWICE)):
-        of_case = {case: sets(case) for case in seconds if case.startswith(ring)}
-        if times == 1:
-            old = set().union(*(of_case.get(case, ()) for case in chosen))
-            of_case = {case: each - old for case, each in of_case.items()}
-        chosen |= set(cover(of_case, times, seconds))
-    return chosen
+            if seconds.get(case, inf) <= OF_A_MUTANT:
+                having[case].add(name)
+    for case in seconds:
+        if case.startswith("kernels/") and seconds[case] <= OF_A_PAIR:
+            having[case] |= pairs(case)
+    known = set().union(*(having.get(case, ()) for case in chosen))
+    missing = {case: things - known for case, things in having.items()}
+    of_gpu = {case: triples(case) for case in seconds if case.startswith("gpu/")}
+    return chosen | {*cover(missing, 1, seconds), *cover(of_gpu, TWICE, seconds)}
 
 
 def store(lines: list[str]) -> None:

@@ -15,7 +15,7 @@ from cute_gemm.errors import CompileError
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import base
 from cute_gemm.kernels.candidate import Candidate
-from cute_gemm.plan import make, select, tuned
+from cute_gemm.plan import reused, select, tuned
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.parts.packing import Route
 
@@ -68,8 +68,8 @@ def device(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu_called("H200"))
     monkeypatch.setattr(base.Compiled, "build", lambda kernel, config, *_: found.build(config))
     monkeypatch.setattr(Executable, "bind", lambda made, *given: found.bind(made, *given))
-    monkeypatch.setattr(make, "plans", type(make.plans)(64))
-    monkeypatch.setattr(make, "recent_calls", type(make.recent_calls)(64))
+    monkeypatch.setattr(reused, "plans", type(reused.plans)(64))
+    monkeypatch.setattr(reused, "recent_calls", type(reused.recent_calls)(64))
     yield found
     assert not found.gpu.memory  # all was freed
 

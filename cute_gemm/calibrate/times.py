@@ -13,6 +13,7 @@ from cute_gemm import api
 from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.candidate import Candidate
+from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.parts.packing import Route
 
 #: Of files; another number makes them refused.
@@ -39,7 +40,7 @@ class Contest:
     sizes: dict[str, Any]
     entries: tuple[Entry, ...]
 
-    def plan(self, gpu: Gpu) -> api.Plan:
+    def plan(self, gpu: Gpu) -> Plan:
         """Return the plan of the problem on a GPU, as far as one can without it."""
         given = dict(self.sizes)
         return api.plan(

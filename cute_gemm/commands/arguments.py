@@ -16,7 +16,7 @@ from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 
 if TYPE_CHECKING:
-    from cute_gemm.api import Plan
+    from cute_gemm.plan.plan import Plan
 
 #: What ``--dtype`` takes.
 TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f16, half, bf16, ..."

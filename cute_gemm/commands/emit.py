@@ -12,7 +12,7 @@ from cute_gemm.errors import HeaderError, OptionError
 from cute_gemm.kernels import registry
 
 if TYPE_CHECKING:
-    from cute_gemm.api import Plan
+    from cute_gemm.plan.plan import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from cute_gemm.api import Plan
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.report.explain import Explanation, Next
 
 #: Characters of a column of code beside others, at least.

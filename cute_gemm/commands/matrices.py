@@ -10,7 +10,7 @@ from cute_gemm.commands.arguments import group_ends, planned
 from cute_gemm.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from cute_gemm.api import Plan
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 

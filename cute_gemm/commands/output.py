@@ -17,7 +17,7 @@ from cute_gemm._text import FORMAT, WIDTH, named, plain, printable, wrapped, wri
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
-    from cute_gemm.api import Plan
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.rendering.shown import Paged
     from cute_gemm.toolchain.cubin import Build
 

@@ -14,7 +14,7 @@ from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_j
 from cute_gemm.problem.parts.scales import SCALES
 
 if TYPE_CHECKING:
-    from cute_gemm.api import Plan
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
 

@@ -50,9 +50,9 @@ from cute_gemm.run.timing import (
 )
 
 if TYPE_CHECKING:
-    from cute_gemm.api import Plan
     from cute_gemm.arrays.base import Order
     from cute_gemm.cost_model.roofline import Roofline
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
 #: Called with what is being done, how much of it is done, and of how much.

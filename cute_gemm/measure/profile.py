@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import FORMAT, named
-from cute_gemm.api import Plan
 from cute_gemm.api import plan as make_plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
+from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.problem.scalars import Scalar, check_beta
 from cute_gemm.rendering.shown import Shown, differing

@@ -32,8 +32,8 @@ from cute_gemm.run.timing import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.api import Plan
     from cute_gemm.cost_model.roofline import Roofline
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
 #: Name and op of what is timed.

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
 from cute_gemm.call import Backend, Call
 from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.gpus import table as gpus
-from cute_gemm.plan import background, select, tuned
+from cute_gemm.plan import background, reused, select, tuned
 from cute_gemm.plan.backend import (
     arch_without_backend,
     device_without_backend,
     resolved_backend,
     runs_on,
 )
-from cute_gemm.plan.executable import RecentCall
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.nvrtc import normalize_arch
@@ -25,26 +23,20 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.plan.tune import Tuning
 
-#: Plans that ``gemm`` made, by problem (a plan keeps its problem alive, so its id is its own).
-plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
-#: Calls on device arrays that went through every check, by all that the checks look at, but where
-#: the arrays lie.
-recent_calls: Kept[Any, RecentCall] = Kept(1 << 14, "recent_calls")
-#: Launches of products of `cute_gemm.torch`, by what is computed and how the tensors lie.
-torch_launches: Kept[Any, Any] = Kept(1 << 14, "torch_launches")
-
 
 def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
     """Return the plan that `gemm` made of a problem, or make and keep it."""
     call, mode = background.build_mode(call)
     key = id(problem), device, call.kernel, call.backend, call.arch, mode, *sorted(call.options)
-    kept = plans.get(key)
-    if kept is None or (tune is not False and kept.measured is None):
+    found = reused.plans.get(key)
+    if found is None or (tune is not False and found.measured is None):
         made = _made(problem, device, call, None, tune)
-        kept = plans[key] = background.until_built(background.prefer_built(made, mode), mode)
-    elif kept.better is not None and kept.better.is_built:
-        kept = plans[key] = kept.better.plan
-    return kept
+        found = reused.plans[key] = background.until_built(
+            background.prefer_built(made, mode), mode
+        )
+    elif found.better is not None and found.better.is_built:
+        found = reused.plans[key] = found.better.plan
+    return found
 
 
 def make_plan(
@@ -102,9 +94,7 @@ def _made(
 
     measured = measure(result, tuning)
     tuned.store(known_as, *asked, measured)
-    # Plans that were kept know nothing of it.
-    for kept in (plans, recent_calls, torch_launches):
-        kept.clear()
+    reused.drop()
     choice = select.select(*asked, gpu, measured)
     return Plan(problem, where, device, target, choice, kernel != "auto")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cute_gemm.api import recent_call
-from cute_gemm.plan import make
+from cute_gemm.plan import reused
 from cute_gemm.problem.scalars import ONE, ZERO
 
 #: What addresses are multiples of, as those of new tensors are.
@@ -55,7 +55,7 @@ def find(what: tuple[Any, ...], *tensors: Any) -> Callable[..., Any] | None:
     What is returned ignores its arguments.
     """
     try:
-        launch = make.torch_launches.get(_key(what, tensors))
+        launch = reused.torch_launches.get(_key(what, tensors))
         if launch is None:
             return None
         at = []
@@ -130,6 +130,6 @@ def _keep(key: Any, call: tuple[Any, ...], tensors: tuple[Any, ...], results: An
     bound = recent.executable.launch(ONE, ZERO, recent.numbers)
     # Operands of the call, in their order, among the tensors.
     order = tuple(addresses.index(of_call[2 + place]) for place in recent.order)
-    make.torch_launches[key] = _Launch(
+    reused.torch_launches[key] = _Launch(
         bound, recent.stream, new[0].shape, new[0].dtype, len(new) == 2, order
     )

@@ -23,6 +23,7 @@ from fp8_cases import (
     around,
     base_of,
     block_scaled,
+    boxed,
     k_tiles,
     packed,
     spread,
@@ -106,7 +107,9 @@ def check(case: Case) -> None:
         assert verdict.ok, f"{plan.symbol}, beta={beta}: {verdict}"
 
 
-@pytest.mark.parametrize("case", [*spread(), *block_scaled(), *k_tiles(), *packed()], ids=str)
+@pytest.mark.parametrize(
+    "case", [*spread(), *block_scaled(), *boxed(), *k_tiles(), *packed()], ids=str
+)
 def test_every_kernel(case: Case) -> None:
     check(case)
 

@@ -30,7 +30,7 @@ from cute_gemm.errors import (
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.timed import of_kernel
-from cute_gemm.plan import backend, make
+from cute_gemm.plan import backend, make, reused
 from cute_gemm.plan.executable import raw_stream
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar
@@ -69,7 +69,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has not warned yet, on a machine without a GPU."""
     monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: NO_GPU)
     monkeypatch.setattr(backend, "_warned", False)
-    monkeypatch.setattr(make, "plans", {})
+    monkeypatch.setattr(reused, "plans", {})
 
 
 # -- gemm -----------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_gemm_plans_once_for_equal_problems(monkeypatch: pytest.MonkeyPatch) -> 
         made.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(make, "plans", {})
+    monkeypatch.setattr(reused, "plans", {})
     monkeypatch.setattr(make, "_made", counted)
     A, B = operands("TN", "float32")
     first = cg.gemm("TN", A, B, backend="cpu")
@@ -497,7 +497,7 @@ def test_the_cpu_that_was_asked_for_does_not(no_gpu: None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cg.gemm("NN", A, B, backend="cpu")
-        assert cg.plan("NN", A, B, backend="cpu").arch == api.DEFAULT_ARCH
+        assert cg.plan("NN", A, B, backend="cpu").arch == backend.DEFAULT_ARCH
 
 
 # -- streams --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from cute_gemm.errors import (
     ScalarError,
     ShapeError,
 )
-from cute_gemm.plan import executable, make, select
+from cute_gemm.plan import executable, make, reused, select
 from cute_gemm.plan.executable import Executable
 
 
@@ -111,8 +111,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(
         Executable, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
     )
-    monkeypatch.setattr(make, "plans", type(make.plans)(64))
-    monkeypatch.setattr(make, "recent_calls", type(make.recent_calls)(64))
+    monkeypatch.setattr(reused, "plans", type(reused.plans)(64))
+    monkeypatch.setattr(reused, "recent_calls", type(reused.recent_calls)(64))
     for module in (api, executable):
         monkeypatch.setattr(module, "read", _counted(made, module.read))
     return made
@@ -193,7 +193,7 @@ def test_another_alignment_is_another_plan(calls: Calls) -> None:
     cg.gemm("NN", A, B, C)
     first = calls.read
     cg.gemm("NN", Array(0x10004), B, C)
-    assert calls.read == first + 3 and len(make.plans) == 2
+    assert calls.read == first + 3 and len(reused.plans) == 2
     plan = cg.plan("NN", A, B, C)
     plan(A, B, C)
     with pytest.raises(ShapeError, match="A starts at an address aligned to 4 bytes"):
@@ -268,7 +268,7 @@ def test_a_transpose_of_the_same_object_is_another_problem(calls: Calls) -> None
     with pytest.raises(ShapeError, match=r"A is .8,8.:.8,1. of float32"):
         plan(*given)
     cg.gemm("NN", *given)
-    assert calls.read == seen + 6 and len(make.plans) == 2
+    assert calls.read == seen + 6 and len(reused.plans) == 2
 
 
 def test_the_same_objects_may_lie_elsewhere(calls: Calls, on: Any) -> None:
@@ -459,4 +459,4 @@ def test_numbers_of_an_epilogue_are_those_of_the_call(
         cg.gemm("NN", A, B, C, epilogue="scale", scale=number)
         plan(A, B, C, scale=number)
     assert launched == [(number,) for number in (2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0, 2.0, 2.0)]
-    assert len(make.plans) == 1
+    assert len(reused.plans) == 1

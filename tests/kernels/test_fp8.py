@@ -20,6 +20,7 @@ from fp8_cases import (
     Call,
     Case,
     block_scaled,
+    boxed,
     execute,
     k_tiles,
     packed,
@@ -41,6 +42,7 @@ from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
 #: A spread of the cases, which the GPU tests have all of.
 HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4]]
+HERE += list(boxed())[::4]
 #: Those on mma.sync, which sm_89 has.
 ON_ADA = [case for case in spread() if case.kernel == "sm80_pipeline"]
 ON_ADA = [ON_ADA[place] for place in (0, 2, 5, 7)]

@@ -16,11 +16,11 @@ from cute_gemm.call import Call
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels import base
-from cute_gemm.plan import make, select
+from cute_gemm.plan import make, reused, select
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_sizes
 
-KEPT = (make.plans, make.recent_calls)
+KEPT = (reused.plans, reused.recent_calls)
 #: Shapes of language models that are drawn; with 2,000 it takes minutes.
 SHAPES = 30
 
@@ -81,7 +81,7 @@ def test_a_built_kernel_computes_until_the_best_is_built(machine: Machine) -> No
     best = make.kept_plan(problem, 0, replaced(call))
     # Nothing is built yet: the call waits.
     assert make.kept_plan(problem, 0, call).config == best.config and not machine.building
-    make.plans.clear()
+    reused.plans.clear()
     near = next(x for x in best.candidates()[1:] if x.route.split_k == 1 and not x.route.pack)
     machine.built |= {near.config}
     meanwhile = make.kept_plan(problem, 0, call)

@@ -22,7 +22,7 @@ from cute_gemm.errors import NoGpuError, OptionError, UnsupportedError
 from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.kernels.library import cublas
 from cute_gemm.kernels.library import kernel as library
-from cute_gemm.plan import make
+from cute_gemm.plan import reused
 from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.problem.verify import verify
@@ -161,7 +161,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     for name in ("upload", "allocate_like"):
         monkeypatch.setattr(memory, name, in_place)
     monkeypatch.setattr(memory, "download", lambda buffer, array: None)
-    monkeypatch.setattr(make, "plans", {})
+    monkeypatch.setattr(reused, "plans", {})
     return made
 
 

@@ -12,7 +12,7 @@ from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
 
 import cute_gemm as cg
 from cute_gemm.errors import LaunchError, OutOfMemoryError, StrideError
-from cute_gemm.plan import make, select
+from cute_gemm.plan import reused, select
 from cute_gemm.plan.executable import Executable
 from cute_gemm.run import memory
 
@@ -207,7 +207,7 @@ def launched(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Launched:
 
     monkeypatch.setattr(Executable, "bind", lambda self, *_: launch)
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
-    monkeypatch.setattr(make, "plans", type(make.plans)(64))
+    monkeypatch.setattr(reused, "plans", type(reused.plans)(64))
     return made
 
 

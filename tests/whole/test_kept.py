@@ -19,7 +19,7 @@ import cute_gemm as cg
 from cute_gemm import api
 from cute_gemm._kept import KEPT, Kept
 from cute_gemm.kernels import base
-from cute_gemm.plan import make, select
+from cute_gemm.plan import make, reused, select
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.scalars import scalar
 
@@ -165,7 +165,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
         cg.gemm("NN", np.zeros((m, 4), "f4"), np.zeros((4, 4), "f4"), kernel="naive")
         for m in range(1, 40)
     ]
-    assert 0 < len(make.recent_calls) <= small
+    assert 0 < len(reused.recent_calls) <= small
 
     executable = executables[0]
     monkeypatch.setattr(Executable, "bind", lambda *_: print)

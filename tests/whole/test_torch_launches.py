@@ -11,7 +11,7 @@ import torch
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
-from cute_gemm.plan import make
+from cute_gemm.plan import reused
 from cute_gemm.torch import launches
 
 ops = torch.ops.cute_gemm
@@ -62,7 +62,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     monkeypatch.setattr(launches, "_on_gpu", lambda x: True)
     monkeypatch.setattr(launches, "_ALIGNMENT", 16)  # which the CPU's tensors are aligned to
     monkeypatch.setattr(launches, "recent_call", recent)
-    monkeypatch.setattr(make, "torch_launches", type(make.torch_launches)(64))
+    monkeypatch.setattr(reused, "torch_launches", type(reused.torch_launches)(64))
     return addresses
 
 

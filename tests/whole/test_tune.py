@@ -21,7 +21,7 @@ import cute_gemm as cg
 from cute_gemm.commands import tune as tune_command
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
 from cute_gemm.kernels.candidate import label
-from cute_gemm.plan import make, tuned
+from cute_gemm.plan import make, reused, tuned
 from cute_gemm.plan import tune as tuning
 from cute_gemm.plan.tune import Tuning
 from cute_gemm.problem.describe import from_sizes
@@ -72,10 +72,10 @@ def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
 def test_what_calls_kept_is_dropped_where_a_choice_is_measured(device: Device, monkeypatch) -> None:
     """Else calls, and layers of PyTorch, would go on with the config that was predicted."""
     for name in ("plans", "recent_calls", "torch_launches"):
-        monkeypatch.setattr(make, name, type(make.plans)(64))
-        getattr(make, name)["key"] = "of a call before"
+        monkeypatch.setattr(reused, name, type(reused.plans)(64))
+        getattr(reused, name)["key"] = "of a call before"
     cg.plan("TN", **SQUARE, tune=True)
-    assert not (make.plans or make.recent_calls or make.torch_launches)
+    assert not (reused.plans or reused.recent_calls or reused.torch_launches)
 
 
 def test_a_prediction_that_was_right_is_said_to_be(device: Device) -> None:
@@ -343,7 +343,7 @@ def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
     for tune in (True, False, True, False):
         cg.gemm("TN", *arrays, tune=tune)
         assert ran()[0] == best.config.name
-    assert len(device.ran) == count + 4 and len(make.plans) == 1
+    assert len(device.ran) == count + 4 and len(reused.plans) == 1
 
 
 def test_a_choice_of_plan_is_that_of_calls_that_were_kept(device: Device) -> None:
