@@ -22,7 +22,10 @@ from grouped_cases import (
 from test_grouped import by, few_multiprocessors  # noqa: F401
 
 import cute_gemm as cg
+from cute_gemm.arrays import read
+from cute_gemm.call import Call
 from cute_gemm.errors import DTypeError, GemmError, OptionError, ShapeError, UnsupportedError
+from cute_gemm.problem.epilogue.fuse import read_offsets
 
 _ROWS = [(RAGGED[i % 7], kind) for i, kind in enumerate(SHARED, 2)]
 _BOTH = [(SHARED[(i + 4) % 9], kind) for i, kind in enumerate(SHARED)]
@@ -161,6 +164,21 @@ def test_a_plan_refuses_scales_of_another_recipe() -> None:
     for other in (given.operands["scale_b"][0], np.ones((8, 1), np.float32)):
         with pytest.raises(ShapeError, match="the plan was made for"):
             plan(given.A, given.B, given.C, **(words | {"scale_b": other}))
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [("1x128", "128x128 of group"), ("row", "1x128 of group"), ("1x128", "row"), ("row", "tensor")],
+)
+def test_operands_come_as_launches_take_them(scales: tuple[str, str]) -> None:
+    case = GroupedCase("M", "NT", "C", (3, 5), (8, 256), dtype=E4M3, pad=16, scales=scales)
+    given = arrays(case)
+    call = Call.like(planned(case, given, backend="cpu").problem)
+    a, b, c = (read(x, name) for x, name in zip((given.A, given.B, given.C), "ABC", strict=True))
+    ends = read_offsets(given.offsets)
+    described = call.describe(a, b, c, ends)
+    problem, operands = call.fuse(described, given.operands, None, c, ends)
+    assert list(operands.arrays) == [x.name for x in problem.matrices[3:]]
 
 
 def test_large_groups_are_multiplied_by_wgmma() -> None:

@@ -21,7 +21,7 @@ import cute_gemm as cg
 from cute_gemm.commands import tune as tune_command
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
 from cute_gemm.kernels.candidate import label
-from cute_gemm.plan import make, reused, tuned
+from cute_gemm.plan import reused, tuned
 from cute_gemm.plan import tune as tuning
 from cute_gemm.plan.tune import Tuning
 from cute_gemm.problem.describe import from_sizes

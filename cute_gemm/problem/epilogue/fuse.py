@@ -207,8 +207,9 @@ class Operands(NamedTuple):
         return tuple(self.numbers.values())
 
     def with_offsets(self, ends: Operand) -> Operands:
-        """Return them with the ends of groups before, as an operand."""
-        return self._replace(arrays={"offsets": ends, **self.arrays})
+        """Return them with the ends of groups, as an operand, behind block scales."""
+        blocks = {x: a for x, a in self.arrays.items() if self.recipes.get(x) in BLOCKS}
+        return self._replace(arrays={**blocks, "offsets": ends, **self.arrays})
 
     def on_host(self) -> dict[str, np.ndarray]:
         """Return all as NumPy arrays."""
