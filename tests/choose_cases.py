@@ -12,7 +12,7 @@ A case is chosen that
 2. notices a mutant of the stored kill matrix that no case does yet, or has a pair of words of
    different kinds (`pairs`) that none has: one after another that which has most of what is left
    for its seconds, of those that take no more than `OF_A_MUTANT` and `OF_A_PAIR`,
-3. is for a GPU, and has one of the `triples` that not two cases have.
+3. is for a GPU, takes no more than `OF_TRIPLES`, and has one of the `triples` that not two have.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ COSTS = Path(__file__).parent / "data" / "costs.jsonl.gz"
 DEAR = {"kernels": 0.5, "whole": 0.5, "gpu": inf}
 #: CPU seconds above which a case is not taken for a mutant, and for a pair, that no other has.
 OF_A_MUTANT, OF_A_PAIR = 4.0, 1.5
-#: Cases for a GPU that have each of the triples.
-TWICE = 2
+#: Cases for a GPU that have each of the triples, and CPU seconds above which one is not taken.
+TWICE, OF_TRIPLES = 2, 60.0
 OPS = ("NN", "NT", "TN", "TT")
 
 
@@ -150,7 +150,11 @@ def choose(seconds: dict[str, float], matrix: dict[str, kill_matrix.Kills]) -> s
             having[case] |= pairs(case)
     known = set().union(*(having.get(case, ()) for case in chosen))
     missing = {case: things - known for case, things in having.items()}
-    of_gpu = {case: triples(case) for case in seconds if case.startswith("gpu/")}
+    of_gpu = {
+        case: triples(case)
+        for case in seconds
+        if case.startswith("gpu/") and seconds[case] <= OF_TRIPLES
+    }
     return chosen | {*cover(missing, 1, seconds), *cover(of_gpu, TWICE, seconds)}
 
 
