@@ -20,14 +20,16 @@ def loads_of_ends(
     """Return the loads of the ends of groups, which are ``ends``, or those of equal sizes.
 
     In a persistent grid (``templates/tma/tile_scheduler.cuh``) they are loaded by one thread that
-    loads, by the warp that loads block scales and by each that multiplies; in others
+    loads, by the lanes that copy block scales and by each that multiplies; in others
     (``templates/common/groups.cuh``) by all.
     """
     warps, groups = launch.block // LANES, problem.l
     every = np.zeros((warps, LANES), np.int64)
-    if launch.places:  # of the first four warps one thread is left, and with scales a warp
-        every = every[2 if any(config.operation.scales) else 3 :]
+    if launch.places:  # of the first four warps one thread is left, and lanes that copy scales
+        copiers = config.scale_copiers if any(config.operation.scales) else 0
+        every = every[2 if copiers else 3 :]
         every[0, 1:] = -1
+        every[1, copiers or LANES :] = -1
     if problem.groups.mode == "K":
         # A tile's group begins where the one before ends, the first at 0.
         rows = [row for group in range(groups) for row in (group - 1, group) if row >= 0]

@@ -186,10 +186,16 @@ def test_large_groups_are_multiplied_by_wgmma() -> None:
         assert planned_with(**more).kernel == "sm90_wgmma"
 
 
-@pytest.mark.parametrize("kind", ["1x128", "1x128 boxed"])
-def test_report_and_trace(kind: str) -> None:
+@pytest.mark.parametrize(
+    "scales",
+    [
+        ("1x128", "128x128 of group"), ("1x128 boxed", "128x128 of group"),
+        ("row", "1x128 boxed of group"), ("row", "128x128 of group"),
+    ],
+)  # fmt: skip
+def test_report_and_trace(scales: tuple[str, str]) -> None:
     case = GroupedCase("M", "NT", "C", (3, 64, 0, 61), (72, 256), 5, E4M3, pad=16,
-                       scales=(kind, "128x128 of group"))  # fmt: skip
+                       scales=scales)  # fmt: skip
     given = arrays(case)
     plan = planned(case, given, backend="cpu")
     report = plan.report(gpu="H200", offsets=given.offsets)

@@ -276,6 +276,12 @@ class Sm90Config(Transposable, Config):
         return first, second
 
     @property
+    def scale_copiers(self) -> int:
+        """Lanes of a warp that copy the scales which TMA does not bring."""
+        copied = zip(self.scales_of_stage, self.scale_boxes, strict=True)
+        return min(32, max(count * (not boxed) for count, boxed in copied))
+
+    @property
     def scale_words(self) -> tuple[int, int]:
         """Words from a scale to the next in a stage, of A and of B.
 
