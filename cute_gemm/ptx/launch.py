@@ -370,6 +370,11 @@ def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -
     for parameter, argument in zip(kernel.parameters.values(), arguments, strict=False):
         if isinstance(argument, TensorMap) and argument.tensor is not None:
             begin = memory.region(argument.buffer).begin + buffers[argument.buffer].span[0]
+            if any(x % 16 for x in (begin, *argument.tensor.steps)):
+                raise PtxError(
+                    f"the tensor map of {argument.buffer} begins at {begin:#x} and has steps of "
+                    f"{', '.join(map(str, argument.tensor.steps))} bytes; expected multiples of 16"
+                )
             maps[parameter.offset] = Map(argument.tensor, argument.buffer, begin)
     return maps
 
