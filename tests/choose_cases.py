@@ -46,7 +46,7 @@ COSTS = Path(__file__).parent / "data" / "costs.jsonl.gz"
 #: CPU seconds above which a test function has no case of its own in the list.
 DEAR = {"kernels": 0.5, "whole": 0.5, "gpu": inf}
 #: CPU seconds above which a case is not taken for a mutant, and for a pair, that no other has.
-OF_A_MUTANT, OF_A_PAIR = 4.0, 1.5
+OF_A_MUTANT, OF_A_PAIR = 4.0, 1.0
 #: Cases for a GPU that have each of the triples, and CPU seconds above which one is not taken.
 TWICE, OF_TRIPLES = 2, 60.0
 OPS = ("NN", "NT", "TN", "TT")
