@@ -66,7 +66,7 @@ else:
         if _missing is not None and not name.startswith("_"):  # no list has functions then
             from cute_gemm.errors import missing
 
-            raise missing(ModuleNotFoundError(name=_missing))
+            raise missing(str(_missing))
         if name in _LATER:
             return getattr(import_module(_LATER[name]), name)
         raise AttributeError(f"module 'cute_gemm' has no attribute {name!r}")

@@ -266,7 +266,9 @@ def _planning() -> tuple[Any, Any]:
         from cute_gemm.plan import make
         from cute_gemm.plan.executable import scalars
     except ModuleNotFoundError as error:
-        raise missing(error) from error
+        if str(error.name).startswith("cute_gemm"):
+            raise
+        raise missing(str(error.name)) from error
     return make, scalars
 
 

@@ -148,11 +148,8 @@ class NotationError(GemmError, ValueError):
         self.column = column
 
 
-def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error for a package that is missing; of modules of this one the error itself."""
-    name = str(error.name)
-    if name.startswith("cute_gemm"):
-        return error
+def missing(name: str) -> ModuleNotFoundError:
+    """Return the error for a package that is missing."""
     said = f"cute_gemm needs {name}, which is missing: run `cute-gemm doctor`"
     return ModuleNotFoundError(said, name=name)
 

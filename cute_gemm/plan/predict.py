@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.cost_model.calibrated import calibration, correction
+from cute_gemm.cost_model.calibration import REFERENCE
 from cute_gemm.cost_model.correction import correct_least
 from cute_gemm.cost_model.price import Extents, Price, Prices
 from cute_gemm.cost_model.roofline import least_seconds
@@ -230,6 +231,8 @@ def unmeasured(
         missing.append(f"kernel {kernel.name!r} with these types")
     if problem.groups:
         missing.append("groups")
+    if problem.scales and gpu.name != REFERENCE:
+        missing.append("block scales")
     if problem.epilogue != LINEAR_COMBINATION:
         missing.append("this epilogue")
     if reads_c:

@@ -209,7 +209,7 @@ def test_block_scales_cost_what_their_loads_and_products_do() -> None:
     # Without scales an addition each, with both a product and a fused addition.
     assert both["instruction issue"] > 2 * plain["instruction issue"] > 0
     assert plain["L2"] < blocks["L2"] < both["L2"]
-    assert plain["all"] < blocks["all"] < both["all"] < 2 * plain["all"]
+    assert plain["all"] < blocks["all"] < both["all"] < 1.75 * plain["all"]
 
 
 KINDS = ("float16", "bfloat16", "float32", "float64", "int8", "float8_e4m3fn", "complex64",
@@ -279,3 +279,4 @@ def test_products_with_block_scales_are_predicted() -> None:
         price = p.candidates()[0].price
         assert price is not None and 0.8 < price.seconds * 1e6 / us < 1.26, (m, n, k)
         assert p.report().unmeasured == ()
+        assert "block scales" in p.report(gpu="H100 SXM").unmeasured

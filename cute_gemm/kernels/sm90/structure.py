@@ -272,8 +272,7 @@ class Sm90Config(Transposable, Config):
     @property
     def scale_boxes(self) -> tuple[bool, bool]:
         """Whether TMA brings the scales of A and of B."""
-        first, second = self.turned(self.tma_scales)
-        return first, second
+        return self.turned(self.tma_scales)
 
     @property
     def scale_copiers(self) -> int:
