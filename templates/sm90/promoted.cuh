@@ -70,7 +70,8 @@ CUTE_DEVICE void in_turns(Products (&products)[2], int k_tiles, Turn const& turn
 }
 
 // A and B from shared memory: one block of 64 rows after the other. While the last products of a k tile run, the next
-// k tile is waited for, and its scales are read, if they are few: nothing but additions is between products.
+// k tile is waited for, its descriptors are computed and its scales are read, if they are few: nothing but additions is
+// between products.
 template <class Config>
 struct MainloopPromotedSmem : Consumer<Config> {
   using Base = Consumer<Config>;
@@ -89,6 +90,7 @@ struct MainloopPromotedSmem : Consumer<Config> {
     sums.clear();
     if constexpr (kWaitsAhead) this->wait(state, 0);
     if constexpr (kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
+    uint64_t a = this->stage_a(state.stage), b = this->stage_b(state.stage);
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
       if (order.largest_from(k_tile)) drop_not_finite(sums);
@@ -96,20 +98,20 @@ struct MainloopPromotedSmem : Consumer<Config> {
       if constexpr (!kWaitsAhead) this->wait(state, k_tile);
       if constexpr (!kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
       Scales next_scales = this->scales;
+      uint64_t next_a = a, next_b = b;
       CUTE_UNROLL
       for (int m = 0; m < Accumulators::kBlocks; ++m) {
         typename Accumulators::Mma::CRegisters products;
         Accumulators::fence(products);
-        Accumulators::template multiply<1>(&products, m, this->stage_a(state.stage), this->stage_b(state.stage), true);
+        Accumulators::template multiply<1>(&products, m, a, b, true);
         Accumulators::fence(products);
         bool const releases = m == Accumulators::kBlocks - 1 && more;
-        if constexpr (kWaitsAhead) {
-          if (releases) {
-            typename Base::State next = state;
-            ++next;
-            this->wait(next, k_tile + 1);
-            if constexpr (kReadsAhead) next_scales.read(this->memory.beside[next.stage]);
-          }
+        if (releases) {
+          typename Base::State next = state;
+          ++next;
+          next_a = this->stage_a(next.stage), next_b = this->stage_b(next.stage);
+          if constexpr (kWaitsAhead) this->wait(next, k_tile + 1);
+          if constexpr (kReadsAhead) next_scales.read(this->memory.beside[next.stage]);
         }
         warpgroup_wait<0>();
         Accumulators::fence(products);
@@ -117,6 +119,7 @@ struct MainloopPromotedSmem : Consumer<Config> {
         this->scales.add(m, sums.values[m], products);
       }
       if constexpr (kReadsAhead) this->scales = next_scales;
+      a = next_a, b = next_b;
       last = state.stage;
     }
     return last;

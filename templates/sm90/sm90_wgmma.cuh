@@ -161,7 +161,9 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   } else {
     // Consumers: a warp group waits for full stages, multiplies, releases them, and stores its part of the tile.
     cutlass::arch::warpgroup_reg_alloc<Config::kConsumerRegisters>();
-    int const thread = threadIdx.x % 128, peer = Cluster::peer(rank, thread % 32);
+    int const thread = threadIdx.x % 128;
+    int peer = Cluster::peer(rank, thread % 32);
+    asm("" : "+r"(peer));  // kept in a register: it is needed between products
     Accumulators<Config> accumulators;  // (kBlocks,kValues)
     TmaEpilogue<Config> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
     using Mainloop = conditional_t<Config::kPromoted, MainloopPromoted<Config>, MainloopInPlace<Config>>;

@@ -55,10 +55,11 @@ struct ClusterShape {
   }
   CUTE_DEVICE static uint16_t mask_b(int rank) { return uint16_t(((1 << M) - 1) << n(rank) * M); }
 
-  // The rank of peer i: the CTAs with the same n, then the others with the same m.
-  CUTE_DEVICE static int peer(int rank, int i) {
-    if (i < M) return n(rank) * M + i;
-    return m(rank) + (i - M + (i - M >= n(rank))) * M;
+  // The rank of the peer that a lane releases, or -1: the CTAs with the same n, then the others with the same m.
+  CUTE_DEVICE static int peer(int rank, int lane) {
+    if (lane >= kPeers) return -1;
+    if (lane < M) return n(rank) * M + lane;
+    return m(rank) + (lane - M + (lane - M >= n(rank))) * M;
   }
 };
 
@@ -213,14 +214,13 @@ struct SharedStorage {
   }
 
   // Consumer: the warp has read a stage, and arrives at the empty barriers of all peers; `peer` is the rank
-  // that this lane arrives at.
+  // that this lane arrives at, or -1.
   CUTE_DEVICE void consumer_release(int stage, int peer) {
-    int const lane = threadIdx.x % 32;
     // What lanes read themselves, all of them have read: scales, and A for registers.
     if constexpr (kThreadsRead) __syncwarp();
     if constexpr (Config::Cluster::kCtas > 1) {
-      Barrier::arrive(&empty[stage], peer, lane < Config::Cluster::kPeers);
-    } else if (lane == 0) {
+      Barrier::arrive(&empty[stage], peer, peer >= 0);
+    } else if (peer == 0) {
       Barrier::arrive(&empty[stage]);
     }
   }

@@ -140,7 +140,7 @@ def test_a_k_tile_reads_little_of_what_is_spilled(
     loops = [lines[places[end[1]] : i] for i, end in ends if end and places[end[1]] < i]
     k_tile = min((loop for loop in loops if sum("QGMMA" in x for x in loop) == 4), key=len)
     assert sum("LDL" in line for line in k_tile) <= 4 and sum("STL" in line for line in k_tile) <= 4
-    assert 16 < plan.resources.spill_loads <= 256
+    assert plan.resources.spill_loads <= 256
 
 
 @pytest.mark.parametrize("kernel", ["naive", "double_buffered", "thin"])

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from math import gcd
 from typing import ClassVar, NamedTuple
 
-from cute_gemm.arch import Arch
 from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.derived import Transposable, derived
@@ -20,7 +18,6 @@ from cute_gemm.kernels.options import registers
 from cute_gemm.kernels.tma import (
     BOX_ALIGNED,
     MOST_ROWS,
-    SPAN,
     epilogue_tile,
     operand_tile,
     shared_storage,
@@ -38,12 +35,8 @@ LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
 #: Registers of a thread that double-buffered accumulators need beside sums, products and scales,
 #: and beside rows of A too.
 _BESIDE_TWO_SETS, _BESIDE_TWO_SETS_AND_ROWS = 32, 56
-#: Stages that are worth more than epilogue tiles of all columns, where block scales take room.
-FEW_STAGES = 4
 #: Words between scales of blocks of 128: more than a vector has, and free of bank conflicts.
 _APART = 5
-#: Shared memory of a CTA.
-_SHARED = Arch("sm_90a").shared_limit
 
 
 def _boxes(words: int) -> int:
@@ -340,36 +333,19 @@ class Sm90Config(Transposable, Config):
 
     @derived
     def epilogue_tile(self) -> EpilogueTile:
-        """A tile of all columns or, where those leave few stages, a narrow one."""
-        tile, storage = self._storage(self.results)
-        if self._is_narrow(self.stages, storage):
-            tile, storage = self._storage(self._narrow)
+        """What a warp group stores of C at a time."""
+        tile, storage = self._storage()
         return tile._replace(smem=shared_storage(self.stages, *storage))
 
     def most_stages(self, most: int, limit: int) -> int:
         """Return how many stages fit in so many bytes of shared memory: 2 to ``most``."""
-        _, storage = self._storage(self.results)
-        for stages in range(most, 2, -1):
-            if self._is_narrow(stages, storage):
-                _, storage = self._storage(self._narrow)
-            if shared_storage(stages, *storage) <= limit:
-                return stages
-        return 2
+        _, storage = self._storage()
+        return next((n for n in range(most, 2, -1) if shared_storage(n, *storage) <= limit), 2)
 
-    @property
-    def _narrow(self) -> int:
-        """Columns that those of a narrow epilogue tile divide."""
-        return gcd(self.results, SPAN // self.operation.c.bytes // 2)
-
-    def _is_narrow(self, stages: int, storage: tuple[int, ...]) -> bool:
-        """Return whether a narrow tile is taken in place of one of this storage."""
-        few = stages <= FEW_STAGES and any(self.operation.scales)
-        return few and shared_storage(stages, *storage) > _SHARED
-
-    def _storage(self, width: int) -> tuple[EpilogueTile, tuple[int, ...]]:
-        """Return the tile whose columns divide ``width``, and what `shared_storage` takes."""
+    def _storage(self) -> tuple[EpilogueTile, tuple[int, ...]]:
+        """Return the epilogue tile, and what `shared_storage` takes."""
         out = self.operation.c.bytes
-        layout, box, span = epilogue_tile(ROWS, width, self.column_major, out)
+        layout, box, span = epilogue_tile(ROWS, self.results, self.column_major, out)
         columns = self.kernel_tile[1] // self.columns_of_result
         parts = self.blocks * columns // layout.extents[1] // self.sharers_of_tile
         stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
