@@ -13,6 +13,7 @@ from cute_gemm.arrays.torch import as_operator, differentiates, is_operator, tra
 from cute_gemm.call import (
     Backend,
     Call,
+    Tune,
     check_names,
     epilogue_of,
     given_scales,
@@ -41,7 +42,7 @@ def gemm(
     op: str, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None,
     scale_a: Any = None, scale_b: Any = None, epilogue: Any = None, kernel: str = "auto",
-    backend: Backend = "auto", arch: str | None = None, stream: Any = None, tune: bool = False,
+    backend: Backend = "auto", arch: str | None = None, stream: Any = None, tune: Tune = False,
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
     """Compute ``C <- epilogue(alpha * op(A) @ op(B) + beta * C)`` with BLAS semantics.
@@ -113,7 +114,10 @@ def gemm(
     tune
         Measure which kernel is the fastest, on matrices of its own, which takes seconds, and keep
         the choice on disk: such calls take it from then on, without ``tune`` and in other processes
-        too (of this GPU, this version, these extents, types, layouts and options).
+        too (of this GPU, this version, these extents, types, layouts and options). ``"online"``:
+        nothing waits; the first calls run the best candidates in turns and are timed, and the
+        fastest is kept, on disk too. Not with ``batch_invariant``, in a CUDA graph that is being
+        captured, or with PyTorch's deterministic algorithms.
 
     Returns
     -------
@@ -210,7 +214,7 @@ def grouped_gemm(
 
 def multiply(
     function: Callable[..., Any], words: tuple[Any, ...], A: Any, B: Any, C: Any, alpha: Any,
-    beta: Any, stream: Any, tune: bool, keywords: dict[str, Any],
+    beta: Any, stream: Any, tune: Tune, keywords: dict[str, Any],
 ) -> Any:  # fmt: skip
     """Compute what ``function`` is called with: `gemm` or, if it is another, `grouped_gemm`.
 
@@ -287,7 +291,7 @@ def plan(
     out_dtype: Any = None, compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
-    tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
+    tune: Tune | Tuning = False, offsets: Any = None, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 

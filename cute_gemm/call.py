@@ -31,6 +31,7 @@ from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.problem.problem import GemmProblem
 
 Backend = Literal["auto", "cuda", "cpu", "interpreter"]
+Tune = bool | Literal["online"]
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,20 @@ def few_ctas() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def own_choices(
+    tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """For tests that store choices: no other test sees them, and cubins are still found."""
+    from cute_gemm.plan import reused, tuned
+
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", f"{tmp_path}{os.pathsep}{cache_directory}")
+    monkeypatch.setattr(tuned, "_choices", {})
+    reused.drop()
+    yield tmp_path
+    reused.drop()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One cubin cache for the whole run, so that tests neither use nor fill the user's.

@@ -61,9 +61,14 @@ def build_mode(call: Call) -> tuple[Call, BuildMode]:
             "such as 0.02 for 2 %"
         )
     call = replace(call, options=tuple(options.items()))
-    if str(options.get("batch_invariant", False)).lower() in ("true", "1"):
+    if is_batch_invariant(call):
         return call, BuildMode(False, 0.0)
     return call, BuildMode(mode == MODES[1], prefer)
+
+
+def is_batch_invariant(call: Call) -> bool:
+    """Whether the bits of a call's results may depend on nothing but its arguments."""
+    return str(dict(call.options).get("batch_invariant", False)).lower() in ("true", "1")
 
 
 def prefer_built(plan: Plan, mode: BuildMode) -> Plan:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm.arch import Arch
 from cute_gemm.call import Backend, Call
 from cute_gemm.errors import NoGpuError, OptionError
 from cute_gemm.gpus import table as gpus
-from cute_gemm.plan import background, reused, select, tuned
+from cute_gemm.plan import background, online, reused, select, tuned
 from cute_gemm.plan.backend import (
     arch_without_backend,
     device_without_backend,
@@ -21,15 +21,17 @@ from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.kernels.candidate import Measured
     from cute_gemm.plan.tune import Tuning
 
 
-def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool = False) -> Plan:
+def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: Any = False) -> Plan:
     """Return the plan that `gemm` made of a problem, or make and keep it."""
     call, mode = background.build_mode(call)
-    key = id(problem), device, call.kernel, call.backend, call.arch, mode, *sorted(call.options)
+    where = device, call.kernel, call.backend, call.arch, mode, tune == "online"
+    key = id(problem), *where, *sorted(call.options)
     found = reused.plans.get(key)
-    if found is None or (tune is not False and found.measured is None):
+    if found is None or (tune not in (False, "online") and found.measured is None):
         made = _made(problem, device, call, None, tune)
         found = reused.plans[key] = background.until_built(
             background.prefer_built(made, mode), mode
@@ -41,7 +43,7 @@ def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: bool =
 
 def make_plan(
     problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None = None,
-    tune: bool | Tuning = False,
+    tune: bool | str | Tuning = False,
 ) -> Plan:  # fmt: skip
     """Return the plan of a problem for a device, or for none.
 
@@ -57,10 +59,12 @@ def make_plan(
 
 def _made(
     problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None,
-    tune: bool | Tuning,
+    tune: bool | str | Tuning,
 ) -> Plan:  # fmt: skip
     kernel, backend, arch = call.kernel, call.backend, call.arch
-    tuning = None if tune is False else _tuning(tune, kernel, backend, name)
+    tune = online.asked(tune)
+    plain = tune in (False, "online")
+    tuning = None if plain else _tuning(tune, kernel, backend, name)
     where = resolved_backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
     arch = gpu.arch if arch is None and gpu is not None else arch
@@ -86,27 +90,37 @@ def _made(
         measured = tuned.find(known_as, *asked)
         if tuning is not None and not tuning.takes(measured):
             measured = None
-    choice = select.select(*asked, gpu, measured)
-    result = Plan(problem, where, device, target, choice, kernel != "auto")
-    if tuning is None or result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
+
+    def of_choice(measured: Measured | None) -> Plan:
+        choice = select.select(*asked, gpu, measured)
+        return Plan(problem, where, device, target, choice, kernel != "auto")
+
+    def stored(measured: Measured) -> Plan:
+        tuned.store(known_as, *asked, measured)
+        return of_choice(measured)
+
+    result = of_choice(measured)
+    if result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
         return result
-    from cute_gemm.plan.tune import measure
+    if tuning is not None:
+        from cute_gemm.plan.tune import measure
 
-    measured = measure(result, tuning)
-    tuned.store(known_as, *asked, measured)
-    reused.drop()
-    choice = select.select(*asked, gpu, measured)
-    return Plan(problem, where, device, target, choice, kernel != "auto")
+        found = measure(result, tuning)
+        reused.drop()
+        return stored(found)
+    if tune == "online" and where == "cuda" and known_as and online.may_vary(result, call):
+        online.take_turns(result, stored)
+    return result
 
 
-def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tuning:
+def _tuning(tune: Any, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tuning:
     """Return how to measure; refuse where there is nothing to measure on, or to choose from."""
     from cute_gemm.plan.tune import Tuning
     from cute_gemm.run.driver import why_no_gpu
 
     tuning = Tuning() if tune is True else tune
     if not isinstance(tuning, Tuning):
-        raise OptionError(f"tune={tune!r} does not fit; expected True or False")
+        raise OptionError(f"tune={tune!r} does not fit; expected True, False or 'online'")
     if not isinstance(tuning.candidates, int) or tuning.candidates < 1:
         raise OptionError(f"candidates={tuning.candidates}; expected 1 or more configs to measure")
     # A Tuning is what the command line gives, which has no word to leave out.

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cute_gemm.access.ideal import Kind
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.plan.online import Turns
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.report.causes import Pricing
     from cute_gemm.report.passes import PassReport
@@ -116,6 +117,8 @@ class Plan:
         #: What takes its place in `gemm` once it is built; the config in whose place it is used.
         self.better: Better | None = None
         self.instead_of = ""
+        #: The candidates that its calls time.
+        self.turns: Turns | None = None
         # PyTorch's graphs know it by this: one that is saved must not find another elsewhere.
         self._number = str(int.from_bytes(os.urandom(8), "big"))
         _numbered[self._number] = self
@@ -128,7 +131,7 @@ class Plan:
 
     # ---- why this kernel ------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def why(self) -> str:
         """Why this kernel and config: the predicted time, what it is made of, and who came next.
 
@@ -148,7 +151,9 @@ class Plan:
             other = self.instead_of
             use = f"until {other} is built" if self.better else f"in place of {other}"
             built = f"already built, used {use}"
-        return "; ".join(filter(None, (describe_scales(self.problem), paired, built, text, prices)))
+        turns = str(self.turns or "")
+        said = describe_scales(self.problem), paired, built, turns, text, prices
+        return "; ".join(filter(None, said))
 
     def candidates(
         self, gpu: GpuLike | None = None, *, reads_c: bool = False, **changed: Any

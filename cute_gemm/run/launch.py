@@ -229,6 +229,13 @@ def _nothing(*_: object) -> tuple[int]:
     return (0,)
 
 
+def is_capturing(stream: int) -> bool:
+    """Whether what is started in a stream goes into a graph, or may not be started there."""
+    driver = load_driver()
+    code, status = driver.cuStreamIsCapturing(stream)
+    return bool(code) or status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
 # Timing -----------------------------------------------------------------------------------------
 
 
@@ -256,6 +263,12 @@ class Event:
         with entered(self.device):
             recorded = driver.cuEventRecordWithFlags(self._event, stream, external)
             checked(recorded, "recording an event in a graph")
+
+    def is_reached(self) -> bool:
+        """Whether the device has reached the mark."""
+        with entered(self.device):
+            (code,) = load_driver().cuEventQuery(self._event)
+        return not code
 
     def synchronize(self) -> None:
         """Wait until the device has reached the mark."""

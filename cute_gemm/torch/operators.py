@@ -76,7 +76,7 @@ def call(
     if epilogue is not None and not traced():
         keywords["epilogue"] = as_function(epilogue)
     keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
-    keywords["tune"] = "True" if keywords.get("tune") else None
+    keywords["tune"] = str(keywords["tune"]) if keywords.get("tune") else None
     if stream is not None:
         raise OptionError(
             "stream cannot be given where PyTorch traces or differentiates the call, whose code "
@@ -308,8 +308,8 @@ def _run(
         names += function.expression.operands
     tensors |= {name: float(given.pop(name)) for name in names if name in given}
     if number is None:
-        if given.pop("tune", None):
-            factors["tune"] = True
+        if (tune := given.pop("tune", None)) is not None:
+            factors["tune"] = True if tune == "True" else tune
         return compute(op, A, B, C, **factors, **tensors, **given)
     plan = numbered(number)
     if plan is None:

@@ -76,19 +76,6 @@ def large_matrices(cache_directory: Path) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
-@pytest.fixture
-def own_choices(tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """For tests that store choices: no other test sees them, and cubins are still found."""
-    from cute_gemm.plan import make, tuned
-
-    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", f"{tmp_path}{os.pathsep}{cache_directory}")
-    monkeypatch.setattr(tuned, "_choices", {})
-    monkeypatch.setattr(make, "plans", type(make.plans)(64))
-    monkeypatch.setattr(make, "recent_calls", type(make.recent_calls)(64))
-    monkeypatch.setattr(make, "torch_launches", type(make.torch_launches)(64))
-    return tmp_path
-
-
 def _locked(file: Any) -> bool:
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,7 +31,7 @@ from cute_gemm.errors import (
     UnknownKernelError,
     UnsupportedError,
 )
-from cute_gemm.plan import make
+from cute_gemm.plan import reused
 
 torch = pytest.importorskip("torch")
 
@@ -317,8 +317,8 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
                     beta=beta,
                     **case.options,
                 )
-                kept = kept or len(make.plans)
-                assert len(make.plans) == kept
+                kept = kept or len(reused.plans)
+                assert len(reused.plans) == kept
             assert_result(given, C, before, a, b)
     # One launch was bound, for all values.
     assert len(plan.executable._bound) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,54 @@ def test_a_call_measures_on_matrices_of_its_own_and_computes_once(place):
     assert torch.equal(A, A_before) and torch.equal(B, B_before)
     assert len(rows(place)) == 1
     assert cg.plan("NN", A, B, C).measured.configs > 1
+
+
+def test_calls_in_use_are_timed_and_right(place):
+    torch = pytest.importorskip("torch")
+    A, B = (torch.randn(640, 640, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    expected = A.float() @ B.float()
+    end, chosen, calls = time.monotonic() + 120, None, 0
+    while not chosen and time.monotonic() < end:
+        C = cg.gemm("NN", A, B, tune="online")
+        calls += 1
+        assert torch.allclose(C.float(), expected, atol=1.0)
+        chosen = list(place.glob("tuned-*.json"))
+        if calls % 100 == 0:
+            time.sleep(0.05)  # while kernels are built
+    (row,) = rows(place)
+    assert 2 <= row["configs"] <= 6 and 0 < row["seconds"] < 1e-3
+    torch.cuda.synchronize()
+    plan = cg.plan("NN", A, B)
+    assert plan.measured and "measured, the least of" in plan.why
+    assert torch.allclose(cg.gemm("NN", A, B, tune="online").float(), expected, atol=1.0)
+
+
+def test_captured_calls_are_not_timed(place):
+    torch = pytest.importorskip("torch")
+    A, B = (torch.randn(384, 640, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    C = cg.gemm("NT", A, B, tune="online")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(40):
+            again = cg.gemm("NT", A, B, tune="online")
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(again, C) and not list(place.glob("tuned-*.json"))
+
+
+def test_layers_are_timed_where_the_environment_asks(place, monkeypatch):
+    torch = pytest.importorskip("torch")
+    ct = pytest.importorskip("cute_gemm.torch")
+    monkeypatch.setenv("CUTE_GEMM_TUNE", "online")
+    x = torch.randn(448, 512, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(576, 512, device="cuda", dtype=torch.bfloat16)
+    end = time.monotonic() + 120
+    while not list(place.glob("tuned-*.json")) and time.monotonic() < end:
+        y = ct.linear(x, w)
+        time.sleep(0.001)
+    expected = x.float() @ w.float().T
+    assert len(rows(place)) == 1 and torch.allclose(y.float(), expected, atol=1.0)
+    assert torch.allclose(ct.linear(x, w).float(), expected, atol=1.0)
 
 
 def test_an_operand_off_its_vectors(place):

@@ -1,0 +1,190 @@
+"""``tune="online"``: the first calls of a shape run its best candidates in turns, and time them.
+
+Other candidates that are predicted to take up to `WITHIN` times as long as the best are built in
+the background; until all of them are, calls run the best. Each of the calls that follow runs one of
+them between two events of its stream, which later calls read once the device has reached them:
+nothing waits. The fastest is stored as a measured choice (`cute_gemm.plan.tuned`), and taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.errors import GemmError
+from cute_gemm.kernels.candidate import Measured, label
+from cute_gemm.plan.background import is_batch_invariant
+from cute_gemm.plan.plan import Better, Plan
+from cute_gemm.problem.scalars import ONE, ZERO
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from cute_gemm.call import Call
+    from cute_gemm.run.launch import Event
+
+#: How many candidates take turns, and how many times as long as the best they may be predicted.
+CANDIDATES, WITHIN = 6, 1.15
+#: Calls of each that are timed, behind a first one.
+TIMED = 3
+
+_log = logging.getLogger("cute_gemm")
+
+
+def asked(tune: Any) -> Any:
+    """Return ``tune`` of a call or, where it is False, ``CUTE_GEMM_TUNE=online``."""
+    return tune or (os.environ.get("CUTE_GEMM_TUNE") == "online" and "online")
+
+
+def may_vary(plan: Plan, call: Call) -> bool:
+    """Whether the kernel of a plan may change from call to call.
+
+    Not with ``batch_invariant``; and times of groups are those of their sizes, which only the
+    device knows.
+    """
+    return plan.compiled and not plan.problem.groups and not is_batch_invariant(call)
+
+
+def take_turns(plan: Plan, take: Callable[[Measured], Plan]) -> None:
+    """Have calls of a plan time its best candidates, if there are several.
+
+    ``take`` stores the fastest, and returns the plan that takes it.
+    """
+    first, *others = plan.candidates()[:CANDIDATES]
+    if first.price is None:
+        return
+    most = WITHIN * first.price.seconds
+    near = [x for x in others if x.price is not None and x.price.seconds <= most]
+    if near:
+        plans = [plan, *(plan.taking(x, plan.device) for x in near)]
+        plan.turns = plan.executable.turns = Turns(plans, [label(x) for x in (first, *near)], take)
+        plan.executable.is_replaced = bool  # it is False until the fastest is known
+
+
+class Turns:
+    """The candidates that calls of a plan, the first of ``plans``, run in turns.
+
+    ``names``: of the candidates; ``take``: as of `take_turns`. Calls may come from any thread.
+    """
+
+    def __init__(
+        self, plans: list[Plan], names: list[str], take: Callable[[Measured], Plan]
+    ) -> None:
+        self.plans, self.names, self._take = plans, names, take
+        self._lock = Lock()
+        self._builds: list[Future[Any]] = []
+        self._calls = 0
+        #: Milliseconds by candidate, and what is not read yet.
+        self._times: dict[int, list[float]] = {}
+        self._running: deque[tuple[int, Event, Event]] = deque()
+        #: The candidate that all calls run once it is known to be the fastest.
+        self.fastest: int | None = None
+
+    def __str__(self) -> str:
+        if self.fastest is None:
+            return f"calls time {len(self.plans)} configs in turns"
+        return f"calls run {self.names[self.fastest]}, the fastest that they timed"
+
+    def launch(self, own: Callable[..., None], *how: Any) -> Callable[..., None]:
+        """Return a launch in turns: ``own`` is the plan's, ``how``: as for `Executable.launch`."""
+
+        def start(at: tuple[int, ...], stream: int = 0) -> None:
+            place, events = self._next(stream)
+            bound = own if place == 0 else self.plans[place].executable.launch(*how)
+            if events is None:
+                return bound(at, stream)
+            events[0].record(stream)
+            bound(at, stream)
+            events[1].record(stream)
+            self._running.append((place, *events))
+            return None
+
+        return start
+
+    def _next(self, stream: int) -> tuple[int, tuple[Event, Event] | None]:
+        """Return which candidate a call runs, and the events that time it, or None."""
+        if self.fastest is not None:
+            return self.fastest, None
+        if not self._lock.acquire(blocking=False):
+            return 0, None
+        try:
+            return self._next_in_turn(stream)
+        finally:
+            self._lock.release()
+
+    def _next_in_turn(self, stream: int) -> tuple[int, tuple[Event, Event] | None]:
+        from cute_gemm.run.launch import Event, is_capturing
+
+        if not self._builds:
+            from cute_gemm.toolchain.workers import builders
+
+            self._builds = [builders().submit(_load, plan) for plan in self.plans[1:]]
+        built = all(build.done() for build in self._builds)
+        if not built or _deterministic() or is_capturing(stream):
+            return 0, None
+        places = [0, *(i for i, x in enumerate(self._builds, 1) if x.exception() is None)]
+        while self._running and self._running[0][2].is_reached():
+            place, begin, end = self._running.popleft()
+            self._times.setdefault(place, []).append(end.since(begin))
+        if self._calls < (1 + TIMED) * len(places):
+            place = places[self._calls % len(places)]
+            self._calls += 1
+            device = self.plans[0].device or 0
+            return place, (Event(device), Event(device))
+        if not self._running:
+            self._settle()
+        return self.fastest or 0, None
+
+    def _settle(self) -> None:
+        """Take the fastest: this process's calls at once, others once it is stored."""
+        from cute_gemm.toolchain.workers import builders
+
+        # The first call of each loads what later ones find.
+        times = {place: median(all_[1:] or all_) / 1e3 for place, all_ in self._times.items()}
+        self.fastest = best = min(times, key=times.__getitem__)
+        plan = self.plans[best]
+        found = Measured(
+            plan.kernel, plan.symbol, plan.route.pack, plan.route.split_k, times[best], len(times)
+        )
+        if best:
+            found = found._replace(predicted=self.names[0], predicted_seconds=times.get(0, 0.0))
+        of = self.plans[0].problem
+        _log.info(
+            "%s m=%d n=%d k=%d %s: %s, %s",
+            of.op,
+            of.m,
+            of.n,
+            of.k,
+            of.dtype,
+            self.names[best],
+            found,
+        )
+        builders().submit(self._replace, found)
+
+    def _replace(self, found: Measured) -> None:
+        try:
+            better = self._take(found)
+        except (GemmError, OSError) as error:  # it is not stored, and calls run it all the same
+            _log.warning("a measured choice could not be stored: %s", error)
+            return
+        plan = self.plans[0]
+        plan.better = Better(better, better.prepare())
+        plan.executable.is_replaced = plan.better.building.done
+
+
+def _load(plan: Plan) -> None:
+    """Build a plan's kernels and load them."""
+    plan._build()
+    plan.executable.launch(ONE, ZERO, plan.problem.numbers)
+
+
+def _deterministic() -> bool:
+    """Whether PyTorch was told to give the same bits in every run."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.are_deterministic_algorithms_enabled())
