@@ -4,6 +4,8 @@ Other candidates that are predicted to take up to `WITHIN` times as long as the 
 the background; until all of them are, calls run the best. Each of the calls that follow runs one of
 them between two events of its stream, which later calls read once the device has reached them:
 nothing waits. The fastest is stored as a measured choice (`cute_gemm.plan.tuned`), and taken.
+
+Other threads compile and do nothing on the device, where a graph may be captured meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from cute_gemm.errors import GemmError
 from cute_gemm.kernels.candidate import Measured, label
 from cute_gemm.plan.background import is_batch_invariant
 from cute_gemm.plan.plan import Better, Plan
-from cute_gemm.problem.scalars import ONE, ZERO
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -122,9 +123,7 @@ class Turns:
         from cute_gemm.run.launch import Event, is_capturing
 
         if not self._builds:
-            from cute_gemm.toolchain.workers import builders
-
-            self._builds = [builders().submit(_load, plan) for plan in self.plans[1:]]
+            self._builds = [plan.prepare() for plan in self.plans[1:]]
         built = all(build.done() for build in self._builds)
         if not built or _deterministic() or is_capturing(stream):
             return 0, None
@@ -176,12 +175,6 @@ class Turns:
         plan = self.plans[0]
         plan.better = Better(better, better.prepare())
         plan.executable.is_replaced = plan.better.building.done
-
-
-def _load(plan: Plan) -> None:
-    """Build a plan's kernels and load them."""
-    plan._build()
-    plan.executable.launch(ONE, ZERO, plan.problem.numbers)
 
 
 def _deterministic() -> bool:
