@@ -98,6 +98,40 @@ def epilogues(name: str) -> str:
     return "\n\n".join(tables) + "\n"
 
 
+def deepgemm(name: str) -> str:
+    """Return what `tests/gpu/deepgemm.py` measured: DeepGEMM's time over ours."""
+    run = stored(name)
+    if run is None:
+        return MISSING
+    dense, groups = run["result"]["dense"], run["result"]["groups"]
+    peer, ours, *others = dense[0]["us"]
+
+    def cells(entries: list[dict[str, Any]]) -> list[str]:
+        return [f"{x['us'][peer] / x['us'][ours]:.2f}" for x in entries]
+
+    means = [
+        _mean(f"{kind}, {way}", [x["us"][peer] / x["us"][way] for x in entries])
+        for kind, entries in (("dense", dense), ("groups", groups)) for way in (ours, *others)
+    ]  # fmt: skip
+    rows = dict.fromkeys(x["shape"][0] for x in dense)
+    columns = dict.fromkeys(tuple(x["shape"][1:]) for x in dense)
+    of_rows = [[str(m), *cells([x for x in dense if x["shape"][0] == m])] for m in rows]
+    shapes = dict.fromkeys(tuple(x["shape"]) for x in groups)
+    of_groups = [
+        [f"{shape[0]} groups of {' x '.join(map(str, shape[1:]))}",
+         *cells([x for x in groups if tuple(x["shape"]) == shape])]
+        for shape in shapes
+    ]  # fmt: skip
+    kinds = dict.fromkeys(x["sizes"] for x in groups)
+    return "\n\n".join([
+        f"`{run['command']}`", _where(run),
+        _table(["DeepGEMM's time over", "geometric mean", "worst", "best", "below 0.97",
+                "products"], means),
+        _table(["M, by N x K", *(" x ".join(map(str, x)) for x in columns)], of_rows),
+        _table(["sizes", *kinds], of_groups),
+    ]) + "\n"  # fmt: skip
+
+
 def _beside(found: list[dict[str, Any]], peer: str) -> str:
     """A table of a peer's time over ours, of each shape."""
     suffix = f", {peer}"

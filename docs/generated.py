@@ -11,6 +11,7 @@ GENERATORS = {
     "benchmark": ("benchmarks_page", "benchmarks"),
     "layouts": ("benchmarks_page", "geomeans"),
     "epilogues": ("benchmarks_page", "epilogues"),
+    "deepgemm": ("benchmarks_page", "deepgemm"),
     "speed": ("benchmarks_page", "speed"),
     "families": ("support_page", "families"),
     "support": ("support_page", "support"),

@@ -74,6 +74,7 @@ RUNS = {
     "epilogues-bfloat16": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1",
     "epilogues-float32": "python tests/gpu/epilogues.py --dtypes float32 --random 12 --seed 1",
     # With QuACK installed: pip install "quack-kernels[cu13]".
+    "deepgemm": "python tests/gpu/deepgemm.py --deepgemm DeepGEMM",  # a checkout: see there
     "epilogues-quack": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 0 --quack 7",
 }
 

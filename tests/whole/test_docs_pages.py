@@ -210,7 +210,9 @@ def test_the_runs_are_commands_that_are_understood(docs, monkeypatch):
         else:
             drawn = dict(zip(words[1::2], words[2::2], strict=True))
             assert (DOCS.parent / words[0]).exists()
-            if name == "epilogues-quack":  # of the named shapes
+            if name == "deepgemm":
+                assert drawn == {"--deepgemm": "DeepGEMM"}
+            elif name == "epilogues-quack":  # of the named shapes
                 assert drawn["--quack"] == "7"
             elif name.startswith("epilogues"):
                 assert int(drawn["--random"]) > 10 and drawn["--seed"] == "1"
