@@ -147,6 +147,17 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     assert kept_plan(False).config.name == names[1]
 
 
+def test_candidates_that_are_predicted_to_be_slow_are_not_timed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(online, "WITHIN", 1.001)
+    plan = kept_plan()
+    first, *others = (x.price.seconds for x in plan.candidates() if x.price)
+    near = sum(x <= 1.001 * first for x in others)
+    assert near + 1 < online.CANDIDATES
+    assert len(plan.turns.plans) == near + 1 if near else plan.turns is None
+
+
 def test_what_does_not_compile_has_no_turn(machine: Machine) -> None:
     plan = kept_plan()
     names = [x.config.name for x in plan.turns.plans]
