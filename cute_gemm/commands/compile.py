@@ -15,6 +15,7 @@ from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
 from cute_gemm.arrays.base import Order
 from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, planned
+from cute_gemm.commands.layers import Layer, layer, shapes, tokens
 from cute_gemm.commands.output import (
     OK,
     build_dict,
@@ -40,9 +41,18 @@ _FOR = (
     "(--dtype float16,float32/tf32) at any extents, with A, B and C all aligned to 16 bytes or all "
     "read element by element, and C column- or row-major; of --kernel alone unless that is auto"
 )
+_LAYER = {
+    "--layer SHAPES": "in place of OP and sizes, N x K of the weights of layers, "
+    "4096x4096,11008x4096: the fewest kernels that serve y = x @ w.T of row-major x and w",
+    "--tokens RANGE": "of --layer, rows of x: FIRST:LAST or FIRST:LAST:STEP (default 1:8192)",
+}
+_WITHIN = {
+    "--within PART": "of --layer: a kernel serves where it is predicted to take up to this part "
+    "longer than the best (default 0.02)"
+}
 _OUTPUT = (
-    ": the cubin; - for stdout; with --for a directory for all of them, which another machine can "
-    "read with CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY"
+    ": the cubin; - for stdout; with --for and --layer a directory for all of them, which another "
+    "machine can read with CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY"
 )
 
 
@@ -50,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm compile`` takes."""
     add_problem(parser, several=True, optional=True)
     add_options(parser, {"--for OPS": _FOR}, dest="ops_for")
+    add_options(parser, _LAYER)
+    add_options(parser, _WITHIN, type=float)
     add(parser, "-o,--output", help=_OUTPUT)
     parser.set_defaults(given_by_default={name: parser.get_default(name) for name in PROBLEM_WORDS})
 
@@ -59,9 +71,15 @@ def command(arguments: argparse.Namespace) -> int:
     archs = arguments.arch.split(",") if arguments.arch else [None]
     if arguments.ops_for is not None:
         return _for_all(arguments, archs)
+    if arguments.layer is not None:
+        return _for_layers(arguments, archs)
+    for name in ("tokens", "within"):
+        if getattr(arguments, name) is not None:
+            raise OptionError(f"--{name} came without --layer, to which it belongs")
     if not arguments.ops:
         raise OptionError(
-            "the following arguments are required: OP, or --for; see cute-gemm compile --help"
+            "the following arguments are required: OP, --for or --layer; see cute-gemm compile "
+            "--help"
         )
     if arguments.output and len(archs) * len(arguments.ops) > 1:
         raise OptionError(
@@ -87,36 +105,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
     """Compile all kernels that may be chosen for some ops and types; print number and size."""
-    from cute_gemm.toolchain import cache
-
-    others = named(arguments, *PROBLEM_WORDS)
-    beside = [name for name, value in arguments.given_by_default.items() if others[name] != value]
-    beside = ["OP"] * bool(arguments.ops) + [name for name in beside if name != "dtype"]
-    if beside:
-        raise OptionError(
-            f"--for does not go with {', '.join(beside)}: it compiles for all extents, orders of C "
-            "and alignments; omit one of the two"
-        )
-    if str(arguments.output) == "-":
-        raise OptionError("--output - came with --for, which writes files; expected a directory")
-    with _directory(arguments.output):
-        reason = cache.writable()
-        if reason is not None:
-            raise OptionError(
-                f"output={str(cache.directory())!r} cannot be used ({reason}); expected a "
-                "directory that you can write to"
-            )
-        with progress() as tell:
-            building = Builds(_chosen_from(
-                arguments.ops_for.split(","), arguments.dtype.split(","),
-                archs, arguments.kernel, arguments.options, partial(tell, "problems planned"),
-            ))  # fmt: skip
-            building.finish(partial(tell, "kernels compiled"))
-        place, taken = str(cache.directory()), cache.size()
-    builds = [
-        build_dict(building.steps[key].kernel.name, future.result())
-        for key, future in building.futures.items()
-    ]
+    _alone(arguments, "--for", "it compiles for all extents, orders of C and alignments", "dtype")
+    ops, dtypes = arguments.ops_for.split(","), arguments.dtype.split(",")
+    kinds = ops, dtypes, archs, arguments.kernel, arguments.options
+    place, taken, builds = _build(
+        arguments, lambda tell: _chosen_from(*kinds, partial(tell, "problems planned"))
+    )
     if arguments.json:
         print_json({"directory": place, "count": len(builds), "bytes": taken, "builds": builds})
         return OK
@@ -125,6 +119,80 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
         say(f"{arch}: {counted(len(sizes), 'kernel')}, {size(sum(sizes))} of cubins")
     say(f"{counted(len(builds), 'kernel')}, {size(taken)} in {place}")
     return OK
+
+
+def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
+    """Compile the fewest kernels that serve layers at any number of tokens; print how well."""
+    words = ("dtype", "compute", "out_dtype")
+    _alone(arguments, "--layer", "it is of layers at all numbers of tokens", *words)
+    numbers = tokens("1:8192" if arguments.tokens is None else arguments.tokens)
+    within = 0.02 if arguments.within is None else arguments.within
+    if not 0 <= within < 1:
+        raise OptionError(f"--within {within:g}; expected a part from 0 on, such as 0.02")
+    given = named(arguments, *words, "kernel") | arguments.options
+    found: list[Layer] = []
+
+    def plans(tell: Callable[[str, int, int], None]) -> list[Plan]:
+        for (n, k), arch in product(shapes(arguments.layer), archs):
+            at = partial(tell, f"{n} x {k}: numbers of tokens planned")
+            found.append(layer(n, k, numbers, within, at, arch=arch, **given))
+        return [each for one in found for each in one.plans]
+
+    place, taken, builds = _build(arguments, plans)
+    if arguments.json:
+        rows = [{name: x for name, x in one._asdict().items() if name != "plans"} for one in found]
+        print_json({"directory": place, "count": len(builds), "bytes": taken, "layers": rows,
+                    "tokens": len(numbers), "builds": builds})  # fmt: skip
+        return OK
+    for one in found:
+        say(
+            f"{one.n} x {one.k}, {counted(len(numbers), 'number')} of tokens: {one.kernels} of "
+            f"{counted(one.candidates, 'kernel')}, predicted to take {one.mean - 1:.2%} longer "
+            f"than the best at the mean and {one.worst - 1:.2%} at most"
+        )
+    say(f"{counted(len(builds), 'kernel')}, {size(taken)} in {place}")
+    say(f"calls take them with prefer_loaded={within:g} or CUTE_GEMM_PREFER_LOADED={within:g}")
+    return OK
+
+
+def _alone(arguments: argparse.Namespace, option: str, what: str, *allowed: str) -> None:
+    """Refuse what does not go with an option that compiles for many problems."""
+    others = named(arguments, *PROBLEM_WORDS)
+    beside = [name for name, value in arguments.given_by_default.items() if others[name] != value]
+    beside = ["OP"] * bool(arguments.ops) + [name for name in beside if name not in allowed]
+    if beside:
+        raise OptionError(
+            f"{option} does not go with {', '.join(beside)}: {what}; omit one of the two"
+        )
+    if str(arguments.output) == "-":
+        raise OptionError(
+            f"--output - came with {option}, which writes files; expected a directory"
+        )
+
+
+def _build(
+    arguments: argparse.Namespace,
+    plans: Callable[[Callable[[str, int, int], None]], list[Plan]],
+) -> tuple[str, int, list[dict[str, Any]]]:
+    """Build plans, in a directory if one is named; return it, its bytes, and what was built."""
+    from cute_gemm.toolchain import cache
+
+    with _directory(arguments.output):
+        reason = cache.writable()
+        if reason is not None:
+            raise OptionError(
+                f"output={str(cache.directory())!r} cannot be used ({reason}); expected a "
+                "directory that you can write to"
+            )
+        with progress() as tell:
+            building = Builds(plans(tell))
+            building.finish(partial(tell, "kernels compiled"))
+        place, taken = str(cache.directory()), cache.size()
+    builds = [
+        build_dict(building.steps[key].kernel.name, future.result())
+        for key, future in building.futures.items()
+    ]
+    return place, taken, builds
 
 
 def _chosen_from(

@@ -2,9 +2,9 @@
 
 ``compile="background"``, or ``CUTE_GEMM_COMPILE=background`` in the environment, builds the kernel
 that was chosen in the background, while calls run one that is built already and is predicted to
-take up to `WITHIN` times as long. ``prefer_loaded=0.02`` keeps using such a kernel where it is
-predicted to take up to 2 % longer. Both are off with ``batch_invariant``, whose bits may not depend
-on what was built before.
+take up to `WITHIN` times as long. ``prefer_loaded=0.02``, or ``CUTE_GEMM_PREFER_LOADED=0.02``,
+takes a kernel that is built, by this process or on disk, where it is predicted to take up to 2 %
+longer. Both are off with ``batch_invariant``, whose bits may not depend on what was built before.
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ def build_mode(call: Call) -> tuple[Call, BuildMode]:
     if mode not in MODES:
         said = f"compile={asked!r}" if asked is not None else f"CUTE_GEMM_COMPILE={mode}"
         raise OptionError(f"option {said} does not fit; expected 'wait' or 'background'")
-    given = options.pop("prefer_loaded", 0.0)
+    given = options.pop("prefer_loaded", None)
+    part = (os.environ.get("CUTE_GEMM_PREFER_LOADED") or 0.0) if given is None else given
     try:
-        prefer = float(given)
+        prefer = float(part)
     except (TypeError, ValueError):
         prefer = -1.0
     if not prefer >= 0:
+        said = f"CUTE_GEMM_PREFER_LOADED={part}"
+        said = said if given is None else f"option prefer_loaded={given!r}"
         raise OptionError(
-            f"option prefer_loaded={given!r} does not fit; expected a fraction of 0 or more, "
-            "such as 0.02 for 2 %"
+            f"{said} does not fit; expected a fraction of 0 or more, such as 0.02 for 2 %"
         )
     call = replace(call, options=tuple(options.items()))
     if is_batch_invariant(call):
@@ -75,14 +77,14 @@ def prefer_built(plan: Plan, mode: BuildMode) -> Plan:
     """Return a plan, or that of a kernel that is built and nearly as fast."""
     if not mode.prefer or not _waits(plan):
         return plan
-    return _built(plan, 1 + mode.prefer) or plan
+    return _built(plan, 1 + mode.prefer, in_memory=False) or plan
 
 
 def until_built(plan: Plan, mode: BuildMode) -> Plan:
     """Return a plan, or one that computes while its kernels are built, which begins here."""
     if not mode.background or not _waits(plan):
         return plan
-    other = _built(plan, WITHIN)
+    other = _built(plan, WITHIN, in_memory=True)
     if other is None:
         return plan
     other.better = Better(plan, plan.prepare())
@@ -95,15 +97,19 @@ def _waits(plan: Plan) -> bool:
     return plan.backend == "cuda" and plan.compiled and plan.measured is None and not plan.built
 
 
-def _built(plan: Plan, within: float) -> Plan | None:
-    """Return the plan with the fastest candidate that this process has built, or None."""
+def _built(plan: Plan, within: float, *, in_memory: bool) -> Plan | None:
+    """Return the plan with the fastest candidate that is built, or None.
+
+    ``in_memory``: by this process; else its cubin may be on disk too.
+    """
     first, *others = plan.candidates()
     if first.price is None:
         return None
     for other in others:
         if other.price is None or other.price.seconds > within * first.price.seconds:
             return None
-        if other.kernel.compiled().in_memory(other.config, plan.arch):
+        kernel = other.kernel.compiled()
+        if (kernel.in_memory if in_memory else kernel.is_built)(other.config, plan.arch):
             taken = plan.taking(other, plan.device)
             if taken.built:
                 taken.instead_of, taken._by_name = plan.config.name, plan._by_name

@@ -122,6 +122,22 @@ def test_what_is_built_and_nearly_as_fast_is_preferred(machine: Machine) -> None
     assert kept_plan(1000, prefer_loaded=0.5 * part).config == best.config or part == 0
 
 
+def test_what_is_on_disk_is_preferred_too(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = kept_plan(1000)
+    second = best.candidates()[1]
+    part = second.price.seconds / best.candidates()[0].price.seconds - 1
+    machine.built |= {second.config}
+    monkeypatch.setattr(base.Compiled, "in_memory", lambda *_: False)
+    assert kept_plan(1000, compile="background").config == best.config
+    monkeypatch.setenv("CUTE_GEMM_PREFER_LOADED", str(1.01 * part + 1e-6))
+    assert kept_plan(1000).config == second.config
+    monkeypatch.setenv("CUTE_GEMM_PREFER_LOADED", "much")
+    with pytest.raises(OptionError, match="CUTE_GEMM_PREFER_LOADED=much does not fit"):
+        kept_plan(1000)
+
+
 def test_bits_that_depend_on_nothing_else_do_not_depend_on_what_is_built(machine: Machine) -> None:
     given = {"batch_invariant": True, "compile": "background", "prefer_loaded": 0.5}
     best = kept_plan(1000, batch_invariant=True)

@@ -190,7 +190,7 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ([], "required: OP, or --for"),
+        ([], "required: OP, --for or --layer"),
         (["TN", "--dtype", "float16,float32"], "float16,float32"),
         (["TN", "-o", "/nonexistent/a.cubin"], "is in no directory that exists"),
         (["TN", "--for", "NN"], "--for does not go with OP"),
@@ -200,11 +200,40 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
         (["--for", "NN", "-o", "a:b"], "expected a directory without ':'"),
         (["--for", "NN", "-o", __file__], "cannot be used"),
         (["--for", "NN", "-o", "-"], "--output - came with --for"),
+        (["TN", "--layer", "64x64"], "--layer does not go with OP"),
+        (["--layer", "64x64", "-m", "64", "--storage", "C"], "--layer does not go with m, storage"),
+        (["--layer", "64x64", "-o", "-"], "--output - came with --layer"),
+        (["--layer", "64x64", "--within", "2"], "--within 2; expected a part"),
+        (["TN", "--tokens", "1:4"], "--tokens came without --layer"),
     ],
 )
 def test_what_cannot_be_compiled_ahead(run, words, part):
     status, _, err = run("compile", *words)
     assert status == 2 and part in err
+
+
+def test_kernels_of_a_layer(run, tmp_path, monkeypatch):
+    """They are taken by a process that compiles nothing."""
+    place = tmp_path / "kernels"
+    words = ("compile", "--layer", "96x64", "--tokens", "1:400:133", "--dtype", "float32", "--arch",
+             "sm_80", "-o", str(place))  # fmt: skip
+    status, out, _ = run(*words, "--json")
+    found = json.loads(out)
+    (layer,) = found["layers"]
+    assert status == 0 and (layer["n"], layer["k"], found["tokens"]) == (96, 64, 4)
+    assert 1 <= layer["kernels"] <= len(found["builds"]) and 1 <= layer["mean"] <= layer["worst"]
+    assert layer["worst"] <= 1.02
+    status, out, _ = run(*words)
+    assert f"96 x 64, 4 numbers of tokens: {layer['kernels']} of " in out
+    assert "CUTE_GEMM_PREFER_LOADED=0.02" in out
+    symbols = {build["symbol"] for build in found["builds"]}
+    for m in (1, 134, 267, 400):
+        monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(place))
+        best = cg.plan("NT", m=m, n=96, k=64, dtype="float32", storage="C", order="C",
+                       arch="sm_80", backend="cpu")  # fmt: skip
+        built = [x for x in best.candidates() if best.taking(x).built]
+        assert built[0].price.seconds <= 1.02 * best.candidates()[0].price.seconds
+        assert best.taking(built[0]).symbol in symbols
 
 
 def test_kernels_of_groups(run):
