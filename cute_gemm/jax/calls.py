@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm._kept import Kept
 from cute_gemm.arrays.base import ALIGNMENT, Operand, Order
 from cute_gemm.call import Backend, Call
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.jax import ffi
 from cute_gemm.jax.ffi import Buffer
 from cute_gemm.jax.parts import Submatrix, parts
+from cute_gemm.plan import reused
 from cute_gemm.plan.executable import Executable
 from cute_gemm.plan.make import kept_plan
 from cute_gemm.problem.epilogue.expression import Result
@@ -141,10 +141,6 @@ class _Launch(NamedTuple):
     offsets: tuple[int, ...]
 
 
-#: Launches of calls, by all that they depend on but addresses.
-_launches: Kept[Any, tuple[_Launch, ...]] = Kept(1024, "jax_launches")
-
-
 def _prepared(
     call: ProductCall, given: Sequence[Buffer], outputs: Sequence[Buffer], device: int | None
 ) -> tuple[_Launch, ...]:
@@ -191,9 +187,9 @@ def _launch(
     buffers = *given, *outputs
     alignments = [(x.pointer | ALIGNMENT) & -(x.pointer | ALIGNMENT) for x in buffers]
     key = text, device, *(x[:2] for x in buffers), *(alignments if device is not None else ())
-    launches = _launches.get(key)
-    if launches is None:
-        launches = _launches[key] = _prepared(call, given, outputs, device)
+    launches: tuple[_Launch, ...] | None = reused.jax_launches.get(key)
+    if launches is None or any(x.executable.replaced for x in launches):
+        launches = reused.jax_launches[key] = _prepared(call, given, outputs, device)
     places = [*given[:2], outputs[0], *given[2:], *outputs[1:]]
     further = zip(call.results, outputs[1:], strict=True)
     return places, launches, [buffer for result, buffer in further if result.amax]

@@ -70,7 +70,7 @@ class RecentCall:
         layouts settle everything else.
         """
         executable = self.executable
-        if executable.is_replaced is not None and executable.is_replaced():
+        if executable.replaced:
             return None
         if len(at) > 3:
             at = (*at[:3], *(at[3 + place] for place in self.order))
@@ -132,6 +132,11 @@ class Executable:
         #: The last alpha and beta, as objects, numbers, and the launch with them; one tuple, since
         #: threads share it.
         self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another kernel is to compute from now on."""
+        return self.is_replaced is not None and self.is_replaced()
 
     def at(self, numbers: tuple[float, ...]) -> Executable:
         """Return the same with these numbers of the epilogue."""

@@ -17,9 +17,11 @@ plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 recent_calls: Kept[Any, RecentCall] = Kept(1 << 14, "recent_calls")
 #: Launches of products of `cute_gemm.torch`, by what is computed and how the tensors lie.
 torch_launches: Kept[Any, Any] = Kept(1 << 14, "torch_launches")
+#: Launches of calls of `cute_gemm.jax`, by all that they depend on but addresses.
+jax_launches: Kept[Any, Any] = Kept(1024, "jax_launches")
 
 
 def drop() -> None:
     """Drop all of it: plans that were kept know nothing of a choice that was measured since."""
-    for each in (plans, recent_calls, torch_launches):
+    for each in (plans, recent_calls, torch_launches, jax_launches):
         each.clear()

@@ -36,6 +36,7 @@ from jax.test_util import check_grads  # noqa: E402
 import cute_gemm.jax as cj  # noqa: E402
 from cute_gemm.jax import calls, ffi  # noqa: E402
 from cute_gemm.jax.parts import parts  # noqa: E402
+from cute_gemm.plan import reused  # noqa: E402
 from cute_gemm.problem.epilogue.value import Value  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -454,6 +455,28 @@ def test_refused_where_it_runs() -> None:
     with pytest.raises(FAILED, match="'cublas' computes on a GPU only"):
         jax.jit(partial(cj.gemm, "NN", kernel="cublas"))(x, x).block_until_ready()
     close(cj.matmul(x, x), x @ x)  # later calls are as before
+
+
+def test_a_call_takes_another_kernel_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = jnp.ones((3, 5)), jnp.ones((5, 4))
+    call, made, prepared = jax.jit(cj.matmul), [], calls._prepared
+
+    def again(*given: Any) -> Any:
+        made.append(prepared(*given))
+        return made[-1]
+
+    monkeypatch.setattr(calls, "_prepared", again)
+    reused.drop()
+    for _ in range(3):
+        assert (call(a, b) == 5).all()
+    assert len(made) == 1
+    made[0][0].executable.is_replaced = lambda: True
+    assert (call(a, b) == 5).all()
+    assert len(made) == 2
+    made[1][0].executable.is_replaced = None
+    reused.drop()  # as where a choice was measured
+    assert (call(a, b) == 5).all()
+    assert len(made) == 3
 
 
 def test_no_exception_reaches_xla(monkeypatch: pytest.MonkeyPatch) -> None:
