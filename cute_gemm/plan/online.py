@@ -65,7 +65,7 @@ def take_turns(plan: Plan, take: Callable[[Measured], Plan]) -> None:
     if near:
         plans = [plan, *(plan.taking(x, plan.device) for x in near)]
         plan.turns = plan.executable.turns = Turns(plans, [label(x) for x in (first, *near)], take)
-        plan.executable.is_replaced = bool  # it is False until the fastest is known
+        plan.executable.is_replaced = lambda: False  # until the fastest is known
 
 
 class Turns:

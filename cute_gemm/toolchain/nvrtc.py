@@ -5,6 +5,7 @@ A unit that was built before comes from the disk cache, and that path imports no
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import io
@@ -25,6 +26,7 @@ from cute_gemm.toolchain.interrupt import interruptible
 if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
+_LIBC = ctypes.CDLL(None)
 #: The options of every build, in the words of ``cuda.core.ProgramOptions``. NDEBUG: a wgmma kernel
 #: whose asserts are alive calls ``__assertfail`` and loses 10 % and more. The unroll limit is that
 #: of CCCL under nvcc; its value for other compilers, 16, costs 0.3 s of every build, spent on the
@@ -150,6 +152,13 @@ def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
         return _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+        _trim_heap()
+
+
+def _trim_heap() -> None:
+    """Return freed memory to the system: glibc would keep some 200 MB that NVRTC has used."""
+    if hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)
 
 
 def _text(program: Any, size: Any, get: Any) -> str:
@@ -256,6 +265,7 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
                 cubin = bytes(program.compile("cubin", logs=logs).code)
         finally:
             program.close()
+            _trim_heap()
     except Exception as error:
         raise _explained(error, arch, logs.getvalue()) from error
 

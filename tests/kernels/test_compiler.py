@@ -297,3 +297,25 @@ def test_the_limit_of_open_files_is_said_to_be_reached() -> None:
     assert done.stdout.startswith(
         "NVRTC cannot open its headers, because this process has reached its limit of open files"
     ), done.stderr
+
+
+#: Prints the megabytes of the process before, at most in, and after the compilation of a kernel.
+MEMORY = """
+import re
+import cute_gemm as cg
+def megabytes(name):
+    text = open("/proc/self/status").read()
+    return int(re.search(name + r":\\s+(\\d+)", text)[1]) // 1024
+plan = cg.plan("TN", m=64, n=64, k=64, dtype="float16", arch="sm_90a", backend="cpu")
+before = megabytes("VmRSS")
+plan.ptx
+print(before, megabytes("VmHWM"), megabytes("VmRSS"))
+"""
+
+
+def test_what_the_compiler_used_is_given_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=120
+    )
+    before, most, after = map(int, done.stdout.split())
+    assert most - before > 150 and after - before < 0.5 * (most - before), done.stdout

@@ -196,11 +196,11 @@ def test_the_other_ways_to_say_who_holds_what() -> None:
     assert whole.extents == (1000, 4000) and whole.rows[0].launch.bytes == 1000 * 2000
     bulk = {"tensor": "(128,128):(128,1)", "dtype": "e2m1", "tile": (1, 128)}
     assert analyze_copy(**bulk, atom="cp.async.bulk").rows[0].launch.bytes == 128 * 64
-    box = analyze_copy(tensor="(4096,4096):(4096,1)", atom="tma", tile="64x256", dtype="e2m1",
+    box = analyze_copy(tensor="(1024,1024):(1024,1)", atom="tma", tile="64x256", dtype="e2m1",
                        smem="Sw<3,5,3> o 0 o (64,256):(256,1)")  # fmt: skip
     assert box.tile == (64, 256) and box.packing == (2, 1) and box.conflict_free
-    assert box.rows[0].launch.bytes == 4096 * 2048 and not box.findings
-    short = analyze_copy(tensor="(4096,4096):(4096,1)", atom="tma", tile="64x16", dtype="e2m1")
+    assert box.rows[0].launch.bytes == 1024 * 512 and not box.findings
+    short = analyze_copy(tensor="(1024,1024):(1024,1)", atom="tma", tile="64x16", dtype="e2m1")
     assert short.findings[0] == (
         "tensor as bytes: a tensor map wants rows of a box that are multiples of 16 bytes, and "
         "those of (64, 8) are 8."
