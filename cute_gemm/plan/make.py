@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: Any = False) -> Plan:
     """Return the plan that `gemm` made of a problem, or make and keep it."""
     call, mode = background.build_mode(call)
-    where = device, call.kernel, call.backend, call.arch, mode, tune == "online"
+    in_use = online.asks(tune)
+    where = device, call.kernel, call.backend, call.arch, mode, in_use
     key = id(problem), *where, *sorted(call.options)
     found = reused.plans.get(key)
-    if found is None or (tune not in (False, "online") and found.measured is None):
+    if found is None or not (in_use or tune is False or found.measured):
         made = _made(problem, device, call, None, tune)
         found = reused.plans[key] = background.until_built(
             background.prefer_built(made, mode), mode
@@ -62,9 +63,8 @@ def _made(
     tune: bool | str | Tuning,
 ) -> Plan:  # fmt: skip
     kernel, backend, arch = call.kernel, call.backend, call.arch
-    tune = online.asked(tune)
-    plain = tune in (False, "online")
-    tuning = None if plain else _tuning(tune, kernel, backend, name)
+    in_use = online.asks(tune)
+    tuning = None if in_use or tune is False else _tuning(tune, kernel, backend, name)
     where = resolved_backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
     arch = gpu.arch if arch is None and gpu is not None else arch
@@ -108,7 +108,7 @@ def _made(
         found = measure(result, tuning)
         reused.drop()
         return stored(found)
-    if tune == "online" and where == "cuda" and known_as and online.may_vary(result, call):
+    if in_use and where == "cuda" and known_as and online.may_vary(result, call):
         online.take_turns(result, stored)
     return result
 

@@ -38,9 +38,11 @@ TIMED = 3
 _log = logging.getLogger("cute_gemm")
 
 
-def asked(tune: Any) -> Any:
-    """Return ``tune`` of a call or, where it is False, ``CUTE_GEMM_TUNE=online``."""
-    return tune or (os.environ.get("CUTE_GEMM_TUNE") == "online" and "online")
+def asks(tune: Any) -> bool:
+    """Whether ``tune`` of a call is "online", or False where ``CUTE_GEMM_TUNE`` is."""
+    if tune is False:
+        return os.environ.get("CUTE_GEMM_TUNE") == "online"
+    return isinstance(tune, str) and tune == "online"
 
 
 def may_vary(plan: Plan, call: Call) -> bool:

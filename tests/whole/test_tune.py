@@ -390,7 +390,7 @@ def test_where_nothing_was_measured_no_question_is_put(device: Device, monkeypat
         ({"kernel": "host"}, "came with kernel='host'"),
         ({"kernel": "cublas"}, "came with kernel='cublas'"),
         ({"gpu": "A100"}, "came with gpu="),
-        ({"tune": 8}, "tune=8 does not fit; expected True or False"),
+        ({"tune": 8}, "tune=8 does not fit; expected True, False or 'online'"),
         ({"tune": Tuning(), "kernel": "host"}, "^tuning measures .* kernel='host': leave that out"),
         ({"tune": Tuning(candidates=0)}, "candidates=0; expected 1 or more configs"),
         ({"tune": [True]}, r"tune=\[True\] does not fit"),
