@@ -30,8 +30,10 @@ FEATURES = (
 )  # fmt: skip
 #: Levels of a tree.
 LEVELS = 6
-#: Rows of features that are looked up at a time.
-_ROWS = 4096
+#: Rows of features that are looked up at a time: the bytes of a word.
+_ROWS = 8
+#: What an answer of each level adds to the number of a leaf.
+_BITS = np.array([1 << level for level in range(LEVELS)], np.uint64)
 #: Times that are corrected at once: more of the least never held the fastest config.
 _LEAST = 8
 
@@ -55,30 +57,33 @@ class Correction:
     trees: tuple[Tree, ...]
 
     @cached_property
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Features and thresholds of all trees, 8 of each, values, and where those of each begin.
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        """Features and thresholds by level and tree, values by tree, and where those of each begin.
 
-        A leaf's number is a byte: nothing exceeds the thresholds of the levels that are missing.
+        Thresholds and beginnings are there for each of `_ROWS` rows, which are looked up together.
         """
-        features, thresholds, values = zip(*self.trees, strict=True)
-        missing = (0, 0), (0, 8 - LEVELS)
+        features, thresholds, values = map(np.array, zip(*self.trees, strict=True))
         begins = np.arange(len(self.trees)) << LEVELS
         return (
-            np.pad(np.array(features), missing).ravel(),
-            np.pad(np.array(thresholds), missing, constant_values=np.inf).ravel(),
-            np.concatenate(values),
-            begins,
-        )
+            features.T.ravel(), thresholds.T.reshape(-1, 1).repeat(_ROWS, axis=1), values.ravel(),
+            begins.repeat(_ROWS),
+        )  # fmt: skip
 
     def logarithms(self, features: np.ndarray) -> np.ndarray:
         """Return the logarithm of the factor for each row of features (`Prices.features`)."""
         of, thresholds, values, begins = self._arrays
-        out = []
-        for begin in range(0, len(features), _ROWS):
-            exceeds = features[begin : begin + _ROWS].take(of, axis=1) > thresholds
-            leaves = np.packbits(exceeds, axis=1, bitorder="little")
-            out.append(values.take(leaves + begins).sum(axis=1))
-        return np.concatenate(out) if out else np.zeros(0)
+        rows, columns = len(features), features.T
+        if rows % _ROWS:
+            columns = np.pad(columns, ((0, 0), (0, -rows % _ROWS)))
+        out = np.empty(columns.shape[1])
+        for begin in range(0, rows, _ROWS):
+            some = slice(begin, begin + _ROWS)
+            # Answers are bytes of 0 or 1, of eight rows in a word: a sum over levels makes them
+            # numbers of leaves.
+            exceeds = (columns[:, some].take(of, axis=0) > thresholds).view(np.uint64)
+            leaves = (_BITS @ exceeds.reshape(LEVELS, -1)).view(np.uint8) + begins
+            out[some] = np.add.reduce(values.take(leaves).reshape(-1, _ROWS))
+        return out[:rows]
 
     def factors(self, features: np.ndarray) -> np.ndarray:
         """Return the factor on the predicted time for each row of features."""
@@ -93,13 +98,17 @@ def correct_least(
     ``factors``: of the seconds at some indices, which ascend. Returns the factors by index.
     """
     left, known = seconds.copy(), dict[int, float]()
-    while int(seconds.argmin()) not in known:
-        least = left.argpartition(min(_LEAST, len(left)) - 1)[:_LEAST]
-        least = np.sort(least[np.isfinite(left[least])])
-        if not len(least):  # nothing is left to choose from
-            break
+    best, least_left = np.inf, 0.0
+    last = min(_LEAST, len(left) - 1)
+    while least_left < best:
+        order = left.argpartition(last)
+        least = order[:_LEAST]
+        found = left[least]
+        if found.max() == np.inf:  # nothing else is left to choose from
+            least, found = least[np.isfinite(found)], found[np.isfinite(found)]
         corrections = factors(least)
-        seconds[least] *= corrections
-        left[least] = np.inf
+        corrected = found * corrections
+        seconds[least], left[least] = corrected, np.inf
+        best, least_left = min(best, *corrected.tolist()), left[order[last]]
         known.update(zip(least.tolist(), corrections.tolist(), strict=True))
     return known
