@@ -62,7 +62,8 @@ def build_mode(call: Call) -> tuple[Call, BuildMode]:
         raise OptionError(
             f"{said} does not fit; expected a fraction of 0 or more, such as 0.02 for 2 %"
         )
-    call = replace(call, options=tuple(options.items()))
+    if len(options) < len(call.options):
+        call = replace(call, options=tuple(options.items()))
     if is_batch_invariant(call):
         return call, BuildMode(False, 0.0)
     return call, BuildMode(mode == MODES[1], prefer)

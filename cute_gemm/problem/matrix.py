@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from cute_gemm.arrays.base import ALIGNMENT, Operand
@@ -118,8 +117,10 @@ class Matrix:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, padding between them left out; a shared matrix counts once."""
-        modes = (*self.levels, *zip(self.shape, self.stride, strict=True))
-        elements = prod(count if step else min(count, 1) for count, step in modes)
+        elements = 1
+        levels = self.levels if self.l != 1 else ()
+        for count, step in (*zip(self.shape, self.stride, strict=True), *levels):
+            elements *= count if step else min(count, 1)
         return elements * self.element.bytes
 
     @property

@@ -164,6 +164,8 @@ class GemmProblem:
     @property
     def scale_rows(self) -> tuple[int, int]:
         """Rows of A, and of B, that share a scale of 128 of k: 1 or 128; 0 without such scales."""
+        if not self.scales:
+            return 0, 0
         rows = {x.name: 1 if x.shape[0] == self.rows_of(x.name) else 128 for x in self.scales}
         return rows.get("scale_a", 0), rows.get("scale_b", 0)
 

@@ -291,9 +291,10 @@ class Sm90Wgmma(Sm90Accesses):
 
     def traits(self, problem: GemmProblem) -> Any:
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
-        first = (_in_boxes(x, problem).alignment for x in (problem.A, problem.B))
         extents = (problem.m, problem.n, problem.l) * huge
-        in_groups = (*first,) * (problem.groups.mode == "K")
+        in_groups: tuple[int, ...] = ()
+        if problem.groups.mode == "K":
+            in_groups = tuple(_in_boxes(x, problem).alignment for x in (problem.A, problem.B))
         return extents, in_groups, _not_paired(problem), _tma_scales(problem)
 
     def of_operand(self, config: Sm90Config, name: str) -> Any:
@@ -427,6 +428,8 @@ def _tma_scales(problem: GemmProblem) -> tuple[bool, bool]:
 
     Its boxes begin at multiples of 16 bytes, and groups of rows at any row.
     """
+    if not problem.scales:
+        return False, False
     able = {
         x.name: x.shape[0] == problem.rows_of(x.name) and x.stride[0] == 1
         and access_bytes(x, False)[0] == 16 and x.batch_bytes % 16 == 0
