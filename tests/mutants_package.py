@@ -239,7 +239,7 @@ PACKAGE: tuple[Mutant, ...] = (
     _m("the slowest is taken", "plan/online.py",
        "best = min(times", "best = max(times", "online", "fastest"),
     _m("candidates far from the best are timed", "plan/online.py",
-       " and x.price.seconds <= most", "", "online", "to_be_slow"),
+       "plan.candidates(within=WITHIN)", "plan.candidates()", "online", "to_be_slow"),
     _m("calls that are batch-invariant vary", "plan/online.py",
        " and not is_batch_invariant(call)", "", "online", "not_timed"),
     _m("groups are timed", "plan/online.py",

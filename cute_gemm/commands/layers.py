@@ -67,15 +67,12 @@ def layer(
     for done, m in enumerate(numbers):
         tell(done, len(numbers))
         found = plan("NT", m=m, n=n, k=k, storage="C", order="C", backend="cpu", **given)
-        first, *others = found.candidates()
-        best = first.price.seconds if first.price else 1.0
-        kept = {(first.kernel.name, first.config.name, first.route): (first, 1.0)}
-        for other in others:
-            seconds = other.price.seconds if other.price else float("inf")
-            if seconds > (1 + within) * best:
-                break
-            key = other.kernel.name, other.config.name, other.route
-            kept.setdefault(key, (other, seconds / best))
+        kept: dict[tuple[Any, ...], Any] = {}
+        best = None
+        for one in found.candidates(within=1 + within):
+            seconds = one.price.seconds if one.price else 1.0
+            best = seconds if best is None else best
+            kept.setdefault((one.kernel.name, one.config.name, one.route), (one, seconds / best))
         rows.append(found)
         near.append(kept)
     keys = list(dict.fromkeys(key for kept in near for key in kept))

@@ -103,12 +103,7 @@ def _built(plan: Plan, within: float, *, in_memory: bool) -> Plan | None:
 
     ``in_memory``: by this process; else its cubin may be on disk too.
     """
-    first, *others = plan.candidates()
-    if first.price is None:
-        return None
-    for other in others:
-        if other.price is None or other.price.seconds > within * first.price.seconds:
-            return None
+    for other in plan.candidates(within=within)[1:]:
         kernel = other.kernel.compiled()
         if (kernel.in_memory if in_memory else kernel.is_built)(other.config, plan.arch):
             taken = plan.taking(other, plan.device)

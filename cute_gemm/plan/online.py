@@ -59,14 +59,10 @@ def take_turns(plan: Plan, take: Callable[[Measured], Plan]) -> None:
 
     ``take`` stores the fastest, and returns the plan that takes it.
     """
-    first, *others = plan.candidates()[:CANDIDATES]
-    if first.price is None:
-        return
-    most = WITHIN * first.price.seconds
-    near = [x for x in others if x.price is not None and x.price.seconds <= most]
-    if near:
-        plans = [plan, *(plan.taking(x, plan.device) for x in near)]
-        plan.turns = plan.executable.turns = Turns(plans, [label(x) for x in (first, *near)], take)
+    near = plan.candidates(within=WITHIN)[:CANDIDATES]
+    if len(near) > 1:
+        plans = [plan, *(plan.taking(x, plan.device) for x in near[1:])]
+        plan.turns = plan.executable.turns = Turns(plans, [label(x) for x in near], take)
         plan.executable.is_replaced = lambda: False  # until the fastest is known
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -160,14 +161,16 @@ class Plan:
         return "; ".join(filter(None, said))
 
     def candidates(
-        self, gpu: GpuLike | None = None, *, reads_c: bool = False, **changed: Any
-    ) -> tuple[Candidate, ...]:
+        self, gpu: GpuLike | None = None, *, reads_c: bool = False, within: float = inf,
+        **changed: Any,
+    ) -> tuple[Candidate, ...]:  # fmt: skip
         """Return the configs that were priced, each with its kernel and price, cheapest first.
 
         Where the choice was measured it comes before them. ``gpu``: by whose prices, if not by
         those of the plan's; ``reads_c``: the prices with another beta than 0, of which the choice
-        and the order do not depend; ``changed``: options, ``kernel`` or ``problem``, if not the
-        plan's.
+        and the order do not depend; ``within``: those alone that are predicted to take up to so
+        many times as long as the cheapest; ``changed``: options, ``kernel`` or ``problem``, if not
+        the plan's.
 
         Examples
         --------
@@ -178,7 +181,7 @@ class Plan:
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
         of = None if gpu is None else known_gpu(gpu)
-        return self._candidates(of, reads_c=reads_c, **changed)
+        return self._candidates(of, reads_c, within, **changed)
 
     def taking(self, candidate: Candidate, device: int | None = None) -> Plan:
         """Return the plan with another of its `candidates`, for a device or for none."""

@@ -89,16 +89,14 @@ def select(
         chosen, config, route = shelf.offers[0]
         route = route._replace(split_k=route.split_k or space.splits[0])
         only = (Candidate(chosen, config, None, route),)
-        return Choice(
-            chosen, config, target, lambda another=None, reads_c=False, **changed: only, route
-        )
+        return Choice(chosen, config, target, lambda another=None, *_, **changed: only, route)
     times = Predicted(problem, shelf, packings, space.packs, space.splits, target)
     if order is not None:
         times.keep(order, problem)
     times.correct()
 
     def candidates(
-        another: Gpu | None = None, reads_c: bool = False, **changed: Any
+        another: Gpu | None = None, reads_c: bool = False, within: float = np.inf, **changed: Any
     ) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
             name = changed.pop("kernel", kernel)
@@ -108,8 +106,10 @@ def select(
                 kept = {x: kept[x] for x in kept if not owners.get(x) or name in owners[x]}
             arguments = changed.pop("problem", problem), arch, name
             choice = select(*arguments, kept | changed, another or target)
-            return choice.candidates(reads_c=reads_c)
-        listed = sorted(times.kept, key=lambda i: (i != taken, times.seconds[i]))
+            return choice.candidates(reads_c=reads_c, within=within)
+        most = within * times.seconds[times.kept].min()
+        near = (i for i in times.kept if i == taken or times.seconds[i] <= most)
+        listed = sorted(near, key=lambda i: (i != taken, times.seconds[i]))
         return tuple(times.candidate(problem, index, reads_c) for index in listed)
 
     taken = None if measured is None else times.find(measured)
