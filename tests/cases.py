@@ -336,6 +336,26 @@ def numbers(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
     return real.astype(numpy_type)
 
 
+def placed(
+    shape: tuple[int, ...], dtype: str, order: str = "C", pad: int = 0, step: int = 1,
+    rows: tuple[int, int] = (0, 0), around: float = np.nan,
+    random: np.random.Generator | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Random numbers, and the array that they lie in, which else is ``around``.
+
+    Of two dimensions at least. From one row, or column of order "F", to the next it is its length
+    up to a multiple of ``step``, and ``pad``; ``rows``: how many more there are before and behind.
+    """
+    random = random or np.random.default_rng(sum(shape) + pad)
+    *lead, count, run = shape if order == "C" else (*shape[:-2], *shape[:-3:-1])
+    before, behind = rows
+    width = -(-run // step) * step + pad
+    whole = np.full((*lead, before + count + behind, width), around, DTYPES[dtype].numpy)
+    part = whole[..., before : before + count, :run]
+    part[...] = numbers(random, part.shape, dtype)
+    return (part if order == "C" else part.swapaxes(-1, -2)), whole
+
+
 def used(stored: np.ndarray, letter: str) -> np.ndarray:
     """What an operand is multiplied as, op(X), in float64 or complex128."""
     wide = stored.astype(np.complex128 if stored.dtype.kind == "c" else np.float64)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from cases import placed, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -124,28 +125,18 @@ CASES = (
 )  # fmt: skip
 
 
-def placed(shape: tuple[int, ...], dtype: str, order: str = "C", pad: int = 0) -> np.ndarray:
-    """Random numbers; ``pad`` elements between rows or columns."""
-    random = np.random.default_rng(sum(shape) + pad)
-    turned = order == "F" and len(shape) > 1
-    stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-    whole = random.standard_normal((*stored[:-1], stored[-1] + pad)).astype(DTYPES[dtype].numpy)
-    part = whole[..., : stored[-1]]
-    return part.swapaxes(-1, -2) if turned else part
-
-
 def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
     """AssertionError when a result is wrong, or NaN was read where nothing is to be read."""
     m, n, k, l = case.m, case.n, case.k, case.l
     batch = (l,) if l > 1 else ()
-    A = placed((*batch, *((m, k) if case.op[0] == "N" else (k, m))), case.dtype)
-    B = placed((k, n) if case.op[1] == "N" else (n, k), case.dtype)
+    of_a, of_b = stored_shapes(case.op, m, n, k)
+    A, B = placed((*batch, *of_a), case.dtype)[0], placed(of_b, case.dtype)[0]
     out = case.out_dtype or case.dtype
-    C = placed((*batch, m, n), out, case.order)
+    C = placed((*batch, m, n), out, case.order)[0]
     operands = {
-        "row": placed((n,), "float32"), "column": placed((m, 1), case.dtype),
-        "both": placed((m, n), out, pad=3), "turned": placed((*batch, m, n), case.dtype, "F"),
-        "number": -0.75,
+        "row": placed((1, n), "float32")[0][0], "column": placed((m, 1), case.dtype)[0],
+        "both": placed((m, n), out, pad=3)[0], "number": -0.75,
+        "turned": placed((*batch, m, n), case.dtype, "F")[0],
     }  # fmt: skip
     options = dict(case.options) | ({"arch": arch} if arch else {})
     plan = cg.plan(
@@ -181,7 +172,7 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
 def run_function(name: str, dtype: str, backend: Any) -> None:
     """AssertionError when a function is out of its bound."""
     m, n, k = 40, 72, 64
-    A, B, b = placed((m, k), dtype), placed((n, k), dtype), placed((n,), "float32")
+    A, B, b = placed((m, k), dtype)[0], placed((n, k), dtype)[0], placed((1, n), "float32")[0][0]
     A /= 8
     plan = cg.plan("NT", A, B, epilogue=FUNCTIONS[name], b=b, backend=backend, order="C")
     verdict = verify(plan.problem, A, B, plan(A, B, b=b), operands={"b": b})
@@ -205,8 +196,9 @@ def run_many_sums(
 ) -> None:
     """AssertionError when a result of such a config is wrong; both groups take tiles."""
     (dtype, order, mode, options), m, n, k = case, 264, 328, 136
-    A, B, C = placed((k, m), dtype, "F"), placed((k, n), dtype, "F"), placed((m, n), dtype, order)
-    b = placed((n,) if mode == "N" else (m, 1), dtype)
+    shapes = ((k, m), "F"), ((k, n), "F"), ((m, n), order), ((1, n) if mode == "N" else (m, 1), "C")
+    A, B, C, b = (placed(shape, dtype, lies)[0] for shape, lies in shapes)
+    b = b[0] if mode == "N" else b
     asked = {"kernel": "sm90_wgmma", "backend": backend, "arch": arch, **options}
     plan = cg.plan("TN", A, B, C, epilogue=FUNCTIONS["gelu"], b=b, **asked)
     for beta in (0.0, 0.5):

@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
+from cases import OPS, placed, stored_shapes
 from fp8_cases import PAIRS
 
 import cute_gemm as cg
@@ -16,7 +17,6 @@ from cute_gemm.dtypes import DTYPES, FLOAT8
 from cute_gemm.problem.epilogue.fuse import read_operands
 from cute_gemm.problem.verify import verify
 
-OPS = ("NN", "NT", "TN", "TT")
 #: Sizes of groups: empty ones, of one row, about a tile of 64.
 SIZES = (0, 0, 1, 3, 17, 63, 64, 65, 130)
 #: Unit-stride modes of A and B for the letters N and T: arrays are row-major.
@@ -142,18 +142,12 @@ class Arrays(NamedTuple):
     whole: np.ndarray
 
 
-def _stored(
-    shape: tuple[int, ...], dtype: str, pad: int, around: float, turned: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """A view of this shape, and the whole array, of which it is a part."""
-    stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-    step = max(8, 16 // DTYPES[dtype].bytes)
-    whole = np.full(
-        (*stored[:-2], stored[-2] + 1, -(-stored[-1] // step) * step + pad), around,
-        DTYPES[dtype].numpy,
-    )  # fmt: skip
-    view = whole[..., : stored[-2], : stored[-1]]
-    return (view.swapaxes(-1, -2) if turned else view), whole
+def of_no_group(case: GroupedCase, array: np.ndarray, modes: str = "MN") -> np.ndarray:
+    """The part of an array of these modes that is of no group."""
+    end = sum(case.sizes)
+    if case.ragged == modes[0]:
+        return array[..., end:, :]
+    return array[..., end if case.ragged == modes[1] else array.shape[-1] :]
 
 
 def arrays(case: GroupedCase) -> Arrays:
@@ -161,46 +155,27 @@ def arrays(case: GroupedCase) -> Arrays:
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
     extents, groups = case.all_extents, len(case.sizes)
     m, n, k = extents.values()
-    end = sum(case.sizes)
-    integer = DTYPES[case.dtype].roundoff == 0
-    around = 99.0 if integer else np.nan
+    around = 99.0 if DTYPES[case.dtype].roundoff == 0 else np.nan
     out = DTYPES[case.dtype].outputs[0]
 
-    def filled(view: np.ndarray) -> None:
-        if integer:
-            view[...] = random.integers(-20, 20, view.shape)
-        elif view.dtype.kind == "c":
-            view[...] = random.standard_normal(view.shape) + 1j * random.standard_normal(view.shape)
-        else:
-            view[...] = random.standard_normal(view.shape)
+    def view(shape: tuple[int, ...], dtype: str, order: str, outside: float) -> Any:
+        """Numbers, and the whole array, of which they are a part."""
+        step = max(8, 16 // DTYPES[dtype].bytes)
+        return placed(shape, dtype, order, case.pad, step, (0, 1), outside, random)
 
-    lead_a = (groups,) if case.ragged == "N" else ()
-    lead_b = (groups,) if case.ragged == "M" else ()
-    lead_c = (groups,) if case.ragged == "K" else ()
+    lead = {letter: (groups,) * (case.ragged == "NMK"["ABC".index(letter)]) for letter in "ABC"}
     found = []
-    for turn, shape, lead, dtype in (
-        (case.op[0] != "N", (m, k), lead_a, case.dtype),
-        (case.op[1] != "N", (k, n), lead_b, case.dtype_b or case.dtype),
-    ):
-        stored = shape[::-1] if turn else shape
-        view, _ = _stored((*lead, *stored), dtype, case.pad, around)
-        filled(view)
-        logical = view.swapaxes(-1, -2) if turn else view
-        modes = "KN" if found else "MK"
-        if case.ragged in modes and case.rest:
-            part = [slice(None)] * logical.ndim
-            part[logical.ndim - 2 + modes.index(case.ragged)] = slice(end, None)
-            logical[tuple(part)] = around
-        found.append(view)
-    C, whole = _stored((*lead_c, m, n), out, case.pad, CANARY, case.order == "F")
-    inside = [slice(None)] * C.ndim
-    if case.ragged != "K":
-        inside["MN".index(case.ragged)] = slice(0, end)
-    part = C[tuple(inside)]
-    if case.beta:
-        filled(part)
-    else:
-        part[...] = around
+    for name, modes, letter, stored, dtype in zip(
+        "AB", ("MK", "KN"), case.op, stored_shapes(case.op, m, n, k),
+        (case.dtype, case.dtype_b or case.dtype), strict=True,
+    ):  # fmt: skip
+        found.append(view((*lead[name], *stored), dtype, "C", around)[0])
+        logical = found[-1] if letter == "N" else found[-1].swapaxes(-1, -2)
+        of_no_group(case, logical, modes)[...] = around
+    C, whole = view((*lead["C"], m, n), out, case.order, CANARY)
+    if not case.beta:
+        C[...] = around
+    of_no_group(case, C)[...] = CANARY
     operands = {}
     for name in {"bias": "G", "all": ("G", "N", "M", "MN")}.get(case.epilogue, ()):
         shape = {"G": (groups, n), "N": (n,), "M": (m, 1), "MN": (m, n)}[name]
@@ -298,7 +273,7 @@ def check(
     ``problem``: of its plan, where that has been made already.
     """
     given = arrays(case)
-    before, all_before = given.C.copy(), given.whole.copy()
+    before = given.C.copy()
     call(case, given)
     problem = problem or planned(case, given, backend="cpu").problem
     held = {"C": before} if case.beta else {}
@@ -321,17 +296,9 @@ def check(
             apart = abs(given.C[place].astype(np.float64) - expected)
             assert (apart <= 0.02 * (abs(expected) + case.all_extents["K"] ** 0.5)).all()
     # What is of no group, and what is not C.
-    end = sum(case.sizes)
-    kept = [slice(None)] * given.C.ndim
-    if case.ragged != "K":
-        kept["MN".index(case.ragged)] = slice(end, None)
-        np.testing.assert_array_equal(given.C[tuple(kept)], CANARY)
-    given.C[...] = 0
-    outside, outside_before = given.whole, all_before
-    place = np.ones(given.whole.shape, bool)
-    rows, columns = given.C.shape[-2:] if case.order == "C" else given.C.shape[-2:][::-1]
-    place[..., :rows, :columns] = False
-    np.testing.assert_array_equal(outside[place], outside_before[place])
+    np.testing.assert_array_equal(of_no_group(case, given.C), CANARY)
+    given.C[...] = CANARY
+    np.testing.assert_array_equal(given.whole, CANARY)
 
 
 def planned(case: GroupedCase, given: Arrays, **more: Any) -> cg.Plan:

@@ -14,6 +14,8 @@ import pytest
 from cases import Case
 from gemm_cases import Builds
 
+from cute_gemm.arch import Arch
+
 # JAX would take three quarters of the memory that all the libraries here share.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -24,6 +26,16 @@ def arch() -> str:
     from cute_gemm.run.driver import device_arch
 
     return device_arch(0)
+
+
+@pytest.fixture(autouse=True)
+def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
+    """Skip cases that the GPU has no instructions for: TMA and wgmma, and scales of blocks."""
+    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
+    blocks = any("128" in kind for kind in getattr(case, "scales", ()))
+    hopper = getattr(case, "kernel", "") == "sm90_wgmma" or blocks
+    if hopper and not Arch(arch).has("wgmma"):
+        pytest.skip(f"the case does not run on {arch}")
 
 
 @pytest.fixture(scope="session")

@@ -55,14 +55,6 @@ def plan_of(case: Case, given: Inputs, C: torch.Tensor) -> cg.Plan:
     return cg.plan(case.op, given.A.view, given.B.view, C, **case.options)
 
 
-@pytest.fixture(autouse=True)
-def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
-    """Skip what the GPU has no instructions for."""
-    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    if isinstance(case, Case) and not case.runs_on(arch):
-        pytest.skip(f"{case.kernel} does not run on {arch}")
-
-
 @pytest.mark.parametrize(
     "case",
     [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *thin_cases(), *wgmma_cases()],

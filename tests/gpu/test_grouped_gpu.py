@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,30 +26,9 @@ import cute_gemm as cg
 
 torch = pytest.importorskip("torch")
 
+from device_matrices import on_device  # noqa: E402
+
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
-    """Skip what the GPU has no instructions for."""
-    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    hopper = isinstance(case, GroupedCase) and (
-        case.kernel == "sm90_wgmma" or any("128" in kind for kind in case.scales)
-    )
-    if hopper and arch != "sm_90a":
-        pytest.skip(f"sm90_wgmma does not run on {arch}")
-
-
-def on_device(view: np.ndarray) -> tuple[Any, Any]:
-    """A view's copy on the device, laid out alike, and the whole that it is a part of."""
-    whole = view
-    while isinstance(whole.base, np.ndarray):
-        whole = whole.base
-    kind = getattr(torch, view.dtype.name)
-    flat = torch.from_numpy(whole.reshape(-1).view(np.uint8)).cuda().view(kind)
-    strides = [step // view.itemsize for step in view.strides]
-    offset = (view.ctypes.data - whole.ctypes.data) // view.itemsize
-    return torch.as_strided(flat, view.shape, strides, offset), flat
 
 
 def by_device(case: GroupedCase, given: Arrays) -> None:
@@ -63,13 +41,13 @@ def by_device(case: GroupedCase, given: Arrays) -> None:
     }
     epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
     for _ in range(3):
-        C, flat = on_device(given.C)
+        C, back = on_device(given.C)
         result = cg.grouped_gemm(
             case.op, A, B, ends, C, alpha=case.alpha, beta=case.beta, **epilogue, **operands,
             **case.chosen,
         )  # fmt: skip
         assert result is C
-    given.whole.reshape(-1).view(np.uint8)[...] = flat.view(torch.uint8).cpu().numpy()
+    back()
 
 
 @pytest.mark.parametrize("case", cases(240, 2), ids=str)

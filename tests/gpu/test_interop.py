@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import PLAIN, TYPES, Case, narrow
-from foreign_arrays import Capsule, Interface
+from foreign_arrays import Capsule, Interface, assert_product
 from gemm_cases import Builds
 
 import cute_gemm as cg
@@ -49,14 +49,6 @@ def pair(op: str, dtype: str = "float32", order: str = "F") -> tuple[np.ndarray,
     a = (M, K) if op[0] == "N" else (K, M)
     b = (K, N) if op[1] == "N" else (N, K)
     return host(a, dtype, order, 1), host(b, dtype, order, 2)
-
-
-def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: Any) -> None:
-    """Check against float64, element by element."""
-    result = np.array(result, order="K")  # what JAX gives is read-only
-    problem = from_operands(op, read(A, "A"), read(B, "B"), read(result, "C"))
-    verdict = verify(problem, A, B, result, **given)
-    assert verdict.ok, verdict
 
 
 @pytest.fixture(scope="module", autouse=True)

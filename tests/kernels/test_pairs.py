@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import refusal
-from pairs_cases import APART, BOTH, WGMMA, PairsCase, placed, planned, run
+from cases import placed, refusal
+from pairs_cases import APART, BOTH, WGMMA, PairsCase, planned, run
 
 import cute_gemm as cg
 from cute_gemm.errors import OptionError, ScalarError, ShapeError, UnsupportedError
@@ -322,5 +322,5 @@ def test_a_wrong_product_is_out_of_bound(take: Callable[[Any], Any]) -> None:
 
 
 def test_a_padded_array_is_what_cases_take() -> None:
-    part, whole = placed((5, 6), "float32", "F", pad=4)
+    part, whole = placed((5, 6), "float32", "F", step=4, rows=(1, 1))
     assert part.strides[0] == 4 and np.isnan(whole[0]).all() and np.isfinite(part).all()
