@@ -1,7 +1,5 @@
 """Drawn batches of small products: rows of any length, anywhere, of matrices that lie anyhow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -5,8 +5,6 @@ So a case says how wide its operands may be accessed (through the leading dimens
 address), and all awkward sizes of one kind share a kernel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any

@@ -3,8 +3,6 @@
 ``python tests/causes_search.py --reports 400`` prints what does not hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections import Counter

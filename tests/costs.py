@@ -6,8 +6,6 @@
 ended (``rss``) and at most so far (``peak``). Processes of one run write to one file.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """An epilogue of one Python value and one C++ functor, and problems of every kernel family."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The driver as a Python object with memory of its own: two devices of compute capability 9.0."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What of the module ``torch`` is looked at where no mode, transform or tracer is active."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls whose epilogue reads operands of every broadcast and returns every kind of result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple

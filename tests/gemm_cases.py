@@ -1,7 +1,5 @@
 """Cases that a GPU and the interpreter compute, in selections, and a pool that builds kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product, takewhile

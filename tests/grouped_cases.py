@@ -1,7 +1,5 @@
 """Grouped GEMMs of every kind, on arrays with canaries around C and NaN around what is read."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise, product

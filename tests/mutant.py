@@ -1,7 +1,5 @@
 """What a mutant is, and which tests execute what it breaks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

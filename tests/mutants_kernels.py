@@ -1,7 +1,5 @@
 """Ways to break kernels of every family but TMA's and wgmma's, and what Python hands over."""
 
-from __future__ import annotations
-
 from mutant import (
     ASYNC,
     MMA,

@@ -1,7 +1,5 @@
 """Ways to break offsets of 64 bits, and what is no part of a kernel."""
 
-from __future__ import annotations
-
 from mutant import (
     Mutant,
     far,

@@ -1,7 +1,5 @@
 """Ways to break what runs on TMA and wgmma."""
 
-from __future__ import annotations
-
 from mutant import (
     BYTES,
     ROWS,

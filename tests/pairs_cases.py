@@ -1,7 +1,5 @@
 """Calls whose epilogue makes a column of C of two columns of the product."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 ``python tests/report_search.py --reports 400`` prints how many fixes are refuted.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import re

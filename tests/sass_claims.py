@@ -1,7 +1,5 @@
 """Whether the instructions that a report shows are in a kernel's machine code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -9,8 +9,6 @@ float64, over the root mean square of the results: the greatest, and their root 
 a table for the documentation. ``--device cpu`` has the interpreter execute ours, for small k.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ Times are those of calls in a CUDA graph, in turns, the passes that make compone
 errors those of each element over ``sum |a||b|``, against float64.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -1,7 +1,5 @@
 """What the GPU tests share: kernels are compiled by many processes while the tests run."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cases import Case
 from gemm_cases import Builds
 
@@ -18,6 +17,11 @@ from cute_gemm.arch import Arch
 
 # JAX would take three quarters of the memory that all the libraries here share.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All tests of this folder are for a GPU."""
+    item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture(scope="session")
@@ -71,8 +75,6 @@ def large_matrices(cache_directory: Path) -> Iterator[None]:
 
     What PyTorch keeps is given back, for the next one and for the other libraries.
     """
-    import torch
-
     _, total = torch.cuda.mem_get_info()
     if total < LARGE:
         pytest.skip(f"the GPU has {total >> 30} GiB of memory; the test takes {LARGE >> 30}")

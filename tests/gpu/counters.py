@@ -7,8 +7,6 @@ class of accesses. Exits with 1 if anything differs or does not build. ``--only 
 shows the cases, which with ``--arch`` needs no GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -1,7 +1,5 @@
 """Matrices inside guarded device buffers, a float64 reference on the device, and the comparison."""
 
-from __future__ import annotations
-
 import threading
 import zlib
 from collections.abc import Callable

@@ -15,8 +15,6 @@ the rounds' microseconds, in which all take turns. Results are compared with PyT
 those in float32 with float64.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

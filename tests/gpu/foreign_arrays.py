@@ -1,7 +1,5 @@
 """Arrays of libraries that nobody has heard of, and results of any library."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ of the rounds' microseconds. Of two times their ratio is the median of the round
 torch refuses has no entry.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

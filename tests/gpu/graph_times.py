@@ -1,7 +1,5 @@
 """Times of functions in CUDA graphs, in turns: what the benchmarks beside PyTorch share."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar

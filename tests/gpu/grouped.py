@@ -16,8 +16,6 @@ an entry has the median of the microseconds, and ratios are medians of those of 
 sizes of multiples of 16, as PyTorch asks), and row-major as they come.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

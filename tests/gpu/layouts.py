@@ -11,8 +11,6 @@ rounds' ratios, time of cuBLAS over time of ours; both are CUDA graphs, which ta
 matrices that come past L2. Results are compared with cuBLAS's.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

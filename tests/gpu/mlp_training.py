@@ -8,8 +8,6 @@ to a fixed target: with `cute_gemm.torch.Linear`, with `cute_gemm.torch.mlp`, an
 bfloat16's noise; times are medians of steps, forward and backward, without the optimizer.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -1,20 +1,14 @@
 """Batches of small products on a GPU: drawn ones, long ones, and what lies beside C."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
 from batched_cases import KINDS, BatchedCase, Lie, drawn
+from device_matrices import on_device
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import verify
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import on_device  # noqa: E402
-
-pytestmark = pytest.mark.gpu
 
 
 def check(case: BatchedCase, kernel: str = "batched") -> cg.Plan:

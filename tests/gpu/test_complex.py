@@ -4,8 +4,6 @@ Results are compared on the host by ``verify``, whose bound for complex sums its
 canaries lie all around C, NaN all around A and B, and NaN in a C that is not read.
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from collections.abc import Iterator
@@ -14,17 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cases import COMPLEX, LADDER, SIZES, Case, complex_of
-from foreign_arrays import Capsule, Interface, assert_product
-from gemm_cases import Builds
-
-import cute_gemm as cg
-from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import ArrayError, DTypeError, ScalarError
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import (  # noqa: E402
+from device_matrices import (
     DEVICE,
     assert_canaries,
     assert_result,
@@ -32,8 +22,12 @@ from device_matrices import (  # noqa: E402
     inputs,
     new_c,
 )
+from foreign_arrays import Capsule, Interface, assert_product
+from gemm_cases import Builds
 
-pytestmark = pytest.mark.gpu
+import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import ArrayError, DTypeError, ScalarError
 
 OPS = ("NN", "NT", "TN", "TT", "CN", "NC", "CC", "CT", "TC", "HT", "NH")
 SCALARS = (0, 1, -0.7 + 0.4j, 1j)

@@ -1,7 +1,5 @@
 """What BLAS promises, on device arrays: errors before any write, scalars on the device, plans."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -9,7 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cases import PLAIN, narrow, wide
+from device_matrices import (
+    DEVICE,
+    assert_canaries,
+    assert_result,
+    assert_threads_share_a_plan,
+    error_bound,
+    inputs,
+    new_c,
+    reference,
+)
 from gemm_cases import Builds
 
 import cute_gemm as cg
@@ -32,21 +41,6 @@ from cute_gemm.errors import (
     UnsupportedError,
 )
 from cute_gemm.plan import make
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import (  # noqa: E402
-    DEVICE,
-    assert_canaries,
-    assert_result,
-    assert_threads_share_a_plan,
-    error_bound,
-    inputs,
-    new_c,
-    reference,
-)
-
-pytestmark = pytest.mark.gpu
 
 KERNEL_NAMES = ("sm80_pipeline", "cutlass_universal")
 

@@ -1,18 +1,13 @@
 """Operands whose elements lie 2**31 and more apart, in 4.3 GB each: few rows, far apart."""
 
-from __future__ import annotations
-
 import pytest
+import torch
 from far_cases import Far, cases, values
 
 import cute_gemm as cg
 from cute_gemm.arrays import read
 from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
-
-torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("case", cases(), ids=str)

@@ -4,14 +4,14 @@ Canaries lie around C, NaN in a C that is not read. The bound is that of `verify
 for what tensor cores keep of their sums.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from device_matrices import on_device
 from fp8_cases import (
     BLOCKS,
     E4M3,
@@ -29,12 +29,6 @@ from fp8_cases import (
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import on_device  # noqa: E402
-
-pytestmark = pytest.mark.gpu
 
 #: By "auto", at sizes that fill tiles, that cut them, that decode, and that nothing divides.
 SIZES = (

@@ -1,10 +1,10 @@
 """Epilogues from Python functions on a GPU: functions, families, arrays on the device, graphs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from device_matrices import inside
 from fused_cases import (
     CASES,
     FUNCTIONS,
@@ -17,8 +17,6 @@ from fused_cases import (
 )
 
 import cute_gemm as cg
-
-pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -42,9 +40,6 @@ def test_every_function(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_nothing_beside_the_results_is_written(beta: float) -> None:
     """C in a wider matrix; operands on the device, a number there too; NaN around what is read."""
-    torch = pytest.importorskip("torch")
-    from device_matrices import inside
-
     m, n, k = 200, 136, 96
 
     (_, A), (_, B), (_, both) = (inside(*shape) for shape in ((m, k), (n, k), (m, n)))
@@ -68,7 +63,6 @@ def test_nothing_beside_the_results_is_written(beta: float) -> None:
 
 
 def test_graphs_and_streams() -> None:
-    torch = pytest.importorskip("torch")
     x, w = (torch.randn(size, 256, device="cuda", dtype=torch.float16) for size in (64, 128))
     bias = torch.randn(128, device="cuda", dtype=torch.float16)
 
@@ -97,7 +91,6 @@ def test_graphs_and_streams() -> None:
 
 
 def test_inside_torch_compile() -> None:
-    torch = pytest.importorskip("torch")
     x, w = (torch.randn(size, 256, device="cuda", dtype=torch.float16) for size in (64, 128))
     bias = torch.randn(128, device="cuda", dtype=torch.float16)
     double = cg.epilogue(lambda acc, bias, factor: cg.silu(acc + bias) * factor)

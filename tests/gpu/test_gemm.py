@@ -4,15 +4,26 @@ The bound is in ``device_matrices.error_bound``; canaries lie all around C, NaN 
 and NaN in a C that is not read.
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from cases import LADDER, OPS, PLAIN, TYPES, Case, cutlass_takes, narrow, types_of, wide
+from device_matrices import (
+    DEVICE,
+    Inputs,
+    assert_canaries,
+    assert_result,
+    compute,
+    error_bound,
+    hold,
+    inputs,
+    new_c,
+    reference,
+)
 from gemm_cases import (
     Builds,
     batches,
@@ -30,23 +41,6 @@ from gemm_cases import (
 import cute_gemm as cg
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.problem.verify import verify
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import (  # noqa: E402
-    DEVICE,
-    Inputs,
-    assert_canaries,
-    assert_result,
-    compute,
-    error_bound,
-    hold,
-    inputs,
-    new_c,
-    reference,
-)
-
-pytestmark = pytest.mark.gpu
 
 PAIRS = list(itertools.product(range(3), range(3)))
 

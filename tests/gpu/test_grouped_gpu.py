@@ -1,11 +1,11 @@
 """Grouped GEMMs on a GPU: random groups, canaries, NaN beside what is read, streams and graphs."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
 import pytest
+import torch
+from device_matrices import on_device
 from grouped_cases import (
     BLOCK_PAIRS,
     BOXED_PAIRS,
@@ -23,12 +23,6 @@ from grouped_cases import (
 )
 
 import cute_gemm as cg
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import on_device  # noqa: E402
-
-pytestmark = pytest.mark.gpu
 
 
 def by_device(case: GroupedCase, given: Arrays) -> None:

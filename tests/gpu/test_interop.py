@@ -1,7 +1,5 @@
 """Arrays of every library: used in place, on their stream, with a result of the same library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cases import PLAIN, TYPES, Case, narrow
 from foreign_arrays import Capsule, Interface, assert_product
 from gemm_cases import Builds
@@ -19,8 +18,6 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, GemmError, ReadOnlyError, ShapeError
 from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
-
-pytestmark = pytest.mark.gpu
 
 M, N, K = 65, 63, 127
 #: Of column-major and of row-major arrays, whose op in BLAS's terms is the other one.
@@ -108,15 +105,12 @@ def test_numpy_order_of_a_new_c(order: str) -> None:
 
 
 def on_torch(array: np.ndarray) -> Any:
-    import torch
-
     return torch.from_numpy(array).cuda()
 
 
 @pytest.mark.parametrize("rows", ["C", "F"])
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8"])
 def test_torch(name: str, rows: str) -> None:
-    torch = pytest.importorskip("torch")
     kind = getattr(torch, name)
     A = torch.randint(-9, 10, (M, K), device="cuda").to(kind)
     B = torch.randint(-9, 10, (N, K), device="cuda").to(kind)
@@ -129,7 +123,6 @@ def test_torch(name: str, rows: str) -> None:
 
 
 def test_torch_in_place_and_parameters() -> None:
-    torch = pytest.importorskip("torch")
     A, B = torch.ones(K, M, device="cuda"), torch.ones(K, N, device="cuda")
     C = torch.full((M, N), 2.0, device="cuda")
     address = C.data_ptr()
@@ -161,7 +154,6 @@ def test_a_new_c_each_time(library: str) -> None:
 
 def test_torch_on_the_host() -> None:
     """Copied there and back, as NumPy's are."""
-    torch = pytest.importorskip("torch")
     A, B = (torch.from_numpy(x) for x in pair("TN"))
     C = cg.gemm("TN", A, B, backend="cuda")
     assert isinstance(C, torch.Tensor) and C.device.type == "cpu"
@@ -171,7 +163,6 @@ def test_torch_on_the_host() -> None:
 @pytest.mark.parametrize("how", ["current", "object", "handle"])
 def test_torch_on_a_side_stream(how: str) -> None:
     """No synchronisation: the data arrive late in the stream that the kernel must wait in."""
-    torch = pytest.importorskip("torch")
     numpys = pair("TN")
     real = [torch.from_numpy(x.T.copy()).cuda().T for x in numpys]
     late = [torch.full_like(x, torch.nan) for x in real]
@@ -198,7 +189,6 @@ def test_torch_on_a_side_stream(how: str) -> None:
 
 def test_a_plan_follows_the_current_stream() -> None:
     """One plan on one stream, then on another: each time behind what is there."""
-    torch = pytest.importorskip("torch")
     A, B = torch.ones(K, M, device="cuda"), torch.ones(K, N, device="cuda")
     C = torch.zeros(M, N, device="cuda")
     plan = cg.plan("TN", A, B, C)
@@ -216,8 +206,6 @@ def test_a_plan_follows_the_current_stream() -> None:
 
 def negative(x: Any) -> Any:
     """A view of other memory, laid out as x, whose negation PyTorch has not carried out."""
-    import torch
-
     return torch.zeros_like(x, dtype=torch.complex64).conj().imag.as_strided(x.shape, x.stride())
 
 
@@ -238,7 +226,6 @@ def test_a_tensor_that_was_changed_in_place_is_refused(
     change: Callable[[Any], Any], which: int
 ) -> None:
     """The very objects that went through three times are no longer what they were."""
-    torch = pytest.importorskip("torch")
     tensors = [torch.ones(64, 64, device="cuda") for _ in range(3)]
     calls: list[Callable[..., Any]] = [cg.plan("NN", *tensors), partial(cg.gemm, "NN")]
     for call in calls * 3:
@@ -250,7 +237,6 @@ def test_a_tensor_that_was_changed_in_place_is_refused(
 
 
 def test_a_tensor_that_was_turned_or_moved_in_place_is_taken_as_it_is() -> None:
-    torch = pytest.importorskip("torch")
     A, B = (torch.randint(-4, 5, (64, 64), device="cuda").float() for _ in "AB")
     C = torch.zeros(64, 64, device="cuda")
     plan = cg.plan("NN", A, B, C)
@@ -399,7 +385,6 @@ def test_a_jax_array_is_not_written_to() -> None:
 
 @pytest.mark.parametrize("wrap", [Capsule, Interface])
 def test_other_libraries(wrap: Callable[[Any], Any]) -> None:
-    torch = pytest.importorskip("torch")
     A, B = pair("TN")
     a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))
     c = torch.full((N, M), torch.nan, device="cuda").T
@@ -412,7 +397,6 @@ def test_other_libraries(wrap: Callable[[Any], Any]) -> None:
 
 def test_dlpack_waits_for_the_producer() -> None:
     """The exporter is told of the legacy stream and makes it wait for its own."""
-    torch = pytest.importorskip("torch")
     A, B = pair("TN")
     real = [torch.from_numpy(x.T.copy()).cuda().T for x in (A, B)]
     late = [torch.full_like(x, torch.nan) for x in real]
@@ -430,7 +414,7 @@ def test_dlpack_waits_for_the_producer() -> None:
 
 def test_libraries_mixed() -> None:
     """On one device they may be; the result is of A's library."""
-    torch, cupy = pytest.importorskip("torch"), pytest.importorskip("cupy")
+    cupy = pytest.importorskip("cupy")
     A, B = pair("TN")
     a, b = torch.from_numpy(A.T.copy()).cuda().T, on_cupy(B)
     torch.cuda.synchronize()

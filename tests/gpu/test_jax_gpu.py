@@ -1,7 +1,5 @@
 """``cute_gemm.jax`` on the GPU."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +10,6 @@ import pytest
 from activations import of_library
 
 import cute_gemm as cg
-
-pytestmark = pytest.mark.gpu
 
 jax = pytest.importorskip("jax")
 

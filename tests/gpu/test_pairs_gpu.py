@@ -1,16 +1,14 @@
 """Epilogues of pairs of columns on a GPU: every case, arrays on the device, gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from device_matrices import inside
 from pairs_cases import APART, BOTH, WGMMA, PairsCase, run
 
 import cute_gemm as cg
 from cute_gemm.plan.steps import reduces
-
-pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -24,9 +22,6 @@ def test_every_case(case: PairsCase, kind: str) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(4096, 6144, 512), (300, 1000, 264), (17, 4096, 2048)])
 def test_nothing_beside_the_results_is_written(m: int, n: int, k: int, kind: str) -> None:
     """C in a wider matrix, NaN around what is read; large tiles, and more of them than CTAs."""
-    torch = pytest.importorskip("torch")
-    from device_matrices import inside
-
     (_, A), (_, B) = (inside(*shape) for shape in ((m, k), (n, k)))
     whole, C = inside(m, n // 2, 7.0)
     take = getattr(cg, kind)
@@ -49,7 +44,6 @@ def test_nothing_beside_the_results_is_written(m: int, n: int, k: int, kind: str
 
 
 def test_gradients() -> None:
-    torch = pytest.importorskip("torch")
     x, w = (
         torch.randn(size, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         for size in (96, 256)

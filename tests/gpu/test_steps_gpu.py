@@ -1,19 +1,15 @@
 """Plans of several launches on a GPU: right, in graphs, on streams, with what is kept packed."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cases import OPS, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import verify
-
-pytestmark = pytest.mark.gpu
-torch = pytest.importorskip("torch")
 
 ROUTES: list[dict[str, Any]] = [{"pack": "AB"}, {"split_k": 4}, {"pack": "B", "split_k": 3}]
 

@@ -9,8 +9,6 @@ for all. Every entry is printed: microseconds of each, bytes over time, and the 
 alone would take. `torch` is `torch.matmul` on the same strides.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -1,7 +1,5 @@
 """The public functions on the CPU backend: results, plans, reports, and what they refuse."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import struct

@@ -1,7 +1,5 @@
 """Batches: descriptors, checks, results and counts of operands with one leading dimension more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

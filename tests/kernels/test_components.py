@@ -1,7 +1,5 @@
 """``compute="bf16x9"`` and ``"bf16x6"``: float32 by products of bfloat16 components."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

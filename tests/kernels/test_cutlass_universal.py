@@ -1,7 +1,5 @@
 """CUTLASS's own kernel: config, emitted unit, that NVRTC builds it, and its recorded accesses."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from importlib.metadata import version

@@ -3,8 +3,6 @@
 The arrays are fakes.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

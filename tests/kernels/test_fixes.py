@@ -1,7 +1,5 @@
 """Fixes: the concrete change, and that the report reads what the fix says."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Epilogues that are written as expressions: traced, emitted, executed, bounded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

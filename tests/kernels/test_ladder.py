@@ -1,7 +1,5 @@
 """The ladder's kernels: configs, options, what is coalesced and free of conflicts, builds."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from itertools import product

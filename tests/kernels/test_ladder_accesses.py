@@ -4,8 +4,6 @@ Beside what ``interpreted.check`` compares, accesses of shared memory are told b
 bytes of global memory are counted, and reads and writes of each element of A, B and C.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

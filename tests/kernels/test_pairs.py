@@ -1,7 +1,5 @@
 """Epilogues that make a column of C of two columns of the product."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

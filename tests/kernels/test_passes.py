@@ -1,7 +1,5 @@
 """Packing and reduction as NVRTC emitted them, executed without a GPU: bit by bit what they say."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product

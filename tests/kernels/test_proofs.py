@@ -3,8 +3,6 @@
 They hold for every config there is, and that of a wrong layout on Python's side does not compile.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable

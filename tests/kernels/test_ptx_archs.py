@@ -1,7 +1,5 @@
 """The PTX that NVRTC emits for each architecture, executed: C is right, accesses as reported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

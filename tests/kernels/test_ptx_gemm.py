@@ -4,8 +4,6 @@ The spread that runs everywhere has of every kernel a few types, ops and kinds o
 ``--matrix`` has all of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

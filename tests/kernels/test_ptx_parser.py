@@ -1,7 +1,5 @@
 """PTX text -> instructions: declarations, labels, predicates, operands, blocks, and what is not."""
 
-from __future__ import annotations
-
 import random
 import re
 import struct

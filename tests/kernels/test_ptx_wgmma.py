@@ -1,7 +1,5 @@
 """``sm90_wgmma`` executed as NVRTC emitted it: C beside float64, accesses beside the report."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache

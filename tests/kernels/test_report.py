@@ -1,7 +1,5 @@
 """The report: rows, verdicts, sentences, text and JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The machine code has the instructions that the report claims; PTX and SASS as text."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``sm80_pipeline``: config, what its accesses are, the emitted unit, and that NVRTC builds it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from itertools import product

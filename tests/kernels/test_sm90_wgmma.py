@@ -1,7 +1,5 @@
 """``sm90_wgmma``: config, launch, accesses, the emitted unit, its proof, its build."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import struct

@@ -1,7 +1,5 @@
 """Plans of several launches: packed operands and slices of K, chosen, executed, reported, run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """``thin``: which lane has what, what is refused and chosen, and every program of it executed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Operands whose rows begin at any element: copied by the aligned words that cover them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed

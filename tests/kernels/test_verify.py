@@ -1,7 +1,5 @@
 """The comparison with float64 must pass good results and catch every kind of bad one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from cases import numbers, stored_shapes

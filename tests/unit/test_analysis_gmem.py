@@ -1,7 +1,5 @@
 """Global-memory analysis against hand-derived cases and against bytes in Python sets."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Shared-memory analysis against hand-derived cases and against words in Python sets."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Copies of one's own: every figure by hand or by sets of bytes, every notation, every refusal."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """``compile="background"`` and ``prefer_loaded=``: what computes until a kernel is built."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """The benchmark on a GPU of NumPy; the call of cuBLAS against a model of it."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Tiled copies and tiled MMAs: who touches which coordinate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

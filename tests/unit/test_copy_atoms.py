@@ -1,7 +1,5 @@
 """Reductions, bulk copies, wide vectors, matrices of bytes, tiles at the end: lane by lane."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

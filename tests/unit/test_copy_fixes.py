@@ -1,7 +1,5 @@
 """Fixes of a copy: each is asked about again, and a search beside them finds nothing they lack."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """``kernel="cublas"`` and the calls that it makes, against a model of cublasGemmEx in NumPy."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """Rows of types against NumPy, struct, cutlass_library and the CUDA headers."""
 
-from __future__ import annotations
-
 import re
 import struct
 

@@ -1,7 +1,5 @@
 """The GPU table: names, and figures that agree with each other."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``kernel="host"``: the loop as a kernel. What it computes is in test_cpu.py."""
 
-from __future__ import annotations
-
 import warnings
 from types import SimpleNamespace
 from typing import Any

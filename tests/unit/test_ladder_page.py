@@ -1,7 +1,5 @@
 """docs/ladder.md: its excerpts, figures and pictures are those of the present code."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

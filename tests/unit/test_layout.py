@@ -1,7 +1,5 @@
 """Layouts: pycute's algebra, swizzles, CuTe's notation and the C++ text."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory of a device, copies to it and back, and calls on host arrays, with a driver in Python."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 tensor-layouts' functions for banks and sectors are no oracle: they do not know vector accesses.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pycute
 import pytest

@@ -1,7 +1,5 @@
 """Intensity, accesses per result, roofline, occupancy and waves of whole launches."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Each instruction against NumPy, Python's integers, or the layouts of the PTX ISA lane by lane."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

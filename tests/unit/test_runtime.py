@@ -1,7 +1,5 @@
 """What can be seen without a GPU; the driver is a Python object with memory of its own."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``tests/gpu/shapes.py``, which times calls on shapes that are new, on a machine without a GPU."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

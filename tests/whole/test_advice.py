@@ -4,8 +4,6 @@
 another reason; and who takes the advice of each refusal arrives at a call that is accepted.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

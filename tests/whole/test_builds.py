@@ -1,7 +1,5 @@
 """Builds that meet, are interrupted or killed: one builds, the others wait, and nothing breaks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The command line as a whole: words, help, JSON, and how it fails."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import inspect

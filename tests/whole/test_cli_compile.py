@@ -1,7 +1,5 @@
 """``cute-gemm emit``, ``compile`` and ``prove``."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

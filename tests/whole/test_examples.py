@@ -1,7 +1,5 @@
 """Every example runs on its own, without a GPU too, and prints something worth reading."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import os

@@ -1,7 +1,5 @@
 """``explain``: ideas, accesses per result counted two ways, predicted times, the next kernel."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """What users and machines do that nobody plans for: one sentence each, no traceback, no hang."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The HTML report: well-formed, self-contained, complete, and safe against hostile text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser

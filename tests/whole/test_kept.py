@@ -1,7 +1,5 @@
 """What is kept between calls: no number of shapes fills the memory."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib

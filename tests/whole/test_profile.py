@@ -1,7 +1,5 @@
 """Predicted against counted: ncu's output, the classes, the comparison; with an ncu that is not."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

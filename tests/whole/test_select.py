@@ -1,7 +1,5 @@
 """The choice of a kernel and a config: what is chosen is the cheapest that the problem allows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from math import prod

@@ -1,7 +1,5 @@
 """``cute_gemm.torch``, and `gemm` where gradients are recorded, on the CPU."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

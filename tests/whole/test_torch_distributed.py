@@ -1,7 +1,5 @@
 """``cute_gemm.torch`` on DTensors: two processes of one machine, over gloo or NCCL."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

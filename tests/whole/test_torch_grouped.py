@@ -1,7 +1,5 @@
 """``cute_gemm.torch.grouped_mm``: results, gradients, and the operator's word."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``scale_a=`` and ``scale_b=`` of `gemm` in PyTorch's graphs, and differentiated, on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

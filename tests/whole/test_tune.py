@@ -1,7 +1,5 @@
 """Measured choices, on a GPU whose kernels take the time that a test says, and on disk."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os
