@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_torch import fake_torch
+from fake_arrays import FakeCupy, FakeTensor, fake_torch, torch_dtype
 
 import cute_gemm as cg
 from cute_gemm import api
@@ -27,60 +27,9 @@ from cute_gemm.errors import (
 from cute_gemm.plan import executable, make, reused, select
 from cute_gemm.plan.executable import Executable
 
-
-class Array:
-    """What of a ``cupy.ndarray`` is read: 8 x 8, float32, column-major."""
-
-    def __init__(self, at: int, shape: tuple[int, int] = (8, 8), device: int = 0) -> None:
-        self.data = SimpleNamespace(ptr=at, device_id=device)
-        self.shape, self.strides = shape, (4, 4 * shape[0])
-        self.dtype, self.itemsize = np.dtype("float32"), 4
-
-
-Array.__module__, Array.__name__ = "cupy", "ndarray"
+Array = partial(FakeCupy, shape=(8, 8), dtype="float32")
+Tensor = partial(FakeTensor, shape=(8, 8), strides=(1, 8), dtype="float32")
 A, B, C = Array(0x10000), Array(0x20000), Array(0x30000)
-
-
-class Kind:
-    """A ``torch.dtype``."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.is_complex = name, name.startswith("complex")
-
-    def __str__(self) -> str:
-        return f"torch.{self.name}"
-
-
-KINDS = {name: Kind(name) for name in ("float32", "float64", "complex64")}
-
-
-class Tensor:
-    """What of a ``torch.Tensor`` is read: 8 x 8, column-major."""
-
-    is_cuda, is_nested, layout = True, False, "torch.strided"
-
-    def __init__(self, at: int, dtype: str = "float32") -> None:
-        self.at, self.shape, self.strides = at, (8, 8), (1, 8)
-        self.dtype, self.ordinal = KINDS[dtype], 0
-        self.requires_grad, self.lazy = False, ""
-
-    def data_ptr(self) -> int:
-        return self.at
-
-    def stride(self) -> tuple[int, ...]:
-        return self.strides
-
-    def get_device(self) -> int:
-        return self.ordinal
-
-    def is_conj(self) -> bool:
-        return self.lazy == "conj"
-
-    def is_neg(self) -> bool:
-        return self.lazy == "neg"
-
-
-Tensor.__module__ = "torch"
 
 
 class Calls(list[tuple[int, ...]]):
@@ -214,7 +163,7 @@ def on(request: pytest.FixtureRequest, calls: Calls) -> Any:
 
 
 def tensors(dtype: str = "float32") -> list[Tensor]:
-    return [Tensor(at, dtype) for at in (0x10000, 0x20000, 0x30000)]
+    return [Tensor(at, dtype=dtype) for at in (0x10000, 0x20000, 0x30000)]
 
 
 @pytest.mark.parametrize("which", range(3), ids="ABC".__getitem__)
@@ -224,7 +173,7 @@ def tensors(dtype: str = "float32") -> list[Tensor]:
         ({"shape": (8, 9)}, ShapeError),
         ({"shape": (8, 8, 8), "strides": (1, 8, 64)}, GemmError),
         ({"strides": (2, 16)}, GemmError),
-        ({"dtype": KINDS["float64"]}, GemmError),
+        ({"dtype": torch_dtype("float64")}, GemmError),
         ({"ordinal": 1}, DeviceError),
         ({"requires_grad": True}, ArrayError),
         ({"lazy": "neg"}, ArrayError),
@@ -372,7 +321,7 @@ def test_nothing_is_launched_for_no_elements(calls: Calls, on: Any) -> None:
 
 
 def test_calls_with_an_epilogue_are_known_by_it_and_by_its_operands(calls: Calls) -> None:
-    scale, residual, more = Array(0x40000, (1, 8)), Array(0x50000), Array(0x60000)
+    scale, residual, more = Array(0x40000, shape=(1, 8)), Array(0x50000), Array(0x60000)
 
     @cg.epilogue
     def both(acc: Any, scale: Any, residual: Any) -> Any:
@@ -409,7 +358,7 @@ def zeroed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
 
     def made(self: Any, like: Any, shape: Any, order: Any, dtype: str) -> Array:
-        array: Any = Array(next(places), shape)
+        array: Any = Array(next(places), shape=shape)
 
         def reshape(asked: tuple[int, ...]) -> Any:
             array.asked = asked
@@ -439,7 +388,7 @@ def test_the_greatest_of_no_elements_is_set_to_zero(
 ) -> None:
     both = cg.epilogue(lambda acc: (acc, cg.amax(acc)))
     for _ in range(2):
-        _, greatest = cg.gemm("NN", Array(0x10000, (0, 8)), B, epilogue=both)
+        _, greatest = cg.gemm("NN", Array(0x10000, shape=(0, 8)), B, epilogue=both)
         assert zeroed[-1] == (greatest.data.ptr, 4) and not calls
 
 
