@@ -18,6 +18,7 @@ from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.rendering import rows
 from cute_gemm.rendering.shown import WIDTH
 from cute_gemm.report import report
+from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.signature import Launch
 
 LANE = np.arange(32)
@@ -31,13 +32,7 @@ class Config:
     swizzle: object = complex(1, 2)
 
 
-@dataclass(frozen=True)
-class Built:
-    registers: int = 168
-    shared_static: int = 0
-    spill_stores: int = 0
-    spill_loads: int = 0
-    stack: int = 0
+BUILT = Resources(168, 0, 0, 0, 0)
 
 
 def tile_coords(tile: tuple[int, int], axis: int, width: int, across: int) -> np.ndarray:
@@ -260,14 +255,14 @@ def test_text_of_huge_figures_fits():
 
 
 def test_resources_are_shown(problem):
-    def line(built: Built) -> str:
+    def line(built: Resources) -> str:
         made = report.make_report(
             problem, "k", Config(), "sm_80", [], Launch(1, 128, 0), resources=built
         )
         return str(made).splitlines()[8]
 
-    assert line(Built()).endswith("; 168 registers, 0 bytes static, no spills")
-    assert line(Built(spill_stores=8, spill_loads=12)).endswith("20 bytes spilled")
+    assert line(BUILT).endswith("; 168 registers, 0 bytes static, no spills")
+    assert line(replace(BUILT, spill_stores=8, spill_loads=12)).endswith("20 bytes spilled")
 
 
 def test_colours_go_to_a_console_that_has_them(made):
@@ -593,7 +588,13 @@ def test_a_gpu_of_ones_choice():
 
 def test_a_build_gives_occupancy(problem):
     made = report.make_report(
-        problem, "k", None, "sm_80", [], Launch(48, 128, 49152), resources=Built(registers=255)
+        problem,
+        "k",
+        None,
+        "sm_80",
+        [],
+        Launch(48, 128, 49152),
+        resources=replace(BUILT, registers=255),
     )
     assert made.performance.occupancy.registers_known
     assert not cg.plan("TN", m=8, n=8, k=8, dtype="float16", arch="sm_80", backend="cpu").report(
