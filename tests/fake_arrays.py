@@ -1,13 +1,19 @@
 """What of arrays of PyTorch and CuPy is read, and of the module ``torch`` where nothing traces."""
 
-from functools import cache
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
+
+from cute_gemm.arch import Arch
+from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.plan import make, select
+from cute_gemm.run import driver
 
 
-@cache
+@lru_cache
 def torch_dtype(name: str) -> Any:
     """``torch.float16``, of which there is one."""
     facts = {"__str__": lambda _: f"torch.{name}", "is_complex": name.startswith("complex")}
@@ -84,3 +90,11 @@ def fake_torch(stream: Any = None, **more: Any) -> SimpleNamespace:
         ),
         **more,
     )
+
+
+def on_h200(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
+    """Plan calls on device arrays for an H200; ``gpu``: its row of the table, where that counts."""
+    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
+    monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
+    monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_arrays import FakeCupy, FakeTensor, fake_torch, torch_dtype
+from fake_arrays import FakeCupy, FakeTensor, fake_torch, on_h200, torch_dtype
 
 import cute_gemm as cg
 from cute_gemm import api
@@ -24,7 +24,7 @@ from cute_gemm.errors import (
     ScalarError,
     ShapeError,
 )
-from cute_gemm.plan import executable, make, reused, select
+from cute_gemm.plan import executable, reused
 from cute_gemm.plan.executable import Executable
 
 Array = partial(FakeCupy, shape=(8, 8), dtype="float32")
@@ -51,10 +51,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         is_grad_enabled=lambda: True,
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: make.Arch("sm_90a"))
-    monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
-    monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
+    on_h200(monkeypatch)
     monkeypatch.setattr(
         Executable, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
     )

@@ -11,13 +11,14 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 from cases import OPS
+from fake_arrays import on_h200
 from gpu import shapes
 
 import cute_gemm as cg
 from cute_gemm import api
 from cute_gemm._kept import KEPT, Kept
 from cute_gemm.kernels import base
-from cute_gemm.plan import make, reused, select
+from cute_gemm.plan import reused, select
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.scalars import scalar
 
@@ -154,10 +155,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     monkeypatch.setattr(api, "read", lambda x, name: functools.reduce(
         lambda operand, item: setattr(operand, *item) or operand, device.items(), read(x, name)
     ))  # fmt: skip
-    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: make.Arch("sm_90a"))
-    monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
-    monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
+    on_h200(monkeypatch)
     monkeypatch.setattr(Executable, "run", lambda self, *_, **__: self)
     executables = [
         cg.gemm("NN", np.zeros((m, 4), "f4"), np.zeros((4, 4), "f4"), kernel="naive")

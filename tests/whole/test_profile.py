@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_arrays import on_h200
 
 import cute_gemm as cg
-from cute_gemm.arch import Arch
 from cute_gemm.commands import profile as command
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
 from cute_gemm.gpus.table import gpu
@@ -21,7 +21,7 @@ from cute_gemm.kernels.candidate import Measured
 from cute_gemm.measure import counters, profile
 from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
 from cute_gemm.measure.profile import Case, CounterPermissionError, Profile, predict
-from cute_gemm.plan import select, tuned
+from cute_gemm.plan import tuned
 from cute_gemm.rendering.rows import make_row
 from cute_gemm.run import driver
 
@@ -485,10 +485,8 @@ def test_a_batch_counts_each_matrix_from_where_it_begins() -> None:
 
 def test_what_was_measured_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a call would take it, on this machine's GPU; not where another arch is asked for."""
-    monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
-    monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
+    on_h200(monkeypatch, gpu("H200"))
     monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu("H200"))
     case = Case("TN", 512, 512, 512, "bfloat16")
     first, second = (case.plan().candidates()[i] for i in (0, 1))
     known = Measured(second.kernel.name, second.config.name, *second.route, 1e-5, 8)
