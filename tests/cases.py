@@ -336,15 +336,17 @@ def numbers(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
 
 def placed(
     shape: tuple[int, ...], dtype: str, order: str = "C", pad: int = 0, step: int = 1,
-    rows: tuple[int, int] = (0, 0), around: float = np.nan,
+    rows: tuple[int, int] = (0, 0), around: float | None = None,
     random: np.random.Generator | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Random numbers, and the array that they lie in, which else is ``around``.
+    """Random numbers, and the array that they lie in, which else is ``around``: NaN, or 99.
 
     Of two dimensions at least. From one row, or column of order "F", to the next it is its length
     up to a multiple of ``step``, and ``pad``; ``rows``: how many more there are before and behind.
     """
     random = random or np.random.default_rng(sum(shape) + pad)
+    if around is None:
+        around = np.nan if DTYPES[dtype].roundoff else 99
     *lead, count, run = shape if order == "C" else (*shape[:-2], *shape[:-3:-1])
     before, behind = rows
     width = -(-run // step) * step + pad
@@ -352,6 +354,14 @@ def placed(
     part = whole[..., before : before + count, :run]
     part[...] = numbers(random, part.shape, dtype)
     return (part if order == "C" else part.swapaxes(-1, -2)), whole
+
+
+def operands(
+    op: str, dtype: str = "float32", order: str = "F", *, mnk: tuple[int, int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Random A and B as stored."""
+    random, (a, b) = np.random.default_rng(1), stored_shapes(op, *mnk)
+    return placed(a, dtype, order, random=random)[0], placed(b, dtype, order, random=random)[0]
 
 
 def used(stored: np.ndarray, letter: str) -> np.ndarray:

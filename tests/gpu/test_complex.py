@@ -8,12 +8,13 @@ import itertools
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cases import COMPLEX, LADDER, SIZES, Case, complex_of
+from cases import COMPLEX, LADDER, SIZES, Case, complex_of, operands
 from device_matrices import (
     DEVICE,
     assert_canaries,
@@ -243,18 +244,7 @@ def test_device_scalars_are_real_for_real_matrices() -> None:
 # Arrays of every library --------------------------------------------------------------------------
 
 
-def host_pair(op: str, name: str, order: str = "F") -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(5)
-
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        parts = random.standard_normal((2, rows, columns))
-        return np.asarray((parts[0] + 1j * parts[1]).astype(name), order=order)  # type: ignore[call-overload]
-
-    m, n, k = 65, 63, 127
-    return (
-        matrix(*((m, k) if op[0] == "N" else (k, m))),
-        matrix(*((k, n) if op[1] == "N" else (n, k))),
-    )
+host_pair = partial(operands, mnk=(65, 63, 127))
 
 
 @pytest.mark.parametrize("name", COMPLEX)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import PLAIN, TYPES, Case, narrow
+from cases import PLAIN, TYPES, Case, narrow, operands, placed
 from foreign_arrays import Capsule, Interface, assert_product
 from gemm_cases import Builds
 
@@ -32,20 +32,7 @@ KERNELS: list[Case] = [
 BUSY = 150_000_000
 
 
-def host(
-    shape: tuple[int, int], dtype: str = "float32", order: str = "F", seed: int = 0
-) -> np.ndarray:
-    """A random matrix; small integers for int8, the rest normal."""
-    random = np.random.default_rng([seed, *shape])
-    integers = DTYPES[dtype].roundoff == 0
-    values = random.integers(-100, 100, shape) if integers else random.standard_normal(shape)
-    return np.asarray(values.astype(DTYPES[dtype].numpy), order=order)
-
-
-def pair(op: str, dtype: str = "float32", order: str = "F") -> tuple[np.ndarray, np.ndarray]:
-    a = (M, K) if op[0] == "N" else (K, M)
-    b = (K, N) if op[1] == "N" else (N, K)
-    return host(a, dtype, order, 1), host(b, dtype, order, 2)
+pair = partial(operands, mnk=(M, N, K))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,7 +64,7 @@ def test_numpy_in_place() -> None:
     A, B = pair("TN")
     frame = np.full((M + 5, N + 2), 7.5, "f4", order="F")
     C = frame[2 : M + 2, 1 : N + 1]
-    C[...] = host((M, N), seed=3)
+    C[...] = placed((M, N), "float32", "F")[0]
     old = C.copy()
     assert cg.gemm("TN", A, B, C, alpha=-0.5, beta=2.0, backend="cuda") is C
     assert_product("TN", A, B, C, C=old, alpha=-0.5, beta=2.0)
@@ -278,7 +265,7 @@ def test_cupy(name: str, order: str) -> None:
 def test_cupy_in_place() -> None:
     cupy = pytest.importorskip("cupy")
     A, B = pair("TN")
-    old = host((M, N), seed=3)
+    old = placed((M, N), "float32", "F")[0]
     C = on_cupy(old)
     assert cg.gemm("TN", on_cupy(A), on_cupy(B), C, beta=-0.5) is C
     assert_product("TN", A, B, cupy.asnumpy(C), C=old, beta=-0.5)

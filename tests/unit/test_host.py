@@ -1,12 +1,13 @@
 """``kernel="host"``: the loop as a kernel. What it computes is in test_cpu.py."""
 
 import warnings
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import cases
 import numpy as np
 import pytest
-from cases import stored_shapes
 from fake_arrays import FakeTensor
 
 import cute_gemm as cg
@@ -21,15 +22,7 @@ from cute_gemm.run import driver
 M, N, K = 300, 270, 33  # more than a block of C
 
 
-def operands(op: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        numbers = 50 * (rng.standard_normal((rows, columns)) + 1j)
-        return (numbers if "complex" in dtype else numbers.real).astype(DTYPES[dtype].numpy)
-
-    a, b = stored_shapes(op, M, N, K)
-    return matrix(*a), matrix(*b)
+operands = partial(cases.operands, order="C", mnk=(M, N, K))
 
 
 @pytest.mark.parametrize("order", ["F", "C"])
