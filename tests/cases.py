@@ -195,21 +195,10 @@ class Case:
         """Of A, B and C; A and B are column-major, as BLAS has them."""
         m, n, k = self.m, self.n, self.k
         element, out = self.t.bytes, DTYPES[self.t.out].bytes
+        a, b = stored_shapes(self.op, m, n, k)
         return (
-            self._place(
-                (m, k) if self.op[0] == "N" else (k, m),
-                "F",
-                element,
-                self.widths[0],
-                self.shared == "A",
-            ),
-            self._place(
-                (k, n) if self.op[1] == "N" else (n, k),
-                "F",
-                element,
-                self.widths[1],
-                self.shared == "B",
-            ),
+            self._place(a, "F", element, self.widths[0], self.shared == "A"),
+            self._place(b, "F", element, self.widths[1], self.shared == "B"),
             self._place((m, n), self.order, out, self.widths[2]),
         )
 
