@@ -262,9 +262,7 @@ def products(case: GroupedCase, given: Arrays) -> Iterator[tuple[tuple[Any, ...]
 
 
 def check(
-    case: GroupedCase,
-    call: Callable[[GroupedCase, Arrays], Any],
-    problem: Any = None,
+    case: GroupedCase, call: Callable[[GroupedCase, Arrays], Any], problem: Any = None
 ) -> None:
     """``call`` computes C in place, right in all groups, and writes nothing else.
 

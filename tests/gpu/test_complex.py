@@ -15,14 +15,7 @@ import numpy as np
 import pytest
 import torch
 from cases import COMPLEX, LADDER, SIZES, Case, complex_of, operands
-from device_matrices import (
-    DEVICE,
-    assert_canaries,
-    assert_result,
-    compute,
-    inputs,
-    new_c,
-)
+from device_matrices import DEVICE, assert_canaries, assert_result, compute, inputs, new_c
 from foreign_arrays import Capsule, Interface, assert_product
 from gemm_cases import Builds
 

@@ -50,8 +50,7 @@ def plan_of(case: Case, given: Inputs, C: torch.Tensor) -> cg.Plan:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *thin_cases(), *wgmma_cases()],
+    "case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *thin_cases(), *wgmma_cases()]
 )
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)

@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 import torch
 from cases import OPS
-from passes_cases import (
-    PACK,
-    REDUCE,
-    REDUCED,
-    TYPES,
-    check_packing,
-    check_reduction,
-    run,
-)
+from passes_cases import PACK, REDUCE, REDUCED, TYPES, check_packing, check_reduction, run
 
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix

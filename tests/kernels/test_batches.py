@@ -207,11 +207,7 @@ def test_bad_sizes(given: dict[str, Any], error: type[Exception], message: str) 
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    *(st.integers(0, most) for most in (5, 5, 6)),
-    st.integers(0, 30),
-    st.integers(0, 60),
-)
+@given(*(st.integers(0, most) for most in (5, 5, 6)), st.integers(0, 30), st.integers(0, 60))
 def test_overlap_within_a_batch_is_exact(
     run: int, lines: int, batch: int, gap: int, step: int
 ) -> None:

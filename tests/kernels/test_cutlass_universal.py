@@ -58,10 +58,7 @@ def test_names_tell_configs_apart(size: int) -> None:
     assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in names)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"tile": (128, 256, 32)}, {"stages": 3}, {"swizzle": 1}],
-)
+@pytest.mark.parametrize("options", [{"tile": (128, 256, 32)}, {"stages": 3}, {"swizzle": 1}])
 def test_every_option_is_in_the_name(options: dict[str, object]) -> None:
     base = configure(KERNEL, problem(), "sm_80")
     config = configure(KERNEL, problem(), "sm_80", **options)

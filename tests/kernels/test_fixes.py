@@ -298,11 +298,7 @@ def rate(access: GlobalAccess) -> tuple[bool, float, int]:
 
 MATRICES = st.builds(
     lambda shape, pad, major, dtype, alignment: Matrix(
-        "A",
-        shape,
-        (1, shape[0] + pad) if major else (shape[1] + pad, 1),
-        dtype,
-        alignment,
+        "A", shape, (1, shape[0] + pad) if major else (shape[1] + pad, 1), dtype, alignment
     ),
     st.tuples(st.integers(1, 300), st.integers(1, 300)),
     st.integers(0, 20),

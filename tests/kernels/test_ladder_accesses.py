@@ -139,8 +139,7 @@ def assert_true(case: Case, emitted: Emitted, reads_c: bool = False) -> Run:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [odd(name, op, order="FC"[at % 2]) for name in SMALL for at, op in enumerate(OPS)],
+    "case", [odd(name, op, order="FC"[at % 2]) for name in SMALL for at, op in enumerate(OPS)]
 )
 def test_every_op(case: Case, emitted: Emitted) -> None:
     assert_true(case, emitted)

@@ -358,10 +358,7 @@ CORRUPTIONS: list[tuple[Change, set[str]]] = [
 for _letter in "AB":
     _name = f"SmemLayout{_letter}"
     CORRUPTIONS += [
-        (
-            smem(_letter, lambda layout: replace(layout, swizzle=Swizzle(3, 3, 3))),
-            {_name},
-        ),
+        (smem(_letter, lambda layout: replace(layout, swizzle=Swizzle(3, 3, 3))), {_name}),
         (smem(_letter, wrong_arithmetic), {f"{_name}: offsets"}),
         (smem(_letter, one_stage_less), {_name, f"{_name}: extents", "shared memory"}),
         (

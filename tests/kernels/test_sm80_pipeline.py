@@ -369,10 +369,7 @@ def test_options_as_text() -> None:
         ),
         ({"raster": 0}, r"raster and min_ctas must be 1 or more"),
         ({"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),
-        (
-            {"mma": "UniversalFMA<float>"},
-            r"does not multiply float16; expected one of SM80_16x8",
-        ),
+        ({"mma": "UniversalFMA<float>"}, r"does not multiply float16; expected one of SM80_16x8"),
         ({"mma": "x"}, r"option mma='x' does not multiply float16"),
     ],
 )

@@ -469,17 +469,7 @@ def test_sums_of_huge_launches_are_exact() -> None:
     assert gmem._total(weights, values) == 2**71 + 21
     assert gmem._total(np.array([[2**60]]), np.array([[8]])) == 2**63  # the least that does not fit
     assert gmem._total(weights.astype(object) * 4, values) == 2**73 + 84
-    assert (
-        gmem._total(
-            np.array([[5, 0, 2]]),
-            np.array(
-                [
-                    [3],
-                ]
-            ),
-        )
-        == 21
-    )
+    assert gmem._total(np.array([[5, 0, 2]]), np.array([[3]])) == 21
 
 
 @pytest.mark.parametrize("ld", [128, 96, 129])

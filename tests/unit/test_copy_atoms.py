@@ -10,14 +10,7 @@ from cases import configure
 from copy_search import asked, rows_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_analyze_copy import (
-    MODES,
-    bank_wavefronts,
-    bijections,
-    fitting,
-    requests_of,
-    widest,
-)
+from test_analyze_copy import MODES, bank_wavefronts, bijections, fitting, requests_of, widest
 
 from cute_gemm.api import analyze
 from cute_gemm.copies.atoms import atom_name

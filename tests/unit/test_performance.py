@@ -71,11 +71,7 @@ def test_a_tiled_kernel_by_hand():
     )
     assert found.flops == 2 * n**3
     assert found.traffic.compulsory == dict.fromkeys("ABC", 2 * n * n)
-    assert found.traffic.requested == {
-        "A": 2 * n * n * 16,
-        "B": 2 * n * n * 32,
-        "C": 2 * n * n,
-    }
+    assert found.traffic.requested == {"A": 2 * n * n * 16, "B": 2 * n * n * 32, "C": 2 * n * n}
     assert found.traffic.excess == {"A": 16, "B": 32, "C": 1}
     assert found.intensity == n / 3
     assert found.requested_intensity == n / 49

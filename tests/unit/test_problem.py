@@ -509,8 +509,7 @@ def device_scalar(monkeypatch, **facts):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"),
-    [("float16", "float32"), ("float32", "float32"), ("complex64", "complex64")],
+    ("dtype", "kind"), [("float16", "float32"), ("float32", "float32"), ("complex64", "complex64")]
 )
 def test_device_scalars_are_left_to_the_kernel(monkeypatch, dtype, kind):
     x = device_scalar(monkeypatch, dtype=kind)

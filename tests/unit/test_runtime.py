@@ -16,13 +16,7 @@ from cuda.bindings import driver as cuda_driver
 from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
 
 from cute_gemm.arch import Arch
-from cute_gemm.errors import (
-    CubinError,
-    DeviceError,
-    LaunchError,
-    NoGpuError,
-    ScalarError,
-)
+from cute_gemm.errors import CubinError, DeviceError, LaunchError, NoGpuError, ScalarError
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar

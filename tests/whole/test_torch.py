@@ -14,14 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
-from cute_gemm.errors import (
-    ArrayError,
-    DTypeError,
-    GemmError,
-    OptionError,
-    ShapeError,
-    StrideError,
-)
+from cute_gemm.errors import ArrayError, DTypeError, GemmError, OptionError, ShapeError, StrideError
 from cute_gemm.torch import operators, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:no usable GPU")

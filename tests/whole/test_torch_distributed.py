@@ -22,11 +22,7 @@ from torch.distributed.tensor import (
     init_device_mesh,
 )
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import cute_gemm.torch as ct
 
