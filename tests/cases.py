@@ -80,16 +80,13 @@ class Type:
 TYPES = {
     t.name: t
     for t in (
-        Type("float16", "float16", None, "float16"),
-        Type("bfloat16", "bfloat16", None, "bfloat16"),
-        Type("float32", "float32", None, "float32"),
-        Type("tf32", "float32", "tf32", "float32"),
-        Type("float64", "float64", None, "float64"),
-        Type("int8", "int8", None, "int32"),
+        Type("float16", "float16", None, "float16"), Type("bfloat16", "bfloat16", None, "bfloat16"),
+        Type("float32", "float32", None, "float32"), Type("tf32", "float32", "tf32", "float32"),
+        Type("float64", "float64", None, "float64"), Type("int8", "int8", None, "int32"),
         Type("float16-float32", "float16", None, "float32"),
         Type("bfloat16-float32", "bfloat16", None, "float32"),
     )
-}
+}  # fmt: skip
 #: Those whose C has the default type.
 PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
 #: Which not all kernels take.

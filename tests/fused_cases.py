@@ -51,12 +51,9 @@ def behind_bias(function: Callable[..., Any]) -> Callable[..., Any]:
 #: One function each, with a bias along N.
 BOTH: dict[str, Callable[..., Any]] = {
     **{name: behind_bias(row.function) for name, row in ACTIVATIONS.items()},
-    "add": lambda acc, b: acc + b,
-    "silu": lambda acc, b: cg.silu(4 * acc + b),
-    "relu": lambda acc, b: cg.relu(acc - b),
-    "sigmoid": lambda acc, b: cg.sigmoid(40 * acc * b),
-    "tanh": lambda acc, b: np.tanh(acc) - b,
-    "exp": lambda acc, b: np.exp(acc / 8) + b,
+    "add": lambda acc, b: acc + b, "silu": lambda acc, b: cg.silu(4 * acc + b),
+    "relu": lambda acc, b: cg.relu(acc - b), "sigmoid": lambda acc, b: cg.sigmoid(40 * acc * b),
+    "tanh": lambda acc, b: np.tanh(acc) - b, "exp": lambda acc, b: np.exp(acc / 8) + b,
     "log": lambda acc, b: cg.log(abs(acc) + 1 + b * b),
     "sqrt": lambda acc, b: cg.sqrt(abs(acc)) * b,
     "rsqrt": lambda acc, b: cg.rsqrt(acc * acc + 0.5) + b,
@@ -67,7 +64,7 @@ BOTH: dict[str, Callable[..., Any]] = {
     "xor": lambda acc, b: cg.where((acc < b) ^ (acc > 0), acc, -b),
     "mask": lambda acc, b: acc * (acc == acc) + b * (acc > 0),
     "powers": lambda acc, b: cg.relu(acc) ** 2 + abs(b) ** 0.5 + (acc**2 + 1) ** -1,
-}
+}  # fmt: skip
 FUNCTIONS = {name: cg.epilogue(function) for name, function in BOTH.items()}
 
 
@@ -93,18 +90,15 @@ class FusedCase(NamedTuple):
 
 _WGMMA = (("tile", (64, 64, 64)), ("warp_groups", 1))
 CASES = (
-    FusedCase("naive", "float32"),
-    FusedCase("double_buffered", "float64", "F", "NN"),
+    FusedCase("naive", "float32"), FusedCase("double_buffered", "float64", "F", "NN"),
     FusedCase("double_buffered", "float32", "F", "TN", m=71, n=45, l=3),
-    FusedCase("vectorized", "float16", "C", "TT"),
-    FusedCase("tensor_core", "bfloat16", "F"),
+    FusedCase("vectorized", "float16", "C", "TT"), FusedCase("tensor_core", "bfloat16", "F"),
     FusedCase("sm80_pipeline", "float16", "C"),
     FusedCase("sm80_pipeline", "bfloat16", "F", "NN", m=71, n=45, out_dtype="float32"),
     FusedCase("sm80_pipeline", "float64", "C", "TN"),
     FusedCase("sm80_pipeline", "float16", "C", k=200, options=(("split_k", 3),)),
     FusedCase("sm80_pipeline", "bfloat16", "F", k=200, l=2, options=(("split_k", 2),)),
-    FusedCase("thin", "bfloat16", "C", m=5),
-    FusedCase("thin", "float32", "F", "NN", n=3),
+    FusedCase("thin", "bfloat16", "C", m=5), FusedCase("thin", "float32", "F", "NN", n=3),
     FusedCase("batched", "bfloat16", "C", m=13, n=16, k=24, l=21),
     FusedCase("batched", "float32", "F", "TN", m=9, n=7, k=5, l=40),
     FusedCase("batched", "float64", "C", "NN", m=8, n=4, k=6, l=9),

@@ -208,10 +208,8 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
     if kind == "number":
         return 0.75
     return {
-        "tensor": lambda: numbers(1, 1),
-        "group": lambda: numbers(2 * groups)[::2],
-        "group 3": lambda: numbers(groups, 1, 1),
-        "flat": lambda: numbers(2 * rows)[::2],
+        "tensor": lambda: numbers(1, 1), "group": lambda: numbers(2 * groups)[::2],
+        "group 3": lambda: numbers(groups, 1, 1), "flat": lambda: numbers(2 * rows)[::2],
         "row": lambda: numbers(2 * rows, 3)[::2, 1:2],
         "row of group": lambda: numbers(rows + 1, groups).T[:, :rows],
         "row of group 3": lambda: numbers(groups, rows, 3)[..., 1:2],
@@ -219,11 +217,10 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
         "1x128 of group": lambda: numbers(groups, 2 * across, rows + 3).swapaxes(1, 2)[
             :, :rows, ::2
         ],
-        "1x128 boxed": boxed,
-        "1x128 boxed of group": lambda: boxed(groups),
+        "1x128 boxed": boxed, "1x128 boxed of group": lambda: boxed(groups),
         "128x128": lambda: numbers(down, across + 1)[:, :across],
         "128x128 of group": lambda: numbers(groups, across, down).swapaxes(1, 2),
-    }[kind]()
+    }[kind]()  # fmt: skip
 
 
 def expanded(case: GroupedCase, name: str, kind: str, array: Any) -> np.ndarray:
@@ -319,17 +316,12 @@ def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[Gr
         ragged = "MKN"[number % 3]
         epilogue = ("", "", "bias", "all")[number % 4] if ragged == "M" else ""
         case = GroupedCase(
-            ragged,
-            OPS[number // 3 % 4],
-            "CF"[number // 12 % 2],
-            sizes,
-            (first, second),
+            ragged, OPS[number // 3 % 4], "CF"[number // 12 % 2], sizes, (first, second),
             rest=int(random.choice((0, 1, 40))) if sum(sizes) else 40,
             alpha=float(random.choice((1.0, -1.5, 0.0), p=(0.6, 0.3, 0.1))),
-            beta=float(random.choice((0.0, 0.75))),
-            epilogue=epilogue,
+            beta=float(random.choice((0.0, 0.75))), epilogue=epilogue,
             options=tuple(WGMMA)[number % 7 % len(WGMMA)],
-        )
+        )  # fmt: skip
         case = case._replace(**{"pad": 7 if case.options == "packed" else 8, **fixed})
         found.append(case)
     return found

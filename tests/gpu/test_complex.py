@@ -94,14 +94,11 @@ def batches(found: Iterator[Case]) -> list[Case]:
 @pytest.mark.parametrize(
     "case",
     [
-        *cases("double_buffered"),
-        *cases("sm80_pipeline"),
-        *ladder_cases(),
-        *batches(cases("double_buffered")),
-        *batches(cases("sm80_pipeline")),
+        *cases("double_buffered"), *cases("sm80_pipeline"), *ladder_cases(),
+        *batches(cases("double_buffered")), *batches(cases("sm80_pipeline")),
         *batches(ladder_cases()),
     ],
-)
+)  # fmt: skip
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     given = inputs(case)

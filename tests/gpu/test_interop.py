@@ -200,15 +200,12 @@ def negative(x: Any) -> Any:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda x: x.resize_(64, 65),
-        lambda x: x.set_(x.new_zeros(64, 70)),
-        lambda x: x.requires_grad_(),
-        lambda x: x.as_strided_((32, 32), (64, 2)),
-        lambda x: setattr(x, "data", negative(x)),
-        lambda x: setattr(x, "data", x.double()),
+        lambda x: x.resize_(64, 65), lambda x: x.set_(x.new_zeros(64, 70)),
+        lambda x: x.requires_grad_(), lambda x: x.as_strided_((32, 32), (64, 2)),
+        lambda x: setattr(x, "data", negative(x)), lambda x: setattr(x, "data", x.double()),
     ],
     ids=["resize_", "set_", "requires_grad_", "as_strided_", "negative", "double"],
-)
+)  # fmt: skip
 def test_a_tensor_that_was_changed_in_place_is_refused(
     change: Callable[[Any], Any], which: int
 ) -> None:

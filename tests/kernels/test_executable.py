@@ -167,19 +167,14 @@ def tensors(dtype: str = "float32") -> list[Tensor]:
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"shape": (8, 9)}, ShapeError),
-        ({"shape": (8, 8, 8), "strides": (1, 8, 64)}, GemmError),
-        ({"strides": (2, 16)}, GemmError),
-        ({"dtype": torch_dtype("float64")}, GemmError),
-        ({"ordinal": 1}, DeviceError),
-        ({"requires_grad": True}, ArrayError),
-        ({"lazy": "neg"}, ArrayError),
-        ({"lazy": "conj"}, ArrayError),
-        ({"at": 0x10001}, GemmError),
+        ({"shape": (8, 9)}, ShapeError), ({"shape": (8, 8, 8), "strides": (1, 8, 64)}, GemmError),
+        ({"strides": (2, 16)}, GemmError), ({"dtype": torch_dtype("float64")}, GemmError),
+        ({"ordinal": 1}, DeviceError), ({"requires_grad": True}, ArrayError),
+        ({"lazy": "neg"}, ArrayError), ({"lazy": "conj"}, ArrayError), ({"at": 0x10001}, GemmError),
         ({"layout": "torch.sparse_coo"}, ArrayError),
     ],
     ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
-)
+)  # fmt: skip
 def test_what_was_changed_of_the_same_objects_is_seen(
     calls: Calls, on: Any, which: int, changed: dict[str, Any], error: type[Exception]
 ) -> None:

@@ -300,12 +300,9 @@ MATRICES = st.builds(
     lambda shape, pad, major, dtype, alignment: Matrix(
         "A", shape, (1, shape[0] + pad) if major else (shape[1] + pad, 1), dtype, alignment
     ),
-    st.tuples(st.integers(1, 300), st.integers(1, 300)),
-    st.integers(0, 20),
-    st.booleans(),
-    st.sampled_from(["int8", "float16", "float32", "float64"]),
-    st.sampled_from([8, 16, 32, 256]),
-)
+    st.tuples(st.integers(1, 300), st.integers(1, 300)), st.integers(0, 20), st.booleans(),
+    st.sampled_from(["int8", "float16", "float32", "float64"]), st.sampled_from([8, 16, 32, 256]),
+)  # fmt: skip
 
 
 @settings(deadline=None, max_examples=80)

@@ -227,19 +227,12 @@ def test_warps_along(case: Case, emitted: Emitted) -> None:
     "case",
     [
         odd(
-            "double_buffered",
-            op,
-            "float16",
-            m=130,
-            n=129,
-            k=140,
-            skew=skew,
-            tile=(128, 128, 64),
+            "double_buffered", op, "float16", m=130, n=129, k=140, skew=skew, tile=(128, 128, 64),
             thread_tile=(8, 8),
         )
         for op, skew in product(("NN", "TT"), ("padding", "xor"))
     ],
-)
+)  # fmt: skip
 def test_columns_in_chunks(case: Case, emitted: Emitted) -> None:
     """More products in a tile than are unrolled: some of its 64 columns at a time."""
     found = assert_true(case, emitted)

@@ -81,12 +81,8 @@ def test_what_is_read_and_written_of_a_product() -> None:
     sizes: dict[str, Any] = {"m": 512, "n": 1024, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
     sizes |= {"order": "C", "storage": "C", "kernel": "sm90_wgmma", "backend": "cpu"}
     sizes |= {
-        "tile": (128, 128, 64),
-        "warp_groups": 2,
-        "cluster": (2, 1),
-        "swap_ab": 0,
-        "ping_pong": 0,
-    }
+        "tile": (128, 128, 64), "warp_groups": 2, "cluster": (2, 1), "swap_ab": 0, "ping_pong": 0,
+    }  # fmt: skip
     plain = cg.plan("NT", **sizes).report()
     for epilogue in ("swiglu", cg.epilogue(lambda acc: cg.halves(acc)[0] * cg.halves(acc)[1])):
         plan = cg.plan("NT", **sizes, epilogue=epilogue)

@@ -92,14 +92,9 @@ def failing(cases: list[str], *headers: str) -> dict[int, set[str]]:
 # -- they hold ------------------------------------------------------------------------------------
 
 TYPES = (
-    ("float16", None),
-    ("bfloat16", None),
-    ("float32", None),
-    ("float32", "tf32"),
-    ("float64", None),
-    ("complex128", None),
-    ("int8", None),
-)
+    ("float16", None), ("bfloat16", None), ("float32", None), ("float32", "tf32"),
+    ("float64", None), ("complex128", None), ("int8", None),
+)  # fmt: skip
 
 
 def hold(configs: list[Sm80Config]) -> None:

@@ -55,49 +55,28 @@ def tile_coords(tile: tuple[int, int], axis: int, width: int, across: int) -> np
 def load(matrix: Matrix, axis: int, width: int, across: int, **more: object) -> GlobalAccess:
     tile = (128, 32)
     return GlobalAccess(
-        matrix.name,
-        "load",
-        "cp.async" if width > 1 else "ld.global",
-        16 * width,
-        matrix,
-        tile,
-        tile_coords(tile, axis, width, across),
-        axis,
-        sweeps=8,
-        **more,
-    )
+        matrix.name, "load", "cp.async" if width > 1 else "ld.global", 16 * width, matrix, tile,
+        tile_coords(tile, axis, width, across), axis, sweeps=8, **more,
+    )  # fmt: skip
 
 
 def accesses(problem: GemmProblem) -> list[GlobalAccess | SharedAccess]:
     """The field's reference kernel on TN: A stays half by half, B has a layout that fits."""
     store = GlobalAccess(
-        "C",
-        "store",
-        "st.global",
-        16,
-        problem.C,
-        (128, 128),
-        tile_coords((128, 128), 0, 1, 32),
-        0,
-        1,
-        limit="the accumulator's layout holds one element of a column in each register",
+        "C", "store", "st.global", 16, problem.C, (128, 128), tile_coords((128, 128), 0, 1, 32), 0,
+        1, limit="the accumulator's layout holds one element of a column in each register",
         unit="CTA",
-    )
+    )  # fmt: skip
     pitch = (LANE % 16) * 128 + (LANE // 16) * 16
     return [
         load(
-            problem.A,
-            0,
-            1,
-            16,
-            limit="the vector runs along M, whose stride is 512",
+            problem.A, 0, 1, 16, limit="the vector runs along M, whose stride is 512",
             fix=Option("copy", "auto"),
         ),
         load(problem.B, 1, 8, 4),
         SharedAccess("A", "load", "ldmatrix.x4", 128, pitch[None], 4096, fix="Swizzle<3,3,3>"),
-        SharedAccess("B", "load", "ldmatrix.x4", 128, (LANE * 16)[None], 4096),
-        store,
-    ]
+        SharedAccess("B", "load", "ldmatrix.x4", 128, (LANE * 16)[None], 4096), store,
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -588,14 +567,9 @@ def test_a_gpu_of_ones_choice():
 
 def test_a_build_gives_occupancy(problem):
     made = report.make_report(
-        problem,
-        "k",
-        None,
-        "sm_80",
-        [],
-        Launch(48, 128, 49152),
+        problem, "k", None, "sm_80", [], Launch(48, 128, 49152),
         resources=replace(BUILT, registers=255),
-    )
+    )  # fmt: skip
     assert made.performance.occupancy.registers_known
     assert not cg.plan("TN", m=8, n=8, k=8, dtype="float16", arch="sm_80", backend="cpu").report(
     ).performance.occupancy.registers_known  # fmt: skip

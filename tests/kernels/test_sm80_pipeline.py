@@ -28,14 +28,9 @@ from cute_gemm.toolchain.unit import TranslationUnit
 KERNEL = Sm80Pipeline()
 #: dtype, compute
 TYPES = (
-    ("float16", None),
-    ("bfloat16", None),
-    ("float32", None),
-    ("float32", "tf32"),
-    ("float64", None),
-    ("complex128", None),
-    ("int8", None),
-)
+    ("float16", None), ("bfloat16", None), ("float32", None), ("float32", "tf32"),
+    ("float64", None), ("complex128", None), ("int8", None),
+)  # fmt: skip
 ARCHS = ("sm_90a", "sm_80")
 types = pytest.mark.parametrize(("dtype", "compute"), TYPES, ids=lambda value: str(value or ""))
 
@@ -425,16 +420,10 @@ def test_unsupported() -> None:
 
 #: A value of each field other than the default's.
 OTHER = {
-    "kernel": "tensor_core",
-    "tile": (128, 128, 64),
-    "warps": (4, 2),
-    "stages": 2,
-    "copy": "mn_major",
-    "raster": 4,
-    "min_ctas": 2,
-    "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
+    "kernel": "tensor_core", "tile": (128, 128, 64), "warps": (4, 2), "stages": 2,
+    "copy": "mn_major", "raster": 4, "min_ctas": 2, "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
     "operation": problem(dtype="bfloat16").operation(16, 16, 16),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Sm80Config)])

@@ -140,11 +140,8 @@ def test_the_words_are_those_of_an_aligned_row_and_one_more() -> None:
     far = [x for x in kernel.accesses(config, problem) if isinstance(x, GlobalAccess)]
     main, behind, end = (x for x in far if x.operand == "A")
     assert (main.instruction, main.bits, end.instruction, end.bits) == (
-        "cp.async",
-        128,
-        "ld.global",
-        16,
-    )
+        "cp.async", 128, "ld.global", 16,
+    )  # fmt: skip
     # 128 rows x 2 k-tiles of 4 words; of 8 rows one begins with a word and needs no other, and the
     # word behind the last row is not the matrix's alone.
     assert analyze(main).launch.lanes == 128 * 2 * 4

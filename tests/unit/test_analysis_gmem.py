@@ -381,13 +381,10 @@ def test_any_access_against_bytes_in_sets(given_access, base):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    shape=st.tuples(st.integers(1, 40), st.integers(1, 40)),
-    pad=st.integers(0, 9),
-    unit=st.integers(0, 1),
-    along=st.integers(0, 1),
-    width=st.sampled_from([1, 2, 8]),
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 40)), pad=st.integers(0, 9),
+    unit=st.integers(0, 1), along=st.integers(0, 1), width=st.sampled_from([1, 2, 8]),
     alignment=st.sampled_from([2, 4, 16, 256]),
-)
+)  # fmt: skip
 @example(shape=(33, 17), pad=0, unit=0, along=0, width=1, alignment=2)
 @example(shape=(31, 40), pad=1, unit=1, along=0, width=1, alignment=256)
 def test_tiled_copies_against_a_loop_over_tiles(shape, pad, unit, along, width, alignment):

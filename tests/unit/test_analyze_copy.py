@@ -66,11 +66,8 @@ def test_the_references_loads() -> None:
     )
     (row,) = slow.rows
     assert (row.instruction, row.bits, row.efficiency, row.requests) == (
-        "ld.global",
-        16,
-        0.125,
-        128,
-    )
+        "ld.global", 16, 0.125, 128,
+    )  # fmt: skip
     assert row.verdict == "strided"
     assert "16 runs of only 4 bytes, 65536 bytes apart" in row.why
     assert any("the widest instruction that fits is evaluated" in line for line in slow.findings)

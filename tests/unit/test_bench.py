@@ -450,11 +450,8 @@ def test_the_commands_json(command, tmp_path):
     found = json.loads(out)
     assert status == 0
     assert (found["dtype"], found["order"], found["rounds"], found["seed"]) == (
-        "float64",
-        "C",
-        3,
-        5,
-    )
+        "float64", "C", 3, 5,
+    )  # fmt: skip
     first = found["sizes"][0]["entries"][0]
     assert (first["kernel"], first["op"], first["outcome"]) == ("fast", "NN", "ok")
     assert first["speed"]["quartiles"] == [first["speed"]["milliseconds"]] * 2
@@ -521,18 +518,13 @@ def test_a_stored_run_is_shown(command, gpu, tmp_path):
     ("words", "part"),
     [
         (["--sizes", "4096,"], "size ''"),
-        (["--sizes", "12x3"], "size '12x3'; expected N or MxNxK"),
-        (["--sizes", "-4"], "size '-4'"),
-        (["--sizes", "0"], "1 or more"),
-        (["--output", "/nonexistent/a.json"], "no directory"),
-        (["--json", "--output", "-"], "both print to stdout"),
-        (["--json", "a.json"], "a.json"),
+        (["--sizes", "12x3"], "size '12x3'; expected N or MxNxK"), (["--sizes", "-4"], "size '-4'"),
+        (["--sizes", "0"], "1 or more"), (["--output", "/nonexistent/a.json"], "no directory"),
+        (["--json", "--output", "-"], "both print to stdout"), (["--json", "a.json"], "a.json"),
         (["--sizes", "64", "-m", "32"], "--sizes came with -m, in whose place it is: omit one"),
-        (["--kernel", "fast,slow"], "'slow'"),
-        (["--dtype", "float12"], "float12"),
-        (["XY"], "XY"),
+        (["--kernel", "fast,slow"], "'slow'"), (["--dtype", "float12"], "float12"), (["XY"], "XY"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused_is_refused_before_anything_is_run(command, gpu, words, part):
     status, _, err = command(*words)
     assert status == 2 and part in err and err.count("\n") == 1

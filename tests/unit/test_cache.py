@@ -17,14 +17,9 @@ from cute_gemm.toolchain.cubin import Build, Resources
 from cute_gemm.toolchain.unit import TranslationUnit
 
 BUILD = Build(
-    cubin=b"\x7fELF\n\0" + bytes(range(256)) * 4,
-    symbol="entry",
-    arch="sm_80",
-    resources=Resources(40, 1024, 0, 0, 8),
-    seconds=1.5,
-    cached=False,
-    log="ptxas info\nénd",
-)
+    cubin=b"\x7fELF\n\0" + bytes(range(256)) * 4, symbol="entry", arch="sm_80",
+    resources=Resources(40, 1024, 0, 0, 8), seconds=1.5, cached=False, log="ptxas info\nénd",
+)  # fmt: skip
 KEY = hashlib.sha256(b"key").hexdigest()
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
 

@@ -320,13 +320,9 @@ def test_one_scalar_on_the_device_takes_the_other_there(
         (alpha, kept), (beta, kept_too) = number(2j), number(3 - 1j)
         problem = from_operands("NT", read(A, "A"), read(B, "B"), read(C, "C"))
         start = library.CublasLibrary().bind(
-            CONFIG,
-            problem,
-            ARCH,
-            0,
-            Scalar(1, alpha) if alpha_there else Scalar(2j),
+            CONFIG, problem, ARCH, 0, Scalar(1, alpha) if alpha_there else Scalar(2j),
             Scalar(1, beta) if beta_there else Scalar(3 - 1j),
-        )
+        )  # fmt: skip
         start(tuple(x.ctypes.data for x in (A, B, C)))
         np.testing.assert_allclose(C, expected, rtol=1e-13)
         assert model.mode == 1

@@ -49,14 +49,11 @@ def facts(found):
 @pytest.mark.parametrize(
     ("array", "strides"),
     [
-        (np.zeros((3, 5), order="F"), (1, 3)),
-        (np.zeros((3, 5)), (5, 1)),
-        (np.zeros((8, 9), order="F")[2:5, 1:6], (1, 8)),
-        (np.zeros((8, 9))[2:5, 1:6], (9, 1)),
-        (np.zeros((6, 10))[::2, ::2], (20, 2)),
-        (np.zeros((3, 5))[::-1], (-5, 1)),
+        (np.zeros((3, 5), order="F"), (1, 3)), (np.zeros((3, 5)), (5, 1)),
+        (np.zeros((8, 9), order="F")[2:5, 1:6], (1, 8)), (np.zeros((8, 9))[2:5, 1:6], (9, 1)),
+        (np.zeros((6, 10))[::2, ::2], (20, 2)), (np.zeros((3, 5))[::-1], (-5, 1)),
     ],
-)
+)  # fmt: skip
 def test_numpy_strides_and_address(array, strides):
     found = read(array, "A")
     assert facts(found) == ((3, 5), strides, "float64", None, "numpy", False)
@@ -67,16 +64,10 @@ def test_numpy_strides_and_address(array, strides):
 @pytest.mark.parametrize(
     "dtype",
     [
-        "float16",
-        "float32",
-        "float64",
-        "int8",
-        "complex64",
-        "complex128",
-        "bfloat16",
+        "float16", "float32", "float64", "int8", "complex64", "complex128", "bfloat16",
         "float8_e4m3fn",
     ],
-)
+)  # fmt: skip
 def test_numpy_dtypes(dtype):
     kind = getattr(ml_dtypes, dtype, None) or dtype
     found = read(np.zeros((2, 3), kind), "A")
@@ -123,14 +114,10 @@ class SciPys:
     ("thing", "end"),
     [
         ([[1.0]], r": np\.asarray\(A\) makes one"),
-        (np.float32(1), r": np\.asarray\(A\) makes one"),
-        (SciPys(), r": A\.toarray\(\) makes one"),
-        (None, ""),
-        ("A", ""),
-        (3, ""),
-        (object(), ""),
+        (np.float32(1), r": np\.asarray\(A\) makes one"), (SciPys(), r": A\.toarray\(\) makes one"),
+        (None, ""), ("A", ""), (3, ""), (object(), ""),
     ],
-)
+)  # fmt: skip
 def test_not_an_array(thing, end):
     """A way to an array is named where there is one."""
     with pytest.raises(ArrayError, match=rf"^A is a \w+\.\w+; expected .*_interface__{end}$"):
@@ -321,13 +308,9 @@ def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
             if "cuda" in protocol:
                 assert array.__cuda_array_interface__["version"] == 3
             return SimpleNamespace(
-                ptr=0x4000,
-                shape=(4, 6),
-                strides=(6, 1),
-                dtype=np.dtype("f4"),
-                device_id=1,
+                ptr=0x4000, shape=(4, 6), strides=(6, 1), dtype=np.dtype("f4"), device_id=1,
                 readonly=False,
-            )
+            )  # fmt: skip
 
     monkeypatch.setattr(utils, "StridedMemoryView", View)
     exported = property(lambda self: {"version": 2}) if "cuda" in protocol else lambda self: (2, 1)
@@ -368,11 +351,8 @@ def test_new_torch_matrix(monkeypatch, shape, order, strides):
     )
     monkeypatch.setitem(sys.modules, "torch", made)
     assert new_matrix(read(FakeTensor(ordinal=3), "A"), shape, order, "float16") == (
-        shape,
-        strides,
-        "half",
-        3,
-    )
+        shape, strides, "half", 3,
+    )  # fmt: skip
 
 
 def test_new_cupy_matrix_is_made_on_the_device_of_the_operand(monkeypatch):
@@ -474,22 +454,12 @@ def test_operand_says_where_it_is_and_not_what_is_in_it():
 
 regions = st.builds(
     lambda start, rows, columns, ld, transposed, wide: Operand(
-        0x10000 + start,
-        (columns, rows) if transposed else (rows, columns),
-        (ld, 1) if transposed else (1, ld),
-        "float32" if wide else "int8",
-        0,
-        "torch",
-        None,
-        False,
+        0x10000 + start, (columns, rows) if transposed else (rows, columns),
+        (ld, 1) if transposed else (1, ld), "float32" if wide else "int8", 0, "torch", None, False,
     ),
-    st.integers(0, 60),
-    st.integers(0, 6),
-    st.integers(0, 6),
-    st.integers(0, 12),
+    st.integers(0, 60), st.integers(0, 6), st.integers(0, 6), st.integers(0, 12), st.booleans(),
     st.booleans(),
-    st.booleans(),
-)
+)  # fmt: skip
 
 
 def addresses(found):

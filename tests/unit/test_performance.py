@@ -35,13 +35,9 @@ class Row:
 
     def __post_init__(self) -> None:
         self.launch = SimpleNamespace(
-            requests=0,
-            lanes=self.lanes,
-            bytes=self.bytes or 0,
-            sectors=self.sectors or 0,
-            l2_sectors=self.sectors,
-            wavefronts=0,
-        )
+            requests=0, lanes=self.lanes, bytes=self.bytes or 0, sectors=self.sectors or 0,
+            l2_sectors=self.sectors, wavefronts=0,
+        )  # fmt: skip
 
 
 def problem(m: int, n: int, k: int, dtype: str = "float16", **more: object) -> GemmProblem:
@@ -160,12 +156,9 @@ def test_without_a_build_registers_are_not_known():
     text = dict(found.lines())["occupancy"]
     assert text.endswith("registers are not known without a build")
     built = performance(
-        problem(512, 512, 512),
-        Launch(16, 256, 0),
-        "sm_80",
-        [],
+        problem(512, 512, 512), Launch(16, 256, 0), "sm_80", [],
         replace(BUILT, shared_static=90_000),
-    )
+    )  # fmt: skip
     assert built.occupancy.limits["shared memory"] == 1
     assert "not known" not in dict(built.lines())["occupancy"]
 

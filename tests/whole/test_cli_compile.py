@@ -217,16 +217,8 @@ def test_kernels_of_groups(run):
 
 def test_prove(run, monkeypatch):
     words = (
-        "prove",
-        "TN",
-        "NN",
-        *SIZES,
-        "--kernel",
-        "naive",
-        "--dtype",
-        "float32",
-        *compile_arch(),
-    )
+        "prove", "TN", "NN", *SIZES, "--kernel", "naive", "--dtype", "float32", *compile_arch(),
+    )  # fmt: skip
     status, out, _ = run(*words)
     assert (status, out.count(" facts hold, ")) == (0, 2)
     proofs = json.loads(run(*words, "--json")[1])["proofs"]

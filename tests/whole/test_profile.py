@@ -50,17 +50,13 @@ def test_parse() -> None:
     text = "\n".join(
         [
             "==WARNING== Note: Running with unmodified GPU clocks.",
-            "==PROF== Connected to process 466 (/usr/bin/python3.12)",
-            '"a line of the program\'s"',
-            "==PROF== Disconnected from process 466",
-            COLUMNS,
-            line(0, "first", SECTORS, "1,048,576"),
-            line(0, "first", LDSM, "0"),
-            line(2, "third", SECTORS, "n/a"),
-            line(10, "last", SECTORS, "12.00"),
+            "==PROF== Connected to process 466 (/usr/bin/python3.12)", '"a line of the program\'s"',
+            "==PROF== Disconnected from process 466", COLUMNS,
+            line(0, "first", SECTORS, "1,048,576"), line(0, "first", LDSM, "0"),
+            line(2, "third", SECTORS, "n/a"), line(10, "last", SECTORS, "12.00"),
             "==PROF== the end",
         ]
-    )
+    )  # fmt: skip
     assert parse(text) == [
         ("first", {SECTORS: 1048576, LDSM: 0}),
         ("third", {}),
@@ -152,12 +148,8 @@ def test_tma_and_wgmma_are_counted_as_predicted() -> None:
 def test_a_box_outside_of_the_matrix_is_an_instruction() -> None:
     """A cluster of 2 x 2 tiles for one, and half of the k-tile: all boxes are moved, as zeros."""
     options = {
-        "tile": (64, 64, 128),
-        "warp_groups": 1,
-        "cluster": "2x2",
-        "swap_ab": 0,
-        "ping_pong": 0,
-    }
+        "tile": (64, 64, 128), "warp_groups": 1, "cluster": "2x2", "swap_ab": 0, "ping_pong": 0,
+    }  # fmt: skip
     case = Case("TN", 64, 64, 64, "float16", kernel="sm90_wgmma", arch="sm_90a", options=options)
     found = predict(case)
     # A CTA loads half of the 64 rows of each, 64 elements at a time, and gets the other half too.
@@ -367,11 +359,8 @@ def fake(tmp_path: Path) -> Callable[..., str]:
         answers = {
             "name": CASE.plan().config.name,
             "counts": {name: f"{value:,}" for name, value in counts(predict(CASE)).items()},
-            "says": "==PROF== Connected to process 1",
-            "warns": "",
-            "launches": 1000,
-            "returns": 0,
-        }
+            "says": "==PROF== Connected to process 1", "warns": "", "launches": 1000, "returns": 0,
+        }  # fmt: skip
         answers["counts"] = {**answers["counts"], **told.pop("counts", {})}  # type: ignore[dict-item]
         path = tmp_path / "told.json"
         path.write_text(json.dumps(answers | told))

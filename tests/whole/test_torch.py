@@ -496,21 +496,18 @@ REFUSED: dict[str, tuple[type[GemmError], str, Callable[[], Any]]] = {
     "layer": (OptionError, "'swish'", lambda: ct.Linear(2, 3, activation="swish")),
     "mlp": (ShapeError, r"w2 \(5, 4\)", lambda: ct.mlp(GRAD, W, None, W, None, "relu")),
     "C": (
-        ArrayError,
-        "A requires grad.*and no C is given",
+        ArrayError, "A requires grad.*and no C is given",
         lambda: cg.gemm("NN", GRAD, GRAD, W[:4].T),
     ),
     "plan": (ArrayError, r"pass A.detach\(\)", lambda: cg.plan("NN", GRAD, GRAD)),
     "alpha": (
-        ArrayError,
-        "alpha requires grad",
-        lambda: cg.gemm("NN", GRAD, GRAD, alpha=GRAD[0, 0]),
+        ArrayError, "alpha requires grad", lambda: cg.gemm("NN", GRAD, GRAD, alpha=GRAD[0, 0]),
     ),
     "NumPy": (ArrayError, "A requires grad", lambda: cg.gemm("NN", GRAD, W[:4].numpy())),
     "stream": (OptionError, "differentiates", lambda: cg.gemm("NN", GRAD, GRAD, stream=0)),
     "strides": (StrideError, "B.contiguous", lambda: cg.gemm("NN", GRAD[:, :2], GRAD[::2, ::2])),
     "operand": (OptionError, "bias=", lambda: cg.gemm("NN", GRAD, GRAD, epilogue="bias")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)

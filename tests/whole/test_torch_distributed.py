@@ -198,14 +198,11 @@ def sharded_parameters(mesh: Any) -> None:
 #: By device. Placements of operands do not depend on it.
 CASES = {
     "cpu": [
-        columns_and_rows,
-        sharded_sequences,
-        sharded_parameters,
-        every_placement,
+        columns_and_rows, sharded_sequences, sharded_parameters, every_placement,
         every_placement_of_a_layer,
     ],
     "cuda": [columns_and_rows, sharded_sequences, sharded_parameters],
-}
+}  # fmt: skip
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

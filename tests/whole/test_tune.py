@@ -429,20 +429,10 @@ def damaged(found: dict[str, Any], how: str) -> str:
 @pytest.mark.parametrize(
     "how",
     [
-        "cut",
-        "a list",
-        "version",
-        "format",
-        "gpu",
-        "kernel",
-        "config",
-        "slices",
-        "seconds",
-        "endless",
-        "nested",
-        "field",
+        "cut", "a list", "version", "format", "gpu", "kernel", "config", "slices", "seconds",
+        "endless", "nested", "field",
     ],
-)
+)  # fmt: skip
 @pytest.mark.filterwarnings("error")
 def test_what_is_damaged_or_foreign_counts_as_not_there(
     device: Device, place: Path, monkeypatch, how: str
