@@ -5,6 +5,8 @@ So a case says how wide its operands may be accessed (through the leading dimens
 address), and all awkward sizes of one kind share a kernel.
 """
 
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -355,3 +357,21 @@ def used(stored: np.ndarray, letter: str) -> np.ndarray:
     wide = stored.astype(np.complex128 if stored.dtype.kind == "c" else np.float64)
     wide = wide if letter in "Nn" else wide.swapaxes(-1, -2)
     return wide.conj() if letter in "CcHh" else wide
+
+
+def in_threads(work: Callable[..., Any], arguments: Iterable[Any], seconds: float = 120) -> None:
+    """Run ``work`` with each argument in a thread of its own; AssertionError where one fails."""
+    failures: list[BaseException] = []
+
+    def run(argument: Any) -> None:
+        try:
+            work(argument)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(x,), daemon=True) for x in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not failures and not any(thread.is_alive() for thread in threads), failures

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import Buffer, Case
+from cases import Buffer, Case, in_threads
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import verify
@@ -244,28 +244,19 @@ def assert_threads_share_a_plan(case: Case) -> None:
     plan = cg.plan(case.op, given.A.view, given.B.view, held[0][0].view, **case.options)
     torch.cuda.synchronize()
     start = threading.Barrier(len(held))
-    failures: list[BaseException] = []
     # By twos, so that threads share a bound launch as well.
     scalars = [(-0.7, 1.0), (1.5, -0.25)] * 2
 
     def work(index: int) -> None:
-        try:
-            C, before = held[index]
-            alpha, beta = scalars[index]
-            start.wait(timeout=60)
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(200):
-                    C.view.copy_(before)
-                    plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
-                torch.cuda.current_stream().synchronize()
-        except BaseException as error:
-            failures.append(error)
+        C, before = held[index]
+        alpha, beta = scalars[index]
+        start.wait(timeout=60)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(200):
+                C.view.copy_(before)
+                plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
+            torch.cuda.current_stream().synchronize()
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(held))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert not failures
+    in_threads(work, range(len(held)))
     for (C, before), (alpha, beta) in zip(held, scalars, strict=True):
         assert_result(given, C, before, alpha, beta)

@@ -3,12 +3,12 @@ import os
 import shutil
 import stat
 import sys
-import threading
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import in_threads
 
 from cute_gemm.errors import OptionError
 from cute_gemm.plan import tuned
@@ -315,11 +315,7 @@ def test_a_file_beyond_all_measure_is_not_read(place: Path) -> None:
 
 
 def test_writers_at_once_leave_a_whole_file() -> None:
-    threads = [threading.Thread(target=cache.put, args=(KEY, BUILD)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: cache.put(KEY, BUILD), range(8))
     assert cache.get(KEY) is not None
     assert len(cache.entries()) == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import configure, stored_shapes, used
+from cases import configure, in_threads, stored_shapes, used
 from numpy.lib.stride_tricks import as_strided
 
 import cute_gemm as cg
@@ -355,11 +355,7 @@ def test_threads_share_one_handle_and_no_call(model: Model) -> None:
         for _ in range(100):
             call((A.ctypes.data, B.ctypes.data, out.ctypes.data), stream)
 
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    in_threads(work, (1, 2, 3, 4))
     assert model.handles == 1 and len(model.calls) == 400 and not wrong
 
 

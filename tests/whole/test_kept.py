@@ -4,13 +4,12 @@ import functools
 import gc
 import importlib
 import pkgutil
-import threading
 import tracemalloc
 from itertools import cycle, product
 
 import numpy as np
 import pytest
-from cases import OPS
+from cases import OPS, in_threads
 from fake_arrays import on_h200
 from gpu import shapes
 
@@ -192,19 +191,9 @@ def test_many_threads_choose_while_what_is_kept_is_emptied(small: int) -> None:
         return cg.plan("TN", **sizes, kernel="double_buffered", backend="cpu").symbol
 
     expected = {k: config(k) for k in range(1, 13)}
-    wrong: list[object] = []
 
     def choose(start: int) -> None:
-        try:
-            wrong.extend(
-                k for k in [*range(start, 13), *range(1, start)] if config(k) != expected[k]
-            )
-        except Exception as error:
-            wrong.append(error)
+        turned = [*range(start, 13), *range(1, start)]
+        assert {k: config(k) for k in turned} == expected
 
-    threads = [threading.Thread(target=choose, args=(1 + 3 * each,)) for each in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(choose, range(1, 13, 3))
