@@ -1,7 +1,5 @@
 """The activations of layers, a row each: the same by PyTorch and by JAX."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Configs whose parts are not those that follow from them: what proofs have to see."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from functools import cached_property
 from typing import Any

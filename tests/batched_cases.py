@@ -1,12 +1,10 @@
 """Drawn batches of small products: rows of any length, anywhere, of matrices that lie anyhow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from cases import COMPLEX, TYPES, numbers
+from cases import COMPLEX, TYPES, numbers, stored_shapes
 
 from cute_gemm.arch import Arch
 from cute_gemm.arrays.base import Operand
@@ -72,7 +70,7 @@ class BatchedCase:
     def shapes(self) -> tuple[tuple[int, int, int], ...]:
         """Of A, B and C as stored."""
         m, n, k, l = self.extents
-        a, b = (m, k) if self.op[0] == "N" else (k, m), (k, n) if self.op[1] == "N" else (n, k)
+        a, b = stored_shapes(self.op, m, n, k)
         return (l, *a), (l, *b), (l, m, n)
 
     @property
@@ -153,7 +151,7 @@ def drawn(seed: int, kind: str = "", most: int = 24, l: int = 0) -> BatchedCase:
     m, n, k = (min(x, most) for x in extents)
     l = l or int(random.choice([1, 2, 5, 19, 40, 67]))
     orders = "".join(random.choice(list("FC"), 3))
-    shapes = ((m, k) if op[0] == "N" else (k, m), (k, n) if op[1] == "N" else (n, k), (m, n))
+    shapes = (*stored_shapes(op, m, n, k), (m, n))
     dtypes = BatchedCase(kind, op, orders, (m, n, k, l), (), 0).dtypes  # type: ignore[arg-type]
     lies = []
     for index, (shape, order, dtype) in enumerate(zip(shapes, orders, dtypes, strict=True)):

@@ -5,8 +5,8 @@ So a case says how wide its operands may be accessed (through the leading dimens
 address), and all awkward sizes of one kind share a kernel.
 """
 
-from __future__ import annotations
-
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -82,16 +82,13 @@ class Type:
 TYPES = {
     t.name: t
     for t in (
-        Type("float16", "float16", None, "float16"),
-        Type("bfloat16", "bfloat16", None, "bfloat16"),
-        Type("float32", "float32", None, "float32"),
-        Type("tf32", "float32", "tf32", "float32"),
-        Type("float64", "float64", None, "float64"),
-        Type("int8", "int8", None, "int32"),
+        Type("float16", "float16", None, "float16"), Type("bfloat16", "bfloat16", None, "bfloat16"),
+        Type("float32", "float32", None, "float32"), Type("tf32", "float32", "tf32", "float32"),
+        Type("float64", "float64", None, "float64"), Type("int8", "int8", None, "int32"),
         Type("float16-float32", "float16", None, "float32"),
         Type("bfloat16-float32", "bfloat16", None, "float32"),
     )
-}
+}  # fmt: skip
 #: Those whose C has the default type.
 PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
 #: Which not all kernels take.
@@ -197,21 +194,10 @@ class Case:
         """Of A, B and C; A and B are column-major, as BLAS has them."""
         m, n, k = self.m, self.n, self.k
         element, out = self.t.bytes, DTYPES[self.t.out].bytes
+        a, b = stored_shapes(self.op, m, n, k)
         return (
-            self._place(
-                (m, k) if self.op[0] == "N" else (k, m),
-                "F",
-                element,
-                self.widths[0],
-                self.shared == "A",
-            ),
-            self._place(
-                (k, n) if self.op[1] == "N" else (n, k),
-                "F",
-                element,
-                self.widths[1],
-                self.shared == "B",
-            ),
+            self._place(a, "F", element, self.widths[0], self.shared == "A"),
+            self._place(b, "F", element, self.widths[1], self.shared == "B"),
             self._place((m, n), self.order, out, self.widths[2]),
         )
 
@@ -336,8 +322,56 @@ def numbers(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
     return real.astype(numpy_type)
 
 
+def placed(
+    shape: tuple[int, ...], dtype: str, order: str = "C", pad: int = 0, step: int = 1,
+    rows: tuple[int, int] = (0, 0), around: float | None = None,
+    random: np.random.Generator | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Random numbers, and the array that they lie in, which else is ``around``: NaN, or 99.
+
+    Of two dimensions at least. From one row, or column of order "F", to the next it is its length
+    up to a multiple of ``step``, and ``pad``; ``rows``: how many more there are before and behind.
+    """
+    random = random or np.random.default_rng(sum(shape) + pad)
+    if around is None:
+        around = np.nan if DTYPES[dtype].roundoff else 99
+    *lead, count, run = shape if order == "C" else (*shape[:-2], *shape[:-3:-1])
+    before, behind = rows
+    width = -(-run // step) * step + pad
+    whole = np.full((*lead, before + count + behind, width), around, DTYPES[dtype].numpy)
+    part = whole[..., before : before + count, :run]
+    part[...] = numbers(random, part.shape, dtype)
+    return (part if order == "C" else part.swapaxes(-1, -2)), whole
+
+
+def operands(
+    op: str, dtype: str = "float32", order: str = "F", *, mnk: tuple[int, int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Random A and B as stored."""
+    random, (a, b) = np.random.default_rng(1), stored_shapes(op, *mnk)
+    return placed(a, dtype, order, random=random)[0], placed(b, dtype, order, random=random)[0]
+
+
 def used(stored: np.ndarray, letter: str) -> np.ndarray:
     """What an operand is multiplied as, op(X), in float64 or complex128."""
     wide = stored.astype(np.complex128 if stored.dtype.kind == "c" else np.float64)
     wide = wide if letter in "Nn" else wide.swapaxes(-1, -2)
     return wide.conj() if letter in "CcHh" else wide
+
+
+def in_threads(work: Callable[..., Any], arguments: Iterable[Any], seconds: float = 120) -> None:
+    """Run ``work`` with each argument in a thread of its own; AssertionError where one fails."""
+    failures: list[BaseException] = []
+
+    def run(argument: Any) -> None:
+        try:
+            work(argument)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(x,), daemon=True) for x in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not failures and not any(thread.is_alive() for thread in threads), failures

@@ -3,15 +3,11 @@
 ``python tests/causes_search.py --reports 400`` prints what does not hold.
 """
 
-from __future__ import annotations
-
-import argparse
 import random
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
-from report_search import KERNELS, Question, question_of
+from report_search import KERNELS, Question, main, question_of, random_report
 
 import cute_gemm as cg
 from cute_gemm.errors import GemmError
@@ -23,17 +19,8 @@ from cute_gemm.report.report import Report
 _ROUNDING = 1e-6
 
 
-def random_report(rng: random.Random) -> tuple[Question, Report]:
-    """A report of a kernel, or of the one that is chosen, on a GPU of the table."""
-    while True:
-        question = _random(rng)
-        try:
-            return question, cg.analyze(**question)
-        except GemmError:
-            continue
-
-
-def _random(rng: random.Random) -> Question:
+def asked(rng: random.Random) -> Question:
+    """A kernel, or the one that is chosen, on a GPU of the table."""
     question = question_of(rng) | {"kernel": rng.choice((*KERNELS, "batched", *["auto"] * 6))}
     question.pop("copy", None)
     if question["kernel"] in ("sm80_pipeline", "tensor_core", "auto") and rng.random() < 0.3:
@@ -94,22 +81,12 @@ def searched(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(reports):
-        question, report = random_report(random.Random(f"{seed} {number}"))
+        question, report = random_report(random.Random(f"{seed} {number}"), asked)
         wrong += (f"{sentence}: {question}" for sentence in faults(question, report))
         counts["causes"] += len(report.causes)
         counts["changes"] += sum(bool(cause.change) for cause in report.causes)
     return counts, wrong
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reports", type=int, default=100)
-    parser.add_argument("--seed", default="0")
-    given: Any = parser.parse_args()
-    counts, wrong = searched(given.reports, given.seed)
-    print(*wrong, sep="\n")
-    print(dict(counts), "wrong:", len(wrong))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, searched)

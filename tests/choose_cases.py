@@ -15,8 +15,6 @@ A case is chosen that
 3. is for a GPU, takes no more than `OF_TRIPLES`, and has one of the `triples` that not two have.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Words that tests of several commands give."""
 
-from __future__ import annotations
-
 from cute_gemm.run.driver import why_no_gpu
 
 SIZES = ["-m", "96", "-n", "80", "-k", "64"]

@@ -1,7 +1,5 @@
 """What every test shares: the markers' rules and a cache of their own."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import zlib

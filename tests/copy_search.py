@@ -4,8 +4,6 @@
 rows a search over swizzles, pitches and thread layouts fixes where the report does not.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections import Counter

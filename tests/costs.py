@@ -6,8 +6,6 @@
 ended (``rss``) and at most so far (``peak``). Processes of one run write to one file.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -87,15 +85,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     finally:
         now, peak = _memory()
         row = {
-            "id": item.nodeid,
-            "failed": item.stash[FAILED],
-            "seconds": time.perf_counter() - start,
+            "id": item.nodeid, "failed": item.stash[FAILED], "seconds": time.perf_counter() - start,
             "cpu": _cpu(resource.RUSAGE_SELF) - own,
-            "children": _cpu(resource.RUSAGE_CHILDREN) - children,
-            **_seconds,
-            "rss": now,
+            "children": _cpu(resource.RUSAGE_CHILDREN) - children, **_seconds, "rss": now,
             "peak": peak,
-        }
+        }  # fmt: skip
         rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
         with Path(os.environ["CUTE_GEMM_TEST_COSTS"]).open("a") as file:
             file.write(json.dumps(rounded) + "\n")

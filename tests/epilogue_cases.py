@@ -1,16 +1,15 @@
 """An epilogue of one Python value and one C++ functor, and problems of every kernel family."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from cases import placed
 
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import DTYPES, DType
+from cute_gemm.dtypes import DType
 from cute_gemm.gpus.table import nearest
 from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import select
@@ -121,11 +120,9 @@ def arrays(problem: GemmProblem) -> dict[str, np.ndarray]:
     for name, shape in (("A", (problem.m, problem.k)), ("B", (problem.k, problem.n)),
                         ("C", (problem.m, problem.n))):  # fmt: skip
         matrix = getattr(problem, name)
-        ld, column_major = matrix.ld, name != "C" or matrix.unit == 0
-        rows, columns = shape if column_major else shape[::-1]
-        buffer = np.zeros((columns, ld), DTYPES[matrix.dtype].numpy)
-        buffer[:, :rows] = random.standard_normal((columns, rows))
-        made[name] = buffer[:, :rows].T if column_major else buffer[:, :rows]
+        order = "F" if name != "C" or matrix.unit == 0 else "C"
+        pad = matrix.ld - shape[order == "C"]
+        made[name], _ = placed(shape, matrix.dtype, order, pad, random=random)
     made["bias"] = random.standard_normal(problem.n).astype(np.float32)
     return made
 

@@ -1,7 +1,5 @@
 """The driver as a Python object with memory of its own: two devices of compute capability 9.0."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -112,20 +110,17 @@ class FakeDriver:
             {
                 "grid": (config.gridDimX, config.gridDimY, config.gridDimZ),
                 "launch": (config.gridDimX, config.blockDimX, config.sharedMemBytes),
-                "attributes": [int(one.id) for one in config.attrs],
-                "stream": int(config.hStream),
-                "context": self.contexts[-1],
-                "matrices": read(ctypes.c_uint64, 0, 1, 2),
+                "attributes": [int(one.id) for one in config.attrs], "stream": int(config.hStream),
+                "context": self.contexts[-1], "matrices": read(ctypes.c_uint64, 0, 1, 2),
                 "extents": read(ctypes.c_int32, 3, 4, 5, 6, 7, 8),
                 "leading": read(ctypes.c_int64, 9, 10, 11),
                 "batch": read(ctypes.c_int64, 12, 13, 14, 15, 16),
-                "scalars": read(ctypes.c_float, 17, 18),
-                "doubles": read(ctypes.c_double, 17, 18),
+                "scalars": read(ctypes.c_float, 17, 18), "doubles": read(ctypes.c_double, 17, 18),
                 "ints": read(ctypes.c_int32, 17, 18),
                 "bytes": [ctypes.string_at(at[i], 16) for i in (17, 18)],
                 "pointers": read(ctypes.c_uint64, 19, 20),
             }
-        )
+        )  # fmt: skip
         return (self.code,)
 
     # memory

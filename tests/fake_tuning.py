@@ -1,7 +1,5 @@
 """A GPU whose kernels take the time that a test says, and a place of its own for choices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace

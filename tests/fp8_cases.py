@@ -9,17 +9,16 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from cases import OPS, placed, stored_shapes
 
 import cute_gemm as cg
 import cute_gemm.call
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.problem.epilogue.fuse import read_operands
 from cute_gemm.problem.verify import Verdict, verify
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 PAIRS = ((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2))
-OPS = ("NN", "NT", "TN", "TT")
 #: Kinds of scales; ``"flat"``: rows in one dimension. Block scales of rows are `BOXED` where they
 #: lie as TMA takes them.
 SCALES = ("", "number", "tensor", "row", "flat", "1x128", "128x128")
@@ -64,16 +63,12 @@ class Case:
 
 
 def stored(
-    case: Case, random: np.random.Generator, shape: tuple[int, int], dtype: str, turned: bool
-) -> np.ndarray:
-    """Matrices in the middle of a buffer of canaries, of which the second mode has unit stride."""
-    lead = (case.l,) if case.l else ()
-    rows, columns = shape[::-1] if turned else shape
-    pitch = -(-(columns + case.pad) // 16) * 16 if case.pad % 16 == 0 else columns + case.pad
-    buffer = np.full((*lead, rows + 2, pitch), CANARY, np.float32).astype(DTYPES[dtype].numpy)
-    view = buffer[..., 1 : rows + 1, :columns]
-    view[...] = random.standard_normal(view.shape, np.float32).astype(view.dtype)
-    return view.swapaxes(-1, -2) if turned else view
+    case: Case, random: np.random.Generator, shape: tuple[int, int], dtype: str, order: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Matrices, and the buffer of canaries in the middle of which they lie."""
+    shape = (case.l, *shape) if case.l else shape
+    step = 1 if case.pad % 16 else 16
+    return placed(shape, dtype, order, case.pad, step, (1, 1), CANARY, random)
 
 
 def scale(case: Case, kind: str, rows: int, random: np.random.Generator) -> Any:
@@ -107,22 +102,24 @@ class Call:
     A: np.ndarray
     B: np.ndarray
     C: np.ndarray
+    whole: np.ndarray  #: What C lies in.
     operands: dict[str, Any]
 
     @classmethod
     def of(cls, case: Case) -> Call:
         random = np.random.default_rng(case.seed)
-        a, b = case.types
-        A = stored(case, random, (case.m, case.k) if case.op[0] == "N" else (case.k, case.m), a,
-                   turned=True)  # fmt: skip
-        B = stored(case, random, (case.k, case.n) if case.op[1] == "N" else (case.n, case.k), b,
-                   turned=True)  # fmt: skip
-        C = stored(case, random, (case.m, case.n), case.out, turned=case.order == "F")
+        A, B = (
+            stored(case, random, shape, dtype, "F")[0]
+            for shape, dtype in zip(
+                stored_shapes(case.op, case.m, case.n, case.k), case.types, strict=True
+            )
+        )
+        C, whole = stored(case, random, (case.m, case.n), case.out, case.order)
         kinds = zip(("scale_a", "scale_b"), case.scales, (case.m, case.n), strict=True)
         operands = {name: scale(case, kind, rows, random) for name, kind, rows in kinds if kind}
         if case.epilogue:
             operands["bias"] = random.standard_normal(case.n).astype(np.float32)
-        return cls(case, A, B, C, operands)
+        return cls(case, A, B, C, whole, operands)
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -130,6 +127,13 @@ class Call:
         words = dict(case.options) | {"kernel": case.kernel}
         words |= {"compute": "fast_accum"} if case.fast_accum else {}
         return words | ({"epilogue": case.epilogue} if case.epilogue else {})
+
+    def assert_canaries(self) -> None:
+        """AssertionError where something around C was written."""
+        held, self.C[...] = self.C.copy(order="K"), CANARY
+        wrong = (self.whole.astype(np.float32) != CANARY).sum()
+        assert not wrong, f"{self.case}: {wrong} elements around C are written"
+        self.C[...] = held
 
     def judged(
         self, plan: Any, result: np.ndarray, before: np.ndarray, **scaling: float
@@ -140,23 +144,6 @@ class Call:
         if function is not None:
             arrays = read_operands(function, self.operands, plan.problem, None).on_host()
         return verify(plan.problem, self.A, self.B, result, C=before, operands=arrays, **scaling)
-
-
-def base_of(view: np.ndarray) -> np.ndarray:
-    """The buffer that a view lies in."""
-    while isinstance(view.base, np.ndarray):
-        view = view.base
-    return view
-
-
-def around(view: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """What a buffer holds outside of a view."""
-    inside = np.zeros(buffer.shape, bool)
-    np.lib.stride_tricks.as_strided(
-        inside[(..., slice(1, None), slice(None))],
-        view.shape, tuple(step // view.itemsize for step in view.strides),
-    )[...] = True  # fmt: skip
-    return buffer[~inside]
 
 
 def execute(case: Case, arch: str, backend: str = "interpreter") -> None:
@@ -175,8 +162,7 @@ def execute(case: Case, arch: str, backend: str = "interpreter") -> None:
         assert result is call.C
         verdict = call.judged(plan, call.C, before, **scaling)
         assert verdict.ok, f"{case}: {verdict}"
-        outside = around(call.C, base_of(call.C)).astype(np.float32)
-        assert (outside == CANARY).all(), f"{case}: {(outside != CANARY).sum()} around C"
+        call.assert_canaries()
         call.C[...] = before
 
 

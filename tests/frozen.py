@@ -3,8 +3,6 @@
 ``python tests/frozen.py`` stores those of the package anew.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

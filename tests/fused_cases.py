@@ -1,12 +1,11 @@
 """Calls whose epilogue reads operands of every broadcast and returns every kind of result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from cases import placed, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -52,12 +51,9 @@ def behind_bias(function: Callable[..., Any]) -> Callable[..., Any]:
 #: One function each, with a bias along N.
 BOTH: dict[str, Callable[..., Any]] = {
     **{name: behind_bias(row.function) for name, row in ACTIVATIONS.items()},
-    "add": lambda acc, b: acc + b,
-    "silu": lambda acc, b: cg.silu(4 * acc + b),
-    "relu": lambda acc, b: cg.relu(acc - b),
-    "sigmoid": lambda acc, b: cg.sigmoid(40 * acc * b),
-    "tanh": lambda acc, b: np.tanh(acc) - b,
-    "exp": lambda acc, b: np.exp(acc / 8) + b,
+    "add": lambda acc, b: acc + b, "silu": lambda acc, b: cg.silu(4 * acc + b),
+    "relu": lambda acc, b: cg.relu(acc - b), "sigmoid": lambda acc, b: cg.sigmoid(40 * acc * b),
+    "tanh": lambda acc, b: np.tanh(acc) - b, "exp": lambda acc, b: np.exp(acc / 8) + b,
     "log": lambda acc, b: cg.log(abs(acc) + 1 + b * b),
     "sqrt": lambda acc, b: cg.sqrt(abs(acc)) * b,
     "rsqrt": lambda acc, b: cg.rsqrt(acc * acc + 0.5) + b,
@@ -68,7 +64,7 @@ BOTH: dict[str, Callable[..., Any]] = {
     "xor": lambda acc, b: cg.where((acc < b) ^ (acc > 0), acc, -b),
     "mask": lambda acc, b: acc * (acc == acc) + b * (acc > 0),
     "powers": lambda acc, b: cg.relu(acc) ** 2 + abs(b) ** 0.5 + (acc**2 + 1) ** -1,
-}
+}  # fmt: skip
 FUNCTIONS = {name: cg.epilogue(function) for name, function in BOTH.items()}
 
 
@@ -94,18 +90,15 @@ class FusedCase(NamedTuple):
 
 _WGMMA = (("tile", (64, 64, 64)), ("warp_groups", 1))
 CASES = (
-    FusedCase("naive", "float32"),
-    FusedCase("double_buffered", "float64", "F", "NN"),
+    FusedCase("naive", "float32"), FusedCase("double_buffered", "float64", "F", "NN"),
     FusedCase("double_buffered", "float32", "F", "TN", m=71, n=45, l=3),
-    FusedCase("vectorized", "float16", "C", "TT"),
-    FusedCase("tensor_core", "bfloat16", "F"),
+    FusedCase("vectorized", "float16", "C", "TT"), FusedCase("tensor_core", "bfloat16", "F"),
     FusedCase("sm80_pipeline", "float16", "C"),
     FusedCase("sm80_pipeline", "bfloat16", "F", "NN", m=71, n=45, out_dtype="float32"),
     FusedCase("sm80_pipeline", "float64", "C", "TN"),
     FusedCase("sm80_pipeline", "float16", "C", k=200, options=(("split_k", 3),)),
     FusedCase("sm80_pipeline", "bfloat16", "F", k=200, l=2, options=(("split_k", 2),)),
-    FusedCase("thin", "bfloat16", "C", m=5),
-    FusedCase("thin", "float32", "F", "NN", n=3),
+    FusedCase("thin", "bfloat16", "C", m=5), FusedCase("thin", "float32", "F", "NN", n=3),
     FusedCase("batched", "bfloat16", "C", m=13, n=16, k=24, l=21),
     FusedCase("batched", "float32", "F", "TN", m=9, n=7, k=5, l=40),
     FusedCase("batched", "float64", "C", "NN", m=8, n=4, k=6, l=9),
@@ -124,28 +117,18 @@ CASES = (
 )  # fmt: skip
 
 
-def placed(shape: tuple[int, ...], dtype: str, order: str = "C", pad: int = 0) -> np.ndarray:
-    """Random numbers; ``pad`` elements between rows or columns."""
-    random = np.random.default_rng(sum(shape) + pad)
-    turned = order == "F" and len(shape) > 1
-    stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-    whole = random.standard_normal((*stored[:-1], stored[-1] + pad)).astype(DTYPES[dtype].numpy)
-    part = whole[..., : stored[-1]]
-    return part.swapaxes(-1, -2) if turned else part
-
-
 def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
     """AssertionError when a result is wrong, or NaN was read where nothing is to be read."""
     m, n, k, l = case.m, case.n, case.k, case.l
     batch = (l,) if l > 1 else ()
-    A = placed((*batch, *((m, k) if case.op[0] == "N" else (k, m))), case.dtype)
-    B = placed((k, n) if case.op[1] == "N" else (n, k), case.dtype)
+    of_a, of_b = stored_shapes(case.op, m, n, k)
+    A, B = placed((*batch, *of_a), case.dtype)[0], placed(of_b, case.dtype)[0]
     out = case.out_dtype or case.dtype
-    C = placed((*batch, m, n), out, case.order)
+    C = placed((*batch, m, n), out, case.order)[0]
     operands = {
-        "row": placed((n,), "float32"), "column": placed((m, 1), case.dtype),
-        "both": placed((m, n), out, pad=3), "turned": placed((*batch, m, n), case.dtype, "F"),
-        "number": -0.75,
+        "row": placed((1, n), "float32")[0][0], "column": placed((m, 1), case.dtype)[0],
+        "both": placed((m, n), out, pad=3)[0], "number": -0.75,
+        "turned": placed((*batch, m, n), case.dtype, "F")[0],
     }  # fmt: skip
     options = dict(case.options) | ({"arch": arch} if arch else {})
     plan = cg.plan(
@@ -181,7 +164,7 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
 def run_function(name: str, dtype: str, backend: Any) -> None:
     """AssertionError when a function is out of its bound."""
     m, n, k = 40, 72, 64
-    A, B, b = placed((m, k), dtype), placed((n, k), dtype), placed((n,), "float32")
+    A, B, b = placed((m, k), dtype)[0], placed((n, k), dtype)[0], placed((1, n), "float32")[0][0]
     A /= 8
     plan = cg.plan("NT", A, B, epilogue=FUNCTIONS[name], b=b, backend=backend, order="C")
     verdict = verify(plan.problem, A, B, plan(A, B, b=b), operands={"b": b})
@@ -205,8 +188,9 @@ def run_many_sums(
 ) -> None:
     """AssertionError when a result of such a config is wrong; both groups take tiles."""
     (dtype, order, mode, options), m, n, k = case, 264, 328, 136
-    A, B, C = placed((k, m), dtype, "F"), placed((k, n), dtype, "F"), placed((m, n), dtype, order)
-    b = placed((n,) if mode == "N" else (m, 1), dtype)
+    shapes = ((k, m), "F"), ((k, n), "F"), ((m, n), order), ((1, n) if mode == "N" else (m, 1), "C")
+    A, B, C, b = (placed(shape, dtype, lies)[0] for shape, lies in shapes)
+    b = b[0] if mode == "N" else b
     asked = {"kernel": "sm90_wgmma", "backend": backend, "arch": arch, **options}
     plan = cg.plan("TN", A, B, C, epilogue=FUNCTIONS["gelu"], b=b, **asked)
     for beta in (0.0, 0.5):

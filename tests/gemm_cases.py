@@ -1,7 +1,5 @@
 """Cases that a GPU and the interpreter compute, in selections, and a pool that builds kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product, takewhile
@@ -139,12 +137,9 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
             ((128, 176, 64), (1, 2)),
         ):
             more = (
-                ("tile", tile),
-                ("warp_groups", 2),
-                ("ping_pong", 1),
-                ("cluster", cluster),
+                ("tile", tile), ("warp_groups", 2), ("ping_pong", 1), ("cluster", cluster),
                 ("swap_ab", 0),
-            )
+            )  # fmt: skip
             yield replace(case, m=4000, n=2000, k=520, more=more)
     for number, case in enumerate(register_cases()):
         yield case

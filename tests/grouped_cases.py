@@ -1,13 +1,12 @@
 """Grouped GEMMs of every kind, on arrays with canaries around C and NaN around what is read."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
+from cases import OPS, placed, stored_shapes
 from fp8_cases import PAIRS
 
 import cute_gemm as cg
@@ -16,7 +15,6 @@ from cute_gemm.dtypes import DTYPES, FLOAT8
 from cute_gemm.problem.epilogue.fuse import read_operands
 from cute_gemm.problem.verify import verify
 
-OPS = ("NN", "NT", "TN", "TT")
 #: Sizes of groups: empty ones, of one row, about a tile of 64.
 SIZES = (0, 0, 1, 3, 17, 63, 64, 65, 130)
 #: Unit-stride modes of A and B for the letters N and T: arrays are row-major.
@@ -142,18 +140,12 @@ class Arrays(NamedTuple):
     whole: np.ndarray
 
 
-def _stored(
-    shape: tuple[int, ...], dtype: str, pad: int, around: float, turned: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """A view of this shape, and the whole array, of which it is a part."""
-    stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-    step = max(8, 16 // DTYPES[dtype].bytes)
-    whole = np.full(
-        (*stored[:-2], stored[-2] + 1, -(-stored[-1] // step) * step + pad), around,
-        DTYPES[dtype].numpy,
-    )  # fmt: skip
-    view = whole[..., : stored[-2], : stored[-1]]
-    return (view.swapaxes(-1, -2) if turned else view), whole
+def of_no_group(case: GroupedCase, array: np.ndarray, modes: str = "MN") -> np.ndarray:
+    """The part of an array of these modes that is of no group."""
+    end = sum(case.sizes)
+    if case.ragged == modes[0]:
+        return array[..., end:, :]
+    return array[..., end if case.ragged == modes[1] else array.shape[-1] :]
 
 
 def arrays(case: GroupedCase) -> Arrays:
@@ -161,46 +153,27 @@ def arrays(case: GroupedCase) -> Arrays:
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
     extents, groups = case.all_extents, len(case.sizes)
     m, n, k = extents.values()
-    end = sum(case.sizes)
-    integer = DTYPES[case.dtype].roundoff == 0
-    around = 99.0 if integer else np.nan
+    around = 99.0 if DTYPES[case.dtype].roundoff == 0 else np.nan
     out = DTYPES[case.dtype].outputs[0]
 
-    def filled(view: np.ndarray) -> None:
-        if integer:
-            view[...] = random.integers(-20, 20, view.shape)
-        elif view.dtype.kind == "c":
-            view[...] = random.standard_normal(view.shape) + 1j * random.standard_normal(view.shape)
-        else:
-            view[...] = random.standard_normal(view.shape)
+    def view(shape: tuple[int, ...], dtype: str, order: str, outside: float) -> Any:
+        """Numbers, and the whole array, of which they are a part."""
+        step = max(8, 16 // DTYPES[dtype].bytes)
+        return placed(shape, dtype, order, case.pad, step, (0, 1), outside, random)
 
-    lead_a = (groups,) if case.ragged == "N" else ()
-    lead_b = (groups,) if case.ragged == "M" else ()
-    lead_c = (groups,) if case.ragged == "K" else ()
+    lead = {letter: (groups,) * (case.ragged == "NMK"["ABC".index(letter)]) for letter in "ABC"}
     found = []
-    for turn, shape, lead, dtype in (
-        (case.op[0] != "N", (m, k), lead_a, case.dtype),
-        (case.op[1] != "N", (k, n), lead_b, case.dtype_b or case.dtype),
-    ):
-        stored = shape[::-1] if turn else shape
-        view, _ = _stored((*lead, *stored), dtype, case.pad, around)
-        filled(view)
-        logical = view.swapaxes(-1, -2) if turn else view
-        modes = "KN" if found else "MK"
-        if case.ragged in modes and case.rest:
-            part = [slice(None)] * logical.ndim
-            part[logical.ndim - 2 + modes.index(case.ragged)] = slice(end, None)
-            logical[tuple(part)] = around
-        found.append(view)
-    C, whole = _stored((*lead_c, m, n), out, case.pad, CANARY, case.order == "F")
-    inside = [slice(None)] * C.ndim
-    if case.ragged != "K":
-        inside["MN".index(case.ragged)] = slice(0, end)
-    part = C[tuple(inside)]
-    if case.beta:
-        filled(part)
-    else:
-        part[...] = around
+    for name, modes, letter, stored, dtype in zip(
+        "AB", ("MK", "KN"), case.op, stored_shapes(case.op, m, n, k),
+        (case.dtype, case.dtype_b or case.dtype), strict=True,
+    ):  # fmt: skip
+        found.append(view((*lead[name], *stored), dtype, "C", around)[0])
+        logical = found[-1] if letter == "N" else found[-1].swapaxes(-1, -2)
+        of_no_group(case, logical, modes)[...] = around
+    C, whole = view((*lead["C"], m, n), out, case.order, CANARY)
+    if not case.beta:
+        C[...] = around
+    of_no_group(case, C)[...] = CANARY
     operands = {}
     for name in {"bias": "G", "all": ("G", "N", "M", "MN")}.get(case.epilogue, ()):
         shape = {"G": (groups, n), "N": (n,), "M": (m, 1), "MN": (m, n)}[name]
@@ -235,10 +208,8 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
     if kind == "number":
         return 0.75
     return {
-        "tensor": lambda: numbers(1, 1),
-        "group": lambda: numbers(2 * groups)[::2],
-        "group 3": lambda: numbers(groups, 1, 1),
-        "flat": lambda: numbers(2 * rows)[::2],
+        "tensor": lambda: numbers(1, 1), "group": lambda: numbers(2 * groups)[::2],
+        "group 3": lambda: numbers(groups, 1, 1), "flat": lambda: numbers(2 * rows)[::2],
         "row": lambda: numbers(2 * rows, 3)[::2, 1:2],
         "row of group": lambda: numbers(rows + 1, groups).T[:, :rows],
         "row of group 3": lambda: numbers(groups, rows, 3)[..., 1:2],
@@ -246,11 +217,10 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
         "1x128 of group": lambda: numbers(groups, 2 * across, rows + 3).swapaxes(1, 2)[
             :, :rows, ::2
         ],
-        "1x128 boxed": boxed,
-        "1x128 boxed of group": lambda: boxed(groups),
+        "1x128 boxed": boxed, "1x128 boxed of group": lambda: boxed(groups),
         "128x128": lambda: numbers(down, across + 1)[:, :across],
         "128x128 of group": lambda: numbers(groups, across, down).swapaxes(1, 2),
-    }[kind]()
+    }[kind]()  # fmt: skip
 
 
 def expanded(case: GroupedCase, name: str, kind: str, array: Any) -> np.ndarray:
@@ -289,16 +259,14 @@ def products(case: GroupedCase, given: Arrays) -> Iterator[tuple[tuple[Any, ...]
 
 
 def check(
-    case: GroupedCase,
-    call: Callable[[GroupedCase, Arrays], Any],
-    problem: Any = None,
+    case: GroupedCase, call: Callable[[GroupedCase, Arrays], Any], problem: Any = None
 ) -> None:
     """``call`` computes C in place, right in all groups, and writes nothing else.
 
     ``problem``: of its plan, where that has been made already.
     """
     given = arrays(case)
-    before, all_before = given.C.copy(), given.whole.copy()
+    before = given.C.copy()
     call(case, given)
     problem = problem or planned(case, given, backend="cpu").problem
     held = {"C": before} if case.beta else {}
@@ -321,17 +289,9 @@ def check(
             apart = abs(given.C[place].astype(np.float64) - expected)
             assert (apart <= 0.02 * (abs(expected) + case.all_extents["K"] ** 0.5)).all()
     # What is of no group, and what is not C.
-    end = sum(case.sizes)
-    kept = [slice(None)] * given.C.ndim
-    if case.ragged != "K":
-        kept["MN".index(case.ragged)] = slice(end, None)
-        np.testing.assert_array_equal(given.C[tuple(kept)], CANARY)
-    given.C[...] = 0
-    outside, outside_before = given.whole, all_before
-    place = np.ones(given.whole.shape, bool)
-    rows, columns = given.C.shape[-2:] if case.order == "C" else given.C.shape[-2:][::-1]
-    place[..., :rows, :columns] = False
-    np.testing.assert_array_equal(outside[place], outside_before[place])
+    np.testing.assert_array_equal(of_no_group(case, given.C), CANARY)
+    given.C[...] = CANARY
+    np.testing.assert_array_equal(given.whole, CANARY)
 
 
 def planned(case: GroupedCase, given: Arrays, **more: Any) -> cg.Plan:
@@ -356,17 +316,12 @@ def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[Gr
         ragged = "MKN"[number % 3]
         epilogue = ("", "", "bias", "all")[number % 4] if ragged == "M" else ""
         case = GroupedCase(
-            ragged,
-            OPS[number // 3 % 4],
-            "CF"[number // 12 % 2],
-            sizes,
-            (first, second),
+            ragged, OPS[number // 3 % 4], "CF"[number // 12 % 2], sizes, (first, second),
             rest=int(random.choice((0, 1, 40))) if sum(sizes) else 40,
             alpha=float(random.choice((1.0, -1.5, 0.0), p=(0.6, 0.3, 0.1))),
-            beta=float(random.choice((0.0, 0.75))),
-            epilogue=epilogue,
+            beta=float(random.choice((0.0, 0.75))), epilogue=epilogue,
             options=tuple(WGMMA)[number % 7 % len(WGMMA)],
-        )
+        )  # fmt: skip
         case = case._replace(**{"pad": 7 if case.options == "packed" else 8, **fixed})
         found.append(case)
     return found

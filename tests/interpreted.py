@@ -4,8 +4,6 @@ A case says by itself for which architecture it is compiled and whether C is rea
 Most of a compilation are headers: kernels are compiled some at a time, in one unit.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections import defaultdict

@@ -8,8 +8,6 @@ many, ``--cases`` in all. What fails has noticed it. Cases that were not drawn, 
 one after another and several times with other cases (``--draw NUMBER``).
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -1,7 +1,5 @@
 """What a mutant is, and which tests execute what it breaks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,17 +7,12 @@ HERE = Path(__file__).resolve().parent
 
 #: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
 TESTS = (
-    "tests/kernels/test_steps.py",
-    "tests/kernels/test_passes.py",
-    "tests/kernels/test_thin.py",
-    "tests/kernels/test_batched.py",
-    "tests/kernels/test_ptx_gemm.py",
-    "tests/kernels/test_ladder_accesses.py",
-    "tests/kernels/test_unaligned.py",
-    "tests/unit/test_ptx_hopper.py",
-    "tests/unit/test_ptx_cluster.py",
+    "tests/kernels/test_steps.py", "tests/kernels/test_passes.py", "tests/kernels/test_thin.py",
+    "tests/kernels/test_batched.py", "tests/kernels/test_ptx_gemm.py",
+    "tests/kernels/test_ladder_accesses.py", "tests/kernels/test_unaligned.py",
+    "tests/unit/test_ptx_hopper.py", "tests/unit/test_ptx_cluster.py",
     "tests/kernels/test_ptx_wgmma.py",
-)
+)  # fmt: skip
 
 #: What executes kernels on operands of more than 2**31 elements.
 FAR = ("tests/kernels/test_far_offsets.py", "tests/kernels/test_passes.py")

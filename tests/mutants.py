@@ -6,8 +6,6 @@ the file that tests it. It prints the first test that fails for each, and exits 
 noticed. ``--only REGEX`` chooses, ``--jobs N`` runs as many at a time, ``--list`` shows them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

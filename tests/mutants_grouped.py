@@ -1,7 +1,5 @@
 """Ways to break grouped GEMMs: their scheduler, ends of groups, tails along K."""
 
-from __future__ import annotations
-
 from mutant import Mutant
 
 _TESTS = ("tests/kernels/test_grouped.py", "tests/whole/test_torch_grouped.py")

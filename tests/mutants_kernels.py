@@ -1,19 +1,8 @@
 """Ways to break kernels of every family but TMA's and wgmma's, and what Python hands over."""
 
-from __future__ import annotations
-
-from mutant import (
-    ASYNC,
-    MMA,
-    TILED,
-    Mutant,
-)
-from mutant import (
-    in_package as _p,
-)
-from mutant import (
-    in_template as _t,
-)
+from mutant import ASYNC, MMA, TILED, Mutant
+from mutant import in_package as _p
+from mutant import in_template as _t
 
 _FP8 = ("tests/kernels/test_fp8.py",)
 

@@ -1,14 +1,7 @@
 """Ways to break offsets of 64 bits, and what is no part of a kernel."""
 
-from __future__ import annotations
-
-from mutant import (
-    Mutant,
-    far,
-)
-from mutant import (
-    of_module as _m,
-)
+from mutant import Mutant, far
+from mutant import of_module as _m
 
 PACKAGE: tuple[Mutant, ...] = (
     # Offsets of 32 bits

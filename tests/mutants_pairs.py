@@ -1,7 +1,5 @@
 """Ways to break epilogues of pairs of columns: B's tiles, sums of a thread, reductions, counts."""
 
-from __future__ import annotations
-
 from mutant import Mutant
 
 _TESTS = ("tests/kernels/test_pairs.py",)

@@ -1,19 +1,8 @@
 """Ways to break what runs on TMA and wgmma."""
 
-from __future__ import annotations
-
-from mutant import (
-    BYTES,
-    ROWS,
-    WGMMA,
-    Mutant,
-)
-from mutant import (
-    in_package as _p,
-)
-from mutant import (
-    in_template as _t,
-)
+from mutant import BYTES, ROWS, WGMMA, Mutant
+from mutant import in_package as _p
+from mutant import in_template as _t
 
 
 def _f(name: str, file: str, old: str, new: str, only: str) -> Mutant:

@@ -9,8 +9,6 @@ selection takes the calibrations of ``frozen.py``, so that new ones change nothi
     python tests/net.py --write    # draw the calls and write what is made of them
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,10 +1,9 @@
 """Calls whose epilogue makes a column of C of two columns of the product."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
+from cases import OPS, placed, stored_shapes
 from fused_cases import of_result
 
 import cute_gemm as cg
@@ -57,7 +56,6 @@ class PairsCase(NamedTuple):
 
 
 BOTH = "pairs", "halves"
-_OPS = "NN", "NT", "TN", "TT"
 _SMALL = ("tile", (64, 64, 64)), ("warp_groups", 1)
 _BYTES = ("tile", (64, 64, 128)), ("warp_groups", 1)
 _WORDS = ("tile", (64, 64, 32)), ("warp_groups", 1)
@@ -69,12 +67,12 @@ WGMMA = (
         PairsCase("sm90_wgmma", dtype, op, order, options=_SMALL,
                   apart=("pairs",) if op[1] == "N" else ())
         for dtype, order in (("bfloat16", "C"), ("float16", "F"))
-        for op in _OPS
+        for op in OPS
     ),
     *(
         PairsCase("sm90_wgmma", "float32", op, order, compute="tf32",
                   options=(*_WORDS, *((("pack", "B"),) if op[1] == "N" else ())))
-        for op, order in zip(_OPS, "CFCF", strict=True)
+        for op, order in zip(OPS, "CFCF", strict=True)
     ),
     *(
         PairsCase("sm90_wgmma", "float8_e4m3fn", op, order, n=144, k=160, out_dtype=out,
@@ -123,34 +121,19 @@ APART = tuple(
 )
 
 
-def placed(
-    shape: tuple[int, ...], dtype: str, order: str = "C", pad: int = 1, around: float = np.nan
-) -> tuple[np.ndarray, np.ndarray]:
-    """Random numbers, and the array that they lie in, which else is ``around``.
-
-    Its rows, or columns, are multiples of ``pad``, and there is one more before and behind.
-    """
-    random = np.random.default_rng(sum(shape) + pad)
-    *batch, rows, columns = shape if order == "C" else (*shape[:-2], *shape[:-3:-1])
-    width = -(-columns // pad) * pad + pad * (pad > 1)
-    whole = np.full((*batch, rows + 2, width), around, DTYPES[dtype].numpy)
-    part = whole[..., 1:-1, :columns]
-    part[...] = random.standard_normal(part.shape)
-    return (part if order == "C" else part.swapaxes(-1, -2)), whole
-
-
 def planned(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -> tuple[Any, ...]:
     """The plan of a case, A, B, C, what C lies in, and the operands."""
     m, n, k, l = case.m, case.n, case.k, case.l
     batch = (l,) if l > 1 else ()
     out = case.out_dtype or DTYPES[case.dtype].outputs[0]
     plain = "float32" if DTYPES[case.dtype].bytes == 1 else case.dtype
-    A, _ = placed((*batch, *((m, k) if case.op[0] == "N" else (k, m))), case.dtype, pad=case.pad)
-    B, _ = placed((k, n) if case.op[1] == "N" else (n, k), case.dtype, pad=case.pad)
-    C, whole = placed((*batch, m, n // 2), out, case.order, case.pad, around=7.0)
+    lies: dict[str, Any] = {"pad": case.pad * (case.pad > 1), "step": case.pad, "rows": (1, 1)}
+    of_a, of_b = stored_shapes(case.op, m, n, k)
+    (A, _), (B, _) = (placed(x, case.dtype, **lies) for x in ((*batch, *of_a), of_b))
+    C, whole = placed((*batch, m, n // 2), out, case.order, around=7.0, **lies)
     operands = {
         "row": placed((1, n // 2), "float32")[0][0], "column": placed((m, 1), plain)[0],
-        "both": placed((m, n // 2), plain, pad=4)[0], "number": -0.75,
+        "both": placed((m, n // 2), plain, pad=4, step=4)[0], "number": -0.75,
     }  # fmt: skip
     plan = cg.plan(
         case.op, A, B, C, epilogue=EPILOGUES[kind], kernel=case.kernel, backend=backend,

@@ -1,7 +1,5 @@
 """Small PTX texts for the tests of the interpreter, and a launch of one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,12 +3,11 @@
 ``python tests/report_search.py --reports 400`` prints how many fixes are refuted.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from cases import OPS
@@ -25,10 +24,12 @@ KERNELS = ("naive", "coalesced", "smem_tiled", "register_blocked", "vectorized",
 TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "complex64", "complex128")
 
 
-def random_report(rng: random.Random) -> tuple[Question, Report]:
-    """A kernel on a problem that it takes."""
+def random_report(
+    rng: random.Random, ask: Callable[[random.Random], Question] | None = None
+) -> tuple[Question, Report]:
+    """A kernel on a problem that it takes; ``ask``: what draws questions."""
     while True:
-        question = question_of(rng)
+        question = (ask or question_of)(rng)
         try:
             return question, cg.analyze(**question)
         except GemmError:
@@ -155,15 +156,16 @@ def counted(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
     return counts, wrong
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(doc: str | None, search: Callable[[int, str], tuple[Counter[str], list[str]]]) -> None:
+    """Print what a search in ``--reports`` finds."""
+    parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--reports", type=int, default=100)
     parser.add_argument("--seed", default="0")
     given = parser.parse_args()
-    counts, wrong = counted(given.reports, given.seed)
+    counts, wrong = search(given.reports, given.seed)
     print(*wrong, sep="\n")
-    print(dict(counts), "refuted:", len(wrong))
+    print(dict(counts), "wrong:", len(wrong))
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, counted)

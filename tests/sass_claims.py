@@ -1,7 +1,5 @@
 """Whether the instructions that a report shows are in a kernel's machine code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
@@ -10,13 +8,9 @@ from cute_gemm.toolchain.sass import disassemble, instructions
 
 #: The report's instructions in SASS; to the plain loads and stores comes the width.
 _OPCODES = {
-    ("cp.async", 128): "LDGSTS.E.BYPASS",
-    "cp.async": "LDGSTS.E",
-    "ld.global": "LDG.E",
-    "st.global": "STG.E",
-    "ld.shared": "LDS",
-    "st.shared": "STS",
-}
+    ("cp.async", 128): "LDGSTS.E.BYPASS", "cp.async": "LDGSTS.E", "ld.global": "LDG.E",
+    "st.global": "STG.E", "ld.shared": "LDS", "st.shared": "STS",
+}  # fmt: skip
 _WIDTHS = {8: ".U8", 16: ".U16", 32: "", 64: ".64", 128: ".128"}
 
 #: Modifiers that say what is moved and how; others are hints (``LTC128B``) or scopes (``STRONG``).

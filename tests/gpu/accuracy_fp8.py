@@ -9,15 +9,12 @@ float64, over the root mean square of the results: the greatest, and their root 
 a table for the documentation. ``--device cpu`` has the interpreter execute ours, for small k.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from graph_times import parsed, write
 
 import cute_gemm as cg
 
@@ -79,15 +76,11 @@ def measured(data: str, m: int, n: int, k: int, device: str) -> Iterator[tuple[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("-m", type=int, default=512, help="rows (default 512)")
-    parser.add_argument("-n", type=int, default=512, help="columns, a multiple of 128")
-    text = "k, with commas, multiples of 128"
-    parser.add_argument("--k", default="512,1024,2048,4096,8192,16384,32768,65536", help=text)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--json", help="a file to write everything to")
-    given = parser.parse_args()
+    given = parsed(
+        __doc__, m=(512, "rows"), n=(512, "columns, a multiple of 128"), seed=0, rounds=None,
+        k=("512,1024,2048,4096,8192,16384,32768,65536", "with commas, multiples of 128"),
+        device=("cuda", "or cpu"),
+    )  # fmt: skip
     torch.manual_seed(given.seed)
     found = []
     for data in DATA:
@@ -99,9 +92,7 @@ def main() -> int:
             print(f"| {data} | {k} | {' | '.join(cells)} |", flush=True)
             each = {name: way._asdict() for name, way in ways.items()}
             found.append({"data": data, "k": k, "errors": each})
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"m": given.m, "n": given.n, "entries": found}, file, indent=1)
+    write(given.json, {"m": given.m, "n": given.n, "entries": found})
     return 0
 
 

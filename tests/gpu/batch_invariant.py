@@ -14,8 +14,6 @@ of open models, and drawn ones; ratios are geometric means over m from 256 on, a
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -23,11 +21,10 @@ import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from graph_times import clocked, in_turns, places
+from graph_times import clocked, in_turns, parsed, places, spread, write
 
 import cute_gemm as cg
 
@@ -228,16 +225,10 @@ def compare_bits(count: int, seed: int, workers: int, device: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--random", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--bits", type=int, help="compare the bits of so many drawn products")
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--device", default="cuda", help="of --bits")
-    given = parser.parse_args()
+    given = parsed(
+        __doc__, dtype="bfloat16", random=0, bits=(0, "compare the bits of so many products"),
+        workers=os.cpu_count() or 1, device=("cuda", "of --bits"),
+    )  # fmt: skip
     if given.bits:
         compare_bits(given.bits, given.seed, given.workers, given.device)
         return
@@ -253,10 +244,8 @@ def main() -> None:
     ):
         for other in ("free", "torch"):
             ratios = [x["us"][other] / x["us"]["invariant"] for x in some]
-            mean = statistics.geometric_mean(ratios)
-            print(f"{name}: {other} / invariant {mean:.3f}, {min(ratios):.2f} to {max(ratios):.2f}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+            print(f"{name}: {other} / invariant {spread(ratios)}")
+    write(given.json, found)
 
 
 if __name__ == "__main__":

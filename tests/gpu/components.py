@@ -7,18 +7,13 @@ Times are those of calls in a CUDA graph, in turns, the passes that make compone
 errors those of each element over ``sum |a||b|``, against float64.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import random
 import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from graph_times import clocked
+from graph_times import clocked, parsed, spread, write
 
 import cute_gemm as cg
 from cute_gemm.dtypes import COMPONENT_PRODUCTS
@@ -89,14 +84,7 @@ def errors() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="4096,8192")
-    parser.add_argument("--random", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--parts", default="times,errors")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    given = parsed(__doc__, sizes="4096,8192", random=0, parts="times,errors")
     torch.backends.cuda.matmul.allow_tf32 = False
     result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "times": [], "errors": []}
     if "times" in given.parts:
@@ -110,12 +98,10 @@ def main() -> None:
             result["times"].append(times(*shape, given.rounds))
         for name in result["times"][0]["us"]:
             ratios = [x["us"]["cuBLAS"] / x["us"][name] for x in result["times"]]
-            mean = statistics.geometric_mean(ratios)
-            print(f"{name:18} cuBLAS / this: {mean:.3f}, {min(ratios):.2f} to {max(ratios):.2f}")
+            print(f"{name:18} cuBLAS / this: {spread(ratios)}")
     if "errors" in given.parts:
         result["errors"] = list(errors())
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1))
+    write(given.json, result)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """What the GPU tests share: kernels are compiled by many processes while the tests run."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time
@@ -11,11 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cases import Case
 from gemm_cases import Builds
 
+from cute_gemm.arch import Arch
+
 # JAX would take three quarters of the memory that all the libraries here share.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All tests of this folder are for a GPU."""
+    item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +30,16 @@ def arch() -> str:
     from cute_gemm.run.driver import device_arch
 
     return device_arch(0)
+
+
+@pytest.fixture(autouse=True)
+def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
+    """Skip cases that the GPU has no instructions for: TMA and wgmma, and scales of blocks."""
+    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
+    blocks = any("128" in kind for kind in getattr(case, "scales", ()))
+    hopper = getattr(case, "kernel", "") == "sm90_wgmma" or blocks
+    if hopper and not Arch(arch).has("wgmma"):
+        pytest.skip(f"the case does not run on {arch}")
 
 
 @pytest.fixture(scope="session")
@@ -59,8 +75,6 @@ def large_matrices(cache_directory: Path) -> Iterator[None]:
 
     What PyTorch keeps is given back, for the next one and for the other libraries.
     """
-    import torch
-
     _, total = torch.cuda.mem_get_info()
     if total < LARGE:
         pytest.skip(f"the GPU has {total >> 30} GiB of memory; the test takes {LARGE >> 30}")

@@ -7,8 +7,6 @@ class of accesses. Exits with 1 if anything differs or does not build. ``--only 
 shows the cases, which with ``--arch`` needs no GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json
@@ -80,12 +78,9 @@ LADDER_PLACES = {
 }
 #: A few columns, or rows: which are exchanged for every other op.
 THIN_PLACES = {
-    "1": Place(1024, 1, 512),
-    "4": Place(1000, 4, 520, beta=1),
-    "17 ld+1": Place(1000, 17, 515, pad=1),
-    "32": Place(2048, 32, 1024),
-    "odd": Place(261, 7, 331),
-}
+    "1": Place(1024, 1, 512), "4": Place(1000, 4, 520, beta=1),
+    "17 ld+1": Place(1000, 17, 515, pad=1), "32": Place(2048, 32, 1024), "odd": Place(261, 7, 331),
+}  # fmt: skip
 #: Batches of small products: runs, whole vectors, rows and matrices that begin anywhere.
 BATCHED_PLACES = {
     "run": Place(7, 5, 3, l=1000),
@@ -153,14 +148,11 @@ PASSES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
 )  # fmt: skip
 #: Options that make another program of a tutorial kernel.
 LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("naive", {"warp_along": "m"}),
-    ("bank_free", {"skew": "padding"}),
-    ("warp_tiled", {"skew": "xor"}),
-    ("double_buffered", {"skew": "xor"}),
-    ("double_buffered", {"staging": "registers"}),
-    ("double_buffered", {"tile": "128x128x8"}),
+    ("naive", {"warp_along": "m"}), ("bank_free", {"skew": "padding"}),
+    ("warp_tiled", {"skew": "xor"}), ("double_buffered", {"skew": "xor"}),
+    ("double_buffered", {"staging": "registers"}), ("double_buffered", {"tile": "128x128x8"}),
     ("double_buffered", {"tile": "128x64x16", "thread_tile": "8x8"}),
-)
+)  # fmt: skip
 #: Epilogues, whose operands are loaded along N, and as C lies.
 EPILOGUES = ("bias+gelu", "residual", "bias+relu+residual")
 EPILOGUE_PLACES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
@@ -186,14 +178,8 @@ FP8: tuple[tuple[str, tuple[str | None, str | None], str, dict[str, Any], Place]
     *(
         ("TN", scales, place, {}, at)
         for scales in (
-            (None, None),
-            ("tensor", "row"),
-            ("1x128", None),
-            (None, "128x128"),
-            BLOCKS,
-            BLOCKS[::-1],
-            ("1x128", "1x128"),
-            ("128x128", "128x128"),
+            (None, None), ("tensor", "row"), ("1x128", None), (None, "128x128"), BLOCKS,
+            BLOCKS[::-1], ("1x128", "1x128"), ("128x128", "128x128"),
         )
         for place, at in (("aligned", Place(512, 512, 512)), ("edges", EDGES))
     ),
@@ -214,7 +200,7 @@ FP8: tuple[tuple[str, tuple[str | None, str | None], str, dict[str, Any], Place]
     ("NT", BLOCKS, "packed", {"pack": "AB"}, Place(325, 259, 404, pad=1)),
     ("TN", BLOCKS, "ld+16", {}, Place(512, 512, 256, pad=16)),
     ("TN", BLOCKS, "base+16", {}, Place(512, 512, 256, base_offset=16)),
-)
+)  # fmt: skip
 #: And by the other kernels, which convert them.
 FP8_OTHERS: tuple[tuple[str, str, Place], ...] = (
     *(

@@ -1,32 +1,52 @@
 """Matrices inside guarded device buffers, a float64 reference on the device, and the comparison."""
 
-from __future__ import annotations
-
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from cases import Buffer, Case
+from cases import Buffer, Case, in_threads
 
 import cute_gemm as cg
+from cute_gemm.problem.verify import verify
 
 DEVICE = torch.device("cuda")
 
 #: Unit roundoff of C's type.
-ROUNDOFF = {
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float32": 2.0**-24,
-    "float64": 2.0**-53,
-}
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 #: Half the smallest subnormal number.
 UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150, "float64": 0.0}
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SENTINEL = 0x5A
+
+
+def on_device(view: np.ndarray) -> tuple[torch.Tensor, Callable[[], None]]:
+    """A view's copy on the device, laid out alike, and a way to copy its buffer back to NumPy's."""
+    whole = view
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    host = whole.reshape(-1).view(np.uint8)
+    flat = torch.from_numpy(host.copy()).to(DEVICE).view(getattr(torch, view.dtype.name))
+    strides = [step // view.itemsize for step in view.strides]
+    offset = (view.ctypes.data - whole.ctypes.data) // view.itemsize
+
+    def back() -> None:
+        host[...] = flat.view(torch.uint8).cpu().numpy()
+
+    return torch.as_strided(flat, view.shape, strides, offset), back
+
+
+def inside(
+    rows: int, columns: int, around: float = torch.nan, dtype: torch.dtype = torch.bfloat16
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix whose elements are ``around``, and random numbers that are a part of it."""
+    whole = torch.full((rows + 2, columns + 16), around, device=DEVICE, dtype=dtype)
+    part = whole[1:-1, 8:-8]
+    part.copy_(torch.randn(rows, columns, device=DEVICE))
+    return whole, part
 
 
 @dataclass
@@ -45,9 +65,9 @@ class Held:
 def hold(place: Buffer, dtype: str) -> Held:
     """An operand; all around it is NaN (or 127), which spreads if it is read."""
     kind = getattr(torch, dtype)
-    buffer = torch.full(
-        (place.length,), torch.nan if kind.is_floating_point else 127, dtype=kind, device=DEVICE
-    )
+    around = torch.nan if kind.is_floating_point else complex(torch.nan, torch.nan)
+    around = around if kind.is_floating_point or kind.is_complex else 127
+    buffer = torch.full((place.length,), around, dtype=kind, device=DEVICE)
     held = Held(buffer, buffer, place)
     return replace(held, view=held.inside(buffer))
 
@@ -61,10 +81,10 @@ def guarded(place: Buffer, dtype: str) -> Held:
 
 def assert_canaries(C: Held) -> None:
     """Check bit by bit that all around C is as it was."""
-    bits = C.buffer.view(_BITS[C.buffer.itemsize]).clone()
-    sentinel = int.from_bytes(bytes([_SENTINEL]) * C.buffer.itemsize, "little")
-    C.inside(bits).fill_(sentinel)
-    changed = (bits != sentinel).nonzero()
+    outside = torch.ones(C.place.length, dtype=torch.bool, device=DEVICE)
+    C.inside(outside).fill_(False)
+    written = (C.buffer.view(torch.uint8).view(len(outside), -1) != _SENTINEL).any(dim=1)
+    changed = (written & outside).nonzero()
     assert not len(changed), (
         f"{len(changed)} elements around C were written, the first at {changed[0].item()}; C of "
         f"shape {C.place.shape} begins at {C.place.offset}, its ld is {C.place.ld}"
@@ -82,6 +102,7 @@ def fill(view: torch.Tensor, random: torch.Generator, largest: int | None = None
         return
     if view.dim() == 3 and view.stride(0) == 0:  # one matrix, shared
         view = view[0]
+    view = torch.view_as_real(view) if view.is_complex() else view
     if largest is None and view.dtype.is_floating_point:
         values = torch.randn(view.shape, generator=random, device=DEVICE, dtype=torch.float32)
     else:
@@ -108,14 +129,18 @@ def inputs(case: Case, largest: int | None = None) -> Inputs:
     A, B = hold(a, case.t.dtype), hold(b, case.t.dtype)
     fill(A.view, random, largest)
     fill(B.view, random, largest)
-    left, right = A.view.double(), B.view.double()
-    left = left.mT if case.op[0] == "T" else left
-    right = right.mT if case.op[1] == "T" else right
+    wide = torch.complex128 if A.view.is_complex() else torch.float64
+    left, right = (
+        {"N": x, "T": x.mT}.get(letter, x.mH)
+        for x, letter in zip((A.view.to(wide), B.view.to(wide)), case.op, strict=True)
+    )
     return Inputs(case, A, B, left @ right, left.abs() @ right.abs())
 
 
-def rounded(x: float, case: Case) -> float:
+def rounded(x: Any, case: Case) -> Any:
     """Return alpha or beta as the kernel multiplies by it."""
+    if case.t.dtype.startswith("complex"):
+        return complex(np.dtype(case.t.dtype).type(x))
     return float(x) if case.t.dtype == "float64" else float(np.float32(x))
 
 
@@ -157,6 +182,14 @@ def assert_result(
     assert_canaries(C)
     if not C.view.numel():
         return
+    if C.view.is_complex():
+        verdict = verify(
+            given.case.problem, *(x.view.cpu().numpy() for x in (given.A, given.B, C)),
+            C=None if before is None else before.cpu().numpy(),
+            alpha=rounded(alpha, given.case), beta=rounded(beta, given.case),
+        )  # fmt: skip
+        assert C.view.isfinite().all() and verdict.ok, f"alpha={alpha}, beta={beta}: {verdict}"
+        return
     got = C.view.double()
     expected = reference(given, before, alpha, beta)
     assert torch.isfinite(got).all(), f"{(~torch.isfinite(got)).sum()} elements are not finite"
@@ -185,12 +218,12 @@ def new_c(case: Case, beta: float, largest: int | None = None) -> tuple[Held, to
     """Return a guarded C and its content in float64; it is NaN, and None, where beta is 0."""
     C = guarded(case.places[2], case.t.out)
     if beta == 0:
-        C.view.fill_(torch.nan if C.view.dtype.is_floating_point else 2**31 - 1)
+        C.view.fill_(2**31 - 1 if case.t.integer else hold(C.place, case.t.out).buffer[0])
         return C, None
     if case.t.integer:
         largest = 1000
     fill(C.view, generator(case, "C"), largest)
-    return C, C.view.double().clone()
+    return C, C.view.clone() if C.view.is_complex() else C.view.double().clone()
 
 
 def compute(
@@ -211,28 +244,19 @@ def assert_threads_share_a_plan(case: Case) -> None:
     plan = cg.plan(case.op, given.A.view, given.B.view, held[0][0].view, **case.options)
     torch.cuda.synchronize()
     start = threading.Barrier(len(held))
-    failures: list[BaseException] = []
     # By twos, so that threads share a bound launch as well.
     scalars = [(-0.7, 1.0), (1.5, -0.25)] * 2
 
     def work(index: int) -> None:
-        try:
-            C, before = held[index]
-            alpha, beta = scalars[index]
-            start.wait(timeout=60)
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(200):
-                    C.view.copy_(before)
-                    plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
-                torch.cuda.current_stream().synchronize()
-        except BaseException as error:
-            failures.append(error)
+        C, before = held[index]
+        alpha, beta = scalars[index]
+        start.wait(timeout=60)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(200):
+                C.view.copy_(before)
+                plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
+            torch.cuda.current_stream().synchronize()
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(held))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert not failures
+    in_threads(work, range(len(held)))
     for (C, before), (alpha, beta) in zip(held, scalars, strict=True):
         assert_result(given, C, before, alpha, beta)

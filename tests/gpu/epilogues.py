@@ -15,10 +15,6 @@ the rounds' microseconds, in which all take turns. Results are compared with PyT
 those in float32 with float64.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import logging
 import math
 import random
@@ -29,7 +25,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from graph_times import clocked, in_turns, places
+from graph_times import clocked, extent, in_turns, parsed, places, spread, write
 from torch.nn import functional
 
 import cute_gemm as cg
@@ -76,19 +72,10 @@ EPILOGUES: dict[str, tuple[Any, str, Callable[..., Any], Callable[..., Any] | No
 
 def drawn(rng: random.Random) -> tuple[int, int, int]:
     """Extents, multiples of 8."""
-
-    def some(low: int, high: int) -> int:
-        return 8 * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / 8))
-
     while True:
-        m, n, k = some(16, 8192), some(256, 12288), some(128, 8192)
+        m, n, k = (extent(rng, *x) for x in ((16, 8192), (256, 12288), (128, 8192)))
         if 1e8 <= 2 * m * n * k <= 3e11:
             return m, n, k
-
-
-def parsed(text: str) -> tuple[int, int, int]:
-    m, n, k = map(int, text.split("x"))
-    return m, n, k
 
 
 def wrong(y: torch.Tensor, exact: torch.Tensor, k: int) -> bool:
@@ -182,20 +169,17 @@ def ratios(found: list[dict[str, Any]], name: str, other: str) -> list[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dtypes", default="bfloat16")
-    parser.add_argument("--shapes", help="4096x4096x4096,...: in place of the seven")
-    parser.add_argument("--random", type=int, default=40, help="shapes that are drawn")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--autotune", type=int, default=0, help="shapes that torch.compile tunes")
-    parser.add_argument("--quack", type=int, default=0, help="shapes that QuACK has, of 16 bits")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", help="write all entries to this file")
-    given = parser.parse_args()
+    given = parsed(
+        __doc__, dtypes="bfloat16", random=(40, "shapes that are drawn"),
+        shapes=("", "4096x4096x4096,...: in place of the seven"),
+        autotune=(0, "shapes that torch.compile tunes"),
+        quack=(0, "shapes that QuACK has, of 16 bits"),
+    )  # fmt: skip
     torch.manual_seed(given.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
     rng = random.Random(given.seed)
-    shapes = [parsed(text) for text in given.shapes.split(",")] if given.shapes else [*SHAPES]
+    named = [tuple(map(int, text.split("x"))) for text in given.shapes.split(",") if text]
+    shapes: list[Any] = named or [*SHAPES]
     shapes += [drawn(rng) for _ in range(given.random)]
     everything = {}
     compiled(shapes, given.dtypes.split(","))
@@ -224,15 +208,10 @@ def main() -> int:
             ):
                 known = ratios(found, name, other)
                 if known and name != other and (name == "plain" or other != "cuBLAS"):
-                    mean = statistics.geometric_mean(known)
-                    print(
-                        f"{dtype} {name}: time of {other} over ours: geometric mean {mean:.3f}, "
-                        f"{min(known):.3f} to {max(known):.3f} of {len(known)}"
-                    )
+                    said = f"{dtype} {name}: time of {other} over ours"
+                    print(f"{said}: geometric mean {spread(known)}")
         everything[dtype] = found
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(everything, file, indent=1)
+    write(given.json, everything)
     return 0
 
 

@@ -1,7 +1,5 @@
 """Problems with an operand whose elements lie 2**31 and more apart, in rows or in a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -8,8 +8,6 @@ every tool for every fault, ``--sanitizer PATH`` names the program, ``--timeout 
 launch may take.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

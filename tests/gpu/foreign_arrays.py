@@ -1,8 +1,12 @@
-"""Arrays of libraries that nobody has heard of."""
-
-from __future__ import annotations
+"""Arrays of libraries that nobody has heard of, and results of any library."""
 
 from typing import Any
+
+import numpy as np
+
+from cute_gemm.arrays import read
+from cute_gemm.problem.describe import from_operands
+from cute_gemm.problem.verify import verify
 
 
 class Capsule:
@@ -27,3 +31,11 @@ class Interface:
     @property
     def __cuda_array_interface__(self) -> Any:
         return self.tensor.__cuda_array_interface__
+
+
+def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: Any) -> None:
+    """Check against float64, element by element."""
+    result = np.array(result, order="K")  # what JAX gives is read-only
+    problem = from_operands(op, read(A, "A"), read(B, "B"), read(result, "C"))
+    verdict = verify(problem, A, B, result, **given)
+    assert verdict.ok, verdict

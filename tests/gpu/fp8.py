@@ -10,10 +10,7 @@ of the rounds' microseconds. Of two times their ratio is the median of the round
 torch refuses has no entry.
 """
 
-from __future__ import annotations
-
 import argparse
-import json
 import math
 import random
 import statistics
@@ -22,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from graph_times import clocked, in_turns, places
+from graph_times import clocked, extent, in_turns, parsed, places, spread, write
 
 import cute_gemm as cg
 
@@ -42,12 +39,8 @@ Runs = dict[str, Callable[[], Any]]
 
 def drawn(rng: random.Random) -> tuple[int, int, int]:
     """Extents, n and k multiples of 16, which is all that torch takes."""
-
-    def some(low: int, high: int, step: int) -> int:
-        return step * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / step))
-
     while True:
-        m, n, k = some(1, 8192, 1), some(256, 16384, 16), some(256, 16384, 16)
+        m, (n, k) = extent(rng, 1, 8192, 1), (extent(rng, 256, 16384, 16) for _ in "nk")
         if 1e8 <= 2 * m * n * k <= 2e12:
             return m, n, k
 
@@ -204,11 +197,8 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
     for what, name, other in pairs:
         known = ratios(found, what, name, other)
         if known:
-            mean = statistics.geometric_mean(known)
-            lines.append(
-                f"{what}: time of {other} over that of {name}: geometric mean {mean:.3f}, "
-                f"{min(known):.3f} to {max(known):.3f} of {len(known)}"
-            )
+            said = f"{what}: time of {other} over that of {name}"
+            lines.append(f"{said}: geometric mean {spread(known)}")
     return lines
 
 
@@ -224,13 +214,10 @@ def compiled(shapes: list[tuple[int, int, int]]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--parts", default="torch,ops,blocks", help="which of them, with commas")
-    parser.add_argument("--random", type=int, default=30, help="random shapes beside torch")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", help="a file to write everything to")
-    given = parser.parse_args()
+    given = parsed(
+        __doc__, parts=("torch,ops,blocks", "which of them, with commas"),
+        random=(30, "random shapes beside torch"), rounds=15,
+    )  # fmt: skip
     torch.manual_seed(given.seed)
     # What results are compared with.
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -247,9 +234,7 @@ def main() -> int:
         found += [blocks(shape, given) for shape in BLOCK_SHAPES]
     lines = summary(found)
     print("\n".join(lines))
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"entries": found, "summary": lines, "wrong": WRONG}, file, indent=1)
+    write(given.json, {"entries": found, "summary": lines, "wrong": WRONG})
     return len(WRONG) > 0
 
 

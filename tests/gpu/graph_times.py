@@ -1,9 +1,13 @@
-"""Times of functions in CUDA graphs, in turns: what the benchmarks beside PyTorch share."""
+"""What the benchmarks beside PyTorch share: times in CUDA graphs, in turns, options, summaries."""
 
-from __future__ import annotations
-
+import argparse
 import itertools
+import json
+import math
+import random
+import statistics
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -62,3 +66,31 @@ def in_turns(run: Callable[..., Any], copies: list[Any]) -> Callable[[], Any]:
     """Return a function that calls ``run`` with the operands of one copy after the other."""
     turns: Iterator[Any] = itertools.cycle(copies)
     return lambda: run(*next(turns))
+
+
+def parsed(doc: str | None, **options: Any) -> argparse.Namespace:
+    """The options of the command line: each by its default, that and its help, or None for none."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    common = {"seed": 1, "rounds": 7, "json": ("", "a file to write everything to")}
+    for name, given in (common | options).items():
+        default, text = given if isinstance(given, tuple) else (given, None)
+        if default is not None:
+            parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
+    return parser.parse_args()
+
+
+def write(path: str, found: Any) -> None:
+    """Write what was measured, where a file is given."""
+    if path:
+        Path(path).write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def spread(ratios: list[float]) -> str:
+    """The geometric mean of ratios, the least and the greatest."""
+    mean = statistics.geometric_mean(ratios)
+    return f"{mean:.3f}, {min(ratios):.3f} to {max(ratios):.3f} of {len(ratios)}"
+
+
+def extent(rng: random.Random, low: int, high: int, step: int = 8) -> int:
+    """A multiple of ``step``, drawn evenly on a log scale."""
+    return step * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / step))

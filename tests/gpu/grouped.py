@@ -16,11 +16,8 @@ an entry has the median of the microseconds, and ratios are medians of those of 
 sizes of multiples of 16, as PyTorch asks), and row-major as they come.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
-import json
 import random
 import statistics
 import sys
@@ -28,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from graph_times import clocked
+from graph_times import clocked, parsed, spread, write
 
 import cute_gemm as cg
 
@@ -267,22 +264,16 @@ def entry(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--shapes", default=SHAPES, help="n x k")
-    parser.add_argument("--groups", default=",".join(map(str, ROWS)))
-    parser.add_argument("--rows", type=int, help="of a group on average")
-    parser.add_argument("--ragged", default="MK", help="M, K or MK, which is the default")
-    parser.add_argument("--dtype", default="bfloat16", help="or float8_e4m3fn, float8_e5m2")
-    parser.add_argument("--distributions", default=",".join(DISTRIBUTIONS))
-    parser.add_argument("--loop", type=int, default=32, help="most groups of a loop of gemm")
-    parser.add_argument("--candidates", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="write all entries to this file")
-    given = parser.parse_args()
+    given = parsed(
+        __doc__, shapes=(SHAPES, "n x k"), groups=",".join(map(str, ROWS)),
+        rows=(0, "of a group on average"), ragged=("MK", "M, K or MK, which is the default"),
+        dtype=("bfloat16", "or float8_e4m3fn, float8_e5m2"),
+        distributions=",".join(DISTRIBUTIONS), loop=(32, "most groups of a loop of gemm"),
+        candidates=0,
+    )  # fmt: skip
     scaled = given.dtype.startswith("float8")
     if given.dtype != "bfloat16" and not scaled:
-        parser.error(f"--dtype {given.dtype}: expected bfloat16 or an 8-bit float")
+        sys.exit(f"--dtype {given.dtype}: expected bfloat16 or an 8-bit float")
     step = 16 if scaled and "K" in given.ragged else 1
     torch.manual_seed(given.seed)
     rng = random.Random(given.seed)
@@ -301,9 +292,7 @@ def main() -> int:
                 entries.append(entry(layer, ragged, distribution, sizes, given))
         del layer
         torch.cuda.empty_cache()
-        if given.json:
-            with open(given.json, "w", encoding="utf-8") as file:
-                json.dump(entries, file, indent=1)
+        write(given.json, entries)
     # Names of candidates begin with spaces.
     every = dict.fromkeys(name for each in entries for name in each["ratios"])
     names = [name for name in every if name != "ours" and not name.startswith(" ")]
@@ -315,11 +304,8 @@ def main() -> int:
                 and name in each["ratios"]
             ]  # fmt: skip
             if found:
-                mean = statistics.geometric_mean(found)
-                print(
-                    f"ragged {ragged}, {distribution}: time of {name} over ours: geometric mean "
-                    f"{mean:.3f}, {min(found):.3f} to {max(found):.3f} of {len(found)}"
-                )
+                print(f"ragged {ragged}, {distribution}: time of {name} over ours: geometric mean "
+                      f"{spread(found)}")  # fmt: skip
     return 0
 
 

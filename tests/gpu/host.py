@@ -4,8 +4,6 @@ Each row is the median over rounds, in each of which ours and PyTorch's are call
 synchronised at the end alone. Products are small, so that the GPU is done before the host.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import statistics

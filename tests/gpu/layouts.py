@@ -11,10 +11,6 @@ rounds' ratios, time of cuBLAS over time of ours; both are CUDA graphs, which ta
 matrices that come past L2. Results are compared with cuBLAS's.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import math
 import random
 import statistics
@@ -22,11 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from cases import configure
-from graph_times import TimedGraph, clocked, in_turns
+from graph_times import TimedGraph, clocked, extent, in_turns, parsed, write
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -67,10 +64,7 @@ def draw(rng: random.Random, kind: str, dtype: str, number: int) -> dict[str, An
 
     ``number``: of this problem in its class.
     """
-
-    def some(low: int, high: int, step: int = 8) -> int:
-        return step * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / step))
-
+    some = partial(extent, rng)
     while True:
         op = ""
         m, n, k = (some(512, 6000) for _ in "mnk")
@@ -228,18 +222,10 @@ def summary(ratios: list[float]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--dtypes", default="bfloat16,float32")
-    parser.add_argument("--classes", default=",".join(CLASSES), metavar="KIND[:COUNT],...")
-    parser.add_argument(
-        "--count", type=int, default=60, help="of all without a number (default 60)"
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kernel", default="auto")
-    parser.add_argument("--pack")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", metavar="FILE")
-    given = parser.parse_args()
+    given = parsed(
+        __doc__, dtypes="bfloat16,float32", classes=(",".join(CLASSES), "KIND[:COUNT],..."),
+        count=(60, "of all without a number"), kernel="auto", pack="",
+    )  # fmt: skip
     options = {"pack": given.pack} if given.pack else {}
     entries: list[dict[str, Any]] = []
     work = []
@@ -274,9 +260,7 @@ def main() -> int:
             ratios = [one["ratio"] for one in mine if one["class"] == kind]
             print(f"{dtype:12} {kind:12} {summary(ratios)}")
         print(f"{dtype:12} {'all':12} {summary([one['ratio'] for one in mine])}")
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(entries, file)
+    write(given.json, entries)
     return 0
 
 

@@ -8,15 +8,12 @@ to a fixed target: with `cute_gemm.torch.Linear`, with `cute_gemm.torch.mlp`, an
 bfloat16's noise; times are medians of steps, forward and backward, without the optimizer.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import statistics
 import sys
 from typing import Any
 
 import torch
+from graph_times import parsed, write
 from torch import nn
 from torch.nn import functional
 
@@ -65,11 +62,7 @@ def trained(model: nn.Module, x: torch.Tensor, target: torch.Tensor, steps: int)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--json", help="write all losses and times to this file")
-    given = parser.parse_args()
+    given = parsed(__doc__, seed=None, rounds=None, steps=50, tokens=4096)
     torch.manual_seed(0)
     width, hidden = 4096, 14336
     x = torch.randn(given.tokens, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -100,9 +93,7 @@ def main() -> int:
             f"{name:18s} time of torch's over this one's {base / each['milliseconds']:.3f}, losses "
             f"off by {off:.1e} at most"
         )
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+    write(given.json, found)
     return int(wrong > 0)
 
 

@@ -1,7 +1,5 @@
 """What the passes are checked with on a GPU: awkward problems, and every byte that they write."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product

@@ -8,8 +8,6 @@ them, as ``fp8``, ``grouped`` and ``batched`` do those of 8-bit floats, of group
 batches of small products, and ``2/4`` the second of four parts.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -8,8 +8,6 @@ counts the calls that load theirs. Without a GPU it is that of what comes before
 the arrays, describing the problem, choosing a config and packing the arguments.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

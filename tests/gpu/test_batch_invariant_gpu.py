@@ -1,16 +1,11 @@
 """``batch_invariant=True`` on a GPU: equal bits, and what equal orders of sums promise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
 
 import cute_gemm as cg
-
-torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.gpu
 
 TYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8",
          "float8_e4m3fn", "float32/tf32", "float32/bf16x9")  # fmt: skip

@@ -1,43 +1,28 @@
 """Batches of small products on a GPU: drawn ones, long ones, and what lies beside C."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 from batched_cases import KINDS, BatchedCase, Lie, drawn
+from device_matrices import on_device
 
 import cute_gemm as cg
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.verify import verify
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.gpu
-
-
-def on_device(buffer: np.ndarray, dtype: str) -> Any:
-    """The same bytes in a tensor."""
-    return torch.from_numpy(buffer.view(np.uint8).copy()).cuda().view(getattr(torch, dtype))
 
 
 def check(case: BatchedCase, kernel: str = "batched") -> cg.Plan:
     """C is right, and what lies between its elements stays."""
     buffers = case.buffers()
-    tensors = [on_device(x, dtype) for x, dtype in zip(buffers, case.dtypes, strict=True)]
-    views = []
-    for tensor, lie, shape, order in zip(tensors, case.lies, case.shapes, case.orders, strict=True):
-        steps = (lie.batch, *((1, lie.ld) if order == "F" else (lie.ld, 1)))
-        views.append(torch.as_strided(tensor, shape, steps, lie.offset))
     A, B, C = case.views(buffers)
+    views, (*_, back) = zip(*map(on_device, (A, B, C)), strict=True)
     before, around = C.copy(), buffers[2].copy()
     alpha = {"c": 1.5 - 0.5j, "i": 3}.get(C.dtype.kind, -1.5)
     beta = int(case.beta) if C.dtype.kind == "i" else case.beta
     options = dict(case.options) if kernel == "batched" else {}
     plan = cg.plan(case.op, *views, kernel=kernel, **options)
     plan(*views, alpha=alpha, beta=beta)
-    found = tensors[2].cpu().view(torch.uint8).numpy().view(DTYPES[case.dtypes[2]].numpy)
-    buffers[2][...] = found
+    back()
     verdict = verify(plan.problem, A, B, C, C=before, alpha=alpha, beta=beta)
     assert verdict.ok, verdict
     C[...] = before

@@ -3,13 +3,12 @@
 No test here says how fast anything is.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 
 import numpy as np
 import pytest
+import torch
 from cases import OPS
 
 import cute_gemm as cg
@@ -28,8 +27,6 @@ from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
 from cute_gemm.run.driver import device_arch, device_name, entered
 from cute_gemm.run.timing import l2_bytes
-
-pytestmark = pytest.mark.gpu
 
 M, N, K = 72, 40, 56
 
@@ -83,8 +80,6 @@ def test_a_panel_that_does_not_fit_is_refused():
 
 def by_torch(op, A, B, C):
     """What a user's function may look like."""
-    import torch
-
     a, b, c = (torch.as_tensor(x, device="cuda") for x in (A, B, C))
     c.copy_((a if op[0] == "N" else a.T) @ (b if op[1] == "N" else b.T))
 

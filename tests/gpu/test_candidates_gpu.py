@@ -4,8 +4,6 @@ Candidates are drawn at random; of ``sm90_wgmma`` there is every tile. The probl
 that all of a type's tiles are among the candidates, with extents that no tile divides.
 """
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -18,8 +16,6 @@ from cute_gemm.plan.plan import Plan
 from cute_gemm.plan.select import Choice
 from cute_gemm.problem.values import random_values
 from cute_gemm.problem.verify import verify
-
-pytestmark = pytest.mark.gpu
 
 TYPES = (
     "float16", "bfloat16", "float32", "float32/tf32", "float64", "complex64", "complex128", "int8",

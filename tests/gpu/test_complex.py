@@ -4,36 +4,27 @@ Results are compared on the host by ``verify``, whose bound for complex sums its
 canaries lie all around C, NaN all around A and B, and NaN in a C that is not read.
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import COMPLEX, LADDER, SIZES, Buffer, Case, complex_of
-from foreign_arrays import Capsule, Interface
+import torch
+from cases import COMPLEX, LADDER, SIZES, Case, complex_of, operands
+from device_matrices import DEVICE, assert_canaries, assert_result, compute, inputs, new_c
+from foreign_arrays import Capsule, Interface, assert_product
 from gemm_cases import Builds
 
 import cute_gemm as cg
-from cute_gemm.arrays import read
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError
-from cute_gemm.problem.describe import from_operands
-from cute_gemm.problem.verify import verify
 
-torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.gpu
-
-DEVICE = torch.device("cuda")
-NAN = float("nan")
 OPS = ("NN", "NT", "TN", "TT", "CN", "NC", "CC", "CT", "TC", "HT", "NH")
 SCALARS = (0, 1, -0.7 + 0.4j, 1j)
-_SENTINEL = 0x5A
 
 
 def case_of(
@@ -74,111 +65,6 @@ def ladder_cases() -> Iterator[Case]:
                 number += 1
 
 
-# Matrices -----------------------------------------------------------------------------------------
-
-
-@dataclass
-class Held:
-    """A complex matrix, and the buffer of real and imaginary parts that it is a part of."""
-
-    view: torch.Tensor
-    parts: torch.Tensor
-    place: Buffer
-
-    def numpy(self) -> np.ndarray:
-        return self.view.cpu().numpy()
-
-
-def hold(place: Buffer, name: str, sentinel: bool = False) -> Held:
-    """A matrix with NaN in it and all around it; canaries around it in place of that."""
-    part = torch.float32 if name == "complex64" else torch.float64
-    parts = torch.full((place.length, 2), NAN, dtype=part, device=DEVICE)
-    if sentinel:
-        parts.view(torch.uint8).fill_(_SENTINEL)
-    numbers = torch.view_as_complex(parts)
-    view = torch.as_strided(numbers, place.shape, place.strides, place.offset)
-    if sentinel:
-        view.fill_(complex(NAN, NAN))
-    return Held(view, parts, place)
-
-
-def assert_canaries(C: Held) -> None:
-    outside = torch.ones(C.place.length, dtype=torch.bool, device=DEVICE)
-    torch.as_strided(outside, C.place.shape, C.place.strides, C.place.offset).fill_(False)
-    bytes_around = C.parts.view(torch.uint8).view(C.place.length, -1)[outside]
-    assert (bytes_around == _SENTINEL).all(), "elements around C were written"
-
-
-def filled(
-    place: Buffer, name: str, seed: str, integers: bool = False, sentinel: bool = False
-) -> Held:
-    """A matrix of normal data, or of small Gaussian integers."""
-    held = hold(place, name, sentinel)
-    random = torch.Generator(DEVICE).manual_seed(zlib.crc32(seed.encode()))
-    numbers = torch.randn(place.shape, generator=random, device=DEVICE, dtype=getattr(torch, name))
-    if integers:
-        numbers = torch.complex((3 * numbers.real).round(), (3 * numbers.imag).round())
-    if held.view.numel():
-        held.view.copy_(numbers)
-    return held
-
-
-@dataclass
-class Inputs:
-    case: Case
-    A: Held
-    B: Held
-
-
-def inputs(case: Case, integers: bool = False) -> Inputs:
-    a, b, _ = case.places
-    name = case.t.dtype
-    return Inputs(
-        case, filled(a, name, f"A{case}", integers), filled(b, name, f"B{case}", integers)
-    )
-
-
-def new_c(case: Case, beta: complex, integers: bool = False) -> tuple[Held, Any]:
-    """Return a guarded C and a copy of it on the host; where beta is 0 it is NaN."""
-    place, name = case.places[2], case.t.dtype
-    if beta == 0:
-        return hold(place, name, sentinel=True), None
-    C = filled(place, name, f"C{case}", integers, sentinel=True)
-    return C, C.numpy().copy()
-
-
-def rounded(value: complex, case: Case) -> complex:
-    return complex(np.dtype(case.t.dtype).type(value))
-
-
-def assert_result(given: Inputs, C: Held, before: Any, alpha: complex, beta: complex) -> None:
-    assert_canaries(C)
-    case = given.case
-    got = C.numpy()
-    assert np.isfinite(got).all()
-    verdict = verify(
-        case.problem,
-        given.A.numpy(),
-        given.B.numpy(),
-        got,
-        C=before,
-        alpha=rounded(alpha, case),
-        beta=rounded(beta, case),
-    )
-    assert verdict.ok, f"alpha={alpha}, beta={beta}: {verdict}"
-
-
-def compute(given: Inputs, alpha: complex, beta: complex) -> None:
-    """Call ``gemm`` on a C of its own, and check it; with alpha = 0 on NaN."""
-    case = given.case
-    C, before = new_c(case, beta)
-    A, B = given.A.view, given.B.view
-    if alpha == 0:
-        A, B = (hold(x.place, case.t.dtype).view for x in (given.A, given.B))
-    assert cg.gemm(case.op, A, B, C.view, alpha=alpha, beta=beta, **case.options) is C.view
-    assert_result(given, C, before, alpha, beta)
-
-
 def pairs_of(case: Case) -> list[tuple[complex, complex]]:
     """Three of the 16 pairs of alpha and beta, others for other cases, and the one of all cases."""
     pairs = list(itertools.product(SCALARS, repeat=2))
@@ -208,26 +94,25 @@ def batches(found: Iterator[Case]) -> list[Case]:
 @pytest.mark.parametrize(
     "case",
     [
-        *cases("double_buffered"),
-        *cases("sm80_pipeline"),
-        *ladder_cases(),
-        *batches(cases("double_buffered")),
-        *batches(cases("sm80_pipeline")),
+        *cases("double_buffered"), *cases("sm80_pipeline"), *ladder_cases(),
+        *batches(cases("double_buffered")), *batches(cases("sm80_pipeline")),
         *batches(ladder_cases()),
     ],
-)
+)  # fmt: skip
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     given = inputs(case)
     for alpha, beta in pairs_of(case):
-        compute(given, alpha, beta)
+        C, before = compute(given, alpha, beta)
+        assert_result(given, C, before, alpha, beta)
 
 
 @pytest.mark.parametrize("case", [*cases("cublas"), *batches(cases("cublas"))])
 def test_awkward_sizes_by_cublas(case: Case, cublas: None) -> None:
     given = inputs(case)
     for alpha, beta in pairs_of(case):
-        compute(given, alpha, beta)
+        C, before = compute(given, alpha, beta)
+        assert_result(given, C, before, alpha, beta)
 
 
 @pytest.mark.parametrize("name", COMPLEX)
@@ -235,7 +120,8 @@ def test_all_alpha_and_beta(name: str, builds: Builds, arch: str) -> None:
     builds.wait(SMALL[name].plan(arch))
     given = inputs(SMALL[name])
     for alpha, beta in itertools.product(SCALARS, repeat=2):
-        compute(given, alpha, beta)
+        C, before = compute(given, alpha, beta)
+        assert_result(given, C, before, alpha, beta)
 
 
 @pytest.mark.parametrize(
@@ -259,16 +145,12 @@ def test_all_alpha_and_beta(name: str, builds: Builds, arch: str) -> None:
 def test_gaussian_integers_are_exact(case: Case, builds: Builds, arch: str) -> None:
     """A wrong sign of one part of one product would be within no bound at all."""
     builds.wait(case.plan(arch))
-    given = inputs(case, integers=True)
-    C, before = new_c(case, 1, integers=True)
+    given = inputs(case, largest=9)
+    C, before = new_c(case, 1, largest=9)
     cg.gemm(case.op, given.A.view, given.B.view, C.view, alpha=2 - 1j, beta=1j, **case.options)
     assert_canaries(C)
-    left, right = (
-        x if letter == "N" else (x.T if letter == "T" else x.conj().T)
-        for x, letter in zip((given.A.numpy(), given.B.numpy()), case.op, strict=True)
-    )
-    expected = (2 - 1j) * (left.astype(complex) @ right.astype(complex)) + 1j * before
-    assert np.array_equal(C.numpy(), expected) and abs(expected.imag).max() > 50
+    expected = (2 - 1j) * given.product + 1j * before
+    assert torch.equal(C.view, expected.to(C.view.dtype)) and expected.imag.abs().max() > 50
 
 
 def test_auto_takes_complex_types() -> None:
@@ -352,25 +234,7 @@ def test_device_scalars_are_real_for_real_matrices() -> None:
 # Arrays of every library --------------------------------------------------------------------------
 
 
-def host_pair(op: str, name: str, order: str = "F") -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(5)
-
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        parts = random.standard_normal((2, rows, columns))
-        return np.asarray((parts[0] + 1j * parts[1]).astype(name), order=order)  # type: ignore[call-overload]
-
-    m, n, k = 65, 63, 127
-    return (
-        matrix(*((m, k) if op[0] == "N" else (k, m))),
-        matrix(*((k, n) if op[1] == "N" else (n, k))),
-    )
-
-
-def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: Any) -> None:
-    result = np.array(result, order="K")
-    problem = from_operands(op, read(A, "A"), read(B, "B"), read(result, "C"))
-    verdict = verify(problem, A, B, result, **given)
-    assert verdict.ok, verdict
+host_pair = partial(operands, mnk=(65, 63, 127))
 
 
 @pytest.mark.parametrize("name", COMPLEX)

@@ -1,20 +1,15 @@
 """``compute="bf16x9"`` and ``"bf16x6"`` on a GPU: against float64, and beside float32's kernels."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_components import COMPUTES, drawn, errors
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import verify
-
-torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.gpu
 
 OPS = ("NN", "NT", "TN", "TT")
 #: m, n, k, and elements of padding: aligned, cut, thin, of odd leading dimensions.

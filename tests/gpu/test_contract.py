@@ -1,7 +1,5 @@
 """What BLAS promises, on device arrays: errors before any write, scalars on the device, plans."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -9,7 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cases import PLAIN, narrow, wide
+from device_matrices import (
+    DEVICE,
+    assert_canaries,
+    assert_result,
+    assert_threads_share_a_plan,
+    error_bound,
+    inputs,
+    new_c,
+    reference,
+)
 from gemm_cases import Builds
 
 import cute_gemm as cg
@@ -32,21 +41,6 @@ from cute_gemm.errors import (
     UnsupportedError,
 )
 from cute_gemm.plan import reused
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import (  # noqa: E402
-    DEVICE,
-    assert_canaries,
-    assert_result,
-    assert_threads_share_a_plan,
-    error_bound,
-    inputs,
-    new_c,
-    reference,
-)
-
-pytestmark = pytest.mark.gpu
 
 KERNEL_NAMES = ("sm80_pipeline", "cutlass_universal")
 
@@ -85,17 +79,12 @@ BAD: dict[str, tuple[type[GemmError], str, Callable[..., dict[str, Any]]]] = {
     "A on the host, PyTorch": (DeviceError, "A is on the host", lambda A, B, C: {"A": A.cpu()}),
     "B on the host": (DeviceError, "B is on the host", lambda A, B, C: {"B": numpy(B)}),
     "A and B on the host, C not": (
-        DeviceError,
-        "C is on CUDA device 0",
-        lambda A, B, C: {"A": numpy(A), "B": numpy(B)},
+        DeviceError, "C is on CUDA device 0", lambda A, B, C: {"A": numpy(A), "B": numpy(B)},
     ),
     "alpha on the device, A not": (
-        DeviceError,
-        "alpha is on CUDA device 0",
+        DeviceError, "alpha is on CUDA device 0",
         lambda A, B, C: {
-            "A": numpy(A),
-            "B": numpy(B),
-            "C": numpy(C).copy(order="F"),
+            "A": numpy(A), "B": numpy(B), "C": numpy(C).copy(order="F"),
             "alpha": torch.ones((), device=DEVICE),
         },
     ),
@@ -107,66 +96,50 @@ BAD: dict[str, tuple[type[GemmError], str, Callable[..., dict[str, Any]]]] = {
     "four dimensions": (ShapeError, "a matrix or a batch", lambda A, B, C: {"B": B[None, None]}),
     "a batch into a matrix": (ShapeError, "expected .1, 65, 63", lambda A, B, C: {"B": B[None]}),
     "no unit stride in A": (
-        StrideError,
-        "expected one of them to be 1",
-        lambda A, B, C: {"A": matrix(2 * K, M)[::2]},
+        StrideError, "expected one of them to be 1", lambda A, B, C: {"A": matrix(2 * K, M)[::2]},
     ),
     "no unit stride in C": (
-        StrideError,
-        "expected one of them to be 1",
-        lambda A, B, C: {"C": matrix(2 * M, N)[::2]},
+        StrideError, "expected one of them to be 1", lambda A, B, C: {"C": matrix(2 * M, N)[::2]},
     ),
     "C of stride 0": (
-        OverlapError,
-        "share memory",
-        lambda A, B, C: {"C": torch.as_strided(C, (M, N), (1, 0))},
+        OverlapError, "share memory", lambda A, B, C: {"C": torch.as_strided(C, (M, N), (1, 0))},
     ),
     "C of too small a stride": (
-        OverlapError,
-        "share memory",
+        OverlapError, "share memory",
         lambda A, B, C: {"C": torch.as_strided(C, (M, N), (1, M - 1))},
     ),
     "C is A": (OverlapError, "C shares memory with A", lambda A, B, C: {"A": shares(C, 0)}),
     "C begins in A": (OverlapError, "with A", lambda A, B, C: {"A": shares(C, 200)}),
     "C begins in B": (
-        OverlapError,
-        "with B",
+        OverlapError, "with B",
         lambda A, B, C: {"B": torch.as_strided(C._base, (K, N), (1, K), 100)},
     ),
     "dtypes of A and B": (DTypeError, "float64.*float32", lambda A, B, C: {"A": A.double()}),
     "dtype of C": (DTypeError, "C of dtype", lambda A, B, C: {"C": matrix(M, N, "float16")}),
     "unsupported dtype": (
-        DTypeError,
-        "not supported",
+        DTypeError, "not supported",
         lambda A, B, C: {"A": A.to(torch.int16), "B": B.to(torch.int16)},
     ),
     "alpha's dtype on the device": (
-        DTypeError,
-        "alpha is a device array of dtype complex64",
+        DTypeError, "alpha is a device array of dtype complex64",
         lambda A, B, C: {"alpha": torch.ones((), device=DEVICE, dtype=torch.complex64)},
     ),
     "alpha with a dimension": (
-        ScalarError,
-        "alpha",
-        lambda A, B, C: {"alpha": torch.ones(1, device=DEVICE)},
+        ScalarError, "alpha", lambda A, B, C: {"alpha": torch.ones(1, device=DEVICE)},
     ),
     "complex alpha": (ScalarError, "alpha is 1j", lambda A, B, C: {"alpha": 1j}),
     "out_dtype": (DTypeError, "out_dtype", lambda A, B, C: {"out_dtype": "float64"}),
     "compute": (OptionError, "compute", lambda A, B, C: {"compute": "float64"}),
     "requires grad": (
-        ArrayError,
-        "requires grad",
-        lambda A, B, C: {"A": A.clone().requires_grad_()},
+        ArrayError, "requires grad", lambda A, B, C: {"A": A.clone().requires_grad_()},
     ),
     "unknown kernel": (
-        UnknownKernelError,
-        "sm80_pipeline, sm90_wgmma",
-        lambda A, B, C: {"kernel": "sm80"},
+        UnknownKernelError, "sm80_pipeline, sm90_wgmma", lambda A, B, C: {"kernel": "sm80"},
     ),
     "unknown option": (OptionError, "'stagess'", lambda A, B, C: {"stagess": 3}),
     "arch before sm_80": (UnsupportedError, "sm_75", lambda A, B, C: {"arch": "sm_75"}),
     "no stream": (OptionError, "not a CUDA stream", lambda A, B, C: {"stream": "0"}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -232,12 +205,9 @@ def test_an_address_between_elements() -> None:
         def __init__(self, tensor: torch.Tensor) -> None:
             self.kept = tensor
             self.__cuda_array_interface__ = {
-                "version": 3,
-                "shape": (K - 1, M),
-                "strides": (4, 4 * K),
-                "typestr": "<f4",
+                "version": 3, "shape": (K - 1, M), "strides": (4, 4 * K), "typestr": "<f4",
                 "data": (tensor.data_ptr() + 2, False),
-            }
+            }  # fmt: skip
 
     with pytest.raises(AlignmentError, match="multiple of 2 only"):
         cg.gemm("TN", Shifted(matrix(K, M)), matrix(K - 1, N), matrix(M, N))
@@ -309,14 +279,9 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
                 plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
             else:
                 cg.gemm(
-                    case.op,
-                    given.A.view,
-                    given.B.view,
-                    C.view,
-                    alpha=alpha,
-                    beta=beta,
+                    case.op, given.A.view, given.B.view, C.view, alpha=alpha, beta=beta,
                     **case.options,
-                )
+                )  # fmt: skip
                 kept = kept or len(reused.plans)
                 assert len(reused.plans) == kept
             assert_result(given, C, before, a, b)
@@ -389,14 +354,9 @@ def test_nan_and_inf_are_numbers(
         given_scalars = [device_number("torch", x, kind) if on_device else x for x in (alpha, beta)]
         C, before = new_c(case, beta, largest=50)
         cg.gemm(
-            case.op,
-            given.A.view,
-            given.B.view,
-            C.view,
-            alpha=given_scalars[0],
-            beta=given_scalars[1],
-            **case.options,
-        )
+            case.op, given.A.view, given.B.view, C.view, alpha=given_scalars[0],
+            beta=given_scalars[1], **case.options,
+        )  # fmt: skip
         assert_canaries(C)
         return C.view.double(), before
 

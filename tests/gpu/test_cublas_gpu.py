@@ -3,28 +3,15 @@
 Complex types are in ``test_complex.py``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from cases import OPS, PLAIN, SIZES, TYPES, Case
-
-import cute_gemm as cg
-from cute_gemm.arrays import read
-from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import UnsupportedError
-from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.problem.describe import from_operands
-from cute_gemm.problem.verify import verify
-from cute_gemm.run.driver import entered
-
-torch = pytest.importorskip("torch")
-
-from device_matrices import (  # noqa: E402
+from device_matrices import (
     DEVICE,
     assert_canaries,
     assert_result,
@@ -34,7 +21,14 @@ from device_matrices import (  # noqa: E402
     new_c,
 )
 
-pytestmark = pytest.mark.gpu
+import cute_gemm as cg
+from cute_gemm.arrays import read
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels.library.cublas import Cublas, CublasError
+from cute_gemm.problem.describe import from_operands
+from cute_gemm.problem.verify import verify
+from cute_gemm.run.driver import entered
 
 #: Clock cycles for which a stream is kept busy: some 30 ms, so that whoever does not wait is wrong.
 BUSY = 50_000_000

@@ -1,7 +1,5 @@
 """The calls that CuPy's own ``cublas.gemm`` takes: types, ops, three orders, kinds of scalars."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -12,8 +10,6 @@ import cute_gemm as cg
 from cute_gemm.arrays import read
 from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
-
-pytestmark = pytest.mark.gpu
 
 M, N, K = 21, 34, 55
 #: A type, and another in which its scalars may come.

@@ -1,7 +1,5 @@
 """What the documentation shows of a GPU and of PyTorch."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,11 +1,7 @@
 """An epilogue with an operand of its own, in every kernel family, on a GPU."""
 
-from __future__ import annotations
-
 import pytest
 from epilogue_cases import CASES, on_gpu
-
-pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case[:5])))

@@ -4,24 +4,21 @@ Canaries lie around C, NaN in a C that is not read. The bound is that of `verify
 for what tensor cores keep of their sums.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from device_matrices import on_device
 from fp8_cases import (
     BLOCKS,
-    CANARY,
     E4M3,
     OPS,
     PAIRS,
     Call,
     Case,
-    around,
-    base_of,
     block_scaled,
     boxed,
     k_tiles,
@@ -32,10 +29,6 @@ from fp8_cases import (
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict
-
-torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.gpu
 
 #: By "auto", at sizes that fill tiles, that cut them, that decode, and that nothing divides.
 SIZES = (
@@ -50,54 +43,23 @@ AUTO = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
-    """Skip what the GPU has no instructions for."""
-    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    hopper = isinstance(case, Case) and (
-        case.kernel == "sm90_wgmma" or bool({*case.scales} & {*BLOCKS})
-    )
-    if hopper and arch != "sm_90a":
-        pytest.skip(f"sm90_wgmma does not run on {arch}")
-
-
-class Held:
-    """A view of a NumPy buffer, and the same on the device."""
-
-    def __init__(self, view: np.ndarray) -> None:
-        self.view, self.numpy = view, base_of(view)
-        kind = getattr(torch, view.dtype.name)
-        flat = torch.from_numpy(self.numpy.reshape(-1).view(np.uint8).copy()).cuda()
-        self.buffer = flat.view(kind)
-        steps = [step // view.itemsize for step in view.strides]
-        start = (view.ctypes.data - self.numpy.ctypes.data) // view.itemsize
-        self.tensor = torch.as_strided(self.buffer, view.shape, steps, start)
-
-    def back(self) -> np.ndarray:
-        """Copy the buffer back into NumPy's, and return the view."""
-        raw = self.buffer.view(torch.uint8).cpu().numpy()
-        self.numpy.reshape(-1).view(np.uint8)[...] = raw
-        return self.view
-
-
 def compute(case: Case, beta: float, alpha: float = -1.25) -> tuple[Verdict, cg.Plan]:
     call = Call.of(case)
     before = call.C.copy(order="K")
     if not beta:
         call.C[...] = np.nan
-    A, B, C = map(Held, (call.A, call.B, call.C))
+    A, B, (C, back) = on_device(call.A)[0], on_device(call.B)[0], on_device(call.C)
     operands: dict[str, Any] = {
-        name: Held(value).tensor if isinstance(value, np.ndarray) else value
+        name: on_device(value)[0] if isinstance(value, np.ndarray) else value
         for name, value in call.operands.items()
     }
-    arrays = A.tensor, B.tensor, C.tensor
+    arrays = A, B, C
     plan = cg.plan(case.op, *arrays, **operands, **call.keywords)
     assert plan.backend == "cuda"
     result = cg.gemm(case.op, *arrays, alpha=alpha, beta=beta, **operands, **call.keywords)
-    assert result is C.tensor
-    C.back()
-    outside = around(call.C, C.numpy).astype(np.float32)
-    assert (outside == CANARY).all(), f"{(outside != CANARY).sum()} elements around C are written"
+    assert result is C
+    back()
+    call.assert_canaries()
     return call.judged(plan, call.C, before, alpha=alpha, beta=beta), plan
 
 
@@ -153,10 +115,11 @@ def test_how_far_sums_are_off(k: int, fast_accum: bool, record_property: Any) ->
     call = Call.of(case)
     for X in (call.A, call.B):
         X[...] = abs(X.astype(np.float32)).astype(X.dtype)
-    A, B, C = map(Held, (call.A, call.B, call.C))
-    plan = cg.plan("TN", A.tensor, B.tensor, C.tensor, **call.keywords)
-    plan(A.tensor, B.tensor, C.tensor)
-    verdict = call.judged(plan, C.back(), call.C, alpha=1.0, beta=0.0)
+    A, B, (C, back) = on_device(call.A)[0], on_device(call.B)[0], on_device(call.C)
+    plan = cg.plan("TN", A, B, C, **call.keywords)
+    plan(A, B, C)
+    back()
+    verdict = call.judged(plan, call.C, call.C, alpha=1.0, beta=0.0)
     exact = call.A.astype(float).T @ call.B.astype(float)
     relative = abs(call.C - exact).max() / exact.max()
     part = f"{verdict.max_ratio:.4f} of the bound"
@@ -168,7 +131,7 @@ def test_how_far_sums_are_off(k: int, fast_accum: bool, record_property: Any) ->
 def test_scales_on_the_device_and_by_value() -> None:
     case = Case("auto", "TN", m=128, n=128, k=256)
     call = Call.of(case)
-    A, B = Held(call.A).tensor, Held(call.B).tensor
+    A, B = on_device(call.A)[0], on_device(call.B)[0]
     half = torch.tensor(0.5, device="cuda")
     scaled = [
         cg.gemm("TN", A, B, scale_a=a, scale_b=b)
@@ -205,6 +168,6 @@ def test_saturation_on_the_device() -> None:
 def test_a_batch_that_shares_b() -> None:
     case = replace(next(block_scaled()), l=0)
     call = Call.of(replace(case, scales=("", "")))
-    A = torch.stack([Held(call.A).tensor.view(torch.uint8)] * 3).view(torch.float8_e4m3fn)
-    C = cg.gemm(case.op, A, Held(call.B).tensor)
+    A = torch.stack([on_device(call.A)[0].view(torch.uint8)] * 3).view(torch.float8_e4m3fn)
+    C = cg.gemm(case.op, A, on_device(call.B)[0])
     assert torch.equal(C[0], C[2]) and C.shape == (3, case.m, case.n)

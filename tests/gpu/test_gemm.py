@@ -4,15 +4,26 @@ The bound is in ``device_matrices.error_bound``; canaries lie all around C, NaN 
 and NaN in a C that is not read.
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from cases import LADDER, OPS, PLAIN, TYPES, Case, cutlass_takes, narrow, types_of, wide
+from device_matrices import (
+    DEVICE,
+    Inputs,
+    assert_canaries,
+    assert_result,
+    compute,
+    error_bound,
+    hold,
+    inputs,
+    new_c,
+    reference,
+)
 from gemm_cases import (
     Builds,
     batches,
@@ -31,23 +42,6 @@ import cute_gemm as cg
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.problem.verify import verify
 
-torch = pytest.importorskip("torch")
-
-from device_matrices import (  # noqa: E402
-    DEVICE,
-    Inputs,
-    assert_canaries,
-    assert_result,
-    compute,
-    error_bound,
-    hold,
-    inputs,
-    new_c,
-    reference,
-)
-
-pytestmark = pytest.mark.gpu
-
 PAIRS = list(itertools.product(range(3), range(3)))
 
 
@@ -55,17 +49,8 @@ def plan_of(case: Case, given: Inputs, C: torch.Tensor) -> cg.Plan:
     return cg.plan(case.op, given.A.view, given.B.view, C, **case.options)
 
 
-@pytest.fixture(autouse=True)
-def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
-    """Skip what the GPU has no instructions for."""
-    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    if isinstance(case, Case) and not case.runs_on(arch):
-        pytest.skip(f"{case.kernel} does not run on {arch}")
-
-
 @pytest.mark.parametrize(
-    "case",
-    [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *thin_cases(), *wgmma_cases()],
+    "case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *thin_cases(), *wgmma_cases()]
 )
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)

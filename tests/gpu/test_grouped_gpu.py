@@ -1,12 +1,11 @@
 """Grouped GEMMs on a GPU: random groups, canaries, NaN beside what is read, streams and graphs."""
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from device_matrices import on_device
 from grouped_cases import (
     BLOCK_PAIRS,
     BOXED_PAIRS,
@@ -25,33 +24,6 @@ from grouped_cases import (
 
 import cute_gemm as cg
 
-torch = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
-    """Skip what the GPU has no instructions for."""
-    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    hopper = isinstance(case, GroupedCase) and (
-        case.kernel == "sm90_wgmma" or any("128" in kind for kind in case.scales)
-    )
-    if hopper and arch != "sm_90a":
-        pytest.skip(f"sm90_wgmma does not run on {arch}")
-
-
-def on_device(view: np.ndarray) -> tuple[Any, Any]:
-    """A view's copy on the device, laid out alike, and the whole that it is a part of."""
-    whole = view
-    while isinstance(whole.base, np.ndarray):
-        whole = whole.base
-    kind = getattr(torch, view.dtype.name)
-    flat = torch.from_numpy(whole.reshape(-1).view(np.uint8)).cuda().view(kind)
-    strides = [step // view.itemsize for step in view.strides]
-    offset = (view.ctypes.data - whole.ctypes.data) // view.itemsize
-    return torch.as_strided(flat, view.shape, strides, offset), flat
-
 
 def by_device(case: GroupedCase, given: Arrays) -> None:
     """Three calls, of which the last takes the quick path; C is what the last one made."""
@@ -63,13 +35,13 @@ def by_device(case: GroupedCase, given: Arrays) -> None:
     }
     epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
     for _ in range(3):
-        C, flat = on_device(given.C)
+        C, back = on_device(given.C)
         result = cg.grouped_gemm(
             case.op, A, B, ends, C, alpha=case.alpha, beta=case.beta, **epilogue, **operands,
             **case.chosen,
         )  # fmt: skip
         assert result is C
-    given.whole.reshape(-1).view(np.uint8)[...] = flat.view(torch.uint8).cpu().numpy()
+    back()
 
 
 @pytest.mark.parametrize("case", cases(240, 2), ids=str)

@@ -1,7 +1,5 @@
 """Arrays of every library: used in place, on their stream, with a result of the same library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import PLAIN, TYPES, Case, narrow
-from foreign_arrays import Capsule, Interface
+import torch
+from cases import PLAIN, TYPES, Case, narrow, operands, placed
+from foreign_arrays import Capsule, Interface, assert_product
 from gemm_cases import Builds
 
 import cute_gemm as cg
@@ -19,8 +18,6 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, GemmError, ReadOnlyError, ShapeError
 from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
-
-pytestmark = pytest.mark.gpu
 
 M, N, K = 65, 63, 127
 #: Of column-major and of row-major arrays, whose op in BLAS's terms is the other one.
@@ -35,28 +32,7 @@ KERNELS: list[Case] = [
 BUSY = 150_000_000
 
 
-def host(
-    shape: tuple[int, int], dtype: str = "float32", order: str = "F", seed: int = 0
-) -> np.ndarray:
-    """A random matrix; small integers for int8, the rest normal."""
-    random = np.random.default_rng([seed, *shape])
-    integers = DTYPES[dtype].roundoff == 0
-    values = random.integers(-100, 100, shape) if integers else random.standard_normal(shape)
-    return np.asarray(values.astype(DTYPES[dtype].numpy), order=order)
-
-
-def pair(op: str, dtype: str = "float32", order: str = "F") -> tuple[np.ndarray, np.ndarray]:
-    a = (M, K) if op[0] == "N" else (K, M)
-    b = (K, N) if op[1] == "N" else (N, K)
-    return host(a, dtype, order, 1), host(b, dtype, order, 2)
-
-
-def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: Any) -> None:
-    """Check against float64, element by element."""
-    result = np.array(result, order="K")  # what JAX gives is read-only
-    problem = from_operands(op, read(A, "A"), read(B, "B"), read(result, "C"))
-    verdict = verify(problem, A, B, result, **given)
-    assert verdict.ok, verdict
+pair = partial(operands, mnk=(M, N, K))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +64,7 @@ def test_numpy_in_place() -> None:
     A, B = pair("TN")
     frame = np.full((M + 5, N + 2), 7.5, "f4", order="F")
     C = frame[2 : M + 2, 1 : N + 1]
-    C[...] = host((M, N), seed=3)
+    C[...] = placed((M, N), "float32", "F")[0]
     old = C.copy()
     assert cg.gemm("TN", A, B, C, alpha=-0.5, beta=2.0, backend="cuda") is C
     assert_product("TN", A, B, C, C=old, alpha=-0.5, beta=2.0)
@@ -116,15 +92,12 @@ def test_numpy_order_of_a_new_c(order: str) -> None:
 
 
 def on_torch(array: np.ndarray) -> Any:
-    import torch
-
     return torch.from_numpy(array).cuda()
 
 
 @pytest.mark.parametrize("rows", ["C", "F"])
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8"])
 def test_torch(name: str, rows: str) -> None:
-    torch = pytest.importorskip("torch")
     kind = getattr(torch, name)
     A = torch.randint(-9, 10, (M, K), device="cuda").to(kind)
     B = torch.randint(-9, 10, (N, K), device="cuda").to(kind)
@@ -137,7 +110,6 @@ def test_torch(name: str, rows: str) -> None:
 
 
 def test_torch_in_place_and_parameters() -> None:
-    torch = pytest.importorskip("torch")
     A, B = torch.ones(K, M, device="cuda"), torch.ones(K, N, device="cuda")
     C = torch.full((M, N), 2.0, device="cuda")
     address = C.data_ptr()
@@ -169,7 +141,6 @@ def test_a_new_c_each_time(library: str) -> None:
 
 def test_torch_on_the_host() -> None:
     """Copied there and back, as NumPy's are."""
-    torch = pytest.importorskip("torch")
     A, B = (torch.from_numpy(x) for x in pair("TN"))
     C = cg.gemm("TN", A, B, backend="cuda")
     assert isinstance(C, torch.Tensor) and C.device.type == "cpu"
@@ -179,7 +150,6 @@ def test_torch_on_the_host() -> None:
 @pytest.mark.parametrize("how", ["current", "object", "handle"])
 def test_torch_on_a_side_stream(how: str) -> None:
     """No synchronisation: the data arrive late in the stream that the kernel must wait in."""
-    torch = pytest.importorskip("torch")
     numpys = pair("TN")
     real = [torch.from_numpy(x.T.copy()).cuda().T for x in numpys]
     late = [torch.full_like(x, torch.nan) for x in real]
@@ -206,7 +176,6 @@ def test_torch_on_a_side_stream(how: str) -> None:
 
 def test_a_plan_follows_the_current_stream() -> None:
     """One plan on one stream, then on another: each time behind what is there."""
-    torch = pytest.importorskip("torch")
     A, B = torch.ones(K, M, device="cuda"), torch.ones(K, N, device="cuda")
     C = torch.zeros(M, N, device="cuda")
     plan = cg.plan("TN", A, B, C)
@@ -224,8 +193,6 @@ def test_a_plan_follows_the_current_stream() -> None:
 
 def negative(x: Any) -> Any:
     """A view of other memory, laid out as x, whose negation PyTorch has not carried out."""
-    import torch
-
     return torch.zeros_like(x, dtype=torch.complex64).conj().imag.as_strided(x.shape, x.stride())
 
 
@@ -233,20 +200,16 @@ def negative(x: Any) -> Any:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda x: x.resize_(64, 65),
-        lambda x: x.set_(x.new_zeros(64, 70)),
-        lambda x: x.requires_grad_(),
-        lambda x: x.as_strided_((32, 32), (64, 2)),
-        lambda x: setattr(x, "data", negative(x)),
-        lambda x: setattr(x, "data", x.double()),
+        lambda x: x.resize_(64, 65), lambda x: x.set_(x.new_zeros(64, 70)),
+        lambda x: x.requires_grad_(), lambda x: x.as_strided_((32, 32), (64, 2)),
+        lambda x: setattr(x, "data", negative(x)), lambda x: setattr(x, "data", x.double()),
     ],
     ids=["resize_", "set_", "requires_grad_", "as_strided_", "negative", "double"],
-)
+)  # fmt: skip
 def test_a_tensor_that_was_changed_in_place_is_refused(
     change: Callable[[Any], Any], which: int
 ) -> None:
     """The very objects that went through three times are no longer what they were."""
-    torch = pytest.importorskip("torch")
     tensors = [torch.ones(64, 64, device="cuda") for _ in range(3)]
     calls: list[Callable[..., Any]] = [cg.plan("NN", *tensors), partial(cg.gemm, "NN")]
     for call in calls * 3:
@@ -258,7 +221,6 @@ def test_a_tensor_that_was_changed_in_place_is_refused(
 
 
 def test_a_tensor_that_was_turned_or_moved_in_place_is_taken_as_it_is() -> None:
-    torch = pytest.importorskip("torch")
     A, B = (torch.randint(-4, 5, (64, 64), device="cuda").float() for _ in "AB")
     C = torch.zeros(64, 64, device="cuda")
     plan = cg.plan("NN", A, B, C)
@@ -300,7 +262,7 @@ def test_cupy(name: str, order: str) -> None:
 def test_cupy_in_place() -> None:
     cupy = pytest.importorskip("cupy")
     A, B = pair("TN")
-    old = host((M, N), seed=3)
+    old = placed((M, N), "float32", "F")[0]
     C = on_cupy(old)
     assert cg.gemm("TN", on_cupy(A), on_cupy(B), C, beta=-0.5) is C
     assert_product("TN", A, B, cupy.asnumpy(C), C=old, beta=-0.5)
@@ -407,7 +369,6 @@ def test_a_jax_array_is_not_written_to() -> None:
 
 @pytest.mark.parametrize("wrap", [Capsule, Interface])
 def test_other_libraries(wrap: Callable[[Any], Any]) -> None:
-    torch = pytest.importorskip("torch")
     A, B = pair("TN")
     a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))
     c = torch.full((N, M), torch.nan, device="cuda").T
@@ -420,7 +381,6 @@ def test_other_libraries(wrap: Callable[[Any], Any]) -> None:
 
 def test_dlpack_waits_for_the_producer() -> None:
     """The exporter is told of the legacy stream and makes it wait for its own."""
-    torch = pytest.importorskip("torch")
     A, B = pair("TN")
     real = [torch.from_numpy(x.T.copy()).cuda().T for x in (A, B)]
     late = [torch.full_like(x, torch.nan) for x in real]
@@ -438,7 +398,7 @@ def test_dlpack_waits_for_the_producer() -> None:
 
 def test_libraries_mixed() -> None:
     """On one device they may be; the result is of A's library."""
-    torch, cupy = pytest.importorskip("torch"), pytest.importorskip("cupy")
+    cupy = pytest.importorskip("cupy")
     A, B = pair("TN")
     a, b = torch.from_numpy(A.T.copy()).cuda().T, on_cupy(B)
     torch.cuda.synchronize()

@@ -1,8 +1,5 @@
 """``cute_gemm.jax`` on the GPU."""
 
-from __future__ import annotations
-
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from activations import of_library
+from cases import in_threads
 
 import cute_gemm as cg
-
-pytestmark = pytest.mark.gpu
 
 jax = pytest.importorskip("jax")
 
@@ -225,11 +221,7 @@ def test_several_threads() -> None:
         for _ in range(20):
             found[place] = function(*arrays[place])
 
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run, range(8))
     for place, each in enumerate(expected):
         close(found[place], each, "float32")
 

@@ -1,28 +1,17 @@
 """Packing and reduction on a GPU: bit by bit, with canaries around what they write."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from cases import OPS
-from passes_cases import (
-    PACK,
-    REDUCE,
-    REDUCED,
-    TYPES,
-    check_packing,
-    check_reduction,
-    run,
-)
+from passes_cases import PACK, REDUCE, REDUCED, TYPES, check_packing, check_reduction, run
 
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.parts.packing import packed
 from cute_gemm.problem.parts.slices import sliced
-
-pytestmark = pytest.mark.gpu
 
 MARGIN = 4096
 
@@ -42,7 +31,6 @@ def test_reduction(types, arch):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_more_elements_than_32_bits_count(transposed, arch, large_matrices):
     """An int8 matrix of more than 2**31 elements, off a word."""
-    torch = pytest.importorskip("torch")
     rows, extent = 46341, 46349
     op, m, k = ("NN", extent, rows) if transposed else ("TN", rows, extent)
     problem = from_sizes(op, m=m, n=1, k=k, dtype="int8", lda=extent + 2)
@@ -59,7 +47,6 @@ def test_more_elements_than_32_bits_count(transposed, arch, large_matrices):
 
 
 def memory(elements: int, dtype: str) -> Any:
-    torch = pytest.importorskip("torch")
     return torch.empty(elements, dtype=getattr(torch, dtype), device="cuda")
 
 

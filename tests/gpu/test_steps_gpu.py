@@ -1,19 +1,14 @@
 """Plans of several launches on a GPU: right, in graphs, on streams, with what is kept packed."""
 
-from __future__ import annotations
-
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS, stored_shapes
+import torch
+from cases import OPS, in_threads, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import verify
-
-pytestmark = pytest.mark.gpu
-torch = pytest.importorskip("torch")
 
 ROUTES: list[dict[str, Any]] = [{"pack": "AB"}, {"split_k": 4}, {"pack": "B", "split_k": 3}]
 
@@ -98,11 +93,7 @@ def test_on_streams_and_threads() -> None:
             torch.cuda.current_stream().synchronize()
             wrong.extend([number] * (not torch.equal(C, expected)))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    in_threads(work, range(4))
     assert not wrong
 
 
@@ -137,19 +128,12 @@ def test_a_thread_without_a_context(kernel: str, arch: str) -> None:
     results = [torch.full((128, 256), float("nan"), device="cuda").t() for _ in range(2)]
     plan = cg.plan("TN", A, B, results[0], kernel=kernel, **options)
     torch.cuda.synchronize()
-    failures: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            bound = plan.bind(0)
-            for a, C in zip((A, other), results, strict=True):
-                bound((a.data_ptr(), B.data_ptr(), C.data_ptr()))
-        except BaseException as error:
-            failures.append(error)
+    def work(_: int) -> None:
+        bound = plan.bind(0)
+        for a, C in zip((A, other), results, strict=True):
+            bound((a.data_ptr(), B.data_ptr(), C.data_ptr()))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    in_threads(work, (0,))
     torch.cuda.synchronize()
-    assert not failures, failures
     assert all(right(plan, a, B, C) for a, C in zip((A, other), results, strict=True))

@@ -1,19 +1,15 @@
 """``torch.compile``, ``torch.export`` and CUDA graphs: a call is one operator, without a break."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, OptionError, ScalarError, ShapeError
-
-pytestmark = pytest.mark.gpu
-torch = pytest.importorskip("torch")
 
 
 def integers(*shape: int, dtype: Any = None) -> Any:

@@ -1,14 +1,10 @@
 """``cute_gemm.torch`` on DTensors of two GPUs, over NCCL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 from test_torch_distributed import run_two_processes
-
-pytestmark = pytest.mark.gpu
 
 
 def test_two_gpus_agree_with_one(tmp_path: Path) -> None:

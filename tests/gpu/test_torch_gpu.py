@@ -1,7 +1,5 @@
 """``cute_gemm.torch``, and `gemm` where gradients are recorded, on the GPU."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -11,8 +9,6 @@ from activations import ROWS, of_library
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
-
-pytestmark = pytest.mark.gpu
 
 HALF = ["float16", "bfloat16"]
 REAL = [*HALF, "float32", "float64"]

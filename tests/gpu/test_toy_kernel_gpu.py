@@ -1,7 +1,5 @@
 """The toy kernel on a device, all that it took being a template, a module and a row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from cases import OPS
@@ -9,8 +7,6 @@ from cases import OPS
 import cute_gemm as cg
 from cute_gemm.kernels import registry
 from cute_gemm.problem.verify import verify
-
-pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("op", OPS)

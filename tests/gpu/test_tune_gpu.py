@@ -3,8 +3,6 @@
 No test here says how fast anything is.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cute_gemm as cg
 from cute_gemm.commands import cli
@@ -25,8 +24,6 @@ from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
 from cute_gemm.run.driver import device_name
-
-pytestmark = pytest.mark.gpu
 
 FEW = Tuning(candidates=4)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -77,7 +74,6 @@ def test_the_choice_is_stored_taken_and_right(case, place, monkeypatch):
 
 
 def test_a_call_measures_on_matrices_of_its_own_and_computes_once(place):
-    torch = pytest.importorskip("torch")
     A, B = (torch.randn(512, 512, device="cuda", dtype=torch.float16) for _ in range(2))
     expected = A.float() @ B.float()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -145,7 +141,6 @@ def test_layers_are_timed_where_the_environment_asks(place, monkeypatch):
 
 
 def test_an_operand_off_its_vectors(place):
-    torch = pytest.importorskip("torch")
     A = torch.randn(300 * 256 + 1, device="cuda", dtype=torch.float16)[1:].view(300, 256)
     B = torch.randn(256, 200, device="cuda", dtype=torch.float16)
     C = cg.gemm("NN", A, B, tune=True)
@@ -197,7 +192,6 @@ def test_the_command_and_another_process(place, capsys):
 
 
 def test_in_a_graph_of_torch(place):
-    torch = pytest.importorskip("torch")
     A, B = (torch.randn(128, 128, device="cuda", dtype=torch.float16) for _ in range(2))
     torch._dynamo.reset()
     compiled = torch.compile(

@@ -9,17 +9,12 @@ for all. Every entry is printed: microseconds of each, bytes over time, and the 
 alone would take. `torch` is `torch.matmul` on the same strides.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import random
 import statistics
-from pathlib import Path
 from typing import Any
 
 import torch
-from graph_times import clocked
+from graph_times import clocked, parsed, spread, write
 
 import cute_gemm as cg
 
@@ -116,13 +111,7 @@ def entry(rng: random.Random, kernels: list[str], rounds: int, bandwidth: float)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--kernels", default="auto,batched")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    given = parsed(__doc__, count=60, kernels="auto,batched")
     torch.backends.cuda.matmul.allow_tf32 = False
     gpu = torch.cuda.get_device_name()
     bandwidth = next((x for name, x in BANDWIDTHS.items() if name in gpu), 3e12)
@@ -132,15 +121,10 @@ def main() -> None:
     for which in found[0]["us"]:
         slower = [x["us"][which] / (x["ideal"] + 3) for x in found]
         faster = [x["us"]["torch"] / x["us"][which] for x in found]
-        print(
-            f"{which:10} time / (bytes + 3 us): {statistics.geometric_mean(slower):.2f}, at most "
-            f"{max(slower):.2f}; torch / this: {statistics.geometric_mean(faster):.2f}, "
-            f"{min(faster):.2f} to {max(faster):.2f}"
-        )
+        print(f"{which:10} time / (bytes + 3 us): {spread(slower)}; torch / this: {spread(faster)}")
     wrong = sum(not all(x["right"].values()) for x in found)
     print(f"{len(found)} batches on {gpu}, {wrong} wrong")
-    if given.json:
-        given.json.write_text(json.dumps({"gpu": gpu, "entries": found}, indent=1))
+    write(given.json, {"gpu": gpu, "entries": found})
 
 
 if __name__ == "__main__":

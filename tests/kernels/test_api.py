@@ -1,17 +1,17 @@
 """The public functions on the CPU backend: results, plans, reports, and what they refuse."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import struct
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import cases
 import numpy as np
 import pytest
-from cases import OPS, numbers, stored_shapes, used
+from cases import OPS, numbers, used
 
 import cute_gemm as cg
 from cute_gemm import api
@@ -46,9 +46,7 @@ def array(shape: tuple[int, int], dtype: str, order: str = "F", seed: int = 0) -
     return np.asarray(values, order=order)  # type: ignore[call-overload]
 
 
-def operands(op: str, dtype: str, order: str = "F") -> tuple[np.ndarray, np.ndarray]:
-    a, b = stored_shapes(op, M, N, K)
-    return array(a, dtype, order, 1), array(b, dtype, order, 2)
+operands = partial(cases.operands, mnk=(M, N, K))
 
 
 def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0) -> None:

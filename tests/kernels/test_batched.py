@@ -1,7 +1,5 @@
 """``batched``: many small products, every program of it executed; what is refused and chosen."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

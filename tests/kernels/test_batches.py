@@ -1,7 +1,5 @@
 """Batches: descriptors, checks, results and counts of operands with one leading dimension more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -92,16 +90,11 @@ def on_gpu(shape: Any, strides: Any, pointer: int = 0x10000) -> Operand:
 @pytest.mark.parametrize(
     ("pointer", "step", "alignment", "first"),
     [
-        (0x10000, 128, 256, 0),
-        (0x10000, 64, 128, 256),
-        (0x10000, 44, 8, 256),
-        (0x10000, 45, 2, 256),
-        (0x10010, 40, 16, 0),
-        (0x10010, 44, 8, 16),
-        (0x10008, 64, 8, 0),
+        (0x10000, 128, 256, 0), (0x10000, 64, 128, 256), (0x10000, 44, 8, 256),
+        (0x10000, 45, 2, 256), (0x10010, 40, 16, 0), (0x10010, 44, 8, 16), (0x10008, 64, 8, 0),
         (0x10008, 0, 8, 0),
     ],
-)
+)  # fmt: skip
 def test_alignment_is_that_of_every_matrix(
     pointer: int, step: int, alignment: int, first: int
 ) -> None:
@@ -144,18 +137,15 @@ BAD = {
     ),
     "none and some": (errors.ShapeError, "a batch of 0 .* one of 3", (A3[:0], B3)),
     "C of rank 2": (
-        errors.ShapeError,
-        r"C has shape \(4, 5\); expected \(3, 4, 5\).* A of shape \(3, 4, 6\)",
+        errors.ShapeError, r"C has shape \(4, 5\); expected \(3, 4, 5\).* A of shape \(3, 4, 6\)",
         (A3, B3, np.zeros((4, 5), "f4")),
     ),
     "C of rank 3": (
-        errors.ShapeError,
-        r"C has shape \(3, 4, 5\); expected \(4, 5\)",
+        errors.ShapeError, r"C has shape \(3, 4, 5\); expected \(4, 5\)",
         (A3[0], B3[0], np.zeros((3, 4, 5), "f4")),
     ),
     "a larger C": (
-        errors.ShapeError,
-        r"C has shape \(3, 4, 5\); expected \(1, 4, 5\)",
+        errors.ShapeError, r"C has shape \(3, 4, 5\); expected \(1, 4, 5\)",
         (A3[:1], B3[:1], np.zeros((3, 4, 5), "f4")),
     ),
     "k": (errors.ShapeError, r"A of shape \(3, 4, 6\) makes k = 6", (A3, B3[:, :5])),
@@ -166,8 +156,7 @@ BAD = {
         (np.zeros((3, 4, 6), "f4", order="F"), B3),
     ),
     "backwards": (
-        errors.StrideError,
-        r"B of shape \(3, 6, 5\) has strides \(-30, 5, 1\).*none negative",
+        errors.StrideError, r"B of shape \(3, 6, 5\) has strides \(-30, 5, 1\).*none negative",
         (A3, B3[::-1]),
     ),
     "shared C": (
@@ -177,8 +166,7 @@ BAD = {
         (A3, B3, as_strided(np.zeros(20, "f4"), (3, 4, 5), (0, 20, 4))),
     ),
     "C that slides": (
-        errors.OverlapError,
-        r"strides \(19, 5, 1\).*batch stride of at least 20",
+        errors.OverlapError, r"strides \(19, 5, 1\).*batch stride of at least 20",
         (A3, B3, as_strided(np.zeros(99, "f4"), (3, 4, 5), (76, 20, 4))),
     ),
 }  # fmt: skip
@@ -209,11 +197,7 @@ def test_bad_sizes(given: dict[str, Any], error: type[Exception], message: str) 
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    *(st.integers(0, most) for most in (5, 5, 6)),
-    st.integers(0, 30),
-    st.integers(0, 60),
-)
+@given(*(st.integers(0, most) for most in (5, 5, 6)), st.integers(0, 30), st.integers(0, 60))
 def test_overlap_within_a_batch_is_exact(
     run: int, lines: int, batch: int, gap: int, step: int
 ) -> None:
@@ -401,14 +385,11 @@ def test_sizes_and_arrays_do_not_mix() -> None:
 
 #: Kernel -> type, and what A's leading dimension and batch stride are more than multiples of 8.
 KERNELS = {
-    "naive": ("float32", 1, 3),
-    "smem_full_k": ("float32", 0, 2),
-    "double_buffered": ("float32", 2, 3),
-    "tensor_core": ("float16", 2, 2),
-    "sm80_pipeline": ("float16", 0, 2),
-    "cutlass_universal": ("float16", 0, 4),
+    "naive": ("float32", 1, 3), "smem_full_k": ("float32", 0, 2),
+    "double_buffered": ("float32", 2, 3), "tensor_core": ("float16", 2, 2),
+    "sm80_pipeline": ("float16", 0, 2), "cutlass_universal": ("float16", 0, 4),
     "thin": ("float16", 2, 2),
-}
+}  # fmt: skip
 
 
 def single(problem: GemmProblem) -> GemmProblem:

@@ -1,7 +1,5 @@
 """Why a kernel takes the time that it does: causes, their costs and fixes, and the first line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

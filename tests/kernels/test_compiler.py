@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -175,12 +173,9 @@ def test_cute_builds_once_and_then_comes_from_the_cache(
     )
     root = str(Path(compiler.__file__).parent.parent)
     answer = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": root}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
     assert int(answer.stdout) == len(first.cubin)
 
 

@@ -1,7 +1,5 @@
 """``compute="bf16x9"`` and ``"bf16x6"``: float32 by products of bfloat16 components."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -169,20 +167,11 @@ def test_the_choice_and_its_roofline() -> None:
 
 def test_prices_count_all_products() -> None:
     sizes = {
-        "m": 4096,
-        "n": 4096,
-        "k": 4096,
-        "arch": "sm_90a",
-        "gpu": "H200",
-        "tile": (128, 128, 64),
-    }
+        "m": 4096, "n": 4096, "k": 4096, "arch": "sm_90a", "gpu": "H200", "tile": (128, 128, 64),
+    }  # fmt: skip
     options = {
-        **sizes,
-        "dtype": "float32",
-        "kernel": "sm90_wgmma",
-        "cluster": (1, 1),
-        "warp_groups": 2,
-    }
+        **sizes, "dtype": "float32", "kernel": "sm90_wgmma", "cluster": (1, 1), "warp_groups": 2,
+    }  # fmt: skip
     six, nine = (cg.plan("NT", **options, compute=x).candidates()[0].price for x in COMPUTES)
     for unit in ("TMA", "tensor cores"):
         assert nine.terms[unit] == pytest.approx(1.5 * six.terms[unit])

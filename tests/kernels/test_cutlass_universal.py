@@ -1,7 +1,5 @@
 """CUTLASS's own kernel: config, emitted unit, that NVRTC builds it, and its recorded accesses."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from importlib.metadata import version
@@ -32,14 +30,10 @@ from cute_gemm.toolchain.unit import TranslationUnit
 KERNEL = CutlassUniversal()
 #: dtype, compute, output type
 TYPES = (
-    ("float16", None, "float16"),
-    ("float16", None, "float32"),
-    ("bfloat16", None, "bfloat16"),
-    ("float32", "float32", "float32"),
-    ("float32", "tf32", "float32"),
-    ("float64", None, "float64"),
+    ("float16", None, "float16"), ("float16", None, "float32"), ("bfloat16", None, "bfloat16"),
+    ("float32", "float32", "float32"), ("float32", "tf32", "float32"), ("float64", None, "float64"),
     ("int8", None, "int32"),
-)
+)  # fmt: skip
 
 
 def every_problem(size: int) -> list[GemmProblem]:
@@ -60,10 +54,7 @@ def test_names_tell_configs_apart(size: int) -> None:
     assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in names)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"tile": (128, 256, 32)}, {"stages": 3}, {"swizzle": 1}],
-)
+@pytest.mark.parametrize("options", [{"tile": (128, 256, 32)}, {"stages": 3}, {"swizzle": 1}])
 def test_every_option_is_in_the_name(options: dict[str, object]) -> None:
     base = configure(KERNEL, problem(), "sm_80")
     config = configure(KERNEL, problem(), "sm_80", **options)
@@ -205,14 +196,11 @@ def test_launch_has_a_cta_for_each_tile() -> None:
 
 #: Of each math one config, through registers and with ``cp.async``.
 SOME = [
-    problem("TN", 4096),
-    problem("NT", 101),
+    problem("TN", 4096), problem("NT", 101),
     problem("NN", 100, dtype="float32", compute="tf32", order="C"),
-    problem("TN", 100, dtype="float32"),
-    problem("NT", 101, dtype="float64", order="C"),
-    problem("TN", 100, dtype="int8"),
-    problem("NN", 100, dtype="int8"),
-]
+    problem("TN", 100, dtype="float32"), problem("NT", 101, dtype="float64", order="C"),
+    problem("TN", 100, dtype="int8"), problem("NN", 100, dtype="int8"),
+]  # fmt: skip
 some = pytest.mark.parametrize("each", SOME, ids=lambda each: configure(KERNEL, each, "sm_80").name)
 
 
@@ -257,15 +245,11 @@ def test_other_archs_access_the_same(each: GemmProblem, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("op", "given"),
     [
-        ("TN", {}),
-        ("NT", {"m": 141}),
-        ("TN", {"m": 136, "order": "C", "tile": (128, 256, 32)}),
-        ("NN", {"dtype": "float32", "compute": "tf32"}),
-        ("NT", {"dtype": "float32"}),
-        ("TT", {"dtype": "float64"}),
-        ("NN", {"dtype": "int8"}),
+        ("TN", {}), ("NT", {"m": 141}), ("TN", {"m": 136, "order": "C", "tile": (128, 256, 32)}),
+        ("NN", {"dtype": "float32", "compute": "tf32"}), ("NT", {"dtype": "float32"}),
+        ("TT", {"dtype": "float64"}), ("NN", {"dtype": "int8"}),
     ],
-)
+)  # fmt: skip
 def test_a_launch_accesses_what_its_report_says(op: str, given: dict[str, Any]) -> None:
     """With what is left over of K and without, with fewer k-tiles than stages and with more."""
     random, configs = np.random.default_rng(0), set()

@@ -1,7 +1,5 @@
 """An epilogue of one Python value and one C++ functor, in every kernel that is emitted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

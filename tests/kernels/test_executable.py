@@ -3,8 +3,6 @@
 The arrays are fakes.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref
@@ -14,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_torch import fake_torch
+from fake_arrays import FakeCupy, FakeTensor, fake_torch, on_h200, torch_dtype
 
 import cute_gemm as cg
 from cute_gemm import api
@@ -26,63 +24,12 @@ from cute_gemm.errors import (
     ScalarError,
     ShapeError,
 )
-from cute_gemm.plan import executable, make, reused, select
+from cute_gemm.plan import executable, reused
 from cute_gemm.plan.executable import Executable
 
-
-class Array:
-    """What of a ``cupy.ndarray`` is read: 8 x 8, float32, column-major."""
-
-    def __init__(self, at: int, shape: tuple[int, int] = (8, 8), device: int = 0) -> None:
-        self.data = SimpleNamespace(ptr=at, device_id=device)
-        self.shape, self.strides = shape, (4, 4 * shape[0])
-        self.dtype, self.itemsize = np.dtype("float32"), 4
-
-
-Array.__module__, Array.__name__ = "cupy", "ndarray"
+Array = partial(FakeCupy, shape=(8, 8), dtype="float32")
+Tensor = partial(FakeTensor, shape=(8, 8), strides=(1, 8), dtype="float32")
 A, B, C = Array(0x10000), Array(0x20000), Array(0x30000)
-
-
-class Kind:
-    """A ``torch.dtype``."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.is_complex = name, name.startswith("complex")
-
-    def __str__(self) -> str:
-        return f"torch.{self.name}"
-
-
-KINDS = {name: Kind(name) for name in ("float32", "float64", "complex64")}
-
-
-class Tensor:
-    """What of a ``torch.Tensor`` is read: 8 x 8, column-major."""
-
-    is_cuda, is_nested, layout = True, False, "torch.strided"
-
-    def __init__(self, at: int, dtype: str = "float32") -> None:
-        self.at, self.shape, self.strides = at, (8, 8), (1, 8)
-        self.dtype, self.ordinal = KINDS[dtype], 0
-        self.requires_grad, self.lazy = False, ""
-
-    def data_ptr(self) -> int:
-        return self.at
-
-    def stride(self) -> tuple[int, ...]:
-        return self.strides
-
-    def get_device(self) -> int:
-        return self.ordinal
-
-    def is_conj(self) -> bool:
-        return self.lazy == "conj"
-
-    def is_neg(self) -> bool:
-        return self.lazy == "neg"
-
-
-Tensor.__module__ = "torch"
 
 
 class Calls(list[tuple[int, ...]]):
@@ -104,10 +51,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         is_grad_enabled=lambda: True,
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: make.Arch("sm_90a"))
-    monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
-    monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
+    on_h200(monkeypatch)
     monkeypatch.setattr(
         Executable, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
     )
@@ -216,26 +160,21 @@ def on(request: pytest.FixtureRequest, calls: Calls) -> Any:
 
 
 def tensors(dtype: str = "float32") -> list[Tensor]:
-    return [Tensor(at, dtype) for at in (0x10000, 0x20000, 0x30000)]
+    return [Tensor(at, dtype=dtype) for at in (0x10000, 0x20000, 0x30000)]
 
 
 @pytest.mark.parametrize("which", range(3), ids="ABC".__getitem__)
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"shape": (8, 9)}, ShapeError),
-        ({"shape": (8, 8, 8), "strides": (1, 8, 64)}, GemmError),
-        ({"strides": (2, 16)}, GemmError),
-        ({"dtype": KINDS["float64"]}, GemmError),
-        ({"ordinal": 1}, DeviceError),
-        ({"requires_grad": True}, ArrayError),
-        ({"lazy": "neg"}, ArrayError),
-        ({"lazy": "conj"}, ArrayError),
-        ({"at": 0x10001}, GemmError),
+        ({"shape": (8, 9)}, ShapeError), ({"shape": (8, 8, 8), "strides": (1, 8, 64)}, GemmError),
+        ({"strides": (2, 16)}, GemmError), ({"dtype": torch_dtype("float64")}, GemmError),
+        ({"ordinal": 1}, DeviceError), ({"requires_grad": True}, ArrayError),
+        ({"lazy": "neg"}, ArrayError), ({"lazy": "conj"}, ArrayError), ({"at": 0x10001}, GemmError),
         ({"layout": "torch.sparse_coo"}, ArrayError),
     ],
     ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
-)
+)  # fmt: skip
 def test_what_was_changed_of_the_same_objects_is_seen(
     calls: Calls, on: Any, which: int, changed: dict[str, Any], error: type[Exception]
 ) -> None:
@@ -374,7 +313,7 @@ def test_nothing_is_launched_for_no_elements(calls: Calls, on: Any) -> None:
 
 
 def test_calls_with_an_epilogue_are_known_by_it_and_by_its_operands(calls: Calls) -> None:
-    scale, residual, more = Array(0x40000, (1, 8)), Array(0x50000), Array(0x60000)
+    scale, residual, more = Array(0x40000, shape=(1, 8)), Array(0x50000), Array(0x60000)
 
     @cg.epilogue
     def both(acc: Any, scale: Any, residual: Any) -> Any:
@@ -411,7 +350,7 @@ def zeroed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
 
     def made(self: Any, like: Any, shape: Any, order: Any, dtype: str) -> Array:
-        array: Any = Array(next(places), shape)
+        array: Any = Array(next(places), shape=shape)
 
         def reshape(asked: tuple[int, ...]) -> Any:
             array.asked = asked
@@ -441,7 +380,7 @@ def test_the_greatest_of_no_elements_is_set_to_zero(
 ) -> None:
     both = cg.epilogue(lambda acc: (acc, cg.amax(acc)))
     for _ in range(2):
-        _, greatest = cg.gemm("NN", Array(0x10000, (0, 8)), B, epilogue=both)
+        _, greatest = cg.gemm("NN", Array(0x10000, shape=(0, 8)), B, epilogue=both)
         assert zeroed[-1] == (greatest.data.ptr, 4) and not calls
 
 

@@ -3,8 +3,6 @@
 NumPy's zeros, and the interpreter's memory, take room only where they are touched.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

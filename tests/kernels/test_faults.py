@@ -1,7 +1,5 @@
 """Planted faults (``tests/data/faults.cu``), found in what NVRTC emits of them."""
 
-from __future__ import annotations
-
 import re
 import sys
 

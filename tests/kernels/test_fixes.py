@@ -1,7 +1,5 @@
 """Fixes: the concrete change, and that the report reads what the fix says."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -300,18 +298,11 @@ def rate(access: GlobalAccess) -> tuple[bool, float, int]:
 
 MATRICES = st.builds(
     lambda shape, pad, major, dtype, alignment: Matrix(
-        "A",
-        shape,
-        (1, shape[0] + pad) if major else (shape[1] + pad, 1),
-        dtype,
-        alignment,
+        "A", shape, (1, shape[0] + pad) if major else (shape[1] + pad, 1), dtype, alignment
     ),
-    st.tuples(st.integers(1, 300), st.integers(1, 300)),
-    st.integers(0, 20),
-    st.booleans(),
-    st.sampled_from(["int8", "float16", "float32", "float64"]),
-    st.sampled_from([8, 16, 32, 256]),
-)
+    st.tuples(st.integers(1, 300), st.integers(1, 300)), st.integers(0, 20), st.booleans(),
+    st.sampled_from(["int8", "float16", "float32", "float64"]), st.sampled_from([8, 16, 32, 256]),
+)  # fmt: skip
 
 
 @settings(deadline=None, max_examples=80)

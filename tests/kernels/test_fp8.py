@@ -1,7 +1,5 @@
 """8-bit floats: types, kernels in the interpreter, scales of every kind, saturation, refusals."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Epilogues that are written as expressions: traced, emitted, executed, bounded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +8,7 @@ from typing import Any
 import activations
 import numpy as np
 import pytest
+from cases import numbers, placed
 from epilogue_cases import plan_of
 from fused_cases import BOTH, evaluated
 from hypothesis import given, settings
@@ -226,14 +225,6 @@ def test_names_are_what_functions_compute() -> None:
     assert fuse.as_function(BOTH["clamp"]) is traced is fuse.as_function(traced)
 
 
-def placed(shape: tuple[int, ...], order: str = "C", pad: int = 0) -> np.ndarray:
-    """Random float32 numbers, with so many between rows, or columns."""
-    random = np.random.default_rng(sum(shape))
-    size = (*shape[:-1], shape[-1] + pad) if shape else shape
-    whole = random.standard_normal(size).astype(np.float32)
-    return np.asarray(whole[..., : shape[-1]] if shape else whole, order=order if not pad else None)
-
-
 @pytest.mark.parametrize(
     ("kernel", "arch", "dtype", "l"),
     [("naive", "sm_80", "float32", 1), ("sm80_pipeline", "sm_80", "float16", 3),
@@ -249,21 +240,18 @@ def test_operands_of_every_shape_broadcast(kernel: str, arch: str, dtype: str, l
             (acc + row) * scalar + cg.tanh(column) * both - turned
         )
     )
+    random = np.random.default_rng(1)
     shapes = {
-        "row": placed((n,)), "column": placed((m, 1)), "scalar": placed(()),
-        "both": placed((m, n), pad=3), "turned": placed((l, m, n) if l > 1 else (m, n), "F"),
+        "row": numbers(random, (n,), "float32"), "column": numbers(random, (m, 1), "float32"),
+        "scalar": numbers(random, (), "float32"), "both": placed((m, n), "float32", pad=3)[0],
+        "turned": placed((*(l,) * (l > 1), m, n), "float32", "F")[0],
     }  # fmt: skip
     read_ = fuse.read_operands(function, shapes, asked, None)
     fitted = replace(fuse.fuse(asked, function, read_), numbers=read_.values)
-    random = np.random.default_rng(1)
-    kind, batch = DTYPES[dtype].numpy, (l,) * (l > 1)
-
-    def column_major(rows: int, columns: int, ld: int) -> np.ndarray:
-        numbers = random.standard_normal((*batch, columns, ld)).astype(kind)
-        return numbers[..., :rows].swapaxes(-1, -2)
-
-    A, B = column_major(m, k, asked.A.ld), column_major(k, n, asked.B.ld)
-    C = column_major(m, n, asked.C.ld)
+    A, B, C = (
+        placed((*(l,) * (l > 1), *shape), dtype, "F", x.ld - shape[0], random=random)[0]
+        for shape, x in (((m, k), asked.A), ((k, n), asked.B), ((m, n), asked.C))
+    )
     before = C.copy(order="K")
     options = {"tile": "64x64x64", "warp_groups": 1} if kernel == "sm90_wgmma" else {}
     plan = plan_of(fitted, kernel, arch, **options)
@@ -280,15 +268,15 @@ def test_operands_that_do_not_fit() -> None:
     def fitted(problem: GemmProblem, **given_: Any) -> GemmProblem:
         return fuse.fuse(problem, relu, fuse.read_operands(relu, given_, problem, None))
 
-    bias = placed((N,))
-    assert fitted(asked, bias=placed((M, 1))).operands[0].stride == (1, 0)
-    assert fitted(asked, bias=bias) is fitted(asked, bias=placed((N,)))
+    bias, column = np.ones(N, np.float32), np.ones((M, 1), np.float32)
+    assert fitted(asked, bias=column).operands[0].stride == (1, 0)
+    assert fitted(asked, bias=bias) is fitted(asked, bias=bias.copy())
     for problem, given_, error, said in (
         (asked, {}, OptionError, "epilogue 'bias+relu' reads bias: pass bias="),
         (asked, {"bias": bias, "scale": bias}, OptionError, "which reads bias"),
-        (asked, {"bias": placed((M,))}, ShapeError,
+        (asked, {"bias": column[:, 0]}, ShapeError,
          "bias has shape (9,), and C is (9, 7); expected (7,), (9, 1), (9, 7) or another"),
-        (asked, {"bias": placed((1, 1, 1, N))}, ShapeError, "array of three dimensions at most"),
+        (asked, {"bias": bias[None, None, None]}, ShapeError, "array of three dimensions at most"),
         (asked, {"bias": bias[::-1]}, StrideError, "expected none to be negative"),
         (asked, {"bias": bias.astype("c8")}, DTypeError, "expected a real type"),
         (asked, {"bias": "b"}, ScalarError, "bias is 'b'; expected a number or a 0-d array"),

@@ -1,7 +1,5 @@
 """``epilogue=`` of gemm, plan and analyze: operands, further results, plans, refusals."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

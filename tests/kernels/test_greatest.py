@@ -1,7 +1,5 @@
 """The rows of ``amax``: its atomics as the report counts them, and as they are executed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``grouped_gemm``: groups of any size along M, N and K, by NumPy and by every kernel's PTX."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

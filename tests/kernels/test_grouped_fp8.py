@@ -1,7 +1,5 @@
 """``grouped_gemm`` of 8-bit floats, and its scales: every kind, by NumPy and by kernels' PTX."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ladder's kernels: configs, options, what is coalesced and free of conflicts, builds."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from itertools import product
@@ -327,28 +325,17 @@ def test_smem_full_k_refuses_a_k_that_does_not_fit() -> None:
 
 #: A legal value of each option, in which a kernel differs from its default; and of some kernels.
 OTHER: dict[str, Any] = {
-    "tile": "64x128x16",
-    "thread_tile": (8, 4),
-    "skew": "padding",
-    "staging": "registers",
-    "raster": 4,
-    "min_ctas": "3",
-    "warp_along": "m",
-}
+    "tile": "64x128x16", "thread_tile": (8, 4), "skew": "padding", "staging": "registers",
+    "raster": 4, "min_ctas": "3", "warp_along": "m",
+}  # fmt: skip
 OF_KERNEL: dict[tuple[str, str], Any] = {
-    ("naive", "tile"): "16x32x1",
-    ("coalesced", "tile"): "16x32x1",
-    ("coalesced", "warp_along"): "n",
-    ("smem_full_k", "tile"): "16x16x16",
-    ("smem_tiled", "tile"): "16x16x16",
-    ("register_rows", "tile"): "32x32x32",
-    ("register_rows", "thread_tile"): (4, 1),
-    ("thread_tile_1d", "tile"): "32x32x8",
-    ("thread_tile_1d", "thread_tile"): (16, 1),
-    ("warp_tiled", "skew"): "xor",
-    ("double_buffered", "skew"): "xor",
-    ("double_buffered", "thread_tile"): (16, 8),
-}
+    ("naive", "tile"): "16x32x1", ("coalesced", "tile"): "16x32x1",
+    ("coalesced", "warp_along"): "n", ("smem_full_k", "tile"): "16x16x16",
+    ("smem_tiled", "tile"): "16x16x16", ("register_rows", "tile"): "32x32x32",
+    ("register_rows", "thread_tile"): (4, 1), ("thread_tile_1d", "tile"): "32x32x8",
+    ("thread_tile_1d", "thread_tile"): (16, 1), ("warp_tiled", "skew"): "xor",
+    ("double_buffered", "skew"): "xor", ("double_buffered", "thread_tile"): (16, 8),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -483,16 +470,10 @@ def test_tensor_core_is_fast_in_every_op(arch: str, dtype: str, compute: str | N
 
 #: A value of each field other than that of the default of double_buffered.
 FIELDS: dict[str, Any] = {
-    "kernel": "warp_tiled",
-    "tile": (64, 64, 8),
-    "thread_tile": (8, 8),
-    "warps": (4, 1),
-    "skew": "xor",
-    "staging": "registers",
-    "raster": 4,
-    "min_ctas": 1,
+    "kernel": "warp_tiled", "tile": (64, 64, 8), "thread_tile": (8, 8), "warps": (4, 1),
+    "skew": "xor", "staging": "registers", "raster": 4, "min_ctas": 1,
     "operation": problem("NT", "float64").operation(16, 16, 16),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(SimtConfig)])
@@ -559,22 +540,15 @@ def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "op", "dtype"),
     [
-        ("naive", "TN", "float64"),
-        ("coalesced", "CN", "complex128"),
-        ("smem_full_k", "NT", "bfloat16"),
-        ("smem_tiled", "TT", "float32"),
-        ("register_rows", "NN", "float16"),
-        ("thread_tile_1d", "TN", "float32"),
-        ("thread_tile_2d", "NC", "complex64"),
-        ("vectorized", "TN", "float32"),
-        ("bank_free", "NN", "float32"),
-        ("warp_tiled", "TT", "float64"),
-        ("double_buffered", "NN", "float32"),
-        ("double_buffered", "TT", "float32"),
-        ("double_buffered", "CC", "complex64"),
-        ("tensor_core", "TN", "float16"),
+        ("naive", "TN", "float64"), ("coalesced", "CN", "complex128"),
+        ("smem_full_k", "NT", "bfloat16"), ("smem_tiled", "TT", "float32"),
+        ("register_rows", "NN", "float16"), ("thread_tile_1d", "TN", "float32"),
+        ("thread_tile_2d", "NC", "complex64"), ("vectorized", "TN", "float32"),
+        ("bank_free", "NN", "float32"), ("warp_tiled", "TT", "float64"),
+        ("double_buffered", "NN", "float32"), ("double_buffered", "TT", "float32"),
+        ("double_buffered", "CC", "complex64"), ("tensor_core", "TN", "float16"),
     ],
-)
+)  # fmt: skip
 def test_nvrtc_builds(name: str, op: str, dtype: str) -> None:
     index = list(DTYPES).index(dtype)
     size = 4096 if op == "TT" else 128

@@ -4,8 +4,6 @@ Beside what ``interpreted.check`` compares, accesses of shared memory are told b
 bytes of global memory are counted, and reads and writes of each element of A, B and C.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -141,8 +139,7 @@ def assert_true(case: Case, emitted: Emitted, reads_c: bool = False) -> Run:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [odd(name, op, order="FC"[at % 2]) for name in SMALL for at, op in enumerate(OPS)],
+    "case", [odd(name, op, order="FC"[at % 2]) for name in SMALL for at, op in enumerate(OPS)]
 )
 def test_every_op(case: Case, emitted: Emitted) -> None:
     assert_true(case, emitted)
@@ -230,19 +227,12 @@ def test_warps_along(case: Case, emitted: Emitted) -> None:
     "case",
     [
         odd(
-            "double_buffered",
-            op,
-            "float16",
-            m=130,
-            n=129,
-            k=140,
-            skew=skew,
-            tile=(128, 128, 64),
+            "double_buffered", op, "float16", m=130, n=129, k=140, skew=skew, tile=(128, 128, 64),
             thread_tile=(8, 8),
         )
         for op, skew in product(("NN", "TT"), ("padding", "xor"))
     ],
-)
+)  # fmt: skip
 def test_columns_in_chunks(case: Case, emitted: Emitted) -> None:
     """More products in a tile than are unrolled: some of its 64 columns at a time."""
     found = assert_true(case, emitted)

@@ -1,7 +1,5 @@
 """`Operation` in symbols and units, with A and B of one type and of two."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest

@@ -1,15 +1,13 @@
 """Epilogues that make a column of C of two columns of the product."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import refusal
-from pairs_cases import APART, BOTH, WGMMA, PairsCase, placed, planned, run
+from cases import placed, refusal
+from pairs_cases import APART, BOTH, WGMMA, PairsCase, planned, run
 
 import cute_gemm as cg
 from cute_gemm.errors import OptionError, ScalarError, ShapeError, UnsupportedError
@@ -83,12 +81,8 @@ def test_what_is_read_and_written_of_a_product() -> None:
     sizes: dict[str, Any] = {"m": 512, "n": 1024, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
     sizes |= {"order": "C", "storage": "C", "kernel": "sm90_wgmma", "backend": "cpu"}
     sizes |= {
-        "tile": (128, 128, 64),
-        "warp_groups": 2,
-        "cluster": (2, 1),
-        "swap_ab": 0,
-        "ping_pong": 0,
-    }
+        "tile": (128, 128, 64), "warp_groups": 2, "cluster": (2, 1), "swap_ab": 0, "ping_pong": 0,
+    }  # fmt: skip
     plain = cg.plan("NT", **sizes).report()
     for epilogue in ("swiglu", cg.epilogue(lambda acc: cg.halves(acc)[0] * cg.halves(acc)[1])):
         plan = cg.plan("NT", **sizes, epilogue=epilogue)
@@ -322,5 +316,5 @@ def test_a_wrong_product_is_out_of_bound(take: Callable[[Any], Any]) -> None:
 
 
 def test_a_padded_array_is_what_cases_take() -> None:
-    part, whole = placed((5, 6), "float32", "F", pad=4)
+    part, whole = placed((5, 6), "float32", "F", step=4, rows=(1, 1))
     assert part.strides[0] == 4 and np.isnan(whole[0]).all() and np.isfinite(part).all()

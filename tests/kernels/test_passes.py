@@ -1,7 +1,5 @@
 """Packing and reduction as NVRTC emitted them, executed without a GPU: bit by bit what they say."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -194,15 +192,9 @@ class Sums:
         (m, n), (dtype, out) = self.mn, self.types
         ldc = (m if self.order == "F" else n) + self.pad
         problem = from_sizes(
-            "NN",
-            m=m,
-            n=n,
-            k=128 * self.slices,
-            dtype=dtype,
-            out_dtype=out,
-            ldc=ldc,
+            "NN", m=m, n=n, k=128 * self.slices, dtype=dtype, out_dtype=out, ldc=ldc,
             order=self.order,
-        )
+        )  # fmt: skip
         first = (self.base * DTYPES[out].bytes) | 256
         problem = replace(problem, C=replace(problem.C, alignment=first & -first))
         return sliced(problem, self.slices, 128)[1]

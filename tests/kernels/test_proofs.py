@@ -3,8 +3,6 @@
 They hold for every config there is, and that of a wrong layout on Python's side does not compile.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -94,14 +92,9 @@ def failing(cases: list[str], *headers: str) -> dict[int, set[str]]:
 # -- they hold ------------------------------------------------------------------------------------
 
 TYPES = (
-    ("float16", None),
-    ("bfloat16", None),
-    ("float32", None),
-    ("float32", "tf32"),
-    ("float64", None),
-    ("complex128", None),
-    ("int8", None),
-)
+    ("float16", None), ("bfloat16", None), ("float32", None), ("float32", "tf32"),
+    ("float64", None), ("complex128", None), ("int8", None),
+)  # fmt: skip
 
 
 def hold(configs: list[Sm80Config]) -> None:
@@ -360,10 +353,7 @@ CORRUPTIONS: list[tuple[Change, set[str]]] = [
 for _letter in "AB":
     _name = f"SmemLayout{_letter}"
     CORRUPTIONS += [
-        (
-            smem(_letter, lambda layout: replace(layout, swizzle=Swizzle(3, 3, 3))),
-            {_name},
-        ),
+        (smem(_letter, lambda layout: replace(layout, swizzle=Swizzle(3, 3, 3))), {_name}),
         (smem(_letter, wrong_arithmetic), {f"{_name}: offsets"}),
         (smem(_letter, one_stage_less), {_name, f"{_name}: extents", "shared memory"}),
         (

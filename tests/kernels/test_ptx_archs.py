@@ -1,7 +1,5 @@
 """The PTX that NVRTC emits for each architecture, executed: C is right, accesses as reported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -22,18 +20,15 @@ def stored(rows: int, columns: int, dtype: str, pad: int = 0, l: int = 0) -> np.
 
 #: Pointers without a space, results of mma in registers of bits: since sm_100.
 KERNELS: list[tuple[str, str, str, dict[str, Any]]] = [
-    ("sm_86", "naive", "float32", {}),
-    ("sm_89", "thin", "float8_e4m3fn", {}),
+    ("sm_86", "naive", "float32", {}), ("sm_89", "thin", "float8_e4m3fn", {}),
     ("sm_90", "sm80_pipeline", "float64", {}),
     ("sm_100", "sm80_pipeline", "float16", {"pack": "AB", "split_k": 2}),
-    ("sm_103", "batched", "bfloat16", {}),
-    ("sm_103", "tensor_core", "int8", {}),
-    ("sm_120", "sm80_pipeline", "float8_e4m3fn", {}),
-    ("sm_120", "sm80_pipeline", "complex128", {}),
+    ("sm_103", "batched", "bfloat16", {}), ("sm_103", "tensor_core", "int8", {}),
+    ("sm_120", "sm80_pipeline", "float8_e4m3fn", {}), ("sm_120", "sm80_pipeline", "complex128", {}),
     ("sm_120", "sm80_pipeline", "float32", {"compute": "tf32"}),
     ("sm_120", "double_buffered", "float8_e5m2", {}),
     ("sm_120", "cutlass_universal", "float16", {}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arch", "kernel", "dtype", "options"), KERNELS)

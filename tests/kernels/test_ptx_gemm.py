@@ -4,8 +4,6 @@ The spread that runs everywhere has of every kernel a few types, ops and kinds o
 ``--matrix`` has all of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -200,17 +198,13 @@ CONJUGATES = [
 CONJUGATES += [
     case_of(kernel, "complex128", op, kind, **options)
     for kernel, op, kind, options in (
-        ("sm80_pipeline", "NN", "deep", {}),
-        ("sm80_pipeline", "CN", "tiles", {}),
+        ("sm80_pipeline", "NN", "deep", {}), ("sm80_pipeline", "CN", "tiles", {}),
         ("sm80_pipeline", "NC", "batch", {}),
-        ("sm80_pipeline", "CC", "tails", {"copy": "mn_major"}),
-        ("sm80_pipeline", "TC", "wide", {}),
-        ("tensor_core", "TN", "groups", {}),
-        ("tensor_core", "CT", "wide", {}),
-        ("tensor_core", "NC", "flat", {}),
-        ("tensor_core", "CC", "batch", {}),
+        ("sm80_pipeline", "CC", "tails", {"copy": "mn_major"}), ("sm80_pipeline", "TC", "wide", {}),
+        ("tensor_core", "TN", "groups", {}), ("tensor_core", "CT", "wide", {}),
+        ("tensor_core", "NC", "flat", {}), ("tensor_core", "CC", "batch", {}),
     )
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CONJUGATES)

@@ -1,7 +1,5 @@
 """PTX text -> instructions: declarations, labels, predicates, operands, blocks, and what is not."""
 
-from __future__ import annotations
-
 import random
 import re
 import struct
@@ -162,48 +160,24 @@ def test_a_kernel_that_calls_or_has_no_body():
 @pytest.mark.parametrize(
     "statement",
     [
-        "{" * 5000 + "}" * 5000,
-        "add.s32 %r20, " + "{" * 5000 + "%r2" + "}" * 5000 + ", 1;",
-        "ld.global.u32 %r20, " + "[" * 5000 + "%d4" + "]" * 5000 + ";",
-        "mov.b32 %r20, {%h1, };",
-        "add.s32 %r20, %r2, " + "[ " * 100_000 + ";",
-        "add.s32 %r20, %r2, " + "9" * 5000 + ";",
-        "add.s32 %r20, %r2, 18446744073709551616;",
-        "add.s32 %r20, %r2, 089;",
-        "ld.global.u32 %r20, [%d4+99999999999];",
-        "ld.global.u32 %r20, [%d4+4+4];",
-        ".shared .align 0 .b8 more[4];",
-        ".shared .align 4 .b8 more[" + "9" * 5000 + "];",
-        ".shared .align 4 .b8 more[9999999999999];",
-        ".reg;",
-        "@%p1;",
-        "@ ;",
-        "add;",
-        "bar;",
-        "bar.warp.sync;",
-        "bar.red.and.pred;",
-        "bra;",
-        "cvt.u32;",
-        "cvta.u64 %d20;",
-        "ld.global.u32 %r20;",
-        "ld.param.u32;",
-        "st.global.u32 [%d4];",
-        "mov.b32 %r20;",
-        "shfl.sync.bfly.b32 %r20;",
-        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r20};",
-        "prmt.b32 %r20, %r2, %r3, 30212, %r4;",
-        "shl.b32 %r20, %r2, 0d7FF0000000000000;",
-        "mma.sync;",
-        "mbarrier.init.shared.b64 [space];",
-        "mbarrier.try_wait.parity.shared.b64 %p1;",
-        "elect.sync;",
-        "cp.async.bulk.tensor.2d;",
-        "cp.async.ca.shared.global [space], [%d4], 0;",
-        "atom.global.add.u32 %r20;",
+        "{" * 5000 + "}" * 5000, "add.s32 %r20, " + "{" * 5000 + "%r2" + "}" * 5000 + ", 1;",
+        "ld.global.u32 %r20, " + "[" * 5000 + "%d4" + "]" * 5000 + ";", "mov.b32 %r20, {%h1, };",
+        "add.s32 %r20, %r2, " + "[ " * 100_000 + ";", "add.s32 %r20, %r2, " + "9" * 5000 + ";",
+        "add.s32 %r20, %r2, 18446744073709551616;", "add.s32 %r20, %r2, 089;",
+        "ld.global.u32 %r20, [%d4+99999999999];", "ld.global.u32 %r20, [%d4+4+4];",
+        ".shared .align 0 .b8 more[4];", ".shared .align 4 .b8 more[" + "9" * 5000 + "];",
+        ".shared .align 4 .b8 more[9999999999999];", ".reg;", "@%p1;", "@ ;", "add;", "bar;",
+        "bar.warp.sync;", "bar.red.and.pred;", "bra;", "cvt.u32;", "cvta.u64 %d20;",
+        "ld.global.u32 %r20;", "ld.param.u32;", "st.global.u32 [%d4];", "mov.b32 %r20;",
+        "shfl.sync.bfly.b32 %r20;", "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r20};",
+        "prmt.b32 %r20, %r2, %r3, 30212, %r4;", "shl.b32 %r20, %r2, 0d7FF0000000000000;",
+        "mma.sync;", "mbarrier.init.shared.b64 [space];",
+        "mbarrier.try_wait.parity.shared.b64 %p1;", "elect.sync;", "cp.async.bulk.tensor.2d;",
+        "cp.async.ca.shared.global [space], [%d4], 0;", "atom.global.add.u32 %r20;",
         "wgmma.mma_async.sync.aligned;",
     ],
     ids=lambda statement: statement[:48],
-)
+)  # fmt: skip
 def test_a_statement_that_no_compiler_writes_is_refused_in_one_sentence(statement):
     code = text(statement)
     with pytest.raises(PtxError) as caught:

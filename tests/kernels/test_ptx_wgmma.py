@@ -1,7 +1,5 @@
 """``sm90_wgmma`` executed as NVRTC emitted it: C beside float64, accesses beside the report."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS
+from cases import OPS, placed, stored_shapes
 from interpreted import TOGETHER, together
 
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.plan import select
@@ -77,23 +74,13 @@ class Case:
         return plan
 
     def arrays(self) -> list[np.ndarray]:
-        m, n, k = self.mnk
-        problem, random = self.problem(), np.random.default_rng(m + n + k)
-        shapes = [(m, k) if self.op[0] == "N" else (k, m), (k, n) if self.op[1] == "N" else (n, k)]
-        found = []
-        for shape, order, matrix in zip(
-            (*shapes, (m, n)),
-            ("F", "F", self.order),
-            (problem.A, problem.B, problem.C),
-            strict=True,
-        ):
-            rows, columns = shape if order == "C" else shape[::-1]
-            size = (*(() if self.l == 1 else (self.l,)), rows, matrix.ld)
-            whole = self.dtype == "int8"
-            values = random.integers(-128, 128, size) if whole else random.standard_normal(size)
-            array = values.astype(DTYPES[matrix.dtype].numpy)[..., :columns]
-            found.append(array if order == "C" else array.swapaxes(-1, -2))
-        return found
+        problem, random = self.problem(), np.random.default_rng(sum(self.mnk))
+        shapes = *stored_shapes(self.op, *self.mnk), self.mnk[:2]
+        matrices, lead = (problem.A, problem.B, problem.C), (self.l,) * (self.l > 1)
+        return [
+            placed((*lead, *shape), x.dtype, order, x.ld - shape[order == "C"], random=random)[0]
+            for shape, order, x in zip(shapes, ("F", "F", self.order), matrices, strict=True)
+        ]
 
 
 def of(tile: tuple[int, int, int], groups: int, **more: Any) -> tuple[tuple[str, Any], ...]:

@@ -1,7 +1,5 @@
 """The report: rows, verdicts, sentences, text and JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.rendering import rows
 from cute_gemm.rendering.shown import WIDTH
 from cute_gemm.report import report
+from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.signature import Launch
 
 LANE = np.arange(32)
@@ -33,13 +32,7 @@ class Config:
     swizzle: object = complex(1, 2)
 
 
-@dataclass(frozen=True)
-class Built:
-    registers: int = 168
-    shared_static: int = 0
-    spill_stores: int = 0
-    spill_loads: int = 0
-    stack: int = 0
+BUILT = Resources(168, 0, 0, 0, 0)
 
 
 def tile_coords(tile: tuple[int, int], axis: int, width: int, across: int) -> np.ndarray:
@@ -62,49 +55,28 @@ def tile_coords(tile: tuple[int, int], axis: int, width: int, across: int) -> np
 def load(matrix: Matrix, axis: int, width: int, across: int, **more: object) -> GlobalAccess:
     tile = (128, 32)
     return GlobalAccess(
-        matrix.name,
-        "load",
-        "cp.async" if width > 1 else "ld.global",
-        16 * width,
-        matrix,
-        tile,
-        tile_coords(tile, axis, width, across),
-        axis,
-        sweeps=8,
-        **more,
-    )
+        matrix.name, "load", "cp.async" if width > 1 else "ld.global", 16 * width, matrix, tile,
+        tile_coords(tile, axis, width, across), axis, sweeps=8, **more,
+    )  # fmt: skip
 
 
 def accesses(problem: GemmProblem) -> list[GlobalAccess | SharedAccess]:
     """The field's reference kernel on TN: A stays half by half, B has a layout that fits."""
     store = GlobalAccess(
-        "C",
-        "store",
-        "st.global",
-        16,
-        problem.C,
-        (128, 128),
-        tile_coords((128, 128), 0, 1, 32),
-        0,
-        1,
-        limit="the accumulator's layout holds one element of a column in each register",
+        "C", "store", "st.global", 16, problem.C, (128, 128), tile_coords((128, 128), 0, 1, 32), 0,
+        1, limit="the accumulator's layout holds one element of a column in each register",
         unit="CTA",
-    )
+    )  # fmt: skip
     pitch = (LANE % 16) * 128 + (LANE // 16) * 16
     return [
         load(
-            problem.A,
-            0,
-            1,
-            16,
-            limit="the vector runs along M, whose stride is 512",
+            problem.A, 0, 1, 16, limit="the vector runs along M, whose stride is 512",
             fix=Option("copy", "auto"),
         ),
         load(problem.B, 1, 8, 4),
         SharedAccess("A", "load", "ldmatrix.x4", 128, pitch[None], 4096, fix="Swizzle<3,3,3>"),
-        SharedAccess("B", "load", "ldmatrix.x4", 128, (LANE * 16)[None], 4096),
-        store,
-    ]
+        SharedAccess("B", "load", "ldmatrix.x4", 128, (LANE * 16)[None], 4096), store,
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -262,14 +234,14 @@ def test_text_of_huge_figures_fits():
 
 
 def test_resources_are_shown(problem):
-    def line(built: Built) -> str:
+    def line(built: Resources) -> str:
         made = report.make_report(
             problem, "k", Config(), "sm_80", [], Launch(1, 128, 0), resources=built
         )
         return str(made).splitlines()[8]
 
-    assert line(Built()).endswith("; 168 registers, 0 bytes static, no spills")
-    assert line(Built(spill_stores=8, spill_loads=12)).endswith("20 bytes spilled")
+    assert line(BUILT).endswith("; 168 registers, 0 bytes static, no spills")
+    assert line(replace(BUILT, spill_stores=8, spill_loads=12)).endswith("20 bytes spilled")
 
 
 def test_colours_go_to_a_console_that_has_them(made):
@@ -595,8 +567,9 @@ def test_a_gpu_of_ones_choice():
 
 def test_a_build_gives_occupancy(problem):
     made = report.make_report(
-        problem, "k", None, "sm_80", [], Launch(48, 128, 49152), resources=Built(registers=255)
-    )
+        problem, "k", None, "sm_80", [], Launch(48, 128, 49152),
+        resources=replace(BUILT, registers=255),
+    )  # fmt: skip
     assert made.performance.occupancy.registers_known
     assert not cg.plan("TN", m=8, n=8, k=8, dtype="float16", arch="sm_80", backend="cpu").report(
     ).performance.occupancy.registers_known  # fmt: skip

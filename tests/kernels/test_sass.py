@@ -1,7 +1,5 @@
 """The machine code has the instructions that the report claims; PTX and SASS as text."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace
@@ -104,24 +102,21 @@ INSTRUCTIONS = [
             + ";",
         )
         for (kind, code, direction), trans, (number, registers) in product(
-            (("ld", "LDSM", "load"), ("st", "STSM", "store")),
-            ("", ".trans"),
+            (("ld", "LDSM", "load"), ("st", "STSM", "store")), ("", ".trans"),
             ((1, "{%0}"), (2, "{%0, %1}"), (4, FOUR)),
         )
     ),
     (
-        tma(),
-        "UTMALDG.2D",
+        tma(), "UTMALDG.2D",
         f"{BULK}.shared::cluster.global.mbarrier::complete_tx::bytes [%5], {BOX}, [%5];",
     ),
     (
-        tma(multicast=2),
-        "UTMALDG.2D.MULTICAST",
+        tma(multicast=2), "UTMALDG.2D.MULTICAST",
         f"{BULK}.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         f"[%5], {BOX}, [%5], h;",
     ),
     (tma("store"), "UTMASTG.2D", f"{BULK}.global.shared::cta.bulk_group {BOX}, [%5];"),
-]
+]  # fmt: skip
 
 
 @lru_cache

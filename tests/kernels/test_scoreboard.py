@@ -7,8 +7,6 @@ sums of its last, and nothing is between them, ptxas 13.0 leaves the wait out, a
 what was there before.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

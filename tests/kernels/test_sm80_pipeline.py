@@ -1,7 +1,5 @@
 """``sm80_pipeline``: config, what its accesses are, the emitted unit, and that NVRTC builds it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from itertools import product
@@ -30,14 +28,9 @@ from cute_gemm.toolchain.unit import TranslationUnit
 KERNEL = Sm80Pipeline()
 #: dtype, compute
 TYPES = (
-    ("float16", None),
-    ("bfloat16", None),
-    ("float32", None),
-    ("float32", "tf32"),
-    ("float64", None),
-    ("complex128", None),
-    ("int8", None),
-)
+    ("float16", None), ("bfloat16", None), ("float32", None), ("float32", "tf32"),
+    ("float64", None), ("complex128", None), ("int8", None),
+)  # fmt: skip
 ARCHS = ("sm_90a", "sm_80")
 types = pytest.mark.parametrize(("dtype", "compute"), TYPES, ids=lambda value: str(value or ""))
 
@@ -371,10 +364,7 @@ def test_options_as_text() -> None:
         ),
         ({"raster": 0}, r"raster and min_ctas must be 1 or more"),
         ({"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),
-        (
-            {"mma": "UniversalFMA<float>"},
-            r"does not multiply float16; expected one of SM80_16x8",
-        ),
+        ({"mma": "UniversalFMA<float>"}, r"does not multiply float16; expected one of SM80_16x8"),
         ({"mma": "x"}, r"option mma='x' does not multiply float16"),
     ],
 )
@@ -430,16 +420,10 @@ def test_unsupported() -> None:
 
 #: A value of each field other than the default's.
 OTHER = {
-    "kernel": "tensor_core",
-    "tile": (128, 128, 64),
-    "warps": (4, 2),
-    "stages": 2,
-    "copy": "mn_major",
-    "raster": 4,
-    "min_ctas": 2,
-    "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
+    "kernel": "tensor_core", "tile": (128, 128, 64), "warps": (4, 2), "stages": 2,
+    "copy": "mn_major", "raster": 4, "min_ctas": 2, "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
     "operation": problem(dtype="bfloat16").operation(16, 16, 16),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Sm80Config)])

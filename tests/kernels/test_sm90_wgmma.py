@@ -1,7 +1,5 @@
 """``sm90_wgmma``: config, launch, accesses, the emitted unit, its proof, its build."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import struct
@@ -50,11 +48,7 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "swap_ab": 0, "cluster": "2x1"}),
     ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "swap_ab": 1, "cluster": (1, 1)}),
     (
-        "NN",
-        "C",
-        "float16",
-        "float32",
-        4096,
+        "NN", "C", "float16", "float32", 4096,
         {"tile": (192, 192, 64), "warp_groups": 3, "swap_ab": 0},
     ),
     ("TT", "F", "bfloat16", None, 4099, {"tile": (128, 256, 64), "warp_groups": 2, "swap_ab": 0}),
@@ -62,20 +56,12 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "warp_groups": 1, "swap_ab": 0}),
     ("NT", "C", "float16", None, 4096, {"tile": (64, 32, 64), "warp_groups": 1, "min_ctas": 2}),
     (
-        "TN",
-        "F",
-        "float16",
-        None,
-        4096,
+        "TN", "F", "float16", None, 4096,
         {"tile": (128, 160, 64), "warp_groups": 2, "ping_pong": 1, "swap_ab": 0, "cluster": (2, 4)},
     ),
     ("NT", "C", "bfloat16", None, 4096, {"tile": (320, 128, 64), "warp_groups": 2, "swap_ab": 0}),
     (
-        "TN",
-        "F",
-        "bfloat16",
-        "float32",
-        4096,
+        "TN", "F", "bfloat16", "float32", 4096,
         {"tile": (112, 128, 64), "warp_groups": 2, "swap_ab": 1, "cluster": (1, 2)},
     ),
     ("TN", "F", "tf32", None, 4096, {"tile": (176, 128, 32), "ping_pong": 1, "swap_ab": 1}),
@@ -87,7 +73,7 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("TT", "C", "int8", None, 4099, {"tile": (96, 128, 256), "ping_pong": 1, "swap_ab": 1}),
     ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "swap_ab": 0}),
     ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "swap_ab": 0, "cluster": (1, 2)}),
-)
+)  # fmt: skip
 spread = pytest.mark.parametrize(
     "case", SPREAD, ids=lambda case: "-".join(map(str, case[:5])).replace("None", "same")
 )
@@ -367,14 +353,9 @@ def test_boxes_of_32_bytes_are_only_taken_on_request(op: str) -> None:
     boxes = [plan.span for x in plan.candidates() for plan in x.config.operands]
     assert min(boxes) >= 64
     asked = cg.plan(
-        op,
-        **sizes,
-        gpu="H200",
-        backend="cpu",
-        kernel="sm90_wgmma",
-        tile=(128, 288, 64),
+        op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma", tile=(128, 288, 64),
         warp_groups=2,
-    )
+    )  # fmt: skip
     assert min(x.span for x in asked.config.operands) == (32 if op[1] == "T" else 128)
 
 
@@ -588,17 +569,13 @@ def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
 @pytest.mark.parametrize(
     ("sizes", "legal"),
     [
-        ({"l": MOST_TILES}, True),
-        ({"l": MOST_TILES + 1}, False),
-        ({"m": 128, "l": MOST_TILES // 2}, True),
-        ({"m": 65, "l": MOST_TILES // 2 + 1}, False),
-        ({"n": 128, "l": MOST_TILES // 2 + 1}, False),
-        ({"m": MOST_EXTENT}, True),
-        ({"m": MOST_EXTENT + 8}, False),
-        ({"n": MOST_EXTENT}, True),
+        ({"l": MOST_TILES}, True), ({"l": MOST_TILES + 1}, False),
+        ({"m": 128, "l": MOST_TILES // 2}, True), ({"m": 65, "l": MOST_TILES // 2 + 1}, False),
+        ({"n": 128, "l": MOST_TILES // 2 + 1}, False), ({"m": MOST_EXTENT}, True),
+        ({"m": MOST_EXTENT + 8}, False), ({"n": MOST_EXTENT}, True),
         ({"n": MOST_EXTENT + 8}, False),
     ],
-)
+)  # fmt: skip
 def test_tiles_and_extents_of_32_bits(sizes: dict[str, int], legal: bool) -> None:
     asked = problem(size=64, **{"batch_a": 0, "batch_b": 0} | sizes if "l" in sizes else sizes)
     if legal:

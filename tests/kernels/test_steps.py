@@ -1,7 +1,5 @@
 """Plans of several launches: packed operands and slices of K, chosen, executed, reported, run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS
+from cases import OPS, placed, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -27,12 +25,11 @@ from cute_gemm.run import sequence
 from cute_gemm.run.sequence import Launches
 
 
-def matrix(rows: int, columns: int, pad: int, dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """A column-major matrix with so many elements between its columns."""
-    held = rng.integers(-9, 9, (columns, rows + pad)) / (1 if dtype == "int8" else 8)
-    if dtype.startswith("complex"):
-        held = held + 1j * rng.integers(-9, 9, held.shape)
-    return held.astype(dtype)[:, :rows].T
+def matrix(*shape: int, pad: int = 1, dtype: str = "float16", rng: Any = None) -> np.ndarray:
+    """Column-major matrices of whole numbers, with so many elements between their columns."""
+    found, _ = placed(shape, dtype, "F", pad, random=rng)
+    found[...] = np.rint(found)
+    return found
 
 
 #: op, m, n, k, dtype, kernel, paddings of A and B, beta, order of C, options.
@@ -67,8 +64,10 @@ def test_executed_is_predicted_and_right(
 ) -> None:  # fmt: skip
     """Every launch of it by the interpreter: what it accesses, and what comes out."""
     rng = np.random.default_rng(k)
-    A = matrix(*((m, k) if op[0] == "N" else (k, m)), pads[0], dtype, rng)
-    B = matrix(*((k, n) if op[1] == "N" else (n, k)), pads[1], dtype, rng)
+    A, B = (
+        matrix(*shape, pad=pad, dtype=dtype, rng=rng)
+        for shape, pad in zip(stored_shapes(op, m, n, k), pads, strict=True)
+    )
     C = np.ones((m, n), DTYPES[dtype].outputs[0], order=order)
     if beta == 0:
         C[...] = -128 if dtype == "int8" else np.nan
@@ -86,7 +85,7 @@ def test_executed_is_predicted_and_right(
 def test_a_pass_that_goes_wrong_is_seen() -> None:
     """Predicted and executed of passes are compared, and scratch that nobody wrote is no number."""
     rng = np.random.default_rng(0)
-    A, B = matrix(64, 40, 1, "float16", rng), matrix(40, 32, 1, "float16", rng)
+    A, B = matrix(64, 40, rng=rng), matrix(40, 32, rng=rng)
     plan = cg.plan(
         "NN", A, B, kernel="sm80_pipeline", backend="interpreter", arch="sm_80", pack="AB"
     )
@@ -101,7 +100,7 @@ def test_a_pass_that_goes_wrong_is_seen() -> None:
 def test_passes_that_start_early_wait_for_the_launch_ahead(number: int) -> None:
     """Where GPUs overlap launches: what it has not waited for it may not access."""
     rng = np.random.default_rng(0)
-    A, B = matrix(64, 640, 1, "float16", rng), matrix(640, 544, 1, "float16", rng)
+    A, B = matrix(64, 640, rng=rng), matrix(640, 544, rng=rng)
 
     def plan() -> cg.Plan:
         return cg.plan("NN", A, B, kernel="sm80_pipeline", backend="interpreter", arch="sm_90a",
@@ -166,16 +165,10 @@ def test_each_product_of_a_batch_is_cut(
     shared: str, options: dict[str, Any],
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(k)
-
-    def batch(rows: int, columns: int, count: int) -> np.ndarray:
-        each = [matrix(rows, columns, pad, dtype, rng) for _ in range(count)]
-        held = np.empty((count, columns, rows + pad), dtype).swapaxes(1, 2)[:, :rows]
-        for one, values in zip(held, each, strict=True):
-            one[...] = values
-        return held if count > 1 else held[0]
-
-    A = batch(*((m, k) if op[0] == "N" else (k, m)), 1 if shared == "A" else l)
-    B = batch(*((k, n) if op[1] == "N" else (n, k)), 1 if shared == "B" else l)
+    A, B = (
+        matrix(*(l,) * (shared != name), *shape, pad=pad, dtype=dtype, rng=rng)
+        for name, shape in zip("AB", stored_shapes(op, m, n, k), strict=True)
+    )
     C = np.full((l, m, n) if order == "C" else (l, n, m), 3, DTYPES[dtype].outputs[0])
     C = C if order == "C" else C.swapaxes(1, 2)
     arch = "sm_90a" if kernel == "sm90_wgmma" else "sm_80"
@@ -429,11 +422,11 @@ def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
 
 def test_a_packed_operand_serves_plans_of_other_extents() -> None:
     rng = np.random.default_rng(0)
-    B = matrix(33, 40, 1, "float16", rng)
+    B = matrix(33, 40, rng=rng)
     given: dict[str, Any] = {"kernel": "sm80_pipeline", "backend": "cpu", "pack": "B"}
     weights = None
     for m in (5, 64):
-        A = matrix(m, 33, 0, "float16", rng)
+        A = matrix(m, 33, pad=0, rng=rng)
         plan = cg.plan("NN", A, B, **given)
         weights = weights or plan.pack(B)
         assert np.array_equal(plan(A, weights), plan(A, B))
@@ -442,7 +435,7 @@ def test_a_packed_operand_serves_plans_of_other_extents() -> None:
     assert np.array_equal(both(both.pack(A, "A"), weights), plan(A, B))
     with pytest.raises(OptionError, match="this plan takes it as it lies: make the plan with pack"):
         cg.plan("NN", A, B, **{**given, "pack": "A"})(A, weights)
-    other = matrix(33, 40, 3, "float16", rng)
+    other = matrix(33, 40, pad=3, rng=rng)
     with pytest.raises(ShapeError, match="B is .* and the plan was made for"):
         cg.plan("NN", A, other, **given)(A, weights)
     with pytest.raises(ShapeError, match="and the plan was made for"):

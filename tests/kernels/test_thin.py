@@ -1,14 +1,12 @@
 """``thin``: which lane has what, what is refused and chosen, and every program of it executed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS, THIN, numbers, refusal, stored_shapes
+from cases import OPS, THIN, placed, refusal, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.arch import Arch
@@ -36,13 +34,8 @@ def operands(
     out = "int32" if dtype == "int8" else dtype
     stored = [(shape, dtype, "F") for shape in stored_shapes(op, m, n, k)]
     stored += [((m, n), out, order)]
-    found = []
-    for (rows, columns), kind, along in stored:
-        rest = (batch,) * (batch > 1)
-        size = (rows, columns) if along == "C" else (columns, rows)
-        array = numbers(random, (*rest, size[0], size[1] + pad), kind)[..., : size[1]]
-        found.append(array if along == "C" else array.swapaxes(-1, -2))
-    return found
+    lead = (batch,) * (batch > 1)
+    return [placed((*lead, *x), *kind, pad, random=random)[0] for x, *kind in stored]
 
 
 def traced(

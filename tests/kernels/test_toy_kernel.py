@@ -1,7 +1,5 @@
 """A kernel that is one template, one module and one row: everything works with it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """Operands whose rows begin at any element: copied by the aligned words that cover them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -10,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import OPS, configure
+from cases import OPS, configure, numbers, stored_shapes
 
 from cute_gemm import plan
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess
@@ -57,12 +55,11 @@ class Case:
     def arrays(self) -> list[np.ndarray]:
         """A, B and C with nothing behind their last elements, NaN between their rows."""
         (m, n, k), random = self.mnk, np.random.default_rng(sum(self.mnk))
-        shapes = [(m, k) if self.op[0] == "N" else (k, m), (k, n) if self.op[1] == "N" else (n, k)]
         kinds = [DTYPES[self.dtype]] * 2 + [DTYPES["int32" if self.dtype == "int8" else self.dtype]]
         found = []
         orders = ("F", "F", self.order)
         for shape, pad, kind, order in zip(
-            (*shapes, (m, n)), self.pads, kinds, orders, strict=True
+            (*stored_shapes(self.op, m, n, k), (m, n)), self.pads, kinds, orders, strict=True
         ):
             rows, columns = shape if order == "C" else shape[::-1]
             ld = columns + pad
@@ -74,10 +71,7 @@ class Case:
             array = np.lib.stride_tricks.as_strided(
                 memory, (self.l, rows, columns), (step * size, ld * size, size)
             )
-            if kind.roundoff == 0:
-                array[...] = random.integers(-128, 128, array.shape)
-            else:
-                array[...] = random.standard_normal(array.shape)
+            array[...] = numbers(random, array.shape, kind.name)
             array = array if order == "C" else array.swapaxes(-1, -2)
             found.append(array if self.l > 1 else array[0])
         return found
@@ -146,11 +140,8 @@ def test_the_words_are_those_of_an_aligned_row_and_one_more() -> None:
     far = [x for x in kernel.accesses(config, problem) if isinstance(x, GlobalAccess)]
     main, behind, end = (x for x in far if x.operand == "A")
     assert (main.instruction, main.bits, end.instruction, end.bits) == (
-        "cp.async",
-        128,
-        "ld.global",
-        16,
-    )
+        "cp.async", 128, "ld.global", 16,
+    )  # fmt: skip
     # 128 rows x 2 k-tiles of 4 words; of 8 rows one begins with a word and needs no other, and the
     # word behind the last row is not the matrix's alone.
     assert analyze(main).launch.lanes == 128 * 2 * 4

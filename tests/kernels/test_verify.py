@@ -1,10 +1,8 @@
 """The comparison with float64 must pass good results and catch every kind of bad one."""
 
-from __future__ import annotations
-
+import cases
 import numpy as np
 import pytest
-from cases import numbers, stored_shapes
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem import verify as verifying
@@ -17,9 +15,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64", *COMPLEX)
 
 
 def operands(dtype: str, op: str = "NN", k: int = K) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    a, b = stored_shapes(op, M, N, k)
-    return numbers(rng, a, dtype), numbers(rng, b, dtype)
+    return cases.operands(op, dtype, mnk=(M, N, k))
 
 
 def problem(dtype: str, op: str = "NN", k: int = K, **more):

@@ -1,7 +1,5 @@
 """Global-memory analysis against hand-derived cases and against bytes in Python sets."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace
@@ -383,13 +381,10 @@ def test_any_access_against_bytes_in_sets(given_access, base):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    shape=st.tuples(st.integers(1, 40), st.integers(1, 40)),
-    pad=st.integers(0, 9),
-    unit=st.integers(0, 1),
-    along=st.integers(0, 1),
-    width=st.sampled_from([1, 2, 8]),
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 40)), pad=st.integers(0, 9),
+    unit=st.integers(0, 1), along=st.integers(0, 1), width=st.sampled_from([1, 2, 8]),
     alignment=st.sampled_from([2, 4, 16, 256]),
-)
+)  # fmt: skip
 @example(shape=(33, 17), pad=0, unit=0, along=0, width=1, alignment=2)
 @example(shape=(31, 40), pad=1, unit=1, along=0, width=1, alignment=256)
 def test_tiled_copies_against_a_loop_over_tiles(shape, pad, unit, along, width, alignment):
@@ -471,17 +466,7 @@ def test_sums_of_huge_launches_are_exact() -> None:
     assert gmem._total(weights, values) == 2**71 + 21
     assert gmem._total(np.array([[2**60]]), np.array([[8]])) == 2**63  # the least that does not fit
     assert gmem._total(weights.astype(object) * 4, values) == 2**73 + 84
-    assert (
-        gmem._total(
-            np.array([[5, 0, 2]]),
-            np.array(
-                [
-                    [3],
-                ]
-            ),
-        )
-        == 21
-    )
+    assert gmem._total(np.array([[5, 0, 2]]), np.array([[3]])) == 21
 
 
 @pytest.mark.parametrize("ld", [128, 96, 129])

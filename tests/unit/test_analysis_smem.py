@@ -1,7 +1,5 @@
 """Shared-memory analysis against hand-derived cases and against words in Python sets."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -216,14 +214,10 @@ def test_copies_beside_zeros_conflict_as_was_counted():
 @pytest.mark.parametrize(
     ("k", "lda", "conflicts"),
     [
-        (512, 760, 0),
-        (520, 760, 0),
-        (528, 760, 376),
-        (536, 760, 376),
-        (544, 760, 0),
+        (512, 760, 0), (520, 760, 0), (528, 760, 376), (536, 760, 376), (544, 760, 0),
         (520, 768, 376),
     ],
-)
+)  # fmt: skip
 def test_launches_whose_last_k_tile_has_zeros(k, lda, conflicts):
     """What Nsight Compute counted of ``thin`` on an H200."""
     plan = cg.plan(

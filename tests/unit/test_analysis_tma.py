@@ -1,7 +1,5 @@
 """Bulk tensor copies against bytes in Python sets, hand-derived layouts and the driver's rules."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from math import prod

@@ -1,7 +1,5 @@
 """Copies of one's own: every figure by hand or by sets of bytes, every notation, every refusal."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import numpy as np
 import pycute
 import pytest
-from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cute_gemm.copies.atoms import atom_name
@@ -18,7 +15,6 @@ from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, MATRIX_ATOMS, MMA_ATO
 from cute_gemm.cute.copies import TiledMma, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, from_map, tile_to_shape
 from cute_gemm.cute.notation import parse
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 
 REFERENCE = "Sw<3,3,4> o 0 o ((32,4),(8,4)):((1,256),(32,1024))"
@@ -70,11 +66,8 @@ def test_the_references_loads() -> None:
     )
     (row,) = slow.rows
     assert (row.instruction, row.bits, row.efficiency, row.requests) == (
-        "ld.global",
-        16,
-        0.125,
-        128,
-    )
+        "ld.global", 16, 0.125, 128,
+    )  # fmt: skip
     assert row.verdict == "strided"
     assert "16 runs of only 4 bytes, 65536 bytes apart" in row.why
     assert any("the widest instruction that fits is evaluated" in line for line in slow.findings)
@@ -191,53 +184,6 @@ def widest(layout: Layout, threads: Layout, values: Layout, size: int, alignment
     return width
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    MODES,
-    MODES,
-    bijections((1, 2, 8, 16)),
-    bijections((1, 2, 4)),
-    st.sampled_from(["int8", "float16", "float32", "float64"]),
-    st.sampled_from([8, 16, 32, 64, 256]),
-)
-def test_global_by_brute_force(
-    first: Any, second: Any, threads: Layout, values: Layout, dtype: str, alignment: int
-) -> None:
-    layout = Layout((first[0], second[0]), (first[1], second[1]))
-    tile = np.array(threads.extents) * values.extents
-    assume((np.array(layout.extents) % tile == 0).all())
-    size = DTYPES[dtype].bytes
-    width = widest(layout, threads, values, size, alignment)
-    report = analyze_copy(
-        tensor=layout,
-        threads=threads,
-        values=values,
-        atom="ld.global",
-        dtype=dtype,
-        base_alignment=alignment,
-    )
-    (row,) = report.rows
-    assert row.bits == 8 * size * width
-    sectors = ideal = lines = used = lanes = 0
-    requests = requests_of(layout, threads, values, width)
-    base = alignment % 128
-    for request in requests:
-        touched = {base + at * size + b for lane in request for at in lane for b in range(size)}
-        sectors += len({byte // 32 for byte in touched})
-        lines += len({byte // 128 for byte in touched})
-        ideal += -(-len(touched) // 32)
-        used += len(touched)
-        lanes += len(request)
-    total = row.launch
-    assert (total.requests, total.sectors, total.ideal_sectors) == (len(requests), sectors, ideal)
-    assert (total.lines, total.bytes) == (lines, used)
-    assert row.requests == len(requests) and row.lanes * len(requests) == pytest.approx(lanes)
-    assert report.coalesced is (sectors == ideal)
-    for fix in report.fixes[0]:
-        better = fix.figures["ideal_sectors"] / fix.figures["sectors"]
-        assert (better, fix.figures["bits"]) > (ideal / sectors, row.bits) or better == 1
-
-
 def bank_wavefronts(words_of_phases: list[list[set[int]]]) -> tuple[int, int]:
     taken = ideal = 0
     for phase in words_of_phases:
@@ -245,40 +191,6 @@ def bank_wavefronts(words_of_phases: list[list[set[int]]]) -> tuple[int, int]:
         taken += max((sum(w % 32 == bank for w in words) for bank in range(32)), default=0)
         ideal += -(-len(words) // 32)
     return taken, ideal
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    st.sampled_from(["(32,32):(32,1)", "(32,32):(1,32)", "(32,32):(40,1)", "(32,32):(1,33)"]),
-    st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3)),
-    bijections((1, 2, 8, 16)),
-    bijections((1, 2, 4)),
-    st.sampled_from(["int8", "float16", "float32", "float64"]),
-    st.sampled_from(["ld.shared", "st.shared"]),
-)
-def test_shared_by_brute_force(
-    text: str, bms: tuple[int, int, int], threads: Layout, values: Layout, dtype: str, atom: str
-) -> None:
-    affine = parse(text)
-    layout = Layout(affine.shape, affine.stride, Swizzle(bms[0], bms[1], bms[0] + bms[2]))
-    tile = np.array(threads.extents) * values.extents
-    assume((np.array(layout.extents) % tile == 0).all())
-    size = DTYPES[dtype].bytes
-    width = widest(layout, threads, values, size, 128)
-    report = analyze_copy(tensor=layout, threads=threads, values=values, atom=atom, dtype=dtype)
-    (row,) = report.rows
-    assert row.bits == 8 * size * width and row.instruction == atom
-    group = min(32, 128 // (size * width))
-    taken = ideal = 0
-    requests = requests_of(layout, threads, values, width)
-    for request in requests:
-        words = [{(at * size + b) // 4 for at in lane for b in range(size)} for lane in request]
-        phases = [words[i : i + group] for i in range(0, len(words), group)]
-        more = bank_wavefronts(phases)
-        taken, ideal = taken + more[0], ideal + more[1]
-    assert (row.launch.wavefronts, row.launch.ideal_wavefronts) == (taken, ideal)
-    assert row.launch.requests == len(requests)
-    assert report.conflict_free is (taken == ideal)
 
 
 # -- fragments ------------------------------------------------------------------------------------
@@ -496,60 +408,91 @@ def test_hierarchy_is_only_notation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "space", "direction", "bits"),
+    ("text", "kind", "space", "direction", "bits", "feature"),
     [
-        ("ld.global", "universal", "global", "load", None),
+        ("red.global", "reduce", "global", "store", None, ""),
+        ("red.global.add.f32", "reduce", "global", "store", 32, ""),
+        ("red.relaxed.gpu.global.add.noftz.bf16x2", "reduce", "global", "store", 32, ""),
+        ("red.global.add.v4.f32", "reduce", "global", "store", 128, "red.vector"),
+        ("red.global.v8.f16.add.noftz", "reduce", "global", "store", 128, "red.vector"),
+        ("red.global.add.noftz.v2.f16", "reduce", "global", "store", 32, "red.vector"),
+        ("atom.acq_rel.sys.global.cas.b64", "reduce", "global", "store", 64, ""),
+        ("red.global.64", "reduce", "global", "store", 64, ""),
+        ("atom.global.exch.b128", "reduce", "global", "store", 128, "red.vector"),
+        ("atom.shared.add.u32", "reduce", "shared", "store", 32, ""),
+        ("red.shared::cta.max.s32", "reduce", "shared", "store", 32, ""),
+        ("cp.async.bulk", "bulk", "global", "load", None, "tma"),
+        ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",
+         "bulk", "global", "load", None, "tma"),
+        ("cp.async.bulk.global.shared::cta.bulk_group", "bulk", "global", "store", None, "tma"),
+        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32", "bulk", "global", "store",
+         None, "tma"),
+        ("SM90_BULK_COPY_G2S", "bulk", "global", "load", None, "tma"),
+        ("Copy_Atom<SM90_BULK_COPY_S2G, half_t>", "bulk", "global", "store", None, "tma"),
+        ("SM90_BULK_COPY_AUTO{}", "bulk", "global", None, None, "tma"),
+        ("cute.nvgpu.cpasync.CopyBulkG2SOp()", "bulk", "global", "load", None, "tma"),
+        ("SM90_TMA_REDUCE_ADD", "tma", "global", "store", None, "tma"),
+        ("ld.global.v8.b32", "universal", "global", "load", 256, "ld.256"),
+        ("ld.global.nc.L1::no_allocate.v4.b64", "universal", "global", "load", 256, "ld.256"),
+        ("st.global.v4.f64", "universal", "global", "store", 256, "ld.256"),
+        ("SM100_LOAD_256bit_CACHE_NOALLOCATION", "universal", "global", "load", 256, "ld.256"),
+        ("SM100_STORE_256bit_CACHE_NOALLOCATION", "universal", "global", "store", 256, "ld.256"),
+        ("ld.global.128", "universal", "global", "load", 128, ""),
+        ("ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8", "matrix", "shared", "load", None,
+         "matrix.b8"),
+        ("SM100_U8x16_LDSM_T", "matrix", "shared", "load", None, "matrix.b8"),
+        ("stmatrix.sync.aligned.m16n8.x4.trans.shared.b8", "matrix", "shared", "store", None,
+         "matrix.b8"),
+        ("StMatrix16x8x8bOp(num_matrices=4)", "matrix", "shared", "store", None, "matrix.b8"),
+        ("SM100_SU4_DU8x16_x4_LDSM_N", "matrix", "shared", "load", None, "matrix.b8"),
+        ("stmatrix.x4", "matrix", "shared", "store", None, "stmatrix"),
+        ("ldmatrix.x4.trans", "matrix", "shared", "load", None, ""),
+        ("cp.async.64", "cp.async", "global", "load", 64, "cp.async"),
+        ("ld.global", "universal", "global", "load", None, None),
         # PTX's own.
-        ("ld.global.nc.v4.f32", "universal", "global", "load", 128),
-        ("ld.global.nc.L1::no_allocate.L2::128B.v2.b64", "universal", "global", "load", 128),
-        ("ld.relaxed.gpu.global.u32", "universal", "global", "load", 32),
-        ("ld.volatile.shared.v2.f32", "universal", "shared", "load", 64),
-        ("ld.shared::cta.b16", "universal", "shared", "load", 16),
-        ("st.global.cs.v4.u32", "universal", "global", "store", 128),
-        ("st.shared.f16x2", "universal", "shared", "store", 32),
-        ("cp.async.cg.shared.global", "cp.async", "global", "load", 128),
-        (
-            "cp.async.cg.shared::cta.global.L2::128B [%r1], [%rd2], 16;",
-            "cp.async",
-            "global",
-            "load",
-            128,
-        ),
-        ("cp.async.ca.shared.global", "cp.async", "global", "load", None),
-        ("cp.async.ca.shared.global [%0], [%1], 8, %2;", "cp.async", "global", "load", 64),
+        ("ld.global.nc.v4.f32", "universal", "global", "load", 128, None),
+        ("ld.global.nc.L1::no_allocate.L2::128B.v2.b64", "universal", "global", "load", 128, None),
+        ("ld.relaxed.gpu.global.u32", "universal", "global", "load", 32, None),
+        ("ld.volatile.shared.v2.f32", "universal", "shared", "load", 64, None),
+        ("ld.shared::cta.b16", "universal", "shared", "load", 16, None),
+        ("st.global.cs.v4.u32", "universal", "global", "store", 128, None),
+        ("st.shared.f16x2", "universal", "shared", "store", 32, None),
+        ("cp.async.cg.shared.global", "cp.async", "global", "load", 128, None),
+        ("cp.async.cg.shared::cta.global.L2::128B [%r1], [%rd2], 16;",
+         "cp.async", "global", "load", 128, None),
+        ("cp.async.ca.shared.global", "cp.async", "global", "load", None, None),
+        ("cp.async.ca.shared.global [%0], [%1], 8, %2;", "cp.async", "global", "load", 64, None),
         # CuTe's.
-        ("UniversalCopy<uint_bit_t<128>>", "universal", None, None, 128),
-        ("Copy_Atom<UniversalCopy<cute::uint_bit_t<64>>, half_t>", "universal", None, None, 64),
-        ("UniversalCopy<uint_byte_t<16>>", "universal", None, None, 128),
-        ("SM80_CP_ASYNC_CACHEGLOBAL<uint_bit_t<128>>", "cp.async", "global", "load", 128),
-        (
-            "make_copy_atom(cute.nvgpu.CopyUniversalOp(), cutlass.Float16, num_bits_per_copy=64)",
-            "universal",
-            None,
-            None,
-            64,
-        ),
+        ("UniversalCopy<uint_bit_t<128>>", "universal", None, None, 128, None),
+        ("Copy_Atom<UniversalCopy<cute::uint_bit_t<64>>, half_t>",
+         "universal", None, None, 64, None),
+        ("UniversalCopy<uint_byte_t<16>>", "universal", None, None, 128, None),
+        ("SM80_CP_ASYNC_CACHEGLOBAL<uint_bit_t<128>>", "cp.async", "global", "load", 128, None),
+        ("make_copy_atom(cute.nvgpu.CopyUniversalOp(), cutlass.Float16, num_bits_per_copy=64)",
+         "universal", None, None, 64, None),
         # This package's reports.
-        ("cp.async of 128 bits", "cp.async", "global", "load", 128),
-        ("st.global of 16 bits", "universal", "global", "store", 16),
-        ("st.shared.b64", "universal", "shared", "store", 64),
-        ("cp.async.32", "cp.async", "global", "load", 32),
-        ("UniversalCopy<uint64_t>", "universal", None, None, 64),
-        ("UniversalCopy<double, double>", "universal", None, None, 64),
-        ("Copy_Atom<UniversalCopy<uint128_t>, float>{}", "universal", None, None, 128),
-        ("SM80_CP_ASYNC_CACHEALWAYS<uint32_t>", "cp.async", "global", "load", 32),
-        ("AutoCopyAsync", "cp.async", "global", "load", None),
-        ("cute.nvgpu.CopyUniversalOp()", "universal", None, None, None),
-        ("stmatrix.x2.trans", "matrix", "shared", "store", None),
-        ("StMatrix8x8x16bOp(True, 2)", "matrix", "shared", "store", None),
+        ("cp.async of 128 bits", "cp.async", "global", "load", 128, None),
+        ("st.global of 16 bits", "universal", "global", "store", 16, None),
+        ("st.shared.b64", "universal", "shared", "store", 64, None),
+        ("cp.async.32", "cp.async", "global", "load", 32, None),
+        ("UniversalCopy<uint64_t>", "universal", None, None, 64, None),
+        ("UniversalCopy<double, double>", "universal", None, None, 64, None),
+        ("Copy_Atom<UniversalCopy<uint128_t>, float>{}", "universal", None, None, 128, None),
+        ("SM80_CP_ASYNC_CACHEALWAYS<uint32_t>", "cp.async", "global", "load", 32, None),
+        ("AutoCopyAsync", "cp.async", "global", "load", None, None),
+        ("cute.nvgpu.CopyUniversalOp()", "universal", None, None, None, None),
+        ("stmatrix.x2.trans", "matrix", "shared", "store", None, None),
+        ("StMatrix8x8x16bOp(True, 2)", "matrix", "shared", "store", None, None),
     ],
-)
-def test_names_of_atoms(
-    text: str, kind: str, space: str | None, direction: str | None, bits: int | None
+)  # fmt: skip
+def test_names(
+    text: str, kind: str, space: str, direction: str | None, bits: int | None, feature: str | None
 ) -> None:
+    """``feature``: what an architecture has to have, or None to leave that open."""
     atom = atom_name(text)
     assert (atom.kind, atom.space, atom.direction, atom.bits) == (kind, space, direction, bits)
-    if kind == "matrix":
+    assert feature is None or atom.feature == feature
+    if "stmatrix.x2.trans" in text or text.startswith("StMatrix8"):
         assert atom.matrix is MATRIX_ATOMS["stmatrix.x2.trans"]
 
 

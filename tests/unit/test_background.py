@@ -1,7 +1,5 @@
 """``compile="background"`` and ``prefer_loaded=``: what computes until a kernel is built."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -9,14 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_arrays import on_h200
 
 import cute_gemm as cg
-from cute_gemm.arch import Arch
 from cute_gemm.call import Call
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels import base
-from cute_gemm.plan import make, reused, select
+from cute_gemm.plan import make, reused
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_sizes
 
@@ -51,10 +49,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(Plan, "prepare", prepare)
     for name in ("in_memory", "is_built"):
         monkeypatch.setattr(base.Compiled, name, lambda self, config, arch: config in found.built)
-    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: Arch("sm_90a"))
-    monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu("H200"))
+    on_h200(monkeypatch, gpu("H200"))
     for kept in KEPT:
         kept.clear()
     yield found

@@ -1,21 +1,15 @@
-"""The benchmark on a GPU of NumPy; the call of cuBLAS against a model of it."""
+"""The benchmark on a GPU of NumPy."""
 
-from __future__ import annotations
-
-import ctypes
 import itertools
 import json
-import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
 import fake_gpu
 import numpy as np
 import pytest
-from cases import OPS
 
 import cute_gemm as cg
-from cute_gemm.arrays import read
 from cute_gemm.commands import bench as bench_command
 from cute_gemm.commands import cli
 from cute_gemm.commands.arguments import parse_sizes
@@ -25,76 +19,10 @@ from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
 from cute_gemm.measure.result import BenchResult
 from cute_gemm.measure.timed import Timing, time_plan
-from cute_gemm.problem.describe import from_operands, from_sizes
-from cute_gemm.problem.scalars import Scalar
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.run import driver as devices
 
 M, N, K = 5, 4, 3
-
-
-def model_of_gemm_ex(
-    handle, trans_a, trans_b, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc,
-    compute, algorithm,
-) -> int:  # fmt: skip
-    """The cublasGemmEx for float64 on host memory, as its documentation has it."""
-    assert (type_a, type_b, type_c, compute, algorithm) == (1, 1, 1, 70, -1)
-
-    def stored(pointer: int, rows: int, columns: int, ld: int) -> np.ndarray:
-        assert ld >= rows
-        count = ld * (columns - 1) + rows
-        flat = np.frombuffer((ctypes.c_double * count).from_address(pointer))
-        return np.lib.stride_tricks.as_strided(flat, (rows, columns), (8, 8 * ld))
-
-    left = stored(a, k, m, lda).T if trans_a else stored(a, m, k, lda)
-    right = stored(b, n, k, ldb).T if trans_b else stored(b, k, n, ldb)
-    out = stored(c, m, n, ldc)
-    factors = [ctypes.c_double.from_address(x).value for x in (alpha, beta)]
-    out[...] = factors[0] * (left @ right) + factors[1] * out
-    return 0
-
-
-@pytest.fixture
-def blas() -> cublas.Cublas:
-    """A handle whose library is the model."""
-    made = cublas.Cublas.__new__(cublas.Cublas)
-    made._handle = ctypes.c_void_p()
-    made._library = SimpleNamespace(cublasGemmEx_64=model_of_gemm_ex)
-    made._lock, made._state = threading.Lock(), (0, 0)
-    return made
-
-
-def padded(rng, rows: int, columns: int, order: str) -> np.ndarray:
-    if order == "F":
-        return rng.standard_normal((columns, rows + 2)).T[:rows]
-    return rng.standard_normal((rows, columns + 3))[:, :columns]
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("orders", list(itertools.product("FC", repeat=3)))
-def test_cublas_is_asked_for_the_same_gemm(blas, op, orders):
-    rng = np.random.default_rng(0)
-    A = padded(rng, *((M, K) if op[0] == "N" else (K, M)), orders[0])
-    B = padded(rng, *((K, N) if op[1] == "N" else (N, K)), orders[1])
-    C = padded(rng, M, N, orders[2])
-    problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"))
-    left, right = (A if op[0] == "N" else A.T), (B if op[1] == "N" else B.T)
-    expected = 2 * left @ right - 0.5 * C
-
-    launch = blas.launcher(problem, Scalar(2), Scalar(-0.5))
-    launch(A.ctypes.data, B.ctypes.data, C.ctypes.data)
-
-    np.testing.assert_allclose(C, expected, rtol=1e-13)
-
-
-def test_what_cublas_refuses_is_said(blas):
-    blas._library = SimpleNamespace(cublasGemmEx_64=lambda *_: 15)
-    x = np.ones((2, 2))
-    problem = from_operands("NN", read(x, "A"), read(x, "B"))
-    with pytest.raises(cublas.CublasError, match="does not support NN of float64"):
-        blas.launcher(problem, Scalar(1), Scalar(0))(0, 0, 0)
-
-
-# -- one plan ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -522,11 +450,8 @@ def test_the_commands_json(command, tmp_path):
     found = json.loads(out)
     assert status == 0
     assert (found["dtype"], found["order"], found["rounds"], found["seed"]) == (
-        "float64",
-        "C",
-        3,
-        5,
-    )
+        "float64", "C", 3, 5,
+    )  # fmt: skip
     first = found["sizes"][0]["entries"][0]
     assert (first["kernel"], first["op"], first["outcome"]) == ("fast", "NN", "ok")
     assert first["speed"]["quartiles"] == [first["speed"]["milliseconds"]] * 2
@@ -593,18 +518,13 @@ def test_a_stored_run_is_shown(command, gpu, tmp_path):
     ("words", "part"),
     [
         (["--sizes", "4096,"], "size ''"),
-        (["--sizes", "12x3"], "size '12x3'; expected N or MxNxK"),
-        (["--sizes", "-4"], "size '-4'"),
-        (["--sizes", "0"], "1 or more"),
-        (["--output", "/nonexistent/a.json"], "no directory"),
-        (["--json", "--output", "-"], "both print to stdout"),
-        (["--json", "a.json"], "a.json"),
+        (["--sizes", "12x3"], "size '12x3'; expected N or MxNxK"), (["--sizes", "-4"], "size '-4'"),
+        (["--sizes", "0"], "1 or more"), (["--output", "/nonexistent/a.json"], "no directory"),
+        (["--json", "--output", "-"], "both print to stdout"), (["--json", "a.json"], "a.json"),
         (["--sizes", "64", "-m", "32"], "--sizes came with -m, in whose place it is: omit one"),
-        (["--kernel", "fast,slow"], "'slow'"),
-        (["--dtype", "float12"], "float12"),
-        (["XY"], "XY"),
+        (["--kernel", "fast,slow"], "'slow'"), (["--dtype", "float12"], "float12"), (["XY"], "XY"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused_is_refused_before_anything_is_run(command, gpu, words, part):
     status, _, err = command(*words)
     assert status == 2 and part in err and err.count("\n") == 1

@@ -1,7 +1,5 @@
 """The benchmark's own comparison with float64 must agree with `verify`, and find what is wrong."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import fake_gpu

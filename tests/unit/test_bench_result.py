@@ -1,7 +1,5 @@
 """Tables, JSON and plots of a result that nobody had to measure."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

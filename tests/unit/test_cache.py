@@ -1,16 +1,14 @@
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import stat
 import sys
-import threading
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import in_threads
 
 from cute_gemm.errors import OptionError
 from cute_gemm.plan import tuned
@@ -19,14 +17,9 @@ from cute_gemm.toolchain.cubin import Build, Resources
 from cute_gemm.toolchain.unit import TranslationUnit
 
 BUILD = Build(
-    cubin=b"\x7fELF\n\0" + bytes(range(256)) * 4,
-    symbol="entry",
-    arch="sm_80",
-    resources=Resources(40, 1024, 0, 0, 8),
-    seconds=1.5,
-    cached=False,
-    log="ptxas info\nénd",
-)
+    cubin=b"\x7fELF\n\0" + bytes(range(256)) * 4, symbol="entry", arch="sm_80",
+    resources=Resources(40, 1024, 0, 0, 8), seconds=1.5, cached=False, log="ptxas info\nénd",
+)  # fmt: skip
 KEY = hashlib.sha256(b"key").hexdigest()
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
 
@@ -322,11 +315,7 @@ def test_a_file_beyond_all_measure_is_not_read(place: Path) -> None:
 
 
 def test_writers_at_once_leave_a_whole_file() -> None:
-    threads = [threading.Thread(target=cache.put, args=(KEY, BUILD)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: cache.put(KEY, BUILD), range(8))
     assert cache.get(KEY) is not None
     assert len(cache.entries()) == 1
 

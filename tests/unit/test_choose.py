@@ -1,7 +1,5 @@
 """The choice of copies and layouts: known good ones, and free of conflicts by the model."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The list of cases that run by default: what it has, and how it is chosen."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import choose_cases

@@ -1,7 +1,5 @@
 """Options of all commands: one name has one meaning, one way to be typed, and one line of help."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

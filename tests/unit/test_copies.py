@@ -1,7 +1,5 @@
 """Tiled copies and tiled MMAs: who touches which coordinate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -81,11 +79,7 @@ def test_partitions_cover_each_coordinate(name: str, wm: int, wn: int) -> None:
     bm, bn, bk = map(mma.extent, range(3))
     assert mma.size == MMA_ATOMS[name].threads * wm * wn
     # Warps along the other mode hold the same elements of A and B; C is nobody else's.
-    for operand, extents, holders in (
-        ("A", (bm, bk), wn),
-        ("B", (bn, bk), wm),
-        ("C", (bm, bn), 1),
-    ):
+    for operand, extents, holders in (("A", (bm, bk), wn), ("B", (bn, bk), wm), ("C", (bm, bn), 1)):
         held = mma.partition(operand)
         assert held.shape == (mma.size, extents[0] * extents[1] * holders // mma.size, 2)
         assert (counts(held, extents) == holders).all()

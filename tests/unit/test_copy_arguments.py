@@ -1,7 +1,5 @@
 """What ``analyze_copy`` refuses: one sentence each, by the class that fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

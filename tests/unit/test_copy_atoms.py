@@ -1,8 +1,7 @@
 """Reductions, bulk copies, wide vectors, matrices of bytes, tiles at the end: lane by lane."""
 
-from __future__ import annotations
-
 import re
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from cases import configure
 from copy_search import asked, rows_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_analyze_copy import MODES, bank_wavefronts, bijections, fitting, requests_of
+from test_analyze_copy import MODES, bank_wavefronts, bijections, fitting, requests_of, widest
 
 from cute_gemm.api import analyze
 from cute_gemm.copies.atoms import atom_name
@@ -26,57 +25,6 @@ from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.problem.describe import from_sizes
 
 # -- names ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "space", "direction", "bits", "feature"),
-    [
-        ("red.global", "reduce", "global", "store", None, ""),
-        ("red.global.add.f32", "reduce", "global", "store", 32, ""),
-        ("red.relaxed.gpu.global.add.noftz.bf16x2", "reduce", "global", "store", 32, ""),
-        ("red.global.add.v4.f32", "reduce", "global", "store", 128, "red.vector"),
-        ("red.global.v8.f16.add.noftz", "reduce", "global", "store", 128, "red.vector"),
-        ("red.global.add.noftz.v2.f16", "reduce", "global", "store", 32, "red.vector"),
-        ("atom.acq_rel.sys.global.cas.b64", "reduce", "global", "store", 64, ""),
-        ("red.global.64", "reduce", "global", "store", 64, ""),
-        ("atom.global.exch.b128", "reduce", "global", "store", 128, "red.vector"),
-        ("atom.shared.add.u32", "reduce", "shared", "store", 32, ""),
-        ("red.shared::cta.max.s32", "reduce", "shared", "store", 32, ""),
-        ("cp.async.bulk", "bulk", "global", "load", None, "tma"),
-        ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",
-         "bulk", "global", "load", None, "tma"),
-        ("cp.async.bulk.global.shared::cta.bulk_group", "bulk", "global", "store", None, "tma"),
-        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32", "bulk", "global", "store",
-         None, "tma"),
-        ("SM90_BULK_COPY_G2S", "bulk", "global", "load", None, "tma"),
-        ("Copy_Atom<SM90_BULK_COPY_S2G, half_t>", "bulk", "global", "store", None, "tma"),
-        ("SM90_BULK_COPY_AUTO{}", "bulk", "global", None, None, "tma"),
-        ("cute.nvgpu.cpasync.CopyBulkG2SOp()", "bulk", "global", "load", None, "tma"),
-        ("SM90_TMA_REDUCE_ADD", "tma", "global", "store", None, "tma"),
-        ("ld.global.v8.b32", "universal", "global", "load", 256, "ld.256"),
-        ("ld.global.nc.L1::no_allocate.v4.b64", "universal", "global", "load", 256, "ld.256"),
-        ("st.global.v4.f64", "universal", "global", "store", 256, "ld.256"),
-        ("SM100_LOAD_256bit_CACHE_NOALLOCATION", "universal", "global", "load", 256, "ld.256"),
-        ("SM100_STORE_256bit_CACHE_NOALLOCATION", "universal", "global", "store", 256, "ld.256"),
-        ("ld.global.128", "universal", "global", "load", 128, ""),
-        ("ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8", "matrix", "shared", "load", None,
-         "matrix.b8"),
-        ("SM100_U8x16_LDSM_T", "matrix", "shared", "load", None, "matrix.b8"),
-        ("stmatrix.sync.aligned.m16n8.x4.trans.shared.b8", "matrix", "shared", "store", None,
-         "matrix.b8"),
-        ("StMatrix16x8x8bOp(num_matrices=4)", "matrix", "shared", "store", None, "matrix.b8"),
-        ("SM100_SU4_DU8x16_x4_LDSM_N", "matrix", "shared", "load", None, "matrix.b8"),
-        ("stmatrix.x4", "matrix", "shared", "store", None, "stmatrix"),
-        ("ldmatrix.x4.trans", "matrix", "shared", "load", None, ""),
-        ("cp.async.64", "cp.async", "global", "load", 64, "cp.async"),
-    ],
-)  # fmt: skip
-def test_names(
-    text: str, kind: str, space: str, direction: str | None, bits: int | None, feature: str
-) -> None:
-    atom = atom_name(text)
-    assert (atom.kind, atom.space, atom.direction, atom.bits) == (kind, space, direction, bits)
-    assert atom.feature == feature
 
 
 def test_matrices_by_either_name() -> None:
@@ -255,7 +203,7 @@ def figures(row: Any) -> dict[str, int]:
     return {name: getattr(row.launch, name) for name in names}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=50)
 @given(
     MODES, MODES, bijections((1, 2, 8, 16)), bijections((1, 2, 4, 8)),
     st.sampled_from([
@@ -263,13 +211,15 @@ def figures(row: Any) -> dict[str, int]:
         ("red.global.add.v4.f32", "float32", 128), ("atom.global.add.f64", "float64", 64),
         ("red.global.add.s32", "int32", 32), ("ld.global.v8.b32", "float32", 256),
         ("st.global.v4.b64", "float64", 256), ("ld.global.v8.f32", "float16", 256),
+        *(("ld.global", dtype, 0) for dtype in ("int8", "float16", "float32", "float64") * 2),
     ]),
-    st.sampled_from([16, 32, 256]),
+    st.sampled_from([8, 16, 32, 64, 256]),
 )  # fmt: skip
-def test_wide_vectors_and_reductions_by_brute_force(
+def test_vectors_and_reductions_by_brute_force(
     first: Any, second: Any, threads: Layout, values: Layout, atom: tuple[str, str, int],
     alignment: int,
 ) -> None:  # fmt: skip
+    """An atom, the elements, and the bits that it asks for, or 0: those that fit."""
     layout = Layout((first[0], second[0]), (first[1], second[1]))
     tile = np.array(threads.extents) * values.extents
     assume((np.array(layout.extents) % tile == 0).all())
@@ -277,7 +227,7 @@ def test_wide_vectors_and_reductions_by_brute_force(
     distinct = len(np.unique(layout.table())) == layout.size
     assume(distinct or not name.startswith("st"))  # a reduction may meet itself
     size = DTYPES[dtype].bytes
-    width = bits // (8 * size)
+    width = (bits or 128) // (8 * size)
     together, aligned = False, False
     while True:
         if values.size % width == 0:
@@ -298,6 +248,14 @@ def test_wide_vectors_and_reductions_by_brute_force(
     assert figures(row) == expected(requests, size, base)
     starts = {base + lane[0] * size for request in requests for lane in request}
     assert (row.verdict == "misaligned") is any(at % (size * width) for at in starts)
+    assert row.requests == len(requests)
+    if not bits:
+        assert row.lanes * len(requests) == pytest.approx(row.launch.lanes)
+        sectors, ideal = row.launch.sectors, row.launch.ideal_sectors
+        assert report.coalesced is (sectors == ideal)
+        for fix in report.fixes[0]:
+            better = fix.figures["ideal_sectors"] / fix.figures["sectors"]
+            assert (better, fix.figures["bits"]) > (ideal / sectors, row.bits) or better == 1
     said = [text for text in report.findings if "is counted as a store; not counted" in text]
     assert len(said) == name.startswith(("red", "atom"))
     if said:
@@ -308,34 +266,41 @@ def test_wide_vectors_and_reductions_by_brute_force(
         assert ("the return of the old values" in said[0]) is name.startswith("atom")
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=50)
 @given(
-    st.sampled_from(["(32,32):(32,1)", "(32,32):(1,32)", "(32,32):(40,1)", "(32,32):(0,1)"]),
+    st.sampled_from(["(32,1)", "(1,32)", "(40,1)", "(1,33)", "(0,1)"]),
     st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3)),
     bijections((1, 2, 8, 16)), bijections((1, 2, 4)),
-    st.sampled_from([("float16", 2), ("int32", 4), ("float64", 8)]),
-    st.sampled_from(["red.shared", "atom.shared"]),
+    st.sampled_from([
+        *product(("ld.shared", "st.shared"), ("int8", "float16", "float32", "float64")),
+        *product(("red.shared", "atom.shared"), ("float16", "int32", "float64")),
+    ]),
 )  # fmt: skip
-def test_reductions_of_shared_memory_by_brute_force(
-    text: str, bms: tuple[int, int, int], threads: Layout, values: Layout,
-    kind: tuple[str, int], atom: str,
-) -> None:  # fmt: skip
-    shape, stride = ((32, 32), tuple(map(int, text[9:-1].split(","))))
-    layout = Layout(shape, stride, Swizzle(bms[0], bms[1], bms[0] + bms[2]))
+def test_shared_memory_by_brute_force(
+    steps: str, bms: tuple[int, int, int], threads: Layout, values: Layout, kind: tuple[str, str]
+) -> None:
+    layout = Layout((32, 32), parse(f"(32,32):{steps}").stride, Swizzle(*bms[:2], bms[0] + bms[2]))
     tile = np.array(threads.extents) * values.extents
-    assume((np.array(layout.extents) % tile == 0).all())
-    dtype, size = kind
+    atom, dtype = kind
+    reduces = atom.startswith(("red", "atom"))
+    assume((np.array(layout.extents) % tile == 0).all() and (reduces or steps != "(0,1)"))
+    size = DTYPES[dtype].bytes
+    width = 1 if reduces else widest(layout, threads, values, size, 128)
     report = analyze_copy(tensor=layout, threads=threads, values=values, atom=atom, dtype=dtype)
     (row,) = report.rows
-    assert (row.instruction, row.bits, row.direction) == (atom, 8 * size, "store")
+    assert (row.instruction, row.bits) == (atom, 8 * size * width)
+    assert row.direction == ("load" if atom == "ld.shared" else "store")
+    requests = requests_of(layout, threads, values, width)
     taken = ideal = 0
-    for request in requests_of(layout, threads, values, 1):
+    for request in requests:
         words = [{byte // 4 for byte in touched([lane], size, 0)} for lane in request]
-        group = min(32, 128 // size)
+        group = min(32, 128 // (size * width))
         more = bank_wavefronts([words[i : i + group] for i in range(0, len(words), group)])
         taken, ideal = taken + more[0], ideal + more[1]
     assert (row.launch.wavefronts, row.launch.ideal_wavefronts) == (taken, ideal)
-    assert "an operation that shared memory lacks" in report.findings[-1]
+    assert row.launch.requests == len(requests)
+    assert report.conflict_free is (taken == ideal)
+    assert not reduces or "an operation that shared memory lacks" in report.findings[-1]
 
 
 # -- bulk copies of a run of bytes ----------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Tensors of coordinates, as CuTe prints them, over the matrix that they index."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

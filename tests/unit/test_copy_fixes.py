@@ -1,7 +1,5 @@
 """Fixes of a copy: each is asked about again, and a search beside them finds nothing they lack."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
@@ -103,14 +101,8 @@ def test_a_reader_and_a_writer_have_rows_of_their_own() -> None:
     for row, (argument, (asked_alone, _)) in zip(report.rows[2:], named.items(), strict=True):
         alone = analyze_copy(tensor=home, **asked_alone).rows[0]
         figures = (
-            "instruction",
-            "bits",
-            "direction",
-            "requests",
-            "wavefronts",
-            "verdict",
-            "launch",
-        )
+            "instruction", "bits", "direction", "requests", "wavefronts", "verdict", "launch",
+        )  # fmt: skip
         assert [getattr(row, name) for name in figures] == [
             getattr(alone, name) for name in figures
         ]
@@ -244,11 +236,8 @@ def test_everything_else_that_is_printed_pastes_back() -> None:
     covers = re.search(r"one copy covers (\(\d+,\d+\))", text)
     assert covers
     tv = {
-        "tv": "((16,8),(8,1)):((8,128),(1,0))",
-        "tile": covers[1],
-        "threads": None,
-        "values": None,
-    }
+        "tv": "((16,8),(8,1)):((8,128),(1,0))", "tile": covers[1], "threads": None, "values": None,
+    }  # fmt: skip
     assert asked(question | tv).tiled.tile == (128, 8)
 
 

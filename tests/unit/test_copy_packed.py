@@ -1,7 +1,5 @@
 """Copies of elements of 4 and 6 bits: by sets of bits, as tiles of bytes, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from math import gcd
 from typing import Any

@@ -1,7 +1,5 @@
 """``kernel="cublas"`` and the calls that it makes, against a model of cublasGemmEx in NumPy."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import threading
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import configure, stored_shapes, used
+from cases import configure, in_threads, stored_shapes, used
 from numpy.lib.stride_tricks import as_strided
 
 import cute_gemm as cg
@@ -322,13 +320,9 @@ def test_one_scalar_on_the_device_takes_the_other_there(
         (alpha, kept), (beta, kept_too) = number(2j), number(3 - 1j)
         problem = from_operands("NT", read(A, "A"), read(B, "B"), read(C, "C"))
         start = library.CublasLibrary().bind(
-            CONFIG,
-            problem,
-            ARCH,
-            0,
-            Scalar(1, alpha) if alpha_there else Scalar(2j),
+            CONFIG, problem, ARCH, 0, Scalar(1, alpha) if alpha_there else Scalar(2j),
             Scalar(1, beta) if beta_there else Scalar(3 - 1j),
-        )
+        )  # fmt: skip
         start(tuple(x.ctypes.data for x in (A, B, C)))
         np.testing.assert_allclose(C, expected, rtol=1e-13)
         assert model.mode == 1
@@ -361,11 +355,7 @@ def test_threads_share_one_handle_and_no_call(model: Model) -> None:
         for _ in range(100):
             call((A.ctypes.data, B.ctypes.data, out.ctypes.data), stream)
 
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    in_threads(work, (1, 2, 3, 4))
     assert model.handles == 1 and len(model.calls) == 400 and not wrong
 
 

@@ -60,17 +60,14 @@ def places(picture):
 
 
 REQUESTS = {
-    "floats": (LANES * 4, np.full(32, 4), 0),
-    "vectors": (LANES * 16, np.full(32, 16), 0),
-    "off a sector": (LANES * 4, np.full(32, 4), 16),
-    "distant": (LANES * 4096, np.full(32, 2), 0),
-    "far": (LANES * 2**24 + 2**40, np.full(32, 16), 64),
-    "halves": (LANES * 2, np.full(32, 2), 2),
+    "floats": (LANES * 4, np.full(32, 4), 0), "vectors": (LANES * 16, np.full(32, 16), 0),
+    "off a sector": (LANES * 4, np.full(32, 4), 16), "distant": (LANES * 4096, np.full(32, 2), 0),
+    "far": (LANES * 2**24 + 2**40, np.full(32, 16), 64), "halves": (LANES * 2, np.full(32, 2), 2),
     "bytes": (LANES * 1 + 100, np.full(32, 1), 0),
     "one word": (np.zeros(32, int), np.full(32, 4), 0),
     "over lines": (LANES * 200 + 120, np.full(32, 16), 0),
     "some lanes": (np.where(LANES % 3 == 0, LANES * 40, -1), np.where(LANES % 3 == 0, 8, 0), 0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -118,19 +115,14 @@ def test_inactive_lanes_are_not_drawn():
 
 
 SHARED = {
-    "row": ("ld.shared", 32, LANES * 4),
-    "one bank": ("ld.shared", 32, LANES * 128),
-    "two ways": ("st.shared", 32, LANES * 8),
-    "broadcast": ("ld.shared", 32, LANES // 4 * 4),
-    "both": ("ld.shared", 32, LANES // 2 * 128),
-    "bytes": ("ld.shared", 8, LANES * 3),
-    "doubles": ("ld.shared", 64, LANES * 64),
-    "vectors": ("cp.async", 128, LANES * 16),
-    "pitch": ("ldmatrix.x4", 128, LANES * 128),
-    "x2": ("ldmatrix.x2.trans", 128, LANES * 32),
+    "row": ("ld.shared", 32, LANES * 4), "one bank": ("ld.shared", 32, LANES * 128),
+    "two ways": ("st.shared", 32, LANES * 8), "broadcast": ("ld.shared", 32, LANES // 4 * 4),
+    "both": ("ld.shared", 32, LANES // 2 * 128), "bytes": ("ld.shared", 8, LANES * 3),
+    "doubles": ("ld.shared", 64, LANES * 64), "vectors": ("cp.async", 128, LANES * 16),
+    "pitch": ("ldmatrix.x4", 128, LANES * 128), "x2": ("ldmatrix.x2.trans", 128, LANES * 32),
     "some": ("st.shared", 32, np.where(LANES % 2, -1, LANES * 64)),
     "none": ("st.shared", 32, np.full(32, -1)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -266,20 +258,16 @@ PRICE = Price(
 )  # fmt: skip
 
 MANY = [
-    draw.request(*REQUESTS["distant"], "a"),
-    draw.request(*REQUESTS["far"], "a"),
-    draw.request(*REQUESTS["halves"], "a title " * 40),
-    draw.banks(*SHARED["pitch"], "b"),
+    draw.request(*REQUESTS["distant"], "a"), draw.request(*REQUESTS["far"], "a"),
+    draw.request(*REQUESTS["halves"], "a title " * 40), draw.banks(*SHARED["pitch"], "b"),
     draw.banks(*SHARED["bytes"], "b"),
     draw.tv_layout(table(column_major(16, 8), column_major(8, 1)).partition, (128, 8), "c" * 300),
     draw.shared_layout(Layout((128, 32), (1, 128), Swizzle(3, 3, 4)), (128, 32), 16),
-    times.roofline(bounds(4096, 4096, 4096), 182e-6),
-    times.roofline(bounds(4096, 4096, 4096)),
+    times.roofline(bounds(4096, 4096, 4096), 182e-6), times.roofline(bounds(4096, 4096, 4096)),
     times.roofline(bounds(8, 8, 8), 5.0),
-    times.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12),
-    times.price_terms(PRICE),
+    times.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12), times.price_terms(PRICE),
     times.price_terms(PRICE.behind({"packing": 1.0, "reduction": 1e-9})),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("index", range(len(MANY)))

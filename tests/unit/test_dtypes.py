@@ -1,7 +1,5 @@
 """Rows of types against NumPy, struct, cutlass_library and the CUDA headers."""
 
-from __future__ import annotations
-
 import re
 import struct
 
@@ -68,13 +66,10 @@ def test_codes_are_those_of_the_header() -> None:
 @pytest.mark.parametrize(
     ("types", "name"),
     [
-        ("float16", "float16"),
-        ("float32", "float32"),
-        ("float32/tf32", "tf32"),
-        ("complex128", "float64"),
-        ("int8", "int8"),
+        ("float16", "float16"), ("float32", "float32"), ("float32/tf32", "tf32"),
+        ("complex128", "float64"), ("int8", "int8"),
     ],
-)
+)  # fmt: skip
 def test_factors(types: str, name: str) -> None:
     assert types in operand_types()
     row, _, compute = types.partition("/")
@@ -95,16 +90,12 @@ def test_atoms_of_a_type() -> None:
 @pytest.mark.parametrize(
     ("name", "names"),
     [
-        ("float16", "f16 fp16 half FP16 half_t Float16"),
-        ("bfloat16", "bf16 BF16 bfloat16_t"),
-        ("float32", "f32 fp32 single F32"),
-        ("float64", "f64 fp64 double"),
-        ("int8", "s8 i8 int8_t"),
-        ("int32", "s32 i32 int32_t"),
-        ("complex64", "cf32"),
+        ("float16", "f16 fp16 half FP16 half_t Float16"), ("bfloat16", "bf16 BF16 bfloat16_t"),
+        ("float32", "f32 fp32 single F32"), ("float64", "f64 fp64 double"),
+        ("int8", "s8 i8 int8_t"), ("int32", "s32 i32 int32_t"), ("complex64", "cf32"),
         ("complex128", "cf64"),
     ],
-)
+)  # fmt: skip
 def test_synonyms(name: str, names: str) -> None:
     for one in names.split():
         assert canonical(one) == dtype_row(one).name == dtype_name(one) == name
@@ -146,15 +137,12 @@ def test_synonyms_everywhere(capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("names", "common"),
     [
-        (("float16", "float32"), "float32"),
-        (("float16", "bfloat16"), "float32"),
-        (("int8", "float16"), "float16"),
-        (("int8", "bfloat16"), "bfloat16"),
-        (("float64", "complex64"), "complex128"),
-        (("float32", "complex64"), "complex64"),
+        (("float16", "float32"), "float32"), (("float16", "bfloat16"), "float32"),
+        (("int8", "float16"), "float16"), (("int8", "bfloat16"), "bfloat16"),
+        (("float64", "complex64"), "complex128"), (("float32", "complex64"), "complex64"),
         (("float32", "float32"), "float32"),
     ],
-)
+)  # fmt: skip
 def test_the_type_that_holds_both(names: tuple[str, str], common: str) -> None:
     assert holding(*names) == holding(*names[::-1]) == common
     every = np.arange(256, dtype=np.uint8).view(np.int8)

@@ -1,7 +1,5 @@
 """The GPU table: names, and figures that agree with each other."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -20,14 +18,9 @@ from cute_gemm.report.prices import prices_dict
 #: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
 #: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.
 RATES = {
-    80: ((2048,), 128),
-    86: ((1024, 512), 256),
-    87: ((2048,), 256),
-    89: ((1024, 512), 256),
-    90: ((4096,), 256),
-    100: ((8192,), 256),
-    120: ((1024, 512), 256),
-}
+    80: ((2048,), 128), 86: ((1024, 512), 256), 87: ((2048,), 256), 89: ((1024, 512), 256),
+    90: ((4096,), 256), 100: ((8192,), 256), 120: ((1024, 512), 256),
+}  # fmt: skip
 
 
 #: Consumer cards.
@@ -71,28 +64,18 @@ def test_rows_are_complete(row):
 @pytest.mark.parametrize(
     ("given", "name"),
     [
-        ("H200", "H200"),
-        ("NVIDIA H200", "H200"),
-        ("nvidia h100 80gb hbm3", "H100 SXM"),
-        ("NVIDIA H100 PCIe", "H100 PCIe"),
-        ("a100", "A100 SXM 80GB"),
-        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"),
-        ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
-        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("rtx_4090", "RTX 4090"),
-        ("RTX4090", "RTX 4090"),
+        ("H200", "H200"), ("NVIDIA H200", "H200"), ("nvidia h100 80gb hbm3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"), ("a100", "A100 SXM 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"), ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"), ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("rtx_4090", "RTX 4090"), ("RTX4090", "RTX 4090"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
-        ("NVIDIA GH200 480GB", "GH200"),
-        ("NVIDIA A800 80GB PCIe", "A800 PCIe 80GB"),
-        ("NVIDIA GeForce RTX 3080", "RTX 3080"),
-        ("rtx 4080", "RTX 4080"),
-        ("5080", "RTX 5080"),
-        ("L40", "L40"),
-        ("Orin", "Jetson AGX Orin 64GB"),
+        ("NVIDIA GH200 480GB", "GH200"), ("NVIDIA A800 80GB PCIe", "A800 PCIe 80GB"),
+        ("NVIDIA GeForce RTX 3080", "RTX 3080"), ("rtx 4080", "RTX 4080"), ("5080", "RTX 5080"),
+        ("L40", "L40"), ("Orin", "Jetson AGX Orin 64GB"),
     ],
-)
+)  # fmt: skip
 def test_names(given, name):
     assert gpu(given).name == name
 
@@ -114,18 +97,11 @@ def test_an_unknown_name_lists_and_suggests():
 @pytest.mark.parametrize(
     ("arch", "name"),
     [
-        ("sm_80", "A100 SXM 80GB"),
-        ("sm_86", "RTX 3090"),
-        ("sm_89", "RTX 4090"),
-        ("sm_90", "H100 SXM"),
-        ("sm_90a", "H100 SXM"),
-        ("sm_100", "B200"),
-        ("sm_120", "RTX 5090"),
-        ("sm_87", "Jetson AGX Orin 64GB"),
-        ("sm_103", None),
-        ("sm_121", None),
+        ("sm_80", "A100 SXM 80GB"), ("sm_86", "RTX 3090"), ("sm_89", "RTX 4090"),
+        ("sm_90", "H100 SXM"), ("sm_90a", "H100 SXM"), ("sm_100", "B200"), ("sm_120", "RTX 5090"),
+        ("sm_87", "Jetson AGX Orin 64GB"), ("sm_103", None), ("sm_121", None),
     ],
-)
+)  # fmt: skip
 def test_the_gpu_of_an_arch(arch, name):
     found = stands_for(Arch(arch))
     assert (found.name if found else None) == name

@@ -1,14 +1,14 @@
 """``kernel="host"``: the loop as a kernel. What it computes is in test_cpu.py."""
 
-from __future__ import annotations
-
 import warnings
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import cases
 import numpy as np
 import pytest
-from cases import stored_shapes
+from fake_arrays import FakeTensor
 
 import cute_gemm as cg
 from cute_gemm.arrays import read
@@ -22,15 +22,7 @@ from cute_gemm.run import driver
 M, N, K = 300, 270, 33  # more than a block of C
 
 
-def operands(op: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        numbers = 50 * (rng.standard_normal((rows, columns)) + 1j)
-        return (numbers if "complex" in dtype else numbers.real).astype(DTYPES[dtype].numpy)
-
-    a, b = stored_shapes(op, M, N, K)
-    return matrix(*a), matrix(*b)
+operands = partial(cases.operands, order="C", mnk=(M, N, K))
 
 
 @pytest.mark.parametrize("order", ["F", "C"])
@@ -99,32 +91,9 @@ def test_a_gpu_makes_no_difference(monkeypatch: pytest.MonkeyPatch, reason: str 
             cg.gemm("NN", A, B, kernel="host", backend="cuda")
 
 
-class Tensor:
-    """What is read of a ``torch.Tensor`` on a GPU."""
-
-    dtype = type("dtype", (), {"__str__": lambda _: "torch.float32", "is_complex": False})()
-    shape, is_cuda, requires_grad = (4, 4), True, False
-
-    def stride(self) -> tuple[int, int]:
-        return 1, 4
-
-    def get_device(self) -> int:
-        return 1
-
-    def data_ptr(self) -> int:
-        return 0x7F0000000000
-
-    def is_conj(self) -> bool:
-        return False
-
-    is_neg = is_conj
-
-
-Tensor.__module__ = "torch"
-
-
 def test_device_arrays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    A, B, C = (Tensor() for _ in range(3))
+    there = {"shape": (4, 4), "dtype": "float32", "ordinal": 1}
+    A, B, C = (FakeTensor(**there) for _ in range(3))
     monkeypatch.setattr("cute_gemm.problem.overlap.overlap", lambda a, b: False)
     message = "kernel='host' cannot read A on CUDA device 1: pass host arrays, or leave kernel out"
     with pytest.raises(DeviceError, match=message):
@@ -133,9 +102,7 @@ def test_device_arrays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="A is on CUDA device 1 .* the plan is for the CPU"):
         plan(A, B, C)
     alpha = SimpleNamespace(device=1)
-    monkeypatch.setattr(
-        "cute_gemm.problem.scalars.read", lambda array, name, dimensions: read(Tensor(), name)
-    )
+    monkeypatch.setattr("cute_gemm.problem.scalars.read", lambda _, name, dimensions: read(A, name))
     x = np.ones((4, 4), np.float32)
     with pytest.raises(DeviceError, match=r"alpha is on CUDA device 1 .*number: alpha\.item"):
         cg.gemm("NN", x, x, alpha=alpha, kernel="host")

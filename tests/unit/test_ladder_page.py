@@ -1,7 +1,5 @@
 """docs/ladder.md: its excerpts, figures and pictures are those of the present code."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
@@ -78,11 +76,8 @@ def test_an_excerpt_that_is_not_found_or_not_unique_is_an_error(page, tmp_path, 
 def test_the_largest_cube_of_a_stored_run_is_shown(page, monkeypatch):
     def size(n: int, speed: dict[str, float | None] | None) -> dict[str, object]:
         return {
-            "m": n,
-            "n": n,
-            "k": n,
-            "entries": [{"kernel": "naive", "op": "NN", "speed": speed}],
-        }
+            "m": n, "n": n, "k": n, "entries": [{"kernel": "naive", "op": "NN", "speed": speed}],
+        }  # fmt: skip
 
     fast, slow = {"gflops": 512.0, "of_cublas": 1.0304}, {"gflops": 99.0, "of_cublas": None}
     run = {"dtype": "float32", "compute": "float32"}

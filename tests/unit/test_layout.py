@@ -1,7 +1,5 @@
 """Layouts: pycute's algebra, swizzles, CuTe's notation and the C++ text."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -246,10 +244,7 @@ PLAIN, HALF = Layout((8, 64), (64, 1)), Layout((8, 64), (64, 1), Swizzle(3, 3, 3
         ("smem_ptr[16b](0x7f2c) o Sw<3,3,3> o _0 o (_8,_64):(_64,_1)", HALF, "shared", 16, 4),
         (
             "Sw<3,4,3> o smem_ptr[64b](unset) o (_8,_64):(_64,_1)",
-            Layout((8, 64), (64, 1), Swizzle(3, 1, 3)),
-            "shared",
-            64,
-            None,
+            Layout((8, 64), (64, 1), Swizzle(3, 1, 3)), "shared", 64, None,
         ),
         # CuTe DSL, static and at run time.
         ("tensor<ptr<f16, smem, align<1024>, S<3,4,3>> o (8,64):(64,1)>", HALF, "shared", 16, 1024),
@@ -257,24 +252,18 @@ PLAIN, HALF = Layout((8, 64), (64, 1)), Layout((8, 64), (64, 1), Swizzle(3, 3, 3
         ("ptr<f8E4M3FN, gmem, align<16>> o (8,64):(64,1)", PLAIN, "global", 8, 16),
         (
             "raw_ptr(0x0000781f44200400: f32, gmem, align<16>) o (8,64):(64,1) =\n ( 2.23, -0.9",
-            PLAIN,
-            "global",
-            32,
-            1024,
+            PLAIN, "global", 32, 1024,
         ),
         (
             "tensor(raw_ptr(0x00007ffe26625740: f32, rmem, align<32>) o (8,64):(64,1), data=\n [",
-            PLAIN,
-            None,
-            32,
-            64,
+            PLAIN, None, 32, 64,
         ),
         ("(8,64):(64,1)", PLAIN, None, None, None),
         # Before CUTLASS 3.5.
         ("gmem_ptr_16b(0x7f5a8c000002) o (_8,_64):(_64,_1)", PLAIN, "global", 16, 2),
         ("smem_ptr_32b(0x7f5a8c000040) o (8,64):(64,1)", PLAIN, "shared", 32, 64),
     ],
-)
+)  # fmt: skip
 def test_printed_tensors(
     text: str, layout: Layout, space: str | None, bits: int | None, alignment: int | None
 ) -> None:
@@ -347,34 +336,28 @@ def test_a_swizzle_of_bytes_does_the_same_to_elements(swizzle: Swizzle, log: int
 @pytest.mark.parametrize(
     ("text", "column", "expected"),
     [
-        ("", 0, "'('"),
-        ("8:x", 2, "'('"),
-        ("(8,64)(64,1)", 6, "':'"),
-        ("(8,64) (64,1)", 7, "':'"),
-        ("(8,64):(64,1", 12, "')'"),
-        ("(8,64):(64,1) x", 14, "the end of the layout"),
+        ("", 0, "'('"), ("8:x", 2, "'('"), ("(8,64)(64,1)", 6, "':'"), ("(8,64) (64,1)", 7, "':'"),
+        ("(8,64):(64,1", 12, "')'"), ("(8,64):(64,1) x", 14, "the end of the layout"),
         ("(8,64,):(1,8,64)", 6, "'('"),
         ("(8,-64):(1,8)", 3, "an integer of 0 or more: negative ones are not supported"),
         ("(8,64):(-64,1)", 8, "an integer of 0 or more: negative ones are not supported"),
         ("(?,64):(64,1)", 1, "an integer: a dynamic '?' must be replaced by its value"),
         ("(8,64):(64,?{i64})", 11, "an integer: a dynamic '?' must be replaced by its value"),
         (
-            "(8,64):(1@1,1@0)",
-            8,
+            "(8,64):(1@1,1@0)", 8,
             "an integer: a basis stride such as 1@0 makes coordinates, not offsets",
         ),
         ("(8,64):(64,1)>", 13, "the end of the layout"),
         ("(8,64):(64,1), data=[0.0]", 13, "the end of the layout"),
         (
-            "Sw<2,2,3> o smem_ptr[64b](unset) o (8,8):(8,1)",
-            3,
+            "Sw<2,2,3> o smem_ptr[64b](unset) o (8,8):(8,1)", 3,
             "a swizzle of bytes that leaves elements of 64 bits",
         ),
         ("ptr<f16, smem, S<3,4,3>> o S<3,3,3> o 0 o (8,64):(64,1)", 29, "one swizzle only"),
         ("Sw<3,3,3> (8,64):(64,1)", 10, "'o 0 o' after the swizzle"),
         ("Sw<3,3> o 0 o (8,64):(64,1)", 0, "'('"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_parse(text: str, column: int, expected: str) -> None:
     with pytest.raises(NotationError) as caught:
         parse(text)

@@ -1,7 +1,5 @@
 """Memory of a device, copies to it and back, and calls on host arrays, with a driver in Python."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from typing import Any
@@ -26,30 +24,27 @@ def numbered(shape: tuple[int, int], order: str = "F") -> np.ndarray:
     return np.arange(1, 1 + shape[0] * shape[1], dtype=np.int32).reshape(shape, order=order)
 
 
-WINDOWS = {
-    "F": lambda: (p := numbered((5, 7)), p[:]),
-    "C": lambda: (p := numbered((5, 7), "C"), p[:]),
-    "rows of F": lambda: (p := numbered((9, 7)), p[2:6]),
-    "columns of F": lambda: (p := numbered((9, 7)), p[:, 2:6]),
-    "columns of C": lambda: (p := numbered((9, 7), "C"), p[:, 1:4]),
-    "one row of F": lambda: (p := numbered((9, 7)), p[2:3]),
-    "one column of F": lambda: (p := numbered((9, 7)), p[:, 3:4]),
-    "one column of C": lambda: (p := numbered((9, 7), "C"), p[:, 3:4]),
-    "every other of one row": lambda: (p := numbered((9, 7)), p[2:3, ::2]),
-    "every other of one column": lambda: (p := numbered((9, 7), "C"), p[::2, 2:3]),
-    "one element": lambda: (p := numbered((9, 7)), p[3:4, 3:4]),
-    "no rows": lambda: (p := numbered((9, 7)), p[3:3]),
-    "no columns": lambda: (p := numbered((9, 7)), p[:, 3:3]),
-}
-
-
 def batch(layout: tuple[int, ...], axes: tuple[int, ...], *window: slice) -> Any:
     """Numbers in a buffer of this layout, and a window of it with its axes in this order."""
     parent = np.arange(1, 1 + np.prod(layout), dtype=np.int32).reshape(layout)
     return parent, parent.transpose(axes)[window]
 
 
-BATCHES = {
+#: Ways that matrices and batches lie, and the copies that they take where that is said.
+PLACES = {
+    "F": (lambda: (p := numbered((5, 7)), p[:]), None),
+    "C": (lambda: (p := numbered((5, 7), "C"), p[:]), None),
+    "rows of F": (lambda: (p := numbered((9, 7)), p[2:6]), None),
+    "columns of F": (lambda: (p := numbered((9, 7)), p[:, 2:6]), None),
+    "columns of C": (lambda: (p := numbered((9, 7), "C"), p[:, 1:4]), None),
+    "one row of F": (lambda: (p := numbered((9, 7)), p[2:3]), None),
+    "one column of F": (lambda: (p := numbered((9, 7)), p[:, 3:4]), None),
+    "one column of C": (lambda: (p := numbered((9, 7), "C"), p[:, 3:4]), None),
+    "every other of one row": (lambda: (p := numbered((9, 7)), p[2:3, ::2]), None),
+    "every other of one column": (lambda: (p := numbered((9, 7), "C"), p[::2, 2:3]), None),
+    "one element": (lambda: (p := numbered((9, 7)), p[3:4, 3:4]), None),
+    "no rows": (lambda: (p := numbered((9, 7)), p[3:3]), None),
+    "no columns": (lambda: (p := numbered((9, 7)), p[:, 3:3]), None),
     # one matrix after the other, of rows or columns: one run
     "whole": (lambda: batch((3, 4, 5), (0, 1, 2)), ["1-D"]),
     "whole columns": (lambda: batch((3, 4, 5), (0, 2, 1)), ["1-D"]),
@@ -75,13 +70,13 @@ BATCHES = {
 
 class TestCopies:
     @pytest.mark.parametrize("pitch_limit", [2**31 - 1, 4])
-    @pytest.mark.parametrize("name", BATCHES)
-    def test_batches_there_and_back(
+    @pytest.mark.parametrize("name", PLACES)
+    def test_there_and_back(
         self, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, pitch_limit: int
     ) -> None:
         """Every element at its offset, nothing else written, in as few copies as there can be."""
         monkeypatch.setattr(memory, "_MAX_PITCH", pitch_limit)
-        make, copies = BATCHES[name]
+        make, copies = PLACES[name]
         parent, window = make()
         before = parent.copy()
         with memory.upload(window) as buffer:
@@ -89,14 +84,14 @@ class TestCopies:
                 offset = int(np.dot(index, window.strides))
                 assert offset + 4 <= buffer.nbytes
                 assert ctypes.c_int32.from_address(buffer.pointer + offset).value == value
-            if pitch_limit > 4:
+            if pitch_limit > 4 and copies is not None:
                 assert driver.copies == copies
             window[...] = -1
             canaries = np.where(parent == -1, before, parent + 1000)
             parent[parent != -1] += 1000
             memory.download(buffer, window)
         assert np.array_equal(parent, canaries)
-        assert driver.memory == {}
+        assert driver.memory == {} and driver.contexts == [0]
 
     def test_a_shared_matrix_is_copied_once(self, driver: FakeDriver) -> None:
         matrix = numbered((4, 5))
@@ -109,35 +104,6 @@ class TestCopies:
         array = np.lib.stride_tricks.as_strided(numbered((30, 1)), (3, 2, 4), steps)
         assert memory.upload(array).nbytes == 4 * (2 * 3 + 2 + 3 * 2)
         assert driver.copies == ["1-D"]
-
-    @pytest.mark.parametrize("pitch_limit", [2**31 - 1, 4])
-    @pytest.mark.parametrize("name", WINDOWS)
-    def test_there_and_back(
-        self,
-        driver: FakeDriver,
-        monkeypatch: pytest.MonkeyPatch,
-        name: str,
-        pitch_limit: int,
-    ) -> None:
-        monkeypatch.setattr(memory, "_MAX_PITCH", pitch_limit)
-        parent, window = WINDOWS[name]()
-        want, everything = window.copy(), parent.copy()
-        with memory.upload(window) as buffer:
-            # Each element lies where the host array has it.
-            for (i, j), value in np.ndenumerate(window):
-                offset = i * window.strides[0] + j * window.strides[1]
-                assert offset + 4 <= buffer.nbytes
-                assert ctypes.c_int32.from_address(buffer.pointer + offset).value == value
-            window[...] = -1
-            around = parent.copy()  # a marker in the window, the old values around it
-            parent[...] = np.where(around == -1, 0, around + 1000)
-            outside = np.where(around == -1, 0, around + 1000)
-            memory.download(buffer, window)
-        assert np.array_equal(window, want)
-        # Nothing but the window was written.
-        assert np.array_equal(parent, np.where(around == -1, everything, outside))
-        assert driver.memory == {}
-        assert driver.contexts == [0]
 
     def test_a_whole_array_is_one_copy(self, driver: FakeDriver) -> None:
         memory.upload(numbered((5, 7))).free()

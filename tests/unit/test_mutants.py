@@ -1,7 +1,5 @@
 """What mutants break is still there: code that moves takes their texts with it."""
 
-from __future__ import annotations
-
 from mutants import MUTANTS, ROOT
 
 

@@ -1,7 +1,5 @@
 """Occupancy against NVIDIA's cuda_occupancy.h and hand-derived cases; waves by counting."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from itertools import product

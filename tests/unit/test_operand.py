@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_torch import fake_torch
+from fake_arrays import FakeCupy, FakeTensor, fake_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,65 +20,8 @@ from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.scalars import scalar
 
 
-class FakeTensor:
-    """The attributes of ``torch.Tensor`` that are read."""
-
-    is_nested = False
-
-    def __init__(self, shape=(4, 6), stride=(1, 4), dtype="torch.float16", place="cuda", **more):
-        self._stride = stride
-        self.shape = shape
-        kind = {"__str__": lambda _: dtype, "is_complex": "complex" in dtype}
-        self.dtype = type("dtype", (), kind)()
-        self.device = SimpleNamespace(type=place, index=3)
-        self.is_cuda = place == "cuda"
-        self.is_cpu = place == "cpu"
-        self.requires_grad = False
-        self.layout = "torch.strided"
-        self.lazy = ""
-        self.batched = False
-        self.__dict__.update(more)
-
-    def get_device(self):
-        return self.device.index
-
-    def data_ptr(self):
-        if self.layout != "torch.strided" or self.batched:
-            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
-        return 0x7000
-
-    def size(self):
-        return self.shape
-
-    def stride(self):
-        if self.layout != "torch.strided":
-            raise RuntimeError("sparse tensors do not have strides")
-        return self._stride
-
-    def is_conj(self):
-        return self.lazy == "conj"
-
-    def is_neg(self):
-        return self.lazy == "neg"
-
-
-FakeTensor.__module__, FakeTensor.__name__ = "torch", "Tensor"
-
-
 class Parameter(FakeTensor):
     pass
-
-
-class FakeCupy:
-    """The attributes of ``cupy.ndarray`` that are read; strides are in bytes."""
-
-    def __init__(self, shape=(4, 6), strides=(2, 8), dtype="float16"):
-        self.data = SimpleNamespace(ptr=0x9000, device_id=2)
-        self.shape, self.strides, self.dtype = shape, strides, np.dtype(dtype)
-        self.itemsize = self.dtype.itemsize
-
-
-FakeCupy.__module__, FakeCupy.__name__ = "cupy", "ndarray"
 
 
 def new_matrix(like, *given):
@@ -106,14 +49,11 @@ def facts(found):
 @pytest.mark.parametrize(
     ("array", "strides"),
     [
-        (np.zeros((3, 5), order="F"), (1, 3)),
-        (np.zeros((3, 5)), (5, 1)),
-        (np.zeros((8, 9), order="F")[2:5, 1:6], (1, 8)),
-        (np.zeros((8, 9))[2:5, 1:6], (9, 1)),
-        (np.zeros((6, 10))[::2, ::2], (20, 2)),
-        (np.zeros((3, 5))[::-1], (-5, 1)),
+        (np.zeros((3, 5), order="F"), (1, 3)), (np.zeros((3, 5)), (5, 1)),
+        (np.zeros((8, 9), order="F")[2:5, 1:6], (1, 8)), (np.zeros((8, 9))[2:5, 1:6], (9, 1)),
+        (np.zeros((6, 10))[::2, ::2], (20, 2)), (np.zeros((3, 5))[::-1], (-5, 1)),
     ],
-)
+)  # fmt: skip
 def test_numpy_strides_and_address(array, strides):
     found = read(array, "A")
     assert facts(found) == ((3, 5), strides, "float64", None, "numpy", False)
@@ -124,16 +64,10 @@ def test_numpy_strides_and_address(array, strides):
 @pytest.mark.parametrize(
     "dtype",
     [
-        "float16",
-        "float32",
-        "float64",
-        "int8",
-        "complex64",
-        "complex128",
-        "bfloat16",
+        "float16", "float32", "float64", "int8", "complex64", "complex128", "bfloat16",
         "float8_e4m3fn",
     ],
-)
+)  # fmt: skip
 def test_numpy_dtypes(dtype):
     kind = getattr(ml_dtypes, dtype, None) or dtype
     found = read(np.zeros((2, 3), kind), "A")
@@ -180,14 +114,10 @@ class SciPys:
     ("thing", "end"),
     [
         ([[1.0]], r": np\.asarray\(A\) makes one"),
-        (np.float32(1), r": np\.asarray\(A\) makes one"),
-        (SciPys(), r": A\.toarray\(\) makes one"),
-        (None, ""),
-        ("A", ""),
-        (3, ""),
-        (object(), ""),
+        (np.float32(1), r": np\.asarray\(A\) makes one"), (SciPys(), r": A\.toarray\(\) makes one"),
+        (None, ""), ("A", ""), (3, ""), (object(), ""),
     ],
-)
+)  # fmt: skip
 def test_not_an_array(thing, end):
     """A way to an array is named where there is one."""
     with pytest.raises(ArrayError, match=rf"^A is a \w+\.\w+; expected .*_interface__{end}$"):
@@ -211,7 +141,7 @@ def test_what_jax_traces_has_no_memory():
 
 
 def test_torch_on_a_gpu():
-    tensor = FakeTensor()
+    tensor = FakeTensor(ordinal=3)
     found = read(tensor, "A")
     assert facts(found) == ((4, 6), (1, 4), "float16", 3, "torch", False)
     assert found.pointer == 0x7000
@@ -231,9 +161,7 @@ def test_class_of_the_same_name_elsewhere_is_not_torch():
 
 def test_torch_on_the_host():
     array = np.arange(24, dtype=np.float32).reshape(4, 6)
-    tensor = FakeTensor(
-        (4, 6), (6, 1), "torch.float32", place="cpu", data_ptr=lambda: array.ctypes.data
-    )
+    tensor = FakeTensor(array.ctypes.data, (4, 6), (6, 1), "float32", "cpu")
     found = read(tensor, "A")
     assert (found.device, found.library, found.dtype) == (None, "torch", "float32")
     seen = host_array(found)
@@ -242,9 +170,7 @@ def test_torch_on_the_host():
 
 def test_torch_bfloat16_on_the_host():
     array = np.array([[1.5, -2.0]], ml_dtypes.bfloat16)
-    tensor = FakeTensor(
-        (1, 2), (2, 1), "torch.bfloat16", place="cpu", data_ptr=lambda: array.ctypes.data
-    )
+    tensor = FakeTensor(array.ctypes.data, (1, 2), (2, 1), "bfloat16", "cpu")
     seen = host_array(read(tensor, "A"))
     assert seen.dtype == ml_dtypes.bfloat16
     assert np.shares_memory(seen, array)
@@ -274,7 +200,6 @@ def test_what_requires_grad_is_taken_where_no_gradient_is_kept(monkeypatch, plac
     tensors = [FakeTensor(), FakeTensor(), FakeTensor()]
     plain = fingerprint(*tensors)
     tensors[place] = parameter = Parameter(requires_grad=True)
-    parameter.dtype = tensors[place - 1].dtype
     with pytest.raises(
         ArrayError, match=r"^B requires grad .* B\.detach\(\), or call it under tor"
     ):
@@ -289,9 +214,8 @@ def test_what_requires_grad_is_taken_where_no_gradient_is_kept(monkeypatch, plac
 @pytest.mark.parametrize(("lazy", "dtype"), [("conj", "complex64"), ("neg", "float16")])
 def test_a_lazy_view_is_not_taken_for_what_it_views(lazy, dtype):
     """A plan skips the checks for what it has seen: these bits are all that tells the two apart."""
-    tensor, again = (FakeTensor(dtype=f"torch.{dtype}") for _ in range(2))
-    view = FakeTensor(dtype=f"torch.{dtype}", lazy=lazy)
-    again.dtype = view.dtype = tensor.dtype
+    tensor, again = (FakeTensor(dtype=dtype) for _ in range(2))
+    view = FakeTensor(dtype=dtype, lazy=lazy)
     seen = fingerprint(tensor, tensor, tensor)
     assert seen is not None and seen == fingerprint(again, again, again)
     for others in ((view, tensor, tensor), (tensor, view, tensor), (tensor, tensor, view)):
@@ -313,28 +237,22 @@ def test_a_tensor_whose_storage_was_freed_has_no_fingerprint(place):
     """It lies as others do, and its address is 0."""
     tensors = [FakeTensor(), FakeTensor(), FakeTensor()]
     assert fingerprint(*tensors) is not None
-    tensors[place] = FakeTensor(data_ptr=lambda: 0)
+    tensors[place] = FakeTensor(0)
     assert fingerprint(*tensors) is None
-    assert fingerprint(*[FakeTensor()] * 3, {"bias": FakeTensor(data_ptr=lambda: 0)}) is None
+    assert fingerprint(*[FakeTensor()] * 3, {"bias": FakeTensor(0)}) is None
 
 
 @pytest.mark.parametrize("kind", [FakeCupy, FakeTensor])
 def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
     """Of each operand: what differs in one fact is another call."""
 
-    def made(at=0x9000, device=2, **given):
-        if kind is FakeCupy:
-            array = FakeCupy(**given)
-            array.data = SimpleNamespace(ptr=at, device_id=device)
-            return array
-        kept = kinds[given.pop("dtype", "float16")]
-        given["stride"] = given.pop("strides", (1, 4))
-        tensor = FakeTensor(**given, data_ptr=lambda: at, get_device=lambda: device)
-        tensor.dtype = kept
-        return tensor
+    def made(at=0x9000, device=2, strides=None, **given):
+        if kind is FakeTensor:
+            return FakeTensor(at, ordinal=device, strides=strides or (1, 4), **given)
+        array = FakeCupy(at, device=device, **given)
+        array.strides = strides or array.strides
+        return array
 
-    names = "float16", "float32"
-    kinds = {name: SimpleNamespace(name=name, is_complex=False) for name in names}
     same, moved = made(), made(at=0x9100)
     facts = (
         {"at": 0x9010}, {"shape": (4, 5)}, {"strides": (2, 16)}, {"dtype": "float32"},
@@ -354,7 +272,7 @@ def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
 
 
 def test_cupy():
-    found = read(FakeCupy(), "B")
+    found = read(FakeCupy(device=2), "B")
     assert facts(found) == ((4, 6), (1, 4), "float16", 2, "cupy", False)
     assert found.pointer == 0x9000
 
@@ -390,13 +308,9 @@ def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
             if "cuda" in protocol:
                 assert array.__cuda_array_interface__["version"] == 3
             return SimpleNamespace(
-                ptr=0x4000,
-                shape=(4, 6),
-                strides=(6, 1),
-                dtype=np.dtype("f4"),
-                device_id=1,
+                ptr=0x4000, shape=(4, 6), strides=(6, 1), dtype=np.dtype("f4"), device_id=1,
                 readonly=False,
-            )
+            )  # fmt: skip
 
     monkeypatch.setattr(utils, "StridedMemoryView", View)
     exported = property(lambda self: {"version": 2}) if "cuda" in protocol else lambda self: (2, 1)
@@ -414,7 +328,8 @@ def test_streams(monkeypatch):
     cuda = SimpleNamespace(get_current_stream=lambda d: SimpleNamespace(ptr=2000 + d))
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    found = [read(x, "A") for x in (FakeTensor(), FakeCupy(), FakeTensor(place="cpu"), np.eye(2))]
+    arrays = FakeTensor(ordinal=3), FakeCupy(device=2), FakeTensor(place="cpu"), np.eye(2)
+    found = [read(x, "A") for x in arrays]
     assert [ADAPTERS[x.library].stream(x)() for x in found] == [1003, 2002, 0, 0]
     assert not any(ADAPTERS[x.library].synchronizes for x in found)
 
@@ -435,12 +350,9 @@ def test_new_torch_matrix(monkeypatch, shape, order, strides):
         float16="half", empty_strided=lambda *given, dtype, device: (*given, dtype, device)
     )
     monkeypatch.setitem(sys.modules, "torch", made)
-    assert new_matrix(read(FakeTensor(), "A"), shape, order, "float16") == (
-        shape,
-        strides,
-        "half",
-        3,
-    )
+    assert new_matrix(read(FakeTensor(ordinal=3), "A"), shape, order, "float16") == (
+        shape, strides, "half", 3,
+    )  # fmt: skip
 
 
 def test_new_cupy_matrix_is_made_on_the_device_of_the_operand(monkeypatch):
@@ -461,7 +373,7 @@ def test_new_cupy_matrix_is_made_on_the_device_of_the_operand(monkeypatch):
 
     cupy = SimpleNamespace(cuda=SimpleNamespace(Device=Device), empty=empty)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    made = new_matrix(read(FakeCupy(), "A"), (4, 3), "F", "float32")
+    made = new_matrix(read(FakeCupy(device=2), "A"), (4, 3), "F", "float32")
     assert made == ((4, 3), np.dtype("f4"), "F", 2)
 
 
@@ -534,7 +446,7 @@ def test_dtype_names(spelled):
 
 
 def test_operand_says_where_it_is_and_not_what_is_in_it():
-    assert read(FakeTensor(), "A").place == "CUDA device 3 (torch)"
+    assert read(FakeTensor(ordinal=3), "A").place == "CUDA device 3 (torch)"
     found = read(np.full((2, 2), 77.0), "A")
     assert found.place == "the host (numpy)"
     assert "77" not in repr(found).replace(str(found.pointer), "")
@@ -542,22 +454,12 @@ def test_operand_says_where_it_is_and_not_what_is_in_it():
 
 regions = st.builds(
     lambda start, rows, columns, ld, transposed, wide: Operand(
-        0x10000 + start,
-        (columns, rows) if transposed else (rows, columns),
-        (ld, 1) if transposed else (1, ld),
-        "float32" if wide else "int8",
-        0,
-        "torch",
-        None,
-        False,
+        0x10000 + start, (columns, rows) if transposed else (rows, columns),
+        (ld, 1) if transposed else (1, ld), "float32" if wide else "int8", 0, "torch", None, False,
     ),
-    st.integers(0, 60),
-    st.integers(0, 6),
-    st.integers(0, 6),
-    st.integers(0, 12),
+    st.integers(0, 60), st.integers(0, 6), st.integers(0, 6), st.integers(0, 12), st.booleans(),
     st.booleans(),
-    st.booleans(),
-)
+)  # fmt: skip
 
 
 def addresses(found):

@@ -3,8 +3,6 @@
 tensor-layouts' functions for banks and sectors are no oracle: they do not know vector accesses.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pycute
 import pytest
@@ -102,10 +100,7 @@ def test_tile_to_shape_is_a_blocked_product(atom: Layout, times: tuple[int, int]
 
 
 @settings(deadline=None)
-@given(
-    LAYOUTS,
-    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)),
-)
+@given(LAYOUTS, st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)))
 def test_swizzled_layouts(affine: Layout, bms: tuple[int, int, int]) -> None:
     bits, base, more = bms
     shift = bits + more

@@ -1,7 +1,5 @@
 """Intensity, accesses per result, roofline, occupancy and waves of whole launches."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -15,16 +13,10 @@ from cute_gemm.gpus.table import GPUS, gpu
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.report.performance import performance
+from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.signature import Launch
 
-
-@dataclass(frozen=True)
-class Built:
-    registers: int = 128
-    shared_static: int = 0
-    spill_stores: int = 0
-    spill_loads: int = 0
-    stack: int = 0
+BUILT = Resources(128, 0, 0, 0, 0)
 
 
 @dataclass
@@ -43,13 +35,9 @@ class Row:
 
     def __post_init__(self) -> None:
         self.launch = SimpleNamespace(
-            requests=0,
-            lanes=self.lanes,
-            bytes=self.bytes or 0,
-            sectors=self.sectors or 0,
-            l2_sectors=self.sectors,
-            wavefronts=0,
-        )
+            requests=0, lanes=self.lanes, bytes=self.bytes or 0, sectors=self.sectors or 0,
+            l2_sectors=self.sectors, wavefronts=0,
+        )  # fmt: skip
 
 
 def problem(m: int, n: int, k: int, dtype: str = "float16", **more: object) -> GemmProblem:
@@ -75,15 +63,11 @@ def test_a_tiled_kernel_by_hand():
     n = 4096
     launch = Launch(grid=512, block=256, smem=96 * 1024)
     found = performance(
-        problem(n, n, n), launch, "sm_80", tiled(n, n, n, (128, 256, 64)), Built(), "A100"
+        problem(n, n, n), launch, "sm_80", tiled(n, n, n, (128, 256, 64)), BUILT, "A100"
     )
     assert found.flops == 2 * n**3
     assert found.traffic.compulsory == dict.fromkeys("ABC", 2 * n * n)
-    assert found.traffic.requested == {
-        "A": 2 * n * n * 16,
-        "B": 2 * n * n * 32,
-        "C": 2 * n * n,
-    }
+    assert found.traffic.requested == {"A": 2 * n * n * 16, "B": 2 * n * n * 32, "C": 2 * n * n}
     assert found.traffic.excess == {"A": 16, "B": 32, "C": 1}
     assert found.intensity == n / 3
     assert found.requested_intensity == n / 49
@@ -172,8 +156,9 @@ def test_without_a_build_registers_are_not_known():
     text = dict(found.lines())["occupancy"]
     assert text.endswith("registers are not known without a build")
     built = performance(
-        problem(512, 512, 512), Launch(16, 256, 0), "sm_80", [], Built(shared_static=90_000)
-    )
+        problem(512, 512, 512), Launch(16, 256, 0), "sm_80", [],
+        replace(BUILT, shared_static=90_000),
+    )  # fmt: skip
     assert built.occupancy.limits["shared memory"] == 1
     assert "not known" not in dict(built.lines())["occupancy"]
 
@@ -208,7 +193,9 @@ def test_what_is_not_known_is_left_out():
 
 
 def test_a_kernel_of_which_nothing_fits():
-    found = performance(problem(64, 64, 64), Launch(1, 512, 0), "sm_80", [], Built(registers=255))
+    found = performance(
+        problem(64, 64, 64), Launch(1, 512, 0), "sm_80", [], replace(BUILT, registers=255)
+    )
     assert found.waves is None
     assert dict(found.lines())["occupancy"].startswith("no CTA fits")
 
@@ -224,7 +211,7 @@ def test_nothing_to_do(shape):
 def test_text_and_dict_agree():
     n = 4096
     launch = Launch(grid=512, block=256, smem=96 * 1024)
-    found = performance(problem(n, n, n), launch, "sm_80", tiled(n, n, n, (128, 256, 64)), Built())
+    found = performance(problem(n, n, n), launch, "sm_80", tiled(n, n, n, (128, 256, 64)), BUILT)
     text = dict(found.lines())
     assert text["work"] == "137 GFLOP"
     assert text["traffic"] == ("101 MB compulsory, 1.64 GB requested of L2 (A 16x, B 32x, C 1x)")

@@ -217,127 +217,87 @@ BAD_ARRAYS = {
     "k": (
         errors.ShapeError,
         r"op 'TN' with A of shape \(4, 6\) makes k = 4, .* B of shape \(6, 5\) k = 6.*\(k, m\)",
-        ("tn", A, B),
-        {},
+        ("tn", A, B), {},
     ),
     "C shape": (
-        errors.ShapeError,
-        r"C has shape \(5, 4\); expected \(4, 5\).*\(4, 6\).*\(6, 5\)",
-        ("NN", A, B, np.zeros((5, 4), "f4")),
-        {},
+        errors.ShapeError, r"C has shape \(5, 4\); expected \(4, 5\).*\(4, 6\).*\(6, 5\)",
+        ("NN", A, B, np.zeros((5, 4), "f4")), {},
     ),
     "no unit stride": (
-        errors.StrideError,
-        r"A of shape \(4, 6\) has strides \(24, 2\).*np\.asfortranarray\(A\)",
-        ("NN", np.zeros((8, 12), "f4")[::2, ::2], B),
-        {},
+        errors.StrideError, r"A of shape \(4, 6\) has strides \(24, 2\).*np\.asfortranarray\(A\)",
+        ("NN", np.zeros((8, 12), "f4")[::2, ::2], B), {},
     ),
     "no unit stride, transposed": (
-        errors.StrideError,
-        r"B of shape \(5, 6\) has strides \(24, 2\).*np\.asfortranarray\(B\)",
-        ("NT", A, np.zeros((10, 12), "f4")[::2, ::2]),
-        {},
+        errors.StrideError, r"B of shape \(5, 6\) has strides \(24, 2\).*np\.asfortranarray\(B\)",
+        ("NT", A, np.zeros((10, 12), "f4")[::2, ::2]), {},
     ),
     "negative stride": (
-        errors.StrideError,
-        r"A .*strides \(-6, 1\).*none negative",
-        ("NN", A[::-1], B),
-        {},
+        errors.StrideError, r"A .*strides \(-6, 1\).*none negative", ("NN", A[::-1], B), {},
     ),
     "strides of C": (
-        errors.StrideError,
-        r"C of shape \(4, 5\).*C\[\.\.\.\] = gemm",
-        ("NN", A, B, np.zeros((8, 10), "f4")[::2, ::2]),
-        {},
+        errors.StrideError, r"C of shape \(4, 5\).*C\[\.\.\.\] = gemm",
+        ("NN", A, B, np.zeros((8, 10), "f4")[::2, ::2]), {},
     ),
     "mixed dtypes": (
         errors.DTypeError,
         r"A has dtype float32 and B has dtype float64.* float64 holds .*: A\.astype\('float64'\)$",
-        ("NN", A, B.astype("f8")),
-        {},
+        ("NN", A, B.astype("f8")), {},
     ),
     "dtype": (
-        errors.DTypeError,
-        "A has dtype int16.*one of float16,",
-        ("NN", A.astype("i2"), B),
-        {},
+        errors.DTypeError, "A has dtype int16.*one of float16,", ("NN", A.astype("i2"), B), {},
     ),
     "output dtype as input": (
-        errors.DTypeError,
-        "A has dtype int32",
-        ("NN", A.astype("i4"), B),
-        {},
+        errors.DTypeError, "A has dtype int32", ("NN", A.astype("i4"), B), {},
     ),
     "no bytes": (errors.DTypeError, "A has dtype void", ("NN", np.zeros((4, 6), "V0"), B), {}),
     "byte order": (
-        errors.DTypeError,
-        r"A has dtype .f4, whose bytes .*: pass A\.astype\('float32'\)$",
-        ("NN", A.astype(A.dtype.newbyteorder()), B),
-        {},
+        errors.DTypeError, r"A has dtype .f4, whose bytes .*: pass A\.astype\('float32'\)$",
+        ("NN", A.astype(A.dtype.newbyteorder()), B), {},
     ),
     "byte order of C": (
-        errors.DTypeError,
-        r"C has dtype .f4, whose bytes .*: pass C\.astype\('float32'\)$",
-        ("NN", A, B, np.zeros((4, 5), A.dtype.newbyteorder())),
-        {},
+        errors.DTypeError, r"C has dtype .f4, whose bytes .*: pass C\.astype\('float32'\)$",
+        ("NN", A, B, np.zeros((4, 5), A.dtype.newbyteorder())), {},
     ),
     "C dtype": (
-        errors.DTypeError,
-        "C of dtype float64 .* A and B of dtype float32; expected float32",
-        ("NN", A, B, np.zeros((4, 5))),
-        {},
+        errors.DTypeError, "C of dtype float64 .* A and B of dtype float32; expected float32",
+        ("NN", A, B, np.zeros((4, 5))), {},
     ),
     "out_dtype": (errors.DTypeError, "dtype float16", ("NN", A, B), {"out_dtype": "float16"}),
     "out_dtype against C": (
-        errors.DTypeError,
-        "out_dtype is float16 and the given C has dtype float32",
-        ("NN", A.astype("f2"), B.astype("f2"), np.zeros((4, 5), "f4")),
-        {"out_dtype": np.float16},
+        errors.DTypeError, "out_dtype is float16 and the given C has dtype float32",
+        ("NN", A.astype("f2"), B.astype("f2"), np.zeros((4, 5), "f4")), {"out_dtype": np.float16},
     ),
     "compute": (
-        errors.OptionError,
-        "compute = 'tf32' does not go with dtype float64; expected float64",
-        ("NN", A.astype("f8"), B.astype("f8")),
-        {"compute": "tf32"},
+        errors.OptionError, "compute = 'tf32' does not go with dtype float64; expected float64",
+        ("NN", A.astype("f8"), B.astype("f8")), {"compute": "tf32"},
     ),
     "compute of complex": (
-        errors.OptionError,
-        "compute = 'tf32' does not go with dtype complex64; expected float32",
-        ("NN", A.astype("c8"), B.astype("c8")),
-        {"compute": "tf32"},
+        errors.OptionError, "compute = 'tf32' does not go with dtype complex64; expected float32",
+        ("NN", A.astype("c8"), B.astype("c8")), {"compute": "tf32"},
     ),
     "real C of complex": (
         errors.DTypeError,
         "C of dtype float32 does not go with A and B of dtype complex64; expected complex64",
-        ("NN", A.astype("c8"), B.astype("c8"), np.zeros((4, 5), "f4")),
-        {},
+        ("NN", A.astype("c8"), B.astype("c8"), np.zeros((4, 5), "f4")), {},
     ),
     "complex and real": (
         errors.DTypeError,
         r"A has dtype complex64 and B has dtype float32.*B\.astype\('complex64'\)",
-        ("NN", A.astype("c8"), B),
-        {},
+        ("NN", A.astype("c8"), B), {},
     ),
     "order": (errors.OptionError, "order = 'K'.*'F'.*'C'", ("NN", A, B), {"order": "K"}),
     "order with C": (
-        errors.OptionError,
-        "order = 'K'",
-        ("NN", A, B, np.zeros((4, 5), "f4")),
-        {"order": "K"},
+        errors.OptionError, "order = 'K'", ("NN", A, B, np.zeros((4, 5), "f4")), {"order": "K"},
     ),
     "C of one row": (
-        errors.OverlapError,
-        r"C of shape \(4, 5\) has strides \(0, 1\).*at least 5, not 0",
-        ("NN", A, B, as_strided(np.zeros(5, "f4"), (4, 5), (0, 4))),
-        {},
+        errors.OverlapError, r"C of shape \(4, 5\) has strides \(0, 1\).*at least 5, not 0",
+        ("NN", A, B, as_strided(np.zeros(5, "f4"), (4, 5), (0, 4))), {},
     ),
     "C with too small a step": (
-        errors.OverlapError,
-        r"C .*strides \(1, 3\).*at least 4, not 3",
-        ("NN", A, B, as_strided(np.zeros(50, "f4"), (4, 5), (4, 12))),
-        {},
+        errors.OverlapError, r"C .*strides \(1, 3\).*at least 4, not 3",
+        ("NN", A, B, as_strided(np.zeros(50, "f4"), (4, 5), (4, 12))), {},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD_ARRAYS)
@@ -443,31 +403,19 @@ def test_sizes_beyond_32_bit_offsets():
 @pytest.mark.parametrize(
     ("x", "dtype", "value"),
     [
-        (2, "float64", 2.0),
-        (True, "float32", 1.0),
-        (0.1, "float64", 0.1),
-        (0.1, "float16", float(np.float32(0.1))),
-        (1e-60, "float16", 0.0),
-        (1e60, "float32", np.inf),
-        (-np.inf, "float32", -np.inf),
-        (Fraction(1, 4), "float32", 0.25),
-        (Decimal("0.5"), "float64", 0.5),
-        (np.float16(1.5), "float32", 1.5),
-        (ml_dtypes.bfloat16(1.5), "bfloat16", 1.5),
-        (np.array(2.5), "float32", 2.5),
-        (np.array(3, "i8"), "int8", 3),
-        (-7.0, "int8", -7),
-        (2**31 - 1, "int32", 2**31 - 1),
-        (2, "complex128", 2 + 0j),
-        (0.1 - 0.3j, "complex128", 0.1 - 0.3j),
+        (2, "float64", 2.0), (True, "float32", 1.0), (0.1, "float64", 0.1),
+        (0.1, "float16", float(np.float32(0.1))), (1e-60, "float16", 0.0),
+        (1e60, "float32", np.inf), (-np.inf, "float32", -np.inf), (Fraction(1, 4), "float32", 0.25),
+        (Decimal("0.5"), "float64", 0.5), (np.float16(1.5), "float32", 1.5),
+        (ml_dtypes.bfloat16(1.5), "bfloat16", 1.5), (np.array(2.5), "float32", 2.5),
+        (np.array(3, "i8"), "int8", 3), (-7.0, "int8", -7), (2**31 - 1, "int32", 2**31 - 1),
+        (2, "complex128", 2 + 0j), (0.1 - 0.3j, "complex128", 0.1 - 0.3j),
         (0.1 - 0.3j, "complex64", complex(np.float32(0.1), -np.float32(0.3))),
         (complex(1e60, -1e-60), "complex64", complex(np.inf, -0.0)),
-        (Fraction(1, 4), "complex64", 0.25 + 0j),
-        (np.complex64(2 - 1j), "complex128", 2 - 1j),
-        (np.array(3j), "complex64", 3j),
-        (np.float16(1.5), "complex64", 1.5 + 0j),
+        (Fraction(1, 4), "complex64", 0.25 + 0j), (np.complex64(2 - 1j), "complex128", 2 - 1j),
+        (np.array(3j), "complex64", 3j), (np.float16(1.5), "complex64", 1.5 + 0j),
     ],
-)
+)  # fmt: skip
 def test_numbers(x, dtype, value):
     found = scalar(x, "alpha", dtype, None)
     assert found == Scalar(value)
@@ -509,8 +457,7 @@ def device_scalar(monkeypatch, **facts):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"),
-    [("float16", "float32"), ("float32", "float32"), ("complex64", "complex64")],
+    ("dtype", "kind"), [("float16", "float32"), ("float32", "float32"), ("complex64", "complex64")]
 )
 def test_device_scalars_are_left_to_the_kernel(monkeypatch, dtype, kind):
     x = device_scalar(monkeypatch, dtype=kind)
@@ -528,18 +475,12 @@ def test_device_scalar_of_another_type(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "dtype", "taken"),
     [
-        ("float64", "float16", True),
-        ("bfloat16", "float32", True),
-        ("int64", "float32", True),
-        ("float32", "complex64", True),
-        ("complex128", "complex64", True),
-        ("complex64", "float32", False),
-        ("int16", "int8", True),
-        ("int64", "int8", False),
-        ("float32", "int8", False),
-        ("qint8", "float32", False),
+        ("float64", "float16", True), ("bfloat16", "float32", True), ("int64", "float32", True),
+        ("float32", "complex64", True), ("complex128", "complex64", True),
+        ("complex64", "float32", False), ("int16", "int8", True), ("int64", "int8", False),
+        ("float32", "int8", False), ("qint8", "float32", False),
     ],
-)
+)  # fmt: skip
 def test_device_scalars_are_converted_where_nothing_is_lost(monkeypatch, kind, dtype, taken):
     """Rounding is not a loss: a number of the host is rounded too."""
     operands = {"x": on_gpu((), (), dtype=kind), "made": on_gpu((), (), dtype="float32")}

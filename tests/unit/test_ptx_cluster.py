@@ -1,7 +1,5 @@
 """Clusters of CTAs: what they load for each other, arrive at and wait for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from test_ptx_hopper import FULL, INIT, WAIT, copy_out, fault, small

@@ -1,7 +1,5 @@
 """Rounding of the interpreter against exact fractions."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

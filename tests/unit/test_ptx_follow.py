@@ -1,7 +1,5 @@
 """Undefined bits: of each instruction those that another choice of undefined bits changes."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import zlib

@@ -4,8 +4,6 @@ Instructions are looked at by hand-made texts and formulas of their own; the ker
 them is executed in ``test_ptx_wgmma.py``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

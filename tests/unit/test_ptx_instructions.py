@@ -1,7 +1,5 @@
 """Each instruction against NumPy, Python's integers, or the layouts of the PTX ISA lane by lane."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -46,12 +44,9 @@ INTEGERS = {
     "mul.hi.s32 %r22, %r20, %r21;": lambda a, b: signed(a) * signed(b) >> 32,
     "mad.lo.s32 %r22, %r20, %r21, 7;": lambda a, b: a * b + 7,
     "min.s32 %r22, %r20, %r21;": lambda a, b: min(signed(a), signed(b)),
-    "max.u32 %r22, %r20, %r21;": max,
-    "and.b32 %r22, %r20, %r21;": lambda a, b: a & b,
-    "or.b32 %r22, %r20, %r21;": lambda a, b: a | b,
-    "xor.b32 %r22, %r20, %r21;": lambda a, b: a ^ b,
-    "not.b32 %r22, %r20;": lambda a, b: ~a,
-    "neg.s32 %r22, %r20;": lambda a, b: -a,
+    "max.u32 %r22, %r20, %r21;": max, "and.b32 %r22, %r20, %r21;": lambda a, b: a & b,
+    "or.b32 %r22, %r20, %r21;": lambda a, b: a | b, "xor.b32 %r22, %r20, %r21;": lambda a, b: a ^ b,
+    "not.b32 %r22, %r20;": lambda a, b: ~a, "neg.s32 %r22, %r20;": lambda a, b: -a,
     "abs.s32 %r22, %r20;": lambda a, b: abs(signed(a)),
     "shl.b32 %r22, %r20, %r21;": lambda a, b: a << min(b, 32),
     "shr.u32 %r22, %r20, %r21;": lambda a, b: a >> min(b, 32),
@@ -87,8 +82,7 @@ INTEGERS = {
     "bfe.u32 %r22, %r20, %r21, 40;": lambda a, b: a >> min(b & 255, 32),
     "bfe.s32 %r22, %r20, 4, 8;": lambda a, b: signed(a >> 4, 8),
     "bfe.s32 %r22, %r20, 28, 8;": lambda a, b: signed(a) >> 28,
-    "bfe.s32 %r22, %r20, %r21, 0;": lambda a, b: 0,
-    "lop3.b32 %r22, %r20, %r21, %r2, 0xE8;": None,
+    "bfe.s32 %r22, %r20, %r21, 0;": lambda a, b: 0, "lop3.b32 %r22, %r20, %r21, %r2, 0xE8;": None,
     "lop3.b32 %r22, %r20, %r21, 12345, 0x96;": lambda a, b: a ^ b ^ 12345,
     "lop3.b32 %r22, %r20, %r21, 12345, 0xCA;": lambda a, b: a & b | ~a & 12345,
     "shf.l.wrap.b32 %r22, %r20, %r21, 35;": lambda a, b: (a | b << 32) << 3 >> 32,
@@ -103,7 +97,7 @@ INTEGERS = {
     "dp2a.hi.s32.u32 %r22, %r20, %r21, 9;": lambda a, b: (
         9 + sum(signed(a >> 16 * i, 16) * (b >> 16 + 8 * i & 255) for i in range(2))
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("statement", INTEGERS)
@@ -316,12 +310,8 @@ def matrices(kind: str, m: int, k: int):
         a, b = generator.integers(low, high, (2, m, k)), generator.integers(low, high, (2, k, 8))
         dtype = np.int8 if kind == "s8" else np.uint8
         return (
-            a,
-            b,
-            generator.integers(-(2**31), 2**31, (2, m, 8)),
-            a.astype(dtype),
-            b.astype(dtype),
-        )
+            a, b, generator.integers(-(2**31), 2**31, (2, m, 8)), a.astype(dtype), b.astype(dtype),
+        )  # fmt: skip
     a, b = generator.standard_normal((2, m, k)), generator.standard_normal((2, k, 8))
     c = generator.standard_normal((2, m, 8))
     if kind == "f64":

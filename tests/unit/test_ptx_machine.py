@@ -1,7 +1,5 @@
 """Divergence, barriers, asynchronous copies, the record of accesses, and faults."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ptx_text import launch, text

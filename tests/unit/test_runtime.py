@@ -1,7 +1,5 @@
 """What can be seen without a GPU; the driver is a Python object with memory of its own."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess
@@ -18,13 +16,7 @@ from cuda.bindings import driver as cuda_driver
 from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
 
 from cute_gemm.arch import Arch
-from cute_gemm.errors import (
-    CubinError,
-    DeviceError,
-    LaunchError,
-    NoGpuError,
-    ScalarError,
-)
+from cute_gemm.errors import CubinError, DeviceError, LaunchError, NoGpuError, ScalarError
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar
@@ -165,17 +157,11 @@ def test_which_context_is_current(driver: FakeDriver) -> None:
 @pytest.mark.parametrize(
     ("arch", "capability", "runs"),
     [
-        ("sm_80", (8, 0), True),
-        ("sm_80", (8, 9), True),
-        ("sm_86", (8, 0), False),
-        ("sm_80", (9, 0), False),
-        ("sm_90", (9, 0), True),
-        ("sm_90a", (10, 0), False),
-        ("sm_100a", (10, 3), False),
-        ("sm_100f", (10, 3), True),
-        ("sm_120", (12, 1), True),
+        ("sm_80", (8, 0), True), ("sm_80", (8, 9), True), ("sm_86", (8, 0), False),
+        ("sm_80", (9, 0), False), ("sm_90", (9, 0), True), ("sm_90a", (10, 0), False),
+        ("sm_100a", (10, 3), False), ("sm_100f", (10, 3), True), ("sm_120", (12, 1), True),
     ],
-)
+)  # fmt: skip
 def test_runs_on(arch: str, capability: tuple[int, int], runs: bool) -> None:
     assert Arch(arch).runs_on(capability) is runs
 
@@ -344,12 +330,9 @@ def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
     )
     root = str(Path(runtime.__file__).parent.parent)
     answer = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": root}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
     assert answer.stdout.strip() == "[]"
 
 

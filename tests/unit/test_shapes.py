@@ -1,15 +1,13 @@
 """``tests/gpu/shapes.py``, which times calls on shapes that are new, on a machine without a GPU."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 
 import numpy as np
+from fake_arrays import on_h200
 from gpu import shapes
 
 from cute_gemm import api
-from cute_gemm.plan import make
 from cute_gemm.run import driver
 
 
@@ -38,11 +36,8 @@ def test_on_a_gpu_they_are_calls_of_gemm(monkeypatch):
     calls, ahead = [], []
     torch = SimpleNamespace(float32="f4", empty=lambda count, dtype, device: np.empty(count, dtype))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(driver, "device_arch", lambda device: make.Arch("sm_90a"))
-    monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
+    on_h200(monkeypatch)
     monkeypatch.setattr(driver, "synchronize", lambda device: calls.append("wait"))
-    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr(make.select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr(
         api, "gemm", lambda op, A, B, C, **_: calls.append((op, A.shape, B.shape, C.shape))
     )

@@ -1,7 +1,5 @@
 """What must be true of any calibration that the package ships: tests elsewhere take stored ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

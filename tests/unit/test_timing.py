@@ -1,7 +1,5 @@
 """Batches, rounds and their order, on a clock that the functions move."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

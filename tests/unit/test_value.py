@@ -1,7 +1,5 @@
 """What Python, NumPy and PyTorch make of an epilogue's values: traced, or refused in a sentence."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable

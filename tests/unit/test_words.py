@@ -1,7 +1,5 @@
 """Arguments of the wrong type: each is refused in one sentence that names it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@
 another reason; and who takes the advice of each refusal arrives at a call that is accepted.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator
@@ -43,19 +41,11 @@ PARTS: tuple[Call, ...] = (
 )  # fmt: skip
 VALUES: dict[str, tuple[Any, ...]] = {
     "tile": (
-        (128, 128, 32),
-        (256, 256, 64),
-        (16, 16, 16),
-        (64, 256, 128),
-        (512, 512, 64),
-        (8, 8, 1),
+        (128, 128, 32), (256, 256, 64), (16, 16, 16), (64, 256, 128), (512, 512, 64), (8, 8, 1),
     ),
-    "thread_tile": ((8, 8), (32, 32), (1, 1)),
-    "stages": (1, 3, 9, 40),
-    "min_ctas": (0, 1, 4, 16),
-    "warps": ((2, 2), (8, 8), 4, 64),
-    "copy": ("mn_major", "k_major"),
-}
+    "thread_tile": ((8, 8), (32, 32), (1, 1)), "stages": (1, 3, 9, 40), "min_ctas": (0, 1, 4, 16),
+    "warps": ((2, 2), (8, 8), 4, 64), "copy": ("mn_major", "k_major"),
+}  # fmt: skip
 
 
 def draw(rng: random.Random) -> tuple[str, Call]:

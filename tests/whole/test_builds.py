@@ -1,7 +1,5 @@
 """Builds that meet, are interrupted or killed: one builds, the others wait, and nothing breaks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -13,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cases import in_threads
 
 import cute_gemm as cg
 from cute_gemm.errors import CompileError, UnsupportedError
@@ -69,11 +68,7 @@ def test_threads_that_want_one_kernel_build_it_once(
     built, compile_ = [], nvrtc._compile
     monkeypatch.setattr(nvrtc, "_compile", lambda *given: built.append(1) or compile_(*given))
     unit = TranslationUnit('extern "C" __global__ void entry(float* x) { x[0] = 1; }', "entry")
-    threads = [threading.Thread(target=nvrtc.build, args=(unit, "sm_90a")) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(lambda _: nvrtc.build(unit, "sm_90a"), range(8))
     assert built == [1] and len(cache.entries()) == 1
 
 

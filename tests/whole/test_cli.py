@@ -1,7 +1,5 @@
 """The command line as a whole: words, help, JSON, and how it fails."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import inspect
@@ -34,18 +32,14 @@ def parsers(command: str):
 @pytest.mark.parametrize(
     ("words", "options"),
     [
-        ([], {}),
-        (["--stages", "4"], {"stages": 4}),
-        (["--copy=mn_major"], {"copy": "mn_major"}),
+        ([], {}), (["--stages", "4"], {"stages": 4}), (["--copy=mn_major"], {"copy": "mn_major"}),
         (["--tile", "128,128,32"], {"tile": (128, 128, 32)}),
         (["--tile", "(128, 64, 32)"], {"tile": (128, 64, 32)}),
-        (["--tile", "128x64x32"], {"tile": (128, 64, 32)}),
-        (["--copy", "x"], {"copy": "x"}),
-        (["--min-ctas", "2"], {"min_ctas": 2}),
-        (["--ping-pong", "true"], {"ping_pong": True}),
+        (["--tile", "128x64x32"], {"tile": (128, 64, 32)}), (["--copy", "x"], {"copy": "x"}),
+        (["--min-ctas", "2"], {"min_ctas": 2}), (["--ping-pong", "true"], {"ping_pong": True}),
         (["--swizzle", "-1"], {"swizzle": -1}),
     ],
-)
+)  # fmt: skip
 def test_kernel_options(words, options):
     assert _arguments.kernel_options(words, parsers("run")[1]) == options
 
@@ -279,14 +273,11 @@ def test_doctor(run):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["run", "XY"], "XY"),
-        (["run", "TN", "--dtype", "float12"], "float12"),
-        (["run", "TN", "-m", "-1"], "-1"),
-        (["run", "NN", "-m", "64", "--lda", "5"], "lda"),
+        (["run", "XY"], "XY"), (["run", "TN", "--dtype", "float12"], "float12"),
+        (["run", "TN", "-m", "-1"], "-1"), (["run", "NN", "-m", "64", "--lda", "5"], "lda"),
         (["analyze", "TN", "--kernel", "nothing"], "sm80_pipeline"),
         (["emit", "TN", "--arch", "sm_12345"], "sm_12345"),
-        (["emit", "TN", "--colour", "blue"], "colour"),
-        (["emit", "TN", "--m", "5"], "--m"),
+        (["emit", "TN", "--colour", "blue"], "colour"), (["emit", "TN", "--m", "5"], "--m"),
         (["run", "TN", "--dtype", "int8", "--alpha", "0.5"], "alpha"),
         (["emit", "TN", "--output", "/nonexistent/directory/x.cu"], "/nonexistent"),
         (["analyze", "TN", "--html", "/nonexistent/directory/x.html"], "/nonexistent"),
@@ -297,7 +288,7 @@ def test_doctor(run):
         (["copy", "--tensor", "(8,8):(8,1)", "--atom", "ld.locally"], "'ld.locally' is unknown"),
         (["copy", "--tensor", "(8,8):(8,1)", "--atom", "ld.global", "--dtype", "x1"], "x1"),
     ],
-)
+)  # fmt: skip
 def test_an_error_is_one_line(run, words, part):
     status, _, err = run(*words)
     assert status == 2

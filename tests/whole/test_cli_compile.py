@@ -1,7 +1,5 @@
 """``cute-gemm emit``, ``compile`` and ``prove``."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json
@@ -248,16 +246,8 @@ def test_kernels_of_groups(run):
 
 def test_prove(run, monkeypatch):
     words = (
-        "prove",
-        "TN",
-        "NN",
-        *SIZES,
-        "--kernel",
-        "naive",
-        "--dtype",
-        "float32",
-        *compile_arch(),
-    )
+        "prove", "TN", "NN", *SIZES, "--kernel", "naive", "--dtype", "float32", *compile_arch(),
+    )  # fmt: skip
     status, out, _ = run(*words)
     assert (status, out.count(" facts hold, ")) == (0, 2)
     proofs = json.loads(run(*words, "--json")[1])["proofs"]

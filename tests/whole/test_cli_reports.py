@@ -1,7 +1,5 @@
 """``cute-gemm analyze``, ``copy`` and ``profile``."""
 
-from __future__ import annotations
-
 import json
 
 from command_line import SIZES

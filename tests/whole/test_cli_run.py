@@ -1,7 +1,5 @@
 """``cute-gemm run``: what it says, and that its results are right."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two plans side by side, and ``cute-gemm compare``."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Corrections of predicted times: trees, their fit, and choices by them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

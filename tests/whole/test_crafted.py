@@ -1,7 +1,5 @@
 """Files of the cache and of the user with any content: ignored, or refused in one sentence."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

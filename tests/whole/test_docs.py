@@ -1,7 +1,5 @@
 """What the documentation prints is what its commands print."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

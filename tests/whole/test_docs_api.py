@@ -1,7 +1,5 @@
 """The page of the Python API has every public name, as objects that its generator finds."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

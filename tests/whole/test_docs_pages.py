@@ -1,7 +1,5 @@
 """What the documentation generates from stored runs, and how runs are recorded."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The pictures of the documentation are what their commands make."""
 
-from __future__ import annotations
-
 import re
 import sys
 from functools import cache

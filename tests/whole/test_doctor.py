@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -50,8 +48,7 @@ def planted(root: Path, cccl: str) -> CudaHeaders:
 
 
 @pytest.mark.parametrize(
-    ("number", "ok"),
-    [("3000001", True), ("3001004", True), ("3002000", False), ("3003002", False)],
+    ("number", "ok"), [("3000001", True), ("3001004", True), ("3002000", False), ("3003002", False)]
 )
 def test_the_bound_on_cccl(
     number: str, ok: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

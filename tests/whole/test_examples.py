@@ -1,7 +1,5 @@
 """Every example runs on its own, without a GPU too, and prints something worth reading."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import os
@@ -37,13 +35,9 @@ def show(path: Path, cache_directory: Path) -> str:
         "PYTHONPATH": str(Path(cute_gemm.__file__).parents[1]),
     }
     done = subprocess.run(
-        [sys.executable, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cache_directory.parent,
-        env=environment,
-    )
+        [sys.executable, str(path)], capture_output=True, text=True, check=False,
+        cwd=cache_directory.parent, env=environment,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -64,15 +58,9 @@ def test_the_reference_table_and_its_fix(cache_directory):
     rows = [line.split() for line in lines if line[:2] in ("NT", "NN", "TN", "TT")]
     verdicts = [(row[0], row[1], row[5]) for row in rows]
     assert verdicts == [
-        ("NT", "yes", "yes"),
-        ("NN", "yes", "no"),
-        ("TN", "no", "no"),
-        ("TT", "no", "yes"),
-        ("NT", "yes", "yes"),
-        ("NN", "yes", "yes"),
-        ("TN", "yes", "yes"),
-        ("TT", "yes", "yes"),
-    ]
+        ("NT", "yes", "yes"), ("NN", "yes", "no"), ("TN", "no", "no"), ("TT", "no", "yes"),
+        ("NT", "yes", "yes"), ("NN", "yes", "yes"), ("TN", "yes", "yes"), ("TT", "yes", "yes"),
+    ]  # fmt: skip
 
 
 MODULES = sorted(

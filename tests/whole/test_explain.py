@@ -1,7 +1,5 @@
 """``explain``: ideas, accesses per result counted two ways, predicted times, the next kernel."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -72,17 +70,12 @@ def test_an_idea_is_the_paragraph_of_the_header(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kernel", "loaded", "read"),
     [
-        ("naive", "2K", None),
-        ("coalesced", "2K", None),
-        ("smem_tiled", "K/16", "2K"),
-        ("register_rows", "3K/64", "3K/2"),
-        ("thread_tile_1d", "K/32", "9K/8"),
-        ("thread_tile_2d", "K/64", "K/4"),
-        ("bank_free", "K/64", "K/4"),
-        ("double_buffered", "3K/128", "K/4"),
-        ("sm80_pipeline", "K/64", "K/4"),
+        ("naive", "2K", None), ("coalesced", "2K", None), ("smem_tiled", "K/16", "2K"),
+        ("register_rows", "3K/64", "3K/2"), ("thread_tile_1d", "K/32", "9K/8"),
+        ("thread_tile_2d", "K/64", "K/4"), ("bank_free", "K/64", "K/4"),
+        ("double_buffered", "3K/128", "K/4"), ("sm80_pipeline", "K/64", "K/4"),
     ],
-)
+)  # fmt: skip
 def test_counts_of_the_tutorials(kernel, loaded, read):
     given = {"tile": (128, 128, 16), "warps": (2, 4)} if kernel == "sm80_pipeline" else {}
     found = large(kernel, **given)
@@ -161,14 +154,10 @@ def test_beta_reads_c():
 @pytest.mark.parametrize(
     ("kernel", "wavefronts"),
     [
-        ("smem_tiled", 128),
-        ("thread_tile_1d", 40),
-        ("thread_tile_2d", 16),
-        ("vectorized", 20),
-        ("bank_free", 12),
-        ("warp_tiled", 8),
+        ("smem_tiled", 128), ("thread_tile_1d", 40), ("thread_tile_2d", 16), ("vectorized", 20),
+        ("bank_free", 12), ("warp_tiled", 8),
     ],
-)
+)  # fmt: skip
 def test_wavefronts_for_64_warp_fmas(kernel, wavefronts):
     assert count(large(kernel), "shared", "load").wavefronts == wavefronts * N / 64 / 32
 
@@ -186,15 +175,12 @@ def test_a_complex_product_is_four():
 @pytest.mark.parametrize(
     ("kernel", "dtype", "unit"),
     [
-        ("bank_free", "float32", "CUDA cores"),
-        ("bank_free", "complex128", "CUDA cores"),
-        ("sm80_pipeline", "float32", "CUDA cores"),
-        ("cutlass_universal", "float32", "CUDA cores"),
+        ("bank_free", "float32", "CUDA cores"), ("bank_free", "complex128", "CUDA cores"),
+        ("sm80_pipeline", "float32", "CUDA cores"), ("cutlass_universal", "float32", "CUDA cores"),
         ("cutlass_universal", "float64", "tensor cores"),
-        ("sm80_pipeline", "complex128", "tensor cores"),
-        ("tensor_core", "float16", "tensor cores"),
+        ("sm80_pipeline", "complex128", "tensor cores"), ("tensor_core", "float16", "tensor cores"),
     ],
-)
+)  # fmt: skip
 def test_the_unit_that_multiplies(kernel, dtype, unit):
     assert work(large(kernel, dtype=dtype, m=1024, n=1024, k=256)).unit == unit
 

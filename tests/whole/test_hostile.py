@@ -1,7 +1,5 @@
 """What users and machines do that nobody plans for: one sentence each, no traceback, no hang."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -117,10 +115,7 @@ def test_a_seed_is_a_natural_number(seed, capsys):
 
 def test_values_that_are_no_values(capsys):
     for words, part in (
-        (
-            ["bench", "NN", "--kernel", "host", "--sizes", "8", "-l", "0"],
-            "l=0; expected 1 or more",
-        ),
+        (["bench", "NN", "--kernel", "host", "--sizes", "8", "-l", "0"], "l=0; expected 1 or more"),
         (["analyze", "TN", "--out-dtype", ""], "C of dtype  does not go with"),
     ):
         assert cli.main(words) == 2

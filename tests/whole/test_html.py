@@ -1,7 +1,5 @@
 """The HTML report: well-formed, self-contained, complete, and safe against hostile text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -203,12 +201,9 @@ def test_hostile_text_is_text(reference):
 
     first = replace(reference.accesses[0], instruction=bad, part=bad)
     hostile = replace(
-        reference,
-        kernel=bad,
-        arch=bad,
-        config=NothingToChoose(bad),
+        reference, kernel=bad, arch=bad, config=NothingToChoose(bad),
         rows=(Hostile(first, reference.rows[0].analysis), *reference.rows[1:]),
-    )
+    )  # fmt: skip
     hostile.__dict__.update(causes=(Cause(bad, bad, (bad,), fix=bad),), headline=bad)
     for text in (hostile.to_html(), hostile._repr_html_()):
         page = Page(text)

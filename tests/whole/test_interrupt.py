@@ -1,7 +1,5 @@
 """Ctrl-C ends a command at once, without a traceback: while it starts, and while BLAS computes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

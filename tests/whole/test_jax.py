@@ -1,7 +1,5 @@
 """``cute_gemm.jax`` on the CPU: products inside jit, grad, jvp, vmap and shard_map."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,25 +1,23 @@
 """What is kept between calls: no number of shapes fills the memory."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib
 import pkgutil
-import threading
 import tracemalloc
 from itertools import cycle, product
 
 import numpy as np
 import pytest
-from cases import OPS
+from cases import OPS, in_threads
+from fake_arrays import on_h200
 from gpu import shapes
 
 import cute_gemm as cg
 from cute_gemm import api
 from cute_gemm._kept import KEPT, Kept
 from cute_gemm.kernels import base
-from cute_gemm.plan import make, reused, select
+from cute_gemm.plan import reused, select
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.scalars import scalar
 
@@ -156,10 +154,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     monkeypatch.setattr(api, "read", lambda x, name: functools.reduce(
         lambda operand, item: setattr(operand, *item) or operand, device.items(), read(x, name)
     ))  # fmt: skip
-    monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
-    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: make.Arch("sm_90a"))
-    monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
-    monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
+    on_h200(monkeypatch)
     monkeypatch.setattr(Executable, "run", lambda self, *_, **__: self)
     executables = [
         cg.gemm("NN", np.zeros((m, 4), "f4"), np.zeros((4, 4), "f4"), kernel="naive")
@@ -196,19 +191,9 @@ def test_many_threads_choose_while_what_is_kept_is_emptied(small: int) -> None:
         return cg.plan("TN", **sizes, kernel="double_buffered", backend="cpu").symbol
 
     expected = {k: config(k) for k in range(1, 13)}
-    wrong: list[object] = []
 
     def choose(start: int) -> None:
-        try:
-            wrong.extend(
-                k for k in [*range(start, 13), *range(1, start)] if config(k) != expected[k]
-            )
-        except Exception as error:
-            wrong.append(error)
+        turned = [*range(start, 13), *range(1, start)]
+        assert {k: config(k) for k in turned} == expected
 
-    threads = [threading.Thread(target=choose, args=(1 + 3 * each,)) for each in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(choose, range(1, 13, 3))

@@ -1,7 +1,5 @@
 """Drawn calls give the configs, units, reports and error sentences that are stored."""
 
-from __future__ import annotations
-
 import pytest
 from net import compared, draw_calls, stored
 

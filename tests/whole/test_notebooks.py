@@ -1,7 +1,5 @@
 """The notebooks run without a GPU, in a directory of their own, and show reports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

@@ -1,7 +1,5 @@
 """Predicted times beside times that were measured on an H200, and choices that follow from them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import product

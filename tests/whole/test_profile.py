@@ -1,7 +1,5 @@
 """Predicted against counted: ncu's output, the classes, the comparison; with an ncu that is not."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -13,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_arrays import on_h200
 
 import cute_gemm as cg
-from cute_gemm.arch import Arch
 from cute_gemm.commands import profile as command
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
 from cute_gemm.gpus.table import gpu
@@ -23,7 +21,7 @@ from cute_gemm.kernels.candidate import Measured
 from cute_gemm.measure import counters, profile
 from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
 from cute_gemm.measure.profile import Case, CounterPermissionError, Profile, predict
-from cute_gemm.plan import select, tuned
+from cute_gemm.plan import tuned
 from cute_gemm.rendering.rows import make_row
 from cute_gemm.run import driver
 
@@ -52,17 +50,13 @@ def test_parse() -> None:
     text = "\n".join(
         [
             "==WARNING== Note: Running with unmodified GPU clocks.",
-            "==PROF== Connected to process 466 (/usr/bin/python3.12)",
-            '"a line of the program\'s"',
-            "==PROF== Disconnected from process 466",
-            COLUMNS,
-            line(0, "first", SECTORS, "1,048,576"),
-            line(0, "first", LDSM, "0"),
-            line(2, "third", SECTORS, "n/a"),
-            line(10, "last", SECTORS, "12.00"),
+            "==PROF== Connected to process 466 (/usr/bin/python3.12)", '"a line of the program\'s"',
+            "==PROF== Disconnected from process 466", COLUMNS,
+            line(0, "first", SECTORS, "1,048,576"), line(0, "first", LDSM, "0"),
+            line(2, "third", SECTORS, "n/a"), line(10, "last", SECTORS, "12.00"),
             "==PROF== the end",
         ]
-    )
+    )  # fmt: skip
     assert parse(text) == [
         ("first", {SECTORS: 1048576, LDSM: 0}),
         ("third", {}),
@@ -154,12 +148,8 @@ def test_tma_and_wgmma_are_counted_as_predicted() -> None:
 def test_a_box_outside_of_the_matrix_is_an_instruction() -> None:
     """A cluster of 2 x 2 tiles for one, and half of the k-tile: all boxes are moved, as zeros."""
     options = {
-        "tile": (64, 64, 128),
-        "warp_groups": 1,
-        "cluster": "2x2",
-        "swap_ab": 0,
-        "ping_pong": 0,
-    }
+        "tile": (64, 64, 128), "warp_groups": 1, "cluster": "2x2", "swap_ab": 0, "ping_pong": 0,
+    }  # fmt: skip
     case = Case("TN", 64, 64, 64, "float16", kernel="sm90_wgmma", arch="sm_90a", options=options)
     found = predict(case)
     # A CTA loads half of the 64 rows of each, 64 elements at a time, and gets the other half too.
@@ -369,11 +359,8 @@ def fake(tmp_path: Path) -> Callable[..., str]:
         answers = {
             "name": CASE.plan().config.name,
             "counts": {name: f"{value:,}" for name, value in counts(predict(CASE)).items()},
-            "says": "==PROF== Connected to process 1",
-            "warns": "",
-            "launches": 1000,
-            "returns": 0,
-        }
+            "says": "==PROF== Connected to process 1", "warns": "", "launches": 1000, "returns": 0,
+        }  # fmt: skip
         answers["counts"] = {**answers["counts"], **told.pop("counts", {})}  # type: ignore[dict-item]
         path = tmp_path / "told.json"
         path.write_text(json.dumps(answers | told))
@@ -487,10 +474,8 @@ def test_a_batch_counts_each_matrix_from_where_it_begins() -> None:
 
 def test_what_was_measured_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a call would take it, on this machine's GPU; not where another arch is asked for."""
-    monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
-    monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
+    on_h200(monkeypatch, gpu("H200"))
     monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu("H200"))
     case = Case("TN", 512, 512, 512, "bfloat16")
     first, second = (case.plan().candidates()[i] for i in (0, 1))
     known = Measured(second.kernel.name, second.config.name, *second.route, 1e-5, 8)

@@ -1,7 +1,5 @@
 """The choice of a kernel and a config: what is chosen is the cheapest that the problem allows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -32,14 +30,9 @@ COMPILED = tuple(name for name in registry.names() if registry.get(name).runs_on
 PRICED = tuple(name for name in COMPILED if name != "cutlass_universal")
 #: dtype, compute
 TYPES = (
-    ("float16", None),
-    ("float32", None),
-    ("float32", "tf32"),
-    ("float64", None),
-    ("int8", None),
-    ("complex64", None),
-    ("complex128", None),
-)
+    ("float16", None), ("float32", None), ("float32", "tf32"), ("float64", None), ("int8", None),
+    ("complex64", None), ("complex128", None),
+)  # fmt: skip
 
 
 def plan(op: str = "TN", arch: str = "sm_90a", **given: Any) -> cg.Plan:

@@ -1,7 +1,5 @@
 """Tables are values: what is printed and what a page shows is the same."""
 
-from __future__ import annotations
-
 from test_html import Page
 
 from cute_gemm._text import counted, plain, size

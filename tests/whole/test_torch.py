@@ -1,7 +1,5 @@
 """``cute_gemm.torch``, and `gemm` where gradients are recorded, on the CPU."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,14 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cute_gemm as cg
 import cute_gemm.torch as ct
-from cute_gemm.errors import (
-    ArrayError,
-    DTypeError,
-    GemmError,
-    OptionError,
-    ShapeError,
-    StrideError,
-)
+from cute_gemm.errors import ArrayError, DTypeError, GemmError, OptionError, ShapeError, StrideError
 from cute_gemm.torch import operators, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:no usable GPU")
@@ -505,21 +496,18 @@ REFUSED: dict[str, tuple[type[GemmError], str, Callable[[], Any]]] = {
     "layer": (OptionError, "'swish'", lambda: ct.Linear(2, 3, activation="swish")),
     "mlp": (ShapeError, r"w2 \(5, 4\)", lambda: ct.mlp(GRAD, W, None, W, None, "relu")),
     "C": (
-        ArrayError,
-        "A requires grad.*and no C is given",
+        ArrayError, "A requires grad.*and no C is given",
         lambda: cg.gemm("NN", GRAD, GRAD, W[:4].T),
     ),
     "plan": (ArrayError, r"pass A.detach\(\)", lambda: cg.plan("NN", GRAD, GRAD)),
     "alpha": (
-        ArrayError,
-        "alpha requires grad",
-        lambda: cg.gemm("NN", GRAD, GRAD, alpha=GRAD[0, 0]),
+        ArrayError, "alpha requires grad", lambda: cg.gemm("NN", GRAD, GRAD, alpha=GRAD[0, 0]),
     ),
     "NumPy": (ArrayError, "A requires grad", lambda: cg.gemm("NN", GRAD, W[:4].numpy())),
     "stream": (OptionError, "differentiates", lambda: cg.gemm("NN", GRAD, GRAD, stream=0)),
     "strides": (StrideError, "B.contiguous", lambda: cg.gemm("NN", GRAD[:, :2], GRAD[::2, ::2])),
     "operand": (OptionError, "bias=", lambda: cg.gemm("NN", GRAD, GRAD, epilogue="bias")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -1,7 +1,5 @@
 """``cute_gemm.torch`` on DTensors: two processes of one machine, over gloo or NCCL."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess
@@ -24,11 +22,7 @@ from torch.distributed.tensor import (
     init_device_mesh,
 )
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import cute_gemm.torch as ct
 
@@ -204,14 +198,11 @@ def sharded_parameters(mesh: Any) -> None:
 #: By device. Placements of operands do not depend on it.
 CASES = {
     "cpu": [
-        columns_and_rows,
-        sharded_sequences,
-        sharded_parameters,
-        every_placement,
+        columns_and_rows, sharded_sequences, sharded_parameters, every_placement,
         every_placement_of_a_layer,
     ],
     "cuda": [columns_and_rows, sharded_sequences, sharded_parameters],
-}
+}  # fmt: skip
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

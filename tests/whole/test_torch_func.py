@@ -1,7 +1,5 @@
 """``cute_gemm.torch`` and `gemm` in forward mode and within ``torch.func``, on the CPU."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple

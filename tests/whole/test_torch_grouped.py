@@ -1,7 +1,5 @@
 """``cute_gemm.torch.grouped_mm``: results, gradients, and the operator's word."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,11 +9,7 @@ from cute_gemm.errors import ArrayError, DTypeError, ShapeError
 torch = pytest.importorskip("torch")
 cgt = pytest.importorskip("cute_gemm.torch")
 
-SHAPES = {
-    "M": ((9, 5), (3, 5, 4)),
-    "N": ((3, 4, 5), (5, 9)),
-    "K": ((4, 9), (9, 5)),
-}
+SHAPES = {"M": ((9, 5), (3, 5, 4)), "N": ((3, 4, 5), (5, 9)), "K": ((4, 9), (9, 5))}
 
 
 @pytest.fixture

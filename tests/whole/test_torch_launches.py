@@ -1,7 +1,5 @@
 """Kept launches of layers: on the CPU, where what stands for a launch computes at its addresses."""
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """``scale_a=`` and ``scale_b=`` of `gemm` in PyTorch's graphs, and differentiated, on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -17,12 +15,9 @@ M, N, K = 40, 24, 256
 FLOAT8 = torch.float8_e4m3fn
 #: Shapes of scale_a and scale_b, by recipe.
 SHAPES = {
-    "tensor": ((), ()),
-    "row": ((M, 1), (N, 1)),
-    "vector": ((M,), (N,)),
-    "mixed": ((1, 1), (N, 1)),
+    "tensor": ((), ()), "row": ((M, 1), (N, 1)), "vector": ((M,), (N,)), "mixed": ((1, 1), (N, 1)),
     "blocks": ((M, K // 128), (1, K // 128)),
-}
+}  # fmt: skip
 
 
 def given(recipe: str) -> tuple[Any, ...]:

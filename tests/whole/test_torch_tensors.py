@@ -1,7 +1,5 @@
 """Tensors that are not plain memory, what calls leave of those that are, and saved programs."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

@@ -1,7 +1,5 @@
 """``trace``: the method, the backend and the command; kernels of one's own, and their faults."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Measured choices, on a GPU whose kernels take the time that a test says, and on disk."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os
@@ -15,6 +13,7 @@ import fake_gpu
 import ml_dtypes
 import numpy as np
 import pytest
+from fake_arrays import FakeCupy
 from fake_tuning import FILE, SQUARE, Device, anew, fastest
 
 import cute_gemm as cg
@@ -246,7 +245,7 @@ def test_a_kernel_that_fails_while_it_runs_is_named(device: Device, monkeypatch)
 
 
 def test_matrices_are_its_own_and_past_l2(device: Device) -> None:
-    arrays = Array(1 << 20, (64, 96)), Array(2 << 20, (64, 80)), Array(3 << 20, (96, 80))
+    arrays = FakeCupy(1 << 20, (64, 96)), FakeCupy(2 << 20, (64, 80)), FakeCupy(3 << 20, (96, 80))
     cg.gemm("TN", *arrays, tune=True)
     *measured, last = [place for _, place in device.ran]
     each = 2 * (96 * 64 + 80 * 64 + 96 * 80)
@@ -266,14 +265,16 @@ def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monk
 
     monkeypatch.setattr("cute_gemm.run.memory.upload", noted)
     monkeypatch.setattr(tuning, "copies_past_l2", lambda *_: 1)
-    given = Array(0x10002, (64, 96)), Array(0x20010, (64, 80)), Array(0x30000, (96, 80))
+    given = FakeCupy(0x10002, (64, 96)), FakeCupy(0x20010, (64, 80)), FakeCupy(0x30000, (96, 80))
     cg.gemm("TN", *given, tune=True)
     places = {place for _, place in device.ran[:-1]}
     assert places == {(held[0] + 2, held[1] + 16, held[2])}
     device.ran.clear()
     # Of a batch the first one counts, though the others are less aligned.
     steps = 2 * 64 * 96 + 2, 2 * 64 * 80, 2 * 96 * 80
-    batch = [Array(x.data.ptr, (3, *x.shape), step) for x, step in zip(given, steps, strict=True)]
+    batch = [
+        FakeCupy(x.data.ptr, (3, *x.shape), step=step) for x, step in zip(given, steps, strict=True)
+    ]
     batch[0].data.ptr = 0x10040
     cg.gemm("TN", *batch, tune=True)
     places = {place for _, place in device.ran[:-1]}
@@ -310,20 +311,6 @@ def test_nothing_is_not_measured(device: Device) -> None:
 # -- calls ------------------------------------------------------------------------------------
 
 
-class Array:
-    """What of a ``cupy.ndarray`` is read: float16, column-major."""
-
-    def __init__(self, at: int, shape: tuple[int, ...], step: int = 0) -> None:
-        self.data = SimpleNamespace(ptr=at, device_id=0)
-        self.shape, self.strides = shape, (2, 2 * shape[-2])
-        if len(shape) == 3:  # a batch, and bytes from one to the next
-            self.strides = (step, *self.strides)
-        self.dtype, self.itemsize = np.dtype("float16"), 2
-
-
-Array.__module__, Array.__name__ = "cupy", "ndarray"
-
-
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = SimpleNamespace(get_current_stream=lambda device: SimpleNamespace(ptr=7))
@@ -332,7 +319,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
     best = fastest(device, 3)
-    arrays = [Array(at << 20, (512, 512)) for at in (1, 2, 3)]
+    arrays = [FakeCupy(at << 20, (512, 512)) for at in (1, 2, 3)]
     ran = lambda: device.ran[-1]  # noqa: E731
     for _ in range(2):
         cg.gemm("TN", *arrays)
@@ -348,7 +335,7 @@ def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
 
 def test_a_choice_of_plan_is_that_of_calls_that_were_kept(device: Device) -> None:
     best = fastest(device, 3)
-    arrays = [Array(at << 20, (512, 512)) for at in (1, 2, 3)]
+    arrays = [FakeCupy(at << 20, (512, 512)) for at in (1, 2, 3)]
     cg.gemm("TN", *arrays)
     cg.plan("TN", **SQUARE, tune=True)
     cg.gemm("TN", *arrays)
@@ -371,7 +358,7 @@ def test_no_call_looks_for_a_file_again(device: Device, monkeypatch, stored: boo
             monkeypatch.setattr(module, name, forbidden)
     assert (cg.plan("TN", **SQUARE).config == best.config) == stored
     for size in range(8, 80, 8):
-        cg.gemm("TN", *(Array(at << 20, (size, size)) for at in (1, 2, 3)))
+        cg.gemm("TN", *(FakeCupy(at << 20, (size, size)) for at in (1, 2, 3)))
 
 
 def test_where_nothing_was_measured_no_question_is_put(device: Device, monkeypatch) -> None:
@@ -442,20 +429,10 @@ def damaged(found: dict[str, Any], how: str) -> str:
 @pytest.mark.parametrize(
     "how",
     [
-        "cut",
-        "a list",
-        "version",
-        "format",
-        "gpu",
-        "kernel",
-        "config",
-        "slices",
-        "seconds",
-        "endless",
-        "nested",
-        "field",
+        "cut", "a list", "version", "format", "gpu", "kernel", "config", "slices", "seconds",
+        "endless", "nested", "field",
     ],
-)
+)  # fmt: skip
 @pytest.mark.filterwarnings("error")
 def test_what_is_damaged_or_foreign_counts_as_not_there(
     device: Device, place: Path, monkeypatch, how: str

@@ -1,7 +1,5 @@
 """What commands print on terminals of any width: every word is whole, and there at each width."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys
