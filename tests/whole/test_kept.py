@@ -35,7 +35,7 @@ NOT_BY_SHAPE = {
 }
 #: Functions that keep every answer: of a config, a device, an architecture, an activation.
 ALWAYS = {
-    "cute_gemm.report.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
+    "cute_gemm.report.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit", "cute_gemm.api",
     "cute_gemm.cost_model.calibration",
     "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.plan.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc", "cute_gemm.toolchain.workers",
