@@ -120,19 +120,16 @@ class Plan:
         self.instead_of = ""
         #: The candidates that its calls time.
         self.turns: Turns | None = None
+        # PyTorch's graphs know it by this: one that is saved must not find another elsewhere. It is
+        # made here since torch.compile does not trace how.
+        self._number = str(int.from_bytes(os.urandom(8), "big"))
+        _numbered[self._number] = self
 
     def __repr__(self) -> str:
         p = self.problem
         sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
         epilogue = f" epilogue={p.epilogue.label}" * bool(p.epilogue.label)
         return f"Plan({p.op} {sizes} {p.dtype}{epilogue}, {self.config.name}, {self.arch})"
-
-    @cached_property
-    def _number(self) -> str:
-        """What PyTorch's graphs know it by: one that is saved must not find another elsewhere."""
-        number = str(int.from_bytes(os.urandom(8), "big"))
-        _numbered[number] = self
-        return number
 
     # ---- why this kernel ------------------------------------------------------------------------
 
@@ -181,7 +178,7 @@ class Plan:
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
         of = None if gpu is None else known_gpu(gpu)
-        return self._candidates(of, reads_c, within, **changed)
+        return self._candidates(of, reads_c=reads_c, within=within, **changed)
 
     def taking(self, candidate: Candidate, device: int | None = None) -> Plan:
         """Return the plan with another of its `candidates`, for a device or for none."""
