@@ -162,11 +162,18 @@ EMPTY = [replace(CASES[i], mnk=(*CASES[i].mnk[:2], 0)) for i in (0, 4, 11, 13)]
 
 
 @lru_cache(maxsize=1)
-def compiled() -> str:
-    """The kernels of all cases, in one unit: most of a compilation are headers."""
-    return ptx(
-        together({plan.symbol: plan.unit for plan in map(Case.plan, CASES + EMPTY)}.values()), ARCH
-    )
+def lots() -> list[dict[str, Any]]:
+    """The units of all cases by their symbols, in lots that are compiled together.
+
+    Most of a compilation are headers; all in one would take 400 MB.
+    """
+    units = {plan.symbol: plan.unit for plan in map(Case.plan, CASES + EMPTY)}
+    return [dict(list(units.items())[start::3]) for start in range(3)]
+
+
+@lru_cache(maxsize=3)
+def compiled(lot: int) -> str:
+    return ptx(together(lots()[lot].values()), ARCH)
 
 
 @lru_cache(maxsize=32)
@@ -175,7 +182,8 @@ def emitted(case: Case) -> tuple[Plan, str]:
     plan = case.plan()
     (step,) = plan.steps
     if TOGETHER > 1:
-        step.__dict__["ptx"] = compiled()
+        (lot,) = (i for i, units in enumerate(lots()) if plan.symbol in units)
+        step.__dict__["ptx"] = compiled(lot)
     return plan, step.ptx
 
 
