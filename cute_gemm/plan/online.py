@@ -95,7 +95,10 @@ class Turns:
 
         def start(at: tuple[int, ...], stream: int = 0) -> None:
             place, events = self._next(stream)
-            bound = own if place == 0 else self.plans[place].executable.launch(*how)
+            try:
+                bound = own if place == 0 else self.plans[place].executable.launch(*how)
+            except GemmError:  # it cannot be loaded: it has no times, and is not taken
+                bound, events = own, None
             if events is None:
                 return bound(at, stream)
             events[0].record(stream)
@@ -151,17 +154,7 @@ class Turns:
         )
         if best:
             found = found._replace(predicted=self.names[0], predicted_seconds=times.get(0, 0.0))
-        of = self.plans[0].problem
-        _log.info(
-            "%s m=%d n=%d k=%d %s: %s, %s",
-            of.op,
-            of.m,
-            of.n,
-            of.k,
-            of.dtype,
-            self.names[best],
-            found,
-        )
+        _log.info("%r: %s, %s", self.plans[0], self.names[best], found)
         builders().submit(self._replace, found)
 
     def _replace(self, found: Measured) -> None:

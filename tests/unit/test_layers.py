@@ -9,7 +9,7 @@ from cute_gemm.commands.layers import Layer, layer, shapes, tokens
 from cute_gemm.errors import OptionError
 from cute_gemm.plan.plan import Plan
 
-NUMBERS = (1, 7, 64, 100, 300, 512, 777, 1024, 2048, 3000, 4096)
+NUMBERS = (1, 64, 100, 300, 777, 1024, 3000)
 
 
 def chosen(within: float) -> Layer:
@@ -34,7 +34,7 @@ def test_every_number_of_tokens_is_served_within_the_part() -> None:
             assert one.problem.m == other.problem.m
             seconds = {
                 (x.kernel.name, x.config.name, x.route): x.price.seconds
-                for x in other.candidates()
+                for x in other.candidates(within=1.25)
                 if x.price is not None
             }
             ratios.append(seconds[one.kernel, one.config.name, one.route] / min(seconds.values()))

@@ -14,7 +14,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.arch import Arch
 from cute_gemm.call import Call
-from cute_gemm.errors import CompileError, OptionError
+from cute_gemm.errors import CompileError, LaunchError, OptionError
 from cute_gemm.gpus.table import gpu
 from cute_gemm.plan import make, online, reused, select, tuned
 from cute_gemm.plan.executable import Executable
@@ -167,6 +167,26 @@ def test_what_does_not_compile_has_no_turn(machine: Machine) -> None:
     call(plan, 40)
     machine.work()
     assert names[1] not in machine.ran and kept_plan().measured.configs == len(names) - 1
+
+
+def test_what_cannot_be_loaded_is_not_taken(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, bind = kept_plan(), Executable.bind
+    bad, *good = (x.config.name for x in plan.turns.plans[1:])
+
+    def broken(executable: Executable, *given: Any) -> Callable[..., None]:
+        if executable.config.name == bad:
+            raise LaunchError("too large")
+        return bind(executable, *given)
+
+    monkeypatch.setattr(Executable, "bind", broken)
+    machine.slow |= {plan.config.name, *good[1:]}
+    call(plan)
+    machine.work()
+    call(plan, 40)
+    machine.work()
+    assert bad not in machine.ran and kept_plan().config.name == good[0]
 
 
 def test_a_captured_call_runs_what_was_predicted(machine: Machine) -> None:
