@@ -32,7 +32,6 @@ from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
-    from cute_gemm.plan.online import Turns
 
 #: Launches of an executable that are kept, by alpha and beta.
 _BOUND_KEPT = 64
@@ -127,8 +126,8 @@ class Executable:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
         #: Whether a better kernel is built, if one is being built.
         self.is_replaced: Callable[[], bool] | None = None
-        #: What has calls run other kernels too, to time them.
-        self.turns: Turns | None = None
+        #: What makes of a launch one that takes turns with those of other kernels, to time them.
+        self.in_turns: Callable[..., Callable[..., None]] | None = None
         #: The last alpha and beta, as objects, numbers, and the launch with them; one tuple, since
         #: threads share it.
         self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)
@@ -426,8 +425,8 @@ class Executable:
         bound = self._bound.get(key)
         if bound is None:
             bound = self.bind(self.device or 0, alpha, beta, kept, numbers)
-            if self.turns is not None and not kept:
-                bound = self.turns.launch(bound, alpha, beta, numbers)
+            if self.in_turns is not None and not kept:
+                bound = self.in_turns(bound, alpha, beta, numbers)
             self._bound[key] = bound
         return bound
 

@@ -62,7 +62,8 @@ def take_turns(plan: Plan, take: Callable[[Measured], Plan]) -> None:
     near = plan.candidates(within=WITHIN)[:CANDIDATES]
     if len(near) > 1:
         plans = [plan, *(plan.taking(x, plan.device) for x in near[1:])]
-        plan.turns = plan.executable.turns = Turns(plans, [label(x) for x in near], take)
+        plan.turns = turns = Turns(plans, [label(x) for x in near], take)
+        plan.executable.in_turns = turns.launch
         plan.executable.is_replaced = lambda: False  # until the fastest is known
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from cute_gemm.access.ideal import Kind
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
-    from cute_gemm.plan.online import Turns
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.report.causes import Pricing
     from cute_gemm.report.passes import PassReport
@@ -118,8 +117,8 @@ class Plan:
         #: What takes its place in `gemm` once it is built; the config in whose place it is used.
         self.better: Better | None = None
         self.instead_of = ""
-        #: The candidates that its calls time.
-        self.turns: Turns | None = None
+        #: The candidates that its calls time, as a sentence says them.
+        self.turns: object | None = None
         # PyTorch's graphs know it by this: one that is saved must not find another elsewhere. It is
         # made here since torch.compile does not trace how.
         self._number = str(int.from_bytes(os.urandom(8), "big"))
