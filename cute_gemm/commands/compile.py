@@ -47,8 +47,8 @@ _LAYER = {
     "--tokens RANGE": "of --layer, rows of x: FIRST:LAST or FIRST:LAST:STEP (default 1:8192)",
 }
 _WITHIN = {
-    "--within PART": "of --layer: a kernel serves where it is predicted to take up to this part "
-    "longer than the best (default 0.02)"
+    "--within FRACTION": "of --layer: a kernel serves where it is predicted to take up to this "
+    "fraction longer than the best (default 0.02)"
 }
 _OUTPUT = (
     ": the cubin; - for stdout; with --for and --layer a directory for all of them, which another "
@@ -128,7 +128,7 @@ def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> i
     numbers = tokens("1:8192" if arguments.tokens is None else arguments.tokens)
     within = 0.02 if arguments.within is None else arguments.within
     if not 0 <= within < 1:
-        raise OptionError(f"--within {within:g}; expected a part from 0 on, such as 0.02")
+        raise OptionError(f"--within {within:g}; expected a fraction of 0 or more, such as 0.02")
     given = named(arguments, *words, "kernel") | arguments.options
     found: list[Layer] = []
 

@@ -67,12 +67,13 @@ def layer(
     for done, m in enumerate(numbers):
         tell(done, len(numbers))
         found = plan("NT", m=m, n=n, k=k, storage="C", order="C", backend="cpu", **given)
+        listed = [
+            (x, x.price.seconds if x.price else 1.0) for x in found.candidates(within=1 + within)
+        ]
         kept: dict[tuple[Any, ...], Any] = {}
-        best = None
-        for one in found.candidates(within=1 + within):
-            seconds = one.price.seconds if one.price else 1.0
-            best = seconds if best is None else best
-            kept.setdefault((one.kernel.name, one.config.name, one.route), (one, seconds / best))
+        for one, seconds in listed:
+            key = one.kernel.name, one.config.name, one.route
+            kept.setdefault(key, (one, seconds / listed[0][1]))
         rows.append(found)
         near.append(kept)
     keys = list(dict.fromkeys(key for kept in near for key in kept))

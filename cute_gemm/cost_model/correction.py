@@ -95,7 +95,7 @@ def correct_least(
 ) -> dict[int, float]:
     """Correct the least of these seconds, in place, until the least of all is a corrected one.
 
-    ``factors``: of the seconds at some indices, which ascend. Returns the factors by index.
+    ``factors``: of the seconds at some indices. Returns the factors by index.
     """
     left, known = seconds.copy(), dict[int, float]()
     best, least_left = np.inf, 0.0

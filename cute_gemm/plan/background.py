@@ -57,8 +57,8 @@ def build_mode(call: Call) -> tuple[Call, BuildMode]:
     except (TypeError, ValueError):
         prefer = -1.0
     if not prefer >= 0:
-        said = f"CUTE_GEMM_PREFER_LOADED={part}"
-        said = said if given is None else f"option prefer_loaded={given!r}"
+        by_call = given is not None
+        said = f"option prefer_loaded={given!r}" if by_call else f"CUTE_GEMM_PREFER_LOADED={part}"
         raise OptionError(
             f"{said} does not fit; expected a fraction of 0 or more, such as 0.02 for 2 %"
         )

@@ -139,6 +139,10 @@ class Plan:
         Of a choice that was measured, the time, of how many, and what the predicted one took. At
         the end, where the prices come from.
         """
+        return "; ".join(filter(None, (str(self.turns or ""), self._why)))
+
+    @cached_property
+    def _why(self) -> str:
         candidates = self.candidates()
         text = why(candidates, self._by_name, str(self.measured or ""))
         prices = provenance(self.gpu) if candidates[0].price else ""
@@ -152,9 +156,7 @@ class Plan:
             other = self.instead_of
             use = f"until {other} is built" if self.better else f"in place of {other}"
             built = f"already built, used {use}"
-        turns = str(self.turns or "")
-        said = describe_scales(self.problem), paired, built, turns, text, prices
-        return "; ".join(filter(None, said))
+        return "; ".join(filter(None, (describe_scales(self.problem), paired, built, text, prices)))
 
     def candidates(
         self, gpu: GpuLike | None = None, *, reads_c: bool = False, within: float = inf,

@@ -140,7 +140,7 @@ class Predicted:
             )
 
     def _features(self, least: np.ndarray) -> np.ndarray:
-        """Return what the correction of these configs, whose indices ascend, depends on."""
+        """Return what the correction of the configs at these indices depends on."""
         best = self._best[least]
         prices, slices = self._shelf.prices, self._counts[best]
         assert prices is not None

@@ -201,7 +201,7 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
         (["TN", "--layer", "64x64"], "--layer does not go with OP"),
         (["--layer", "64x64", "-m", "64", "--storage", "C"], "--layer does not go with m, storage"),
         (["--layer", "64x64", "-o", "-"], "--output - came with --layer"),
-        (["--layer", "64x64", "--within", "2"], "--within 2; expected a part"),
+        (["--layer", "64x64", "--within", "2"], "--within 2; expected a fraction of 0 or more"),
         (["TN", "--tokens", "1:4"], "--tokens came without --layer"),
     ],
 )
