@@ -115,8 +115,8 @@ def gemm(
         Measure which kernel is the fastest, on matrices of its own, which takes seconds, and keep
         the choice on disk: such calls take it from then on, without ``tune`` and in other processes
         too (of this GPU, this version, these extents, types, layouts and options). ``"online"``:
-        nothing waits; the first calls run the best candidates in turns and are timed, and the
-        fastest is kept, on disk too. Not with ``batch_invariant``, in a CUDA graph that is being
+        nothing waits; after 100 calls of a shape the next ones run the best candidates in turns
+        and are timed, and the fastest is kept, on disk too. Not with ``batch_invariant``, in a CUDA graph that is being
         captured, or with PyTorch's deterministic algorithms.
 
     Returns

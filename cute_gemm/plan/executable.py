@@ -126,8 +126,8 @@ class Executable:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
         #: Whether a better kernel is built, if one is being built.
         self.is_replaced: Callable[[], bool] | None = None
-        #: What makes of a launch one that takes turns with those of other kernels, to time them.
-        self.in_turns: Callable[..., Callable[..., None]] | None = None
+        #: What makes of a launch one that may run other kernels in its place, to time them.
+        self.wrap_launch: Callable[..., Callable[..., None]] | None = None
         #: The last alpha and beta, as objects, numbers, and the launch with them; one tuple, since
         #: threads share it.
         self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)
@@ -425,8 +425,8 @@ class Executable:
         bound = self._bound.get(key)
         if bound is None:
             bound = self.bind(self.device or 0, alpha, beta, kept, numbers)
-            if self.in_turns is not None and not kept:
-                bound = self.in_turns(bound, alpha, beta, numbers)
+            if self.wrap_launch is not None and not kept:
+                bound = self.wrap_launch(bound, alpha, beta, numbers)
             self._bound[key] = bound
         return bound
 

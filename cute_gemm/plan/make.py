@@ -109,7 +109,7 @@ def _made(
         reused.drop()
         return stored(found)
     if in_use and where == "cuda" and known_as and online.may_vary(result, call):
-        online.take_turns(result, stored)
+        online.tune_online(result, stored)
     return result
 
 

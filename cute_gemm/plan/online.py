@@ -1,9 +1,10 @@
-"""``tune="online"``: the first calls of a shape run its best candidates in turns, and time them.
+"""``tune="online"``: calls of a shape run its best candidates in turns, and time them.
 
-Other candidates that are predicted to take up to `WITHIN` times as long as the best are built in
-the background; until all of them are, calls run the best. Each of the calls that follow runs one of
-them between two events of its stream, which later calls read once the device has reached them:
-nothing waits. The fastest is stored as a measured choice (`cute_gemm.plan.tuned`), and taken.
+After `CALLS` calls, so that shapes of few calls cost nothing, the other candidates that are
+predicted to take up to `WITHIN` times as long as the best are built in the background; until all of
+them are, calls run the best. Each of the calls that follow runs one of them between two events of
+its stream, which later calls read once the device has reached them: nothing waits. The fastest is
+stored as a measured choice (`cute_gemm.plan.tuned`), and taken.
 
 Other threads compile and do nothing on the device, where a graph may be captured meanwhile.
 """
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from cute_gemm.call import Call
     from cute_gemm.run.launch import Event
 
-#: How many candidates take turns, and how many times as long as the best they may be predicted.
+#: The calls before the others are built.
+CALLS = 100
+#: How many candidates are timed, and how many times as long as the best they may be predicted.
 CANDIDATES, WITHIN = 6, 1.15
 #: Calls of each that are timed, behind a first one.
 TIMED = 3
@@ -54,32 +57,29 @@ def may_vary(plan: Plan, call: Call) -> bool:
     return plan.compiled and not plan.problem.groups and not is_batch_invariant(call)
 
 
-def take_turns(plan: Plan, take: Callable[[Measured], Plan]) -> None:
-    """Have calls of a plan time its best candidates, if there are several.
+def tune_online(plan: Plan, take: Callable[[Measured], Plan]) -> None:
+    """Have calls of a plan time its best candidates.
 
     ``take`` stores the fastest, and returns the plan that takes it.
     """
-    near = plan.candidates(within=WITHIN)[:CANDIDATES]
-    if len(near) > 1:
-        plans = [plan, *(plan.taking(x, plan.device) for x in near[1:])]
-        plan.turns = turns = Turns(plans, [label(x) for x in near], take)
-        plan.executable.in_turns = turns.launch
-        plan.executable.is_replaced = lambda: False  # until the fastest is known
+    plan.online = tuning = OnlineTuning(plan, take)
+    plan.executable.wrap_launch = tuning.launch
+    plan.executable.is_replaced = lambda: False  # until the fastest is known
 
 
-class Turns:
-    """The candidates that calls of a plan, the first of ``plans``, run in turns.
+class OnlineTuning:
+    """The best candidates of a plan, which its calls run in turns.
 
-    ``names``: of the candidates; ``take``: as of `take_turns`. Calls may come from any thread.
+    ``take``: as of `tune_online`. Calls may come from any thread.
     """
 
-    def __init__(
-        self, plans: list[Plan], names: list[str], take: Callable[[Measured], Plan]
-    ) -> None:
-        self.plans, self.names, self._take = plans, names, take
+    def __init__(self, plan: Plan, take: Callable[[Measured], Plan]) -> None:
+        #: The plan and, once their builds have begun, those with the other candidates; their names.
+        self.plans, self.names = [plan], [plan.config.name]
+        self._take = take
         self._lock = Lock()
-        self._builds: list[Future[Any]] = []
-        self._calls = 0
+        self._calls = self._timed = 0
+        self._building: Future[list[Future[Any]]] | None = None
         #: Milliseconds by candidate, and what is not read yet.
         self._times: dict[int, list[float]] = {}
         self._running: deque[tuple[int, Event, Event]] = deque()
@@ -87,9 +87,11 @@ class Turns:
         self.fastest: int | None = None
 
     def __str__(self) -> str:
-        if self.fastest is None:
-            return f"calls time {len(self.plans)} configs in turns"
-        return f"calls run {self.names[self.fastest]}, the fastest that they timed"
+        if self.fastest is not None:
+            return f"calls run {self.names[self.fastest]}, the fastest that they timed"
+        if len(self.plans) == 1:
+            return f"calls time the best configs after {CALLS} of them"
+        return f"calls time {len(self.plans)} configs in turns"
 
     def launch(self, own: Callable[..., None], *how: Any) -> Callable[..., None]:
         """Return a launch in turns: ``own`` is the plan's, ``how``: as for `Executable.launch`."""
@@ -123,24 +125,41 @@ class Turns:
 
     def _next_in_turn(self, stream: int) -> tuple[int, tuple[Event, Event] | None]:
         from cute_gemm.run.launch import Event, is_capturing
+        from cute_gemm.toolchain.workers import builders
 
-        if not self._builds:
-            self._builds = [plan.prepare() for plan in self.plans[1:]]
-        built = all(build.done() for build in self._builds)
-        if not built or _deterministic() or is_capturing(stream):
+        self._calls += 1
+        if self._calls <= CALLS:
             return 0, None
-        places = [0, *(i for i, x in enumerate(self._builds, 1) if x.exception() is None)]
+        if self._building is None:
+            self._building = builders().submit(self._build)
+        if not self._building.done():
+            return 0, None
+        builds = self._building.result()
+        if not all(build.done() for build in builds) or _deterministic() or is_capturing(stream):
+            return 0, None
+        places = [0, *(i for i, x in enumerate(builds, 1) if x.exception() is None)]
+        if len(places) == 1:
+            self.fastest = 0
+            return 0, None
         while self._running and self._running[0][2].is_reached():
             place, begin, end = self._running.popleft()
             self._times.setdefault(place, []).append(end.since(begin))
-        if self._calls < (1 + TIMED) * len(places):
-            place = places[self._calls % len(places)]
-            self._calls += 1
+        if self._timed < (1 + TIMED) * len(places):
+            place = places[self._timed % len(places)]
+            self._timed += 1
             device = self.plans[0].device or 0
             return place, (Event(device), Event(device))
         if not self._running:
             self._settle()
         return self.fastest or 0, None
+
+    def _build(self) -> list[Future[Any]]:
+        """Begin to build the other candidates."""
+        (plan,) = self.plans
+        near = plan.candidates(within=WITHIN)[:CANDIDATES]  # the plan's own is the first
+        self.names = [label(x) for x in near]
+        self.plans = [plan, *(plan.taking(x, plan.device) for x in near[1:])]
+        return [x.prepare() for x in self.plans[1:]]
 
     def _settle(self) -> None:
         """Take the fastest: this process's calls at once, others once it is stored."""

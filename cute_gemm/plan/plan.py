@@ -118,7 +118,7 @@ class Plan:
         self.better: Better | None = None
         self.instead_of = ""
         #: The candidates that its calls time, as a sentence says them.
-        self.turns: object | None = None
+        self.online: object | None = None
         # PyTorch's graphs know it by this: one that is saved must not find another elsewhere. It is
         # made here since torch.compile does not trace how.
         self._number = str(int.from_bytes(os.urandom(8), "big"))
@@ -139,7 +139,7 @@ class Plan:
         Of a choice that was measured, the time, of how many, and what the predicted one took. At
         the end, where the prices come from.
         """
-        return "; ".join(filter(None, (str(self.turns or ""), self._why)))
+        return "; ".join(filter(None, (str(self.online or ""), self._why)))
 
     @cached_property
     def _why(self) -> str:

@@ -87,6 +87,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, own_choices: Path) -> Machine:
         if plan.config.name in found.broken:
             raise CompileError("broken")
 
+    monkeypatch.setattr(online, "CALLS", 3)
     monkeypatch.setattr(launch, "Event", Event)
     monkeypatch.setattr(launch, "is_capturing", lambda stream: found.capturing)
     monkeypatch.setattr(workers, "builders", lambda: SimpleNamespace(submit=submit))
@@ -106,23 +107,32 @@ def kept_plan(tune: Any = "online", **options: Any) -> Plan:
     return make.kept_plan(PROBLEM, 0, Call("NT", options=tuple(options.items())), tune)
 
 
-def call(plan: Plan, times: int = 1) -> None:
+def call(plan: Plan, times: int = 4) -> None:
     for _ in range(times):
         plan.executable.launch(ONE, ZERO)((1, 2, 3), 0)
 
 
+def near(plan: Plan) -> list[str]:
+    """The names of the candidates that are to be timed."""
+    found = plan.candidates(within=online.WITHIN)[: online.CANDIDATES]
+    return [x.config.name for x in found]
+
+
 def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Machine) -> None:
     plan = kept_plan()
-    assert plan.turns is not None
-    names = [x.config.name for x in plan.turns.plans]
+    assert plan.online is not None
+    names = near(plan)
     first = plan.candidates()[0].price.seconds
     assert 2 <= len(names) <= online.CANDIDATES and names[0] == plan.config.name
     assert all(x.price.seconds <= 1.15 * first for x in plan.candidates()[: len(names)])
     machine.slow |= {*names} - {names[1]}
 
-    call(plan, 5)  # the others are not built yet
-    assert machine.ran == [names[0]] * 5 and f"time {len(names)} configs" in plan.why
+    call(plan, 3)  # too few for others to be built
+    assert not machine.waiting and "the best configs after 3 of them" in plan.why
+    call(plan, 2)  # the others are not built yet
+    assert machine.ran == [names[0]] * 5
     machine.work()
+    assert f"time {len(names)} configs" in plan.why
     machine.ran.clear()
     machine.late = True
     turns = (1 + online.TIMED) * len(names)
@@ -138,7 +148,7 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     machine.work()
     assert plan.executable.is_replaced()
     taken = kept_plan()
-    assert taken.config.name == names[1] and taken.turns is None
+    assert taken.config.name == names[1] and taken.online is None
     assert "1.00 us measured, the least of" in taken.why and "took 2.00 us" in taken.why
     # So do calls that ask for nothing, of other processes too.
     assert kept_plan(False).config.name == names[1]
@@ -153,14 +163,28 @@ def test_candidates_that_are_predicted_to_be_slow_are_not_timed(
     monkeypatch.setattr(online, "WITHIN", 1.001)
     plan = kept_plan()
     first, *others = (x.price.seconds for x in plan.candidates() if x.price)
-    near = sum(x <= 1.001 * first for x in others)
-    assert near + 1 < online.CANDIDATES
-    assert len(plan.turns.plans) == near + 1 if near else plan.turns is None
+    close = sum(x <= 1.001 * first for x in others)
+    assert close + 1 < online.CANDIDATES
+    call(plan)
+    machine.work()
+    assert len(plan.online.plans) == close + 1
+
+
+def test_one_candidate_is_taken_as_it_is(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(online, "CANDIDATES", 1)
+    plan = kept_plan()
+    call(plan)
+    machine.work()
+    call(plan)
+    assert plan.online.fastest == 0 and not machine.waiting
+    assert {*machine.ran} == {plan.config.name} and kept_plan() is plan
 
 
 def test_what_does_not_compile_has_no_turn(machine: Machine) -> None:
     plan = kept_plan()
-    names = [x.config.name for x in plan.turns.plans]
+    names = near(plan)
     machine.broken.add(names[1])
     call(plan)
     machine.work()
@@ -173,7 +197,7 @@ def test_what_cannot_be_loaded_is_not_taken(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, bind = kept_plan(), Executable.bind
-    bad, *good = (x.config.name for x in plan.turns.plans[1:])
+    bad, *good = near(plan)[1:]
 
     def broken(executable: Executable, *given: Any) -> Callable[..., None]:
         if executable.config.name == bad:
@@ -196,7 +220,7 @@ def test_a_captured_call_runs_what_was_predicted(machine: Machine) -> None:
     machine.capturing = True
     machine.ran.clear()
     call(plan, 50)
-    assert {*machine.ran} == {plan.config.name} and plan.turns.fastest is None
+    assert {*machine.ran} == {plan.config.name} and plan.online.fastest is None
 
 
 def test_deterministic_algorithms_run_what_was_predicted(
@@ -208,15 +232,15 @@ def test_deterministic_algorithms_run_what_was_predicted(
     call(plan)
     machine.work()
     call(plan, 50)
-    assert {*machine.ran} == {plan.config.name} and plan.turns.fastest is None
+    assert {*machine.ran} == {plan.config.name} and plan.online.fastest is None
 
 
 def test_what_is_not_timed(machine: Machine) -> None:
-    assert kept_plan(False).turns is None
-    assert kept_plan(batch_invariant=True).turns is None
+    assert kept_plan(False).online is None
+    assert kept_plan(batch_invariant=True).online is None
     groups = cg.plan("NT", m=64, n=64, k=64, l=2, ragged="M", dtype="bfloat16", tune="online")
-    assert groups.turns is None
-    assert cg.plan("NT", m=0, n=64, k=64, dtype="bfloat16", tune="online").turns is None
+    assert groups.online is None
+    assert cg.plan("NT", m=0, n=64, k=64, dtype="bfloat16", tune="online").online is None
     with pytest.raises(OptionError, match="tune='offline' does not fit; expected True, False or"):
         kept_plan("offline")
 
@@ -225,7 +249,7 @@ def test_the_environment_asks_for_all_calls(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUTE_GEMM_TUNE", "online")
-    assert kept_plan(False).turns is not None
+    assert kept_plan(False).online is not None
 
 
 def test_a_choice_that_cannot_be_stored_is_run_all_the_same(
@@ -236,7 +260,7 @@ def test_a_choice_that_cannot_be_stored_is_run_all_the_same(
 
     monkeypatch.setattr(tuned, "store", store)
     plan = kept_plan()
-    names = [x.config.name for x in plan.turns.plans]
+    names = near(plan)
     machine.slow |= {*names} - {names[-1]}
     call(plan)
     machine.work()
@@ -250,4 +274,4 @@ def test_a_choice_that_cannot_be_stored_is_run_all_the_same(
 
 def test_without_a_gpu_nothing_is_timed() -> None:
     plan = cg.plan("NT", m=64, n=64, k=64, dtype="float32", backend="cpu", tune="online")
-    assert plan.turns is None
+    assert plan.online is None
