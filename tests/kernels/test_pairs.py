@@ -287,7 +287,7 @@ def _of_groups() -> Any:
          "beta = 0.5 scales C, and the epilogue makes C of pairs of the product's columns; "
          "expected beta = 0, and C as an operand of the epilogue"),
         (lambda: cg.plan("NT", A, B, epilogue=both, backend="cpu").report(beta=1), ScalarError,
-         "beta = 1 scales C"),
+         "beta = 1.0 scales C"),
         (lambda: cg.gemm("NT", A, B, epilogue="swiglu+bias", bias=random(N)), ShapeError,
          "bias has shape (32,), and C is (24, 16); expected (16,)"),
         (lambda: cg.gemm("NT", A, B, epilogue=both, scale_b=random(N, 1)), OptionError,
