@@ -164,8 +164,8 @@ struct NothingBeside {
 // Shared memory of a kernel: the stages of A and B, the epilogue tiles of C, and their barriers. A stage's
 // full barrier completes when all of its bytes have arrived, its empty barrier when all consumer warps of all
 // peers have read it. `full_c` completes when an epilogue tile of C has been read. Lanes that copy
-// what a stage has beside A and B arrive at the full barrier once their copies are there, and each lane that reads it
-// arrives at the empty barrier.
+// what a stage has beside A and B arrive at the full barrier once their copies are there. Where threads write over what
+// others have read, each of those arrives at the empty barrier of its CTA.
 template <class Config, class Beside = NothingBeside>
 struct SharedStorage {
   using ElementA = typename Config::ElementA;
@@ -175,6 +175,7 @@ struct SharedStorage {
     kStages = Config::kStages,
     kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // of a stage
     kCopiers = Beside::kCopiers,
+    kThreadsWrite = kCopiers > 0 || (Config::kRegisterA && int(Config::kRagged) == kRaggedK),  // to a stage
     kThreadsRead = !is_base_of<NothingBeside, Beside>::value || Config::kRegisterA,  // of a stage
     kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
     kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB) + Beside::kBytes,
@@ -191,7 +192,7 @@ struct SharedStorage {
     CUTE_UNROLL
     for (int stage = 0; stage < kStages; ++stage) {
       Barrier::init(&full[stage], 1 + kCopiers);
-      Barrier::init(&empty[stage], kConsumerWarps * (Config::Cluster::kPeers + (kCopiers > 0 ? 32 : 0)));
+      Barrier::init(&empty[stage], kConsumerWarps * (Config::Cluster::kPeers + (kThreadsWrite ? 32 : 0)));
     }
     CUTE_UNROLL
     for (int i = 0; i < Config::kConsumers * Config::kStagesC; ++i) Barrier::init(&full_c[0][i], 1);
@@ -219,7 +220,7 @@ struct SharedStorage {
   CUTE_DEVICE void consumer_release(int stage, int peer) {
     // What lanes read themselves, all of them have read: scales, and A for registers.
     if constexpr (kThreadsRead) __syncwarp();
-    if constexpr (kCopiers > 0) Barrier::arrive(&empty[stage]);
+    if constexpr (kThreadsWrite) Barrier::arrive(&empty[stage]);
     if constexpr (Config::Cluster::kCtas > 1) {
       Barrier::arrive(&empty[stage], peer, peer >= 0);
     } else if (peer == 0) {
