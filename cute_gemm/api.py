@@ -116,8 +116,8 @@ def gemm(
         the choice on disk: such calls take it from then on, without ``tune`` and in other processes
         too (of this GPU, this version, these extents, types, layouts and options). ``"online"``:
         nothing waits; after 100 calls of a shape the next ones run the best candidates in turns
-        and are timed, and the fastest is kept, on disk too. Not with ``batch_invariant``, in a CUDA graph that is being
-        captured, or with PyTorch's deterministic algorithms.
+        and are timed, and the fastest is kept, on disk too. Not with ``batch_invariant``, in a CUDA
+        graph that is being captured, or with PyTorch's deterministic algorithms.
 
     Returns
     -------

@@ -23,7 +23,7 @@ PAIRS = ((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2))
 #: lie as TMA takes them.
 SCALES = ("", "number", "tensor", "row", "flat", "1x128", "128x128")
 BLOCKS = ("1x128", "128x128")
-BOXED = "1x128 boxed"
+BOXED, ALONG_K = "1x128 boxed", "1x128 along k"
 #: Around a matrix, and in its padding.
 CANARY = -1.5
 #: Turns an array into another library's, and what that holds back into NumPy's.
@@ -90,6 +90,7 @@ def scale(case: Case, kind: str, rows: int, random: np.random.Generator) -> Any:
         BOXED: lambda: numbers(*lead, 2 * across, -(-rows // 4) * 4).swapaxes(-1, -2)[
             ..., :rows, ::2
         ],
+        ALONG_K: lambda: numbers(*lead, rows, across + 1)[..., :across],
         "128x128": lambda: numbers(*lead, down, across + 1)[..., :across],
     }[kind]()
 
@@ -218,6 +219,9 @@ def block_scaled() -> Iterator[Case]:
                options=(*_WGMMA, ("tile", (64, 64, 128)), ("split_k", 2)))  # fmt: skip
     yield Case("sm90_wgmma", "NT", scales=BLOCKS, m=71, n=57, k=300, pad=5,
                options=(*_WGMMA, ("tile", (64, 64, 128)), ("pack", "AB")))  # fmt: skip
+    for kinds in ((ALONG_K, "128x128"), (ALONG_K, ALONG_K)):
+        yield Case("sm90_wgmma", "TN", scales=kinds, k=560, l=2,
+                   options=(*_WGMMA, ("tile", (64, 64, 128)), ("pack", "scales")))  # fmt: skip
     yield Case("sm90_wgmma", "TN", scales=("row", "128x128"), epilogue="bias+relu",
                options=(*_WGMMA, ("tile", (64, 64, 128))))  # fmt: skip
 

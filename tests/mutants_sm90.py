@@ -296,6 +296,8 @@ SM90: tuple[Mutant, ...] = (
        "this->memory.beside[next.stage]", "this->memory.beside[state.stage]", "rows_are"),
     _f("the parity of k tiles that are skipped, beside scales", "tma/pipeline.cuh",
        "    phase ^= stage / Stages & 1;\n", "", "rows_are"),
+    _f("no lane that has read scales releases their stage", "tma/pipeline.cuh",
+       "    if constexpr (kThreadsWrite) Barrier::arrive(&empty[stage]);\n", "", "rows_are"),
     _f("no lane arrives for scales", "sm90/scales.cuh",
        "      cutlass::arch::cpasync_barrier_arrive_noinc(&memory.full[state.stage]);\n", "",
        "rows_are"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from cute_gemm.calibrate.times import Contest, entry
@@ -22,12 +23,17 @@ _EXTENTS = 16, 16384
 _FEW, _LONG = 2048, 2048
 #: Of batches of small products: the largest extent, and products.
 _SMALL, _PRODUCTS = 64, (1000, 50_000)
+#: Layers of models: hidden sizes are multiples of the first up to the second, and the other extent
+#: of the weight is a hidden size times one of these; numbers of tokens are drawn, or multiples of
+#: one of these (of patches of images, and of sequences).
+_HIDDEN, _TIMES = (128, 8192), (1, 1, 3, 4, 8 / 3, 7 / 2)
+_TOKENS, _MULTIPLES = (1, 12_000), (1, 1, 49, 64, 196, 197, 256)
 #: Configs of a problem: the cheapest, and some of those behind them.
 _CHEAPEST, _OTHERS, _AMONG = 30, 10, 100
 
 
 class Kind(NamedTuple):
-    """A class of problems: types, op, whether rows are aligned to 16 bytes, small products.
+    """A class of problems: types, op, whether rows are aligned to 16 bytes, small products, layers.
 
     All matrices are column-major, so that the problems of a class have kernels in common.
     """
@@ -37,6 +43,7 @@ class Kind(NamedTuple):
     op: str
     aligned: bool
     small: bool = False
+    layer: bool = False
 
 
 def kinds(dtypes: tuple[str, ...], float8: bool) -> list[Kind]:
@@ -56,6 +63,9 @@ def kinds(dtypes: tuple[str, ...], float8: bool) -> list[Kind]:
         rows = [Kind(name, compute or None, op, aligned) for op, aligned in pairs]
         if not compute:  # batches of small products have their own kernel
             rows.insert(2, Kind(name, None, "TN", False, small=True))
+        if name in ("float16", "bfloat16"):  # forward, and the gradients of x and of the weight
+            layers = (Kind(name, None, op, True, layer=True) for op in ("TN", "NN", "TN", "NT"))
+            rows = [x for pair in zip_longest(rows, layers) for x in pair if x]
         every.append(rows)
     most = max(map(len, every), default=0)
     return [rows[place] for place in range(most) for rows in every if place < len(rows)]
@@ -74,7 +84,8 @@ def contests(gpu: Gpu, seed: int, dtypes: tuple[str, ...] = DTYPES) -> Iterator[
     every = kinds(dtypes, gpu.peak("float8") is not None)
     while True:
         for kind in every:
-            contest = Contest(_batch(kind, rng) if kind.small else _sizes(kind, rng), ())
+            drawn = _batch if kind.small else _layer if kind.layer else _sizes
+            contest = Contest(drawn(kind, rng), ())
             try:
                 candidates = contest.plan(gpu).candidates()
             except GemmError:  # a type without a kernel on this GPU
@@ -97,6 +108,28 @@ def _batch(kind: Kind, rng: random.Random) -> dict[str, Any]:
     bound = _BYTES // (_element(kind) * (m * k + n * k + m * n))
     l = min(bound, round(least * (most / least) ** rng.random()))
     return {"op": kind.op, "m": m, "n": n, "k": k, "l": l, "dtype": kind.dtype}
+
+
+def _layer(kind: Kind, rng: random.Random) -> dict[str, Any]:
+    """Draw a product of a linear layer: of tokens with a weight, or a gradient of either."""
+    unit, most = _HIDDEN
+    while True:
+        hidden = unit * rng.randint(2, most // unit)
+        other = unit * round(hidden * rng.choice(_TIMES) / unit)
+        least, largest = (math.log(x) for x in _TOKENS)
+        of = rng.choice(_MULTIPLES)
+        tokens = of * max(1, round(math.exp(rng.uniform(least, largest)) / of))
+        if kind.op == "NT":
+            tokens = 8 * -(-tokens // 8)  # rows begin at multiples of 16 bytes
+        outputs, inputs = rng.choice(((hidden, other), (other, hidden)))
+        if _WORK[0] <= hidden * other * tokens <= _WORK[1]:
+            break
+    # Column-major, y^T = w x^T, dx^T = w^T dy^T and dw^T = x^T dy of row-major y, x and w.
+    m, n, k = {
+        "TN": (outputs, tokens, inputs), "NN": (inputs, tokens, outputs),
+        "NT": (inputs, outputs, tokens),
+    }[kind.op]  # fmt: skip
+    return {"op": kind.op, "m": m, "n": n, "k": k, "dtype": kind.dtype}
 
 
 def _sizes(kind: Kind, rng: random.Random) -> dict[str, Any]:

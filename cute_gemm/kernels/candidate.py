@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
 from cute_gemm.cost_model.price import Price
-from cute_gemm.problem.parts.packing import DIRECT, Route
+from cute_gemm.problem.parts.packing import DIRECT, Route, packed_names
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
@@ -82,7 +82,8 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
     route = candidates[0].route
     said = []
     if route.pack:
-        said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
+        what, seconds = " and ".join(packed_names(route.pack)), duration(price.terms["packing"])
+        said.append(f"packing {what} takes {seconds}")
     if "reduction" in price.terms:
         seconds = duration(price.terms["reduction"])
         adds = f"adding {route.split_k} slices of K"
@@ -108,7 +109,7 @@ def label(candidate: Candidate, whole: bool = False) -> str:
         if value not in (0, (1, 1)):
             words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
     if candidate.route.pack:
-        words.append(f"with {' and '.join(candidate.route.pack)} packed")
+        words.append(f"with {' and '.join(packed_names(candidate.route.pack))} packed")
     if candidate.route.split_k > 1:
         words.append(f"in {candidate.route.split_k} slices of K")
     elif candidate.price is not None and "reduction" in candidate.price.terms:

@@ -26,7 +26,7 @@ from cute_gemm.problem.epilogue.fuse import (
     read_offsets,
 )
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.parts.packing import DIRECT, Route, packed
+from cute_gemm.problem.parts.packing import DIRECT, Route, packed, packed_names
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
@@ -318,7 +318,7 @@ class Executable:
         """Pack an operand for calls to come."""
         problem, pack = self.problem, self.route.pack
         if not isinstance(name, str) or name not in ("A", "B") or name not in pack:
-            does = f"packs {' and '.join(pack)}" if pack else "packs nothing"
+            does = f"packs {' and '.join(packed_names(pack))}" if pack else "packs nothing"
             raise OptionError(
                 f"name={name!r}, and this plan {does}: make it with pack='A', 'B' or 'AB'"
             )

@@ -79,11 +79,12 @@ def _step(
     packed: list[Argument] = [
         block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
     ]
+    scales = {x.name: x for x in step.problem.scales}
     for position, (place, parameter) in enumerate(
         zip(step.places, signature.parameters, strict=False)
     ):
         name = parameter.name if parameter.name in buffers else "scratch"
-        matrix = None if name == "scratch" else getattr(step.problem, name, None)
+        matrix = None if name == "scratch" else getattr(step.problem, name, scales.get(name))
         if matrix and name in "AB" and step.problem.compute in COMPONENT_PRODUCTS:
             matrix = whole(matrix, step.problem)
         packed[position] = buffers.get(place.name) or _part(scratch, place.offset, name, matrix)

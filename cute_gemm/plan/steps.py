@@ -196,6 +196,7 @@ def steps(
 
 def packing_step(packing: Packing, arch: str) -> Step:
     """Return the launch that packs."""
-    ends = Location("A"), Location("B"), Location("scratch")
+    sources = {place: source.name for place, (source, *_) in packing.by_place.items()}
+    ends = (*(Location(sources.get(name, name)) for name in "AB"), Location("scratch"))
     kernel = packer(packing)
     return Step(kernel, kernel.configure(packing, arch), packing, ends, arch)

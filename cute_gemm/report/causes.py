@@ -255,7 +255,7 @@ def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
         return _Group(words, tuple(turned(problem)))
     if matrix.name not in ("A", "B"):
         return _Group(words)
-    pack = "".join(sorted({*about.packed, matrix.name}))
+    pack = "".join(sorted({matrix.name, *about.packed} & {"A", "B"}))
     return _Group(words, (of_option(Option("pack", pack)),))
 
 

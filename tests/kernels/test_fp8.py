@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fp8_cases import (
     BLOCKS,
+    ALONG_K,
     BOXED,
     E4M3,
     E5M2,
@@ -217,6 +218,14 @@ TRACED = [
             (("row", BOXED), ((208, 96, 272), (32, 64), 1), {"op": "TT", "swap_ab": 1, "l": 2}),
         )
     ),
+    *(
+        of_wgmma(scales, *sizes, pack="scales", **given)
+        for scales, sizes, given in (
+            ((ALONG_K, "128x128"), ((200, 140, 300), (64, 96), 1, (2, 1)), {}),
+            ((ALONG_K, ALONG_K), ((130, 90, 1000), (64, 64), 1), {"l": 2, "split_k": 3}),
+            ((BOXED, ALONG_K), ((72, 56, 300), (64, 64), 1), {"op": "NN"}),
+        )
+    ),
     of_wgmma(("tensor", "row"), (208, 96, 272), (64, 32), 1, op="NN"),
     of_wgmma(("tensor", "row"), (208, 96, 272), (128, 32), 1, op="NN", swap_ab=0),
 ]
@@ -233,6 +242,25 @@ def test_rows_are_what_is_executed(case: Case) -> None:
     assert scales == {row.operand for row in trace.rows} - {"A", "B", "C"} - {
         x.name for x in plan.problem.operands
     }
+
+
+def test_scales_whose_rows_meet_in_l1_are_packed() -> None:
+    """Rows of K-major scales that begin multiples of 128 bytes apart, where it saves time."""
+
+    def pack(m: int, n: int, k: int, **words: Any) -> tuple[str, str]:
+        words = {"scale_a": (m, k // 128), "scale_b": "128x128", "gpu": "H200"} | words
+        plan = cg.plan("TN", m=m, n=n, k=k, dtype=E4M3, backend="cpu", **words)
+        return plan.route.pack, plan.why
+
+    packed, why = pack(4096, 4096, 4096)
+    assert packed == "scales" and "packing scales takes" in why
+    for other in (
+        pack(4096, 4096, 4096, kernel="sm90_wgmma"), pack(4096, 4096, 4096, pack="none"),
+        pack(4096, 4096, 4224), pack(128, 4096, 4096), pack(4096, 4096, 4096, scale_a="tensor"),
+    ):  # fmt: skip
+        assert other[0] == ""
+    with pytest.raises(OptionError, match="pack='scales' came without block scales of rows that"):
+        pack(256, 256, 256, scale_a="128x128", pack="scales")
 
 
 def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:

@@ -203,6 +203,19 @@ def test_report_and_trace(scales: tuple[str, str]) -> None:
     assert trace.verdict.ok and trace.agrees, [x for x in trace.figures if x.difference]
 
 
+@pytest.mark.parametrize(
+    ("ragged", "scales"), [("M", ("1x128", "1x128 of group")), ("N", ("128x128", "1x128"))]
+)
+def test_scales_that_are_packed(ragged: str, scales: tuple[str, str]) -> None:
+    case = GroupedCase(ragged, "NT", "C", (3, 64, 0, 61), (72, 256), 5, E4M3, pad=16,
+                       scales=scales, options="one")  # fmt: skip
+    given = arrays(case)
+    plan = planned(case, given, backend="cpu", pack="scales")
+    assert {x.kernel for x in plan.report(offsets=given.offsets).passes} == {"pack"}
+    trace = plan.trace(given.A, given.B, given.C, offsets=given.offsets, **given.operands)
+    assert trace.verdict.ok and trace.agrees, [x for x in trace.figures if x.difference]
+
+
 def test_torch_tensors_on_the_host() -> None:
     torch = pytest.importorskip("torch")
     case = GroupedCase("M", "NT", "C", (3, 0, 9), (16, 32), dtype=E4M3, pad=16,

@@ -170,9 +170,7 @@ def test_candidates_that_are_predicted_to_be_slow_are_not_timed(
     assert len(plan.online.plans) == close + 1
 
 
-def test_one_candidate_is_taken_as_it_is(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_candidate_is_taken_as_it_is(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online, "CANDIDATES", 1)
     plan = kept_plan()
     call(plan)

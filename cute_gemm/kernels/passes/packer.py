@@ -69,11 +69,11 @@ class Packer(Compiled):
 
         def numbers_of(name: str) -> Callable[[Packing], tuple[int, ...]]:
             def numbers(packing: Packing) -> tuple[int, ...]:
-                for source, target, offset in packing.copies:
-                    if source.name == name:
-                        strides = source.ld, source.batch_stride, target.ld, target.batch_stride
-                        return *strides, *self.numbers(source, target, offset)
-                return struct.unpack(form, bytes(size))
+                if name not in packing.by_place:
+                    return struct.unpack(form, bytes(size))
+                source, target, offset = packing.by_place[name]
+                strides = source.ld, source.batch_stride, target.ld, target.batch_stride
+                return *strides, *self.numbers(source, target, offset)
 
             return numbers
 
@@ -114,7 +114,7 @@ class Packer(Compiled):
 
     def configure(self, packing: Packing, arch: str = "sm_80") -> PackConfig:
         """Return the config, which follows from how the operands lie, and from the arch."""
-        copies = {source.name: self.copy(source, target) for source, target, _ in packing.copies}
+        copies = {place: self.copy(*x[:2]) for place, x in packing.by_place.items()}
         a, b = (copies.get(name) or self.form() for name in "AB")
         return PackConfig(self.name, a, b, Arch(arch).has("griddepcontrol"))
 
@@ -146,8 +146,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         self, config: PackConfig, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         accesses: list[Access] = []
-        for source, target, _ in packing.copies:
-            accesses += self.copied(getattr(config, source.name), source, target)
+        for place, (source, target, _) in packing.by_place.items():
+            accesses += self.copied(getattr(config, place), source, target)
         return tuple(accesses)
 
     def seconds(self, packing: Packing, gpu: Gpu, constants: Constants) -> float:

@@ -1,7 +1,8 @@
 """What a GEMM becomes with passes before or behind it: operands packed, or K cut into slices.
 
 *Packing* copies an operand into aligned scratch, whose leading dimension is padded and whose major
-may be another; with ``compute="bf16x9"`` it copies three components of each element. *Split-k*
+may be another; with ``compute="bf16x9"`` it copies three components of each element. Block scales
+of rows are packed so that those of neighbouring rows lie side by side. *Split-k*
 makes a batch of slices along K, whose sums go to scratch, and adds them.
 Each is a `GemmProblem` again for the kernel that multiplies, and a problem of its own for the pass.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from cute_gemm.dtypes import COMPONENT, COMPONENT_PRODUCTS, COMPONENTS
@@ -24,11 +26,16 @@ LINE = 128
 class Route(NamedTuple):
     """What goes before and behind the kernel: operands that are packed, and slices of K."""
 
-    pack: str = ""  # "A", "B" or "AB"
+    pack: str = ""  # "A", "B", "AB" or "scales"
     split_k: int = 1
 
 
 DIRECT = Route()
+
+
+def packed_names(pack: str) -> tuple[str, ...]:
+    """Return what ``pack`` of a route names: operands, or block scales."""
+    return (pack,) if pack == "scales" else tuple(pack)
 
 
 class Auxiliary:
@@ -43,7 +50,7 @@ class Auxiliary:
 
 @dataclass(frozen=True, slots=True)
 class Packing(Auxiliary):
-    """Operands copied to scratch: ``sources[i]`` to ``targets[i]``, ``offsets[i]`` bytes into it.
+    """Matrices copied to scratch: ``sources[i]`` to ``targets[i]``, ``offsets[i]`` bytes into it.
 
     A target has its source's extents, type and batch (one matrix where all share one); its leading
     dimension and batch stride are multiples of 128 bytes, and its major may be the other. What lies
@@ -61,6 +68,11 @@ class Packing(Auxiliary):
         return tuple(zip(self.sources, self.targets, self.offsets, strict=True))
 
     @property
+    def by_place(self) -> dict[str, tuple[Matrix, Matrix, int]]:
+        """What is copied in the place of A and of B, which block scales of theirs take."""
+        return {copy[0].name[-1].upper(): copy for copy in self.copies}
+
+    @property
     def splits(self) -> bool:
         """Whether it copies components."""
         return self.targets[0].slices > 1
@@ -74,12 +86,14 @@ def wants_k_major(problem: GemmProblem) -> bool:
 def packed(
     problem: GemmProblem, which: str, k_major: bool | None = None
 ) -> tuple[GemmProblem, Packing]:
-    """Return the problem with the operands named in ``which`` packed, and how they get there.
+    """Return the problem with what ``which`` names packed (as in `Route`), and how it gets there.
 
     ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
     the major stays. The unit-stride mode of groups is another than the one along which they lie,
     but where K becomes it.
     """
+    if which == "scales":
+        return _packed_scales(problem)
     k_major = wants_k_major(problem) if k_major is None else k_major
     splits = problem.compute in COMPONENT_PRODUCTS
     sources = tuple(
@@ -103,6 +117,24 @@ def packed(
         end += span_of(targets[-1])
     parts = replace(problem, A=new["A"], B=new["B"])
     return parts, Packing(sources, tuple(targets), tuple(offsets), end)
+
+
+def row_scales(problem: GemmProblem) -> tuple[Matrix, ...]:
+    """Return the block scales of rows that lie along K, a row's behind the other's."""
+    return tuple(
+        x
+        for x in problem.scales
+        if x.shape[0] == problem.rows_of(x.name) and x.stride[1] == 1 and x.stride[0] >= x.shape[1]
+    )
+
+
+def _packed_scales(problem: GemmProblem) -> tuple[GemmProblem, Packing]:
+    sources = row_scales(problem)
+    targets = tuple(aligned(x, 0) for x in sources)
+    ends = [0, *accumulate(map(span_of, targets))]
+    new = {x.name: x for x in targets}
+    scales = tuple(new.get(x.name, x) for x in problem.scales)
+    return replace(problem, scales=scales), Packing(sources, targets, (*ends[:-1],), ends[-1])
 
 
 def components(matrix: Matrix) -> Matrix:
