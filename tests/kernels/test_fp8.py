@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fp8_cases import (
-    BLOCKS,
     ALONG_K,
+    BLOCKS,
     BOXED,
     E4M3,
     E5M2,

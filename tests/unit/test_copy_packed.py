@@ -78,7 +78,7 @@ def copies(draw: Any, swizzled: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(copies(), st.sampled_from([16, 64, 256]))
 def test_global_by_brute_force(question: dict[str, Any], alignment: int) -> None:
     report = analyze_copy(**question, atom="ld.global", base_alignment=alignment)
@@ -103,7 +103,7 @@ def test_global_by_brute_force(question: dict[str, Any], alignment: int) -> None
     repeats(question | {"atom": "ld.global", "base_alignment": alignment}, report)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(copies(swizzled=True), st.sampled_from(["ld.shared", "st.shared"]))
 def test_shared_by_brute_force(question: dict[str, Any], atom: str) -> None:
     layout = question["tensor"]

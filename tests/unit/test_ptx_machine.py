@@ -295,13 +295,13 @@ def test_waits_that_some_lanes_never_come_to(other):
 
 def test_a_loop_of_which_nothing_comes_is_told_from_one_that_goes_on(monkeypatch):
     """Of as many instructions: one reads the same address again, the other the next."""
-    monkeypatch.setattr("cute_gemm.ptx.machine.IDLE_STEPS", 50_000)
+    monkeypatch.setattr("cute_gemm.ptx.machine.IDLE_STEPS", 5_000)
     loop = """mov.u32 %r20, 0; mov.u64 %d20, %d1; L: ld.volatile.global.u32 %r21, [%d20]; STEP
-    add.s32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, 13000; @%p1 bra L;"""
+    add.s32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, 1300; @%p1 bra L;"""
     with pytest.raises(FaultError, match="no thread has stored anything, passed a barr") as caught:
         launch(text(loop.replace("STEP", "")), LANES, NOTHING)
     assert caught.value.kind == "endless"
-    launch(text(loop.replace("STEP", "")), LANES, NOTHING, most_steps=10**6)
+    launch(text(loop.replace("STEP", "")), LANES, NOTHING, most_steps=10**5)
     on = "and.b32 %r22, %r20, 31; mul.wide.s32 %d21, %r22, 4; add.s64 %d20, %d1, %d21;"
     launch(text(loop.replace("STEP", on)), LANES, NOTHING)
 
