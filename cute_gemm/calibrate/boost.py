@@ -14,7 +14,7 @@ from cute_gemm.cost_model.correction import LEVELS, Tree
 _THRESHOLDS, _PART = 31, 0.7
 #: Part of its errors that a tree corrects, and weight that each of its leaves has beside that of
 #: its samples: a leaf with few samples corrects less.
-_RATE, _PRIOR = 0.2, 10.0
+_RATE, _PRIOR = 0.4, 10.0
 #: Digits of thresholds and decimals of values.
 _DIGITS, _DECIMALS = 5, 4
 

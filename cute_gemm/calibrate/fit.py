@@ -44,8 +44,10 @@ _MOST, _FRACTIONS, _INSIDE = 3.0, ("dram",), 0.05
 _KEPT = "partial", "narrow_part"
 #: Problems for each tree of a correction, and most trees.
 _PROBLEMS, _TREES = 8, 200
-#: Weight of a problem's times together, of which the fastest have most.
-_WEIGHT = 10.0
+#: Weight of a problem's times together, of which the fastest have most, and how many times as much
+#: those of layers of models have: products of 2-byte types, two extents of which are multiples of
+#: 128.
+_WEIGHT, _MORE, _HIDDEN = 10.0, 4.0, 128
 #: Fields of a pace that are fitted, where they are not 0.
 _FITTED = "slowdown", "latency", "serial", "dram", "passes", "start", "memory", "l2"
 
@@ -113,6 +115,10 @@ class SampleSet:
         self.contest = np.repeat(range(len(contests)), [len(contest) for contest in contests])
         each = np.array([Extents.of(sample.problem)[:5] for sample in of], float).reshape(-1, 5)
         self.extents = Extents(*each.T)
+        #: Whether the sample is of a layer of a model.
+        self.layers = (np.count_nonzero(each[:, :3] % _HIDDEN == 0, axis=1) > 1) & (
+            np.array([sample.problem.A.element.bytes for sample in of]) == 2
+        )
         self.slices = np.array([sample.slices for sample in of], float)
         self._least: tuple[Gpu, np.ndarray] | None = None
         twins: dict[Any, int] = {}
@@ -163,7 +169,8 @@ class SampleSet:
             trees = calibration.correction.trees
             seconds = seconds * calibration.correction.factors(features)
         weights = self.weights**2
-        weights = weights * (_WEIGHT / np.bincount(self.contest, weights))[self.contest]
+        each = np.bincount(self.contest, weights)
+        weights = weights * np.where(self.layers, _MORE, 1.0) * (_WEIGHT / each)[self.contest]
         count = min(_TREES, (self.contest[-1] + 1) // _PROBLEMS)
         trees = *trees, *boosted(features, np.log(self.real / seconds), weights, count)
         return replace(calibration, correction=Correction(trees) if trees else None)

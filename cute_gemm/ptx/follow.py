@@ -106,9 +106,11 @@ def compared(name: str) -> Rule:
     """Return the rule of a comparison of integers, which is undefined where it could be either."""
 
     def follow(a: Pair, b: Pair) -> Array:
-        some = (a[1] | b[1]) != 0
+        (x, x_lost), (y, y_lost) = _plain(a), _plain(b)
+        lost = x_lost | y_lost
+        some = lost != 0
         if name in ("eq", "ne"):
-            return np.asarray(some & ((a[0] ^ b[0]) & ~(a[1] | b[1]) == 0))
+            return np.asarray(some & ((x ^ y) & ~lost == 0))
         (a_least, a_most), (b_least, b_most) = bounds(a), bounds(b)
         if name in ("lt", "ge"):
             return np.asarray(some & (a_least < b_most) & (a_most >= b_least))

@@ -10,6 +10,7 @@
 
 #include "../common/copy.cuh"
 #include "../common/grids.cuh"
+#include "../common/groups.cuh"
 
 namespace cute_gemm {
 
