@@ -169,6 +169,18 @@ def calibrations() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def shipped_calibrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests of what the package ships and the pages print: choices come of its calibrations."""
+    from cute_gemm.cost_model import calibrated, calibration
+
+    monkeypatch.setattr(calibrated, "shipped", calibration.shipped)
+    calibrated.forget()
+    yield
+    monkeypatch.undo()
+    calibrated.forget()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def few_ctas() -> Iterator[None]:
     """What is executed here has few CTAs, each of which takes several tiles; no GPU is asked."""

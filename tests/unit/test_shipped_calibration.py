@@ -1,7 +1,6 @@
 """What must be true of any calibration that the package ships: tests elsewhere take stored ones."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from frozen import MEASURED, calibrations
 
 from cute_gemm.arch import Arch
 from cute_gemm.calibrate import fit, times
-from cute_gemm.cost_model import calibrated, calibration
+from cute_gemm.cost_model import calibration
 from cute_gemm.cost_model.price import Extents, Prices
 from cute_gemm.errors import GemmError
 from cute_gemm.gpus.table import gpu as gpu_called
@@ -22,14 +21,7 @@ from cute_gemm.problem.describe import from_sizes
 CONTESTS = 8
 
 
-@pytest.fixture(autouse=True)
-def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Take the package's calibrations."""
-    monkeypatch.setattr(calibrated, "shipped", calibration.shipped)
-    calibrated.forget()
-    yield
-    monkeypatch.undo()
-    calibrated.forget()
+pytestmark = pytest.mark.usefixtures("shipped_calibrations")
 
 
 @pytest.mark.parametrize("name", MEASURED)

@@ -11,6 +11,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 import update  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("shipped_calibrations")
+
 PAGES = {str(path.relative_to(ROOT)): path for path in update.files()}
 
 

@@ -13,6 +13,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 import make_pictures  # noqa: E402
 import update  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("shipped_calibrations")
+
 HOW = "python docs/make_pictures.py makes it"
 PICTURES = sorted(path.name for path in (ROOT / "docs/pictures").iterdir())
 
