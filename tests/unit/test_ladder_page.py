@@ -11,6 +11,8 @@ import pytest
 from cute_gemm.commands import cli
 from cute_gemm.kernels import registry
 
+pytestmark = pytest.mark.usefixtures("shipped_calibrations")
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
 

@@ -18,7 +18,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.problem.describe import from_sizes
 
 #: Contests of stored times of which choices are looked at: all take minutes.
-CONTESTS = 8
+CONTESTS = 24
 
 
 pytestmark = pytest.mark.usefixtures("shipped_calibrations")

@@ -27,6 +27,8 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.run import graph
 
+pytestmark = pytest.mark.usefixtures("shipped_calibrations")
+
 H200 = gpu_called("H200")
 SIZES: dict[str, Any] = {"m": 1000, "n": 1200, "k": 900, "dtype": "bfloat16"}
 
