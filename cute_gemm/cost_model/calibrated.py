@@ -33,13 +33,13 @@ def calibration(gpu: Gpu) -> Calibration:
 def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
     """Return the correction of the times that are predicted of a problem on a GPU.
 
-    None where that GPU was not measured, of groups, whose sizes are on the device, and of empty
-    products.
+    None where that GPU was not measured, of groups, whose sizes are on the device, of block scales,
+    whose times no tree was fitted to, and of empty products.
     """
     numbers = calibration(gpu)
     measured = numbers.gpu == gpu.name
     empty = 0 in (problem.m, problem.n, problem.k, problem.l)
-    known = not (problem.groups.mode or empty)
+    known = not (problem.groups.mode or problem.scales or empty)
     return numbers.correction if measured and known else None
 
 
