@@ -134,7 +134,7 @@ class OnlineTuning:
             self._building = builders().submit(self._build)
         if not self._building.done():
             return 0, None
-        builds = self._building.result()
+        builds = [] if self._building.exception() else self._building.result()
         if not all(build.done() for build in builds) or _deterministic() or is_capturing(stream):
             return 0, None
         places = [0, *(i for i, x in enumerate(builds, 1) if x.exception() is None)]

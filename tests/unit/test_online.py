@@ -180,6 +180,20 @@ def test_one_candidate_is_taken_as_it_is(machine: Machine, monkeypatch: pytest.M
     assert {*machine.ran} == {plan.config.name} and kept_plan() is plan
 
 
+def test_candidates_that_cannot_be_planned_leave_the_plan_as_it_is(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taking(*_: Any) -> Plan:
+        raise CompileError("no scratch")
+
+    plan = kept_plan()
+    monkeypatch.setattr(Plan, "taking", taking)
+    call(plan)
+    machine.work()
+    call(plan)
+    assert plan.online.fastest == 0 and {*machine.ran} == {plan.config.name}
+
+
 def test_what_does_not_compile_has_no_turn(machine: Machine) -> None:
     plan = kept_plan()
     names = near(plan)
