@@ -96,9 +96,10 @@ def gemm(
         of columns (``"swiglu"``) C has half as many columns, and beta is 0.
     kernel, **kernel_options
         A name from `kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
-        where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``, ``"none"``
-        or ``"auto"``: operands that are copied to aligned scratch first) and ``split_k`` (slices of
-        K, or ``"auto"``); without them ``"auto"`` weighs both, and a named kernel does neither.
+        where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``,
+        ``"scales"``, ``"none"`` or ``"auto"``: operands, or block scales, that are copied to
+        aligned scratch first) and ``split_k`` (slices of K, or ``"auto"``); without them ``"auto"``
+        weighs both, and a named kernel does neither.
         ``batch_invariant=True``: on a GPU a row of C has the same bits whatever the other rows of
         op(A) are and however many; see `Plan.order_of_sums`. A named kernel packs too then.
         ``compile="background"``: a kernel that is built and predicted to take up to 1.25 times as

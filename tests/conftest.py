@@ -24,7 +24,7 @@ os.environ["OMP_NUM_THREADS"] = str(
 import choose_cases
 from choose_cases import Chosen
 from fake_tuning import device, place  # noqa: F401
-from frozen import frozen_calibrations
+from frozen import frozen_calibrations, taking
 from hypothesis import settings
 from interpreted import Case, Emitted, of_few_ctas
 
@@ -170,15 +170,12 @@ def calibrations() -> Iterator[None]:
 
 
 @pytest.fixture
-def shipped_calibrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def shipped_calibrations() -> Iterator[None]:
     """For tests of what the package ships and the pages print: choices come of its calibrations."""
-    from cute_gemm.cost_model import calibrated, calibration
+    from cute_gemm.cost_model import calibration
 
-    monkeypatch.setattr(calibrated, "shipped", calibration.shipped)
-    calibrated.forget()
-    yield
-    monkeypatch.undo()
-    calibrated.forget()
+    with taking(calibration.shipped):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

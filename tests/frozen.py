@@ -5,8 +5,8 @@
 
 import gzip
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -26,16 +26,21 @@ def calibrations() -> dict[str, Calibration]:
 
 
 @contextmanager
-def frozen_calibrations() -> Iterator[None]:
-    """Take the stored calibrations for those of the package."""
+def taking(shipped: Callable[[str], Calibration | None]) -> Iterator[None]:
+    """Take the calibrations that a function returns for those of the package."""
     before = calibrated.shipped
-    calibrated.shipped = calibrations().get
+    calibrated.shipped = shipped
     calibrated.forget()
     try:
         yield
     finally:
         calibrated.shipped = before
         calibrated.forget()
+
+
+def frozen_calibrations() -> AbstractContextManager[None]:
+    """Take the stored calibrations for those of the package."""
+    return taking(calibrations().get)
 
 
 def main() -> None:

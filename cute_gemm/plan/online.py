@@ -90,7 +90,7 @@ class OnlineTuning:
         if self.fastest is not None:
             return f"calls run {self.names[self.fastest]}, the fastest that they timed"
         if len(self.plans) == 1:
-            return f"calls time the best configs after {CALLS} of them"
+            return f"the best configs are timed after {CALLS} calls"
         return f"calls time {len(self.plans)} configs in turns"
 
     def launch(self, own: Callable[..., None], *how: Any) -> Callable[..., None]:

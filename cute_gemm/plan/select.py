@@ -277,20 +277,19 @@ def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
     return transposed or access_bytes(matrix, False)[0] < 16
 
 
-#: The part of the least time of a product that its copies of scales cost where rows of these begin
-#: so many bytes apart, a line of L1, of which they meet in few sets: measured on an H200, 0.07 to
-#: 0.17.
-_LINE, _MEETING = 128, 0.1
+#: Bytes of a line of L1: rows of scales that begin multiples of it apart map to a few of its sets.
+#: The part of a product's least time that these conflicts cost, 0.07 to 0.17 measured on an H200.
+_LINE, _CONFLICTS = 128, 0.1
 
 
 def _worth_packing_scales(problem: GemmProblem, gpu: Gpu) -> bool:
-    """Whether rows of block scales meet in L1 for longer than it takes to pack them."""
+    """Whether conflicts of rows of block scales in L1 take longer than packing them."""
     rows = row_scales(problem)
     if not any(x.shape[0] > 1 and x.stride[0] * x.element.bytes % _LINE == 0 for x in rows):
         return False
     packing = packed(problem, "scales")[1]
     seconds = packer(packing).seconds(packing, gpu, calibration(gpu).constants)
-    return seconds < _MEETING * least_seconds(gpu, problem)
+    return seconds < _CONFLICTS * least_seconds(gpu, problem)
 
 
 def _offered(

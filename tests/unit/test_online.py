@@ -128,7 +128,7 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     machine.slow |= {*names} - {names[1]}
 
     call(plan, 3)  # too few for others to be built
-    assert not machine.waiting and "the best configs after 3 of them" in plan.why
+    assert not machine.waiting and "the best configs are timed after 3 calls" in plan.why
     call(plan, 2)  # the others are not built yet
     assert machine.ran == [names[0]] * 5
     machine.work()
