@@ -73,8 +73,10 @@ RUNS = {
     "batch-float32": f"{_BESIDE} -l 64 --sizes 512 --dtype float32 --rounds 5",
     "epilogues-bfloat16": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1",
     "epilogues-float32": "python tests/gpu/epilogues.py --dtypes float32 --random 12 --seed 1",
+    # With a checkout of DeepGEMM: see there.
+    "deepgemm": "python tests/gpu/deepgemm.py --deepgemm DeepGEMM",
+    "deepgemm-h100": "python tests/gpu/deepgemm.py --deepgemm DeepGEMM",
     # With QuACK installed: pip install "quack-kernels[cu13]".
-    "deepgemm": "python tests/gpu/deepgemm.py --deepgemm DeepGEMM",  # a checkout: see there
     "epilogues-quack": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 0 --quack 7",
 }
 
