@@ -72,7 +72,8 @@ def gemm(
     order
         ``"F"`` (column-major) or ``"C"``, of a new C.
     out_dtype
-        Type of a new C: the operands' or, for half types, float32; int32 for int8; of 8-bit floats
+        Type of a new C: the operands' or, for half types, float32; of int8 int32, or
+        bfloat16, float16 or float32, in which alpha and beta are float32; of 8-bit floats
         bfloat16, float16, float32 or an 8-bit float, to which results are rounded to nearest and
         saturate.
     compute

@@ -31,7 +31,7 @@ class DType:
     #: Half the smallest subnormal number, which is what rounding costs where ``roundoff`` ends (of
     #: complex numbers both parts are rounded); 0 where float64 cannot tell.
     underflow: float
-    #: Type of the sums, and of alpha and beta.
+    #: Type of the sums.
     accumulator: str
     #: ``cudaDataType`` of library_types.h.
     cublas: int
@@ -114,7 +114,8 @@ DTYPES: dict[str, DType] = {
               outputs=("complex64",), computes=("float32",), scalar="2f"),
         DType("complex128", 16, "cf64", 2.0**-53, 0.0, "complex128", 5,
               outputs=("complex128",), computes=("float64",), scalar="2d"),
-        DType("int8", 1, "s8", 0.0, 0.0, "int32", 3, outputs=("int32",), computes=("int32",),
+        DType("int8", 1, "s8", 0.0, 0.0, "int32", 3,
+              outputs=("int32", "bfloat16", "float16", "float32"), computes=("int32",),
               synonyms=("i8", "int8_t")),
         DType("float8_e4m3fn", 1, "e4m3", 2.0**-4, 2.0**-10, "float32", 28, **_OF_FLOAT8,
               partners=("float8_e5m2",), synonyms=("e4m3fn", "fp8_e4m3", "float8_e4m3"),
@@ -165,6 +166,14 @@ def _holds(row: DType, other: DType) -> bool:
     own, its = (DTYPES[x.computes[0]] if x.is_complex else x for x in (row, other))
     fits = own.roundoff <= its.roundoff and own.underflow <= its.underflow
     return fits and (row.is_complex or not other.is_complex)
+
+
+def scalar_of(accumulator: DType, out: DType) -> DType:
+    """Return the type of alpha and beta, and of what an epilogue computes, of sums and of C.
+
+    It is that of the sums, and float32 where integers make a C of floating-point numbers.
+    """
+    return DTYPES["float32"] if out.roundoff and not accumulator.roundoff else accumulator
 
 
 def factor(name: str, compute: str) -> DType:

@@ -114,6 +114,15 @@ CASES = (
               options=(("tile", (64, 64, 64)), ("warp_groups", 2), ("ping_pong", 1))),
     FusedCase("sm90_wgmma", "float16", "F", m=64, n=48, k=256,
               options=(("split_k", 2), ("pack", "AB"))),
+    # Sums of integers, and an epilogue of floating-point numbers.
+    FusedCase("tensor_core", "int8", "F", "TT", out_dtype="float32"),
+    FusedCase("sm80_pipeline", "int8", "C", out_dtype="bfloat16"),
+    FusedCase("sm80_pipeline", "int8", "F", "NN", k=200, l=2, out_dtype="float32",
+              options=(("split_k", 2),)),
+    FusedCase("thin", "int8", "C", m=5, out_dtype="bfloat16"),
+    FusedCase("batched", "int8", "F", "TN", m=9, n=7, k=20, l=40, out_dtype="float32"),
+    FusedCase("sm90_wgmma", "int8", "C", m=72, n=56, out_dtype="bfloat16",
+              options=(("tile", (64, 64, 128)), ("warp_groups", 1), ("pack", "AB"))),
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def planned_on_matrices(
 
     sized = planned(arguments).problem
     for name in ("alpha", "beta"):
-        scalar(getattr(arguments, name), name, sized.accumulator.name, None)
+        scalar(getattr(arguments, name), name, sized.scalar.name, None)
     A, B, C = _stored(arguments, sized)
     operands = _stored_operands(arguments, sized)
     result = plan(

@@ -17,7 +17,7 @@ import numpy as np
 
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.call import check_names
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, scalar_of
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
 from cute_gemm.jax.calls import ProductCall, results
 from cute_gemm.jax.products import fused, layer, product, shaped, varying
@@ -118,7 +118,7 @@ def gemm(
     runs_on(kernel)  # checks
     out = None if out_dtype is None else dtype_name(out_dtype)
     call = ProductCall(
-        _op(op, A), alpha=_factor(alpha, A), out_dtype=out, compute=compute, kernel=kernel,
+        _op(op, A), alpha=_factor(alpha, A, out), out_dtype=out, compute=compute, kernel=kernel,
         options=tuple(sorted(kernel_options.items())),
     )  # fmt: skip
     return _returned(_called(call, function, A, B, given))
@@ -250,8 +250,8 @@ def _op(op: str, A: Any) -> str:
     return letters if jnp.issubdtype(A.dtype, jnp.complexfloating) else letters.replace("C", "T")
 
 
-def _factor(alpha: Any, A: Any) -> Any:
-    """Return alpha, a number that the sums can be multiplied by."""
+def _factor(alpha: Any, A: Any, out: str | None) -> Any:
+    """Return alpha, a number that sums of A are multiplied by for a result of type ``out``."""
     if isinstance(alpha, jax.core.Tracer):
         raise ScalarError(
             "alpha is traced by JAX (jit, grad, vmap, ...); expected a number: multiply by an "
@@ -260,7 +260,11 @@ def _factor(alpha: Any, A: Any) -> Any:
     if isinstance(alpha, jax.Array):
         alpha = np.asarray(alpha)
     row = DTYPES.get(A.dtype.name)  # of another type the product is refused
-    return alpha if row is None else scalar(alpha, "alpha", row.accumulator, None).value
+    if row is None:
+        return alpha
+    sums = DTYPES[row.accumulator]
+    kind = scalar_of(sums, DTYPES.get(out or "", sums)).name
+    return scalar(alpha, "alpha", kind, None).value
 
 
 def _is_number(x: Any) -> bool:

@@ -104,7 +104,7 @@ def results(call: ProductCall, arrays: tuple[Shaped, ...]) -> tuple[Shaped, ...]
     batch = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
     shape = *batch, problem.m, problem.n
     C = Shaped(shape, problem.C.dtype)
-    sums = problem.accumulator.name
+    sums = problem.scalar.name
     return C, *(
         Shaped((), sums) if x.amax else Shaped(shape, x.dtype or C.dtype) for x in call.results
     )
@@ -160,7 +160,7 @@ def _prepared(
         )
         # On the host nothing depends on addresses, but for C, which XLA keeps apart from the rest.
         problem, numbers = _described(call, A, B, C, others)
-        alpha = scalar(call.alpha, "alpha", problem.accumulator.name, None)
+        alpha = scalar(call.alpha, "alpha", problem.scalar.name, None)
         backend: Backend = "cpu" if device is None else "cuda"
         plan = kept_plan(problem, device, replace(call, backend=backend))
         ends = [Submatrix(0, (), ()) if x.amax else places[2] for x in call.results]

@@ -322,8 +322,7 @@ class CompiledKernel(Compiled, Kernel):
 
     def signature(self, config: Any) -> Signature:
         """Return the parameters of a GEMM, with those of the config's epilogue."""
-        operation = config.operation
-        return gemm_signature(operation.epilogue, ends=bool(operation.groups))
+        return gemm_signature(config.operation)
 
     @property
     def template(self) -> Path:

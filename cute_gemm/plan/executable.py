@@ -238,7 +238,7 @@ class Executable:
         c = None if C is None else read(C, "C")
         operands = self._check(a, b, c, given)
         problem = self.problem
-        factor = scalar(beta, "beta", problem.accumulator.name, None)
+        factor = scalar(beta, "beta", problem.scalar.name, None)
         check_beta(factor, c, problem.epilogue.pairs)
         if a.device is not None:
             raise DeviceError(
@@ -513,7 +513,7 @@ def scalars(
     """
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return ONE, ZERO  # every accumulator has these two
-    kind = problem.accumulator.name
+    kind = problem.scalar.name
 
     def convert(operand: Operand, dtype: str) -> Any:
         handle = None if stream is None else raw_stream(stream)

@@ -38,7 +38,7 @@ def execute(
     the parameter's name (``alpha_ptr``); ``options`` are those of `run`.
     """
     problem, steps = plan.problem, plan.steps
-    kind = problem.accumulator.name
+    kind = problem.scalar.name
     factors = scalar(alpha, "alpha", kind, None), scalar(beta, "beta", kind, None)
     arrays = {"A": A, "B": B, "C": C} | apart(operands or {}, C)
     buffers = {

@@ -352,7 +352,7 @@ class Plan:
 
         kernel, factor = (
             self._kernel.compiled(),
-            scalar(beta, "beta", self.problem.accumulator.name, None),
+            scalar(beta, "beta", self.problem.scalar.name, None),
         )
         reads_c = factor.value != 0
         check_beta(factor, self.problem.C, self.problem.epilogue.pairs)
@@ -537,7 +537,7 @@ class Plan:
         UnsupportedError
             For ``kernel="host"``, and ``"cublas"`` where there is none.
         """
-        kind = self.problem.accumulator.name
+        kind = self.problem.scalar.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
         check_beta(factors[1], self.problem.C, self.problem.epilogue.pairs)
         values = tuple(numbers[name] for name in self.problem.epilogue.numbers)

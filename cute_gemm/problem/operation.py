@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES, FAST_ACCUM, DType, factor
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES, FAST_ACCUM, DType, factor, scalar_of
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 
 if TYPE_CHECKING:
@@ -65,8 +65,13 @@ class Operation:
 
     @property
     def accumulator(self) -> DType:
-        """The type of the sums, and of alpha and beta."""
+        """The type of the sums."""
         return DTYPES[self.a.accumulator]
+
+    @property
+    def scalar(self) -> DType:
+        """The type of alpha and beta, and of what the epilogue computes."""
+        return scalar_of(self.accumulator, self.c)
 
     @property
     def factors(self) -> tuple[DType, DType]:

@@ -11,6 +11,7 @@ from cute_gemm.dtypes import (
     DTYPES,
     DType,
     factor,
+    scalar_of,
 )
 from cute_gemm.errors import (
     OptionError,
@@ -145,8 +146,13 @@ class GemmProblem:
 
     @property
     def accumulator(self) -> DType:
-        """The type of the sums, and of alpha and beta."""
+        """The type of the sums."""
         return DTYPES[self.A.element.accumulator]
+
+    @property
+    def scalar(self) -> DType:
+        """The type of alpha and beta, and of what the epilogue computes."""
+        return scalar_of(self.accumulator, self.C.element)
 
     @property
     def factor(self) -> DType:

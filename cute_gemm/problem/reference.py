@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, scalar_of
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, EpilogueArguments
 from cute_gemm.problem.parts.groups import groups_on_host
 from cute_gemm.problem.parts.scales import scaled
@@ -69,7 +69,8 @@ def gemm(
         blocks = {x.name: given.pop(x.name) for x in problem.scales}
         sums = np.empty_like(C, problem.accumulator.numpy, shape=(*C.shape[:-1], problem.n))
         plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
-        gemm(plain, A, B, sums, alpha=float(alpha != 0), operands=blocks)
+        gemm(plain, A, B, sums, alpha=int(alpha != 0), operands=blocks)
+        sums = sums.astype(problem.scalar.numpy, copy=False)
         old = None if beta == 0 else C.astype(sums.dtype)
         results = {x.name: given.pop(x.name) for x in problem.results}
         arguments = EpilogueArguments(old, alpha, beta, given)
@@ -141,12 +142,13 @@ def scale(
 
     Nothing is multiplied by 1: the product of 1 + 0j and an infinity would have a NaN.
     """
-    result = total
-    if total is not None and alpha != 1:
-        result = accumulator.type(alpha) * total
+    scalar = scalar_of(DTYPES[accumulator.name], DTYPES[C.dtype.name]).numpy
+    result = None if total is None else total.astype(scalar, copy=False)
+    if result is not None and alpha != 1:
+        result = scalar.type(alpha) * result
     if beta != 0:
-        old = C.astype(accumulator, copy=False)
-        old = old if beta == 1 else accumulator.type(beta) * old
+        old = C.astype(scalar, copy=False)
+        old = old if beta == 1 else scalar.type(beta) * old
         result = old if result is None else result + old
     C[...] = 0 if result is None else _as_stored(result, C)
 

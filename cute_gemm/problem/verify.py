@@ -65,6 +65,8 @@ def bound_formula(problem: GemmProblem) -> str:
             f"2^{exponent} |C| + K 2^-24 sum |a||b| + {twice}34 2^-13 sum over 32 of k of "
             "max(max |a| max |b|, |sums|)"
         )
+    if not problem.accumulator.roundoff:
+        return f"2^{exponent} |C| + 2^-24 |sums|"
     if out.is_complex:
         sums = f"{4 if problem.compute == 'float64' else 2} sqrt(2) K 2^{exponent}"
     else:
@@ -74,6 +76,8 @@ def bound_formula(problem: GemmProblem) -> str:
 
 def _roundings(problem: GemmProblem) -> float:
     """Return how many unit roundoffs of ``sum |a||b|`` the sums may be off; see `verify`."""
+    if not problem.accumulator.roundoff:
+        return 1
     terms = problem.k * (2 if problem.compute == "float64" else 1)
     return 2 * math.sqrt(2) * terms if problem.C.element.is_complex else terms
 
@@ -95,7 +99,8 @@ def verify(
     final rounding. With tf32, ``2^-10 sum |a||b|`` comes on top for rounding the factors; with
     float64 the sum counts twice, since the reference has the same error; with alpha or beta,
     ``2 u_acc (|alpha| sum |a||b| + |beta C|)`` for scaling and adding. Integers must be exact
-    modulo 2**32. Infinities and NaN must be where the reference has them.
+    modulo 2**32; where C is of floating-point numbers, they may be off by ``u_acc`` of themselves
+    before alpha. Infinities and NaN must be where the reference has them.
 
     Of complex types each part is a real sum of 2 K products, so it is off by at most 2 K u_acc
     times the sum of their magnitudes: ``|re a||re b| + |im a||im b|`` for the real part,
@@ -327,6 +332,11 @@ def _expected(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return each element before it is rounded, and the most by which it can be off."""
     out, accumulator, epilogue = problem.C.element, problem.accumulator, problem.epilogue
+    if not accumulator.roundoff:
+        # Integers are exact modulo 2**32, and then rounded to the type of alpha and beta.
+        accumulator = problem.scalar
+        products = products.astype(np.int64).astype(np.int32).astype(np.float64)
+        sums = abs(products)
     # A product is off by the rounding of its two factors, where they are rounded.
     factors = 0.0
     for element in (problem.A.element, problem.B.element):

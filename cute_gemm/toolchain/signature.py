@@ -16,12 +16,13 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.dtypes import DTYPES, DType
+from cute_gemm.dtypes import DTYPES, DType, scalar_of
 from cute_gemm.errors import ScalarError
 
 if TYPE_CHECKING:
     from cute_gemm.problem import scalars
     from cute_gemm.problem.epilogue.epilogue import Epilogue
+    from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
 
 #: Most that a grid has along y and z.
@@ -92,14 +93,14 @@ class Pointer(Parameter):
 
 
 class Scalar(Parameter):
-    """alpha, beta or a number of the epilogue, of the type of the sums."""
+    """alpha, beta or a number of the epilogue, of the type that it computes in."""
 
     def pack(self, block: Any, offset: int, problem: Any, given: Given) -> None:
         """Write the given value, or the problem's."""
         name = self.name
         own = name not in given
         value = problem.numbers[problem.epilogue.numbers.index(name)] if own else given[name]
-        pack_scalar(problem.accumulator.name, block, offset, value, name)
+        pack_scalar(problem.scalar.name, block, offset, value, name)
 
 
 class TensorMapParameter(Parameter):
@@ -157,7 +158,7 @@ class Signature:
     def arguments(
         self, problem: GemmProblem, alpha: scalars.Scalar, beta: scalars.Scalar
     ) -> Arguments:
-        """Pack the arguments of a problem; ScalarError for a value not of the type of the sums."""
+        """Pack the arguments of a problem; ScalarError for a value not of their type."""
         given = {
             "alpha": alpha.value, "beta": beta.value,
             "alpha_ptr": alpha.pointer, "beta_ptr": beta.pointer,
@@ -194,9 +195,12 @@ def cpp_type(row: DType) -> str:
 
 @lru_cache(maxsize=64)
 def epilogue_parameters(
-    epilogue: Epilogue,
+    epilogue: Epilogue, scalar: str
 ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...], tuple[Parameter, ...]]:
-    """Return an epilogue's pointers, the strides of its operands, and its scalars and numbers."""
+    """Return an epilogue's pointers, the strides of its operands, and its scalars and numbers.
+
+    ``scalar``: the C++ type of these, as of `scalar_cpp`.
+    """
     reads = len(epilogue.operands) * [" const*"]
     tensors = (*epilogue.operands, *epilogue.results)
     kinds = (*reads, *len(epilogue.results) * ["*"])
@@ -206,25 +210,35 @@ def epilogue_parameters(
     )
     strides = tuple(step for x in tensors for step in _steps("operands", x.name, "mnl"))
     scalars = (
-        Scalar("alpha", "{}Accumulator", 16),
-        Scalar("beta", "{}Accumulator", 16),
-        Pointer("alpha_ptr", "{}Accumulator const*"),
-        Pointer("beta_ptr", "{}Accumulator const*"),
-        *(Scalar(name, "{}Accumulator") for name in epilogue.numbers),
+        Scalar("alpha", scalar, 16),
+        Scalar("beta", scalar, 16),
+        Pointer("alpha_ptr", f"{scalar} const*"),
+        Pointer("beta_ptr", f"{scalar} const*"),
+        *(Scalar(name, scalar) for name in epilogue.numbers),
     )
     return pointers, strides, scalars
 
 
-@lru_cache(maxsize=64)
-def gemm_signature(
-    epilogue: Epilogue, *maps: str, scales: tuple[str, ...] = (), ends: bool = False
-) -> Signature:
+def scalar_cpp(sums: DType, out: DType) -> str:
+    """Return the C++ type of alpha, beta and the epilogue, with a place for a prefix."""
+    row = scalar_of(sums, out)
+    return "{}Accumulator" if row is sums else cpp_type(row)
+
+
+def gemm_signature(operation: Operation, *maps: str, scales: tuple[str, ...] = ()) -> Signature:
     """Return the signature of a kernel that is one GEMM, or a batch or groups of them.
 
-    ``maps``: names of tensor maps, which come last; ``scales``: those of the block scales;
-    ``ends``: the ends of groups are an operand.
+    ``maps``: names of tensor maps, which come last; ``scales``: those of the block scales.
     """
-    pointers, strides, scalars = epilogue_parameters(epilogue)
+    scalar = scalar_cpp(operation.accumulator, operation.c)
+    return _gemm_signature(operation.epilogue, scalar, maps, scales, bool(operation.groups))
+
+
+@lru_cache(maxsize=64)
+def _gemm_signature(
+    epilogue: Epilogue, scalar: str, maps: tuple[str, ...], scales: tuple[str, ...], ends: bool
+) -> Signature:
+    pointers, strides, scalars = epilogue_parameters(epilogue, scalar)
     return Signature(
         (
             Pointer("A", "{}ElementA const*"),

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cute_gemm.cute.layout import Layout
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.operation import Operation
-from cute_gemm.toolchain.signature import cpp_type, gemm_signature
+from cute_gemm.toolchain.signature import cpp_type, gemm_signature, scalar_cpp
 
 #: How the config of every kernel's text begins (`Emitter.template`).
 TYPES = """\
@@ -51,11 +51,15 @@ class TranslationUnit:
     spills: int = SPILLS
 
 
-def epilogue_type(epilogue: Epilogue) -> str:
-    """Return the C++ type of an epilogue, where Accumulator and ElementC are declared."""
+def epilogue_type(epilogue: Epilogue, sums: DType, out: DType) -> str:
+    """Return the C++ type of an epilogue, where Accumulator and ElementC are declared.
+
+    ``sums``, ``out``: the types of these two.
+    """
     tensors = (*epilogue.operands, *epilogue.results)
     types = (cpp_type(DTYPES[tensor.dtype]) for tensor in tensors)
-    return f"{epilogue.functor}<{', '.join(('Accumulator', 'ElementC', *types))}>"
+    scalar = scalar_cpp(sums, out).format("")
+    return f"{epilogue.functor}<{', '.join((scalar, 'ElementC', *types))}>"
 
 
 def epilogue_params(
@@ -96,7 +100,7 @@ def entry(
         begin, moved = _of_group(operation, config.tile), operation.groups.replace("K", "")
     elif begin is None:
         begin = _OF_BATCH
-    signature = gemm_signature(operation.epilogue, ends=bool(operation.groups))
+    signature = gemm_signature(operation)
     return f"""\
 extern "C" __global__ void __launch_bounds__({bounds or f"{config.threads}, {config.min_ctas}"})
 {config.name}(
@@ -186,7 +190,7 @@ class Emitter:
             "element_b": cpp_type(b),
             "element_c": cpp_type(operation.c),
             "accumulator": cpp_type(operation.accumulator),
-            "epilogue": epilogue_type(operation.epilogue),
+            "epilogue": epilogue_type(operation.epilogue, operation.accumulator, operation.c),
             "major_k_a": operation.majors[0] == "K",
             "major_k_b": operation.majors[1] == "K",
             "major_n_c": operation.row_major,

@@ -41,6 +41,11 @@ enum Pairs : int { kPairsNone, kPairsOfColumns, kPairsOfHalves };
 template <class Accumulator>
 struct Pair {
   Accumulator first, second;
+
+  template <class T>
+  CUTE_DEVICE static Pair of(T first, T second) {
+    return {Accumulator(first), Accumulator(second)};
+  }
 };
 
 // An operand of an epilogue: a tensor (M,N,L). Strides are `_0` in a mode that it lacks, `_1` or dynamic. Where

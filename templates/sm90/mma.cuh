@@ -159,7 +159,7 @@ struct Accumulators {
     if constexpr (kPerResult == 1) {
       return (block[i]);
     } else {
-      return Pair<Accumulator>{block[i], block[i + kResults]};
+      return Config::Epilogue::Sum::of(block[i], block[i + kResults]);
     }
   }
 

@@ -281,7 +281,7 @@ def test_operands_that_do_not_fit() -> None:
         (asked, {"bias": bias.astype("c8")}, DTypeError, "expected a real type"),
         (asked, {"bias": "b"}, ScalarError, "bias is 'b'; expected a number or a 0-d array"),
         (from_sizes("NN", m=M, n=N, k=K, dtype="int8"), {"bias": bias}, DTypeError,
-         "came with A and B of int8; expected real floating-point types"),
+         "with A and B of int8 and C of int32; expected a C of floating-point numbers: pass "),
     ):  # fmt: skip
         with pytest.raises(error) as caught:
             fitted(problem, **given_)

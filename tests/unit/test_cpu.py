@@ -10,7 +10,7 @@ import pytest
 from cases import numbers, stored_shapes, used
 
 from cute_gemm.arrays import read
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, scalar_of
 from cute_gemm.kernels import host
 from cute_gemm.problem import reference as cpu
 from cute_gemm.problem.describe import from_operands
@@ -74,8 +74,10 @@ def test_against_float64(monkeypatch, run, op, dtype, small_blocks):
     scalars = [(1, 0), (0, 1), (3, 2)] if dtype == "int8" else [(1, 0), (-0.7, 1), (1, -0.7)]
     if dtype in COMPLEX:
         scalars = [(1, 0), (0.6 - 0.8j, 1j), (-0.7, 0.3 + 2j)]
+    # Sums of these integers leave float16.
+    outs = [out for out in row.outputs if (dtype, out) != ("int8", "float16")]
     for (m, n, k), orders, out, (alpha, beta) in itertools.product(
-        sizes, ["FFF", "CFC", "FCF"], row.outputs, scalars
+        sizes, ["FFF", "CFC", "FCF"], outs, scalars
     ):
         A_shape, B_shape = stored_shapes(op, m, n, k)
         A, _ = matrix(A_shape, orders[0], dtype, rng)
@@ -83,7 +85,7 @@ def test_against_float64(monkeypatch, run, op, dtype, small_blocks):
         C, buffer = matrix((m, n), orders[2], out, rng)
         reference, magnitude = expected(op, A, B, C, alpha, beta)
         run(op, A, B, C, alpha, beta)
-        sums = DTYPES[row.accumulator].roundoff
+        sums = scalar_of(DTYPES[row.accumulator], DTYPES[out]).roundoff
         terms = (2 * np.sqrt(2) if dtype in COMPLEX else 1) * (k + 4)
         rounding = DTYPES[out].roundoff * abs(reference) + DTYPES[out].underflow
         bound = rounding + (1 + DTYPES[out].roundoff) * terms * sums * magnitude

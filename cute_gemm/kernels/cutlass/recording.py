@@ -75,7 +75,7 @@ def _problem(config: CutlassUniversalConfig, k: int) -> GemmProblem:
 
 def _execute(config: CutlassUniversalConfig, problem: GemmProblem, reads_c: bool) -> Execution:
     text = _ptx(config)
-    signature = gemm_signature(config.operation.epilogue)
+    signature = gemm_signature(config.operation)
     block = signature.arguments(problem, ONE, ONE if reads_c else ZERO).block.raw
     sizes = [x.size or 0 for x in parsed(text, config.name).parameters.values()]
     arguments: list[Argument] = [

@@ -11,7 +11,7 @@ import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import access_bytes, limit_of
@@ -26,6 +26,7 @@ from cute_gemm.toolchain.signature import (
     Signature,
     cpp_type,
     epilogue_parameters,
+    scalar_cpp,
 )
 from cute_gemm.toolchain.unit import (
     TranslationUnit,
@@ -55,6 +56,11 @@ class ReduceConfig(Config):
     dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
     row_major: bool = False  #: Whether N is C's unit-stride mode.
     epilogue: Epilogue = LINEAR_COMBINATION
+
+    @property
+    def types(self) -> tuple[DType, DType]:
+        """The types of the sums and of C."""
+        return DTYPES[self.dtype], DTYPES[self.out_dtype]
 
     @property
     def runs(self) -> int:
@@ -117,8 +123,8 @@ def _numbers(reduction: Reduction) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _signature(epilogue: Epilogue) -> Signature:
-    pointers, strides, scalars = epilogue_parameters(epilogue)
+def _signature(epilogue: Epilogue, scalar: str) -> Signature:
+    pointers, strides, scalars = epilogue_parameters(epilogue, scalar)
     shape = Parameter("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers)
     sums, C = Pointer("sums", "{}Accumulator const*"), Pointer("C", "{}ElementC*")
     return Signature((sums, C, *pointers, shape, *strides, *scalars))
@@ -144,7 +150,7 @@ class Reduce(Compiled):
 
     def signature(self, config: ReduceConfig) -> Signature:
         """Return the parameters of its entry, with those of the epilogue."""
-        return _signature(config.epilogue)
+        return _signature(config.epilogue, scalar_cpp(*config.types))
 
     def configure(self, reduction: Reduction, arch: str = "sm_80") -> ReduceConfig:
         """Return the config, which follows from the types, from how C lies, and from the arch."""
@@ -162,7 +168,7 @@ class Reduce(Compiled):
 struct Config {{
   using Accumulator = {cpp_type(DTYPES[config.dtype])};
   using ElementC = {cpp_type(DTYPES[config.out_dtype])};
-  using Epilogue = {epilogue_type(config.epilogue)};
+  using Epilogue = {epilogue_type(config.epilogue, *config.types)};
   enum : int {{ kThreads = {THREADS}, kVector = {config.vector} }};
   enum : bool {{ kRowMajorC = {cpp_bool(config.row_major)} }};
 }};

@@ -265,7 +265,7 @@ def read_operands(
             if name in function.scales:
                 recipes[name] = "tensor"
             number = value if operand is None else host_array(operand).item()
-            numbers[name] = float(scalar(number, name, problem.accumulator.name, None).value.real)
+            numbers[name] = float(scalar(number, name, problem.scalar.name, None).value.real)
             continue
         if operand.device != device:
             raise DeviceError(
@@ -305,10 +305,16 @@ def sized_operands(
 
 
 def _check(problem: GemmProblem, function: EpilogueFunction) -> None:
-    if problem.is_complex or not problem.accumulator.roundoff:
+    expected = ""
+    if problem.is_complex:
+        expected = "real floating-point types"
+    elif not problem.scalar.roundoff:
+        floats = next(name for name in problem.A.element.outputs if DTYPES[name].roundoff)
+        expected = f"a C of floating-point numbers: pass out_dtype={floats!r}"
+    if expected:
         raise DTypeError(
-            f"epilogue {function.name!r} came with A and B of {problem.dtype}; expected real "
-            "floating-point types"
+            f"epilogue {function.name!r} came with A and B of {problem.dtype} and C of "
+            f"{problem.C.dtype}; expected {expected}"
         )
 
 
@@ -423,7 +429,7 @@ def _result(problem: GemmProblem, name: str, result: Result) -> Matrix:
     """The descriptor of a further result: a new matrix with C's order, or a number."""
     C = problem.C
     if result.amax:
-        kind, size = problem.accumulator.name, C.shape
+        kind, size = problem.scalar.name, C.shape
         return Matrix(name, size, (0, 0), kind, ALIGNMENT, l=problem.l)
     stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.columns, 1), 1)
     step = problem.m * problem.columns if problem.l != 1 else 0

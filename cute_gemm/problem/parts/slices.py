@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cute_gemm.dtypes import DType
+from cute_gemm.dtypes import DType, scalar_of
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix, alignments, residue
 from cute_gemm.problem.parts.packing import LINE, Auxiliary, aligned, padded, span_of
@@ -31,9 +31,9 @@ class Reduction(Auxiliary):
     numbers: tuple[float, ...] = ()
 
     @property
-    def accumulator(self) -> DType:
-        """The type of the sums, and of alpha and beta, as of a `GemmProblem`."""
-        return self.sums.element
+    def scalar(self) -> DType:
+        """The type of alpha and beta, as of a `GemmProblem`."""
+        return scalar_of(self.sums.element, self.C.element)
 
     @property
     def slices(self) -> int:
