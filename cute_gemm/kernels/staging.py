@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from math import lcm
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from cute_gemm.access import gmem
 from cute_gemm.access.accesses import Access, GlobalAccess, Limit, Option, SharedAccess, Tail
 from cute_gemm.cute.copies import LANES
 from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.parts.scales import BLOCK
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
@@ -176,6 +178,49 @@ def loads_of_c(stores: Sequence[GlobalAccess], reads_c: bool) -> list[GlobalAcce
     """Return the loads of what is stored, where beta is not 0."""
     loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
     return loads if reads_c else []
+
+
+def loads_of_scales(
+    matrix: Matrix, instruction: str, lanes: np.ndarray, rows: int, extent: int, tile: int,
+    sweeps: int,
+) -> Iterator[GlobalAccess]:  # fmt: skip
+    """Yield the loads of a tile's block scales, one by each lane, for 128 of k.
+
+    ``lanes``: rows of the tile that they scale, int [requests, 32], -1 for none; ``rows`` share a
+    scale, of ``extent`` in the matrix. Where that is more than one, tiles are described that
+    together begin and end with one: those that lie in the matrix, and those behind.
+    """
+    together = lcm(tile, rows)
+    row = np.where(lanes < 0, -1, np.arange(0, together, tile)[:, None, None] + lanes)
+    blocks = np.where(lanes < 0, -1, row // rows)
+    whole = extent // together * together if rows > 1 else extent
+    behind = np.where(row < extent - whole, blocks, -1)
+    for begin, end, each in ((0, whole, blocks), (whole, extent, behind)):
+        requests = each[(each >= 0).any(axis=-1)][..., None]
+        if begin < end:
+            yield GlobalAccess(
+                matrix.name, "load", instruction, 32, matrix, (together // rows, 1),
+                np.where(requests < 0, -1, requests * (1, 0)), 1, sweeps,
+                limit="strides of scales are those of the call", origin=(begin // rows, 0),
+                extents=(-(-end // rows) - begin // rows, matrix.shape[1]),
+                part=f"rows from {begin} on" if begin else "",
+                tiles=len(requests) // len(lanes),
+            )  # fmt: skip
+
+
+def by_k_tiles(loads: Iterable[GlobalAccess], k: int, tile_k: int) -> Iterator[GlobalAccess]:
+    """Yield loads of block scales as often as each of the k tiles of 128 of k makes them."""
+    tiles, each = -(-k // tile_k), BLOCK // tile_k
+    whole, rest = divmod(tiles, each)
+    for load in loads:
+        down, across = load.region
+        if whole:
+            yield replace(load, sweeps=load.sweeps * each, extents=(down, whole))
+        if rest:
+            origin = load.origin[0], whole
+            part = ", ".join(filter(None, (load.part, "last 128 of k")))
+            last = replace(load, sweeps=load.sweeps * rest, extents=(down, 1), part=part)
+            yield replace(last, origin=origin) if whole else last
 
 
 class Block(NamedTuple):

@@ -106,6 +106,5 @@ def aligned(size: int) -> int:
 
 def tma_signature(operation: Operation) -> Signature:
     """Return the parameters of a GEMM, and the tensor maps of A, B, C and block scales."""
-    scales = tuple(f"scale_{x}" for x, rows in zip("ab", operation.scales, strict=True) if rows)
-    maps = "map_a", "map_b", "map_c", *(f"map_{name}" for name in scales)
-    return gemm_signature(operation, *maps, scales=scales)
+    maps = "map_a", "map_b", "map_c", *(f"map_{name}" for name in operation.block_scales)
+    return gemm_signature(operation, *maps)

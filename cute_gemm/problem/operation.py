@@ -89,6 +89,12 @@ class Operation:
         return FAST_ACCUM in self.a.computes and self.compute != FAST_ACCUM
 
     @property
+    def block_scales(self) -> dict[str, int]:
+        """Names of the block scales, with the rows that share one of them."""
+        names = zip(("scale_a", "scale_b"), self.scales, strict=True)
+        return {name: rows for name, rows in names if rows}
+
+    @property
     def component_products(self) -> int:
         """Products of components that one product is made of; 1 where it is made as it is."""
         return COMPONENT_PRODUCTS.get(self.compute, 1)

@@ -225,12 +225,12 @@ def scalar_cpp(sums: DType, out: DType) -> str:
     return "{}Accumulator" if row is sums else cpp_type(row)
 
 
-def gemm_signature(operation: Operation, *maps: str, scales: tuple[str, ...] = ()) -> Signature:
+def gemm_signature(operation: Operation, *maps: str) -> Signature:
     """Return the signature of a kernel that is one GEMM, or a batch or groups of them.
 
-    ``maps``: names of tensor maps, which come last; ``scales``: those of the block scales.
+    ``maps``: names of tensor maps, which come last.
     """
-    scalar = scalar_cpp(operation.accumulator, operation.c)
+    scalar, scales = scalar_cpp(operation.accumulator, operation.c), tuple(operation.block_scales)
     return _gemm_signature(operation.epilogue, scalar, maps, scales, bool(operation.groups))
 
 

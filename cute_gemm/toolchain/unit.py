@@ -16,6 +16,7 @@ from cute_gemm.cute.layout import Layout
 from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.operation import Operation
+from cute_gemm.problem.parts.scales import BLOCK, SCALES, rows_mode
 from cute_gemm.toolchain.signature import cpp_type, gemm_signature, scalar_cpp
 
 #: How the config of every kernel's text begins (`Emitter.template`).
@@ -89,7 +90,8 @@ def entry(
 
     Of a grouped GEMM each CTA calls it for one tile of a group. It may use the number of the matrix
     in the batch or of the group, ``product``, and the epilogue's parameters, ``epilogue``; it has a
-    place, ``{}``, for the argument that says which tile of its group a CTA has.
+    place, ``{}``, for the argument that says which tile of its group a CTA has, behind which block
+    scales follow: `scale_arguments`.
 
     ``prefix``: where ElementA, ElementB, ElementC, Accumulator and Epilogue are; ``bounds``: what
     ``__launch_bounds__`` takes, by default threads and CTAs of a multiprocessor; ``begin``: what is
@@ -100,13 +102,15 @@ def entry(
         begin, moved = _of_group(operation, config.tile), operation.groups.replace("K", "")
     elif begin is None:
         begin = _OF_BATCH
-    signature = gemm_signature(operation)
+    if operation.block_scales:
+        begin = f"  int const depth = k;\n{begin}{_begins_of_scales(operation)}"
+    signature, scaled = gemm_signature(operation), ", blockIdx.x" * bool(operation.block_scales)
     return f"""\
 extern "C" __global__ void __launch_bounds__({bounds or f"{config.threads}, {config.min_ctas}"})
 {config.name}(
     {signature.cpp(prefix)}) {{
 {begin}  {epilogue_params(operation.epilogue, prefix, moved=moved)}
-  {call.format(", group.cta" if operation.groups else "")}
+  {call.replace("{}", ", group.cta" if operation.groups else scaled, 1)}
 }}
 """
 
@@ -120,6 +124,30 @@ _OF_BATCH = """\
   B += product * batch_b + slice * slice_b;
   C += batch * batch_c;
 """
+
+
+def _begins_of_scales(operation: Operation) -> str:
+    """Return how a CTA finds the block scales of its matrices, of `depth` of k in a slice."""
+    lines = []
+    for name in operation.block_scales:
+        place = f"product * {name}_l"
+        if not operation.groups:
+            place += f" + slice * (depth / {BLOCK}) * {name}_k"
+        elif rows_mode(name) == operation.groups:
+            place += f" + group.begin * {name}_mn"
+        lines.append(f"  {name} += {place};\n")
+    return "".join(lines)
+
+
+def scale_arguments(operation: Operation, swapped: bool) -> str:
+    """Return the arguments for block scales of A and B, or of B and A; none without any."""
+    if not operation.block_scales:
+        return ""
+    each = [
+        f"cute_gemm::BlockScales<{rows}>{{{f'{name}, {name}_mn, {name}_k' if rows else ''}}}"
+        for name, rows in zip(SCALES, operation.scales, strict=True)
+    ]
+    return "".join(f", {x}" for x in each[:: -1 if swapped else 1])
 
 
 def _of_group(operation: Operation, tile: tuple[int, ...]) -> str:

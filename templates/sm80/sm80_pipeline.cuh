@@ -22,15 +22,18 @@
 #pragma once
 
 #include "mainloop.cuh"
+#include "scales.cuh"
 #include "write.cuh"
 
 namespace cute_gemm {
 
-// C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile.
-template <class Config>
+// C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile. Where there are block
+// scales, 128 is a multiple of bK.
+template <class Config, int RowsA = 0, int RowsB = 0>
 CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::ElementC* C, int m, int n, int k,
                                int64_t lda, int64_t ldb, int64_t ldc, int batch,
-                               typename Config::Epilogue::Params const& params, int cta = blockIdx.x) {
+                               typename Config::Epilogue::Params const& params, int cta = blockIdx.x,
+                               BlockScales<RowsA> const& scale_a = {}, BlockScales<RowsB> const& scale_b = {}) {
   using CtaTiler = typename Config::CtaTiler;
   using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,PIPE)
   using Element = typename Config::Element;
@@ -73,9 +76,15 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
     }
     blocks.load(0, 0);
 
+    constexpr bool kScaled = RowsA > 0 || RowsB > 0;
+    ScaleFactors<Config, RowsA, RowsB> scales(scale_a, scale_b, corner, m, n);
     int read = 0, write = kStages - 1;
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      if constexpr (kScaled) {
+        constexpr int kEnds = Tiles<Config>::kEnds;
+        scales.load((k_tile < kEnds ? k_tiles - 1 - k_tile : k_tile - kEnds) * kBK);
+      }
       // Of 8-bit floats tensor cores keep some 14 bits of a sum: the products of a k tile are added to the
       // sums in float32.
       Accumulator products[Config::kPromoted ? kSums : 1] = {};
@@ -109,7 +118,9 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
           if (part < runs) tiles.template put<false>(next, first + part, words, kBK);
         }
       }
-      if constexpr (Config::kPromoted) {
+      if constexpr (kScaled) {
+        scales.add(sums, products);
+      } else if constexpr (Config::kPromoted) {
         CUTE_UNROLL
         for (int i = 0; i < kSums; ++i) sums[i] += products[i];
       }

@@ -44,16 +44,19 @@ from cute_gemm.kernels.sm80.structure import (
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
+    by_k_tiles,
     by_last_tile,
     by_words,
     cut_vectors,
     in_place,
     load_by,
     loads_of_c,
+    loads_of_scales,
     shared,
     store_of_c,
     stored,
 )
+from cute_gemm.problem.parts.scales import BLOCK
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -159,7 +162,7 @@ class Sm80Pipeline(EmittedKernel):
     """Multistage cp.async pipeline on mma.sync: every dtype, op, order, size and alignment."""
 
     name = "sm80_pipeline"
-    takes: ClassVar = frozenset(("epilogue", "groups"))
+    takes: ClassVar = frozenset(("epilogue", "groups", "scales"))
     batch_invariant: ClassVar = True
     summary = "cp.async pipeline, swizzled shared memory, ldmatrix and mma.sync (FMA for float32)"
     minimum_cc = 80
@@ -289,6 +292,7 @@ class Sm80Pipeline(EmittedKernel):
             sweeps = tiles[1] if plan.source == "A" else tiles[0]
             ctas = tiles[0] * tiles[1] * problem.l
             out += _operand_accesses(config, plan, matrix, sweeps, ctas)
+        out += _loads_of_scales(config, problem, config.turned(tiles))
         return (*out, *_epilogue_accesses(config, problem, reads_c))
 
     def sums(self, config: Sm80Config) -> str:
@@ -343,6 +347,11 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
     atom = MMA_ATOMS[config.mma]
     if atom.minimum_cc > arch.cc:
         raise UnsupportedError(f"{atom.name} needs sm_{atom.minimum_cc}; arch is {arch!r}")
+    if config.operation.block_scales and BLOCK % config.tile[2]:
+        raise OptionError(
+            f"option tile={config.tile}: k tiles of {config.tile[2]} do not divide the {BLOCK} of k "
+            f"that have a scale; expected 16, 32, 64 or {BLOCK}"
+        )
     least, most = stages
     if not least <= config.stages <= most:
         raise OptionError(
@@ -464,6 +473,31 @@ def _operand_accesses(
         read |= {"executions": ctas, "unit": "CTA", "part": UNUSED_PREFETCH}
         readers.append(shared(plan.source, "load", reader, one_stage, block, **read))
     return [*copied, *(readers if executions else [])]
+
+
+def _loads_of_scales(
+    config: Sm80Config, problem: GemmProblem, tiles: tuple[int, int]
+) -> Iterator[Access]:
+    """Yield the loads of block scales, by each thread for its rows and columns.
+
+    ``tiles``: of the launch along the kernel's M and N.
+    """
+    mma, matrices = config.tiled_mma, {x.name: x for x in problem.scales}
+    names, extents = config.turned(("scale_a", "scale_b")), config.turned((problem.m, problem.n))
+    held = mma.partition("C")  # (threads, values, 2): rows and columns
+    for side, rows in enumerate(config.product.scales):
+        if not rows or not problem.k:
+            continue
+        tile = config.kernel_tile[side]
+        if rows == 1:  # of an m16n8 two rows and two columns
+            values = [0, 2] if side == 0 else [v for v in range(held.shape[1]) if not v & 2]
+            own, step = held[:, values, side].T, mma.extent(side)
+        else:
+            own, step = np.zeros((1, mma.size), np.int64), rows
+        lanes = np.arange(0, tile, step)[:, None, None] + own
+        visits = lanes.reshape(-1, 32), rows, extents[side], tile, tiles[1 - side]
+        loads = loads_of_scales(matrices[names[side]], "ld.global", *visits)
+        yield from by_k_tiles(loads, problem.k, config.tile[2])
 
 
 def _epilogue_accesses(config: Sm80Config, problem: GemmProblem, reads_c: bool) -> list[Access]:

@@ -18,6 +18,7 @@ from cute_gemm.toolchain.unit import (
     element_proofs,
     entry,
     layout_proofs,
+    scale_arguments,
 )
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class EmitSm80Pipeline(Emitter):
             "entry": entry(
                 config,
                 f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
-                "      product, epilogue{});",
+                f"      product, epilogue{{}}{scale_arguments(config.operation, config.swap_ab)});",
             ),
         }
         for letter, plan, conj in zip("AB", config.operands, product.conj, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import lcm, prod
+from math import prod
 
 import numpy as np
 
@@ -15,7 +15,13 @@ from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import DEEP, ROWS, OperandPlan, Sm90Config
-from cute_gemm.kernels.staging import UNUSED_PREFETCH, Block, loads_of_c, store_of_c
+from cute_gemm.kernels.staging import (
+    UNUSED_PREFETCH,
+    Block,
+    loads_of_c,
+    loads_of_scales,
+    store_of_c,
+)
 from cute_gemm.problem.matrix import Matrix, alignments, residue
 from cute_gemm.problem.parts.scales import BLOCK
 from cute_gemm.problem.parts.slices import of_pairs
@@ -291,8 +297,9 @@ def _scales(
                 matrices[name], tile, inside[side], tiles[side] - inside[side], tiles[1 - side]
             )
         else:
-            visits = tile, step, tiles[1 - side]
-            loads = list(_loads_of_scales(matrices[name], places, rows, extents[side], *visits))
+            lanes = np.where(places < 0, -1, step * places)
+            visits = lanes, rows, extents[side], tile, tiles[1 - side]
+            loads = list(loads_of_scales(matrices[name], "cp.async", *visits))
             stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
             store = SharedAccess(name, "store", "cp.async", 32, stored, executions)
             accesses += loads
@@ -323,32 +330,6 @@ def _boxes_of_scales(
             load, matrix=first, sweeps=sweeps * outside, extents=(tile, matrix.shape[1]),
             part="in place of tiles outside of C",
         )  # fmt: skip
-
-
-def _loads_of_scales(
-    matrix: Matrix, places: np.ndarray, rows: int, extent: int, tile: int, step: int, sweeps: int
-) -> Iterator[GlobalAccess]:
-    """The loads of a tile's scales, ``step`` of its rows each, lane by lane.
-
-    Where ``rows`` share a scale tiles are described that together begin and end with one: those
-    that lie in the matrix, and those behind.
-    """
-    together = lcm(tile, rows)
-    row = np.arange(0, together, tile)[:, None, None] + step * places
-    blocks = np.where(places < 0, -1, row // rows)
-    whole = extent // together * together if rows > 1 else extent
-    behind = np.where(row < extent - whole, blocks, -1)
-    for begin, end, each in ((0, whole, blocks), (whole, extent, behind)):
-        requests = each[(each >= 0).any(axis=-1)][..., None]
-        if begin < end:
-            yield GlobalAccess(
-                matrix.name, "load", "cp.async", 32, matrix, (together // rows, 1),
-                np.where(requests < 0, -1, requests * (1, 0)), 1, sweeps,
-                limit="strides of scales are those of the call", origin=(begin // rows, 0),
-                extents=(-(-end // rows) - begin // rows, matrix.shape[1]),
-                part=f"rows from {begin} on" if begin else "",
-                tiles=len(requests) // len(places),
-            )  # fmt: skip
 
 
 def _scales_of_rows(config: Sm90Config) -> tuple[np.ndarray, int]:
