@@ -226,6 +226,19 @@ def block_scaled() -> Iterator[Case]:
                options=(*_WGMMA, ("tile", (64, 64, 128))))  # fmt: skip
 
 
+def loaded() -> Iterator[Case]:
+    """Block scales in the kernels whose threads load those of their own results."""
+    kinds = [pair for pair in product(("", *BLOCKS, ALONG_K, "row"), repeat=2)
+             if {*pair} & {*BLOCKS, ALONG_K}]  # fmt: skip
+    for i, (pair, kernel) in enumerate(product(kinds, ("sm80_pipeline", "double_buffered"))):
+        yield Case(kernel, OPS[i // 2 % 4], PAIRS[i % 4], pair, 80, 144, (304, 200, 129)[i % 3],
+                   l=2 * (i % 3 == 2), order="FC"[i // 3 % 2], pad=(16, 3)[i // 2 % 2],
+                   epilogue="bias+relu" * (i % 7 == 3))  # fmt: skip
+    for tile, warps in (((128, 64, 64), (2, 2)), ((64, 64, 128), (2, 2))):
+        yield Case("sm80_pipeline", "TN", scales=("1x128", "128x128"), m=200, k=560, order="C",
+                   options=(("tile", tile), ("warps", warps), ("split_k", 2)))  # fmt: skip
+
+
 def boxed() -> Iterator[Case]:
     """Those of `block_scaled` with scales of rows, which lie as TMA takes them."""
     for case in block_scaled():

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include "scales.cuh"
 #include "tiles.cuh"
 
 namespace cute_gemm {
@@ -87,8 +88,10 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
   }
 };
 
-template <class Config>
-CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
+// Where there are block scales, 128 is a multiple of bK, and of bM or bN where rows share them.
+template <class Config, int RowsA = 0, int RowsB = 0>
+CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> const& scale_a = {},
+                                 BlockScales<RowsB> const& scale_b = {}) {
   using Element = typename Config::Element;
   using Accumulator = typename Config::Accumulator;
   using SmemA = typename Config::SmemA;  // (bM,bK)
@@ -104,6 +107,9 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
     return reinterpret_cast<typename Config::ElementB*>(buffer + Config::kSmemA);
   };
   Accumulator sums[kM][kN] = {};
+  constexpr bool kScaled = RowsA > 0 || RowsB > 0;
+  ScaleFactors<Config, RowsA, RowsB> scales{scale_a, scale_b, corner.row + (RowsA == 1 ? mine.row : 0),
+                                            corner.column + (RowsB == 1 ? mine.column : 0), gemm.m, gemm.n};
 
   int const k_tiles = ceil_div(gemm.k, kBK);
   if (k_tiles > 0) {
@@ -137,8 +143,10 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
                   "a chunk further on, a fragment lies a constant further on");
     int step = kBuffer;  // from this buffer to the other
     Element* next = shared;
+    Accumulator products[kScaled ? kM : 1][kScaled ? kN : 1] = {};  // of a k tile, where they are scaled
     CUTE_NO_UNROLL
     for (int tile = 1; tile <= k_tiles; ++tile) {
+      if constexpr (kScaled) scales.load(tile == 1 ? last : (tile - 2) * kBK);
       next += step;
       // Predicates in place of branches, around which no product would be moved.
       bool const one_more = tile < k_tiles, two_more = tile + 1 < k_tiles;
@@ -170,9 +178,14 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
           }
           rows.read(row_parts[(k + 1) % 2], (k + 1) % kChunk);
           columns.read(column_parts[(k + 1) % 2], (k + 1) % kChunk);
-          outer_product<Config>(sums, row_parts[k % 2], column_parts[k % 2]);
+          if constexpr (kScaled) {
+            outer_product<Config>(products, row_parts[k % 2], column_parts[k % 2]);
+          } else {
+            outer_product<Config>(sums, row_parts[k % 2], column_parts[k % 2]);
+          }
         }
       }
+      if constexpr (kScaled) scales.add(sums, products);
     }
   }
   write(gemm, corner.row + mine.row, corner.column + mine.column, sums);

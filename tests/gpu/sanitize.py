@@ -127,7 +127,12 @@ def paired(arch: str) -> dict[str, tuple[pairs_cases.PairsCase, str]]:
 
 def scaled(arch: str) -> dict[str, fp8_cases.Case]:
     """Cases of 8-bit floats by name: every kernel that takes them, and every kind of scales."""
-    every = (*fp8_cases.spread(), *fp8_cases.block_scaled(), *fp8_cases.k_tiles())
+    every = (
+        *fp8_cases.spread(),
+        *fp8_cases.block_scaled(),
+        *fp8_cases.k_tiles(),
+        *fp8_cases.loaded(),
+    )
     every += (*fp8_cases.boxed(), *fp8_cases.packed())
     takes = (case for case in every if case.kernel != "sm90_wgmma" or arch == "sm_90a")
     return {f"fp8 {case}": case for case in takes}

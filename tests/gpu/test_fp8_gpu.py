@@ -22,6 +22,7 @@ from fp8_cases import (
     block_scaled,
     boxed,
     k_tiles,
+    loaded,
     packed,
     spread,
 )
@@ -70,7 +71,7 @@ def check(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*spread(), *block_scaled(), *boxed(), *k_tiles(), *packed()], ids=str
+    "case", [*spread(), *block_scaled(), *boxed(), *k_tiles(), *packed(), *loaded()], ids=str
 )
 def test_every_kernel(case: Case) -> None:
     check(case)

@@ -115,7 +115,11 @@ PAIRS_OF_KINDS = [*BLOCK_PAIRS, *product(RAGGED, SHARED), *BOXED_PAIRS]
     [
         *scaled_cases("sm90_wgmma", "M", PAIRS_OF_KINDS),
         *scaled_cases("sm90_wgmma", "N", PAIRS_OF_KINDS),
-        *scaled_cases("double_buffered", "M", [*product(RAGGED, SHARED)][::5]),
+        *scaled_cases(
+            "double_buffered", "M", [*[*product(RAGGED, SHARED)][::5], *BLOCK_PAIRS[::2]]
+        ),
+        *scaled_cases("sm80_pipeline", "M", BLOCK_PAIRS[1::2]),
+        *scaled_cases("sm80_pipeline", "N", BLOCK_PAIRS[::3]),
         *scaled_cases("double_buffered", "N", [*product(RAGGED, SHARED)][1::5]),
         *scaled_cases("double_buffered", "K", [*product(SHARED, SHARED)][::3]),
         *scaled_cases("sm90_wgmma", "K", [*product(SHARED, SHARED)][1::3]),

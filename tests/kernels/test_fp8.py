@@ -22,6 +22,7 @@ from fp8_cases import (
     boxed,
     execute,
     k_tiles,
+    loaded,
     packed,
     spread,
 )
@@ -55,6 +56,18 @@ def test_kernels_in_the_interpreter(case: Case) -> None:
 @pytest.mark.parametrize("case", ON_ADA, ids=str)
 def test_on_ada_in_the_interpreter(case: Case) -> None:
     execute(case, "sm_89")
+
+
+@pytest.mark.parametrize("case", list(loaded())[::3], ids=str)
+def test_scales_that_threads_load(case: Case) -> None:
+    """By results, and by counts of every access."""
+    arch = "sm_89" if case.kernel == "sm80_pipeline" else "sm_80"
+    execute(case, arch)
+    call = Call.of(case)
+    plan = cg.plan(case.op, call.A, call.B, call.C, backend="cpu", arch=arch, **call.operands,
+                   **call.keywords)  # fmt: skip
+    trace = plan.trace(call.A, call.B, call.C, beta=0.5, **call.operands)
+    assert trace.agrees, [x for x in trace.figures if x.difference]
 
 
 def test_mma_sync_is_chosen_where_tensor_cores_have_it() -> None:
@@ -417,8 +430,11 @@ def test_the_bound_of_promoted_sums_grows_with_k_and_no_faster() -> None:
         ({"scale_a": (2, 64, 1)}, ShapeError, "scale_a has shape"),
         ({"scale_a": (64, 2), "compute": "fast_accum"}, OptionError,
          "compute='fast_accum' came with"),
-        ({"scale_a": (64, 2), "kernel": "thin"}, UnsupportedError, "take kernel='sm90_wgmma'"),
-        ({"scale_a": (64, 2), "arch": "sm_80"}, UnsupportedError, "for sm_90a"),
+        ({"scale_a": (64, 2), "kernel": "thin"}, UnsupportedError, "take kernel='auto'"),
+        ({"scale_a": (64, 2), "arch": "sm_80", "kernel": "naive"}, UnsupportedError,
+         "take kernel='double_buffered'"),
+        ({"scale_a": "128x128", "kernel": "double_buffered", "tile": (256, 64, 32)}, OptionError,
+         "expected extents up to 128"),
         ({"fast_accum": True}, OptionError, "no argument 'fast_accum'; .*compute=.fast_accum"),
         ({"use_fast_accum": True}, OptionError, "expected compute=.fast_accum"),
         ({"kernel": "sm90_wgmma", "tile": (128, 128, 256)}, OptionError, "must be 128, after"),

@@ -27,16 +27,17 @@ from cute_gemm.problem.epilogue.fuse import read_offsets
 
 _ROWS = [(RAGGED[i % 7], kind) for i, kind in enumerate(SHARED, 2)]
 _BOTH = [(SHARED[(i + 4) % 9], kind) for i, kind in enumerate(SHARED)]
-#: What is executed: the kinds of blocks are those of ``sm90_wgmma`` alone.
+#: What is executed.
 EXECUTED = (
     *scaled_cases("sm90_wgmma", "M", [*BLOCK_PAIRS, *BOXED_PAIRS]),
     *scaled_cases("sm90_wgmma", "N", [*BLOCK_PAIRS[::2], *BOXED_PAIRS]),
     *scaled_cases("sm90_wgmma", "M", _ROWS[::2]),
     *scaled_cases("sm90_wgmma", "N", _ROWS[1::2]),
-    *scaled_cases("double_buffered", "M", _ROWS[1::5]),
-    *scaled_cases("double_buffered", "N", _ROWS[::5]),
+    *scaled_cases("double_buffered", "M", [*_ROWS[1::5], *BLOCK_PAIRS[::3]]),
+    *scaled_cases("double_buffered", "N", [*_ROWS[::5], *BLOCK_PAIRS[1::5]]),
     *scaled_cases("double_buffered", "K", _BOTH[::3]),
-    *scaled_cases("sm80_pipeline", "M", _ROWS[2:3]),
+    *scaled_cases("sm80_pipeline", "M", [*_ROWS[2:3], *BLOCK_PAIRS[2::3]]),
+    *scaled_cases("sm80_pipeline", "N", BLOCK_PAIRS[::5]),
     *scaled_cases("sm80_pipeline", "K", _BOTH[1:2]),
     *scaled_cases("sm90_wgmma", "K", _BOTH[::2]),
 )  # fmt: skip
@@ -142,7 +143,7 @@ def test_a_plan_says_what_was_read(words: dict[str, Any], said: str) -> None:
         ({"scale_a": (4, 256, 1)}, ShapeError, r"\(M,\) = \(256,\) for rows"),
         ({"scale_a": (256, 4), "dtype": "float16"}, DTypeError, "expected A and B of 8-bit floats"),
         ({"scale_a": (256, 4), "compute": "fast_accum"}, OptionError, "leave one of the two out"),
-        ({"scale_a": (256, 4), "kernel": "double_buffered"}, UnsupportedError, "sm90_wgmma"),
+        ({"scale_a": (256, 4), "kernel": "tensor_core"}, UnsupportedError, "take kernel='auto'"),
         ({"scale_a": np.ones(256)}, DTypeError, "scale_a has dtype float64; expected float32"),
         ({"dtype": "float16", "compute": "fast_accum"}, OptionError, "does not go with dtype"),
     ],

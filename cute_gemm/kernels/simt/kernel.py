@@ -35,15 +35,18 @@ from cute_gemm.kernels.simt.structure import (
 from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
+    by_k_tiles,
     by_last_tile,
     cut_vectors,
     element_by_element,
     load_by,
     loads_of_c,
+    loads_of_scales,
     shared,
     store_of_c,
     stored,
 )
+from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -59,7 +62,8 @@ _OTHERS = 64
 def _sums(config: SimtConfig) -> int:
     """Return the registers that a thread's sums take."""
     tm, tn = config.thread_tile
-    return tm * tn * config.operation.accumulator.bytes // 4
+    sets = 2 if config.operation.block_scales else 1  # products of a k tile have their own
+    return sets * tm * tn * config.operation.accumulator.bytes // 4
 
 
 class SimtKernel(EmittedKernel):
@@ -102,7 +106,8 @@ class SimtKernel(EmittedKernel):
         }
         for row in self.rows(problem, options):
             config = self.settle(with_options(SimtConfig(**{**common, **row}), options))
-            if "min_ctas" not in options and not {"tile", "thread_tile"}.isdisjoint(options):
+            own = {"tile", "thread_tile"}.isdisjoint(options) and not problem.scales
+            if "min_ctas" not in options and not own:
                 # Another tile may leave no room for the min_ctas of the kernel's own.
                 ctas = range(config.min_ctas, 1, -1)
                 ctas_fit = most_ctas(ctas, config.threads, _sums(config) + _OTHERS)
@@ -194,6 +199,13 @@ class SimtKernel(EmittedKernel):
                     f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
                 )
             return
+        shared_rows = zip(config.operation.scales, (bm, bn), strict=True)
+        wide = max((extent for rows, extent in shared_rows if rows == BLOCK), default=0)
+        if config.operation.block_scales and (BLOCK % bk or wide > BLOCK):
+            raise OptionError(
+                f"option tile={config.tile}: blocks of {BLOCK} of k, and of {BLOCK} rows that share "
+                f"a scale, are of whole tiles; expected extents up to {BLOCK}"
+            )
         size = config.operation.a.bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
         if config.skew == whole and min(bm, bn) * size < 128:
@@ -262,6 +274,7 @@ class SimtKernel(EmittedKernel):
                     )  # fmt: skip
             else:
                 out += _direct(config, problem, matrix, index)
+        out += _loads_of_scales(config, problem, tiles)
         return (*out, *_results(config, problem, reads_c))
 
     def work(self, config: SimtConfig, problem: GemmProblem) -> Work:
@@ -372,6 +385,25 @@ def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
         operand.name, "load", "ld.shared", 8 * element * int(run), offsets, executions,
         layout=operand.smem, coords=coords, element_bits=8 * element, fix=_bank_fix(config),
     )  # fmt: skip
+
+
+def _loads_of_scales(
+    config: SimtConfig, problem: GemmProblem, tiles: tuple[int, int]
+) -> Iterator[Access]:
+    """Yield the loads of block scales, by each thread for its results.
+
+    ``tiles``: of C, along M and N.
+    """
+    matrices, first = {x.name: x for x in problem.scales}, _first_results(config)
+    extents = problem.m, problem.n
+    for name, rows in config.operation.block_scales.items():
+        side, values = SCALES.index(name), config.values[SCALES.index(name)]
+        own = np.zeros((1, config.threads), np.int64)
+        if rows == 1:
+            own = values(np.arange(values.size))[:, None] + first[:, side]
+        visits = own.reshape(-1, WARP), rows, extents[side], config.tile[side], tiles[1 - side]
+        loads = loads_of_scales(matrices[name], "ld.global", *visits)
+        yield from by_k_tiles(loads, problem.k, config.tile[2])
 
 
 def _bank_fix(config: SimtConfig) -> str | Option:

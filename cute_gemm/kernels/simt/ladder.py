@@ -208,7 +208,7 @@ class DoubleBuffered(WarpTiled):
 
     name = "double_buffered"
     dtypes = (*SimtKernel.dtypes, *FLOAT8)
-    takes: ClassVar = frozenset(("epilogue", "groups"))
+    takes: ClassVar = frozenset(("epilogue", "groups", "scales"))
     batch_invariant: ClassVar = True
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
@@ -223,6 +223,7 @@ class DoubleBuffered(WarpTiled):
 
     def sums(self, config: SimtConfig) -> str:
         parts = f"FMA along K, the last k tile of {config.tile[2]} first"
+        parts += ", whose products are scaled and added" * bool(config.operation.block_scales)
         if config.operation.a.is_complex and config.thread_tile[1] == 1:
             parts += ", of imaginary parts the products with B's first"
         return parts

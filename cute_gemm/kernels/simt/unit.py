@@ -12,6 +12,7 @@ from cute_gemm.toolchain.unit import (
     element_proofs,
     entry,
     layout_proofs,
+    scale_arguments,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class EmitSimt(Emitter):
             "entry": entry(
                 config,
                 f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
-                "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue{}));",
+                "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue{})"
+                f"{scale_arguments(config.operation, False)});",
             ),
         }
 
