@@ -213,7 +213,7 @@ def by_k_tiles(loads: Iterable[GlobalAccess], k: int, tile_k: int) -> Iterator[G
     tiles, each = -(-k // tile_k), BLOCK // tile_k
     whole, rest = divmod(tiles, each)
     for load in loads:
-        down, across = load.region
+        down = load.region[0]
         if whole:
             yield replace(load, sweeps=load.sweeps * each, extents=(down, whole))
         if rest:

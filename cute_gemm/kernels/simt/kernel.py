@@ -203,8 +203,8 @@ class SimtKernel(EmittedKernel):
         wide = max((extent for rows, extent in shared_rows if rows == BLOCK), default=0)
         if config.operation.block_scales and (BLOCK % bk or wide > BLOCK):
             raise OptionError(
-                f"option tile={config.tile}: blocks of {BLOCK} of k, and of {BLOCK} rows that share "
-                f"a scale, are of whole tiles; expected extents up to {BLOCK}"
+                f"option tile={config.tile}: blocks of {BLOCK} of k, and of {BLOCK} rows that "
+                f"share a scale, are of whole tiles; expected extents up to {BLOCK}"
             )
         size = config.operation.a.bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time

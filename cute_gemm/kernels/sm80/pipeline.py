@@ -349,8 +349,8 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
         raise UnsupportedError(f"{atom.name} needs sm_{atom.minimum_cc}; arch is {arch!r}")
     if config.operation.block_scales and BLOCK % config.tile[2]:
         raise OptionError(
-            f"option tile={config.tile}: k tiles of {config.tile[2]} do not divide the {BLOCK} of k "
-            f"that have a scale; expected 16, 32, 64 or {BLOCK}"
+            f"option tile={config.tile}: k tiles of {config.tile[2]} do not divide the {BLOCK} of "
+            f"k that have a scale; expected 32, 64 or {BLOCK}"
         )
     least, most = stages
     if not least <= config.stages <= most:
