@@ -1,10 +1,11 @@
-"""Products of 8-bit floats beside ``torch._scaled_mm``: every entry is printed.
+"""Products of 8-bit floats and of int8 beside PyTorch's: every entry is printed.
 
     python tests/gpu/fp8.py --random 30 --seed 1 --json fp8.json
 
 TN (x @ w.T of row-major x and w) with scales of tensors and of rows, by default and with
 ``fast_accum``, and by ``torch._scaled_mm`` with ``use_fast_accum`` both ways; the other ops beside
-TN; and scales of blocks beside those of rows. C is bfloat16, row-major. Each is captured in a CUDA
+TN; scales of blocks beside those of rows; and int8 with scales of rows beside ``torch._int_mm`` and
+a compiled multiplication by the scales, and beside our bfloat16. C is bfloat16, row-major. Each is captured in a CUDA
 graph, whose calls take A and B from past L2; all of a shape take turns, and an entry is the median
 of the rounds' microseconds. Of two times their ratio is the median of the rounds' ratios. What
 torch refuses has no entry.
@@ -162,6 +163,40 @@ def blocks(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, 
     return entry("blocks", shape, runs, given.rounds)
 
 
+def integers(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
+    """int8 with scales of rows, by one launch and by PyTorch's two, and bfloat16."""
+    m, n, k = shape
+
+    def drawn_integers(rows: int) -> torch.Tensor:
+        return torch.randint(-128, 128, (rows, k), dtype=torch.int8, device="cuda")
+
+    copies = places(lambda: (drawn_integers(m), drawn_integers(n)), (m + n) * k)
+    halves = places(
+        lambda: tuple(torch.randn(x, k, device="cuda", dtype=torch.bfloat16) for x in (m, n)),
+        2 * (m + n) * k,
+    )
+    a, b = scales(m, 1), scales(n, 1)
+    scaled = torch.compile(lambda y, a, b: (y * a * b.T).to(torch.bfloat16))
+
+    def ours(x: Any, w: Any) -> Any:
+        return cg.gemm("NT", x, w, order="C", scale_a=a, scale_b=b, out_dtype=torch.bfloat16)
+
+    exact = (copies[0][0].double() @ copies[0][1].double().T * a.double() * b.double().T).float()
+    off = ((ours(*copies[0]).float() - exact).abs() / exact.abs().clamp(min=1.0)).max().item()
+    if not off < 2.0**-8 + 2.0**-20:
+        WRONG.append(f"{shape} int8 is off by {off:.3e}")
+        print(f"  WRONG: {WRONG[-1]}", flush=True)
+    runs: Runs = {
+        "int8": in_turns(ours, copies),
+        "bfloat16": in_turns(lambda x, w: cg.gemm("NT", x, w, order="C"), halves),
+    }
+    if m > 16:  # which torch._int_mm asks for
+        runs["torch int8"] = in_turns(
+            lambda x, w: scaled(torch._int_mm(x, w.t()), a, b), copies
+        )  # fmt: skip
+    return entry("int8", shape, runs, given.rounds, max(len(copies), len(halves)))
+
+
 def entry(
     what: str, shape: tuple[int, int, int], runs: Runs, rounds: int, copies: int = 1
 ) -> dict[str, Any]:
@@ -191,6 +226,7 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
         for kind in ("tensor", "row") for end in ("", fast)
     ]  # fmt: skip
     pairs += [("ops", f"{op}{end}", f"TN{end}") for op in ("NN", "NT", "TT") for end in ("", fast)]
+    pairs += [("int8", "int8", "torch int8"), ("int8", "int8", "bfloat16")]
     names = dict.fromkeys(name for x in found if x["what"] == "blocks" for name in x["us"])
     pairs += [("blocks", name, "row") for name in names if name != "row"]
     lines = []
@@ -215,7 +251,7 @@ def compiled(shapes: list[tuple[int, int, int]]) -> None:
 
 def main() -> int:
     given = parsed(
-        __doc__, parts=("torch,ops,blocks", "which of them, with commas"),
+        __doc__, parts=("torch,ops,blocks,int8", "which of them, with commas"),
         random=(30, "random shapes beside torch"), rounds=15,
     )  # fmt: skip
     torch.manual_seed(given.seed)
@@ -232,6 +268,8 @@ def main() -> int:
         found += [ops(shape, given) for shape in OPS_SHAPES]
     if "blocks" in parts:
         found += [blocks(shape, given) for shape in BLOCK_SHAPES]
+    if "int8" in parts:
+        found += [integers(shape, given) for shape in shapes]
     lines = summary(found)
     print("\n".join(lines))
     write(given.json, {"entries": found, "summary": lines, "wrong": WRONG})
