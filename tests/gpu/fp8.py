@@ -5,10 +5,10 @@
 TN (x @ w.T of row-major x and w) with scales of tensors and of rows, by default and with
 ``fast_accum``, and by ``torch._scaled_mm`` with ``use_fast_accum`` both ways; the other ops beside
 TN; scales of blocks beside those of rows; and int8 with scales of rows beside ``torch._int_mm`` and
-a compiled multiplication by the scales, and beside our bfloat16. C is bfloat16, row-major. Each is captured in a CUDA
-graph, whose calls take A and B from past L2; all of a shape take turns, and an entry is the median
-of the rounds' microseconds. Of two times their ratio is the median of the rounds' ratios. What
-torch refuses has no entry.
+a compiled multiplication by the scales, and beside our bfloat16. C is bfloat16, row-major. Each is
+captured in a CUDA graph, whose calls take A and B from past L2; all of a shape take turns, and an
+entry is the median of the rounds' microseconds. Of two times their ratio is the median of the
+rounds' ratios. What torch refuses has no entry.
 """
 
 import argparse
