@@ -74,7 +74,6 @@ def interpret(name: str, fixed: bool) -> np.ndarray:
 def launch(name: str, fixed: bool) -> None:
     """Run the kernel on GPU 0."""
     from cute_gemm.problem.describe import from_sizes
-    from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
     from cute_gemm.problem.scalars import ONE, ZERO
     from cute_gemm.run.driver import device_arch
     from cute_gemm.run.launch import load
@@ -84,9 +83,8 @@ def launch(name: str, fixed: bool) -> None:
     given, out = matrices()
     kernel = load(build(unit(name, fixed), device_arch(0)))
     nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # of its arguments two are taken
-    bound = kernel.bind(
-        Launch(CTAS, THREADS, 0), gemm_signature(LINEAR_COMBINATION).arguments(nothing, ONE, ZERO)
-    )
+    signature = gemm_signature(nothing.operation(4, 4, 4))
+    bound = kernel.bind(Launch(CTAS, THREADS, 0), signature.arguments(nothing, ONE, ZERO))
     with upload(given) as source, allocate_like(out) as target:
         bound((source.pointer, target.pointer, 0))
         download(target, out)

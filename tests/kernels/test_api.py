@@ -32,11 +32,11 @@ from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.timed import of_kernel
 from cute_gemm.plan import backend, make, reused
 from cute_gemm.plan.executable import raw_stream
-from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
+from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.toolchain.signature import gemm_signature
 
-GEMM = gemm_signature(LINEAR_COMBINATION)
+GEMM = gemm_signature(from_sizes("NN", m=1, n=1, k=1, dtype="float32").operation(4, 4, 4))
 NO_GPU = "there is none in this test"
 M, N, K = 33, 20, 47
 

@@ -18,7 +18,6 @@ from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CubinError, DeviceError, LaunchError, NoGpuError, ScalarError
 from cute_gemm.problem.describe import from_sizes
-from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
@@ -47,7 +46,7 @@ def arguments(
     A, B = replace(problem.A, l=2, batch_stride=2**40), replace(problem.B, l=2)
     C = replace(problem.C, l=2, batch_stride=99)
     problem = replace(problem, l=2, A=A, B=B, C=C)
-    return gemm_signature(LINEAR_COMBINATION).arguments(
+    return gemm_signature(problem.operation(4, 4, 4)).arguments(
         problem, Scalar(alpha), Scalar(beta, beta_pointer)
     )
 
