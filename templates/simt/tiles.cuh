@@ -125,7 +125,9 @@ struct TileCopy {
   CUTE_DEVICE void fetch() {
     each_vector([&](int i, int j, int v, int row, int column) {
       auto const* from = at(row, column);
-      int const inside = valid<kLast>(row, column);
+      int inside = valid<kLast>(row, column);
+      // Or nvcc would write the loads again for each way to this number.
+      if constexpr (kLast) asm volatile("" : "+r"(inside));
       Element vector[kVector];
       if (kVector > 1 && inside >= kVector) {
         read<kVector>(vector, from);
