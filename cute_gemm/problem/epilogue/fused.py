@@ -26,7 +26,7 @@ from cute_gemm.problem.values import saturated
 #: The C++ class template of an expression.
 FUNCTOR = """\
 #include "common/epilogue.cuh"
-#include "common/functions.cuh"
+#include "common/functions.cuh"{include}
 
 template <{parameters}>
 struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
@@ -197,6 +197,7 @@ class Fused(Epilogue):
         def lines(texts: list[str], indent: int = 4) -> str:
             return f"\n{' ' * indent}".join(texts)
 
+        float8 = any("float8" in step.function for step in self.expression.steps)
         return FUNCTOR.format(
             parameters=", ".join(f"class {each}" for each in types), name=self.functor,
             declarations=lines(members), fragments=lines(fragments),
@@ -208,6 +209,7 @@ class Fused(Epilogue):
             destructor=f"CUTE_DEVICE ~{self.functor}() {{ {finishes} }}" if finishes else "",
             sums=sums, calls=PAIRED_CALLS if self.pairs else CALLS,
             pairs=PAIRED.format(kind=PAIRS_CPP[self.pairs]) if self.pairs else "",
+            include="\n#include <cutlass/float8.h>" * float8,
         )  # fmt: skip
 
     def _cpp(self, step: Step) -> str:
