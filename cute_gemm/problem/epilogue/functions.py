@@ -291,7 +291,7 @@ _named("reciprocal")(lambda x: _power(x, -1))
     "relu", lambda g, y: where(y <= 0, 0.0, g), keeps_result=True,
     backward=lambda aten, g, y: aten.threshold_backward(g, y, 0),
 )  # fmt: skip
-def relu(x: Any, bits: str | None = None) -> Value:
+def relu(x: Any, *, bits: str | None = None) -> Value:
     """Return max(x, 0); with the ``bits`` of ``"torch"``, -0 of -0."""
     if _of_bits("relu", bits) == "relu":
         return maximum(x, 0)
@@ -299,9 +299,9 @@ def relu(x: Any, bits: str | None = None) -> Value:
 
 
 @_activation("relu2", lambda g, x: g * (2 * relu(x)))
-def relu2(x: Any, bits: str | None = None) -> Value:
+def relu2(x: Any, *, bits: str | None = None) -> Value:
     """Return max(x, 0)^2."""
-    return relu(x, bits) ** 2
+    return relu(x, bits=bits) ** 2
 
 
 @_activation(
@@ -310,7 +310,7 @@ def relu2(x: Any, bits: str | None = None) -> Value:
 )  # fmt: skip
 @_row("tanh", "cute_gemm::tanh<ElementC>({0})", np.tanh,
       errors=Errors(Error(2), Error(1), Error(2**12.1)))  # fmt: skip
-def tanh(x: Any, bits: str | None = None) -> Value:
+def tanh(x: Any, *, bits: str | None = None) -> Value:
     """Return the hyperbolic tangent; ``bits``: as of `gelu`."""
     return apply(_of_bits("tanh", bits), x)
 
@@ -338,7 +338,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 )  # fmt: skip
 @_row("sigmoid expit", "cute_gemm::sigmoid<ElementC>({0})", _sigmoid,  # exp, a sum and a quotient
       errors=Errors(Error(4), Error(2), Error(5, 0, 1.2), Error(2, 2**-11.9)))  # fmt: skip
-def sigmoid(x: Any, bits: str | None = None) -> Value:
+def sigmoid(x: Any, *, bits: str | None = None) -> Value:
     """Return 1 / (1 + exp(-x)); ``bits``: as of `gelu`."""
     return apply(_of_bits("sigmoid", bits), x)
 
@@ -352,7 +352,7 @@ def _silu_gradient(g: Any, x: Any) -> Value:
 @_row("silu", "cute_gemm::silu<ElementC>({0})", lambda x: x * _sigmoid(x),
       errors=Errors(Error(2), Error(2)),
       interval=lambda rules, x: bound.product(rules, x, rules.apply("sigmoid", x)))  # fmt: skip
-def silu(x: Any, bits: str | None = None) -> Value:
+def silu(x: Any, *, bits: str | None = None) -> Value:
     """Return x / (1 + exp(-x)); ``bits``: as of `gelu`."""
     return apply(_of_bits("silu", bits), x)
 
@@ -389,7 +389,7 @@ def _gelu_interval(rules: Rules, x: Interval) -> Interval:
 @_activation("gelu", _gelu_gradient, backward=lambda aten, g, x: aten.gelu_backward(g, x))
 @_row("gelu", "cute_gemm::gelu<ElementC>({0})", _gelu, errors=Errors(Error(2), Error(2)),
       interval=_gelu_interval, jax=lambda jax, x: jax.nn.gelu(x, approximate=False))  # fmt: skip
-def gelu(x: Any, approximate: str = "none", bits: str | None = None) -> Value:
+def gelu(x: Any, approximate: str = "none", *, bits: str | None = None) -> Value:
     """Return x times the normal distribution's function of x, as ``torch.nn.functional.gelu``.
 
     ``approximate="tanh"``: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
@@ -427,8 +427,8 @@ def _gelu_tanh_interval(rules: Rules, x: Interval) -> Interval:
       lambda x: x * _sigmoid(_gelu_argument(x)), errors=Errors(Error(2), Error(2)),
       interval=_gelu_tanh_interval, jax=lambda jax, x: jax.nn.gelu(x),
       torch=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"))  # fmt: skip
-def _gelu_tanh(x: Any, bits: str | None = None) -> Value:
-    return gelu(x, "tanh", bits)
+def _gelu_tanh(x: Any, *, bits: str | None = None) -> Value:
+    return gelu(x, "tanh", bits=bits)
 
 
 @_activation(
@@ -436,7 +436,7 @@ def _gelu_tanh(x: Any, bits: str | None = None) -> Value:
     lambda g, x: where(x <= -3, 0.0, where(x >= 3, g, g * (x * (1 / 3) + 0.5))),
     backward=lambda aten, g, x: aten.hardswish_backward(g, x),
 )
-def hardswish(x: Any, bits: str | None = None) -> Value:
+def hardswish(x: Any, *, bits: str | None = None) -> Value:
     """Return x min(max(x + 3, 0), 6) / 6; ``bits``: as of `gelu`."""
     sixth = 1 / 6 if _of_bits("hardswish", bits) == "hardswish" else float(np.float32(1 / 6))
     return x * _clip(x + 3, 0, 6) * sixth
