@@ -41,11 +41,10 @@ def columns_of(kind: str, x: Any) -> tuple[Any, Any]:
     return first(x), second(x)
 
 
-def biases(activation: str, b: Any) -> dict[str, Any]:
-    """Return the operands of `forward` that a bias makes, or None."""
+def biases(kind: str, b: Any) -> dict[str, Any]:
+    """Return the operands of `forward` that a bias makes, or None; ``kind``: as of `pairs_of`."""
     if b is None:
         return {}
-    kind = pairs_of(activation)
     if not kind:
         return {"bias": b}
     return dict(zip(("bias_gate", "bias_up"), columns_of(kind, b), strict=True))

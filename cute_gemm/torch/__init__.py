@@ -23,6 +23,7 @@ from cute_gemm.problem.layers import (
     forward,
     is_elementwise,
     keeps_argument,
+    pairs_of,
     text_of,
 )
 from cute_gemm.torch import (
@@ -227,8 +228,9 @@ def _composed(
     }
     if batch_invariant:
         given["batch_invariant"] = True
-    rows, function = readable(rows_of(x)), _forward(name, b is not None)
-    y = gemm("NT", rows, readable(w), order="C", epilogue=function, **biases(name, b), **given)
+    given |= biases(_pairs(name), b)
+    function = _forward(name, b is not None)
+    y = gemm("NT", readable(rows_of(x)), readable(w), order="C", epilogue=function, **given)
     return y.view(*lead, y.shape[-1])
 
 
@@ -236,7 +238,12 @@ def _forward(name: str, has_bias: bool) -> EpilogueFunction:
     return forward(name, has_bias, False)
 
 
-_forward._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
+def _pairs(name: str) -> str:
+    return pairs_of(name)
+
+
+for _function in (_forward, _pairs):
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
 
 
 def mlp(

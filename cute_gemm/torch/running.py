@@ -10,7 +10,7 @@ import torch
 from cute_gemm.api import gemm, plan
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.arrays.torch import is_watched
-from cute_gemm.problem.layers import biases, forward, is_elementwise, width
+from cute_gemm.problem.layers import biases, forward, is_elementwise, pairs_of, width
 from cute_gemm.torch.expressions import activated
 from cute_gemm.torch.launches import kept
 
@@ -197,7 +197,7 @@ def _given(
         return bias_and_activation(b, activation) | invariant
     rounded = dtype_name(x.dtype) if unfused_bits else ""
     function = forward(activation, b is not None, with_argument, rounded)
-    keywords = {"epilogue": function, **biases(activation, b), **invariant}
+    keywords = {"epilogue": function, **biases(pairs_of(activation), b), **invariant}
     if unfused_bits and not batch_invariant:
         # The program's product, whose kernel may be another one.
         letters, operands = as_stored(*_matrices(x, w.mT))

@@ -10,7 +10,7 @@ import cute_gemm as cg
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.problem.epilogue.rounding import TYPES
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS, FUNCTIONS
-from cute_gemm.problem.layers import GATED, biases, forward
+from cute_gemm.problem.layers import GATED, biases, forward, pairs_of
 
 M, N, K = 24, 48, 40
 
@@ -23,7 +23,7 @@ def computed(A: Any, B: Any, name: str, bias: Any = None, rounded: str = "", **o
     """What the interpreter makes of a layer, whose activation has a name or is none."""
     function = forward(name, bias is not None, False, rounded)
     given = {"order": "C", "backend": "interpreter", **options}
-    return cg.gemm("NT", A, B, epilogue=function, **biases(name, bias), **given)
+    return cg.gemm("NT", A, B, epilogue=function, **biases(pairs_of(name), bias), **given)
 
 
 def layer(dtype: str, m: int = M, n: int = N, k: int = K) -> tuple[Any, Any, Any]:

@@ -145,6 +145,12 @@ class Fused(Epilogue):
         """Which columns of the product the expression takes together."""
         return self.expression.pairs
 
+    @property
+    def rounds_to(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The types that `round_to` rounds values to."""
+        steps = (step.function.partition("round_to_")[2] for step in self.expression.steps)
+        return tuple(dict.fromkeys(filter(None, steps)))
+
     @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
