@@ -200,7 +200,9 @@ def test_compile_and_export(compiled: Callable[..., Any]) -> None:
     assert "cute_gemm.linear.default" in targets
     check = torch.library.opcheck
     check(ops.linear, (*(random(*s) for s in ((3, 4), (6, 4), (6,))), of_halves.text))
-    check(ops.linear, (*(random(*s, grad=True) for s in ((3, 4), (6, 4), (6,))), "relu2", False, True))
+    check(
+        ops.linear, (*(random(*s, grad=True) for s in ((3, 4), (6, 4), (6,))), "relu2", False, True)
+    )
 
 
 def test_func_and_meta() -> None:
