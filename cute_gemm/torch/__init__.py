@@ -242,8 +242,8 @@ def _pairs(name: str) -> str:
     return pairs_of(name)
 
 
-for _function in (_forward, _pairs):
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
+_forward._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
+_pairs._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def mlp(
