@@ -102,7 +102,8 @@ def test_a_gpu_rounds_as_numpy(name: str, arch: str) -> None:
     one = np.ones((1, 1), "f4")
     given = {"order": "C", "kernel": "naive", "backend": "interpreter", "arch": arch}
     found = cg.gemm("NT", x, one, epilogue=lambda acc: cg.round_to(acc, name), **given)
-    expected = FUNCTIONS[f"round_to_{name}"].numpy(x)
+    with np.errstate(all="ignore"):
+        expected = FUNCTIONS[f"round_to_{name}"].numpy(x)
     nan = np.isnan(expected)
     assert (np.isnan(found) == nan).all() and (bits(found) == bits(expected))[~nan].all()
 
@@ -114,9 +115,8 @@ def test_a_gpu_rounds_as_numpy(name: str, arch: str) -> None:
 def test_a_plan_sums_in_the_order_of_another(epilogue: str) -> None:
     for m, n, k, dtype, gpu in (
         (1, 4096, 4096, "bfloat16", "H200"), (1, 968, 1764, "float32", "H200"),
-        (3855, 5572, 62, "bfloat16", "H200"), (170, 96, 96, "float32", "H200"),
-        (1, 608, 1402, "float32", "H200"), (107, 16, 480, "float32", "RTX 4090"),
-        (128, 4096, 16384, "bfloat16", "H200"), (4096, 4096, 4096, "float16", "A100"),
+        (3855, 5572, 62, "bfloat16", "H200"), (1, 608, 1402, "float32", "H200"),
+        (128, 4096, 16384, "bfloat16", "H200"),
     ):  # fmt: skip
         given: dict[str, Any] = {
             "m": m, "n": n, "k": k, "dtype": dtype, "gpu": gpu, "order": "C", "storage": "C",

@@ -80,5 +80,6 @@ def test_types_that_nothing_is_rounded_to() -> None:
     assert trace(lambda acc: cg.round_to(acc, "float64")) == trace(lambda acc: acc)
     with pytest.raises(OptionError, match=r"round_to\(..., dtype='int8'\); expected one of bfl"):
         trace(lambda acc: cg.round_to(acc, "int8"))
+    assert trace(lambda acc, *, factor=2.0: acc * factor).operands == ()
     with pytest.raises(OptionError, match="bits='jax'; expected 'torch', or None"):
         trace(lambda acc: cg.gelu(acc, bits="jax"))
