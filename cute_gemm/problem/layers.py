@@ -7,7 +7,7 @@ Arrays here are those of either library; what it writes to convert one is given 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from cute_gemm.arrays.base import dtype_name
@@ -50,7 +50,7 @@ def biases(kind: str, b: Any) -> dict[str, Any]:
     return dict(zip(("bias_gate", "bias_up"), columns_of(kind, b), strict=True))
 
 
-@cache
+@lru_cache(maxsize=256)
 def forward(
     activation: str, has_bias: bool, with_argument: bool, rounded: str = ""
 ) -> EpilogueFunction:

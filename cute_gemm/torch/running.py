@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from cute_gemm.api import gemm, plan
+from cute_gemm.arrays import fingerprint
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.arrays.torch import is_watched
+from cute_gemm.plan import reused
 from cute_gemm.problem.layers import biases, forward, is_elementwise, pairs_of, width
 from cute_gemm.torch.expressions import activated
 from cute_gemm.torch.launches import kept
@@ -199,11 +201,22 @@ def _given(
     function = forward(activation, b is not None, with_argument, rounded)
     keywords = {"epilogue": function, **biases(pairs_of(activation), b), **invariant}
     if unfused_bits and not batch_invariant:
-        # The program's product, whose kernel may be another one.
-        letters, operands = as_stored(*_matrices(x, w.mT))
-        product = plan(letters, *operands, order="C", **bias_and_activation(b, ""))
-        keywords["order_of_sums"] = product.order_of_sums
+        keywords["order_of_sums"] = _order_of_product(x, w, b)
     return keywords
+
+
+def _order_of_product(x: Any, w: Any, b: Any) -> Any:
+    """Return the order of sums of a layer without activation, whose kernel may be another one."""
+    letters, (rows, columns) = as_stored(*_matrices(x, w.mT))
+    keywords = bias_and_activation(b, "")
+    seen = fingerprint(rows, columns, None, keywords)
+    key = None if seen is None else (letters, seen[0])
+    order = reused.torch_orders.get(key)
+    if order is None:
+        order = plan(letters, rows, columns, order="C", **keywords).order_of_sums
+        if key is not None:
+            reused.torch_orders[key] = order
+    return order
 
 
 def run_linear(
