@@ -235,6 +235,10 @@ def test_what_does_not_fit() -> None:
     for activation, more, said in cases:
         with pytest.raises(OptionError, match=said):
             ct.linear(x, w, b, activation, **more)
+    order = cg.plan("NT", x, w, order="C", backend="cpu").order_of_sums
+    assert cg.gemm("NT", x, w, order="C", order_of_sums=order).shape == (4, 6)
+    with pytest.raises(OptionError, match="order_of_sums cannot be given where PyTorch traces"):
+        cg.gemm("NT", x.clone().requires_grad_(), w, order_of_sums=order)
     with pytest.raises(OptionError, match="expected one of relu"):
         ct.Linear(4, 5, activation="swish")
     with pytest.raises(DTypeError, match="activation='of_halves' came with x of torch.int8"):
