@@ -11,6 +11,9 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.problem.epilogue.rounding import TYPES
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS, FUNCTIONS
 from cute_gemm.problem.layers import GATED, biases, forward, pairs_of
+from cute_gemm.ptx import Buffer, run
+from cute_gemm.toolchain.nvrtc import ptx
+from cute_gemm.toolchain.unit import TranslationUnit
 
 M, N, K = 24, 48, 40
 
@@ -87,6 +90,44 @@ def test_functions_without_others_have_the_bits_of_pytorch(name: str) -> None:
     x = np.random.default_rng(0).standard_normal((M, N)).astype("f4") * 3
     found = computed(x, np.eye(N, dtype="f4"), name, rounded="float32", kernel="naive")
     assert (bits(found) == bits(of_pytorch(name, x))).all()
+
+
+#: Functions as a kernel of PyTorch's computes them of a float x; the compiler fuses what it will.
+PLAIN = {
+    "tanh": "tanhf(x)",
+    "sigmoid": "1.0f / (1.0f + expf(-x))",
+    "silu": "x / (1.0f + expf(-x))",
+    "gelu": "x * 0.5f * (1.0f + erff(x * 0.70710678118654752440f))",
+    "gelu_tanh": "0.5f * x * (1.0f + tanhf(beta * (x + 0.044715f * (x * x * x))))",
+}
+BETA = "constexpr float beta = float(1.41421356237309504880 * 1.12837916709551257390 * 0.5f);"
+
+
+def test_what_is_fused_is_what_the_compiler_fuses() -> None:
+    """Of every bfloat16, and of numbers with all digits: the same bits as of the plain text."""
+    entries = [
+        f'extern "C" __global__ void {name}(float const* in, float* out, unsigned) {{\n'
+        f"  int const i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        f"  float const x = in[i];\n  out[i] = {text};\n}}\n"
+        for name, text in (
+            *((f"plain_{name}", text) for name, text in PLAIN.items()),
+            *((f"own_{name}", f"cute_gemm::torch::{name}(x)") for name in PLAIN),
+        )
+    ]
+    source = f'#include "common/functions.cuh"\n{BETA}\n{"".join(entries)}'
+    code = ptx(TranslationUnit(source, "own_tanh"), "sm_90a")
+    random = np.random.default_rng(0)
+    every = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
+    drawn = random.standard_normal(1 << 14) * 4
+    x = np.concatenate([every.view("f4"), drawn.astype("f4")])
+    for name in PLAIN:
+        found, expected = (np.zeros_like(x) for _ in range(2))
+        for kind, out in (("own", found), ("plain", expected)):
+            arguments = [Buffer(x, "in"), Buffer(out, "out"), np.uint32(0)]
+            run(code, f"{kind}_{name}", (x.size // 1024,), (1024,), 0, arguments)
+        nan = np.isnan(expected)
+        assert (np.isnan(found) == nan).all() and (bits(found) == bits(expected))[~nan].all(), name
+        assert np.isfinite(found).sum() > x.size // 2
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
