@@ -7,6 +7,7 @@ from typing import Any
 #: Of the library and the argument.
 ROWS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "relu": (lambda torch, x: torch.relu(x), lambda jax, x: jax.nn.relu(x)),
+    "relu2": (lambda torch, x: torch.relu(x).square(), lambda jax, x: jax.nn.relu(x) ** 2),
     "gelu": (
         lambda torch, x: torch.nn.functional.gelu(x),
         lambda jax, x: jax.nn.gelu(x, approximate=False),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue.expression import Expression, Result, fold
 from cute_gemm.problem.epilogue.fused import Fused
+from cute_gemm.problem.epilogue.rounding import TYPES
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS, row_of
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.verify import verify
@@ -64,6 +66,11 @@ BOTH: dict[str, Callable[..., Any]] = {
     "xor": lambda acc, b: cg.where((acc < b) ^ (acc > 0), acc, -b),
     "mask": lambda acc, b: acc * (acc == acc) + b * (acc > 0),
     "powers": lambda acc, b: cg.relu(acc) ** 2 + abs(b) ** 0.5 + (acc**2 + 1) ** -1,
+    **{
+        f"{name} of PyTorch": behind_bias(partial(row.function, bits="torch"))
+        for name, row in ACTIVATIONS.items()
+    },
+    **{f"round to {name}": behind_bias(partial(cg.round_to, dtype=name)) for name in TYPES},
 }  # fmt: skip
 FUNCTIONS = {name: cg.epilogue(function) for name, function in BOTH.items()}
 

@@ -38,6 +38,7 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.problem import reference
+from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.signature import Launch, Signature, gemm_signature
@@ -166,8 +167,15 @@ class Kernel(ABC):
     def sums(self, config: Any) -> str:
         """Return by which instructions, and in which order, an element of C is summed over K.
 
-        Configs for which this is the same text give the same bits.
+        Configs for which this is the same text give the same bits; it does not depend on what is
+        made of the sums.
         """
+        if operation := getattr(config, "operation", None):
+            dtypes, widths = (*operation.dtypes[:2], operation.a.accumulator), operation.bytes
+            plain = replace(
+                operation, epilogue=LINEAR_COMBINATION, dtypes=dtypes, bytes=(*widths[:2], 0)
+            )
+            config = replace(config, operation=plain)
         return str(config.name)
 
     def shares(self, config: Any) -> Shares | None:

@@ -151,12 +151,16 @@ class Plan:
             apart = reduces(self.config, self.problem, self.route)
             by = "a launch behind the kernel" if apart else "the kernel itself"
             paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
+        rounded = " and ".join(self.problem.epilogue.rounds_to)
+        if rounded:
+            rounded = f"values are rounded to {rounded} in registers, as a program stores them"
         built = ""
         if self.instead_of:
             other = self.instead_of
             use = f"until {other} is built" if self.better else f"in place of {other}"
             built = f"already built, used {use}"
-        return "; ".join(filter(None, (describe_scales(self.problem), paired, built, text, prices)))
+        said = describe_scales(self.problem), paired, rounded, built, text, prices
+        return "; ".join(filter(None, said))
 
     def candidates(
         self, gpu: GpuLike | None = None, *, reads_c: bool = False, within: float = inf,

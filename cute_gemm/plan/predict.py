@@ -114,15 +114,22 @@ class Predicted:
                     fastest[order] = least
         return fastest
 
-    def keep(self, order: OrderOfSums, problem: GemmProblem) -> None:
-        """Leave out the configs with another order of sums."""
+    def keep(self, order: OrderOfSums, problem: GemmProblem, for_all_m: bool) -> None:
+        """Leave out the configs with another order of sums; ``for_all_m``: or one of this m."""
         kept = []
         for index, (kernel, config, _) in enumerate(self._shelf.offers):
+            if not for_all_m and index >= self._shelf.whole:
+                self._slice_by(order, problem, index)
             own = OrderOfSums.of(kernel, config, problem, self.route(index)[0])
-            if kernel.batch_invariant and own == order:
+            if (kernel.batch_invariant or not for_all_m) and own == order:
                 kept.append(index)
             else:
                 self.seconds[index] = np.inf
+        if not kept and not for_all_m:
+            raise UnsupportedError(
+                f"order_of_sums= came with {problem.spelled} and options of which no config sums "
+                f"by {order}: expected that of a plan for these A and B, on this GPU"
+            )
         if not kept:
             raise UnsupportedError(
                 f"batch_invariant=True came with {problem.spelled} and options of which no config "
@@ -130,6 +137,16 @@ class Predicted:
                 "kernel, or batch_invariant"
             )
         self.kept = kept
+
+    def _slice_by(self, order: OrderOfSums, problem: GemmProblem, index: int) -> None:
+        """Cut K as an order does, by the fastest number of slices that gives its own."""
+        kernel, config, route = self._shelf.offers[index]
+        for at in 1 + self._each[1:, index].argsort():
+            cut = route._replace(split_k=int(self._counts[at]))
+            if OrderOfSums.of(kernel, config, problem, cut) == order:
+                own = self.seconds[index] - self._each[self._best[index], index]
+                self._best[index], self.seconds[index] = at, self._each[at, index] + own
+                return
 
     def correct(self) -> None:
         """Correct the least seconds by what times say that were measured on this GPU."""

@@ -90,8 +90,8 @@ def select(
     """
     target = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
     space = _space(problem, kernel, dict(options or {}), target)
-    order = None
-    if space.batch_invariant and 0 not in (problem.m, problem.n, problem.k, problem.l):
+    order, empty = space.order, 0 in (problem.m, problem.n, problem.k, problem.l)
+    if order is None and space.batch_invariant and not empty:
         order = _order_for_all_m(problem, arch, kernel, dict(options or {}), target)
         space = space._replace(splits=(order.slices,) if order.slices > 1 else ())
     shelf, packings = _offered(problem, arch, kernel, space, target)
@@ -102,8 +102,8 @@ def select(
         only = (Candidate(chosen, config, None, route),)
         return Choice(chosen, config, target, lambda another=None, *_, **changed: only, route)
     times = Predicted(problem, shelf, packings, space.packs, space.splits, target)
-    if order is not None:
-        times.keep(order, problem)
+    if order is not None and not empty:
+        times.keep(order, problem, for_all_m=space.order is None)
     times.correct()
 
     def candidates(
@@ -137,12 +137,18 @@ class _Space(NamedTuple):
     packs: tuple[str, ...]
     splits: tuple[int, ...]
     batch_invariant: bool = False
+    order: OrderOfSums | None = None
 
 
 def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
     """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
     pack, split = options.pop("pack", None), options.pop("split_k", None)
     invariant = _flag("batch_invariant", options.pop("batch_invariant", False))
+    order = options.pop("order_of_sums", None)
+    if not (order is None or isinstance(order, OrderOfSums)):
+        raise OptionError(
+            f"option order_of_sums={order!r} does not fit; expected plan.order_of_sums of a plan"
+        )
     if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
         able = [
             x for x in registry.names()
@@ -214,7 +220,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
         # block scales asks for. Nothing is packed.
         packs = ("AB",)
-    return _Space(options, packs, splits, invariant)
+    return _Space(options, packs, splits, invariant, order)
 
 
 def _flag(name: str, value: Any) -> bool:

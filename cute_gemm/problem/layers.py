@@ -6,27 +6,99 @@ Arrays here are those of either library; what it writes to convert one is given 
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.errors import DTypeError, OptionError, ShapeError
-from cute_gemm.problem.epilogue.expression import trace
-from cute_gemm.problem.epilogue.fuse import EpilogueFunction
-from cute_gemm.problem.epilogue.rows import ACTIVATIONS
-from cute_gemm.problem.epilogue.value import Value
+from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold, pairs, trace
+from cute_gemm.problem.epilogue.functions import round_to
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction, from_text
+from cute_gemm.problem.epilogue.rows import ACTIVATIONS, COLUMNS, PAIRS
+from cute_gemm.problem.epilogue.value import Value, apply
+
+#: Activations of two columns of the product that lie beside each other, gate and up: the gate's,
+#: whose result up is multiplied by.
+GATED = {"swiglu": "silu", "geglu": "gelu"}
 
 
-@cache
-def forward(activation: str, has_bias: bool, with_argument: bool) -> EpilogueFunction:
-    """Return the epilogue of a layer, which may return the argument of its activation too."""
+def pairs_of(activation: str) -> str:
+    """Return which columns of the product an activation takes together; "" where none."""
+    if activation in GATED:
+        return "pairs"
+    return from_text(activation).expression.pairs if activation[:1] == "[" else ""
+
+
+def width(activation: str, n: Any) -> Any:
+    """Return the columns of a layer's result, of n columns of the product."""
+    return n // 2 if pairs_of(activation) else n
+
+
+def columns_of(kind: str, x: Any) -> tuple[Any, Any]:
+    """Return the first and the second of the columns that are taken together, as views."""
+    first, second = (COLUMNS[name].numpy for name in PAIRS[kind])
+    return first(x), second(x)
+
+
+def biases(kind: str, b: Any) -> dict[str, Any]:
+    """Return the operands of `forward` that a bias makes, or None; ``kind``: as of `pairs_of`."""
+    if b is None:
+        return {}
+    if not kind:
+        return {"bias": b}
+    return dict(zip(("bias_gate", "bias_up"), columns_of(kind, b), strict=True))
+
+
+@lru_cache(maxsize=256)
+def forward(
+    activation: str, has_bias: bool, with_argument: bool, rounded: str = ""
+) -> EpilogueFunction:
+    """Return the epilogue of a layer, which may return the argument of its activation too.
+
+    ``activation``: a name, or the text of an `EpilogueFunction`; ``rounded``: the type that the
+    unfused program rounds to, whose bits are wanted, or "".
+    """
+    own = from_text(activation).expression if activation[:1] == "[" else None
+    bits = "torch" if rounded else None
+    kind = pairs_of(activation)
+    names = ["bias_gate", "bias_up"] if kind else ["bias"]
+    names = names * has_bias + list(own.operands if own else ())
+
+    def stored(x: Value) -> Value:
+        return round_to(x, rounded) if rounded else x
 
     def function(acc: Value, **operands: Value) -> Any:
-        z = acc + operands["bias"] if has_bias else acc
-        y = ACTIVATIONS[activation].function(z) if activation else z
+        def argument(x: Value, bias: str = "bias") -> Value:
+            return stored(x + operands[bias] if has_bias else x)
+
+        if own:
+            return _of_argument(own, acc, argument, operands)
+        if kind:
+            gate, up = pairs(acc)
+            gate, up = argument(gate, "bias_gate"), argument(up, "bias_up")
+            return stored(ACTIVATIONS[GATED[activation]].function(gate, bits=bits)) * up
+        z = argument(acc)
+        y = ACTIVATIONS[activation].function(z, bits=bits) if activation else z
         return (y, z) if with_argument else y
 
-    return EpilogueFunction(f"{activation}_forward", trace(function, ["bias"] * has_bias))
+    label = from_text(activation).name if own else activation
+    return EpilogueFunction(f"{label}_forward", trace(function, names))
+
+
+def _of_argument(
+    own: Expression, acc: Value, argument: Callable[..., Value], operands: dict[str, Value]
+) -> Value:
+    """Return what an expression computes of ``argument`` of the accumulator, or of its columns."""
+
+    def of(name: str) -> Callable[..., Value]:
+        if name not in COLUMNS:
+            return partial(apply, name)
+        bias = "bias_gate" if name in (first for first, _ in PAIRS.values()) else "bias_up"
+        return lambda acc: argument(Value(name, (acc,)), bias)
+
+    result: Value = fold(own, operands | {ACCUMULATOR: acc if own.pairs else argument(acc)}, of)[0]
+    return result
 
 
 @cache
@@ -39,9 +111,33 @@ def gradient(activation: str) -> EpilogueFunction:
     return EpilogueFunction(f"{activation}_gradient", trace(lambda acc, kept: rule(acc, kept)))
 
 
+def is_elementwise(activation: str) -> bool:
+    """Return whether an activation, or none, is one of `ACTIVATIONS`, whose gradients are fused."""
+    return not activation or activation in ACTIVATIONS
+
+
 def keeps_argument(activation: str) -> bool:
     """Return whether the gradient of an activation takes its argument; its result, otherwise."""
-    return bool(activation) and not ACTIVATIONS[activation].keeps_result
+    return activation in ACTIVATIONS and not ACTIVATIONS[activation].keeps_result
+
+
+def text_of(activation: Any) -> str:
+    """Return the name or text of an activation of PyTorch's layers; refuse others."""
+    if activation is None:
+        return ""
+    if isinstance(activation, str) and (activation in ACTIVATIONS or activation in GATED):
+        return activation
+    if isinstance(activation, EpilogueFunction):
+        if activation.expression.results[1:]:
+            raise OptionError(
+                f"activation={activation.name!r} has several results; expected an epilogue of one: "
+                "call cute_gemm.gemm with it"
+            )
+        return activation.text
+    raise OptionError(
+        f"activation={activation!r}; expected one of {', '.join((*ACTIVATIONS, *GATED))}, what "
+        "cute_gemm.epilogue makes of a function, or None"
+    )
 
 
 def check_activation(activation: str | None) -> None:
@@ -52,11 +148,12 @@ def check_activation(activation: str | None) -> None:
         )
 
 
-def check_real(activation: str | None, x: Any, real: bool) -> None:
+def check_real(activation: Any, x: Any, real: bool) -> None:
     """Refuse an activation of x, whose type is real and floating-point, or not."""
     if activation is not None and not real:
+        name = getattr(activation, "name", activation)
         raise DTypeError(
-            f"activation={activation!r} came with x of {x.dtype}; expected a real floating-point "
+            f"activation={name!r} came with x of {x.dtype}; expected a real floating-point "
             "type: leave activation out"
         )
 

@@ -10,30 +10,38 @@ from typing import Any
 
 import torch
 
-from cute_gemm.arrays.torch import refuse_layout, wants_gradient
-from cute_gemm.errors import ArrayError, DTypeError, ShapeError
+from cute_gemm.api import gemm
+from cute_gemm.arrays.torch import differentiates, refuse_layout, wants_gradient
+from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
+from cute_gemm.problem.epilogue.fuse import EpilogueFunction, check_names
 from cute_gemm.problem.layers import (
-    check_activation,
+    biases,
     check_dtype,
     check_layer,
     check_product,
     check_real,
+    forward,
+    is_elementwise,
     keeps_argument,
+    pairs_of,
+    text_of,
 )
 from cute_gemm.torch import (
     grouped,
     operators,  # noqa: F401  # programs of torch.export name them
     products,
 )
-from cute_gemm.torch.expressions import ACTIVATIONS
+from cute_gemm.torch.expressions import activated
 from cute_gemm.torch.launches import find
-from cute_gemm.torch.running import eager, layer_of, product_of, recorded
+from cute_gemm.torch.running import eager, layer_of, product_of, readable, recorded, rows_of
 
 __all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
 
 _FLOAT8 = torch.float8_e4m3fn, torch.float8_e5m2
 #: How a tensor is converted to another type.
 _CONVERT = "{name}.to({dtype})"
+#: An activation of layers: its name, or a function of the product.
+Activation = str | EpilogueFunction | None
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
@@ -88,8 +96,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
 
 
 def linear(
-    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: str | None = None,
-    *, batch_invariant: bool = False,
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: Activation = None,
+    *, batch_invariant: bool = False, unfused_bits: bool = False, **operands: Any,
 ) -> Any:  # fmt: skip
     """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
 
@@ -102,17 +110,26 @@ def linear(
     b
         (N,), of x's type, or None; added to the int32 sums of int8.
     activation
-        One that ``epilogue=`` of `cute_gemm.gemm` names (``"relu"``, ``"gelu"``, ...), or None; of
-        real floating-point types.
+        One that ``epilogue=`` of `cute_gemm.gemm` names (``"relu"``, ``"gelu"``, ...), what
+        `cute_gemm.epilogue` makes of a function of ``x @ w.T + b``, or None; of real floating-point
+        types. ``"swiglu"`` and ``"geglu"`` take columns 2 j and 2 j + 1, gate and up.
     batch_invariant
         A row of the result has the same bits whatever the other rows of x are and however many, on
         a GPU; see ``plan.order_of_sums``.
+    unfused_bits
+        On a GPU the result has the bits of PyTorch's activation of ``linear(x, w, b)``: sums are
+        added in its order, and values rounded where that program stores them. A function says
+        itself what it rounds beside its argument.
+    **operands
+        Those of a function, by name: numbers, or tensors that broadcast to the result.
 
     Returns
     -------
     torch.Tensor
-        (..., N), row-major. Where a gradient is recorded, relu, sigmoid and tanh need their result
-        alone; the other activations keep ``x @ w.T + b`` too.
+        (..., N), row-major; (..., N / 2) of an activation that takes two columns. Where a gradient
+        is recorded, relu, sigmoid and tanh need their result alone; the other activations keep
+        ``x @ w.T + b`` too. Those of two columns, and functions, are PyTorch's then, behind the
+        product.
 
     Raises
     ------
@@ -131,24 +148,27 @@ def linear(
     tensor([[ 3.,  0.,  0.,  0.],
             [12.,  8.,  4.,  0.]])
     """
-    if eager(x, w, b) and not torch.is_autocast_enabled("cuda"):
+    name = text_of(activation)
+    unfused_bits = unfused_bits and bool(name)
+    plain = not operands and is_elementwise(name)
+    if plain and eager(x, w, b) and not torch.is_autocast_enabled("cuda"):
         # What lies as tensors of a call before passes the checks as they did.
-        name, wanted = activation or "", recorded(x, w, b)
+        wanted = recorded(x, w, b)
         with_argument = wanted and keeps_argument(name)
-        launch = find(layer_of(name, batch_invariant, with_argument), x, w, b)
+        launch = find(layer_of(name, batch_invariant, with_argument, unfused_bits), x, w, b)
         if launch is not None:
             if not wanted:
                 return launch()
-            given = x, w, b, name, batch_invariant
+            given = x, w, b, name, batch_invariant, unfused_bits
             if with_argument:
                 return products.linear_with_preactivation.record(launch, *given)[0]
             return products.linear.record(launch, *given)
     _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
-    check_activation(activation)
     x, w, b = _autocast(x, w, b)
     check_layer(x, w, b, _CONVERT)
     if x.dim() == 1:
-        return linear(x[None], w, b, activation, batch_invariant=batch_invariant)[0]
+        further: Any = {"batch_invariant": batch_invariant, "unfused_bits": unfused_bits}
+        return linear(x[None], w, b, activation, **further, **operands)[0]
     check_real(activation, x, x.is_floating_point())
     if not x.is_floating_point():
         y = products.matmul(x, w.mT)
@@ -158,16 +178,77 @@ def linear(
         y = y if b is None else y + b
         from cute_gemm.torch.sharding import summed
 
-        return y if activation is None else ACTIVATIONS[activation](summed(y))
-    name = activation or ""
+        return y if activation is None else activated(activation, summed(y), operands)
+    if not plain:
+        return _composed(x, w, b, activation, batch_invariant, unfused_bits, operands)
     if keeps_argument(name) and wants_gradient(x, w, b):
-        return products.linear_with_preactivation(x, w, b, name, batch_invariant)[0]
-    return products.linear(x, w, b, name, batch_invariant)
+        given = x, w, b, name, batch_invariant, unfused_bits
+        return products.linear_with_preactivation(*given)[0]
+    return products.linear(x, w, b, name, batch_invariant, unfused_bits)
+
+
+def _composed(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, activation: Activation,
+    batch_invariant: bool, unfused_bits: bool, operands: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Return a layer whose activation takes two columns, or is a function, maybe with operands.
+
+    PyTorch computes it behind the product where it is differentiated, and of DTensors.
+    """
+    if isinstance(activation, EpilogueFunction):
+        check_names(activation, operands)
+        if b is not None and "bias" in operands:
+            raise OptionError(
+                f"activation={activation.name!r} has an operand called bias, and b is given: call "
+                "it otherwise, or pass b=None"
+            )
+    elif operands:
+        raise OptionError(
+            f"linear() has no argument {min(operands)!r}, and activation={activation!r} no "
+            "operand: leave it out, or name it in a function that cute_gemm.epilogue traces"
+        )
+    tensors = [t for t in (x, w, b, *operands.values()) if isinstance(t, torch.Tensor)]
+    if differentiates(*tensors) or any(hasattr(t, "placements") for t in tensors):
+        z = linear(x, w, b, batch_invariant=batch_invariant)
+        return activated(activation, z, operands)
+    name = text_of(activation)
+    if not operands:
+        return products.linear(x, w, b, name, batch_invariant, unfused_bits)
+    if unfused_bits:
+        raise OptionError(
+            "unfused_bits=True came with operands of the activation; expected one without: compute "
+            "with them on the result"
+        )
+    lead = x.shape[:-1]
+    given = {
+        key: t.expand(*lead, t.shape[-1]).reshape(-1, t.shape[-1])
+        if isinstance(t, torch.Tensor) and t.dim() > 2
+        else t
+        for key, t in operands.items()
+    }
+    if batch_invariant:
+        given["batch_invariant"] = True
+    given |= biases(_pairs(name), b)
+    function = _forward(name, b is not None)
+    y = gemm("NT", readable(rows_of(x)), readable(w), order="C", epilogue=function, **given)
+    return y.view(*lead, y.shape[-1])
+
+
+def _forward(name: str, has_bias: bool) -> EpilogueFunction:
+    return forward(name, has_bias, False)
+
+
+def _pairs(name: str) -> str:
+    return pairs_of(name)
+
+
+_forward._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
+_pairs._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def mlp(
     x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor,
-    b2: torch.Tensor | None, activation: str,
+    b2: torch.Tensor | None, activation: Activation, *, unfused_bits: bool = False,
 ) -> Any:  # fmt: skip
     """Compute ``linear(linear(x, w1, b1, activation), w2, b2)``.
 
@@ -181,8 +262,8 @@ def mlp(
     w1, b1
         (H, K), and (H,) or None.
     w2, b2
-        (N, H), and (N,) or None.
-    activation
+        (N, H), and (N,) or None; (N, H / 2) of an activation that takes two columns.
+    activation, unfused_bits
         As of `linear`.
 
     Returns
@@ -206,18 +287,18 @@ def mlp(
     tensors = {"x": x, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     _check_tensors(**given)
-    check_activation(activation)
+    name = text_of(activation)
     if (
-        activation is None
+        not (name and is_elementwise(name))
         or x.dim() < 2
         or any(hasattr(tensor, "placements") for tensor in given.values())
         or not wants_gradient(*given.values())
     ):
-        return linear(linear(x, w1, b1, activation), w2, b2)
+        return linear(linear(x, w1, b1, activation, unfused_bits=unfused_bits), w2, b2)
     x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
     check_layer(x, w1, b1, _CONVERT, ("x", "w1", "b1"))
     check_layer(w1.T, w2, b2, _CONVERT, ("w1.T", "w2", "b2"))
-    return products.mlp(x, w1, b1, w2, b2, activation)[0]
+    return products.mlp(x, w1, b1, w2, b2, name, unfused_bits)[0]
 
 
 def grouped_mm(
@@ -309,10 +390,11 @@ class Linear(torch.nn.Linear):
     Parameters
     ----------
     in_features, out_features
-        K and N: the input is (..., K), the result (..., N).
+        K and N: the input is (..., K), the result (..., N), or (..., N / 2) of an activation that
+        takes two columns.
     bias
         Whether there is a bias (N,).
-    activation, batch_invariant
+    activation, batch_invariant, unfused_bits
         As of `linear`.
     device, dtype
         Of the parameters.
@@ -334,22 +416,26 @@ class Linear(torch.nn.Linear):
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True,
-        activation: str | None = None, device: Any = None, dtype: Any = None, *,
-        batch_invariant: bool = False,
+        activation: Activation = None, device: Any = None, dtype: Any = None, *,
+        batch_invariant: bool = False, unfused_bits: bool = False,
     ) -> None:  # fmt: skip
-        check_activation(activation)
+        text_of(activation)  # checks
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation, self.batch_invariant = activation, batch_invariant
+        self.unfused_bits = unfused_bits
 
-    def forward(self, input: torch.Tensor) -> Any:
-        """Return the layer's result (..., N) of an input (..., K)."""
+    def forward(self, input: torch.Tensor, **operands: Any) -> Any:
+        """Return the layer's result of an input (..., K), and operands of its activation."""
         return linear(
-            input, self.weight, self.bias, self.activation, batch_invariant=self.batch_invariant
-        )
+            input, self.weight, self.bias, self.activation, batch_invariant=self.batch_invariant,
+            unfused_bits=self.unfused_bits, **operands,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         """Return the arguments, as in `torch.nn.Linear`."""
-        return super().extra_repr() + (f", activation={self.activation!r}" * bool(self.activation))
+        activation = getattr(self.activation, "name", self.activation)
+        said = f", activation={activation!r}" * bool(activation)
+        return super().extra_repr() + said + ", unfused_bits=True" * self.unfused_bits
 
 
 def _check_tensors(**tensors: Any) -> None:

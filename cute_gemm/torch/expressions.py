@@ -9,17 +9,41 @@ import torch
 from torch.autograd import forward_ad
 
 from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold
+from cute_gemm.problem.epilogue.fuse import from_text
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS as ROWS
 from cute_gemm.problem.epilogue.rows import COLUMNS, functions_of
-from cute_gemm.problem.layers import gradient
+from cute_gemm.problem.layers import GATED, columns_of, gradient
 
 _FUNCTIONS = functions_of(torch, torch, torch.nn.functional) | {
     name: row.numpy for name, row in COLUMNS.items()
 }
 #: Activations by PyTorch.
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
-    name: _FUNCTIONS.get(name) or getattr(torch.nn.functional, name) for name in ROWS
+    name: _FUNCTIONS.get(name) or getattr(torch.nn.functional, name)
+    for name in ROWS
+    if name != "relu2"
 }
+ACTIVATIONS["relu2"] = lambda x: torch.relu(x).square()
+
+
+def activated(activation: Any, z: Any, operands: dict[str, Any] | None = None) -> Any:
+    """Return an activation of ``z = x w^T + b`` by PyTorch: a name, or an epilogue or its text.
+
+    A name's is the unfused program; an epilogue's is computed in float32 at least.
+    """
+    if isinstance(activation, str) and activation[:1] == "[":
+        activation = from_text(activation)
+    if not isinstance(activation, str):
+        given = {ACCUMULATOR: z, **(operands or {})}
+        values = {
+            name: torch.as_tensor(x, dtype=wide(z.dtype), device=z.device)
+            for name, x in given.items()
+        }
+        return evaluate(activation.expression, values)[0].to(z.dtype)
+    if activation not in GATED:
+        return ACTIVATIONS[activation](z)
+    gate, up = columns_of("pairs", z)
+    return ACTIVATIONS[GATED[activation]](gate) * up
 
 
 def evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from cute_gemm.problem.layers import gradient, keeps_argument
+from cute_gemm.errors import ArrayError
+from cute_gemm.problem.layers import gradient, is_elementwise, keeps_argument, width
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
-from cute_gemm.torch.expressions import ACTIVATIONS, times_derivative, wide
+from cute_gemm.torch.expressions import activated, times_derivative, wide
 from cute_gemm.torch.running import (
     multiply,
     readable,
@@ -157,25 +158,35 @@ counted(weight_gradient, lambda g, x, *_: 2 * math.prod(g) * x[-1])
 # ---- linear -------------------------------------------------------------------------------------
 
 
-#: ``activation(x w^T + b)``, row-major; an empty text is no activation.
+def _linear_shape(x: Any, w: Any, b: Any, activation: str, *_: Any) -> Any:
+    return x.new_empty((*x.shape[:-1], width(activation, w.shape[0])))
+
+
+#: ``activation(x w^T + b)``, row-major; an empty text is no activation, and an epilogue has one.
 linear = define(
-    "linear(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False) -> Tensor",
+    "linear(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False, "
+    "bool unfused_bits=False) -> Tensor",
     run_linear,
-    lambda x, w, *_: x.new_empty((*x.shape[:-1], w.shape[0])),
+    _linear_shape,
 )
 
 
 #: ``activation(z)`` and ``z = x w^T + b``, which the gradient reads.
 linear_with_preactivation = define(
     "linear_with_preactivation(Tensor x, Tensor w, Tensor? b, str activation, "
-    "bool batch_invariant=False) -> (Tensor, Tensor)",
+    "bool batch_invariant=False, bool unfused_bits=False) -> (Tensor, Tensor)",
     with_preactivation,
     lambda x, w, *_: tuple(x.new_empty((*x.shape[:-1], w.shape[0])) for _ in range(2)),
 )
 
 
 def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
-    x, w, b, ctx.activation, ctx.batch_invariant = inputs
+    x, w, b, ctx.activation, ctx.batch_invariant, _ = inputs
+    if not is_elementwise(ctx.activation):
+        raise ArrayError(
+            "a graph that was traced without gradients is differentiated, and a layer in it has "
+            f"activation={ctx.activation!r}: trace it where gradients are enabled"
+        )
     ctx.returns_z = isinstance(output, tuple)
     y, z = output if ctx.returns_z else (output, None)
     kept = z if keeps_argument(ctx.activation) else y
@@ -235,12 +246,12 @@ def sum_of(x: Any, y: Any) -> Any:
 
 def _batch_of_linear(
     own: Any, x: Any, w: Any, b: Any, activation: str, batch_invariant: bool,
-    with_z: bool = False,
+    unfused_bits: bool = False, with_z: bool = False,
 ) -> Any:  # fmt: skip
     if not (own[1] or own[2]):
         op = linear_with_preactivation if with_z else linear
-        return op(x, w, b, activation, batch_invariant)
-    if batch_invariant:
+        return op(x, w, b, activation, batch_invariant, unfused_bits)
+    if batch_invariant or not is_elementwise(activation):
         return None
     lead = x.shape[1:-1] if own[0] else x.shape[:-1]
     if own[1]:
@@ -250,7 +261,7 @@ def _batch_of_linear(
         z = linear(x, w, None, "")
     if b is not None:
         z = z + (b.view(b.shape[0], *(1 for _ in lead), b.shape[1]) if own[2] else b)
-    y = ACTIVATIONS[activation](z) if activation else z
+    y = activated(activation, z) if activation else z
     return (y, z) if with_z else y
 
 
@@ -283,11 +294,13 @@ batched(activation_gradient)
 counted(activation_gradient, lambda g, w, *_: 2 * math.prod(g) * w[1])
 
 
-def _mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+def _mlp(
+    x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, unfused_bits: bool = False
+) -> Any:
     if keeps_argument(activation):
-        h, z = with_preactivation(x, w1, b1, activation)
+        h, z = with_preactivation(x, w1, b1, activation, False, unfused_bits)
     else:
-        h = run_linear(x, w1, b1, activation)
+        h = run_linear(x, w1, b1, activation, False, unfused_bits)
         z = _nothing(h)
     return run_linear(h, w2, b2, ""), h, z
 
@@ -296,7 +309,7 @@ def _nothing(h: Any) -> Any:
     return h.new_empty((*h.shape[:-1], 0))
 
 
-def _mlp_shape(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+def _mlp_shape(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, *_: Any) -> Any:
     widths = w2.shape[0], w1.shape[0], w1.shape[0] if keeps_argument(activation) else 0
     return tuple(x.new_empty((*x.shape[:-1], width)) for width in widths)
 
@@ -304,15 +317,15 @@ def _mlp_shape(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> A
 #: ``y = h w2^T + b2``, ``h = activation(z)`` and ``z = x w1^T + b1``; z is (..., 0) where the
 #: gradient takes h alone.
 mlp = define(
-    "mlp(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation)"
-    " -> (Tensor, Tensor, Tensor)",
+    "mlp(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation, "
+    "bool unfused_bits=False) -> (Tensor, Tensor, Tensor)",
     _mlp,
     _mlp_shape,
 )
 
 
 def _save_mlp(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.activation = inputs
+    *tensors, ctx.activation, ctx.unfused_bits = inputs
     _, h, z = output
     ctx.save_for_backward(*tensors, h, z if keeps_argument(ctx.activation) else h)
 
@@ -322,7 +335,8 @@ def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
     needs = ctx.needs
     _, dw2, db2 = _linear_gradients(g, h, w2, b2, (False, *needs[3:5]))
     # h and z have gradients of their own only where gradients are differentiated.
-    if g is None or gh is not None or torch.is_grad_enabled():
+    # The unfused program stores the gradient of h.
+    if g is None or gh is not None or torch.is_grad_enabled() or ctx.unfused_bits:
         dh = sum_of(None if g is None else matmul(g, w2), gh)
         dz = None if dh is None else times_derivative(ctx.activation, dh, kept)
     else:
@@ -333,7 +347,7 @@ def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
     return dx, dw1, db1, dw2, db2
 
 
-def _mlp_tangent(ctx: Any, dx: Any, dw1: Any, db1: Any, dw2: Any, db2: Any, _: Any) -> Any:
+def _mlp_tangent(ctx: Any, dx: Any, dw1: Any, db1: Any, dw2: Any, db2: Any, *_: Any) -> Any:
     x, w1, _, w2, _, h, kept = ctx.saved_tensors
     keeps_z = keeps_argument(ctx.activation)
     dz = _preactivation_tangent(x, w1, dx, dw1, db1)
@@ -345,9 +359,11 @@ def _mlp_tangent(ctx: Any, dx: Any, dw1: Any, db1: Any, dw2: Any, db2: Any, _: A
     return dy, dh, of_z
 
 
-def _batch_of_mlp(own: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+def _batch_of_mlp(
+    own: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, unfused_bits: bool
+) -> Any:
     if not any(own[1:]):
-        return mlp(x, w1, b1, w2, b2, activation)
+        return mlp(x, w1, b1, w2, b2, activation, unfused_bits)
     if not any(own[:3]):
         return None
     h, z = _batch_of_linear(own[:3], x, w1, b1, activation, False, with_z=True)

@@ -7,9 +7,13 @@ from typing import Any
 
 import torch
 
-from cute_gemm.api import gemm
+from cute_gemm.api import gemm, plan
+from cute_gemm.arrays import fingerprint
+from cute_gemm.arrays.base import dtype_name
 from cute_gemm.arrays.torch import is_watched
-from cute_gemm.problem.layers import forward
+from cute_gemm.plan import reused
+from cute_gemm.problem.layers import biases, forward, is_elementwise, pairs_of, width
+from cute_gemm.torch.expressions import activated
 from cute_gemm.torch.launches import kept
 
 #: Classes of tensors that are no subclass of others.
@@ -42,8 +46,9 @@ def recorded(x: Any, y: Any = None, z: Any = None) -> bool:
 
 
 def row_major(
-    a: Any, b: Any, dtype: Any = None, compute: Any = None, calls: Any = None, **epilogue: Any
-) -> Any:
+    a: Any, b: Any, dtype: Any = None, compute: Any = None, calls: Any = None,
+    **epilogue: Any,
+) -> Any:  # fmt: skip
     """Return the row-major product of two matrices, or batches of them, that `gemm` can read.
 
     ``calls``: a list that the call of `gemm` is appended to, as `kept` takes it.
@@ -118,21 +123,28 @@ def product_of(dtype: Any, compute: Any) -> tuple[Any, ...]:
 
 
 def _multiply(a: Any, b: Any, **given: Any) -> Any:
+    product = row_major(*_matrices(a, b), **given)
     if a.dim() == b.dim() == 2:
-        return row_major(readable(a), readable(b), **given)
+        return product
+    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    if product.numel() != math.prod(shape):  # all of a batch have one product
+        return product.expand(shape).contiguous()
+    return product.view(shape)
+
+
+def _matrices(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return the matrices, or batches of them, whose product that of a and b is."""
+    if a.dim() == b.dim() == 2:
+        return readable(a), readable(b)
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, a.shape[-2], b.shape[-1])
     if 0 not in batch and a.shape[:-2] == batch and _is_shared(b, batch):
         try:  # all rows of a in one product
             rows = a.view(math.prod(a.shape[:-1]), a.shape[-1])
         except RuntimeError:
             pass
         else:
-            return row_major(readable(rows), readable(_first(b)), **given).view(shape)
-    product = row_major(_batch(a, batch), _batch(b, batch), **given)
-    if product.dim() == 2 and math.prod(batch) != 1:
-        return product.expand(shape).contiguous()
-    return product.view(shape)
+            return readable(rows), readable(_first(b))
+    return _batch(a, batch), _batch(b, batch)
 
 
 def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
@@ -145,25 +157,29 @@ def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
 
 
 def with_preactivation(
-    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False
-) -> tuple[Any, Any]:
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
+    unfused_bits: bool = False,
+) -> tuple[Any, Any]:  # fmt: skip
     """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
+    if unfused_bits and not x.is_cuda:
+        z = run_linear(x, w, b, "", batch_invariant)
+        return activated(activation, z), z
 
     def run(calls: list[Any]) -> Any:
-        given: dict[str, Any] = {} if b is None else {"bias": b}
-        given |= {"batch_invariant": True} if batch_invariant else {}
-        function = forward(activation, b is not None, True)
+        given = _given(x, w, b, activation, batch_invariant, True, unfused_bits)
         rows = readable(rows_of(x))
-        matrices = row_major(rows, readable(w.mT), epilogue=function, calls=calls, **given)
+        matrices = row_major(rows, readable(w.mT), calls=calls, **given)
         y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in matrices)
         return y, z
 
-    return kept(layer_of(activation, batch_invariant, True), x, w, b, compute=run)
+    return kept(layer_of(activation, batch_invariant, True, unfused_bits), x, w, b, compute=run)
 
 
-def layer_of(activation: str, batch_invariant: bool, with_argument: bool) -> tuple[Any, ...]:
+def layer_of(
+    activation: str, batch_invariant: bool, with_argument: bool, unfused_bits: bool
+) -> tuple[Any, ...]:
     """Return what a layer computes, as `kept` takes it."""
-    return "linear", activation, batch_invariant, with_argument
+    return "linear", activation, batch_invariant, with_argument, unfused_bits
 
 
 def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
@@ -173,15 +189,51 @@ def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
     return keywords if b is None else keywords | {"bias": b}
 
 
-def run_linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
+def _given(
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool, with_argument: bool,
+    unfused_bits: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the keywords of `gemm` for a layer."""
+    invariant = {"batch_invariant": True} if batch_invariant else {}
+    if not (with_argument or unfused_bits) and is_elementwise(activation):
+        return bias_and_activation(b, activation) | invariant
+    rounded = dtype_name(x.dtype) if unfused_bits else ""
+    function = forward(activation, b is not None, with_argument, rounded)
+    keywords = {"epilogue": function, **biases(pairs_of(activation), b), **invariant}
+    if unfused_bits and not batch_invariant:
+        keywords["order_of_sums"] = _order_of_product(x, w, b)
+    return keywords
+
+
+def _order_of_product(x: Any, w: Any, b: Any) -> Any:
+    """Return the order of sums of a layer without activation, whose kernel may be another one."""
+    letters, (rows, columns) = as_stored(*_matrices(x, w.mT))
+    keywords = bias_and_activation(b, "")
+    seen = fingerprint(rows, columns, None, keywords)
+    key = None if seen is None else (letters, seen[0])
+    order = reused.torch_orders.get(key)
+    if order is None:
+        order = plan(letters, rows, columns, order="C", **keywords).order_of_sums
+        if key is not None:
+            reused.torch_orders[key] = order
+    return order
+
+
+def run_linear(
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
+    unfused_bits: bool = False,
+) -> Any:  # fmt: skip
     """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
+    unfused_bits = unfused_bits and bool(activation)
+    if unfused_bits and not x.is_cuda:  # NumPy's functions have other bits than PyTorch's
+        return activated(activation, run_linear(x, w, b, "", batch_invariant))
 
     def run(calls: list[Any]) -> Any:
-        given = bias_and_activation(b, activation)
-        if not batch_invariant:
+        given = _given(x, w, b, activation, batch_invariant, False, unfused_bits)
+        if not batch_invariant and is_elementwise(activation):
             return _multiply(x, w.mT, calls=calls, **given)
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product, however x lies
-        y = _multiply(rows, w.mT, batch_invariant=True, calls=calls, **given)
-        return y.view(*x.shape[:-1], w.shape[0])
+        y = _multiply(rows, w.mT, calls=calls, **given)
+        return y.view(*x.shape[:-1], width(activation, w.shape[0]))
 
-    return kept(layer_of(activation, batch_invariant, False), x, w, b, compute=run)
+    return kept(layer_of(activation, batch_invariant, False, unfused_bits), x, w, b, compute=run)

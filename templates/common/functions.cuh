@@ -148,6 +148,43 @@ CUTE_DEVICE double sqrt(double x) { return ::sqrt(x); }
 CUTE_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }
 CUTE_DEVICE double rsqrt(double x) { return ::rsqrt(x); }
 
+// Numbers as another type holds them, to nearest and ties to even; those of double are rounded to float first.
+template <class Type>
+CUTE_DEVICE float round_to(float x) { return float(Type(x)); }
+template <class Type>
+CUTE_DEVICE double round_to(double x) { return round_to<Type>(float(x)); }
+
+// The conversion of the hardware, and of CUTLASS, takes ties away from 0.
+CUTE_DEVICE float round_to_tf32(float x) {
+  uint32_t const bits = __float_as_uint(x);
+  float const rounded = __uint_as_float((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
+  return x == x ? rounded : x;
+}
+CUTE_DEVICE double round_to_tf32(double x) { return round_to_tf32(float(x)); }
+
+// Functions with the bits of PyTorch: the operations of its CUDA kernels in their order, and where its compiler fuses a
+// product with a sum, that as one operation.
+namespace torch {
+
+template <class Number>
+CUTE_DEVICE Number tanh(Number x) { return cute_gemm::tanh<Number>(x); }
+template <class Number>
+CUTE_DEVICE Number sigmoid(Number x) { return Number(1) / add(Number(1), cute_gemm::exp<Number>(-x)); }
+template <class Number>
+CUTE_DEVICE Number silu(Number x) { return x / add(Number(1), cute_gemm::exp<Number>(-x)); }
+template <class Number>
+CUTE_DEVICE Number gelu(Number x) {
+  return x * Number(0.5) * add(Number(1), cute_gemm::erf<Number>(x * Number(0.70710678118654752440)));
+}
+template <class Number>
+CUTE_DEVICE Number gelu_tanh(Number x) {
+  Number const beta = Number(1.41421356237309504880 * 1.12837916709551257390 * 0.5), cube = x * x * x;
+  Number const argument = beta * ::fma(Number(0.044715), cube, x);
+  return Number(0.5) * x * add(Number(1), cute_gemm::tanh<Number>(argument));
+}
+
+}  // namespace torch
+
 // A number in the type of a result: rounded to nearest, and saturated where that is integers.
 template <class Result, class Number>
 CUTE_DEVICE Result converted(Number x) {

@@ -33,7 +33,7 @@ from cute_gemm.problem.epilogue.value import Value
         (lambda acc: torch.sin(acc), "calls torch.sin, which is not known; expected one of add"),
         (lambda acc: torch.add(acc, 1, alpha=2), "torch.add with arguments that are not known"),
         (lambda acc: acc.max(), "takes .max of a value; expected cute_gemm.maximum(a, b)"),
-        (lambda acc: acc.to("float16"), "takes .to of a value; expected cute_gemm.cast"),
+        (lambda acc: acc.to("float16"), "takes .to of a value; expected cute_gemm.round_to"),
         (lambda acc: acc.shape, "takes .shape of a value; a value stands for one number"),
         (lambda acc: acc.unheard, "takes .unheard of a value"),
         (lambda acc: acc if acc == 1 else 0, "in place of if, and, or, not"),

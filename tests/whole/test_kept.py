@@ -119,6 +119,7 @@ def test_whatever_grows_has_a_bound() -> None:
     assert set(KEPT) == {
         "plans", "recent_calls", "problem_classes", "operand_counts", "orders_of_sums", "builds",
         "jax_launches", "legal_configs", "offers", "operand_configs", "torch_launches",
+        "torch_orders",
     }  # fmt: skip
 
 

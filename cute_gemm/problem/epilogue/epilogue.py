@@ -64,6 +64,7 @@ class Epilogue:
 
     scales: tuple[str, ...] = ()  #: Names of scales of rows or tensors that it multiplies by.
     label: str = ""  #: What messages call it.
+    rounds_to: tuple[str, ...] = ()  #: Types that it rounds values to before the results.
 
     @property
     def name(self) -> str:

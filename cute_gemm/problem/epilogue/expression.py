@@ -289,7 +289,7 @@ def _check_pairs(named: str, expression: Expression) -> None:
 
 
 def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
-    """The names of a function's parameters behind the first."""
+    """The names of a function's parameters behind the first; keywords keep their defaults."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a function in C, which does not say
@@ -297,7 +297,11 @@ def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
             f"epilogue {named} does not say what its parameters are; expected a function of the "
             f"accumulator and operands in Python: lambda acc: {named}(acc)"
         ) from None
-    parameters = list(signature.parameters.values())
+    parameters = [
+        x
+        for x in signature.parameters.values()
+        if x.kind is not x.KEYWORD_ONLY or x.default is x.empty
+    ]
     first = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
     others = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     if (

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from cute_gemm.arrays.base import dtype_name
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.epilogue import bound
+from cute_gemm.problem.epilogue import bound, rounding
 from cute_gemm.problem.epilogue.bound import Interval, Rules
 from cute_gemm.problem.epilogue.rows import (
     ACTIVATIONS,
@@ -33,8 +34,8 @@ from cute_gemm.problem.epilogue.value import (
 )
 
 __all__ = [
-    "erf", "exp", "gelu", "hardswish", "log", "maximum", "minimum", "relu", "rsqrt", "sigmoid",
-    "silu", "sqrt", "tanh", "where",
+    "erf", "exp", "gelu", "hardswish", "log", "maximum", "minimum", "relu", "relu2", "round_to",
+    "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "where",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Value])
@@ -69,6 +70,13 @@ def _activation(name: str, gradient: Callable[[Any, Any], Value], **facts: Any) 
         return _named(name)(function)
 
     return register
+
+
+def _of_bits(name: str, bits: str | None) -> str:
+    """Return the name of a function's row: its own, or of PyTorch's bits (``bits="torch"``)."""
+    if bits not in (None, "torch"):
+        raise OptionError(f"bits={bits!r}; expected 'torch', or None")
+    return f"{name}_torch" if bits else name
 
 
 # ---- arithmetic and conditions ------------------------------------------------------------------
@@ -173,8 +181,41 @@ def _clip(x: Any, min: Any = None, max: Any = None) -> Value:
 
 _row("abs absolute fabs", "cute_gemm::abs({0})", np.abs, errors=None, interval=bound.magnitude)
 
+for _type, _cpp in rounding.TYPES.items():
+    FUNCTIONS[f"round_to_{_type}"] = Function(
+        f"cute_gemm::{_cpp}({{0}})", rounding.by_numpy(_type), None,
+        torch=rounding.by_torch(_type), jax=rounding.by_jax(_type),
+    )  # fmt: skip
+
+
+def round_to(x: Any, dtype: Any) -> Value:
+    """Round a value to what a type holds, to nearest and ties to even; it stays in registers.
+
+    ``dtype``: bfloat16, float16, ``"tf32"``, float8_e4m3fn, float8_e5m2 or float32. 8-bit floats
+    saturate, as results do. The derivative is 1.
+
+    >>> import cute_gemm as cg
+    >>> print(cg.epilogue(lambda acc, bias: cg.relu(round_to(acc + bias, "bfloat16"))).expression)
+    v0 = acc
+    v1 = bias
+    v2 = add(v0, v1)
+    v3 = round_to_bfloat16(v2)
+    v4 = 0.0
+    v5 = maximum(v3, v4)
+    return v5
+    """
+    name, value = dtype_name(dtype), as_value(x)
+    if name == "float64":  # the widest type of sums
+        return value
+    if name not in rounding.TYPES:
+        raise OptionError(
+            f"round_to(..., dtype={dtype!r}); expected one of {', '.join(rounding.TYPES)}"
+        )
+    return apply(f"round_to_{name}", value)
+
+
 # ---- functions ----------------------------------------------------------------------------------
-#
+
 # Errors are those of CUDA's functions in float32 and float64 (CUDA C++ Programming Guide,
 # Mathematical Functions), where results have 16 bits those of ``templates/common/functions.cuh``:
 # for float16 ``ex2.approx`` is off by 2 ulp, as ``div.approx`` and ``rcp.approx`` are, and the
@@ -250,9 +291,17 @@ _named("reciprocal")(lambda x: _power(x, -1))
     "relu", lambda g, y: where(y <= 0, 0.0, g), keeps_result=True,
     backward=lambda aten, g, y: aten.threshold_backward(g, y, 0),
 )  # fmt: skip
-def relu(x: Any) -> Value:
-    """Return max(x, 0)."""
-    return maximum(x, 0)
+def relu(x: Any, *, bits: str | None = None) -> Value:
+    """Return max(x, 0); with the ``bits`` of ``"torch"``, -0 of -0."""
+    if _of_bits("relu", bits) == "relu":
+        return maximum(x, 0)
+    return where(as_value(x) < 0, 0, x)
+
+
+@_activation("relu2", lambda g, x: g * (2 * relu(x)))
+def relu2(x: Any, *, bits: str | None = None) -> Value:
+    """Return max(x, 0)^2."""
+    return relu(x, bits=bits) ** 2
 
 
 @_activation(
@@ -261,9 +310,9 @@ def relu(x: Any) -> Value:
 )  # fmt: skip
 @_row("tanh", "cute_gemm::tanh<ElementC>({0})", np.tanh,
       errors=Errors(Error(2), Error(1), Error(2**12.1)))  # fmt: skip
-def tanh(x: Any) -> Value:
-    """Return the hyperbolic tangent."""
-    return apply("tanh", x)
+def tanh(x: Any, *, bits: str | None = None) -> Value:
+    """Return the hyperbolic tangent; ``bits``: as of `gelu`."""
+    return apply(_of_bits("tanh", bits), x)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -289,9 +338,9 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 )  # fmt: skip
 @_row("sigmoid expit", "cute_gemm::sigmoid<ElementC>({0})", _sigmoid,  # exp, a sum and a quotient
       errors=Errors(Error(4), Error(2), Error(5, 0, 1.2), Error(2, 2**-11.9)))  # fmt: skip
-def sigmoid(x: Any) -> Value:
-    """Return 1 / (1 + exp(-x))."""
-    return apply("sigmoid", x)
+def sigmoid(x: Any, *, bits: str | None = None) -> Value:
+    """Return 1 / (1 + exp(-x)); ``bits``: as of `gelu`."""
+    return apply(_of_bits("sigmoid", bits), x)
 
 
 def _silu_gradient(g: Any, x: Any) -> Value:
@@ -303,9 +352,9 @@ def _silu_gradient(g: Any, x: Any) -> Value:
 @_row("silu", "cute_gemm::silu<ElementC>({0})", lambda x: x * _sigmoid(x),
       errors=Errors(Error(2), Error(2)),
       interval=lambda rules, x: bound.product(rules, x, rules.apply("sigmoid", x)))  # fmt: skip
-def silu(x: Any) -> Value:
-    """Return x / (1 + exp(-x))."""
-    return apply("silu", x)
+def silu(x: Any, *, bits: str | None = None) -> Value:
+    """Return x / (1 + exp(-x)); ``bits``: as of `gelu`."""
+    return apply(_of_bits("silu", bits), x)
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
@@ -340,14 +389,17 @@ def _gelu_interval(rules: Rules, x: Interval) -> Interval:
 @_activation("gelu", _gelu_gradient, backward=lambda aten, g, x: aten.gelu_backward(g, x))
 @_row("gelu", "cute_gemm::gelu<ElementC>({0})", _gelu, errors=Errors(Error(2), Error(2)),
       interval=_gelu_interval, jax=lambda jax, x: jax.nn.gelu(x, approximate=False))  # fmt: skip
-def gelu(x: Any, approximate: str = "none") -> Value:
+def gelu(x: Any, approximate: str = "none", *, bits: str | None = None) -> Value:
     """Return x times the normal distribution's function of x, as ``torch.nn.functional.gelu``.
 
     ``approximate="tanh"``: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
+
+    ``bits="torch"``: the operations of PyTorch's CUDA kernel in its order, in the type of the sums,
+    also where C has 16 bits: on a GPU the same bits for the same x.
     """
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise OptionError(f"approximate={approximate!r}; expected 'none' or 'tanh'")
-    return apply("gelu" if approximate == "none" else "gelu_tanh", x)
+    return apply(_of_bits("gelu" if approximate == "none" else "gelu_tanh", bits), x)
 
 
 def _gelu_argument(x: Any) -> Any:
@@ -375,8 +427,8 @@ def _gelu_tanh_interval(rules: Rules, x: Interval) -> Interval:
       lambda x: x * _sigmoid(_gelu_argument(x)), errors=Errors(Error(2), Error(2)),
       interval=_gelu_tanh_interval, jax=lambda jax, x: jax.nn.gelu(x),
       torch=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"))  # fmt: skip
-def _gelu_tanh(x: Any) -> Value:
-    return apply("gelu_tanh", x)
+def _gelu_tanh(x: Any, *, bits: str | None = None) -> Value:
+    return gelu(x, "tanh", bits=bits)
 
 
 @_activation(
@@ -384,6 +436,58 @@ def _gelu_tanh(x: Any) -> Value:
     lambda g, x: where(x <= -3, 0.0, where(x >= 3, g, g * (x * (1 / 3) + 0.5))),
     backward=lambda aten, g, x: aten.hardswish_backward(g, x),
 )
-def hardswish(x: Any) -> Value:
-    """Return x min(max(x + 3, 0), 6) / 6."""
-    return x * _clip(x + 3, 0, 6) * (1 / 6)
+def hardswish(x: Any, *, bits: str | None = None) -> Value:
+    """Return x min(max(x + 3, 0), 6) / 6; ``bits``: as of `gelu`."""
+    sixth = 1 / 6 if _of_bits("hardswish", bits) == "hardswish" else float(np.float32(1 / 6))
+    return x * _clip(x + 3, 0, 6) * sixth
+
+
+# ---- with the bits of PyTorch -------------------------------------------------------------------
+
+
+def _product_of(factor: Callable[..., Interval]) -> Callable[[Rules, Interval], Interval]:
+    """Return the interval of x times a function of it."""
+    return lambda rules, x: bound.product(rules, x, factor(rules, x))
+
+
+def _half_of_sum(
+    function: Callable[..., Any], argument: Callable[[Any], Any]
+) -> Callable[[Rules, Interval], Interval]:
+    """Return the interval of x (1 + f) / 2, of a function f of an argument of x."""
+
+    def factor(rules: Rules, x: Interval) -> Interval:
+        given = rules.rounded(Interval(*map(argument, x)), Error(4))
+        low, high = rules.rounded(Interval(*map(function, given)), Error(2))
+        return rules.rounded(Interval(0.5 + 0.5 * low, 0.5 + 0.5 * high), Error())
+
+    return _product_of(factor)
+
+
+def _torch_row(name: str, numpy: Callable[..., Any], ulps: float = 2, **facts: Any) -> None:
+    """Add the row of a function as PyTorch's CUDA kernel computes it, whatever C's type is."""
+    facts = {"torch": FUNCTIONS[name].torch, "jax": FUNCTIONS[name].jax} | facts
+    FUNCTIONS[f"{name}_torch"] = Function(
+        f"cute_gemm::torch::{name}({{0}})", numpy, Errors(Error(ulps), Error(2)), **facts
+    )
+
+
+def _erf_argument(x: Any) -> Any:
+    return x * math.sqrt(0.5)
+
+
+def _tanh_argument(x: Any) -> Any:
+    return math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
+
+
+_torch_row("tanh", np.tanh, torch=lambda torch, x: torch.tanh(x),
+           jax=lambda jax, x: jax.numpy.tanh(x))  # fmt: skip
+_torch_row("sigmoid", _sigmoid, 4, torch=lambda torch, x: torch.sigmoid(x),
+           jax=lambda jax, x: jax.nn.sigmoid(x))  # fmt: skip
+_torch_row("silu", lambda x: x / (1 + np.exp(-x)),
+           torch=lambda torch, x: torch.nn.functional.silu(x), jax=lambda jax, x: jax.nn.silu(x),
+           interval=_product_of(lambda rules, x: rules.apply("sigmoid_torch", x)))  # fmt: skip
+_torch_row("gelu", lambda x: 0.5 * x * (1 + _erf(_erf_argument(x))),
+           torch=lambda torch, x: torch.nn.functional.gelu(x),
+           interval=_half_of_sum(_erf, _erf_argument))  # fmt: skip
+_torch_row("gelu_tanh", lambda x: 0.5 * x * (1 + np.tanh(_tanh_argument(x))),
+           interval=_half_of_sum(np.tanh, _tanh_argument))  # fmt: skip

@@ -80,7 +80,7 @@ def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
     """Trace a function of the accumulator and operands; a decorator.
 
     The accumulator is ``alpha * op(A) @ op(B) + beta * C`` in the type of the sums. Operands are
-    arrays that broadcast to C.
+    arrays that broadcast to C. Parameters that are keywords alone and have a default keep it.
 
     Raises
     ------

@@ -26,7 +26,7 @@ from cute_gemm.problem.values import saturated
 #: The C++ class template of an expression.
 FUNCTOR = """\
 #include "common/epilogue.cuh"
-#include "common/functions.cuh"
+#include "common/functions.cuh"{include}
 
 template <{parameters}>
 struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
@@ -145,6 +145,12 @@ class Fused(Epilogue):
         """Which columns of the product the expression takes together."""
         return self.expression.pairs
 
+    @property
+    def rounds_to(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The types that `round_to` rounds values to."""
+        steps = (step.function.partition("round_to_")[2] for step in self.expression.steps)
+        return tuple(dict.fromkeys(filter(None, steps)))
+
     @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
@@ -197,6 +203,7 @@ class Fused(Epilogue):
         def lines(texts: list[str], indent: int = 4) -> str:
             return f"\n{' ' * indent}".join(texts)
 
+        float8 = any("float8" in step.function for step in self.expression.steps)
         return FUNCTOR.format(
             parameters=", ".join(f"class {each}" for each in types), name=self.functor,
             declarations=lines(members), fragments=lines(fragments),
@@ -208,6 +215,7 @@ class Fused(Epilogue):
             destructor=f"CUTE_DEVICE ~{self.functor}() {{ {finishes} }}" if finishes else "",
             sums=sums, calls=PAIRED_CALLS if self.pairs else CALLS,
             pairs=PAIRED.format(kind=PAIRS_CPP[self.pairs]) if self.pairs else "",
+            include="\n#include <cutlass/float8.h>" * float8,
         )  # fmt: skip
 
     def _cpp(self, step: Step) -> str:

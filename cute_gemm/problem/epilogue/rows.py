@@ -65,7 +65,7 @@ class Activation(NamedTuple):
     ``torch.ops.aten``, g and what is kept, if there is one.
     """
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     gradient: Callable[[Any, Any], Any]
     keeps_result: bool = False
     backward: Callable[..., Any] | None = None

@@ -73,7 +73,7 @@ _INSTEAD = {
                     "two, or cute_gemm.amax(value) as a further result"),
     **dict.fromkeys(("sum", "mean"), "a sum of what the call returns"),
     **dict.fromkeys(("to", "type", "astype", "float", "half", "double", "bfloat16", "int"),
-                    "cute_gemm.cast(value, dtype) as a further result"),
+                    "cute_gemm.round_to(value, dtype), or cast(value, dtype) as a further result"),
     **dict.fromkeys(("round", "rint", "floor", "ceil", "trunc"), _ROUND),
 }  # fmt: skip
 
@@ -134,7 +134,8 @@ def _called(library: str, name: str, args: Any, keywords: Mapping[str, Any]) -> 
     """Return what a function of NumPy or PyTorch makes of values."""
     function = KNOWN.get(name)
     if function is None:
-        expected = _INSTEAD.get(name, f"one of {', '.join(FUNCTIONS)}")
+        traced = ", ".join(x for x in FUNCTIONS if x in KNOWN)
+        expected = _INSTEAD.get(name, f"one of {traced}")
         raise OptionError(
             f"an epilogue calls {library}.{name}, which is not known; expected {expected}"
         )
