@@ -470,8 +470,9 @@ class Executable:
                     *((x, _memory(host_array(x))) for x in operands.arrays.values()),
                 )
             )
-            # With groups along M or N, C has rows or columns of none, which keep what they hold.
-            kept = beta.value != 0 or self.problem.groups.mode in ("M", "N")
+            # With groups along M or N, rows or columns of C that are of none keep what they hold.
+            groups = self.problem.groups
+            kept = beta.value != 0 or (groups.mode in ("M", "N") and not groups.zero_tail)
             on_c = stack.enter_context(upload(C, device) if kept else allocate_like(C, device))
             ends = list(self.named_results(results).values())
             on_ends = [stack.enter_context(upload(array, device)) for array in ends]

@@ -156,7 +156,9 @@ class Plan:
             other = self.instead_of
             use = f"until {other} is built" if self.better else f"in place of {other}"
             built = f"already built, used {use}"
-        return "; ".join(filter(None, (describe_scales(self.problem), paired, built, text, prices)))
+        zeros = "zeros behind the last group by the same launch" * self.problem.groups.zero_tail
+        said = describe_scales(self.problem), paired, zeros, built, text, prices
+        return "; ".join(filter(None, said))
 
     def candidates(
         self, gpu: GpuLike | None = None, *, reads_c: bool = False, within: float = inf,

@@ -7,6 +7,7 @@ import pytest
 from grouped_cases import (
     OPS,
     OTHERS,
+    ZERO_TAILS,
     Arrays,
     GroupedCase,
     arrays,
@@ -16,6 +17,7 @@ from grouped_cases import (
     lists,
     other_cases,
     planned,
+    zero_tails,
 )
 
 import cute_gemm as cg
@@ -90,12 +92,62 @@ def test_lists_of_groups(case: GroupedCase) -> None:
         check(listed, call, plan.problem)
 
 
+@pytest.mark.parametrize("case", [*ZERO_TAILS, *zero_tails(cases(24, 3))], ids=str)
+def test_zeros_behind_the_last_group(case: GroupedCase) -> None:
+    check(case, by("cpu"))
+    check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("case", zero_tails(other_cases(2 * len(OTHERS), 3)), ids=str)
+def test_zeros_behind_the_last_group_by_others(case: GroupedCase) -> None:
+    check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
+def test_words_of_zeros_behind_the_last_group(kernel: str) -> None:
+    case = GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 70, kernel=kernel)
+    case = case._replace(options="one" if kernel == "sm90_wgmma" else "")
+    without = planned(case, arrays(case), backend="cpu")
+    plan = planned(case._replace(zero_tail=True), arrays(case), backend="cpu")
+    assert plan.symbol == without.symbol.replace("groups_m", "groups_m_zero_tail")
+    assert "zeros behind the last group by the same launch" in plan.why
+    report = plan.report(offsets=[3, 67, 67, 128, 145])
+    tile = plan.config.tile
+    zeros = -(-70 // tile[0]) * -(-72 // tile[1])
+    assert f"; {zeros} tiles of zeros behind the last group; " in report.groups
+    (row,) = (row for row in report.rows if row.part == "behind the last group")
+    assert row.launch.lanes == 70 * 72
+    assert "zeros behind" not in without.report(offsets=[3, 67, 67, 128, 145]).groups
+
+
+def test_tails_that_do_not_fit() -> None:
+    A, B, ends = np.ones((8, 8)), np.ones((1, 8, 8)), np.array([4], np.int32)
+    for call, said in (
+        (lambda: cg.grouped_gemm("NN", A, B, ends, tail="nan", backend="cpu"),
+         "tail='nan' is unknown; expected 'unwritten' or 'zero'"),
+        (lambda: cg.plan("NN", A, B[0], tail="zero"), "tail='zero' came without groups"),
+        (lambda: cg.plan("NN", m=8, n=8, k=8, dtype="float32", arch="sm_80", tail="zero"),
+         "tail='zero' came without groups"),
+        (lambda: cg.gemm("NN", A, B[0], tail="zero"), "gemm() has no argument 'tail'"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError) as caught:
+            call()
+        assert said in str(caught.value)
+    sized = cg.plan("NN", m=8, n=8, k=8, l=1, ragged="M", dtype="float64", arch="sm_80",
+                    storage="C", order="C", tail="zero", backend="cpu")  # fmt: skip
+    assert (sized(A, B, offsets=ends)[4:] == 0).all()
+
+
+@pytest.mark.parametrize("zero_tail", [False, True])
 @pytest.mark.parametrize("ends", [[90, 20, 400, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
-def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str) -> None:
+def test_ends_are_not_trusted(
+    ends: list[int], ragged: str, kernel: str, zero_tail: bool
+) -> None:
     """No element beyond the arrays is touched, and of a ragged M or N none is written twice."""
     case = GroupedCase(ragged, "NN", "C" if ragged != "N" else "F", (40, 0, 61, 27), (72, 64))
+    case = case._replace(zero_tail=zero_tail)
     if kernel != case.kernel:
         case = case._replace(kernel=kernel, options="")
     given, expected = arrays(case), arrays(case)
@@ -236,6 +288,19 @@ TRACED = (
     GroupedCase(
         "M", "NT", "C", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options="",
         epilogue="all",
+    ),
+    *(
+        case._replace(rest=40, zero_tail=True)
+        for case in (
+            GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), beta=1.0),
+            GroupedCase("M", "TN", "F", (3, 130, 0, 61), (136, 72), options="cluster"),
+            GroupedCase("N", "TT", "C", (3, 64, 17), (136, 72), options="swapped turns"),
+            GroupedCase("M", "NT", "F", (3, 64, 17), (72, 40), epilogue="bias"),
+            GroupedCase("M", "NN", "F", (3, 0, 70) * 13, (40, 24), kernel="sm80_pipeline",
+                        options=""),
+            GroupedCase("N", "TN", "C", (5, 0, 65), (40, 24), kernel="double_buffered", options="",
+                        dtype="complex64", beta=1.0),
+        )
     ),
     *(
         GroupedCase(
