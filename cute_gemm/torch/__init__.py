@@ -20,6 +20,7 @@ from cute_gemm.problem.layers import (
     check_real,
     keeps_argument,
 )
+from cute_gemm.problem.parts.groups import UNWRITTEN, check_tail
 from cute_gemm.torch import (
     grouped,
     operators,  # noqa: F401  # programs of torch.export name them
@@ -27,6 +28,7 @@ from cute_gemm.torch import (
 )
 from cute_gemm.torch.expressions import ACTIVATIONS
 from cute_gemm.torch.launches import find
+from cute_gemm.torch.main_grad import check_main_grad, main_grad_of
 from cute_gemm.torch.running import eager, layer_of, product_of, recorded
 
 __all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
@@ -89,7 +91,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
 
 def linear(
     x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: str | None = None,
-    *, batch_invariant: bool = False,
+    *, batch_invariant: bool = False, main_grad: torch.Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
 
@@ -107,6 +109,9 @@ def linear(
     batch_invariant
         A row of the result has the same bits whatever the other rows of x are and however many, on
         a GPU; see ``plan.order_of_sums``.
+    main_grad
+        A tensor (N, K) that the gradient of w is added to in place, by the product that makes it,
+        in place of ``w.grad``: float32, or float64 of a float64 w.
 
     Returns
     -------
@@ -139,7 +144,9 @@ def linear(
         if launch is not None:
             if not wanted:
                 return launch()
-            given = x, w, b, name, batch_invariant
+            if main_grad is not None:
+                check_main_grad("main_grad", main_grad, "w", w)
+            given = x, w, b, name, batch_invariant, main_grad
             if with_argument:
                 return products.linear_with_preactivation.record(launch, *given)[0]
             return products.linear.record(launch, *given)
@@ -147,8 +154,12 @@ def linear(
     check_activation(activation)
     x, w, b = _autocast(x, w, b)
     check_layer(x, w, b, _CONVERT)
+    further = () if main_grad is None else (main_grad,)
+    if main_grad is not None:
+        check_main_grad("main_grad", main_grad, "w", w)
     if x.dim() == 1:
-        return linear(x[None], w, b, activation, batch_invariant=batch_invariant)[0]
+        y = linear(x[None], w, b, activation, batch_invariant=batch_invariant, main_grad=main_grad)
+        return y[0]
     check_real(activation, x, x.is_floating_point())
     if not x.is_floating_point():
         y = products.matmul(x, w.mT)
@@ -161,13 +172,14 @@ def linear(
         return y if activation is None else ACTIVATIONS[activation](summed(y))
     name = activation or ""
     if keeps_argument(name) and wants_gradient(x, w, b):
-        return products.linear_with_preactivation(x, w, b, name, batch_invariant)[0]
-    return products.linear(x, w, b, name, batch_invariant)
+        return products.linear_with_preactivation(x, w, b, name, batch_invariant, *further)[0]
+    return products.linear(x, w, b, name, batch_invariant, *further)
 
 
 def mlp(
     x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor,
-    b2: torch.Tensor | None, activation: str,
+    b2: torch.Tensor | None, activation: str, *, main_grad1: torch.Tensor | None = None,
+    main_grad2: torch.Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Compute ``linear(linear(x, w1, b1, activation), w2, b2)``.
 
@@ -184,6 +196,8 @@ def mlp(
         (N, H), and (N,) or None.
     activation
         As of `linear`.
+    main_grad1, main_grad2
+        Of w1 and of w2, as ``main_grad`` of `linear`.
 
     Returns
     -------
@@ -213,17 +227,25 @@ def mlp(
         or any(hasattr(tensor, "placements") for tensor in given.values())
         or not wants_gradient(*given.values())
     ):
-        return linear(linear(x, w1, b1, activation), w2, b2)
+        h = linear(x, w1, b1, activation, main_grad=main_grad1)
+        return linear(h, w2, b2, main_grad=main_grad2)
     x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
     check_layer(x, w1, b1, _CONVERT, ("x", "w1", "b1"))
     check_layer(w1.T, w2, b2, _CONVERT, ("w1.T", "w2", "b2"))
-    return products.mlp(x, w1, b1, w2, b2, activation)[0]
+    for name, main_grad, w_name, w in (
+        ("main_grad1", main_grad1, "w1", w1), ("main_grad2", main_grad2, "w2", w2)
+    ):  # fmt: skip
+        if main_grad is not None:
+            check_main_grad(name, main_grad, w_name, w)
+    main_grads = () if main_grad1 is main_grad2 is None else (main_grad1, main_grad2)
+    return products.mlp(x, w1, b1, w2, b2, activation, *main_grads)[0]
 
 
 def grouped_mm(
     x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None = None, *,
     scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, tail: str = UNWRITTEN,
+    main_grad: torch.Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
 
@@ -245,12 +267,18 @@ def grouped_mm(
         (G, N) of w's columns, say. A call with them has no gradient.
     out_dtype, fast_accum
         As of `cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
+    tail
+        What rows or columns behind ``offs[-1]``, which are of no group, hold in the result and in
+        gradients: ``"zero"``, zeros, which the same launch stores; ``"unwritten"``, anything, NaN
+        too, as with ``torch._grouped_mm``.
+    main_grad
+        A tensor of w's shape that the gradient of w is added to, as of `linear`; of ``w.mT``, say,
+        ``main_grad.mT``. Rows or columns of no group are left as they are.
 
     Returns
     -------
     torch.Tensor
-        (M, N), of groups along K (G, M, N), row-major. Rows or columns behind ``offs[-1]`` are of
-        no group, and not set, in gradients neither. Gradients are grouped products too, and can be
+        (M, N), of groups along K (G, M, N), row-major. Gradients are grouped products too, and can be
         differentiated again.
 
     Raises
@@ -259,6 +287,8 @@ def grouped_mm(
         For shapes that do not fit each other.
     DTypeError
         For types that differ from each other or are not supported, and offs that is not int32.
+    OptionError
+        For a tail that is not known.
 
     Examples
     --------
@@ -296,7 +326,14 @@ def grouped_mm(
             )
         if not eight_bits:
             check_dtype("bias", bias, "x", x, _CONVERT)
-    return grouped.grouped_mm(x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum)
+    check_tail(tail)
+    further: tuple[Any, ...] = ()
+    if main_grad is not None:
+        check_main_grad("main_grad", main_grad, "w", w)
+        further = (main_grad,)
+    return grouped.grouped_mm(
+        x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum, tail, *further
+    )
 
 
 class Linear(torch.nn.Linear):
@@ -316,11 +353,16 @@ class Linear(torch.nn.Linear):
         As of `linear`.
     device, dtype
         Of the parameters.
+    accumulate_main_grad
+        The gradient of the weight is added to ``weight.main_grad``, a float32 tensor of its shape,
+        and ``weight.grad`` stays None: Megatron's ``gradient_accumulation_fusion``. Of a weight
+        with the attribute ``grad_added_to_main_grad`` that becomes True, and ``weight.grad`` is a
+        tensor of any values, or zeros with ``zero_out_wgrad``.
 
     Raises
     ------
     OptionError
-        For an activation that is not known.
+        For an activation that is not known; when called, for a weight without ``main_grad``.
 
     Examples
     --------
@@ -335,21 +377,29 @@ class Linear(torch.nn.Linear):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True,
         activation: str | None = None, device: Any = None, dtype: Any = None, *,
-        batch_invariant: bool = False,
+        batch_invariant: bool = False, accumulate_main_grad: bool = False,
     ) -> None:  # fmt: skip
         check_activation(activation)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation, self.batch_invariant = activation, batch_invariant
+        self.accumulate_main_grad = accumulate_main_grad
 
     def forward(self, input: torch.Tensor) -> Any:
         """Return the layer's result (..., N) of an input (..., K)."""
+        weight = self.weight
+        wanted = self.accumulate_main_grad and torch.is_grad_enabled() and weight.requires_grad
         return linear(
-            input, self.weight, self.bias, self.activation, batch_invariant=self.batch_invariant
-        )
+            input, weight, self.bias, self.activation, batch_invariant=self.batch_invariant,
+            main_grad=main_grad_of(weight) if wanted else None,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         """Return the arguments, as in `torch.nn.Linear`."""
-        return super().extra_repr() + (f", activation={self.activation!r}" * bool(self.activation))
+        return (
+            super().extra_repr()
+            + f", activation={self.activation!r}" * bool(self.activation)
+            + ", accumulate_main_grad=True" * self.accumulate_main_grad
+        )
 
 
 def _check_tensors(**tensors: Any) -> None:

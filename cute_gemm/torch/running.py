@@ -144,8 +144,15 @@ def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
     return kept(("weight_gradient", compute), g, x, compute=run)
 
 
+def add_weight_gradient(main_grad: Any, g: Any, x: Any) -> None:
+    """Add ``g^T x`` (N, K) of (..., N) and (..., K) to a tensor, by the product itself."""
+    letters, operands = as_stored(readable(rows_of(g)).mT, readable(rows_of(x)))
+    with torch.no_grad():
+        gemm(letters, *operands, main_grad, beta=1.0)
+
+
 def with_preactivation(
-    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False, main_grad: Any = None
 ) -> tuple[Any, Any]:
     """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
 
@@ -173,7 +180,9 @@ def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
     return keywords if b is None else keywords | {"bias": b}
 
 
-def run_linear(x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False) -> Any:
+def run_linear(
+    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False, main_grad: Any = None
+) -> Any:
     """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
 
     def run(calls: list[Any]) -> Any:
