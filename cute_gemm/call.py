@@ -26,7 +26,13 @@ from cute_gemm.problem.epilogue.fuse import (
     with_scales,
 )
 from cute_gemm.problem.epilogue.fused import Fused
-from cute_gemm.problem.parts.groups import UNWRITTEN, ZERO, check_tail, from_group_sizes, from_groups
+from cute_gemm.problem.parts.groups import (
+    UNWRITTEN,
+    ZERO,
+    check_tail,
+    from_group_sizes,
+    from_groups,
+)
 from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.problem.problem import GemmProblem
 

@@ -1,4 +1,4 @@
-"""The loads of the ends of groups, by which each warp finds its tiles, and the zeros behind them."""
+"""The loads of the ends of groups, by which each warp finds its tiles; zeros behind the last."""
 
 from __future__ import annotations
 

@@ -45,5 +45,6 @@ def describe_groups(
         f"{counted(problem.l, 'group')} of {spread} along {mode}"
         + ", taken to be equal" * equal
         + f": {counted(tiles, 'tile')} of {tile[0]} x {tile[1]}, {kind}; {beyond} of their "
-        f"products lie beyond the groups{behind}; {short((tiles + zeros) / places)} waves of {places} CTAs"
+        f"products lie beyond the groups{behind}; {short((tiles + zeros) / places)} waves of "
+        f"{places} CTAs"
     )

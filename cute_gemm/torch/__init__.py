@@ -278,8 +278,8 @@ def grouped_mm(
     Returns
     -------
     torch.Tensor
-        (M, N), of groups along K (G, M, N), row-major. Gradients are grouped products too, and can be
-        differentiated again.
+        (M, N), of groups along K (G, M, N), row-major. Gradients are grouped products too, and can
+        be differentiated again.
 
     Raises
     ------

@@ -190,9 +190,7 @@ def _is_recorded(given: tuple[Any, ...]) -> bool:
     looked_at = forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack() > 0
     flat = (*given, *given[-1]) if isinstance(given[-1], list) else given
     return any(
-        isinstance(x, torch.Tensor)
-        and (looked_at or not observes(x))
-        and _tangent(x) is not None
+        isinstance(x, torch.Tensor) and (looked_at or not observes(x)) and _tangent(x) is not None
         for x in flat
     )
 

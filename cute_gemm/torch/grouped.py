@@ -69,8 +69,9 @@ grouped_mm = define(
 
 def _add(main_grad: Any, a: Any, b: Any, offs: Any) -> None:
     letters, operands = as_stored(a, b)
+    A, B = map(readable, operands)
     with torch.no_grad():
-        grouped_gemm(letters, *map(readable, operands), offs, main_grad, beta=1.0)
+        grouped_gemm(letters, A, B, offs, main_grad, beta=1.0)
 
 
 #: ``main_grad += a @ b`` of each group.

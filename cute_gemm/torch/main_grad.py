@@ -47,8 +47,8 @@ def check_main_grad(name: str, main_grad: Any, w_name: str, w: Any, wide: Any = 
         raise ArrayError(f"{name} requires grad, and is written to: pass {name}.detach()")
     if 1 not in main_grad.stride()[-2:] and main_grad.numel():
         raise StrideError(
-            f"{name} has strides {main_grad.stride()}; expected one of the last two to be 1: pass a "
-            "contiguous tensor"
+            f"{name} has strides {main_grad.stride()}; expected one of the last two to be 1: pass "
+            "a contiguous tensor"
         )
 
 

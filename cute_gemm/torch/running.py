@@ -146,9 +146,9 @@ def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
 
 def add_weight_gradient(main_grad: Any, g: Any, x: Any) -> None:
     """Add ``g^T x`` (N, K) of (..., N) and (..., K) to a tensor, by the product itself."""
-    letters, operands = as_stored(readable(rows_of(g)).mT, readable(rows_of(x)))
+    letters, (A, B) = as_stored(readable(rows_of(g)).mT, readable(rows_of(x)))
     with torch.no_grad():
-        gemm(letters, *operands, main_grad, beta=1.0)
+        gemm(letters, A, B, main_grad, beta=1.0)
 
 
 def with_preactivation(

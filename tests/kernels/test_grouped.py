@@ -142,9 +142,7 @@ def test_tails_that_do_not_fit() -> None:
 @pytest.mark.parametrize("ends", [[90, 20, 400, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
-def test_ends_are_not_trusted(
-    ends: list[int], ragged: str, kernel: str, zero_tail: bool
-) -> None:
+def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str, zero_tail: bool) -> None:
     """No element beyond the arrays is touched, and of a ragged M or N none is written twice."""
     case = GroupedCase(ragged, "NN", "C" if ragged != "N" else "F", (40, 0, 61, 27), (72, 64))
     case = case._replace(zero_tail=zero_tail)

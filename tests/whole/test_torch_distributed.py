@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -25,6 +26,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import cute_gemm.torch as ct
+from cute_gemm.errors import OptionError
 
 #: Seconds that both processes have.
 LIMIT = 100
@@ -267,6 +269,10 @@ def steps_of_shards(mesh: Any) -> None:
             optimizer.step()
             optimizer.zero_grad()
     check_parameters(ours, theirs)
+    _, sharded = blocks(accumulate_main_grad=True)
+    fully_shard(sharded, mesh=mesh)
+    with pytest.raises(OptionError, match="weight without main_grad"):  # gathered ones have none
+        loss(sharded, mine)
 
 
 def steps_of_replicas_with_main_grad(mesh: Any) -> None:

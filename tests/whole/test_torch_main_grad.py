@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import cute_gemm as cg
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError, StrideError
 
 torch = pytest.importorskip("torch")
@@ -200,7 +201,7 @@ def test_operators_keep_their_word() -> None:
 def test_refused() -> None:
     x, w = random(3, 16, dtype=torch.bfloat16), random(8, 16, dtype=torch.bfloat16)
     for main_grad, error, said in (
-        (torch.zeros(16, 8), ShapeError, "main_grad has shape (16, 8); expected that of w, (8, 16)"),
+        (torch.zeros(16, 8), ShapeError, "has shape (16, 8); expected that of w, (8, 16)"),
         (torch.zeros(8, 16).double(), DTypeError, "main_grad has dtype torch.float64 and w is "),
         (torch.zeros(8, 16, device="meta"), ArrayError, "main_grad is on meta and w on cpu"),
         (random(8, 16), ArrayError, "pass main_grad.detach()"),
@@ -221,3 +222,17 @@ def test_refused() -> None:
         torch.func.vmap(lambda x: cgt.linear(x, w.detach(), main_grad=torch.zeros(8, 16)))(
             torch.randn(2, 3, 16).bfloat16()
         )
+
+
+def test_graphs_have_no_other_node() -> None:
+    """An ``alias`` of what an operator writes to is an assertion in inductor that fails."""
+    tensors = torch.ones(8, 16), torch.randn(3, 8), torch.randn(3, 16)
+    trace = torch.fx.experimental.proxy_tensor.make_fx
+    for function, given in (
+        (torch.ops.cute_gemm.add_weight_gradient_, tensors),
+        (lambda C, A, B: cg.gemm("TN", A, B, C), tensors),
+    ):
+        nodes = trace(function)(*given).graph.find_nodes(
+            op="call_function", target=torch.ops.aten.alias.default
+        )
+        assert not list(nodes)

@@ -101,9 +101,7 @@ def from_groups(
     return _grouped(problem, ragged, own, groups, alignment_of(offsets), tail)
 
 
-def from_group_sizes(
-    ragged: str, groups: int, tail: str = UNWRITTEN, **sizes: Any
-) -> GemmProblem:
+def from_group_sizes(ragged: str, groups: int, tail: str = UNWRITTEN, **sizes: Any) -> GemmProblem:
     """Return the problem of so many groups along a mode, without arrays.
 
     ``sizes``: those that `from_sizes` takes but for a batch's; the extent of that mode is of all
