@@ -25,7 +25,7 @@ from cute_gemm.kernels.listing import KernelInfo, kernels
 from cute_gemm.plan import reused
 from cute_gemm.problem.describe import check_order
 from cute_gemm.problem.epilogue.fuse import read_offsets
-from cute_gemm.problem.parts.groups import UNWRITTEN
+from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
@@ -149,7 +149,7 @@ def gemm(
 def grouped_gemm(
     op: str, A: Any, B: Any, offsets: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None, scale_a: Any = None,
-    scale_b: Any = None, epilogue: Any = None, tail: str = UNWRITTEN,
+    scale_b: Any = None, epilogue: Any = None, tail: str = UNWRITTEN, check: str = UNCHECKED,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
@@ -182,6 +182,11 @@ def grouped_gemm(
         ``"unwritten"`` leaves rows (or columns) of C behind ``offsets[-1]`` as they are, in a new C
         as the memory was. ``"zero"`` has the same launch store zeros there, whatever beta and the
         epilogue are. With a ragged K nothing lies behind, and both are the same.
+    check
+        ``"device"``: offsets that decrease or exceed are an error. The host does not wait: a small
+        launch before the product sets a flag, and the next call with this word on the device raises
+        OffsetsError, before it computes anything. Of arrays on the host the call itself raises.
+        ``"none"``: nobody looks.
     scale_a, scale_b
         As for `cute_gemm.gemm`, and of groups: of the operand whose rows are ragged (A with
         a ragged M) of each row, (M,), or, of 8-bit floats, of 128 of k of each, (M, K / 128). Of
@@ -214,7 +219,7 @@ def grouped_gemm(
     array([ 3.,  3., 30., 30., 30.])
     """
     kernel_options |= given_scales(scale_a, scale_b) | {"offsets": offsets}
-    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch, tail
+    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch, tail, check
     return multiply(grouped_gemm, words, A, B, C, alpha, beta, stream, False, kernel_options)
 
 
@@ -298,7 +303,7 @@ def plan(
     epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
     tune: Tune | Tuning = False, offsets: Any = None, tail: str = UNWRITTEN,
-    **kernel_options: Any,
+    check: str = UNCHECKED, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -332,7 +337,7 @@ def plan(
         one that stands for the arch.
     offsets
         As for `cute_gemm.grouped_gemm`, of arrays.
-    tail
+    tail, check
         As for `cute_gemm.grouped_gemm`, of arrays or with ``ragged``.
 
     Returns
@@ -346,7 +351,7 @@ def plan(
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
     kernel_options |= given_scales(scale_a, scale_b)
-    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch, tail
+    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch, tail, check
     sizes = {"m": m, "n": n, "k": k, "dtype": dtype}
     strides = {"lda": lda, "ldb": ldb, "ldc": ldc}
     strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}

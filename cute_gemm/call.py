@@ -27,9 +27,11 @@ from cute_gemm.problem.epilogue.fuse import (
 )
 from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.parts.groups import (
+    DEVICE,
+    UNCHECKED,
     UNWRITTEN,
     ZERO,
-    check_tail,
+    check_words,
     from_group_sizes,
     from_groups,
 )
@@ -57,6 +59,7 @@ class Call:
     backend: Backend = "auto"
     arch: str | None = None
     tail: str = UNWRITTEN
+    check: str = UNCHECKED
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
@@ -106,8 +109,8 @@ class Call:
         words: dict[str, Any] = {"order": self.order, "compute": self.compute}
         words["out_dtype"] = self.out_dtype
         if ends is not None:
-            return from_groups(self.op, a, b, ends, c, **words, tail=self.tail)
-        self._check_no_tail()
+            return from_groups(self.op, a, b, ends, c, **words, tail=self.tail, check=self.check)
+        self._check_no_groups()
         return from_operands(self.op, a, b, c, **words, pairs=takes_pairs(self.epilogue))
 
     def describe_sizes(
@@ -121,24 +124,26 @@ class Call:
         words = {"order": self.order, "out_dtype": self.out_dtype, "compute": self.compute}
         words |= sizes | {"storage": storage}
         if ragged is None:
-            self._check_no_tail()
+            self._check_no_groups()
             problem = from_sizes(self.op, **words, pairs=takes_pairs(self.epilogue))
         else:
             problem = from_group_sizes(
-                ragged, words.pop("l"), op=self.op, tail=self.tail, **words
+                ragged, words.pop("l"), op=self.op, tail=self.tail, check=self.check, **words
             )  # fmt: skip
         if self.epilogue is None:
             return problem, operands
         return problem, sized_operands(self.epilogue, operands, problem)
 
-    def _check_no_tail(self) -> None:
-        """Refuse what becomes of C behind the last group where there are no groups."""
-        check_tail(self.tail)
-        if self.tail != UNWRITTEN:
-            raise OptionError(
-                f"tail={self.tail!r} came without groups, of which it says what lies behind the "
-                "last: leave it out, or give offsets="
-            )
+    def _check_no_groups(self) -> None:
+        """Refuse what is said of groups where there are none."""
+        check_words(self.tail, self.check)
+        for name, word, default in (
+            ("tail", self.tail, UNWRITTEN), ("check", self.check, UNCHECKED)
+        ):  # fmt: skip
+            if word != default:
+                raise OptionError(
+                    f"{name}={word!r} came without groups: leave it out, or give offsets="
+                )
 
     def fuse(
         self, problem: GemmProblem, given: Mapping[str, Any], device: int | None,
@@ -166,9 +171,10 @@ class Call:
             function = EpilogueFunction(epilogue.label, epilogue.expression, scales)
         order: Order = "C" if problem.C.major == "N" else "F"
         tail = ZERO if problem.groups.zero_tail else UNWRITTEN
+        check = DEVICE if problem.groups.checked else UNCHECKED
         return cls(
-            problem.op, order, problem.C.dtype, problem.compute, function, tail=tail
-        )  # fmt: skip
+            problem.op, order, problem.C.dtype, problem.compute, function, tail=tail, check=check
+        )
 
 
 def given_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:

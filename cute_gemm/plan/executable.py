@@ -355,6 +355,10 @@ class Executable:
         problem = self.problem
         stream = None if stream is None else raw_stream(stream)
         new = c is None
+        if problem.groups.checked and a.device is None:
+            from cute_gemm.plan.checked import check_on_host
+
+            check_on_host(problem, host_array(operands.arrays["offsets"]))
         if c is None:
             c = self._new(a, b)
         results = self._new_results(a, c)
@@ -425,6 +429,10 @@ class Executable:
         bound = self._bound.get(key)
         if bound is None:
             bound = self.bind(self.device or 0, alpha, beta, kept, numbers)
+            if self.problem.groups.checked:
+                from cute_gemm.plan.checked import CheckedLaunch
+
+                bound = CheckedLaunch(bound, self.problem, self.arch, self.device or 0)
             if self.wrap_launch is not None and not kept:
                 bound = self.wrap_launch(bound, alpha, beta, numbers)
             self._bound[key] = bound

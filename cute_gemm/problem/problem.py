@@ -25,13 +25,15 @@ class Groups:
     """Products of one GEMM, which lie one behind the other along M, N or K.
 
     ``mode``: which; ``ends`` (l, 1): where each ends along it; ``zero_tail``: whether rows of C, or
-    columns, that lie behind the last end become zeros, or are not written. Of a product without
-    groups the mode is empty, and there are no ends.
+    columns, that lie behind the last end become zeros, or are not written; ``checked``: whether
+    ends that decrease or exceed are an error. Of a product without groups the mode is empty, and
+    there are no ends.
     """
 
     mode: str = ""
     ends: Matrix | None = None
     zero_tail: bool = False
+    checked: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.mode)

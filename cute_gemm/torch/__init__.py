@@ -20,7 +20,7 @@ from cute_gemm.problem.layers import (
     check_real,
     keeps_argument,
 )
-from cute_gemm.problem.parts.groups import UNWRITTEN, check_tail
+from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN, check_words
 from cute_gemm.torch import (
     grouped,
     operators,  # noqa: F401  # programs of torch.export name them
@@ -245,7 +245,7 @@ def grouped_mm(
     x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None = None, *,
     scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, tail: str = UNWRITTEN,
-    main_grad: torch.Tensor | None = None,
+    check: str = UNCHECKED, main_grad: torch.Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
 
@@ -271,6 +271,8 @@ def grouped_mm(
         What rows or columns behind ``offs[-1]``, which are of no group, hold in the result and in
         gradients: ``"zero"``, zeros, which the same launch stores; ``"unwritten"``, anything, NaN
         too, as with ``torch._grouped_mm``.
+    check
+        ``"device"``: as of `cute_gemm.grouped_gemm`, of this product, not of its gradients.
     main_grad
         A tensor of w's shape that the gradient of w is added to, as of `linear`; of ``w.mT``, say,
         ``main_grad.mT``. Rows or columns of no group are left as they are.
@@ -288,7 +290,7 @@ def grouped_mm(
     DTypeError
         For types that differ from each other or are not supported, and offs that is not int32.
     OptionError
-        For a tail that is not known.
+        For a tail, or a check, that is not known.
 
     Examples
     --------
@@ -326,11 +328,10 @@ def grouped_mm(
             )
         if not eight_bits:
             check_dtype("bias", bias, "x", x, _CONVERT)
-    check_tail(tail)
-    further: tuple[Any, ...] = ()
+    check_words(tail, check)
     if main_grad is not None:
         check_main_grad("main_grad", main_grad, "w", w)
-        further = (main_grad,)
+    further = () if main_grad is None and check == UNCHECKED else (main_grad, check)
     return grouped.grouped_mm(
         x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum, tail, *further
     )

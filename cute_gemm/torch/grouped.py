@@ -10,7 +10,7 @@ from cute_gemm.api import grouped_gemm
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.dtypes import DTYPES, FAST_ACCUM
 from cute_gemm.errors import ArrayError
-from cute_gemm.problem.parts.groups import UNWRITTEN
+from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
 from cute_gemm.torch.expressions import wide
 from cute_gemm.torch.launches import kept
@@ -22,6 +22,7 @@ from cute_gemm.torch.running import as_stored, readable
 def run_grouped(
     a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
     dtype: Any = None, fast_accum: bool = False, tail: str = UNWRITTEN, main_grad: Any = None,
+    check: str = UNCHECKED,
 ) -> Any:  # fmt: skip
     """Return the row-major product of groups, which a bias is added to in the epilogue."""
     compute = FAST_ACCUM if fast_accum else None
@@ -37,13 +38,13 @@ def run_grouped(
         with torch.no_grad():
             product = grouped_gemm(
                 letters, A, B, order="C", out_dtype=dtype, compute=compute,
-                epilogue=epilogue, tail=tail, **given,
+                epilogue=epilogue, tail=tail, check=check, **given,
             )  # fmt: skip
-        words = letters, "C", dtype, compute, epilogue, "auto", "auto", None, tail
+        words = letters, "C", dtype, compute, epilogue, "auto", "auto", None, tail, check
         calls.append((words, A, B, given, product))
         return product
 
-    what = "grouped_mm", dtype, compute, tail
+    what = "grouped_mm", dtype, compute, tail, check
     return kept(what, a, b, offs, bias, scale_a, scale_b, compute=run)
 
 
@@ -60,7 +61,7 @@ def _shape(
 grouped_mm = define(
     "grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? bias, Tensor? scale_a=None, "
     "Tensor? scale_b=None, ScalarType? dtype=None, bool fast_accum=False, "
-    f"str tail='{UNWRITTEN}', Tensor? main_grad=None) -> Tensor",
+    f"str tail='{UNWRITTEN}', Tensor? main_grad=None, str check='{UNCHECKED}') -> Tensor",
     run_grouped,
     _shape,
     conjugates=True,
@@ -86,7 +87,7 @@ counted(grouped_mm_add_, lambda _, a, b, *__: 2 * a[-2] * a[-1] * b[-1])
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    a, b, offs, bias, scale_a, scale_b, *ctx.how, ctx.main_grad = inputs
+    a, b, offs, bias, scale_a, scale_b, *ctx.how, ctx.main_grad, _ = inputs
     ctx.kind = output.dtype
     ctx.scaled = scale_a is not None or scale_b is not None
     ctx.bias_shape = None if bias is None else bias.shape

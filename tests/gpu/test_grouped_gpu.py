@@ -25,6 +25,7 @@ from grouped_cases import (
 )
 
 import cute_gemm as cg
+from cute_gemm.errors import OffsetsError
 
 
 def by_device(case: GroupedCase, given: Arrays) -> None:
@@ -299,3 +300,39 @@ def test_training_with_padding_rows() -> None:
         torch.testing.assert_close(y[:last], expected, rtol=2e-2, atol=0.2)
         assert not y[last:].any() and not dx[last:].any()
         assert all(bool(other.isfinite().all()) for other in (dx, *others))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_later_call_says_that_ends_are_none(quick: bool) -> None:
+    """An error of one call, whose result is not defined, in the next one; then calls go on."""
+    from cute_gemm.torch import grouped_mm
+
+    kind = torch.bfloat16
+    x, w = torch.randn(300, 64, device="cuda", dtype=kind), torch.randn(3, 64, 72, device="cuda")
+    w = w.to(kind)
+    good, wrong = (
+        torch.tensor(ends, device="cuda").int() for ends in ([100, 100, 300], [100, 90, 301])
+    )
+
+    def call(ends: torch.Tensor) -> None:
+        if quick:
+            grouped_mm(x, w, ends, check="device")
+        else:
+            cg.grouped_gemm("NN", x, w, ends, check="device")
+        torch.cuda.synchronize()
+
+    for _ in range(3):
+        call(good)
+    for _ in range(2):
+        call(wrong)  # nobody knows yet
+        with pytest.raises(OffsetsError, match="of 3 groups along M, m=300, n=72, k=64, bfloat16"):
+            call(good)
+        call(good)
+    for _ in range(3):  # without the word nobody looks
+        cg.grouped_gemm("NN", x, w, wrong)
+    call(good)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        grouped_mm(x, w, good, check="device")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

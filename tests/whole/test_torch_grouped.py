@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
+from cute_gemm.errors import ArrayError, DTypeError, OffsetsError, OptionError, ShapeError
 
 torch = pytest.importorskip("torch")
 cgt = pytest.importorskip("cute_gemm.torch")
@@ -182,6 +182,8 @@ def test_refused(ends: Any) -> None:
         with pytest.raises(error) as caught:
             cgt.grouped_mm(*given)
         assert said in str(caught.value)
+    with pytest.raises(OffsetsError, match=r"offsets\[1\]=1 does not fit; expected an end of 2"):
+        cgt.grouped_mm(x, w, torch.tensor([2, 1, 9], dtype=torch.int32), check="device")
     with pytest.raises(OptionError, match="tail='ones' is unknown; expected 'unwritten' or 'zero'"):
         cgt.grouped_mm(x, w, ends, tail="ones")
 

@@ -44,22 +44,29 @@ _KINDS = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}
 #: What becomes of rows or columns of C behind the last group.
 UNWRITTEN, ZERO = "unwritten", "zero"
 TAILS = UNWRITTEN, ZERO
+#: Whether ends that decrease or exceed are an error, which on a device a later call raises.
+UNCHECKED, DEVICE = "none", "device"
+CHECKS = UNCHECKED, DEVICE
 
 
-def check_tail(tail: Any) -> None:
-    """Refuse what is none of `TAILS`."""
-    if tail not in TAILS:
-        raise OptionError(f"tail={tail!r} is unknown; expected 'unwritten' or 'zero'")
+def check_words(tail: Any, check: Any) -> None:
+    """Refuse what is none of `TAILS`, or of `CHECKS`."""
+    for name, word, words in (("tail", tail, TAILS), ("check", check, CHECKS)):
+        if word not in words:
+            raise OptionError(
+                f"{name}={word!r} is unknown; expected {' or '.join(map(repr, words))}"
+            )
 
 
 def from_groups(
     op: str, A: Operand, B: Operand, offsets: Operand, C: Operand | None = None, *,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None, tail: str = UNWRITTEN,
+    check: str = UNCHECKED,
 ) -> GemmProblem:  # fmt: skip
     """Return the problem of a grouped GEMM, after every check; as `problem.from_operands`.
 
     ``offsets`` is int32 (G,): where each group ends, along the mode that is ragged; ``tail``:
-    what becomes of C behind the last end, of `TAILS`.
+    what becomes of C behind the last end, of `TAILS`; ``check``: whether ends are, of `CHECKS`.
 
     ShapeError, DTypeError, StrideError, AlignmentError, DeviceError and OverlapError beside those
     of `from_operands`. What the offsets are is not looked at.
@@ -98,10 +105,12 @@ def from_groups(
             refuse_overlap(C, whole, name)
     if C is not None:
         refuse_overlap(C, offsets, "offsets", "")
-    return _grouped(problem, ragged, own, groups, alignment_of(offsets), tail)
+    return _grouped(problem, ragged, own, groups, alignment_of(offsets), tail, check)
 
 
-def from_group_sizes(ragged: str, groups: int, tail: str = UNWRITTEN, **sizes: Any) -> GemmProblem:
+def from_group_sizes(
+    ragged: str, groups: int, tail: str = UNWRITTEN, check: str = UNCHECKED, **sizes: Any
+) -> GemmProblem:
     """Return the problem of so many groups along a mode, without arrays.
 
     ``sizes``: those that `from_sizes` takes but for a batch's; the extent of that mode is of all
@@ -122,10 +131,10 @@ def from_group_sizes(ragged: str, groups: int, tail: str = UNWRITTEN, **sizes: A
     _check_compute(sizes.get("compute"))
     if ragged == "K":
         problem = from_sizes(**sizes, l=groups, batch_a=0, batch_b=0)
-        return _grouped(problem, ragged, problem.C, groups, ALIGNMENT, tail)
+        return _grouped(problem, ragged, problem.C, groups, ALIGNMENT, tail, check)
     several = from_sizes(**sizes, l=groups)
     own = several.B if ragged == "M" else several.A
-    return _grouped(from_sizes(**sizes), ragged, own, groups, ALIGNMENT, tail)
+    return _grouped(from_sizes(**sizes), ragged, own, groups, ALIGNMENT, tail, check)
 
 
 def _check_compute(compute: str | None) -> None:
@@ -164,17 +173,20 @@ def _check_offsets(offsets: Operand, A: Operand) -> int:
 
 @lru_cache(maxsize=1024)
 def _grouped(
-    problem: GemmProblem, ragged: str, own: Matrix, groups: int, alignment: int, tail: str
-) -> GemmProblem:
+    problem: GemmProblem, ragged: str, own: Matrix, groups: int, alignment: int, tail: str,
+    check: str,
+) -> GemmProblem:  # fmt: skip
     """Return a problem of one group, or a batch along K, with all groups and their ends."""
-    check_tail(tail)
+    check_words(tail, check)
     ends = Matrix("offsets", (groups, 1), (1, groups), "int32", alignment)
     parts: dict[str, Any] = {x.name: x.of_groups(ragged) for x in (problem.A, problem.B, problem.C)}
     if ragged != "K":
         parts[own.name] = own
     # With a ragged K, each element of C is of a group.
     zero_tail = tail == ZERO and ragged != "K"
-    return replace(problem, l=groups, groups=Groups(ragged, ends, zero_tail), **parts)
+    return replace(
+        problem, l=groups, groups=Groups(ragged, ends, zero_tail, check == DEVICE), **parts
+    )
 
 
 def evenly(problem: GemmProblem) -> GemmProblem:
