@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,8 @@ class Operation:
     scales: tuple[int, int] = (0, 0)
     #: ``"M"``, ``"N"`` or ``"K"``, the mode along which groups lie; "" without groups.
     groups: str = ""
-    #: Whether what of C lies behind the last group becomes zeros.
-    zero_tail: bool = False
+    #: Whether what of C lies behind the last group becomes zeros; reports say it in the name.
+    zero_tail: bool = field(default=False, repr=False)
 
     @classmethod
     def of(
