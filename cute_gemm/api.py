@@ -25,6 +25,7 @@ from cute_gemm.kernels.listing import KernelInfo, kernels
 from cute_gemm.plan import reused
 from cute_gemm.problem.describe import check_order
 from cute_gemm.problem.epilogue.fuse import read_offsets
+from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
@@ -151,7 +152,7 @@ def gemm(
 def grouped_gemm(
     op: str, A: Any, B: Any, offsets: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None, scale_a: Any = None,
-    scale_b: Any = None, epilogue: Any = None,
+    scale_b: Any = None, epilogue: Any = None, tail: str = UNWRITTEN, check: str = UNCHECKED,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
@@ -178,8 +179,17 @@ def grouped_gemm(
         arrays is touched then.
     C
         As above, updated in place and returned; None makes a new one. Rows (or columns) behind
-        ``offsets[-1]`` are of no group: they are not written, in a new C neither. An empty group of
+        ``offsets[-1]`` are of no group; ``tail`` says what becomes of them. An empty group of
         a ragged K gives ``beta * C[g]``, zeros without beta.
+    tail
+        ``"unwritten"`` leaves rows (or columns) of C behind ``offsets[-1]`` as they are, in a new C
+        as the memory was. ``"zero"`` has the same launch store zeros there, whatever beta and the
+        epilogue are. With a ragged K nothing lies behind, and both are the same.
+    check
+        ``"device"``: offsets that decrease or exceed are an error. The host does not wait: a small
+        launch before the product sets a flag, and the next call with this word on the device raises
+        OffsetsError, before it computes anything. Of arrays on the host the call itself raises.
+        ``"none"``: nobody looks.
     scale_a, scale_b
         As for `cute_gemm.gemm`, and of groups: of the operand whose rows are ragged (A with
         a ragged M) of each row, (M,), or, of 8-bit floats, of 128 of k of each, (M, K / 128). Of
@@ -212,7 +222,7 @@ def grouped_gemm(
     array([ 3.,  3., 30., 30., 30.])
     """
     kernel_options |= given_scales(scale_a, scale_b) | {"offsets": offsets}
-    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
+    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch, tail, check
     return multiply(grouped_gemm, words, A, B, C, alpha, beta, stream, False, kernel_options)
 
 
@@ -295,7 +305,8 @@ def plan(
     out_dtype: Any = None, compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
-    tune: Tune | Tuning = False, offsets: Any = None, **kernel_options: Any,
+    tune: Tune | Tuning = False, offsets: Any = None, tail: str = UNWRITTEN,
+    check: str = UNCHECKED, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -329,6 +340,8 @@ def plan(
         one that stands for the arch.
     offsets
         As for `cute_gemm.grouped_gemm`, of arrays.
+    tail, check
+        As for `cute_gemm.grouped_gemm`, of arrays or with ``ragged``.
 
     Returns
     -------
@@ -341,7 +354,7 @@ def plan(
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
     kernel_options |= given_scales(scale_a, scale_b)
-    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
+    words = op, order, out_dtype, compute, epilogue, kernel, backend, arch, tail, check
     sizes = {"m": m, "n": n, "k": k, "dtype": dtype}
     strides = {"lda": lda, "ldb": ldb, "ldc": ldc}
     strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}

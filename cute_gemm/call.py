@@ -26,7 +26,15 @@ from cute_gemm.problem.epilogue.fuse import (
     with_scales,
 )
 from cute_gemm.problem.epilogue.fused import Fused
-from cute_gemm.problem.parts.groups import from_group_sizes, from_groups
+from cute_gemm.problem.parts.groups import (
+    DEVICE,
+    UNCHECKED,
+    UNWRITTEN,
+    ZERO,
+    check_words,
+    from_group_sizes,
+    from_groups,
+)
 from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.problem.problem import GemmProblem
 
@@ -50,6 +58,8 @@ class Call:
     kernel: str = "auto"
     backend: Backend = "auto"
     arch: str | None = None
+    tail: str = UNWRITTEN
+    check: str = UNCHECKED
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
@@ -99,7 +109,8 @@ class Call:
         words: dict[str, Any] = {"order": self.order, "compute": self.compute}
         words["out_dtype"] = self.out_dtype
         if ends is not None:
-            return from_groups(self.op, a, b, ends, c, **words)
+            return from_groups(self.op, a, b, ends, c, **words, tail=self.tail, check=self.check)
+        self._check_no_groups()
         return from_operands(self.op, a, b, c, **words, pairs=takes_pairs(self.epilogue))
 
     def describe_sizes(
@@ -113,12 +124,26 @@ class Call:
         words = {"order": self.order, "out_dtype": self.out_dtype, "compute": self.compute}
         words |= sizes | {"storage": storage}
         if ragged is None:
+            self._check_no_groups()
             problem = from_sizes(self.op, **words, pairs=takes_pairs(self.epilogue))
         else:
-            problem = from_group_sizes(ragged, words.pop("l"), op=self.op, **words)
+            problem = from_group_sizes(
+                ragged, words.pop("l"), op=self.op, tail=self.tail, check=self.check, **words
+            )  # fmt: skip
         if self.epilogue is None:
             return problem, operands
         return problem, sized_operands(self.epilogue, operands, problem)
+
+    def _check_no_groups(self) -> None:
+        """Refuse what is said of groups where there are none."""
+        check_words(self.tail, self.check)
+        for name, word, default in (
+            ("tail", self.tail, UNWRITTEN), ("check", self.check, UNCHECKED)
+        ):  # fmt: skip
+            if word != default:
+                raise OptionError(
+                    f"{name}={word!r} came without groups: leave it out, or give offsets="
+                )
 
     def fuse(
         self, problem: GemmProblem, given: Mapping[str, Any], device: int | None,
@@ -145,7 +170,11 @@ class Call:
         if isinstance(epilogue, Fused):
             function = EpilogueFunction(epilogue.label, epilogue.expression, scales)
         order: Order = "C" if problem.C.major == "N" else "F"
-        return cls(problem.op, order, problem.C.dtype, problem.compute, function)
+        tail = ZERO if problem.groups.zero_tail else UNWRITTEN
+        check = DEVICE if problem.groups.checked else UNCHECKED
+        return cls(
+            problem.op, order, problem.C.dtype, problem.compute, function, tail=tail, check=check
+        )
 
 
 def given_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:

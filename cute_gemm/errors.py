@@ -31,6 +31,10 @@ class AlignmentError(GemmError, ValueError):
     """A device array whose address is not a multiple of its element size."""
 
 
+class OffsetsError(GemmError, ValueError):
+    """Ends of groups that decrease or exceed, of this call or, on a device, of an earlier one."""
+
+
 class DTypeError(GemmError, TypeError):
     """A data type, or a combination of data types, that is not supported."""
 

@@ -9,8 +9,8 @@ import pytest
 from cuda.bindings import driver as cuda_driver
 
 from cute_gemm.run import driver as devices
+from cute_gemm.run import flags, memory
 from cute_gemm.run import launch as runtime
-from cute_gemm.run import memory
 
 ILLEGAL_ADDRESS = 700
 
@@ -131,6 +131,12 @@ class FakeDriver:
         self.memory[ctypes.addressof(block)] = block
         return 0, ctypes.addressof(block)
 
+    CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP = 1, 2
+
+    def cuMemHostAlloc(self, size: int, options: int) -> tuple[int, int]:
+        assert options == 3
+        return self.cuMemAlloc(size)
+
     def cuMemFree(self, pointer: int) -> tuple[int]:
         del self.memory[pointer]
         return (0,)
@@ -177,12 +183,13 @@ class FakeDriver:
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """In place of the real one, until it goes on."""
     fake = FakeDriver()
-    for module in (devices, runtime, memory):
+    for module in (devices, runtime, memory, flags):
         monkeypatch.setattr(module, "load_driver", lambda: fake)
     for module in (devices, runtime):
         monkeypatch.setattr(module, "error_name", lambda code: f"CUDA_ERROR {code}")
     monkeypatch.setattr(devices, "why_no_gpu", lambda: None)
     monkeypatch.setattr(runtime, "_loaded", {})
+    monkeypatch.setattr(flags, "_flags", {})
     for function in (devices.device_properties, devices.primary_context):
         function.cache_clear()
     yield fake

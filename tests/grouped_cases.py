@@ -88,6 +88,7 @@ class GroupedCase(NamedTuple):
     dtype_b: str = ""  #: Of B where it is not A's.
     scales: tuple[str, str] = ("", "")  #: Kinds of `scale`, of A and of B.
     fast_accum: bool | None = None
+    zero_tail: bool = False  #: Whether what is of no group becomes zeros.
 
     def __str__(self) -> str:
         sizes = "+".join(map(str, self.sizes)) + f"+({self.rest})" * bool(self.rest)
@@ -95,6 +96,7 @@ class GroupedCase(NamedTuple):
         extents = "x".join(map(str, self.extents))
         more = self.dtype_b, *self.scales, "fast" * bool(self.fast_accum), self.compute, extents
         more = *more, f"a={self.alpha:g}", f"b={self.beta:g}", self.epilogue
+        more = *more, "zeros" * self.zero_tail
         return " ".join(filter(None, (*words, *more)))
 
     @property
@@ -126,7 +128,8 @@ class GroupedCase(NamedTuple):
             options |= {"pack": pack} if pack else {}
         if self.fast_accum is not None:
             options["compute"] = "fast_accum" if self.fast_accum else None
-        return {"kernel": self.kernel, **options}
+        tail = {"tail": "zero"} if self.zero_tail else {}
+        return {"kernel": self.kernel, **tail, **options}
 
 
 class Arrays(NamedTuple):
@@ -289,7 +292,8 @@ def check(
             apart = abs(given.C[place].astype(np.float64) - expected)
             assert (apart <= 0.02 * (abs(expected) + case.all_extents["K"] ** 0.5)).all()
     # What is of no group, and what is not C.
-    np.testing.assert_array_equal(of_no_group(case, given.C), CANARY)
+    kept = 0 if case.zero_tail else CANARY
+    np.testing.assert_array_equal(of_no_group(case, given.C), kept)
     given.C[...] = CANARY
     np.testing.assert_array_equal(given.whole, CANARY)
 
@@ -325,6 +329,44 @@ def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[Gr
         case = case._replace(**{"pad": 7 if case.options == "packed" else 8, **fixed})
         found.append(case)
     return found
+
+
+def zero_tails(found: list[GroupedCase]) -> list[GroupedCase]:
+    """Those of cases that have a tail, with zeros there."""
+    return [case._replace(zero_tail=True) for case in found if case.ragged != "K"]
+
+
+#: Zeros behind groups: none, in several tiles, in all of C; by turns, in clusters, behind groups
+#: as many as a warp has lanes, one less and one more; without products; of every kind of type.
+ZERO_TAILS = zero_tails(
+    [
+        GroupedCase("M", "NN", "C", (3, 64, 0, 61), (72, 64), rest=0),
+        GroupedCase("M", "NT", "F", (0, 0), (72, 64), rest=70, beta=0.75),
+        GroupedCase("N", "NT", "C", (3, 64, 65, 0), (72, 64), rest=200, options="turns"),
+        GroupedCase("M", "TN", "C", (65, 0, 130), (264, 64), rest=200, options="turns", beta=1.0),
+        GroupedCase("M", "TN", "F", (65, 3), (136, 64), rest=130, options="turns", alpha=0.0,
+                    beta=0.5),
+        GroupedCase("N", "TT", "F", (65, 0, 3), (136, 40), rest=200, options="swapped turns"),
+        GroupedCase("M", "NT", "C", (3, 130, 1), (136, 72), rest=300, options="cluster",
+                    epilogue="all"),
+        GroupedCase("N", "NN", "C", (3, 17, 1), (72, 40), rest=90, options="packed"),
+        GroupedCase("M", "TN", "C", (5, 0, 64), (272, 304), rest=70, options="swapped",
+                    dtype="float8_e4m3fn", scales=("1x128", "128x128 of group"), pad=16),
+        *(
+            GroupedCase("MN"[number % 2], OPS[number % 4], "CF"[number // 2 % 2], sizes, (40, 24),
+                        rest=70, kernel="sm80_pipeline", options="", dtype=dtype, alpha=2.0)
+            for number, (sizes, dtype) in enumerate(
+                (((3, 0) * 16, "float16"), ((1,) * 31, "int8"), ((2,) * 33, "bfloat16"))
+            )
+        ),
+        GroupedCase("M", "NN", "C", (3, 0, 20), (40, 24), rest=70, kernel="sm80_pipeline",
+                    options="", epilogue="bias", alpha=0.0),
+        GroupedCase("N", "TN", "F", (5, 0, 33), (40, 24), rest=33, kernel="double_buffered",
+                    options="", dtype="complex64", beta=1.0),
+        GroupedCase("M", "TN", "C", (5, 0, 33), (40, 24), rest=33, kernel="tensor_core",
+                    options=""),
+    ]
+)  # fmt: skip
 
 
 #: Sizes of groups of a list, which are cut where all groups have `WHOLE`, and how many they are.

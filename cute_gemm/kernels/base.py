@@ -570,8 +570,8 @@ def _shared_traits(problem: GemmProblem) -> tuple[Any, ...]:
     kinds = ((x.dtype, x.unit, x.conj) for x in problem.matrices)
     C = problem.C  # whose vectors may not straddle the end of a row
     row = gcd(C.shape[C.unit] * C.element.bytes, 16)
-    groups, scales = problem.groups.mode, problem.scale_rows
-    return problem.compute, groups, *huge, problem.epilogue, scales, *kinds, row
+    groups, scales = (problem.groups.mode, problem.groups.zero_tail), problem.scale_rows
+    return problem.compute, *groups, *huge, problem.epilogue, scales, *kinds, row
 
 
 #: Builds, by kernel, config and arch.

@@ -1,4 +1,4 @@
-"""The loads of the ends of groups, by which each warp finds its tiles."""
+"""The loads of the ends of groups, by which each warp finds its tiles; zeros behind the last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.cute.copies import LANES
-from cute_gemm.problem.parts.groups import equal_ends, sizes_of
+from cute_gemm.kernels.staging import store_of_c
+from cute_gemm.problem.parts.groups import equal_ends, sizes_of, tail_of
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.signature import Launch
 
@@ -49,6 +50,17 @@ def loads_of_ends(
         part = f"groups from {first} on" if first else ""
         loads.append(_loads(problem, coords, first, LANES, launch.ctas - before, part))
     return loads
+
+
+def stores_of_zeros(problem: GemmProblem, config: Any, ends: Sequence[int]) -> GlobalAccess:
+    """Return the stores of zeros to C behind the last group (``templates/common/groups.cuh``)."""
+    C, tile = tail_of(problem, ends), config.tile[:2]
+    place = divmod(np.arange(tile[0] * tile[1]), tile[C.unit])
+    coords = np.stack(place if C.unit else place[::-1], -1).reshape(-1, LANES, 2)
+    return store_of_c(
+        C, 8 * C.element.bytes, tile, coords, "zeros are stored element by element",
+        part="behind the last group",
+    )  # fmt: skip
 
 
 def _of(rows: Sequence[int], lanes: np.ndarray) -> np.ndarray:

@@ -355,6 +355,10 @@ class Executable:
         problem = self.problem
         stream = None if stream is None else raw_stream(stream)
         new = c is None
+        if problem.groups.checked and a.device is None:
+            from cute_gemm.plan.checked import check_on_host
+
+            check_on_host(problem, host_array(operands.arrays["offsets"]))
         if c is None:
             c = self._new(a, b)
         results = self._new_results(a, c)
@@ -425,6 +429,10 @@ class Executable:
         bound = self._bound.get(key)
         if bound is None:
             bound = self.bind(self.device or 0, alpha, beta, kept, numbers)
+            if self.problem.groups.checked:
+                from cute_gemm.plan.checked import CheckedLaunch
+
+                bound = CheckedLaunch(bound, self.problem, self.arch, self.device or 0)
             if self.wrap_launch is not None and not kept:
                 bound = self.wrap_launch(bound, alpha, beta, numbers)
             self._bound[key] = bound
@@ -470,8 +478,9 @@ class Executable:
                     *((x, _memory(host_array(x))) for x in operands.arrays.values()),
                 )
             )
-            # With groups along M or N, C has rows or columns of none, which keep what they hold.
-            kept = beta.value != 0 or self.problem.groups.mode in ("M", "N")
+            # With groups along M or N, rows or columns of C that are of none keep what they hold.
+            groups = self.problem.groups
+            kept = beta.value != 0 or (groups.mode in ("M", "N") and not groups.zero_tail)
             on_c = stack.enter_context(upload(C, device) if kept else allocate_like(C, device))
             ends = list(self.named_results(results).values())
             on_ends = [stack.enter_context(upload(array, device)) for array in ends]

@@ -159,7 +159,8 @@ class Plan:
             other = self.instead_of
             use = f"until {other} is built" if self.better else f"in place of {other}"
             built = f"already built, used {use}"
-        said = describe_scales(self.problem), paired, rounded, built, text, prices
+        zeros = "zeros behind the last group by the same launch" * self.problem.groups.zero_tail
+        said = describe_scales(self.problem), paired, zeros, rounded, built, text, prices
         return "; ".join(filter(None, said))
 
     def candidates(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.kernels.ends import loads_of_ends
+from cute_gemm.kernels.ends import loads_of_ends, stores_of_zeros
 from cute_gemm.kernels.greatest import atomics_of_results
 from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.problem.parts.groups import evenly, parts
@@ -124,6 +124,8 @@ class Step:
             accesses += self.kernel.all_accesses(config, problem, reads_c=reads)
         if whole.groups:
             accesses += loads_of_ends(whole, config, self.launch, ends)
+            if whole.groups.zero_tail and ends is not None:
+                accesses.append(stores_of_zeros(whole, config, ends))
         if whole.operands:
             accesses += atomics_of_results(self.kernel, config, whole, self.launch)
         return tuple(accesses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,19 +33,21 @@ class Operation:
     scales: tuple[int, int] = (0, 0)
     #: ``"M"``, ``"N"`` or ``"K"``, the mode along which groups lie; "" without groups.
     groups: str = ""
+    #: Whether what of C lies behind the last group becomes zeros; reports say it in the name.
+    zero_tail: bool = field(default=False, repr=False)
 
     @classmethod
     def of(
         cls, matrices: Sequence[Matrix], compute: str, widths: Sequence[int],
         epilogue: Epilogue = LINEAR_COMBINATION, scales: tuple[int, int] = (0, 0),
-        groups: str = "",
+        groups: str = "", zero_tail: bool = False,
     ) -> Operation:  # fmt: skip
         """Return the operation on A, B and C, with gmem accesses of so many bytes each."""
         A, B, C = matrices
         a, b, c = widths
         return cls(
             (A.dtype, B.dtype, C.dtype), compute, (A.major, B.major, C.major), (A.conj, B.conj),
-            (a, b, c), epilogue, scales, groups,
+            (a, b, c), epilogue, scales, groups, zero_tail,
         )  # fmt: skip
 
     @property
@@ -131,6 +133,7 @@ class Operation:
             self.compute if self.compute in (FAST_ACCUM, *COMPONENT_PRODUCTS) else "",
             "scales_{}_{}".format(*self.scales) if any(self.scales) else "",
             f"groups_{self.groups.lower()}" * bool(self.groups),
+            "zero_tail" * self.zero_tail,
             self.epilogue.name,
         )
         return "_".join(filter(None, parts))

@@ -25,12 +25,16 @@ from cute_gemm.problem.operation import Operation
 class Groups:
     """Products of one GEMM, which lie one behind the other along M, N or K.
 
-    ``mode``: which; ``ends`` (l, 1): where each ends along it. Of a product without groups the mode
-    is empty, and there are no ends.
+    ``mode``: which; ``ends`` (l, 1): where each ends along it; ``zero_tail``: whether rows of C, or
+    columns, that lie behind the last end become zeros, or are not written; ``checked``: whether
+    ends that decrease or exceed are an error. Of a product without groups the mode is empty, and
+    there are no ends.
     """
 
     mode: str = ""
     ends: Matrix | None = None
+    zero_tail: bool = False
+    checked: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.mode)
@@ -164,8 +168,9 @@ class GemmProblem:
         """Return what a kernel computes of it, with gmem accesses of so many bytes each."""
         matrices = self.A, self.B, self.C
         return Operation.of(
-            matrices, self.compute, widths, self.epilogue, self.scale_rows, self.groups.mode
-        )
+            matrices, self.compute, widths, self.epilogue, self.scale_rows, self.groups.mode,
+            self.groups.zero_tail,
+        )  # fmt: skip
 
     @property
     def scale_rows(self) -> tuple[int, int]:

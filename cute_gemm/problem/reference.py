@@ -9,7 +9,7 @@ import numpy as np
 
 from cute_gemm.dtypes import DTYPES, scalar_of
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, EpilogueArguments
-from cute_gemm.problem.parts.groups import groups_on_host
+from cute_gemm.problem.parts.groups import groups_on_host, tail_on_host
 from cute_gemm.problem.parts.scales import scaled
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.values import saturated
@@ -58,11 +58,13 @@ def gemm(
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
     Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
     further results, which are written to. With groups they have ``offsets`` too, and what is
-    of no group stays in C.
+    of no group stays in C, or becomes zero.
     """
     if problem.groups:
         for group in groups_on_host(problem, A, B, C, operands or {}):
             gemm(group.problem, group.A, group.B, group.C, alpha, beta, group.operands)
+        if problem.groups.zero_tail and operands:
+            tail_on_host(problem, C, operands["offsets"])[...] = 0
         return
     if problem.epilogue != LINEAR_COMBINATION:
         given = dict(operands or {})

@@ -15,7 +15,7 @@ import numpy as np
 
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue.epilogue import EpilogueArguments
-from cute_gemm.problem.parts.groups import Group, groups_on_host
+from cute_gemm.problem.parts.groups import Group, groups_on_host, tail_on_host
 from cute_gemm.problem.parts.scales import scaled
 from cute_gemm.problem.reference import batches, used
 from cute_gemm.problem.values import saturated
@@ -112,7 +112,7 @@ def verify(
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
 
     With groups ``operands`` has ``offsets`` too, and each group is compared with a bound of
-    its own.
+    its own; what has to be zero behind them is one group more.
     """
     given, comparison = operands or {}, _Comparison()
     if problem.groups:
@@ -120,6 +120,12 @@ def verify(
         groups = groups_on_host(problem, A, B, result, given)
         for number, (group, before) in enumerate(zip(groups, held, strict=False)):
             _compare(comparison, group, before, alpha, beta, (number,))
+        if problem.groups.zero_tail:
+            tail = tail_on_host(problem, result, given["offsets"])
+            if tail.size:
+                error = abs(np.nan_to_num(tail.astype(np.complex128), nan=np.inf))
+                zero = np.zeros_like(error)
+                comparison.add(error, zero, error == 0, (problem.l,), (0, 0))
     else:
         _compare(comparison, Group(problem, A, B, result, given), C, alpha, beta)
     return comparison.verdict(bound_formula(problem))

@@ -28,6 +28,7 @@ def size_text(problem: GemmProblem) -> str:
     size = f"M={problem.m} N={problem.n} K={problem.k}"
     if problem.groups:
         size += f" in {counted(problem.l, 'group')} along {problem.groups.mode}"
+        size += ", zeros behind the last" * problem.groups.zero_tail
     elif problem.l != 1:
         size += f" L={problem.l}"
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import counted, percent, short
-from cute_gemm.problem.parts.groups import equal_ends, sizes_of
+from cute_gemm.problem.parts.groups import equal_ends, sizes_of, tail_of
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -19,9 +19,9 @@ def describe_groups(
 
     ``ends``: where they end; by default they are of equal sizes.
     """
-    mode = problem.groups.mode
-    equal = ends is None
-    sizes = sizes_of(problem, equal_ends(problem) if ends is None else ends)
+    mode, equal = problem.groups.mode, ends is None
+    ends = equal_ends(problem) if ends is None else ends
+    sizes = sizes_of(problem, ends)
     deep = tile["MNK".index(mode)]
     blocks = [-(-size // deep) for size in sizes]
     covered = sum(blocks) * deep
@@ -36,9 +36,15 @@ def describe_groups(
         kind = f"{sum(size % deep > 0 for size in sizes)} of the groups end within one"
     spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
     beyond = percent(1 - sum(sizes) / covered) if covered else percent(0.0)
+    zeros, behind = 0, ""
+    if problem.groups.zero_tail:
+        rows, columns = tail_of(problem, ends).shape
+        zeros = -(-rows // tile[0]) * -(-columns // tile[1])
+        behind = f"; {counted(zeros, 'tile')} of zeros behind the last group"
     return (
         f"{counted(problem.l, 'group')} of {spread} along {mode}"
         + ", taken to be equal" * equal
         + f": {counted(tiles, 'tile')} of {tile[0]} x {tile[1]}, {kind}; {beyond} of their "
-        f"products lie beyond the groups; {short(tiles / places)} waves of {places} CTAs"
+        f"products lie beyond the groups{behind}; {short((tiles + zeros) / places)} waves of "
+        f"{places} CTAs"
     )

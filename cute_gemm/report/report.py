@@ -95,8 +95,9 @@ def _jsonable(value: Any) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass; {} for other objects."""
-    return named(value, *(f.name for f in fields(value))) if is_dataclass(value) else {}
+    """The fields of a dataclass, as its repr has them; {} for other objects."""
+    names = (f.name for f in fields(value) if f.repr) if is_dataclass(value) else ()
+    return named(value, *names)
 
 
 @dataclass(frozen=True, eq=False)

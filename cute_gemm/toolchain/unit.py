@@ -99,7 +99,7 @@ def entry(
     """
     operation, moved = config.operation, ""
     if begin is None and operation.groups:
-        begin, moved = _of_group(operation, config.tile), operation.groups.replace("K", "")
+        begin, moved = _of_group(config), operation.groups.replace("K", "")
     elif begin is None:
         begin = _OF_BATCH
     if operation.block_scales:
@@ -150,8 +150,9 @@ def scale_arguments(operation: Operation, swapped: bool) -> str:
     return "".join(f", {x}" for x in each[:: -1 if swapped else 1])
 
 
-def _of_group(operation: Operation, tile: tuple[int, ...]) -> str:
-    """Return how a CTA finds its group's matrices."""
+def _of_group(config: Any) -> str:
+    """Return how a CTA finds its group's matrices, or stores zeros behind the last group."""
+    operation, tile = config.operation, config.tile
     ragged, units = operation.groups, dict(zip("AB", operation.majors, strict=False))
     units["C"] = "N" if operation.row_major else "M"
     begins = []
@@ -161,13 +162,22 @@ def _of_group(operation: Operation, tile: tuple[int, ...]) -> str:
             unit = units[name] == ragged or (units[name] == "MN" and ragged != "K")
             place += f" + group.begin * {1 if unit else f'ld{name.lower()}'}"
         begins.append(f"  {name} += {place};\n")
+    kind, zeros = f"cute_gemm::kRagged{ragged}, {tile[0]}, {tile[1]}", ""
+    if operation.zero_tail:
+        kind += ", true"
+        zeros = f"""\
+  if (product == l) {{
+    group.store_zeros<{config.threads}, {cpp_bool(operation.row_major)}>(C, ldc, m, n);
+    return;
+  }}
+"""
     return f"""\
-  cute_gemm::CtaGroup<cute_gemm::kRagged{ragged}, {tile[0]}, {tile[1]}> const group(offsets, \
+  cute_gemm::CtaGroup<{kind}> const group(offsets, \
 l, m, n, k);
   if (group.number < 0) return;
   int const product = group.number;
 {"".join(begins)}  {ragged.lower()} = group.size;
-"""
+{zeros}"""
 
 
 class Emitter:

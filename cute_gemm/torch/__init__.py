@@ -26,6 +26,7 @@ from cute_gemm.problem.layers import (
     pairs_of,
     text_of,
 )
+from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN, check_words
 from cute_gemm.torch import (
     grouped,
     operators,  # noqa: F401  # programs of torch.export name them
@@ -33,6 +34,7 @@ from cute_gemm.torch import (
 )
 from cute_gemm.torch.expressions import activated
 from cute_gemm.torch.launches import find
+from cute_gemm.torch.main_grad import check_main_grad, main_grad_of
 from cute_gemm.torch.running import eager, layer_of, product_of, readable, recorded, rows_of
 
 __all__ = ["Linear", "grouped_mm", "linear", "matmul", "mlp"]
@@ -97,7 +99,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
 
 def linear(
     x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: Activation = None,
-    *, batch_invariant: bool = False, unfused_bits: bool = False, **operands: Any,
+    *, batch_invariant: bool = False, unfused_bits: bool = False,
+    main_grad: torch.Tensor | None = None, **operands: Any,
 ) -> Any:  # fmt: skip
     """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
 
@@ -120,6 +123,9 @@ def linear(
         On a GPU the result has the bits of PyTorch's activation of ``linear(x, w, b)``: sums are
         added in its order, and values rounded where that program stores them. A function says
         itself what it rounds beside its argument.
+    main_grad
+        A tensor (N, K) that the gradient of w is added to in place, by the product that makes it,
+        in place of ``w.grad``: float32, or float64 of a float64 w.
     **operands
         Those of a function, by name: numbers, or tensors that broadcast to the result.
 
@@ -159,16 +165,21 @@ def linear(
         if launch is not None:
             if not wanted:
                 return launch()
-            given = x, w, b, name, batch_invariant, unfused_bits
+            if main_grad is not None:
+                check_main_grad("main_grad", main_grad, "w", w)
+            given = x, w, b, name, batch_invariant, unfused_bits, main_grad
             if with_argument:
                 return products.linear_with_preactivation.record(launch, *given)[0]
             return products.linear.record(launch, *given)
     _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
     x, w, b = _autocast(x, w, b)
     check_layer(x, w, b, _CONVERT)
+    further = () if main_grad is None else (main_grad,)
+    if main_grad is not None:
+        check_main_grad("main_grad", main_grad, "w", w)
     if x.dim() == 1:
-        further: Any = {"batch_invariant": batch_invariant, "unfused_bits": unfused_bits}
-        return linear(x[None], w, b, activation, **further, **operands)[0]
+        words: Any = {"batch_invariant": batch_invariant, "unfused_bits": unfused_bits}
+        return linear(x[None], w, b, activation, main_grad=main_grad, **words, **operands)[0]
     check_real(activation, x, x.is_floating_point())
     if not x.is_floating_point():
         y = products.matmul(x, w.mT)
@@ -180,16 +191,17 @@ def linear(
 
         return y if activation is None else activated(activation, summed(y), operands)
     if not plain:
-        return _composed(x, w, b, activation, batch_invariant, unfused_bits, operands)
+        return _composed(x, w, b, activation, batch_invariant, unfused_bits, main_grad, operands)
     if keeps_argument(name) and wants_gradient(x, w, b):
-        given = x, w, b, name, batch_invariant, unfused_bits
+        given = x, w, b, name, batch_invariant, unfused_bits, *further
         return products.linear_with_preactivation(*given)[0]
-    return products.linear(x, w, b, name, batch_invariant, unfused_bits)
+    return products.linear(x, w, b, name, batch_invariant, unfused_bits, *further)
 
 
 def _composed(
     x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, activation: Activation,
-    batch_invariant: bool, unfused_bits: bool, operands: dict[str, Any],
+    batch_invariant: bool, unfused_bits: bool, main_grad: torch.Tensor | None,
+    operands: dict[str, Any],
 ) -> Any:  # fmt: skip
     """Return a layer whose activation takes two columns, or is a function, maybe with operands.
 
@@ -209,7 +221,7 @@ def _composed(
         )
     tensors = [t for t in (x, w, b, *operands.values()) if isinstance(t, torch.Tensor)]
     if differentiates(*tensors) or any(hasattr(t, "placements") for t in tensors):
-        z = linear(x, w, b, batch_invariant=batch_invariant)
+        z = linear(x, w, b, batch_invariant=batch_invariant, main_grad=main_grad)
         return activated(activation, z, operands)
     name = text_of(activation)
     if not operands:
@@ -249,6 +261,7 @@ _pairs._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def mlp(
     x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor,
     b2: torch.Tensor | None, activation: Activation, *, unfused_bits: bool = False,
+    main_grad1: torch.Tensor | None = None, main_grad2: torch.Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Compute ``linear(linear(x, w1, b1, activation), w2, b2)``.
 
@@ -265,6 +278,8 @@ def mlp(
         (N, H), and (N,) or None; (N, H / 2) of an activation that takes two columns.
     activation, unfused_bits
         As of `linear`.
+    main_grad1, main_grad2
+        Of w1 and of w2, as ``main_grad`` of `linear`.
 
     Returns
     -------
@@ -294,17 +309,25 @@ def mlp(
         or any(hasattr(tensor, "placements") for tensor in given.values())
         or not wants_gradient(*given.values())
     ):
-        return linear(linear(x, w1, b1, activation, unfused_bits=unfused_bits), w2, b2)
+        h = linear(x, w1, b1, activation, unfused_bits=unfused_bits, main_grad=main_grad1)
+        return linear(h, w2, b2, main_grad=main_grad2)
     x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
     check_layer(x, w1, b1, _CONVERT, ("x", "w1", "b1"))
     check_layer(w1.T, w2, b2, _CONVERT, ("w1.T", "w2", "b2"))
-    return products.mlp(x, w1, b1, w2, b2, name, unfused_bits)[0]
+    for parameter, main_grad, w_name, w in (
+        ("main_grad1", main_grad1, "w1", w1), ("main_grad2", main_grad2, "w2", w2)
+    ):  # fmt: skip
+        if main_grad is not None:
+            check_main_grad(parameter, main_grad, w_name, w)
+    main_grads = () if main_grad1 is main_grad2 is None else (main_grad1, main_grad2)
+    return products.mlp(x, w1, b1, w2, b2, name, unfused_bits, *main_grads)[0]
 
 
 def grouped_mm(
     x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None = None, *,
     scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, tail: str = UNWRITTEN,
+    check: str = UNCHECKED, main_grad: torch.Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
 
@@ -326,13 +349,21 @@ def grouped_mm(
         (G, N) of w's columns, say. A call with them has no gradient.
     out_dtype, fast_accum
         As of `cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
+    tail
+        What rows or columns behind ``offs[-1]``, which are of no group, hold in the result and in
+        gradients: ``"zero"``, zeros, which the same launch stores; ``"unwritten"``, anything, NaN
+        too, as with ``torch._grouped_mm``.
+    check
+        ``"device"``: as of `cute_gemm.grouped_gemm`, of this product, not of its gradients.
+    main_grad
+        A tensor of w's shape that the gradient of w is added to, as of `linear`; of ``w.mT``, say,
+        ``main_grad.mT``. Rows or columns of no group are left as they are.
 
     Returns
     -------
     torch.Tensor
-        (M, N), of groups along K (G, M, N), row-major. Rows or columns behind ``offs[-1]`` are of
-        no group, and not set, in gradients neither. Gradients are grouped products too, and can be
-        differentiated again.
+        (M, N), of groups along K (G, M, N), row-major. Gradients are grouped products too, and can
+        be differentiated again.
 
     Raises
     ------
@@ -340,6 +371,8 @@ def grouped_mm(
         For shapes that do not fit each other.
     DTypeError
         For types that differ from each other or are not supported, and offs that is not int32.
+    OptionError
+        For a tail, or a check, that is not known.
 
     Examples
     --------
@@ -377,7 +410,13 @@ def grouped_mm(
             )
         if not eight_bits:
             check_dtype("bias", bias, "x", x, _CONVERT)
-    return grouped.grouped_mm(x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum)
+    check_words(tail, check)
+    if main_grad is not None:
+        check_main_grad("main_grad", main_grad, "w", w)
+    further = () if main_grad is None and check == UNCHECKED else (main_grad, check)
+    return grouped.grouped_mm(
+        x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum, tail, *further
+    )
 
 
 class Linear(torch.nn.Linear):
@@ -398,11 +437,16 @@ class Linear(torch.nn.Linear):
         As of `linear`.
     device, dtype
         Of the parameters.
+    accumulate_main_grad
+        The gradient of the weight is added to ``weight.main_grad``, a float32 tensor of its shape,
+        and ``weight.grad`` stays None: Megatron's ``gradient_accumulation_fusion``. Of a weight
+        with the attribute ``grad_added_to_main_grad`` that becomes True, and ``weight.grad`` is a
+        tensor of any values, or zeros with ``zero_out_wgrad``.
 
     Raises
     ------
     OptionError
-        For an activation that is not known.
+        For an activation that is not known; when called, for a weight without ``main_grad``.
 
     Examples
     --------
@@ -418,24 +462,32 @@ class Linear(torch.nn.Linear):
         self, in_features: int, out_features: int, bias: bool = True,
         activation: Activation = None, device: Any = None, dtype: Any = None, *,
         batch_invariant: bool = False, unfused_bits: bool = False,
+        accumulate_main_grad: bool = False,
     ) -> None:  # fmt: skip
         text_of(activation)  # checks
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation, self.batch_invariant = activation, batch_invariant
-        self.unfused_bits = unfused_bits
+        self.unfused_bits, self.accumulate_main_grad = unfused_bits, accumulate_main_grad
 
     def forward(self, input: torch.Tensor, **operands: Any) -> Any:
         """Return the layer's result of an input (..., K), and operands of its activation."""
+        weight = self.weight
+        wanted = self.accumulate_main_grad and torch.is_grad_enabled() and weight.requires_grad
         return linear(
-            input, self.weight, self.bias, self.activation, batch_invariant=self.batch_invariant,
-            unfused_bits=self.unfused_bits, **operands,
+            input, weight, self.bias, self.activation, batch_invariant=self.batch_invariant,
+            unfused_bits=self.unfused_bits, main_grad=main_grad_of(weight) if wanted else None,
+            **operands,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
         """Return the arguments, as in `torch.nn.Linear`."""
         activation = getattr(self.activation, "name", self.activation)
-        said = f", activation={activation!r}" * bool(activation)
-        return super().extra_repr() + said + ", unfused_bits=True" * self.unfused_bits
+        return (
+            super().extra_repr()
+            + f", activation={activation!r}" * bool(activation)
+            + ", unfused_bits=True" * self.unfused_bits
+            + ", accumulate_main_grad=True" * self.accumulate_main_grad
+        )
 
 
 def _check_tensors(**tensors: Any) -> None:

@@ -190,11 +190,18 @@ def _is_recorded(given: tuple[Any, ...]) -> bool:
     looked_at = forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack() > 0
     flat = (*given, *given[-1]) if isinstance(given[-1], list) else given
     return any(
-        isinstance(x, torch.Tensor)
-        and (looked_at or not observes(x))
-        and torch._unpack_dual(x, level=0)[1] is not None
+        isinstance(x, torch.Tensor) and (looked_at or not observes(x)) and _tangent(x) is not None
         for x in flat
     )
+
+
+def _tangent(x: Any) -> Any:
+    """Return the tangent of forward mode, or None, as no tracer sees it.
+
+    It would have an ``alias`` in the graph, which inductor refuses beside an operator that writes.
+    """
+    with torch._C._DisableTorchDispatch():
+        return torch._unpack_dual(x, level=0)[1]
 
 
 def _recording() -> Any:

@@ -10,16 +10,19 @@ from cute_gemm.api import grouped_gemm
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.dtypes import DTYPES, FAST_ACCUM
 from cute_gemm.errors import ArrayError
-from cute_gemm.torch.definitions import batched, counted, define, differentiable
+from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN
+from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
 from cute_gemm.torch.expressions import wide
 from cute_gemm.torch.launches import kept
+from cute_gemm.torch.main_grad import added, refuse_second_derivative
 from cute_gemm.torch.products import of_factors, sum_of
 from cute_gemm.torch.running import as_stored, readable
 
 
 def run_grouped(
     a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
-    dtype: Any = None, fast_accum: bool = False,
+    dtype: Any = None, fast_accum: bool = False, tail: str = UNWRITTEN, main_grad: Any = None,
+    check: str = UNCHECKED,
 ) -> Any:  # fmt: skip
     """Return the row-major product of groups, which a bias is added to in the epilogue."""
     compute = FAST_ACCUM if fast_accum else None
@@ -35,19 +38,19 @@ def run_grouped(
         with torch.no_grad():
             product = grouped_gemm(
                 letters, A, B, order="C", out_dtype=dtype, compute=compute,
-                epilogue=epilogue, **given,
+                epilogue=epilogue, tail=tail, check=check, **given,
             )  # fmt: skip
-        words = letters, "C", dtype, compute, epilogue, "auto", "auto", None
+        words = letters, "C", dtype, compute, epilogue, "auto", "auto", None, tail, check
         calls.append((words, A, B, given, product))
         return product
 
-    what = "grouped_mm", dtype, compute
+    what = "grouped_mm", dtype, compute, tail, check
     return kept(what, a, b, offs, bias, scale_a, scale_b, compute=run)
 
 
 def _shape(
     a: Any, b: Any, offs: Any, bias: Any, scale_a: Any = None, scale_b: Any = None,
-    dtype: Any = None, fast_accum: bool = False,
+    dtype: Any = None, *_: Any,
 ) -> Any:  # fmt: skip
     batch = (offs.shape[0],) if a.dim() == b.dim() else ()
     kind = dtype or getattr(torch, DTYPES[dtype_name(a.dtype)].outputs[0])
@@ -57,15 +60,34 @@ def _shape(
 #: ``a @ b`` of each group, row-major: two and three dimensions, or two each.
 grouped_mm = define(
     "grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? bias, Tensor? scale_a=None, "
-    "Tensor? scale_b=None, ScalarType? dtype=None, bool fast_accum=False) -> Tensor",
+    "Tensor? scale_b=None, ScalarType? dtype=None, bool fast_accum=False, "
+    f"str tail='{UNWRITTEN}', Tensor? main_grad=None, str check='{UNCHECKED}') -> Tensor",
     run_grouped,
     _shape,
     conjugates=True,
 )
 
 
+def _add(main_grad: Any, a: Any, b: Any, offs: Any) -> None:
+    letters, operands = as_stored(a, b)
+    A, B = map(readable, operands)
+    with torch.no_grad():
+        grouped_gemm(letters, A, B, offs, main_grad, beta=1.0)
+
+
+#: ``main_grad += a @ b`` of each group.
+grouped_mm_add_ = define(
+    "grouped_mm_add_(Tensor(a!) main_grad, Tensor a, Tensor b, Tensor offs) -> ()",
+    _add,
+    lambda *_: None,
+    conjugates=True,
+)
+differentiated_as(grouped_mm_add_, refuse_second_derivative, written=0)
+counted(grouped_mm_add_, lambda _, a, b, *__: 2 * a[-2] * a[-1] * b[-1])
+
+
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    a, b, offs, bias, scale_a, scale_b, *ctx.how = inputs
+    a, b, offs, bias, scale_a, scale_b, *ctx.how, ctx.main_grad, _ = inputs
     ctx.kind = output.dtype
     ctx.scaled = scale_a is not None or scale_b is not None
     ctx.bias_shape = None if bias is None else bias.shape
@@ -82,8 +104,13 @@ def _backward(ctx: Any, g: Any) -> Any:
     a, b, _, _, offs = ctx.saved_tensors
     needs = ctx.needs
     g = g.to(a.dtype)
-    da = grouped_mm(g, b.mH, offs, None) if needs[0] else None
-    db = grouped_mm(a.mH, g, offs, None) if needs[1] else None
+    how = None, None, None, None, False, ctx.how[2]  # with the same tail, and nothing else
+    da = grouped_mm(g, b.mH, offs, *how) if needs[0] else None
+    db = None
+    if needs[1] and ctx.main_grad is not None:
+        db = added(b, ctx.main_grad, grouped_mm_add_, a.mH, g, offs)
+    elif needs[1]:
+        db = grouped_mm(a.mH, g, offs, *how)
     of_bias = _bias_gradient(g, offs, ctx.bias_shape) if needs[3] else None
     return da, db, None, of_bias
 
@@ -99,9 +126,12 @@ def _tangent(
     total = of_factors(product, factors, (da, db, of_a, of_b))
     if dbias is None:
         return total
-    rows = factors[0].shape[0]
+    rows, groups = factors[0].shape[0], offs.shape[0]
+    numbers = _groups(offs, rows)
     if dbias.dim() == 2:
-        dbias = dbias[_groups(offs, rows).clamp(max=offs.shape[0] - 1)]
+        dbias = dbias[numbers.clamp(max=groups - 1)]
+    if ctx.how[2] != UNWRITTEN:
+        dbias = torch.where(numbers[:, None] < groups, dbias, 0)
     return sum_of(total, dbias.to(ctx.kind).expand(rows, dbias.shape[-1]))
 
 

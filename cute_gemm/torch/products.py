@@ -18,7 +18,9 @@ from cute_gemm.errors import ArrayError
 from cute_gemm.problem.layers import gradient, is_elementwise, keeps_argument, width
 from cute_gemm.torch.definitions import batched, counted, define, differentiable, differentiated_as
 from cute_gemm.torch.expressions import activated, times_derivative, wide
+from cute_gemm.torch.main_grad import added, refuse_batch, refuse_second_derivative
 from cute_gemm.torch.running import (
+    add_weight_gradient,
     multiply,
     readable,
     row_major,
@@ -155,6 +157,16 @@ batched(weight_gradient, _batch_of_weight_gradient)
 counted(weight_gradient, lambda g, x, *_: 2 * math.prod(g) * x[-1])
 
 
+#: ``main_grad += g^T x``, with the sums of the product in its accumulators.
+add_weight_gradient_ = define(
+    "add_weight_gradient_(Tensor(a!) main_grad, Tensor g, Tensor x) -> ()",
+    add_weight_gradient,
+    lambda *_: None,
+)
+differentiated_as(add_weight_gradient_, refuse_second_derivative, written=0)
+counted(add_weight_gradient_, lambda _, g, x: 2 * math.prod(g) * x[-1])
+
+
 # ---- linear -------------------------------------------------------------------------------------
 
 
@@ -163,9 +175,10 @@ def _linear_shape(x: Any, w: Any, b: Any, activation: str, *_: Any) -> Any:
 
 
 #: ``activation(x w^T + b)``, row-major; an empty text is no activation, and an epilogue has one.
+#: The gradient of w is added to ``main_grad``, if there is one.
 linear = define(
     "linear(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False, "
-    "bool unfused_bits=False) -> Tensor",
+    "bool unfused_bits=False, Tensor? main_grad=None) -> Tensor",
     run_linear,
     _linear_shape,
 )
@@ -174,14 +187,16 @@ linear = define(
 #: ``activation(z)`` and ``z = x w^T + b``, which the gradient reads.
 linear_with_preactivation = define(
     "linear_with_preactivation(Tensor x, Tensor w, Tensor? b, str activation, "
-    "bool batch_invariant=False, bool unfused_bits=False) -> (Tensor, Tensor)",
+    "bool batch_invariant=False, bool unfused_bits=False, Tensor? main_grad=None) "
+    "-> (Tensor, Tensor)",
     with_preactivation,
     lambda x, w, *_: tuple(x.new_empty((*x.shape[:-1], w.shape[0])) for _ in range(2)),
 )
 
 
 def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
-    x, w, b, ctx.activation, ctx.batch_invariant, _ = inputs
+    # Others may write to a `main_grad` meanwhile, which nobody may to what is saved.
+    x, w, b, ctx.activation, ctx.batch_invariant, _, ctx.main_grad = inputs
     if not is_elementwise(ctx.activation):
         raise ArrayError(
             "a graph that was traced without gradients is differentiated, and a layer in it has "
@@ -205,7 +220,7 @@ def _linear_backward(ctx: Any, g: Any, gz: Any = None) -> Any:
     x, w, b, kept = _saved(ctx)
     of_y = None if g is None else times_derivative(ctx.activation, g, kept)
     # z has a gradient only where gradients are differentiated.
-    return _linear_gradients(sum_of(of_y, gz), x, w, b, ctx.needs)
+    return _linear_gradients(sum_of(of_y, gz), x, w, b, ctx.needs, ctx.main_grad)
 
 
 def _linear_tangent(ctx: Any, dx: Any, dw: Any, db: Any, *_: Any) -> Any:
@@ -222,14 +237,16 @@ def _preactivation_tangent(x: Any, w: Any, dx: Any, dw: Any, db: Any) -> Any:
 
 
 def _linear_gradients(
-    dz: Any, x: Any, w: Any, b: Any, needs: tuple[bool, ...]
+    dz: Any, x: Any, w: Any, b: Any, needs: tuple[bool, ...], main_grad: Any = None
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of x, w and b, those that are asked for, of that of ``x w^T + b``."""
     if dz is None:
         return None, None, None
     dx = matmul(dz, w) if needs[0] else None
     dw = db = None
-    if needs[1]:
+    if needs[1] and main_grad is not None:
+        dw = added(w, main_grad, add_weight_gradient_, dz, x)
+    elif needs[1]:
         dw = weight_gradient(x, dz).mT if _is_column_major(w) else weight_gradient(dz, x)
     if b is not None and needs[2]:
         lead = tuple(range(dz.dim() - 1))
@@ -246,8 +263,9 @@ def sum_of(x: Any, y: Any) -> Any:
 
 def _batch_of_linear(
     own: Any, x: Any, w: Any, b: Any, activation: str, batch_invariant: bool,
-    unfused_bits: bool = False, with_z: bool = False,
+    unfused_bits: bool = False, main_grad: Any = None, with_z: bool = False,
 ) -> Any:  # fmt: skip
+    refuse_batch(main_grad)
     if not (own[1] or own[2]):
         op = linear_with_preactivation if with_z else linear
         return op(x, w, b, activation, batch_invariant, unfused_bits)
@@ -295,7 +313,7 @@ counted(activation_gradient, lambda g, w, *_: 2 * math.prod(g) * w[1])
 
 
 def _mlp(
-    x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, unfused_bits: bool = False
+    x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, unfused_bits: bool = False, *_: Any
 ) -> Any:
     if keeps_argument(activation):
         h, z = with_preactivation(x, w1, b1, activation, False, unfused_bits)
@@ -318,14 +336,15 @@ def _mlp_shape(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, *_: 
 #: gradient takes h alone.
 mlp = define(
     "mlp(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation, "
-    "bool unfused_bits=False) -> (Tensor, Tensor, Tensor)",
+    "bool unfused_bits=False, Tensor? main_grad1=None, Tensor? main_grad2=None) "
+    "-> (Tensor, Tensor, Tensor)",
     _mlp,
     _mlp_shape,
 )
 
 
 def _save_mlp(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.activation, ctx.unfused_bits = inputs
+    *tensors, ctx.activation, ctx.unfused_bits, ctx.main_grad1, ctx.main_grad2 = inputs
     _, h, z = output
     ctx.save_for_backward(*tensors, h, z if keeps_argument(ctx.activation) else h)
 
@@ -333,7 +352,7 @@ def _save_mlp(ctx: Any, inputs: Any, output: Any) -> None:
 def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
     x, w1, b1, w2, b2, h, kept = ctx.saved_tensors
     needs = ctx.needs
-    _, dw2, db2 = _linear_gradients(g, h, w2, b2, (False, *needs[3:5]))
+    _, dw2, db2 = _linear_gradients(g, h, w2, b2, (False, *needs[3:5]), ctx.main_grad2)
     # h and z have gradients of their own only where gradients are differentiated.
     # The unfused program stores the gradient of h.
     if g is None or gh is not None or torch.is_grad_enabled() or ctx.unfused_bits:
@@ -343,7 +362,7 @@ def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
         dz = activation_gradient(g, w2, kept, ctx.activation)
     if keeps_argument(ctx.activation):
         dz = sum_of(dz, gz)
-    dx, dw1, db1 = _linear_gradients(dz, x, w1, b1, needs[:3])
+    dx, dw1, db1 = _linear_gradients(dz, x, w1, b1, needs[:3], ctx.main_grad1)
     return dx, dw1, db1, dw2, db2
 
 
@@ -360,8 +379,10 @@ def _mlp_tangent(ctx: Any, dx: Any, dw1: Any, db1: Any, dw2: Any, db2: Any, *_: 
 
 
 def _batch_of_mlp(
-    own: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, unfused_bits: bool
-) -> Any:
+    own: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str,
+    unfused_bits: bool = False, *main_grads: Any,
+) -> Any:  # fmt: skip
+    refuse_batch(*main_grads)
     if not any(own[1:]):
         return mlp(x, w1, b1, w2, b2, activation, unfused_bits)
     if not any(own[:3]):

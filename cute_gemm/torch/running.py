@@ -156,9 +156,16 @@ def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
     return kept(("weight_gradient", compute), g, x, compute=run)
 
 
+def add_weight_gradient(main_grad: Any, g: Any, x: Any) -> None:
+    """Add ``g^T x`` (N, K) of (..., N) and (..., K) to a tensor, by the product itself."""
+    letters, (A, B) = as_stored(readable(rows_of(g)).mT, readable(rows_of(x)))
+    with torch.no_grad():
+        gemm(letters, A, B, main_grad, beta=1.0)
+
+
 def with_preactivation(
     x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
-    unfused_bits: bool = False,
+    unfused_bits: bool = False, main_grad: Any = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
     if unfused_bits and not x.is_cuda:
@@ -221,7 +228,7 @@ def _order_of_product(x: Any, w: Any, b: Any) -> Any:
 
 def run_linear(
     x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
-    unfused_bits: bool = False,
+    unfused_bits: bool = False, main_grad: Any = None,
 ) -> Any:  # fmt: skip
     """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
     unfused_bits = unfused_bits and bool(activation)

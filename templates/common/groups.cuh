@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <cutlass/array.h>
+
 #include "layout.cuh"
 
 namespace cute_gemm {
@@ -19,9 +21,23 @@ struct GroupEnds {
   CUTE_DEVICE int end(int group, int begin) const { return min(max(ends[group], begin), total); }
 };
 
+// Stores zeros to the part of C (M,N) that lies in the tile of (kBM,kBN) at (row,column), by so many threads.
+template <int kBM, int kBN, int kThreads, bool kRowMajor, class Element>
+CUTE_DEVICE void store_zeros(Element* C, int64_t ldc, int m, int n, int row, int column, int thread) {
+  using Access = cutlass::AlignedArray<Element, 1>;
+  Access zero;
+  zero.fill(Element(0));
+  CUTE_NO_UNROLL
+  for (int i = thread; i < kBM * kBN; i += kThreads) {
+    int const r = row + (kRowMajor ? i / kBN : i % kBM), c = column + (kRowMajor ? i % kBN : i / kBM);
+    if (r < m && c < n) *reinterpret_cast<Access*>(C + (kRowMajor ? r * ldc + c : r + c * ldc)) = zero;
+  }
+}
+
 // The group of a CTA whose grid has one for each tile of (kBM,kBN) that there may be, in the order of groups: its
 // number, or -1 where there are fewer tiles, where it begins and how long it is, and which of its tiles the CTA has.
-template <int kRagged, int kBM, int kBN>
+// With `kZeroTail` what lies behind the last group is one more, which has zeros in C: that of number `groups`.
+template <int kRagged, int kBM, int kBN, bool kZeroTail = false>
 struct CtaGroup {
   int number, size, cta;
   int64_t begin;
@@ -37,6 +53,14 @@ struct CtaGroup {
     }
   }
 
+  // Stores zeros to the CTA's tile of C (M,N), which begins with the group.
+  template <int kThreads, bool kRowMajor, class Element>
+  CUTE_DEVICE void store_zeros(Element* C, int64_t ldc, int m, int n) const {
+    int const tiles_n = ceil_div(n, kBN);
+    cute_gemm::store_zeros<kBM, kBN, kThreads, kRowMajor>(C, ldc, m, n, cta / tiles_n * kBM, cta % tiles_n * kBN,
+                                                          threadIdx.x);
+  }
+
  private:
   CUTE_DEVICE void set(int group, int first, int tiles_before) {
     number = group;
@@ -47,11 +71,13 @@ struct CtaGroup {
   // Each lane of a warp has a group, of 32 at a time: the greatest end so far, then the sum of tiles so far.
   CUTE_DEVICE void find(GroupEnds const& ends, int across) {
     constexpr int kTile = kRagged == kRaggedM ? kBM : kBN;
+    int const all = ends.groups + kZeroTail;
     int const lane = threadIdx.x % 32;
     int before = 0, above = 0;  // of the groups of the steps before: where the last ends, and their tiles
     CUTE_NO_UNROLL
-    for (int first = 0; first < ends.groups; first += 32) {
+    for (int first = 0; first < all; first += 32) {
       int end = first + lane < ends.groups ? ends.end(first + lane, before) : before;
+      if (kZeroTail && first + lane == ends.groups) end = ends.total;
       CUTE_UNROLL
       for (int step = 1; step < 32; step *= 2) {
         int const other = __shfl_up_sync(~0u, end, step);

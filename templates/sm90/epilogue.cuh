@@ -84,6 +84,14 @@ CUTE_DEVICE void update_elements(Tile<Config> const& tile, int thread, TensorC<C
   }
 }
 
+// A tile of C that is of no group, by the same threads.
+template <class Config>
+CUTE_DEVICE void zero_elements(Tile<Config> const& tile, int thread, TensorC<Config> const& c) {
+  using CtaTiler = typename Config::CtaTiler;
+  store_zeros<size<0>(CtaTiler{}), size<1>(CtaTiler{}), SharedStorage<Config>::kConsumerWarps * 32,
+              !Config::kColumnMajorC>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
+}
+
 // The epilogue tiles (64,kColumns) of a warp group, one after the other: registers to shared memory, swizzled
 // as TMA takes it, and from there to C by TMA, which clips it; meanwhile the next is written to another stage.
 // Where C is read, TMA has loaded its tile into that stage before.

@@ -53,11 +53,12 @@ CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" 
 // With products of components A and B are three matrices each, one behind the other in the batch.
 //
 // Of a grouped GEMM the `l` groups lie one behind the other along M, N or K, and end at `ends`: of the operand
-// without that mode, or of C, each has a matrix of its own.
+// without that mode, or of C, each has a matrix of its own. With `kZeroTail` rows or columns of C behind the last
+// end become zeros.
 //
 // Where the epilogue takes pairs of columns C has half as many columns as the product. A tile has the first ones of
 // its pairs, and behind them the second ones: B's tensor map has a mode for the two of a pair.
-template <class Config>
+template <class Config, bool kZeroTail = false>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,
                             int slices, bool shared_a, bool shared_b, typename Config::Epilogue::Params const& params,
@@ -82,7 +83,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
 
   int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
   int const rank = Cluster::kCtas > 1 ? int(block_rank_in_cluster()) : 0;
-  Scheduler<Config> scheduler(c.m, kPerResult * c.n, l, k, ends);
+  Scheduler<Config, kZeroTail> scheduler(c.m, kPerResult * c.n, l, k, ends);
   PipelineState<Config::kStages> state;
 
   // No thread waits on a barrier before all are initialized, in all CTAs of the cluster.
@@ -102,6 +103,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     return tile.batch % slices * k;
   };
   auto const k_tiles_of = [&](Tile<Config> const& tile) {
+    if (kZeroTail && tile.batch == l) return 0;
     if constexpr (kGroupsAlongK) {
       bool const none = all == 0 || tile.end == tile.begin;
       return none ? 0 : ceil_div(tile.end - first_k_of(tile), kBK);
@@ -179,13 +181,19 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       Tile<Config> const tile = scheduler(index, rank);
       int const k_tiles = k_tiles_of(tile);
       if (k_tiles == 0) {
-        constexpr bool kTurns = kGroupsAlongK && Config::kPingPong;  // other groups have products, and their turns
+        // Other groups have products, and their turns.
+        constexpr bool kTurns = (kGroupsAlongK || kZeroTail) && Config::kPingPong;
+        int const next = index + scheduler.step(), tile_thread = Config::kPingPong ? thread : threadIdx.x;
         if (kTurns && index > scheduler.first()) order_wait(group);
-        if (kTurns && index + scheduler.step() < scheduler.known(0)) order_arrive(1 - group);
-        auto const alpha = epilogue.alpha;
-        if constexpr (kGroupsAlongK) epilogue.skips_products(0);
-        update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
-        epilogue.alpha = alpha;
+        if (kTurns && next < scheduler.known(kGroupsAlongK ? 0 : next)) order_arrive(1 - group);
+        if (kZeroTail && tile.batch == l) {
+          zero_elements<Config>(tile, tile_thread, c);
+        } else {
+          auto const alpha = epilogue.alpha;
+          if constexpr (kGroupsAlongK) epilogue.skips_products(0);
+          update_elements(tile, tile_thread, c, epilogue);
+          epilogue.alpha = alpha;
+        }
         if (kTurns) skip(index + scheduler.step());
         continue;
       }

@@ -54,8 +54,9 @@ CUTE_DEVICE int end_of(GroupedWorkTile const& tile) { return tile.end; }
 
 // The tiles of a grouped GEMM: those of each group, in the order of TileScheduler, one group after the other.
 // Where M or N is ragged, how many tiles a group has is read from the device: a CTA's tiles have increasing
-// indices, so that it steps from group to group. Each thread that asks has a scheduler of its own.
-template <class CtaTiler, class Cluster, int RasterGroup, int kRagged>
+// indices, so that it steps from group to group. Each thread that asks has a scheduler of its own. With `kZeroTail`
+// what lies behind the last group is one more, which has zeros in C: that of number `groups`.
+template <class CtaTiler, class Cluster, int RasterGroup, int kRagged, bool kZeroTail>
 struct GroupedTileScheduler {
   using Tiles = TileScheduler<CtaTiler, Cluster, RasterGroup>;
 
@@ -78,11 +79,11 @@ struct GroupedTileScheduler {
   CUTE_DEVICE int known(int index) {
     if constexpr (kRagged != kRaggedK) {
       CUTE_NO_UNROLL
-      while (index - above >= tiles.count && group + 1 < ends.groups) {
+      while (index - above >= tiles.count && group + 1 < ends.groups + kZeroTail) {
         ++group;
         above += tiles.count;
         begin = end;
-        end = ends.end(group, begin);
+        end = kZeroTail && group == ends.groups ? ends.total : ends.end(group, begin);
         tiles = Tiles(kRagged == kRaggedM ? end - begin : m, kRagged == kRaggedN ? end - begin : n, 1);
       }
     }
@@ -102,11 +103,12 @@ struct GroupedTileScheduler {
 };
 
 // The scheduler of a kernel, and its tiles.
-template <class Config>
+template <class Config, bool kZeroTail = false>
 using Scheduler = cute::conditional_t<
     int(Config::kRagged) == kRaggedNone,
     TileScheduler<typename Config::CtaTiler, typename Config::Cluster, Config::kRasterGroup>,
-    GroupedTileScheduler<typename Config::CtaTiler, typename Config::Cluster, Config::kRasterGroup, Config::kRagged>>;
+    GroupedTileScheduler<typename Config::CtaTiler, typename Config::Cluster, Config::kRasterGroup, Config::kRagged,
+                         kZeroTail>>;
 template <class Config>
 using Tile = cute::conditional_t<int(Config::kRagged) == kRaggedNone, WorkTile, GroupedWorkTile>;
 

@@ -166,6 +166,10 @@ def groups(arch: str) -> dict[str, GroupedCase]:
     pairs = [*grouped_cases.BLOCK_PAIRS, *grouped_cases.BOXED_PAIRS, ("row", "row of group")]
     for ragged in "MN" if arch == "sm_90a" else "":
         every += grouped_cases.scaled_cases("sm90_wgmma", ragged, pairs)
+    every += [
+        case for case in grouped_cases.ZERO_TAILS
+        if case.kernel != "sm90_wgmma" or arch == "sm_90a"
+    ]  # fmt: skip
     for case in grouped_cases.listed_cases() if arch == "sm_90a" else ():
         if case.kernel == "sm90_wgmma" and case.ragged == "K":
             every += [*grouped_cases.lists(case, 2)]

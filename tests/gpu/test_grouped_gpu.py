@@ -14,15 +14,18 @@ from grouped_cases import (
     OTHERS,
     RAGGED,
     SHARED,
+    ZERO_TAILS,
     Arrays,
     GroupedCase,
     cases,
     check,
     other_cases,
     scaled_cases,
+    zero_tails,
 )
 
 import cute_gemm as cg
+from cute_gemm.errors import OffsetsError
 
 
 def by_device(case: GroupedCase, given: Arrays) -> None:
@@ -84,6 +87,23 @@ def test_rows_around_groups_of_host_arrays(ragged: str) -> None:
         begin = end
     for outside in (whole[:8], C[begin:], whole[rows + 8 :]):
         assert (outside == -99).all()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *ZERO_TAILS, *zero_tails(cases(60, 9)), *zero_tails(other_cases(2 * len(OTHERS), 7)),
+        *(case._replace(kernel="auto", options="") for case in zero_tails(cases(24, 10, times=6))),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_zeros_behind_the_last_group(case: GroupedCase) -> None:
+    check(case, by_device)
+
+
+@pytest.mark.parametrize("case", ZERO_TAILS[:6], ids=str)
+def test_zeros_behind_the_last_group_of_host_arrays(case: GroupedCase) -> None:
+    check(case, by_host)
 
 
 @pytest.mark.parametrize("case", cases(60, 3, times=6, dtype="bfloat16"), ids=str)
@@ -254,3 +274,69 @@ def test_gradients_beside_a_loop() -> None:
     torch.testing.assert_close(y.double(), expected, rtol=2e-2, atol=0.2)
     for ours, theirs in zip(found, torch.autograd.grad(expected, wide, g.double()), strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=0.3)
+
+
+def test_training_with_padding_rows() -> None:
+    """Results and gradients behind the last group are zeros, and the host waits for nothing."""
+    from cute_gemm.torch import grouped_mm
+
+    kind = torch.bfloat16
+    w = torch.randn(4, 72, 136, device="cuda", dtype=kind, requires_grad=True)
+    b = torch.randn(4, 72, device="cuda", dtype=kind, requires_grad=True)
+    given = []
+    for step in range(6):
+        sizes = torch.tensor([step * 30, 0, 100, 17])
+        x = torch.randn(500, 136, device="cuda", dtype=kind)
+        given.append((x.requires_grad_(), sizes.cumsum(0).int().cuda()))
+    results = []
+    for number, (x, ends) in enumerate(given):
+        if number == 2:  # built, and launches are kept
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            y = grouped_mm(x, w.mT, ends, b, tail="zero")
+            results.append((y, *torch.autograd.grad(y.square().mean(), (x, w, b))))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for (x, ends), (y, dx, *others) in zip(given, results, strict=True):
+        last = int(ends[-1])
+        expected = grouped_mm(x[:last], w.mT, ends, b)
+        torch.testing.assert_close(y[:last], expected, rtol=2e-2, atol=0.2)
+        assert not y[last:].any() and not dx[last:].any()
+        assert all(bool(other.isfinite().all()) for other in (dx, *others))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_later_call_says_that_ends_are_none(quick: bool) -> None:
+    """An error of one call, whose result is not defined, in the next one; then calls go on."""
+    from cute_gemm.torch import grouped_mm
+
+    kind = torch.bfloat16
+    x, w = torch.randn(300, 64, device="cuda", dtype=kind), torch.randn(3, 64, 72, device="cuda")
+    w = w.to(kind)
+    good, wrong = (
+        torch.tensor(ends, device="cuda").int() for ends in ([100, 100, 300], [100, 90, 301])
+    )
+
+    def call(ends: torch.Tensor) -> None:
+        if quick:
+            grouped_mm(x, w, ends, check="device")
+        else:
+            cg.grouped_gemm("NN", x, w, ends, check="device")
+        torch.cuda.synchronize()
+
+    for _ in range(3):
+        call(good)
+    for _ in range(2):
+        call(wrong)  # nobody knows yet
+        with pytest.raises(OffsetsError, match="of 3 groups along M, m=300, n=72, k=64, bfloat16"):
+            call(good)
+        call(good)
+    for _ in range(3):  # without the word nobody looks
+        cg.grouped_gemm("NN", x, w, wrong)
+    call(good)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        grouped_mm(x, w, good, check="device")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

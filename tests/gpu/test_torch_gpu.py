@@ -105,6 +105,51 @@ def test_operators_keep_their_word() -> None:
     check(ops.mlp, (x, w, b, w.detach().T.requires_grad_(), None, "silu"))
 
 
+@pytest.mark.parametrize("dtype", [*HALF, "float32"])
+def test_main_grad(dtype: str) -> None:
+    """Of layers and of groups, whose launches are kept; in float32, in place, without a copy."""
+    kind = getattr(torch, dtype)
+    layer = ct.Linear(
+        136, 72, activation="gelu", device="cuda", dtype=kind, accumulate_main_grad=True
+    )
+    w = wanted(3, 72, 136, dtype=dtype)
+    layer.weight.main_grad = torch.zeros(72, 136, device="cuda")
+    w.main_grad = torch.zeros(3, 72, 136, device="cuda")
+    ends = torch.tensor([100, 100, 290], device="cuda").int()
+    exact, of_groups = layer.weight.main_grad.double(), w.main_grad.double()
+    for _ in range(5):
+        x, g = wanted(320, 136, dtype=dtype), torch.randn(320, 72, device="cuda", dtype=kind)
+        layer(x).backward(g)
+        wide = [t.detach().double().requires_grad_() for t in (x, layer.weight, layer.bias)]
+        torch.nn.functional.gelu(torch.nn.functional.linear(*wide)).backward(g.double())
+        exact += wide[1].grad
+        y = ct.grouped_mm(x, w.mT, ends, tail="zero", main_grad=w.main_grad.mT)
+        y.backward(g)
+        for number, (begin, end) in enumerate(((0, 100), (100, 100), (100, 290))):
+            of_groups[number] += g[begin:end].double().T @ x.detach()[begin:end].double()
+    assert layer.weight.grad is None and w.grad is None
+    bound = {"rtol": 1e-4, "atol": 1e-3} if dtype == "float32" else {"rtol": 3e-2, "atol": 0.5}
+    torch.testing.assert_close(layer.weight.main_grad.double(), exact, **bound)
+    torch.testing.assert_close(w.main_grad.double(), of_groups, rtol=1e-4, atol=2e-2)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_main_grad_compiled(backend: str) -> None:
+    torch._dynamo.reset()
+    layer = ct.Linear(64, 64, device="cuda", dtype=torch.bfloat16, accumulate_main_grad=True)
+    layer.weight.main_grad = torch.zeros(64, 64, device="cuda")
+    function = lambda x: layer(layer(x)).float().square().sum()  # noqa: E731
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
+    for rows in (16, 32, 48):
+        x, found = wanted(2, rows, 64, dtype="bfloat16"), []
+        for call in (function, compiled):
+            layer.weight.main_grad.zero_()
+            call(x).backward()
+            found.append(layer.weight.main_grad.clone())
+        torch.testing.assert_close(found[0], found[1], rtol=3e-2, atol=3e-2)
+    assert layer.weight.grad is None and found[0].any()
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compile(backend: str) -> None:
     torch._dynamo.reset()

@@ -1,12 +1,15 @@
 """``grouped_gemm``: groups of any size along M, N and K, by NumPy and by every kernel's PTX."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from grouped_cases import (
+    CANARY,
     OPS,
     OTHERS,
+    ZERO_TAILS,
     Arrays,
     GroupedCase,
     arrays,
@@ -16,12 +19,18 @@ from grouped_cases import (
     lists,
     other_cases,
     planned,
+    zero_tails,
 )
 
 import cute_gemm as cg
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import OffsetsError, OptionError, UnsupportedError
+from cute_gemm.kernels.passes import CHECK_ENDS
+from cute_gemm.kernels.passes.ends import Ends
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
+from cute_gemm.plan import checked
 from cute_gemm.problem.parts.packing import packed
+from cute_gemm.ptx.launch import Buffer, run
+from cute_gemm.toolchain.nvrtc import ptx
 
 #: Multiprocessors of the launches here: CTAs take several tiles, of several groups.
 SMS = 8
@@ -90,12 +99,137 @@ def test_lists_of_groups(case: GroupedCase) -> None:
         check(listed, call, plan.problem)
 
 
+@pytest.mark.parametrize("case", [*ZERO_TAILS, *zero_tails(cases(24, 3))], ids=str)
+def test_zeros_behind_the_last_group(case: GroupedCase) -> None:
+    check(case, by("cpu"))
+    check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("case", zero_tails(other_cases(2 * len(OTHERS), 3)), ids=str)
+def test_zeros_behind_the_last_group_by_others(case: GroupedCase) -> None:
+    check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
+def test_words_of_zeros_behind_the_last_group(kernel: str) -> None:
+    case = GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 70, kernel=kernel)
+    case = case._replace(options="one" if kernel == "sm90_wgmma" else "")
+    without = planned(case, arrays(case), backend="cpu")
+    plan = planned(case._replace(zero_tail=True), arrays(case), backend="cpu")
+    assert plan.symbol == without.symbol.replace("groups_m", "groups_m_zero_tail")
+    assert "zeros behind the last group by the same launch" in plan.why
+    report = plan.report(offsets=[3, 67, 67, 128, 145])
+    tile = plan.config.tile
+    zeros = -(-70 // tile[0]) * -(-72 // tile[1])
+    assert f"; {zeros} tiles of zeros behind the last group; " in report.groups
+    (row,) = (row for row in report.rows if row.part == "behind the last group")
+    assert row.launch.lanes == 70 * 72
+    assert "zeros behind" not in without.report(offsets=[3, 67, 67, 128, 145]).groups
+
+
+#: Ends of groups within 9 rows, and which is the first that is not one.
+WRONG_ENDS = (
+    ([2, 5, 9], None), ([0, 0, 0], None), ([9, 9, 9], None), ([2, 1, 9], 1), ([-1, 2, 3], 0),
+    ([2, 5, 10], 2), ([1] * 40 + [9], None), ([1] * 40 + [0], 40),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("ends", "wrong"), WRONG_ENDS)
+def test_the_launch_that_checks_ends(ends: list[int], wrong: int | None) -> None:
+    asked, config = Ends(len(ends), 9, 7), CHECK_ENDS.configure(Ends(1, 1, 1))
+    text = ptx(CHECK_ENDS.unit(config), "sm_80")
+    flag = np.zeros(1, np.int32)
+    numbers = [number.to_bytes(4, "little") for number in asked]
+    given = [Buffer(np.array(ends, np.int32), "offsets"), Buffer(flag, "flag"), *numbers]
+    launch = CHECK_ENDS.launch(config, asked)
+    run(text, config.name, launch.dimensions, (launch.block,), 0, given)
+    assert flag[0] == (0 if wrong is None else 7)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize(("ends", "wrong"), WRONG_ENDS[:6])
+def test_ends_on_the_host_are_checked_at_once(
+    ends: list[int], wrong: int | None, backend: str
+) -> None:
+    A, B, offsets = np.ones((9, 8), "f4"), np.ones((3, 8, 4), "f4"), np.array(ends, np.int32)
+    options: dict[str, Any] = {"backend": backend, "kernel": "double_buffered", "arch": "sm_80"}
+    C = np.full((9, 4), CANARY, np.float32)
+    if wrong is None:
+        cg.grouped_gemm("NN", A, B, offsets, C, check="device", **options)
+        assert (C[: ends[-1]] == 8).all()
+        return
+    said = rf"offsets\[{wrong}\]={ends[wrong]} does not fit; expected an end of .* to m=9"
+    with pytest.raises(OffsetsError, match=said):
+        cg.grouped_gemm("NN", A, B, offsets, C, check="device", **options)
+    assert (C == CANARY).all()
+    cg.grouped_gemm("NN", A, B, offsets, C, **options)
+
+
+def test_a_later_call_reads_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a device: the launch that checks comes first, and a flag stops both, once."""
+    started: list[Any] = []
+    flag = SimpleNamespace(pointer=77, value=0)
+    flag.take = lambda: [flag.value, setattr(flag, "value", 0)][0]
+    monkeypatch.setattr(checked, "flag_of", lambda device: flag)
+    numbers = []
+
+    def bind(config: Any, ends: Ends, *_: Any) -> Any:
+        numbers.append(ends)
+        return lambda addresses, stream: started.append(("check", addresses, stream))
+
+    monkeypatch.setattr(CHECK_ENDS, "bind", bind)
+    A, B, ends = np.ones((9, 256)), np.ones((3, 256, 4)), np.array([2, 5, 9], np.int32)
+    problem = cg.plan("NN", A, B, offsets=ends, check="device", backend="cpu").problem
+    assert problem.groups.checked
+    launch = checked.CheckedLaunch(
+        lambda addresses, stream: started.append(("product", addresses, stream)),
+        problem,
+        "sm_90a",
+        0,
+    )
+    assert numbers[0][:2] == (3, 9)
+    for _ in range(2):
+        launch((1, 2, 3, 4), 5)
+        assert started == [("check", (4, 77), 5), ("product", (1, 2, 3, 4), 5)]
+        started.clear()
+        flag.value = numbers[0].number
+        with pytest.raises(OffsetsError) as caught:
+            launch((1, 2, 3, 4), 5)
+        assert "of 3 groups along M, m=9, n=4, k=256, float64, had offsets that" in str(
+            caught.value
+        )
+        assert not started
+
+
+def test_tails_that_do_not_fit() -> None:
+    A, B, ends = np.ones((8, 8)), np.ones((1, 8, 8)), np.array([4], np.int32)
+    for call, said in (
+        (lambda: cg.grouped_gemm("NN", A, B, ends, tail="nan", backend="cpu"),
+         "tail='nan' is unknown; expected 'unwritten' or 'zero'"),
+        (lambda: cg.grouped_gemm("NN", A, B, ends, check=True, backend="cpu"),
+         "check=True is unknown; expected 'none' or 'device'"),
+        (lambda: cg.plan("NN", A, B[0], check="device"), "check='device' came without groups"),
+        (lambda: cg.plan("NN", A, B[0], tail="zero"), "tail='zero' came without groups"),
+        (lambda: cg.plan("NN", m=8, n=8, k=8, dtype="float32", arch="sm_80", tail="zero"),
+         "tail='zero' came without groups"),
+        (lambda: cg.gemm("NN", A, B[0], tail="zero"), "gemm() has no argument 'tail'"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError) as caught:
+            call()
+        assert said in str(caught.value)
+    sized = cg.plan("NN", m=8, n=8, k=8, l=1, ragged="M", dtype="float64", arch="sm_80",
+                    storage="C", order="C", tail="zero", backend="cpu")  # fmt: skip
+    assert (sized(A, B, offsets=ends)[4:] == 0).all()
+
+
+@pytest.mark.parametrize("zero_tail", [False, True])
 @pytest.mark.parametrize("ends", [[90, 20, 400, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
-def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str) -> None:
+def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str, zero_tail: bool) -> None:
     """No element beyond the arrays is touched, and of a ragged M or N none is written twice."""
     case = GroupedCase(ragged, "NN", "C" if ragged != "N" else "F", (40, 0, 61, 27), (72, 64))
+    case = case._replace(zero_tail=zero_tail)
     if kernel != case.kernel:
         case = case._replace(kernel=kernel, options="")
     given, expected = arrays(case), arrays(case)
@@ -236,6 +370,19 @@ TRACED = (
     GroupedCase(
         "M", "NT", "C", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options="",
         epilogue="all",
+    ),
+    *(
+        case._replace(rest=40, zero_tail=True)
+        for case in (
+            GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), beta=1.0),
+            GroupedCase("M", "TN", "F", (3, 130, 0, 61), (136, 72), options="cluster"),
+            GroupedCase("N", "TT", "C", (3, 64, 17), (136, 72), options="swapped turns"),
+            GroupedCase("M", "NT", "F", (3, 64, 17), (72, 40), epilogue="bias"),
+            GroupedCase("M", "NN", "F", (3, 0, 70) * 13, (40, 24), kernel="sm80_pipeline",
+                        options=""),
+            GroupedCase("N", "TN", "C", (5, 0, 65), (40, 24), kernel="double_buffered", options="",
+                        dtype="complex64", beta=1.0),
+        )
     ),
     *(
         GroupedCase(

@@ -13,6 +13,7 @@ from cute_gemm.errors import LaunchError, OutOfMemoryError, StrideError
 from cute_gemm.plan import reused, select
 from cute_gemm.plan.executable import Executable
 from cute_gemm.run import memory
+from cute_gemm.run.flags import flag_of
 
 
 @pytest.fixture
@@ -215,3 +216,13 @@ class TestCallsOnHostArrays:
         cg.grouped_gemm("NN", A, B, ends, C, backend="cuda")
         assert (C == 1).all()
         assert len(driver.copies) == 4
+
+
+def test_a_flag_is_taken_once(driver: FakeDriver) -> None:
+    """0 at first, though memory is not; of each device one, at an address that kernels write to."""
+    flag = flag_of(0)
+    assert flag_of(0) is flag and flag_of(1) is not flag
+    for number in (0, 7, 3):
+        ctypes.c_int.from_address(flag.pointer).value = number
+        assert [flag.take(), flag.take()] == [number, 0]
+    assert flag_of(1).take() == 0

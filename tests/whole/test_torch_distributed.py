@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -25,6 +26,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import cute_gemm.torch as ct
+from cute_gemm.errors import OptionError
 
 #: Seconds that both processes have.
 LIMIT = 100
@@ -195,13 +197,119 @@ def sharded_parameters(mesh: Any) -> None:
             torch.testing.assert_close(parallel(x), whole(x))
 
 
+class Block(torch.nn.Module):
+    """Two layers and a norm, by the layers of a module."""
+
+    def __init__(self, layers: Any, activation: Any, **more: Any) -> None:
+        super().__init__()
+        self.up = layers(16, 32, **more)
+        self.activation = activation
+        self.norm = torch.nn.LayerNorm(32)
+        self.down = layers(32, 8, **more)
+
+    def forward(self, x: Any) -> Any:
+        return self.down(self.norm(self.activation(self.up(x))))
+
+
+def blocks(**more: Any) -> tuple[Block, Block]:
+    """The same by PyTorch's layers and by ours, with the same parameters in all processes."""
+    torch.manual_seed(6)
+    theirs = Block(torch.nn.Linear, torch.nn.functional.gelu)
+    ours = Block(ct.Linear, torch.nn.functional.gelu, **more)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def batches(mesh: Any, count: int) -> Any:
+    """Batches of this process and, beside each, those of both."""
+    torch.manual_seed(7)
+    for _ in range(count):
+        x, y = torch.randn(2, 6, 16), torch.randn(2, 6, 8)
+        rank = mesh.get_local_rank()
+        yield (x[rank], y[rank]), (x, y)
+
+
+def loss(model: Any, batch: Any) -> Any:
+    x, y = batch
+    return (model(x) - y).square().mean()
+
+
+def check_parameters(ours: Any, theirs: Any) -> None:
+    for (name, x), y in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(
+            full(x), y, rtol=1e-4, atol=1e-5, msg=lambda said, at=name: f"{at}: {said}"
+        )
+
+
+def steps_of_replicas(mesh: Any) -> None:
+    """DDP, whose processes have half of a batch each: as one process with PyTorch's layers."""
+    theirs, ours = blocks()
+    replica = torch.nn.parallel.DistributedDataParallel(ours)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (theirs, ours)]
+    for mine, both in batches(mesh, 5):
+        for model, batch in ((theirs, both), (replica, mine)):
+            loss(model, batch).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    check_parameters(ours, theirs)
+
+
+def steps_of_shards(mesh: Any) -> None:
+    """FSDP2, with gradients of two batches in float32 for a step."""
+    theirs, ours = blocks()
+    for layer in (ours.up, ours.down, ours):
+        fully_shard(layer, mesh=mesh)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (theirs, ours)]
+    for number, (mine, both) in enumerate(batches(mesh, 6)):
+        ours.set_requires_gradient_sync(number % 2 == 1)
+        for model, batch in ((theirs, both), (ours, mine)):
+            loss(model, batch).backward()
+        for optimizer in optimizers if number % 2 else ():
+            optimizer.step()
+            optimizer.zero_grad()
+    check_parameters(ours, theirs)
+    _, sharded = blocks(accumulate_main_grad=True)
+    fully_shard(sharded, mesh=mesh)
+    with pytest.raises(OptionError, match="weight without main_grad"):  # gathered ones have none
+        loss(sharded, mine)
+
+
+def steps_of_replicas_with_main_grad(mesh: Any) -> None:
+    """DDP of what has no ``main_grad``, whose sums over processes are the caller's."""
+    theirs, ours = blocks(accumulate_main_grad=True)
+    weights = ours.up.weight, ours.down.weight
+    for weight in weights:
+        weight.main_grad = torch.zeros_like(weight, dtype=torch.float32)
+    replica = torch.nn.parallel.DistributedDataParallel(ours)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (theirs, ours)]
+    for number, (mine, both) in enumerate(batches(mesh, 6)):
+        for model, batch in ((theirs, both), (replica, mine)):
+            loss(model, batch).backward()
+        if number % 2 == 0:
+            continue  # the gradients of two batches are added
+        for weight in weights:
+            dist.all_reduce(weight.main_grad)
+            weight.grad = (weight.main_grad / dist.get_world_size()).to(weight.dtype)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        for weight in weights:
+            weight.main_grad.zero_()
+    check_parameters(ours, theirs)
+
+
 #: By device. Placements of operands do not depend on it.
 CASES = {
     "cpu": [
         columns_and_rows, sharded_sequences, sharded_parameters, every_placement,
-        every_placement_of_a_layer,
+        every_placement_of_a_layer, steps_of_replicas, steps_of_shards,
+        steps_of_replicas_with_main_grad,
     ],
-    "cuda": [columns_and_rows, sharded_sequences, sharded_parameters],
+    "cuda": [
+        columns_and_rows, sharded_sequences, sharded_parameters, steps_of_replicas,
+        steps_of_shards, steps_of_replicas_with_main_grad,
+    ],
 }  # fmt: skip
 
 if __name__ == "__main__":

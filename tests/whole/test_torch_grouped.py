@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cute_gemm.errors import ArrayError, DTypeError, ShapeError
+from cute_gemm.errors import ArrayError, DTypeError, OffsetsError, OptionError, ShapeError
 
 torch = pytest.importorskip("torch")
 cgt = pytest.importorskip("cute_gemm.torch")
@@ -96,10 +96,63 @@ def test_bias_with_as_many_columns_as_groups(shape: tuple[int, ...], ends: Any) 
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("ragged", list(SHAPES))
+def test_zeros_behind_the_last_group(ragged: str) -> None:
+    """In results, gradients and tangents of both modes, whatever lies in what is of no group."""
+    ends = torch.tensor([2, 2, 7], dtype=torch.int32)
+    x, w = (wanted(*shape) for shape in SHAPES[ragged])
+    b = wanted(3, 4) if ragged == "M" else None
+
+    def layer(*tensors: Any) -> Any:
+        return cgt.grouped_mm(*tensors[:2], ends, *tensors[2:], tail="zero")
+
+    given = (x, w) if b is None else (x, w, b)
+    assert torch.autograd.gradcheck(layer, given, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(layer, given)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    expected = layer(*given)
+    g = torch.randn_like(expected)
+    for call in (layer, compiled):
+        with torch.no_grad():
+            for tensor, modes in ((x, "MK"), (w, "KN"), (g, "MN")):
+                if ragged in modes:
+                    tensor.narrow(tensor.dim() - 2 + modes.index(ragged), 7, 2).fill_(torch.nan)
+        found = call(*given)
+        torch.testing.assert_close(found, expected)
+        dx, dw = torch.autograd.grad(found, (x, w), g)
+        for tensor, modes in ((found, "MN"), (dx, "MK"), (dw, "KN")):
+            if ragged in modes:
+                behind = tensor.narrow(tensor.dim() - 2 + modes.index(ragged), 7, 2)
+                assert (behind == 0).all()
+            assert tensor.isfinite().all()
+
+
+def test_training_with_padding_rows() -> None:
+    """A loss of all rows is finite in each step, where unwritten rows would make it NaN."""
+    torch.manual_seed(0)
+    w, bias = wanted(3, 8, 8, dtype=torch.float32), wanted(8, dtype=torch.float32)
+    optimizer = torch.optim.SGD([w, bias], lr=1e-2)
+    losses = []
+    for step in range(20):
+        ends = torch.tensor([step % 3, 5, 5 + step % 2], dtype=torch.int32)
+        x = torch.randn(9, 8, requires_grad=True)
+        y = cgt.grouped_mm(torch.relu(x), w, ends, bias, tail="zero")
+        loss = cgt.grouped_mm(y, w.mT, ends, tail="zero").square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        assert x.grad is not None and not x.grad[int(ends[-1]) :].any()
+        optimizer.step()
+        losses.append(loss.item())
+    assert all(loss == loss for loss in losses) and w.isfinite().all() and bias.isfinite().all()
+
+
 def test_operator_keeps_its_word(ends: Any) -> None:
     check = torch.library.opcheck
     for first, second in SHAPES.values():
-        check(torch.ops.cute_gemm.grouped_mm, (wanted(*first), wanted(*second), ends, None))
+        given = wanted(*first), wanted(*second), ends, None
+        check(torch.ops.cute_gemm.grouped_mm, given)
+        check(torch.ops.cute_gemm.grouped_mm, given, {"tail": "zero"})
     half = {"dtype": torch.bfloat16}
     check(
         torch.ops.cute_gemm.grouped_mm,
@@ -129,6 +182,10 @@ def test_refused(ends: Any) -> None:
         with pytest.raises(error) as caught:
             cgt.grouped_mm(*given)
         assert said in str(caught.value)
+    with pytest.raises(OffsetsError, match=r"offsets\[1\]=1 does not fit; expected an end of 2"):
+        cgt.grouped_mm(x, w, torch.tensor([2, 1, 9], dtype=torch.int32), check="device")
+    with pytest.raises(OptionError, match="tail='ones' is unknown; expected 'unwritten' or 'zero'"):
+        cgt.grouped_mm(x, w, ends, tail="ones")
 
 
 def test_8_bit_floats_with_scales() -> None:

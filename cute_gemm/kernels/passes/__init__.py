@@ -1,10 +1,11 @@
-"""Passes before and behind the kernel that multiplies: packing, slices of K."""
+"""Passes before and behind the kernel that multiplies: packing, slices of K, ends of groups."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from cute_gemm.kernels.passes.components import Components
+from cute_gemm.kernels.passes.ends import CheckEnds
 from cute_gemm.kernels.passes.pack import Pack
 from cute_gemm.kernels.passes.packer import Packer
 from cute_gemm.kernels.passes.reduce import Reduce
@@ -12,7 +13,7 @@ from cute_gemm.kernels.passes.reduce import Reduce
 if TYPE_CHECKING:
     from cute_gemm.problem.parts.packing import Packing
 
-PACK, COMPONENTS, REDUCE = Pack(), Components(), Reduce()
+PACK, COMPONENTS, REDUCE, CHECK_ENDS = Pack(), Components(), Reduce(), CheckEnds()
 
 
 def packer(packing: Packing) -> Packer:

@@ -72,7 +72,7 @@ ${symbol}(
     ${parameters}) {
   cute_gemm::TensorC<Config> const c{C, ${extents}, ldc, batch_c};
   ${epilogue_params}
-  cute_gemm::sm90_wgmma<Config>(
+  cute_gemm::sm90_wgmma<${config}>(
       ${maps}, c, k, k_last, l, slices, ${shared}, epilogue${scales}${ends});
 }
 """
@@ -131,6 +131,7 @@ class EmitSm90Wgmma(Emitter):
             "shared": ", ".join(config.turned(("batch_a == 0", "batch_b == 0"))),
             "scales": _scales(config),
             "ends": ", offsets" * bool(operation.groups),
+            "config": "Config" + ", true" * operation.zero_tail,
         }
 
     def emit(self, operation: Operation, end: str = _ENTRY) -> str:

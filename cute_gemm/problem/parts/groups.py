@@ -41,14 +41,32 @@ from cute_gemm.problem.problem import NO_GROUPS, GemmProblem, Groups
 #: Dimensions of A and of B, and the mode that is ragged.
 _KINDS = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}
 
+#: What becomes of rows or columns of C behind the last group.
+UNWRITTEN, ZERO = "unwritten", "zero"
+TAILS = UNWRITTEN, ZERO
+#: Whether ends that decrease or exceed are an error, which on a device a later call raises.
+UNCHECKED, DEVICE = "none", "device"
+CHECKS = UNCHECKED, DEVICE
+
+
+def check_words(tail: Any, check: Any) -> None:
+    """Refuse what is none of `TAILS`, or of `CHECKS`."""
+    for name, word, words in (("tail", tail, TAILS), ("check", check, CHECKS)):
+        if word not in words:
+            raise OptionError(
+                f"{name}={word!r} is unknown; expected {' or '.join(map(repr, words))}"
+            )
+
 
 def from_groups(
     op: str, A: Operand, B: Operand, offsets: Operand, C: Operand | None = None, *,
-    order: Order = "F", out_dtype: Any = None, compute: str | None = None,
+    order: Order = "F", out_dtype: Any = None, compute: str | None = None, tail: str = UNWRITTEN,
+    check: str = UNCHECKED,
 ) -> GemmProblem:  # fmt: skip
     """Return the problem of a grouped GEMM, after every check; as `problem.from_operands`.
 
-    ``offsets`` is int32 (G,): where each group ends, along the mode that is ragged.
+    ``offsets`` is int32 (G,): where each group ends, along the mode that is ragged; ``tail``:
+    what becomes of C behind the last end, of `TAILS`; ``check``: whether ends are, of `CHECKS`.
 
     ShapeError, DTypeError, StrideError, AlignmentError, DeviceError and OverlapError beside those
     of `from_operands`. What the offsets are is not looked at.
@@ -87,10 +105,12 @@ def from_groups(
             refuse_overlap(C, whole, name)
     if C is not None:
         refuse_overlap(C, offsets, "offsets", "")
-    return _grouped(problem, ragged, own, groups, alignment_of(offsets))
+    return _grouped(problem, ragged, own, groups, alignment_of(offsets), tail, check)
 
 
-def from_group_sizes(ragged: str, groups: int, **sizes: Any) -> GemmProblem:
+def from_group_sizes(
+    ragged: str, groups: int, tail: str = UNWRITTEN, check: str = UNCHECKED, **sizes: Any
+) -> GemmProblem:
     """Return the problem of so many groups along a mode, without arrays.
 
     ``sizes``: those that `from_sizes` takes but for a batch's; the extent of that mode is of all
@@ -111,10 +131,10 @@ def from_group_sizes(ragged: str, groups: int, **sizes: Any) -> GemmProblem:
     _check_compute(sizes.get("compute"))
     if ragged == "K":
         problem = from_sizes(**sizes, l=groups, batch_a=0, batch_b=0)
-        return _grouped(problem, ragged, problem.C, groups, ALIGNMENT)
+        return _grouped(problem, ragged, problem.C, groups, ALIGNMENT, tail, check)
     several = from_sizes(**sizes, l=groups)
     own = several.B if ragged == "M" else several.A
-    return _grouped(from_sizes(**sizes), ragged, own, groups, ALIGNMENT)
+    return _grouped(from_sizes(**sizes), ragged, own, groups, ALIGNMENT, tail, check)
 
 
 def _check_compute(compute: str | None) -> None:
@@ -153,14 +173,20 @@ def _check_offsets(offsets: Operand, A: Operand) -> int:
 
 @lru_cache(maxsize=1024)
 def _grouped(
-    problem: GemmProblem, ragged: str, own: Matrix, groups: int, alignment: int
-) -> GemmProblem:
+    problem: GemmProblem, ragged: str, own: Matrix, groups: int, alignment: int, tail: str,
+    check: str,
+) -> GemmProblem:  # fmt: skip
     """Return a problem of one group, or a batch along K, with all groups and their ends."""
+    check_words(tail, check)
     ends = Matrix("offsets", (groups, 1), (1, groups), "int32", alignment)
     parts: dict[str, Any] = {x.name: x.of_groups(ragged) for x in (problem.A, problem.B, problem.C)}
     if ragged != "K":
         parts[own.name] = own
-    return replace(problem, l=groups, groups=Groups(ragged, ends), **parts)
+    # With a ragged K, each element of C is of a group.
+    zero_tail = tail == ZERO and ragged != "K"
+    return replace(
+        problem, l=groups, groups=Groups(ragged, ends, zero_tail, check == DEVICE), **parts
+    )
 
 
 def evenly(problem: GemmProblem) -> GemmProblem:
@@ -217,6 +243,13 @@ def parts(
     """
     for part, count in Counter(_each(problem, ends, beyond, operands_beyond)).items():
         yield part if count == 1 else _several(part, count)
+
+
+def tail_of(problem: GemmProblem, ends: Sequence[int]) -> Matrix:
+    """Return what of C lies behind the last of groups along M or N, of extent 0 if nothing does."""
+    mode, (*_, (_, end)) = problem.groups.mode, _cut(problem, ends)
+    whole = problem.extents[mode]
+    return _part(_dense(problem, whole - end).C, mode, 0, end)
 
 
 def _several(part: GemmProblem, count: int) -> GemmProblem:
@@ -298,7 +331,11 @@ def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:
 
 
 def tiles_at_most(problem: GemmProblem, tile: tuple[int, ...]) -> int:
-    """Return how many tiles (bM, bN) of C there may be: each group may end within one."""
+    """Return how many tiles (bM, bN) of C there may be: each group may end within one.
+
+    Of p groups that are not empty there are at most ceil(m / bM) + p - 1 along M, so that there is
+    room for those behind l groups too.
+    """
     along_m, along_n = -(-problem.m // tile[0]), -(-problem.n // tile[1])
     if problem.groups.mode == "M":
         return (along_m + problem.l) * along_n
@@ -343,6 +380,12 @@ def groups_on_host(
             x.name: replace(x, l=1, batch_stride=0) for x in (dense.A, dense.B, dense.C)
         }
         yield Group(replace(dense, l=1, **single), parts[0], parts[1], parts[2], own)
+
+
+def tail_on_host(problem: GemmProblem, C: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return what of C on the host lies behind the last of groups along M or N, as a view."""
+    *_, (_, end) = _cut(problem, ends.tolist())
+    return C[end:] if problem.groups.mode == "M" else C[:, end:]
 
 
 def operand_shape(problem: GemmProblem, shape: tuple[int, ...]) -> tuple[int, ...]:

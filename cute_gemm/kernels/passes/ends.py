@@ -1,0 +1,71 @@
+"""The launch that looks at the ends of groups and sets a flag (``templates/passes/ends.cuh``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from cute_gemm.access.accesses import Access
+from cute_gemm.kernels.base import Compiled
+from cute_gemm.toolchain.signature import Launch, Parameter, Pointer, Signature
+from cute_gemm.toolchain.unit import TranslationUnit
+
+
+class Ends(NamedTuple):
+    """So many groups within an extent, and the number, not 0, that says whose they are."""
+
+    groups: int
+    total: int
+    number: int
+
+
+_SIGNATURE = Signature(
+    (
+        Pointer("offsets", "int const*"),
+        Pointer("flag", "int*"),
+        Parameter("groups", "int", 4, "=i", lambda ends: (ends.groups,)),
+        Parameter("total", "int", 4, "=i", lambda ends: (ends.total,)),
+        Parameter("number", "int", 4, "=i", lambda ends: (ends.number,)),
+    )
+)
+
+
+@dataclass(frozen=True)
+class EndsConfig:
+    """There is one kernel for all."""
+
+    name: ClassVar[str] = "check_ends"
+
+
+class CheckEnds(Compiled):
+    """One warp, which writes a number to a flag where ends decrease or exceed the extent."""
+
+    name = "check_ends"
+
+    def signature(self, config: EndsConfig) -> Signature:
+        """Return the parameters: the ends, the flag, and the numbers of `Ends`."""
+        return _SIGNATURE
+
+    def configure(self, ends: Ends) -> EndsConfig:
+        """Return the config."""
+        return EndsConfig()
+
+    def unit(self, config: EndsConfig) -> TranslationUnit:
+        source = f"""\
+#include "passes/ends.cuh"
+
+extern "C" __global__ void __launch_bounds__(32)
+{config.name}({self.signature(config).cpp("")}) {{
+  cute_gemm::check_ends(offsets, flag, groups, total, number);
+}}
+"""
+        return TranslationUnit(source, config.name)
+
+    def launch(self, config: EndsConfig, ends: Ends) -> Launch:
+        return Launch(1, 32, 0)
+
+    def accesses(
+        self, config: EndsConfig, ends: Ends, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """Return none: no report has this launch."""
+        return ()

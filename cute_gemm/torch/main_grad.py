@@ -1,0 +1,94 @@
+"""Gradients of weights that are added to a tensor of the caller's: Megatron's ``main_grad``.
+
+The product that makes the gradient has it as C, with beta 1: what half types lose where gradients
+of many batches are added is kept, and the gradient is written and read once less.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError, StrideError
+
+_HALF = torch.float16, torch.bfloat16
+
+
+def check_main_grad(name: str, main_grad: Any, w_name: str, w: Any, wide: Any = None) -> None:
+    """Refuse what the gradient of a weight cannot be added to.
+
+    ``wide``: the type that the weight is converted to by autocast, or its own.
+    """
+    if not isinstance(main_grad, torch.Tensor):
+        kind = type(main_grad).__name__
+        raise ArrayError(f"{name} is of type {kind}; expected a torch.Tensor")
+    if hasattr(w, "placements") or hasattr(main_grad, "placements"):
+        raise ArrayError(
+            f"{name} came with a DTensor; expected tensors of this process: leave {name} out"
+        )
+    if main_grad.shape != w.shape:
+        raise ShapeError(
+            f"{name} has shape {tuple(main_grad.shape)}; expected that of {w_name}, "
+            f"{tuple(w.shape)}"
+        )
+    kind = wide or w.dtype
+    takes = (torch.float32, kind) if kind in _HALF else (kind,)
+    if main_grad.dtype not in takes or not kind.is_floating_point:
+        raise DTypeError(
+            f"{name} has dtype {main_grad.dtype} and {w_name} is multiplied in {kind}; expected "
+            f"{takes[0]}"
+        )
+    if main_grad.device != w.device:
+        raise ArrayError(
+            f"{name} is on {main_grad.device} and {w_name} on {w.device}; expected one device"
+        )
+    if main_grad.requires_grad:
+        raise ArrayError(f"{name} requires grad, and is written to: pass {name}.detach()")
+    if 1 not in main_grad.stride()[-2:] and main_grad.numel():
+        raise StrideError(
+            f"{name} has strides {main_grad.stride()}; expected one of the last two to be 1: pass "
+            "a contiguous tensor"
+        )
+
+
+def main_grad_of(weight: Any) -> Any:
+    """Return the ``main_grad`` of a parameter; OptionError where it has none."""
+    main_grad = getattr(weight, "main_grad", None)
+    if main_grad is None:
+        raise OptionError(
+            "accumulate_main_grad=True came with a weight without main_grad; expected a float32 "
+            "tensor of its shape: weight.main_grad = torch.zeros_like(weight, dtype=torch.float32)"
+        )
+    return main_grad
+
+
+def added(w: Any, main_grad: Any, add: Any, *factors: Any) -> Any:
+    """Add the gradient of w, a product of factors, to ``main_grad``; return what w.grad gets.
+
+    That is None or, as Megatron's layers have it, of a parameter with the attribute
+    ``grad_added_to_main_grad``, which becomes True, a tensor that nobody reads: hooks of the
+    parameter run in the thread of the others then.
+    """
+    if torch.is_grad_enabled():
+        refuse_second_derivative()
+    add(main_grad, *factors)
+    if not hasattr(w, "grad_added_to_main_grad"):
+        return None
+    w.grad_added_to_main_grad = True
+    zeros = getattr(w, "zero_out_wgrad", False)
+    return torch.zeros_like(w) if zeros else torch.empty_like(w)
+
+
+def refuse_second_derivative(*_: Any) -> None:
+    """Refuse to differentiate what is added in place."""
+    raise ArrayError(
+        "a gradient that is added to main_grad is differentiated, and has no gradient: leave "
+        "main_grad out"
+    )
+
+
+def refuse_batch(*main_grads: Any) -> None:
+    """Refuse what would be added for each entry of a batch of ``torch.func.vmap``."""
+    if any(x is not None for x in main_grads):
+        raise ArrayError("main_grad came within torch.func.vmap: leave it out")
