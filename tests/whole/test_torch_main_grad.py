@@ -195,7 +195,7 @@ def test_operators_keep_their_word() -> None:
     ends = torch.tensor([1, 3], dtype=torch.int32)
     check(ops.grouped_mm_add_, (torch.ones(2, 8, 16), g.mT, x.detach(), ends))
     forward = ("test_schema", "test_faketensor", "test_autograd_registration")
-    check(ops.linear, (x, w, None, "relu", False, torch.ones(8, 16)), test_utils=forward)
+    check(ops.linear, (x, w, None, "relu", False, False, torch.ones(8, 16)), test_utils=forward)
 
 
 def test_refused() -> None:
