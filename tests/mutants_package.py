@@ -175,7 +175,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "np.broadcast_to(both, (beside, ", "np.broadcast_to(both, (1, ", "fp8", "rows_are"),
     _m("scales of B of one group below another", "kernels/sm90/accesses.py",
        "warps = 4 * config.blocks // config.blocks_of_group", "warps = 4", "fp8", "rows_are"),
-    _m("tiles begin with a block of 128", "kernels/sm90/accesses.py",
+    _m("tiles begin with a block of 128", "kernels/staging.py",
        "together = lcm(tile, rows)", "together = max(tile, rows)", "fp8", "rows_are"),
     _m("scales of B where those of A end", "kernels/sm90/structure.py",
        "first = _boxes(a * down)", "first = a * down", "proofs",

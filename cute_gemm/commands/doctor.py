@@ -141,7 +141,7 @@ def _needed_templates(root: Path) -> set[Path]:
     from cute_gemm.problem.epilogue.fused import FUNCTOR
 
     pending = [root / name for name in _INCLUDED.findall(FUNCTOR)]
-    pending.append(root / "passes" / "components.cuh")
+    pending += [root / "passes" / name for name in ("components.cuh", "ends.cuh")]
     for kernel in map(registry.get, registry.names()):
         if kernel.runs_on != "gpu":
             continue

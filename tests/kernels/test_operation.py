@@ -39,6 +39,7 @@ class Named(LinearCombination):
         {"epilogue": Named()},
         *({"scales": x} for x in [(1, 0), (0, 1), (128, 0), (0, 128)]),
         {"groups": "M"},
+        {"zero_tail": True},
     ],
     ids=str,
 )
@@ -50,7 +51,7 @@ def test_every_field_is_in_the_symbol(change: dict) -> None:
 def test_no_field_is_forgotten_above() -> None:
     names = [field.name for field in fields(Operation)]
     assert names == [
-        "dtypes", "compute", "majors", "conj", "bytes", "epilogue", "scales", "groups",
+        "dtypes", "compute", "majors", "conj", "bytes", "epilogue", "scales", "groups", "zero_tail",
     ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ import random
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
 from typing import Any
 
 import pytest
@@ -213,20 +212,21 @@ def test_advice_is_accepted(seed: int) -> None:
             onward = check_fixes(op, onward, said)
 
 
-@pytest.mark.parametrize("gpu", ["A100", "RTX 3090", "RTX 4090", "B200", "RTX 5090", "H200"])
+GPUS = ("A100", "RTX 3090", "RTX 4090", "B200", "RTX 5090", "H200")
+
+
+@pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("kernel", ["auto", "sm80_pipeline", "thin", "sm90_wgmma"])
 def test_scales_of_blocks_on_every_gpu(gpu: str, kernel: str) -> None:
-    """Only Hopper has a kernel for them: elsewhere none is advised."""
+    """Every GPU has a kernel for them, which is advised where another one is named."""
     sizes: Call = {"m": 256, "n": 256, "k": 512, "dtype": "float8_e4m3fn", "backend": "cpu"}
     call = sizes | {"scale_a": "1x128", "scale_b": "128x128", "gpu": gpu, "kernel": kernel}
     said = refused("TN", call)
-    if gpu == "H200":
-        assert bool(said) == (kernel in ("sm80_pipeline", "thin"))
-        assert not said or refused("TN", call | {"kernel": "sm90_wgmma"}) == ""
-    else:
-        assert said and "take kernel" not in said
-        rows: Call = {"scale_a": "row", "scale_b": "tensor", "kernel": "auto"}
-        assert refused("TN", call | rows) == ""
+    lacks = {"auto": (), "sm80_pipeline": ("A100", "RTX 3090"), "sm90_wgmma": {*GPUS} - {"H200"}}
+    assert bool(said) == (gpu in lacks.get(kernel, GPUS))
+    if said:
+        (instead,) = re.findall(r"take kernel='(\w+)'", said)
+        assert refused("TN", call | {"kernel": instead}) == ""
 
 
 @pytest.mark.parametrize("device", ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
@@ -239,6 +239,6 @@ def test_the_cpu_computes_what_the_gpu_of_the_machine_has_no_kernel_for(
     plain = cg.plan("TN", **words, arch="sm_80", dtype="float32").problem
     monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
     monkeypatch.setattr(driver, "device_arch", lambda *_: Arch(device))
-    assert arch_without_backend("auto", plain) == device
-    for problem, kernel in product((scaled, parts), ("auto", "sm90_wgmma")):
+    assert arch_without_backend("auto", plain) == arch_without_backend("auto", scaled) == device
+    for problem, kernel in ((scaled, "sm90_wgmma"), (parts, "auto"), (parts, "sm90_wgmma")):
         assert arch_without_backend(kernel, problem) == "sm_90a"
