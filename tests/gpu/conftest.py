@@ -34,11 +34,9 @@ def arch() -> str:
 
 @pytest.fixture(autouse=True)
 def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
-    """Skip cases that the GPU has no instructions for: TMA and wgmma, and scales of blocks."""
+    """Skip cases that the GPU has no instructions for: TMA and wgmma."""
     case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    blocks = any("128" in kind for kind in getattr(case, "scales", ()))
-    hopper = getattr(case, "kernel", "") == "sm90_wgmma" or blocks
-    if hopper and not Arch(arch).has("wgmma"):
+    if getattr(case, "kernel", "") == "sm90_wgmma" and not Arch(arch).has("wgmma"):
         pytest.skip(f"the case does not run on {arch}")
 
 
