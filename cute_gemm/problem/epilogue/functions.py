@@ -292,10 +292,9 @@ _named("reciprocal")(lambda x: _power(x, -1))
     backward=lambda aten, g, y: aten.threshold_backward(g, y, 0),
 )  # fmt: skip
 def relu(x: Any, *, bits: str | None = None) -> Value:
-    """Return max(x, 0); with the ``bits`` of ``"torch"``, -0 of -0."""
-    if _of_bits("relu", bits) == "relu":
-        return maximum(x, 0)
-    return where(as_value(x) < 0, 0, x)
+    """Return max(x, 0); ``bits``: as of `gelu`."""
+    _of_bits("relu", bits)  # checks: it has PyTorch's bits anyway
+    return maximum(x, 0)
 
 
 @_activation("relu2", lambda g, x: g * (2 * relu(x)))
