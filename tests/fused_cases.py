@@ -69,6 +69,7 @@ BOTH: dict[str, Callable[..., Any]] = {
     **{
         f"{name} of PyTorch": behind_bias(partial(row.function, bits="torch"))
         for name, row in ACTIVATIONS.items()
+        if name != "relu2"  # which has these bits anyway
     },
     **{f"round to {name}": behind_bias(partial(cg.round_to, dtype=name)) for name in TYPES},
 }  # fmt: skip
