@@ -1,7 +1,7 @@
 """``cute_gemm.torch``, and `gemm` where gradients are recorded, on the CPU."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -265,16 +265,6 @@ def test_operators_keep_their_word() -> None:
     version = plain[2]._version
     ops.gemm_(*plain, "NN", 2.0, None, 1.0, None, "", [])
     assert plain[2]._version == version + 1
-
-
-@pytest.fixture
-def compiled() -> Iterator[Callable[..., Any]]:
-    """`torch.compile`, without a break and for every shape."""
-    torch._dynamo.reset()
-    yield lambda function: torch.compile(
-        function, fullgraph=True, dynamic=True, backend="aot_eager"
-    )
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

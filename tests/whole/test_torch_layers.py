@@ -1,6 +1,6 @@
 """Layers of ``cute_gemm.torch``: bits of the unfused program, gates, functions as activations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -47,15 +47,6 @@ def scaled(acc: Any, scale: Any, residual: Any) -> Any:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def compiled() -> Iterator[Callable[..., Any]]:
-    torch._dynamo.reset()
-    yield lambda function: torch.compile(
-        function, fullgraph=True, dynamic=True, backend="aot_eager"
-    )
-    torch._dynamo.reset()
 
 
 def random(*shape: int, dtype: Any = torch.float64, grad: bool = False) -> Any:

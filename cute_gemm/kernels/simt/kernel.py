@@ -199,13 +199,12 @@ class SimtKernel(EmittedKernel):
                     f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
                 )
             return
-        shared_rows = zip(config.operation.scales, (bm, bn), strict=True)
-        wide = max((extent for rows, extent in shared_rows if rows == BLOCK), default=0)
-        if config.operation.block_scales and (BLOCK % bk or wide > BLOCK):
-            raise OptionError(
-                f"option tile={config.tile}: blocks of {BLOCK} of k, and of {BLOCK} rows that "
-                f"share a scale, are of whole tiles; expected extents up to {BLOCK}"
-            )
+        for rows, extent in zip(config.operation.scales, (bm, bn), strict=True):
+            if rows == BLOCK < extent:
+                raise OptionError(
+                    f"option tile={config.tile} came with scales of {BLOCK} x {BLOCK} blocks, and "
+                    f"a tile lies within one; expected extents up to {BLOCK}"
+                )
         size = config.operation.a.bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
         if config.skew == whole and min(bm, bn) * size < 128:
