@@ -8,7 +8,9 @@ groups are equal, drawn within 30 % of the mean, or of a power law. Beside ours 
 loop of ``gemm`` over the groups (which knows the sizes on the host) and one dense GEMM of as many
 operations, ours and cuBLAS's. Each is captured in a CUDA graph, and all take turns in each round;
 an entry has the median of the microseconds, and ratios are medians of those of the rounds.
-``--candidates N`` also times the N configs that are predicted to be the fastest.
+``--candidates N`` also times the N configs that are predicted to be the fastest. ``--tail 0.5``
+adds rows of no group, half as many as groups have, and times ``tail="zero"``, the same with
+``check="device"``, and a mask behind the product.
 
 ``--dtype float8_e4m3fn``: scales of rows, beside ``torch._scaled_grouped_mm`` and
 ``torch._scaled_mm``, by default and with ``fast_accum``. Of ragged M with scales of blocks too,
@@ -66,14 +68,15 @@ class Layer:
 
     words: dict[str, dict[str, Any]]
 
-    def __init__(self, groups: int, rows: int, n: int, k: int) -> None:
-        self.groups, self.n, self.k = groups, n, k
+    def __init__(self, groups: int, rows: int, n: int, k: int, tail: float = 0) -> None:
+        self.groups, self.n, self.k, self.tail = groups, n, k, tail
         self.rows = groups * rows
         kind: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-        self.x = torch.randn(self.rows, k, **kind)
+        every = self.rows + round(self.rows * tail)
+        self.x = torch.randn(every, k, **kind)
         self.w = torch.randn(groups, n, k, **kind) / k**0.5
-        self.dy = torch.randn(self.rows, n, **kind)
-        self.y = torch.empty(self.rows, n, **kind)
+        self.dy = torch.randn(every, n, **kind)
+        self.y = torch.empty(every, n, **kind)
         self.dw = torch.empty(groups, n, k, **kind)
         self.flops = 2 * self.rows * n * k
         self.words = {}
@@ -93,8 +96,20 @@ class Layer:
                 runs["loop"] = lambda: [
                     cg.gemm("NT", x[p], w[g], y[p]) for g, p in enumerate(parts) if sizes[g]
                 ]
-            runs["dense"] = lambda: cg.gemm("NT", x, w[0], y)
-            runs["dense, cuBLAS"] = lambda: torch.mm(x, w[0].T, out=y)
+            if self.tail:
+                zero: dict[str, Any] = {"tail": "zero"}
+                runs["zero tail"] = lambda: cg.grouped_gemm("NT", x, w, ends, y, **zero)
+                zero_checked = zero | {"check": "device"}
+                runs["zero tail, checked"] = lambda: cg.grouped_gemm(
+                    "NT", x, w, ends, y, **zero_checked
+                )
+                behind = (torch.arange(len(y), device="cuda") >= ends[-1])[:, None]
+                runs["and a mask"] = lambda: cg.grouped_gemm("NT", x, w, ends, y).masked_fill_(
+                    behind, 0
+                )
+            some, result = x[: self.rows], y[: self.rows]
+            runs["dense"] = lambda: cg.gemm("NT", some, w[0], result)
+            runs["dense, cuBLAS"] = lambda: torch.mm(some, w[0].T, out=result)
         else:
             runs["ours"] = lambda: cg.grouped_gemm("TN", dy, x, ends, dw)
             runs["torch"] = lambda: torch._grouped_mm(dy.t(), x, offs=ends)
@@ -238,7 +253,8 @@ def entry(
     runs = layer.runs(ragged, sizes, layer.groups <= given.loop)
     result = runs["ours"]()
     if "torch" in runs:
-        check(f"ragged {ragged}, {distribution}", result, runs["torch"]())
+        rows = slice(layer.rows if ragged == "M" else None)  # the others are of no group
+        check(f"ragged {ragged}, {distribution}", result[rows], runs["torch"]()[rows])
     if given.candidates:
         runs |= layer.candidates(ragged, sizes, given.candidates)
     reps = max(1, min(10, round(2e-2 / (layer.flops / 6e14))))
@@ -269,7 +285,7 @@ def main() -> int:
         rows=(0, "of a group on average"), ragged=("MK", "M, K or MK, which is the default"),
         dtype=("bfloat16", "or float8_e4m3fn, float8_e5m2"),
         distributions=",".join(DISTRIBUTIONS), loop=(32, "most groups of a loop of gemm"),
-        candidates=0,
+        candidates=0, tail=(0.0, "rows of no group, as a part of those of groups"),
     )  # fmt: skip
     scaled = given.dtype.startswith("float8")
     if given.dtype != "bfloat16" and not scaled:
@@ -284,8 +300,9 @@ def main() -> int:
         n, k = map(int, shape.split("x"))
         rows = given.rows or ROWS[groups]
         layer = (
-            ScaledLayer(groups, rows, n, k, given.dtype) if scaled else Layer(groups, rows, n, k)
-        )
+            ScaledLayer(groups, rows, n, k, given.dtype) if scaled
+            else Layer(groups, rows, n, k, given.tail)
+        )  # fmt: skip
         for distribution in given.distributions.split(","):
             sizes = sizes_of(distribution, groups, layer.rows // groups, rng, step)
             for ragged in given.ragged:
