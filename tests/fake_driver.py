@@ -50,6 +50,9 @@ class FakeDriver:
     def cuDeviceGetName(self, length: int, handle: int) -> tuple[int, bytes]:
         return 0, b"Fake H200" + b"\0" * (length - 9)
 
+    def cuDeviceGetPCIBusId(self, length: int, handle: int) -> tuple[int, bytes]:
+        return 0, b"0000:%02x:00.0" % handle + b"\0"
+
     def cuDeviceTotalMem(self, handle: int) -> tuple[int, int]:
         return 0, 2**34
 

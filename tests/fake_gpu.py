@@ -199,6 +199,7 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
     driver = SimpleNamespace(
         CUdevice_attribute=SimpleNamespace(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE="L2"),
         cuDeviceGetAttribute=lambda which, handle: (0, L2_BYTES if which == "L2" else 0),
+        cuDeviceGetPCIBusId=lambda length, handle: (0, b"0000:19:00.0\0"),
         cuMemsetD8=memset,
         cuCtxSynchronize=lambda: (0,),
     )

@@ -18,6 +18,7 @@ from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.parts.groups import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
+from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
@@ -50,9 +51,9 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
 
     The matrices are random, and exceed twice the L2 cache together; alpha is 1 and beta 0.
     Candidates that cannot be built or launched are left out; if none is left, the first error is
-    raised.
+    raised. One process at a time measures on a device; others wait.
     """
-    from cute_gemm.run.driver import entered
+    from cute_gemm.run.driver import bus_id, entered
 
     problem, device = plan.problem, plan.device or 0
     offers = plan.candidates()[: tuning.candidates]
@@ -61,7 +62,10 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     builds.finish(partial(tuning.tell, "compile"))
     numbers: dict[str, Any] = dict.fromkeys(problem.epilogue.numbers, 1.0)
     failed: list[GemmError] = []
-    with entered(device), matrices(problem, device, l2_bytes(device)) as places:
+    with (
+        cache.locked(f"timing-{bus_id(device)}"), entered(device),
+        matrices(problem, device, l2_bytes(device)) as places,
+    ):  # fmt: skip
         turns = cycle(places)
         bound = launched_once(plans, builds, places[0], device, failed, **numbers)
         calls = {index: partial(_next, start, turns) for index, start in bound.items()}

@@ -43,7 +43,7 @@ def store(
 ) -> None:  # fmt: skip
     """Store a choice in this process and on disk, beside the choices of other processes."""
     key, name = question(problem, arch, kernel, options), cache.file_of(_KIND, gpu)
-    with cache.building(name):
+    with cache.locked(name):
         choices = {**_choices.get(gpu, {}), **_read(gpu), key: choice}
         cache.put_beside(name, _encode(gpu, choices))
     _choices[gpu] = choices

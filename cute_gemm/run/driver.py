@@ -121,6 +121,14 @@ def device_arch(device: int = 0) -> Arch:
     return Arch.of_device(capability)
 
 
+@functools.cache
+def bus_id(device: int = 0) -> str:
+    """Return the PCI bus id of a device, which is the same in all processes: ``0000:19:00.0``."""
+    handle = device_properties(device).handle
+    (name,) = checked(load_driver().cuDeviceGetPCIBusId(32, handle), "reading the PCI bus id")
+    return str(name.partition(b"\0")[0].decode())
+
+
 def multiprocessors(device: int = 0) -> int:
     """Return how many multiprocessors a device has."""
     return device_properties(device).multiprocessors

@@ -177,21 +177,26 @@ def has(key: str) -> bool:
 
 
 @contextmanager
-def building(key: str) -> Iterator[None]:
-    """Hold the lock of ``key``: other threads and processes wait until the build is done.
+def locked(key: str) -> Iterator[None]:
+    """Hold the lock of ``key``: other threads and processes wait until the block ends.
 
-    A process that dies releases it. Where files cannot be locked, every process builds.
+    A process that dies releases it. Where files cannot be locked, nobody waits.
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
             import fcntl
 
             path = _place(make=True) / f".{key}.lock"
-            file = stack.enter_context(path.open("wb"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # A child that was forked meanwhile has the file open too: closing would not unlock it.
-            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
-            # Processes that waited for the lock find the build, and later ones too.
+            while True:
+                file = stack.enter_context(path.open("wb"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                # A child that was forked meanwhile has the file open too: closing would not unlock.
+                stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
+                with suppress(FileNotFoundError):
+                    if os.path.samefile(path, file.fileno()):
+                        break
+                # The holder before has removed it: others may lock a new file of that name.
+                stack.pop_all().close()
             stack.callback(path.unlink, missing_ok=True)
         yield
 

@@ -83,7 +83,7 @@ def build(
     stored = store.get(key)
     if stored is not None:
         return stored
-    with store.building(key):
+    with store.locked(key):
         stored = store.get(key)
         if stored is not None:
             return stored

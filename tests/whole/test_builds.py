@@ -283,12 +283,12 @@ def plan(n):
     return cg.plan("NN", m=64, n=64, k=64, dtype="float32", kernel="naive", tile=(32, n, 1),
                    arch="sm_80", backend="cpu")
 plan(1).prepare().result()
-with cache.building("k"):
+with cache.locked("k"):
     child = os.fork()
     if child:
         time.sleep(0.5)
     else:
-        with cache.building("k"):  # waits for the parent alone
+        with cache.locked("k"):  # waits for the parent alone
             print("waited", flush=True)
 if child:
     sys.exit(os.waitpid(child, 0)[1])
@@ -309,7 +309,7 @@ def test_a_child_that_was_forked_builds_too(place: Path) -> None:
 
 def test_who_is_killed_lets_go(place: Path) -> None:
     holds = (
-        "from cute_gemm.toolchain import cache\nwith cache.building('k'):\n print(1, flush=True)"
+        "from cute_gemm.toolchain import cache\nwith cache.locked('k'):\n print(1, flush=True)"
     )
     command = [sys.executable, "-c", f"{holds}\n import time; time.sleep(60)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -317,7 +317,7 @@ def test_who_is_killed_lets_go(place: Path) -> None:
         entered = threading.Event()
 
         def wait() -> None:
-            with cache.building("k"):
+            with cache.locked("k"):
                 entered.set()
 
         thread = threading.Thread(target=wait)
@@ -329,12 +329,35 @@ def test_who_is_killed_lets_go(place: Path) -> None:
     assert not list(place.glob(".*"))
 
 
+def test_one_at_a_time_holds_a_lock(place: Path) -> None:
+    """Each holder removes the file, and others have it open meanwhile."""
+    inside: list[int] = []
+    most = 0
+
+    def hold() -> None:
+        nonlocal most
+        for _ in range(50):
+            with cache.locked("k"):
+                inside.append(1)
+                most = max(most, len(inside))
+                time.sleep(0.0002)
+                inside.pop()
+
+    threads = [threading.Thread(target=hold) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert not list(place.glob(".*"))
+
+
 def test_where_nothing_can_be_locked_everybody_builds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "file"))
-    with cache.building("k"), cache.building("k"):
+    with cache.locked("k"), cache.locked("k"):
         pass
 
 

@@ -4,6 +4,7 @@ import builtins
 import json
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,6 +86,17 @@ def test_a_prediction_that_was_right_is_said_to_be(device: Device) -> None:
     assert plan.why.startswith("1 ms measured, the least of 8 configs, as predicted; ")
     only = cg.plan("TN", **SQUARE, tune=Tuning(candidates=1, again=True))
     assert only.why.startswith("1 ms measured, the only config that ran, as predicted; ")
+
+
+def test_one_process_at_a_time_measures_on_a_device(device: Device) -> None:
+    measured = len(device.ran)
+    waiting = threading.Thread(target=lambda: cg.plan("TN", **SQUARE, tune=True))
+    with cache.locked(f"timing-{driver.bus_id(0)}"):
+        waiting.start()
+        waiting.join(1)
+        assert waiting.is_alive() and len(device.ran) == measured
+    waiting.join(60)
+    assert len(device.ran) > measured
 
 
 def test_an_epilogue_is_measured_with_its_operands(device: Device) -> None:
