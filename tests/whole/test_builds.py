@@ -308,9 +308,7 @@ def test_a_child_that_was_forked_builds_too(place: Path) -> None:
 
 
 def test_who_is_killed_lets_go(place: Path) -> None:
-    holds = (
-        "from cute_gemm.toolchain import cache\nwith cache.locked('k'):\n print(1, flush=True)"
-    )
+    holds = "from cute_gemm.toolchain import cache\nwith cache.locked('k'):\n print(1, flush=True)"
     command = [sys.executable, "-c", f"{holds}\n import time; time.sleep(60)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "1\n"

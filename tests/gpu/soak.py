@@ -1,0 +1,236 @@
+"""Hours of running: random calls of every kind in one process, all of them checked.
+
+    python tests/gpu/soak.py --seconds 1800 [--backend cpu] [--problems 300] [--json FILE]
+
+Problems are drawn once: op, type, extents, order, batches and groups, epilogues, slices of K and
+packing, by NumPy, PyTorch, CuPy and JAX as far as they are there, on four streams. Elements are
+small integers, so that every result is exact. Each problem is computed once before the soak begins;
+then calls are drawn from them until the time is over. On a GPU all kernels are unloaded every
+``--unload`` calls, and what is kept between calls is dropped. Prints the memory of the process and
+of the device, and percentiles of a call's host time, in ten parts of the time. Exits with 1 if a
+result is wrong, or if memory grows from the third part to the last by a tenth, or the median time
+by a half.
+"""
+
+import gc
+import importlib.util
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from graph_times import parsed, write
+
+import cute_gemm as cg
+from cute_gemm._kept import clear_all
+from cute_gemm.errors import UnsupportedError
+
+PARTS = 10
+TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "complex64")
+#: Growth from the third part to the last that counts as a drift: factors, and what does not count,
+#: in bytes and microseconds.
+GROWTH = {"host": (1.1, 32 << 20), "device": (1.1, 32 << 20), "p50": (1.5, 5)}
+
+
+class Soaked(NamedTuple):
+    """A problem: ``run`` computes it, ``right`` says whether its result is."""
+
+    name: str
+    run: Callable[[], Any]
+    right: Callable[[Any], bool]
+
+
+def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Integers from -2 to 2."""
+    return rng.integers(-2, 3, shape).astype(np.float64)
+
+
+def convert(x: np.ndarray, dtype: str, library: str, device: str) -> Any:
+    """An array of a library, on the device; NumPy's stay on the host."""
+    if library == "numpy":
+        return x.astype(cg.dtypes.DTYPES[dtype].numpy)
+    tensor = torch.from_numpy(x).to(getattr(torch, dtype)).to(device)
+    if library == "torch":
+        return tensor
+    module = __import__("cupy" if library == "cupy" else "jax.dlpack", fromlist=["from_dlpack"])
+    return module.from_dlpack(tensor.contiguous())
+
+
+def exact(result: Any, expected: np.ndarray) -> bool:
+    """Whether a result has exactly these elements."""
+    if not isinstance(result, np.ndarray):
+        found = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
+        found = found.cpu()
+        result = (found.to(torch.complex128) if found.is_complex() else found.double()).numpy()
+    return bool((result.astype(expected.dtype) == expected).all())
+
+
+def drawn(rng: random.Random, device: str, libraries: list[str]) -> Soaked:
+    """Draw a problem. Sums stay below 256, so that half types have every result exactly."""
+    numbers = np.random.default_rng(rng.getrandbits(32))
+    dtype, library = rng.choice(TYPES), rng.choice(libraries)
+    if library == "jax" and dtype == "float64":
+        dtype = "float32"  # which JAX would make of it
+    if library == "cupy" and dtype == "bfloat16":
+        dtype = "float16"
+    op, order = rng.choice(("NN", "NT", "TN", "TT")), rng.choice("CF")
+    m, n = (rng.choice((1, 8, 40, 63, 128, 200, 256)) for _ in "mn")
+    k = rng.choice((1, 8, 24, 33, 60))
+    words: dict[str, Any] = {"order": order}
+    kind = rng.choice(("plain", "plain", "batch", "groups", "epilogue", "slices", "packed"))
+    l = rng.choice((2, 5)) if kind in ("batch", "groups") else 1
+    stored_a, stored_b = (m, k) if op[0] == "N" else (k, m), (k, n) if op[1] == "N" else (n, k)
+    if kind == "groups":
+        op, words["order"] = "NT", "C"
+        a, b = integers(numbers, l * m, k), integers(numbers, l, n, k)
+        ends = np.arange(1, l + 1, dtype=np.int32) * m
+        expected = np.concatenate([a[g * m : (g + 1) * m] @ b[g].T for g in range(l)])
+        A, B = (convert(x, dtype, library, device) for x in (a, b))
+        offsets = ends if library == "numpy" else convert(ends, "int32", library, device)
+        run = lambda: cg.grouped_gemm(op, A, B, offsets, **words, **where(device))  # noqa: E731
+    else:
+        shape = (l,) if kind == "batch" else ()
+        a, b = integers(numbers, *shape, *stored_a), integers(numbers, *shape, *stored_b)
+        left, right = (
+            np.swapaxes(x, -1, -2) if letter == "T" else x
+            for x, letter in zip((a, b), op, strict=True)
+        )
+        expected = left @ right
+        A, B = (convert(x, dtype, library, device) for x in (a, b))
+        if kind == "epilogue" and dtype in ("float32", "float16", "bfloat16", "float64"):
+            bias = integers(numbers, n)
+            expected = np.maximum(expected + bias, 0)
+            words |= {"epilogue": "bias+relu", "bias": convert(bias, dtype, library, device)}
+        elif kind == "slices" and device == "cuda":
+            words["split_k"] = 2
+        elif kind == "packed" and device == "cuda" and dtype != "complex64":
+            words |= {"pack": "AB", "kernel": "sm80_pipeline"}
+        run = lambda: cg.gemm(op, A, B, **words, **where(device))  # noqa: E731
+    if dtype == "complex64":
+        expected = expected.astype(np.complex128)
+    name = f"{library} {kind} {op} {dtype} {l}x{m}x{n}x{k} {words}"
+    return Soaked(name, run, lambda result: exact(result, expected))
+
+
+def where(device: str) -> dict[str, Any]:
+    """What says where a call computes."""
+    return {"backend": "cpu" if device == "cpu" else "cuda"}
+
+
+def first_calls(problems: list[Soaked]) -> list[Soaked]:
+    """Those that can be computed; each is right the first time."""
+    able = []
+    for problem in problems:
+        try:
+            result = problem.run()
+        except UnsupportedError as error:
+            print(f"{problem.name} is refused: {error}")
+            continue
+        if not problem.right(result):
+            raise AssertionError(f"{problem.name} is wrong in its first call")
+        able.append(problem)
+    return able
+
+
+def memory(device: str) -> tuple[int, int]:
+    """Bytes of the process, and those of the device that are not free."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    used = 0
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        used = total - free
+    return pages * 4096, used
+
+
+def streams(device: str) -> list[Any]:
+    """What makes each of four streams the current one."""
+    if device == "cpu":
+        return [nullcontext]
+    return [partial(torch.cuda.stream, torch.cuda.Stream()) for _ in range(4)]
+
+
+def soak(
+    problems: list[Soaked], device: str, seconds: float, unload: int, rng: random.Random
+) -> Iterator[dict[str, Any]]:
+    """Yield what each part of the time had."""
+    from cute_gemm.run import launch
+
+    places, count = streams(device), 0
+    begin = time.monotonic()
+    for part in range(PARTS):
+        times: list[float] = []
+        wrong: list[str] = []
+        while time.monotonic() - begin < seconds * (part + 1) / PARTS:
+            problem = rng.choice(problems)
+            count += 1
+            fresh = device == "cuda" and count % unload == 0
+            if fresh:
+                torch.cuda.synchronize()
+                clear_all()
+                launch.unload()
+            with rng.choice(places)():
+                start = time.perf_counter()
+                result = problem.run()
+                took = time.perf_counter() - start
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                if not problem.right(result):
+                    wrong.append(problem.name)
+            times.append(took * 1e6)
+        gc.collect()
+        host, used = memory(device)
+        times.sort()
+        at = {
+            f"p{p}": times[min(len(times) - 1, int(len(times) * p / 100))] for p in (50, 99, 99.9)
+        }
+        yield {
+            "calls": len(times), "wrong": wrong, "host": host, "device": used, **at,
+            "most": times[-1], "mean": statistics.fmean(times),
+        }  # fmt: skip
+
+
+def main() -> int:
+    given = parsed(
+        __doc__, rounds=None, seconds=(1800.0, "of the soak"), backend=("cuda", "or cpu"),
+        problems=300, unload=(5000, "calls after which kernels are unloaded"),
+    )  # fmt: skip
+    rng, device = random.Random(given.seed), given.backend
+    libraries = ["numpy", "torch"]
+    if device == "cuda":
+        libraries += [x for x in ("cupy", "jax") if importlib.util.find_spec(x)]
+    begin = time.monotonic()
+    problems = first_calls([drawn(rng, device, libraries) for _ in range(given.problems)])
+    print(f"{len(problems)} problems computed once in {time.monotonic() - begin:.0f} s", flush=True)
+    parts = []
+    for part in soak(problems, device, given.seconds, given.unload, rng):
+        parts.append(part)
+        print(
+            f"{part['calls']:8} calls, {len(part['wrong'])} wrong; "
+            f"process {part['host'] >> 20} MiB, device {part['device'] >> 20} MiB; "
+            f"host us: median {part['p50']:.0f}, "
+            f"99 % {part['p99']:.0f}, 99.9 % {part['p99.9']:.0f}, most {part['most']:.0f}",
+            flush=True,
+        )
+    write(given.json, parts)
+    failures = [name for part in parts for name in part["wrong"]]
+    third, last = parts[2], parts[-1]
+    failures += [
+        f"{what} grew from {third[what]:.0f} to {last[what]:.0f}"
+        for what, (factor, noise) in GROWTH.items()
+        if last[what] > third[what] * factor + noise
+    ]
+    for failure in failures[:50]:
+        print(failure)
+    print(f"{sum(part['calls'] for part in parts)} calls, {len(failures)} failures")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
