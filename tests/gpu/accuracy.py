@@ -1,6 +1,6 @@
 """The largest error of every kernel, type and compute mode over its bound, beside cuBLAS's.
 
-    python tests/gpu/accuracy.py [--m 96 --n 80] [--k 256,8192] [--json FILE]
+    python tests/gpu/accuracy.py [--m 64 --n 48] [--k 256,4096] [--json FILE]
 
 An error is that of an element, over the bound of `cute_gemm.problem.verify` for this element; 1 is
 the bound. Data are normal; positive; wide, normal times powers of two from 2^-8 to 2^8; cancelling,
@@ -11,7 +11,8 @@ not 0 for integers.
 """
 
 import sys
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -66,6 +67,48 @@ def on_host(x: torch.Tensor) -> np.ndarray:
     return (x if words is None or name == "int8" else x.view(words)).numpy().view(kind)
 
 
+class Case(NamedTuple):
+    """A product by a kernel."""
+
+    dtype: str
+    data: str
+    k: int
+    kernel: str
+    m: int
+    n: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords of the call."""
+        compute = self.dtype.partition("/")[2]
+        return {"order": "C", "kernel": self.kernel} | ({"compute": compute} if compute else {})
+
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of such a product; `thin` takes few rows."""
+        a, b = operands(self.data, self.dtype, self.m, self.n, self.k)
+        return self.rows(a), b
+
+    def rows(self, a: torch.Tensor) -> torch.Tensor:
+        """The rows of A that the kernel takes."""
+        return a[:16] if self.kernel == "thin" else a
+
+    def plan(self, a: torch.Tensor, b: torch.Tensor) -> cg.Plan | None:
+        """The plan, None where the kernel does not take the product."""
+        try:
+            return cg.plan("NT", a, b, **self.options)
+        except GemmError:
+            return None
+
+    def largest(self, a: torch.Tensor, b: torch.Tensor, result: Any = None) -> float | None:
+        """The largest error over its bound, of a result or of the kernel's own."""
+        a = self.rows(a)
+        plan = self.plan(a, b)
+        if plan is None:
+            return None
+        result = cg.gemm("NT", a, b, **self.options) if result is None else result
+        return verify(plan.problem, on_host(a), on_host(b), on_host(result)).max_ratio
+
+
 def cublas(a: torch.Tensor, b: torch.Tensor, compute: str) -> torch.Tensor | None:
     """PyTorch's product, None where it has none."""
     torch.backends.cuda.matmul.allow_tf32 = compute == "tf32"
@@ -83,46 +126,31 @@ def cublas(a: torch.Tensor, b: torch.Tensor, compute: str) -> torch.Tensor | Non
 
 
 def main() -> int:
-    given = parsed(__doc__, rounds=None, m=96, n=80, k=("256,8192", "with commas"))
+    given = parsed(__doc__, rounds=None, m=64, n=48, k=("256,4096", "with commas"))
     for flag in (
         "allow_fp16_reduced_precision_reduction",
         "allow_bf16_reduced_precision_reduction",
     ):
         setattr(torch.backends.cuda.matmul, flag, False)
     torch.manual_seed(given.seed)
-    kernels = [x.name for x in cg.kernels() if x.runs_on == "gpu"]
+    kernels = ["auto", *(x.name for x in cg.kernels() if x.runs_on == "gpu")]
+    depths = list(map(int, given.k.split(",")))
+    every = [Case(*x, given.m, given.n) for x in product(TYPES, DATA[:1], depths, kernels)]
+    cg.compile([plan for plan in (case.plan(*case.operands()) for case in every) if plan])
     found: list[dict[str, Any]] = []
-    for dtype in TYPES:
-        compute = dtype.partition("/")[2]
-        options = {"compute": compute} if compute else {}
-        for data in DATA:
-            for k in map(int, given.k.split(",")):
-                a, b = operands(data, dtype, given.m, given.n, k)
-                A, B = on_host(a), on_host(b)
-                problem = cg.plan("NT", a, b, order="C", **options).problem
-
-                def largest(
-                    result: torch.Tensor, A: Any = A, B: Any = B, x: Any = problem
-                ) -> float:
-                    return verify(x, A, B, on_host(result)).max_ratio
-
-                row: dict[str, Any] = {"dtype": dtype, "data": data, "k": k, "kernels": {}}
-                for kernel in ("auto", *kernels):
-                    few = given.m if kernel != "thin" else 16
-                    try:
-                        C = cg.gemm("NT", a[:few], b, order="C", kernel=kernel, **options)
-                    except GemmError:
-                        continue
-                    if few < given.m:
-                        part = cg.plan("NT", a[:few], b, order="C", **options).problem
-                        row["kernels"][kernel] = largest(C, A[:few], B, part)
-                    else:
-                        row["kernels"][kernel] = largest(C)
-                theirs = cublas(a, b, compute)
-                row["cuBLAS"] = None if theirs is None else largest(theirs)
-                found.append(row)
-                each = "  ".join(f"{name} {x:.2g}" for name, x in row["kernels"].items())
-                print(f"{dtype} {data} {k}: cuBLAS {row['cuBLAS']}  {each}", flush=True)
+    for dtype, data, k in product(TYPES, DATA, depths):
+        a, b = operands(data, dtype, given.m, given.n, k)
+        row: dict[str, Any] = {"dtype": dtype, "data": data, "k": k, "kernels": {}}
+        for kernel in kernels:
+            case = Case(dtype, data, k, kernel, given.m, given.n)
+            if (ratio := case.largest(a, b)) is not None:
+                row["kernels"][kernel] = ratio
+        theirs = cublas(a, b, dtype.partition("/")[2])
+        auto = Case(dtype, data, k, "auto", given.m, given.n)
+        row["cuBLAS"] = None if theirs is None else auto.largest(a, b, theirs)
+        found.append(row)
+        each = "  ".join(f"{name} {x:.2g}" for name, x in row["kernels"].items())
+        print(f"{dtype} {data} {k}: cuBLAS {row['cuBLAS']}  {each}", flush=True)
     write(given.json, found)
     print(f"| type | {' | '.join(DATA)} |\n|---|{'---:|' * len(DATA)}")
     bad = 0
