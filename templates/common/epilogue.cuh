@@ -253,28 +253,42 @@ struct LinearCombination {
   }
 };
 
-// Updates N elements of C that are adjacent along M, or else along N, in one access each way; `at` is the
-// first of them.
-template <int N, bool kAlongM = true, class Epilogue, class ElementC, class Accumulators>
-CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at) {
+// N elements of C that are adjacent along M, or else along N: `load` brings what the epilogue reads, C itself where it
+// does and operands of its own, and `store` computes and stores, each in one access. A caller that loads several before
+// it stores the first waits for memory once: the compiler cannot move a load of C ahead of a store to C.
+template <int N, bool kAlongM, class Epilogue, class ElementC>
+struct Update {
   using Vector = cutlass::AlignedArray<ElementC, N>;
   using Neighbours = Block<kAlongM ? N : 1, kAlongM ? 1 : N>;
-  auto operands = epilogue.template load<Neighbours>(at);
-  Vector results;
-  if (!epilogue.reads_c()) {
-    CUTE_UNROLL
-    for (int i = 0; i < N; ++i) {
-      results[i] = epilogue(accumulators[i], operands, kAlongM ? i : 0, kAlongM ? 0 : i);
-    }
-  } else {
-    Vector const old = *reinterpret_cast<Vector const*>(c);
-    CUTE_UNROLL
-    for (int i = 0; i < N; ++i) {
-      results[i] = epilogue(accumulators[i], old[i], operands, kAlongM ? i : 0, kAlongM ? 0 : i);
-    }
+  using Operands = decltype(cute::declval<Epilogue const&>().template load<Neighbours>(cute::declval<Coord>()));
+  Vector old;
+  Operands operands;
+
+  CUTE_DEVICE void load(Epilogue const& epilogue, ElementC const* c, Coord const& at) {
+    operands = epilogue.template load<Neighbours>(at);
+    if (epilogue.reads_c()) old = *reinterpret_cast<Vector const*>(c);
   }
-  *reinterpret_cast<Vector*>(c) = results;
-  epilogue.template store<Neighbours>(at, operands);
+
+  template <class Accumulators>
+  CUTE_DEVICE void store(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at) {
+    Vector results;
+    CUTE_UNROLL
+    for (int i = 0; i < N; ++i) {
+      int const m = kAlongM ? i : 0, n = kAlongM ? 0 : i;
+      results[i] = epilogue.reads_c() ? epilogue(accumulators[i], old[i], operands, m, n)
+                                      : epilogue(accumulators[i], operands, m, n);
+    }
+    *reinterpret_cast<Vector*>(c) = results;
+    epilogue.template store<Neighbours>(at, operands);
+  }
+};
+
+// Updates N elements of C; `at` is the first of them.
+template <int N, bool kAlongM = true, class Epilogue, class ElementC, class Accumulators>
+CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at) {
+  Update<N, kAlongM, Epilogue, ElementC> one;
+  one.load(epilogue, c, at);
+  one.store(epilogue, c, accumulators, at);
 }
 
 // The same of the first `valid` of N elements.

@@ -31,6 +31,8 @@ CUTE_DEVICE void write_staged(typename Config::Accumulator const* sums, char* sh
 
   using Copy = typename Config::EpilogueCopy;
   static_assert(int(Copy::kValues) == Copy::kVector);
+  constexpr int kCopies = kRows / Copy::kRows * (kColumns / Copy::kColumns);
+  constexpr int kTogether = 4;  // what they read of C, and of operands, is loaded before the first is stored
   typename Copy::At const mine(threadIdx.x, 0);
   Accumulator const* const staged_in = staged + layout(mine.row, mine.column);
   ElementC* const out = C + corner.row + corner.column * ldc + mine.row + mine.column * ldc;
@@ -57,18 +59,25 @@ CUTE_DEVICE void write_staged(typename Config::Accumulator const* sums, char* sh
     }
     __syncthreads();
     CUTE_UNROLL
-    for (int n = 0; n < kColumns; n += Copy::kColumns) {
-      CUTE_UNROLL
-      for (int m = 0; m < kRows; m += Copy::kRows) {
-        int const column = part * kColumns + n;
-        if (mine.row + m < rows_left && mine.column + column < columns_left) {
-          using Values = cutlass::AlignedArray<Accumulator, Copy::kVector>;
-          Values const values = *reinterpret_cast<Values const*>(staged_in + layout(m, n));
-          update<Copy::kVector, !Config::kSwapAB>(
-              epilogue, out + m + column * ldc, values,
-              coord<Config::kSwapAB>(corner.row + mine.row + m, corner.column + mine.column + column, batch));
+    for (int first = 0; first < kCopies; first += kTogether) {
+      Update<Copy::kVector, !Config::kSwapAB, typename Config::Epilogue, ElementC> updates[kTogether];
+      auto const each = [&](auto const& function) {
+        CUTE_UNROLL
+        for (int i = first; i < first + kTogether && i < kCopies; ++i) {
+          int const m = i % (kRows / Copy::kRows) * Copy::kRows, n = i / (kRows / Copy::kRows) * Copy::kColumns;
+          int const column = part * kColumns + n;
+          if (mine.row + m < rows_left && mine.column + column < columns_left) {
+            function(updates[i - first], out + m + column * ldc, staged_in + layout(m, n),
+                     coord<Config::kSwapAB>(corner.row + mine.row + m, corner.column + mine.column + column, batch));
+          }
         }
-      }
+      };
+      each([&](auto& update, ElementC* c, Accumulator const*, Coord const& at) { update.load(epilogue, c, at); });
+      each([&](auto& update, ElementC* c, Accumulator const* from, Coord const& at) {
+        using Values = cutlass::AlignedArray<Accumulator, Copy::kVector>;
+        Values const values = *reinterpret_cast<Values const*>(from);
+        update.store(epilogue, c, values, at);
+      });
     }
   }
 }

@@ -45,24 +45,35 @@ CUTE_DEVICE void warpgroup_sync(int group) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory");
 }
 
-// Element by element from registers, where TMA does not take C.
+// Element by element from registers, where TMA does not take C; what a few elements read is loaded together.
 template <class Config>
 CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, Tile<Config> const& tile, int group,
                                 int thread, TensorC<Config> const& whole,
                                 typename Config::Epilogue const& epilogue) {
   using Accumulators = Accumulators<Config>;
+  constexpr int kTogether = 4;
   AccumulatorCoord<Config> const own(thread);
   auto const& c = of_tile(whole, tile);
   CUTE_UNROLL
   for (int m = 0; m < Accumulators::kBlocks; ++m) {
     CUTE_UNROLL
-    for (int i = 0; i < Accumulators::kResults; ++i) {
-      int const row = tile.row + Accumulators::row(group) + m * 64 + own.row(i);
-      int const column = tile.column / Accumulators::kPerResult + Accumulators::column(group) + own.column(i);
-      if (c.contains(row, column)) {
+    for (int first = 0; first < Accumulators::kResults; first += kTogether) {
+      Update<1, true, typename Config::Epilogue, typename Config::ElementC> updates[kTogether];
+      auto const each = [&](auto const& function) {
+        CUTE_UNROLL
+        for (int i = first; i < first + kTogether && i < Accumulators::kResults; ++i) {
+          int const row = tile.row + Accumulators::row(group) + m * 64 + own.row(i);
+          int const column = tile.column / Accumulators::kPerResult + Accumulators::column(group) + own.column(i);
+          if (c.contains(row, column)) {
+            function(i, c.at(row, column, tile.batch), coord<Config::kSwapAB>(row, column, tile.batch));
+          }
+        }
+      };
+      each([&](int i, auto* at, Coord const& place) { updates[i - first].load(epilogue, at, place); });
+      each([&](int i, auto* at, Coord const& place) {
         auto const& sum = Accumulators::sum(accumulators.block(m), i);
-        update<1>(epilogue, c.at(row, column, tile.batch), &sum, coord<Config::kSwapAB>(row, column, tile.batch));
-      }
+        updates[i - first].store(epilogue, at, &sum, place);
+      });
     }
   }
 }
