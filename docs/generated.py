@@ -12,6 +12,7 @@ GENERATORS = {
     "layouts": ("benchmarks_page", "geomeans"),
     "epilogues": ("benchmarks_page", "epilogues"),
     "deepgemm": ("benchmarks_page", "deepgemm"),
+    "predicted": ("predicted_page", "predicted"),
     "speed": ("benchmarks_page", "speed"),
     "families": ("support_page", "families"),
     "support": ("support_page", "support"),

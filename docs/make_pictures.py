@@ -14,7 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks_page import stored
 from ladder_pictures import access, ladder
+from predicted_page import picture
 
 import cute_gemm as cg
 from cute_gemm.cute.atoms import cp_async
@@ -56,6 +58,9 @@ def pictures() -> dict[str, str]:
             parse("Sw<3,3,3> o 0 o (8,64):(64,1)"), (8, 64), 16, "a swizzled K-major atom"
         ),
     }
+    timed = stored("predicted")
+    if timed is not None:
+        made["predicted.svg"] = picture(timed["result"]["entries"], timed["machine"]["gpu"])
     return made | {f"ladder_{name}.svg": picture for name, picture in ladder()}
 
 

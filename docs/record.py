@@ -73,6 +73,7 @@ RUNS = {
     "batch-float32": f"{_BESIDE} -l 64 --sizes 512 --dtype float32 --rounds 5",
     "epilogues-bfloat16": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1",
     "epilogues-float32": "python tests/gpu/epilogues.py --dtypes float32 --random 12 --seed 1",
+    "predicted": "python tests/gpu/predicted.py --count 10 --seed 11",
     # With a checkout of DeepGEMM: see there.
     "deepgemm": "python tests/gpu/deepgemm.py --deepgemm DeepGEMM",
     "deepgemm-h100": "python tests/gpu/deepgemm.py --deepgemm DeepGEMM",

@@ -83,7 +83,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "-k": {"type": int, "default": 1024, "help": "products in each sum (default 1024)"},
     "-l": {
         "type": int, "default": 1,
-        "help": "matrices in a batch (default 1), or groups with --ragged",
+        "help": "products of a batch, or groups with --ragged (default 1)",
     },
     "--sizes": {
         "metavar": "LIST",
@@ -92,11 +92,11 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--dtype": {
         "metavar": "TYPE", "default": "float16",
-        "help": f"type of the elements: of A and B, {TYPES} (default float16)",
+        "help": f"type of the elements: {TYPES} (default float16)",
     },
     "--kernel": {
         "metavar": "NAME", "default": "auto",
-        "help": f"kernel: auto (default), {', '.join(registry.names())}",
+        "help": "kernel: auto (default), or one that `cute-gemm kernels` lists",
     },
     "--arch": {
         "metavar": "ARCH", "action": _One, "const": False,
@@ -120,34 +120,32 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--base-offset": {
         "type": int, "default": 0, "metavar": "N",
-        "help": "elements from an aligned address to each matrix: 0 or a power of two (default 0)",
+        "help": "elements from an aligned address (default 0)",
     },
     "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
     "--epilogue": {
         "metavar": "NAME",
-        "help": "what becomes of the sums: bias, residual, scale, relu, gelu, ..., joined by +",
+        "help": "epilogue: bias, residual, scale, relu, gelu, ..., joined by +",
     },
     "--scale-a": {
         "metavar": "OF",
-        "help": "what a scale of A is of: tensor, row, 1x128 or 128x128 (default: no scales)",
+        "help": "scales of A: tensor, row, 1x128 or 128x128 (default: none)",
     },
-    "--scale-b": {"metavar": "OF", "help": "what a scale of B is of"},
+    "--scale-b": {"metavar": "OF", "help": "scales of B"},
     "--group-sizes": {
         "metavar": "LIST",
-        "help": "of --ragged: the extent of each group, as in 100,0,300, in place of -l; their sum "
-        "is that of the mode (default: equal ones)",
+        "help": "extents of groups, in place of -l: 100,0,300",
     },
     "--compute": {
-        "help": "products of float32 matrices: float32, tf32, bf16x9 or bf16x6; of 8-bit floats "
-        "fast_accum leaves sums in the accumulators of tensor cores",
+        "help": "tf32, bf16x9 or bf16x6 for float32; fast_accum for 8-bit floats",
     },
     "--seed": {
         "type": int, "default": 0, "metavar": "N",
-        "help": "seed of what is drawn at random (default 0)",
+        "help": "seed of the random matrices (default 0)",
     },
     "--no-check": {"action": "store_true", "help": "skip the comparison with float64"},
     "--html": {
-        "metavar": "FILE", "help": "write the report with its pictures to FILE, - for stdout",
+        "metavar": "FILE", "help": "write the report with pictures to FILE, - for stdout",
     },
 }  # fmt: skip
 
@@ -194,9 +192,9 @@ def add_problem(
     ``without_op``: when it may be left out.
     """
     parser.set_defaults(options={})
-    parser.epilog = (
-        "The fields of the kernel's config are options too: --copy mn_major, --stages 4, "
-        "--tile 128x128x32. `cute-gemm kernels` lists them by kernel."
+    parser.epilog = "A kernel's config has options too, as --stages 4; --help-kernel lists them."
+    parser.add_argument(
+        "--help-kernel", metavar="NAME", action=_HelpKernel, help="show the options of a kernel"
     )
     text = "BLAS op, a letter for A and one for B (N as stored, T transposed): NN NT TN TT"
     many: dict[str, Any] = {"nargs": "*" if optional else "+"} if several else {}
@@ -206,10 +204,10 @@ def add_problem(
         many, text = {"nargs": "?"}, f"{text}; {without_op}"
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
     add(parser, "-m", "-n", "-k", "-l")
-    text = "of a grouped GEMM the mode along which groups lie, whose extent is that of all"
+    text = "mode along which the groups of a grouped GEMM lie"
     parser.add_argument("--ragged", choices=("M", "N", "K"), help=text)
     text = dtype or "float32, or the first that the kernel takes"
-    add(parser, "--dtype", help=f": of A and B, {TYPES} (default {text})", default=dtype)
+    add(parser, "--dtype", help=f": {TYPES} (default {text})", default=dtype)
     if kernel:
         add(parser, "--kernel")
     text = ": sm_80, sm_90a, ... (default: that of this GPU)"
@@ -217,30 +215,34 @@ def add_problem(
     add(parser, "--arch", help=text + more, const=several)
     for name in "ABC":
         text = f"leading dimension of {name} in elements"
-        parser.add_argument(f"--ld{name.lower()}", type=int, help=text)
+        parser.add_argument(f"--ld{name.lower()}", type=int, metavar="N", help=text)
     text = "order of A and B (default F, as in BLAS)"
     parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
     add(parser, "--order", "--compute", "--scale-a", "--scale-b")
-    text = "type of C: that of A and B (default), or float32 for half types; int32 for int8; "
-    text += "bfloat16 (default), float16, float32 or 8 bits for 8-bit floats"
-    parser.add_argument("--out-dtype", help=text)
+    text = "type of C (default: that of A and B; int32 for int8, bfloat16 for 8-bit floats)"
+    parser.add_argument("--out-dtype", metavar="TYPE", help=text)
 
 
-def options_help() -> str:
-    """Return the options of all kernels, with their values and the kernels that have them."""
+class _HelpKernel(argparse.Action):
+    """An option that prints the options of a kernel's config."""
+
+    def __call__(self, parser: argparse.ArgumentParser, space: Any, name: Any, *_: Any) -> None:
+        print(kernel_help(name), end="")
+        parser.exit()
+
+
+def kernel_help(name: str) -> str:
+    """Return the options of a kernel's config with their values, a line each."""
     from cute_gemm.plan.select import PACKS
 
-    kernels_of: dict[str, dict[str, list[str]]] = {}
-    for name in registry.names():
-        for option, values in registry.get(name).values().items():
-            kernels_of.setdefault(option, {}).setdefault(values, []).append(name)
-    lines = ["", "options of kernels' configs:"]
-    for option, kinds in sorted(kernels_of.items()):
-        kinds_of = [f"{values} ({', '.join(kernels)})" for values, kernels in kinds.items()]
-        text = f"  --{option.replace('_', '-')} {'; '.join(kinds_of)}"
-        lines += wrapped(text, min(shutil.get_terminal_size().columns, WIDTH), hang=6)
-    lines += ["", "options of every kernel that this package compiles:"]
-    lines += [f"  --pack {' | '.join(PACKS)}", "  --split-k auto | slices of K"]
+    kernel = registry.get(name)
+    options = dict(sorted(kernel.values().items()))
+    if kernel.runs_on == "gpu":
+        options |= {"pack": " | ".join(PACKS), "split_k": "auto | slices of K"}
+    width = min(shutil.get_terminal_size().columns, WIDTH)
+    lines = [f"{name}: {kernel.summary}", ""]
+    for option, values in options.items():
+        lines += wrapped(f"  --{option.replace('_', '-')} {values}", width, hang=6)
     return "\n".join(lines) + "\n"
 
 

@@ -17,7 +17,6 @@ from cute_gemm.commands.arguments import (
     add,
     join_negative_values,
     kernel_options,
-    options_help,
     split_kernel_options,
 )
 from cute_gemm.commands.output import BAD_INPUT, OK, print_json
@@ -142,9 +141,11 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def format_help(self) -> str:
-        """Return the help, for a command with a kernel with the options of all kernels."""
-        more = "" if self.get_default("options") is None else options_help()
-        return super().format_help() + more
+        """Return the help, for a command with a kernel with a usage of one line."""
+        if self.get_default("options") is not None:
+            operands = [action.metavar for action in self._actions if not action.option_strings]
+            self.usage = " ".join(["%(prog)s", *map(str, operands), "[options]"])
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(f"{message}; see {self.prog} --help")

@@ -40,15 +40,9 @@ _TEXT = "PTX, or CUDA C++ in a file whose name ends in .cu"
 _PATIENCE = 3.0
 _ARRAY = re.compile(r"(\w+)=(?:(\w+):(\d+(?:x\d+)*)|(.+\.npy))")
 
-_ARG = "value of the next parameter: A=float32:64x32 (random, rows contiguous), A=FILE.npy, 5, 0.5"
-_PTX = (
-    "execute an entry of this file: PTX, or CUDA C++ if it ends in .cu, which NVRTC compiles for "
-    "--arch with the options and headers of this package's kernels"
-)
-_LIMIT = (
-    "instructions after which the kernel is taken not to end (default 20,000,000, or 500,000 in "
-    "which no thread stores, passes a barrier or accesses another address)"
-)
+_ARG = "next parameter: A=float32:64x32, A=FILE.npy, 5, 0.5"
+_PTX = "file of PTX, or of CUDA C++ (.cu), to execute"
+_LIMIT = "instructions after which the kernel is stopped (default 20,000,000)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,11 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--group-sizes", "--html")
     add_options(
         parser,
-        {"--access NAME": "show one request lane by lane; NAME is A, B, C, an --arg, or shared"},
+        {"--access NAME": "show a request lane by lane: of A, B, C, an --arg, shared"},
     )
     request = {
-        "--cta N": "CTA of that request, x fastest (default 0)",
-        "--warp N": "warp of that request (default 0)",
+        "--cta N": "CTA of that request, x fastest",
+        "--warp N": "warp of that request",
         "--request N": "number of that request among the warp's (default 0)",
     }
     add_options(parser, request, type=int, default=0)
@@ -70,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(own, {"--entry NAME": "the entry, if the file has several"})
     add_options(own, {"--grid X,Y,Z": "CTAs (default 1)"}, default="1")
     add_options(own, {"--block X,Y,Z": "threads of a CTA (default 32)"}, default="32")
-    add_options(own, {"--shared BYTES": "dynamic shared memory (default 0)"}, type=int, default=0)
+    add_options(own, {"--shared BYTES": "dynamic shared memory"}, type=int, default=0)
     add_options(own, {"--arg ARG": _ARG}, action="append", default=[])
     add_options(own, {"--limit N": _LIMIT}, type=int)
     add_options(own, {"--save DIR": "write the arrays to DIR/NAME.npy"})

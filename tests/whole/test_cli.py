@@ -19,6 +19,7 @@ import cute_gemm as cg
 from cute_gemm.commands import arguments as _arguments
 from cute_gemm.commands import cli
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels import registry
 from cute_gemm.plan import backend
 
 
@@ -150,6 +151,7 @@ def test_help(command, run, capsys):
     assert leaving.value.code == 0
     out = capsys.readouterr().out
     assert "--json" in out and cli.COMMANDS[command][1:] in " ".join(out.split())
+    assert len(out.splitlines()) <= 60
 
 
 def test_usage_errors_leave_with_2(capsys):
@@ -236,10 +238,15 @@ def test_names_that_options_take_are_those_that_are_accepted(name):
 
 
 def test_help_has_the_values_of_options(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["analyze", "--help"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert "--copy auto | mn_major (tensor_core, sm80_pipeline)" in out
+    for kernel in registry.names():
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["analyze", "--help-kernel", kernel])
+        assert leaving.value.code == 0
+        out = " ".join(capsys.readouterr().out.split())
+        for option, values in registry.get(kernel).values().items():
+            assert f"--{option.replace('_', '-')} {values}" in out
+    assert cli.main(["run", "NN", "--help-kernel", "sm81"]) == 2
+    assert "kernel 'sm81' is not known" in capsys.readouterr().err
 
 
 def test_the_package_says_what_it_has():
