@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Build
 
 #: Seconds until a line of progress is printed to no terminal, and to the next one.
-_FIRST_LINE, _NEXT_LINE = 2.0, 15.0
+_FIRST_LINE, _NEXT_LINE = 2.0, 10.0
 #: Exit statuses.
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
