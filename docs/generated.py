@@ -13,7 +13,6 @@ GENERATORS = {
     "epilogues": ("benchmarks_page", "epilogues"),
     "deepgemm": ("benchmarks_page", "deepgemm"),
     "speed": ("benchmarks_page", "speed"),
-    "families": ("support_page", "families"),
     "support": ("support_page", "support"),
 }
 
