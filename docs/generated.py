@@ -14,7 +14,6 @@ GENERATORS = {
     "deepgemm": ("benchmarks_page", "deepgemm"),
     "predicted": ("predicted_page", "predicted"),
     "speed": ("benchmarks_page", "speed"),
-    "families": ("support_page", "families"),
     "support": ("support_page", "support"),
 }
 

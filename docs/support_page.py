@@ -37,17 +37,3 @@ def _gpus(info: cg.KernelInfo) -> str:
 def _shown(types: Iterable[str]) -> tuple[str, ...]:
     """Return types with one name for those of 8 bits, which kernels take all or none of."""
     return tuple(dict.fromkeys("float8" if name in FLOAT8 else name for name in types))
-
-
-def families(names: str) -> str:
-    """Return a row for each of these kernels: GPUs, types, epilogues and gradients."""
-    lines = [("kernel", "GPUs, from", "types", "epilogues", "gradients"), ("---",) * 5]
-    infos = {info.name: info for info in cg.kernels()}
-    for name in names.split():
-        info, kernel = infos[name], registry.get(name)
-        types = ", ".join(kind.removeprefix("float32/") for kind in _shown(info.dtypes))
-        # Operators call "auto", which chooses from these; tensors of integers have no gradient.
-        grads = "real and complex floats" if name in registry.CONTENDERS else "no"
-        fuses = "real floats" if "epilogue" in kernel.takes else "no"
-        lines.append((f"`{name}`", _gpus(info), types, fuses, grads))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -2,9 +2,10 @@
 
 import importlib
 import json
+import re
 import shlex
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,27 @@ def test_a_stored_run_of_the_repository_is_current():
         stored = json.loads(file.read_text(encoding="utf-8"))
         if stored["command"].startswith("cute-gemm bench"):
             assert str(BenchResult.from_dict(stored["result"])).splitlines()[0] in stored["text"]
+
+
+def test_the_home_page_is_the_readme(docs):
+    """Its links lead to pages and pictures, from where it lies."""
+    files = SimpleNamespace(get_file_from_path=lambda path: (DOCS / path).is_file())
+    config = SimpleNamespace(config_file_path=str(DOCS.parent / "mkdocs.yml"), repo_url="")
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    shown = docs("readme_page").on_page_markdown(text, page=None, config=config, files=files)
+    links = re.findall(r"\]\(([^)#]+)", shown)
+    assert shown.startswith("# cute_gemm\n") and "<!-- ci: run -->" in shown and len(links) > 20
+    assert [x for x in links if not ((DOCS / x).is_file() or x.startswith("https://"))] == []
+
+
+def test_links_of_the_readme_lead_to_pages_or_to_the_repository(docs, tmp_path):
+    readme = "[a](docs/a.md#b) [c](C.md) [d](D.md) [e](https://e) [f](#f)"
+    (tmp_path / "README.md").write_text(readme)
+    files = SimpleNamespace(get_file_from_path={"c.md": 1}.get)
+    config = SimpleNamespace(config_file_path=str(tmp_path / "mkdocs.yml"), repo_url="https://r/")
+    text = "<!-- include: README.md -->\nelsewhere\n<!-- end -->\n"
+    shown = docs("readme_page").on_page_markdown(text, page=None, config=config, files=files)
+    assert shown == "[a](a.md#b) [c](c.md) [d](https://r/blob/main/D.md) [e](https://e) [f](#f)"
 
 
 # -- recording --------------------------------------------------------------------------------
