@@ -138,7 +138,7 @@ def _refuse_unknown(chosen: Chosen, items: list[pytest.Item]) -> None:
     if lost:
         raise pytest.UsageError(
             f"tests/data/default_cases.txt names {len(lost)} tests that are not there, the first "
-            f"of them {lost[0]}: remake it (docs/testing.md)"
+            f"of them {lost[0]}: remake it (docs/contributing.md)"
         )
 
 
