@@ -11,7 +11,6 @@ Other threads compile and do nothing on the device, where a graph may be capture
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections import deque
@@ -20,6 +19,7 @@ from statistics import median
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._log import logger
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels.candidate import Measured, label
 from cute_gemm.plan.background import is_batch_invariant
@@ -37,8 +37,6 @@ CALLS = 100
 CANDIDATES, WITHIN = 6, 1.15
 #: Calls of each that are timed, behind a first one.
 TIMED = 3
-
-_log = logging.getLogger("cute_gemm")
 
 
 def asks(tune: Any) -> bool:
@@ -174,14 +172,14 @@ class OnlineTuning:
         )
         if best:
             found = found._replace(predicted=self.names[0], predicted_seconds=times.get(0, 0.0))
-        _log.info("%r: %s, %s", self.plans[0], self.names[best], found)
+        logger.info("%r: %s, %s", self.plans[0], self.names[best], found)
         builders().submit(self._replace, found)
 
     def _replace(self, found: Measured) -> None:
         try:
             better = self._take(found)
         except (GemmError, OSError) as error:  # it is not stored, and calls run it all the same
-            _log.warning("a measured choice could not be stored: %s", error)
+            logger.warning("a measured choice could not be stored: %s", error)
             return
         plan = self.plans[0]
         plan.better = Better(better, better.prepare())

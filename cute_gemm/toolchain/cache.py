@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cute_gemm._kept import Kept
+from cute_gemm._log import logger
 from cute_gemm.errors import OptionError, warn
 from cute_gemm.toolchain.cubin import Build, Resources
 
@@ -233,6 +234,7 @@ def _make_room(new: Path, most: int) -> float:
             break
         with suppress(OSError):
             path.unlink()
+            logger.info("removed %s from the cache: beyond %d bytes", path.stem, most)
         total -= size
     return (most - total) * _SHARE
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._cuda_core import cuda_core
+from cute_gemm._log import logger
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 from cute_gemm.toolchain import cache as store
 from cute_gemm.toolchain.cubin import Build, Proof, Resources
@@ -82,6 +83,7 @@ def build(
     key = _key(unit, arch, paths, nvrtc_version())
     stored = store.get(key)
     if stored is not None:
+        logger.debug("read %s for %s from the cache", unit.symbol, arch)
         return stored
     with store.locked(key):
         stored = store.get(key)
@@ -93,6 +95,8 @@ def build(
         if nvrtc_version().split(".")[:2] != used.split("."):
             key = _key(unit, arch, paths, used)
         store.put(key, built)
+        took = time.perf_counter() - start
+        logger.info("compiled %s for %s in %.2f s", unit.symbol, arch, took)
         return built
 
 

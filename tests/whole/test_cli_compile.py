@@ -36,6 +36,23 @@ def test_emit_ptx_and_sass(run, tmp_path):
         assert (status, out) == (2, "") and part in err
 
 
+def test_the_environment_asks_for_messages(tmp_path):
+    def said(level):
+        words = ["compile", "NN", *SIZES, "--arch", "sm_80", "--kernel", "naive"]
+        environment = {"CUTE_GEMM_LOG": level, "CUTE_GEMM_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-m", "cute_gemm", *words], capture_output=True, text=True,
+            env=os.environ | environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert re.search(r"cute_gemm INFO: compiled naive\S+ for sm_80 in [.\d]+ s", said("info"))
+    assert said("info") == ""
+    assert re.search(r"DEBUG: read naive\S+ for sm_80 from the cache", said("debug"))
+    assert "CUTE_GEMM_LOG='loud' is ignored; expected debug, info," in said("loud")
+
+
 def test_emit(run, tmp_path):
     words = ("emit", "TN", *SIZES, "--arch", "sm_80")
     status, out, _ = run(*words)
