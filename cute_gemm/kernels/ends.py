@@ -55,12 +55,25 @@ def loads_of_ends(
 def stores_of_zeros(problem: GemmProblem, config: Any, ends: Sequence[int]) -> GlobalAccess:
     """Return the stores of zeros to C behind the last group (``templates/common/groups.cuh``)."""
     C, tile = tail_of(problem, ends), config.tile[:2]
-    place = divmod(np.arange(tile[0] * tile[1]), tile[C.unit])
+    vector = _zeros_at_a_time(problem, config)
+    along, across = tile[C.unit] // vector, tile[1 - C.unit]
+    place = divmod(np.arange(along * across), along)
+    place = place[0], place[1] * vector
     coords = np.stack(place if C.unit else place[::-1], -1).reshape(-1, LANES, 2)
     return store_of_c(
-        C, 8 * C.element.bytes, tile, coords, "zeros are stored element by element",
+        C, 8 * C.element.bytes * vector, tile, coords, "zeros are stored element by element",
         part="behind the last group",
     )  # fmt: skip
+
+
+def _zeros_at_a_time(problem: GemmProblem, config: Any) -> int:
+    """Return how many zeros a thread stores at a time (``templates/sm90/epilogue.cuh``).
+
+    16 bytes of them where TMA takes C and the contiguous mode is not that of the groups.
+    """
+    C, vector = problem.C, 16 // problem.C.element.bytes
+    wide = getattr(config, "tma_c", False) and "MN"[C.unit] != problem.groups.mode
+    return vector if wide and not (config.tile[C.unit] % vector or C.shape[C.unit] % vector) else 1
 
 
 def _of(rows: Sequence[int], lanes: np.ndarray) -> np.ndarray:

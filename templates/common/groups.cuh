@@ -21,15 +21,18 @@ struct GroupEnds {
   CUTE_DEVICE int end(int group, int begin) const { return min(max(ends[group], begin), total); }
 };
 
-// Stores zeros to the part of C (M,N) that lies in the tile of (kBM,kBN) at (row,column), by so many threads.
-template <int kBM, int kBN, int kThreads, bool kRowMajor, class Element>
+// Stores zeros to the part of C (M,N) that lies in the tile of (kBM,kBN) at (row,column), by so many threads; kVector
+// elements at a time, of which M, or else N, has a multiple.
+template <int kBM, int kBN, int kThreads, bool kRowMajor, int kVector = 1, class Element>
 CUTE_DEVICE void store_zeros(Element* C, int64_t ldc, int m, int n, int row, int column, int thread) {
-  using Access = cutlass::AlignedArray<Element, 1>;
+  using Access = cutlass::AlignedArray<Element, kVector>;
+  constexpr int kAlong = (kRowMajor ? kBN : kBM) / kVector;
   Access zero;
   zero.fill(Element(0));
   CUTE_NO_UNROLL
-  for (int i = thread; i < kBM * kBN; i += kThreads) {
-    int const r = row + (kRowMajor ? i / kBN : i % kBM), c = column + (kRowMajor ? i % kBN : i / kBM);
+  for (int i = thread; i < kBM * kBN / kVector; i += kThreads) {
+    int const along = i % kAlong * kVector, across = i / kAlong;
+    int const r = row + (kRowMajor ? across : along), c = column + (kRowMajor ? along : across);
     if (r < m && c < n) *reinterpret_cast<Access*>(C + (kRowMajor ? r * ldc + c : r + c * ldc)) = zero;
   }
 }

@@ -95,12 +95,20 @@ CUTE_DEVICE void update_elements(Tile<Config> const& tile, int thread, TensorC<C
   }
 }
 
-// A tile of C that is of no group, by the same threads.
+// A tile of C that is of no group, by the same threads; 16 bytes at a time where rows or columns of C, whichever are
+// contiguous, are no parts of groups and TMA takes them.
 template <class Config>
 CUTE_DEVICE void zero_elements(Tile<Config> const& tile, int thread, TensorC<Config> const& c) {
   using CtaTiler = typename Config::CtaTiler;
-  store_zeros<size<0>(CtaTiler{}), size<1>(CtaTiler{}), SharedStorage<Config>::kConsumerWarps * 32,
-              !Config::kColumnMajorC>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
+  constexpr int kBM = size<0>(CtaTiler{}), kBN = size<1>(CtaTiler{}), kAlong = Config::kColumnMajorC ? kBM : kBN;
+  constexpr int kThreads = SharedStorage<Config>::kConsumerWarps * 32, kEvery = 16 / sizeof(typename Config::ElementC);
+  constexpr bool kWhole = int(Config::kRagged) == int(Config::kColumnMajorC ? kRaggedN : kRaggedM);
+  constexpr int kVector = Config::kTmaC && kWhole && kAlong % kEvery == 0 ? kEvery : 1;
+  if (kVector > 1 && (Config::kColumnMajorC ? c.m : c.n) % kVector == 0) {
+    store_zeros<kBM, kBN, kThreads, !Config::kColumnMajorC, kVector>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
+  } else {
+    store_zeros<kBM, kBN, kThreads, !Config::kColumnMajorC>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
+  }
 }
 
 // The epilogue tiles (64,kColumns) of a warp group, one after the other: registers to shared memory, swizzled
