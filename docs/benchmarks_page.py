@@ -23,6 +23,12 @@ def stored(name: str) -> dict[str, Any] | None:
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
+def _all_stored(names: str) -> list[dict[str, Any]]:
+    """Return the runs of all of these words, none where one is missing."""
+    runs = [run for run in map(stored, names.split()) if run is not None]
+    return runs if len(runs) == len(names.split()) else []
+
+
 def benchmarks(name: str) -> str:
     """Return the tables of a run of ``cute-gemm bench``, one for each size.
 
@@ -58,6 +64,62 @@ def geomeans(name: str) -> str:
     return "\n\n".join([f"`{run['command']}`", _where(run), _table(heads, rows)]) + "\n"
 
 
+def classes(names: str) -> str:
+    """Return the runs of `layouts`, by words of ``names``: classes are rows and types columns.
+
+    A cell is the geometric mean of cuBLAS's time over ours, and the least ratio.
+    """
+    runs = _all_stored(names)
+    if not runs:
+        return MISSING
+    by_type: list[dict[str, list[float | None]]] = []
+    for run in runs:
+        ratios: dict[str, list[float | None]] = {}
+        for entry in run["result"]:
+            ratios.setdefault(entry["class"], []).append(entry["ratio"])
+        ratios["**all**"] = [x for several in ratios.values() for x in several]
+        by_type.append(ratios)
+    kinds = dict.fromkeys(kind for ratios in by_type for kind in [*ratios][:-1])
+    rows = []
+    for kind in [*kinds, "**all**"]:
+        means = [_mean(kind, ratios.get(kind, [])) for ratios in by_type]
+        rows.append([kind, *(f"{x[1]} ({x[2]})" if x[1] != "-" else "" for x in means)])
+    below = (_mean("", ratios["**all**"]) for ratios in by_type)
+    rows.append(["below 0.97", *(f"{x[4]} of {x[5]}" for x in below)])
+    heads = ["mean (worst)", *(name.removeprefix("layouts-") for name in names.split())]
+    return f"{_table(heads, rows)}\n\n{_where(*runs)}\n"
+
+
+def fused(names: str) -> str:
+    """Return geometric means of the runs of `epilogues`, by words of ``names``."""
+    runs = _all_stored(names)
+    if not runs:
+        return MISSING
+    peers = {
+        "plain": "time over the plain product's",
+        "cuBLASLt": "cuBLASLt's time over ours",
+        "unfused": "PyTorch's unfused time over ours",
+    }
+    heads, columns = [""], []
+    for run in runs:
+        for kind, found in run["result"].items():
+            for peer, words in peers.items():
+                heads.append(f"{kind}: {words}")
+                columns.append(_column(found, peer))
+    named = dict.fromkeys(name for column in columns for name in column)
+    rows = [[f"`{name}`", *(column.get(name, "-") for column in columns)] for name in named]
+    return f"{_table(heads, rows)}\n\n{_where(*runs)}\n"
+
+
+def _column(found: list[dict[str, Any]], peer: str) -> dict[str, str]:
+    """By epilogue the geometric mean of a peer's time over ours, or of ours over ``"plain"``."""
+    all_names = dict.fromkeys(name for each in found for name in each["us"])
+    fused = [x for x in all_names if "," not in x and x not in ("cuBLAS", "plain")]
+    if peer == "plain":
+        return {name: _ratio(found, "plain", name) for name in fused}
+    return {name: _ratio(found, name, f"{name}, {peer}") for name in fused}
+
+
 def epilogues(name: str) -> str:
     """Return what `tests/gpu/epilogues.py` measured: ratios of times, of each shape and of all."""
     run = stored(name)
@@ -66,9 +128,9 @@ def epilogues(name: str) -> str:
     tables = [f"`{run['command']}`", _where(run)]
     peers = {
         "cuBLASLt": "cuBLASLt's time over ours",
-        "unfused": "PyTorch's, unfused",
-        "max-autotune": "torch.compile, max-autotune",
-        "QuACK": "QuACK's",
+        "unfused": "PyTorch's unfused time over ours",
+        "max-autotune": "torch.compile's (max-autotune) time over ours",
+        "QuACK": "QuACK's time over ours",
     }
     for found in run["result"].values():
         named = dict.fromkeys(name.partition(",")[0] for each in found for name in each["us"])
@@ -90,7 +152,7 @@ def epilogues(name: str) -> str:
             for name in fused
         ]
         tables += [
-            _table(["geometric mean of", *(peers[other] for other in timed)], means),
+            _table(["geometric mean", *(peers[other] for other in timed)], means),
             _table(heads, rows),
         ]
         if "QuACK" in timed:
@@ -104,15 +166,12 @@ def deepgemm(name: str) -> str:
     if run is None:
         return MISSING
     dense, groups = run["result"]["dense"], run["result"]["groups"]
-    peer, ours, *others = dense[0]["us"]
+    peer, ours, *_ = dense[0]["us"]
 
     def cells(entries: list[dict[str, Any]]) -> list[str]:
         return [f"{x['us'][peer] / x['us'][ours]:.2f}" for x in entries]
 
-    means = [
-        _mean(f"{kind}, {way}", [x["us"][peer] / x["us"][way] for x in entries])
-        for kind, entries in (("dense", dense), ("groups", groups)) for way in (ours, *others)
-    ]  # fmt: skip
+    means = [_mean(name, ratios) for name, ratios in _over_ours(run["result"]).items()]
     rows = dict.fromkeys(x["shape"][0] for x in dense)
     columns = dict.fromkeys(tuple(x["shape"][1:]) for x in dense)
     of_rows = [[str(m), *cells([x for x in dense if x["shape"][0] == m])] for m in rows]
@@ -125,11 +184,37 @@ def deepgemm(name: str) -> str:
     kinds = dict.fromkeys(x["sizes"] for x in groups)
     return "\n\n".join([
         f"`{run['command']}`", _where(run),
-        _table(["DeepGEMM's time over", "geometric mean", "worst", "best", "below 0.97",
+        _table(["DeepGEMM's time over ours", "geometric mean", "worst", "best", "below 0.97",
                 "products"], means),
         _table(["M, by N x K", *(" x ".join(map(str, x)) for x in columns)], of_rows),
-        _table(["sizes", *kinds], of_groups),
+        _table(["sizes of groups", *kinds], of_groups),
     ]) + "\n"  # fmt: skip
+
+
+def blocks(names: str) -> str:
+    """Return the means of the runs of `deepgemm`, by words of ``names``."""
+    runs = _all_stored(names)
+    if not runs:
+        return MISSING
+    rows: dict[str, list[str]] = {}
+    for run in runs:
+        for name, ratios in _over_ours(run["result"]).items():
+            _, mean, worst, *_ = _mean(name, ratios)
+            rows.setdefault(name, []).append(f"{mean} ({worst})")
+    heads = [f"{run['machine']['gpu']}: mean (worst)" for run in runs]
+    table = _table(["DeepGEMM's time over ours", *heads], [[x, *y] for x, y in rows.items()])
+    return f"{table}\n\n{' '.join(_where(run) for run in runs)}\n"
+
+
+def _over_ours(result: dict[str, Any]) -> dict[str, list[float | None]]:
+    """DeepGEMM's time over ours, by what was multiplied and where the scales of A lie."""
+    ratios: dict[str, list[float | None]] = {}
+    for kind, words in (("dense", "dense"), ("groups", "grouped")):
+        peer, *ways = result[kind][0]["us"]
+        for way in ways:
+            name = ", ".join([words, *way.split(", ")[1:]])
+            ratios[name] = [x["us"][peer] / x["us"][way] for x in result[kind]]
+    return ratios
 
 
 def _beside(found: list[dict[str, Any]], peer: str) -> str:
@@ -189,7 +274,7 @@ def _where(*runs: dict[str, Any]) -> str:
 def _size(size: dict[str, Any]) -> str:
     extents = [size[name] for name in "mnk"]
     text = str(extents[0]) if len(set(extents)) == 1 else "x".join(map(str, extents))
-    return text if size["l"] == 1 else f"{size['l']} times {text}"
+    return text if size["l"] == 1 else f"batch of {size['l']}, {text}"
 
 
 def _speed(entry: dict[str, Any] | None) -> str:

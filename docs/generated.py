@@ -9,6 +9,9 @@ from importlib import import_module
 GENERATORS = {
     "rung": ("ladder_page", "rung"),
     "benchmark": ("benchmarks_page", "benchmarks"),
+    "classes": ("benchmarks_page", "classes"),
+    "fused": ("benchmarks_page", "fused"),
+    "blocks": ("benchmarks_page", "blocks"),
     "layouts": ("benchmarks_page", "geomeans"),
     "epilogues": ("benchmarks_page", "epilogues"),
     "deepgemm": ("benchmarks_page", "deepgemm"),

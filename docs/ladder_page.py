@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, wrap
 from typing import Any, NamedTuple
 
 from cute_gemm.commands.explain import explain
@@ -89,7 +89,7 @@ RUNGS = {
     ),
     "smem_full_k": Rung(
         (_simt("smem_full_k", "auto* panel_a", "__syncthreads();"),),
-        (("smem_full_k", "A panel of A, a panel of B and the tile of C that they make"),),
+        (("smem_full_k", "A panel of A, a panel of B and their tile of C"),),
     ),
     "smem_tiled": Rung(
         (_simt("mainloop", "for (int first = 0;", "multiply_tile<Config, kUnroll>"),),
@@ -97,43 +97,48 @@ RUNGS = {
     ),
     "register_rows": Rung(
         (_simt("register_rows", "enum : int {", "using ValuesM"),),
-        (("register_rows", "A thread's reads and products of smem_tiled and register_rows"),),
+        (("register_rows", "Loads and products of a thread in smem_tiled and register_rows"),),
     ),
     "thread_tile_1d": Rung(
         (_simt("thread_tile_1d", "enum : int {", "using Threads"),),
-        (("thread_tile_1d", "A thread's reads and products of register_rows and thread_tile_1d"),),
+        (("thread_tile_1d", "Loads and products of a thread in register_rows and thread_tile_1d"),),
     ),
     "thread_tile_2d": Rung(
         (
             _simt("thread_tile_2d", "// A thread's next result", "using ValuesN"),
             _simt("mainloop", "for (int k = 0;", "outer_product<Config>"),
         ),
-        (("thread_tile_2d", "A thread's reads and products of thread_tile_1d and thread_tile_2d"),),
+        (
+            (
+                "thread_tile_2d",
+                "Loads and products of a thread in thread_tile_1d and thread_tile_2d",
+            ),
+        ),
     ),
     "vectorized": Rung(
         (_simt("vectorized", "// `count` neighbours", "using ValuesN"),),
         (
-            ("vectorized", "A thread's reads and products of thread_tile_2d and vectorized"),
-            ("vectorized_banks", "A read of shared memory with 2-way bank conflicts"),
+            ("vectorized", "Loads and products of a thread in thread_tile_2d and vectorized"),
+            ("vectorized_banks", "A load from shared memory with 2-way bank conflicts"),
         ),
     ),
     "bank_free": Rung(
-        (_simt("bank_free", "// 16 bytes after every 128", "using Swizzled"),),
-        (("bank_free_banks", "The same read without conflicts"),),
+        (_simt("bank_free", "// The columns of a thread's vector", "using Swizzled"),),
+        (("bank_free_banks", "The same load without conflicts"),),
     ),
     "warp_tiled": Rung(
         (_simt("warp_tiled", "// The bits of a lane's number", "using ValuesN"),),
         (
             ("warp_tiled", "The results of a warp in bank_free and in warp_tiled"),
-            ("warp_tiled_banks", "A read in two wavefronts, each word shared by two lanes"),
+            ("warp_tiled_banks", "A load in two wavefronts, each word shared by two lanes"),
         ),
     ),
     "double_buffered": Rung(
         (
-            _simt("double_buffered", "for (int tile = 1;", "cp_async_fence();"),
+            _simt("double_buffered", "// By cp.async a tile is copied", "cp_async_fence();"),
             _simt("double_buffered", "rows.read(row_parts[(k + 1)", "outer_product<Config>"),
         ),
-        (("double_buffered", "Copies and products in turn, and at the same time"),),
+        (("double_buffered", "Copies and products one after the other, and at the same time"),),
     ),
     "tensor_core": Rung(
         (
@@ -142,7 +147,7 @@ RUNGS = {
             ),
         ),
         (
-            ("tensor_core", "Which lane holds which elements of A for mma.sync"),
+            ("tensor_core", "The elements of A that each lane holds for mma.sync"),
             ("tensor_core_banks", "An ldmatrix from swizzled shared memory, without conflicts"),
         ),
     ),
@@ -160,22 +165,24 @@ RUNGS = {
             ),
             Excerpt("templates/sm90/mainloop.cuh", "int previous = 0;", "previous = state.stage;"),
         ),
-        (("sm90_wgmma", "Loads by the producer, products and epilogues by the consumers"),),
+        (("sm90_wgmma", "Loads by the producer; products and epilogues by the consumers"),),
     ),
 }
 
-#: Of `Explanation.figures`, what the line above a rung's table has, and how it is said there.
+#: Of `Explanation.figures`, what the line above a rung's table has, and its words there.
 SHAPE = {
-    "CTA tile": "CTA tile {}",
-    "results of a thread": "{} results of a thread",
-    "threads of a CTA": "{} threads",
-    "bytes of shared memory of a CTA": "{} bytes of shared memory",
+    "CTA tile": "CTA tile: {}",
+    "results of a thread": "results per thread: {}",
+    "threads of a CTA": "threads: {}",
+    "bytes of shared memory of a CTA": "bytes of shared memory: {}",
 }
-#: Rows of the table, each ``" per result"``.
-COUNTS = (
-    "gmem loads, elements", "gmem loads, requests", "gmem loads, sectors",
-    "smem stores, wavefronts", "smem loads, wavefronts", "bank conflicts",
-)  # fmt: skip
+#: Counts per result, and the heads of their columns.
+COUNTS = {
+    "gmem loads, elements": "global elements", "gmem loads, requests": "global requests",
+    "gmem loads, sectors": "global sectors", "smem stores, wavefronts": "shared store wavefronts",
+    "smem loads, wavefronts": "shared load wavefronts", "bank conflicts": "bank conflicts",
+}  # fmt: skip
+PER_FMA, SPEED = "shared loads per warp FMA", "TFLOP/s, of cuBLAS"
 
 
 @cache
@@ -224,73 +231,70 @@ def _pictures(of: Rung) -> list[str]:
 # ---- figures ------------------------------------------------------------------------------------
 
 
-def _shape(found: Explanation) -> str:
-    """Tile, threads and shared memory in a line."""
-    figures = found.figures
-    parts = [
-        said.format(figures[name]) for name, said in SHAPE.items() if figures.get(name, "0") != "0"
-    ]
-    return ", ".join(parts)
+def _shape(found: list[Explanation]) -> str:
+    """Tile, threads and shared memory in a sentence, of each op where they differ."""
+    parts = []
+    for name, words in SHAPE.items():
+        figures = [x.figures.get(name, "0") for x in found]
+        if len(set(figures)) > 1:
+            each = zip(figures, OPS, strict=True)
+            figures = [", ".join(f"{figure} ({op})" for figure, op in each)]
+        parts += [words.format(figures[0])] if figures[0] != "0" else []
+    return "\n".join(wrap("; ".join(parts) + ".", 120)) if parts else ""
 
 
 def _counts(found: Explanation) -> dict[str, str]:
-    """The counts per result, by their names in the table."""
-    rows = {name: found.figures.get(f"{name} per result", "-") for name in COUNTS}
-    return {name: figure for name, figure in rows.items() if figure != "-"}
+    """The counts per result, by the heads of their columns."""
+    cells = {head: found.figures.get(f"{name} per result", "-") for name, head in COUNTS.items()}
+    return {head: figure for head, figure in cells.items() if figure != "-"}
 
 
-def _rows(found: Explanation) -> dict[str, str]:
-    rows = {f"{name} per result": figure for name, figure in _counts(found).items()}
-    reads = [
+def _cells(found: Explanation, speed: str) -> dict[str, str]:
+    """The row of an op in a rung's table, by the heads of its columns."""
+    cells = _counts(found)
+    loads = [
         count for count in found.counts
         if (count.space, count.direction, count.operand) == ("shared", "load", "AB")
     ]  # fmt: skip
-    if reads and found.kernel in registry.LADDER[: registry.LADDER.index(FIRST_OF_HALVES)]:
-        per_fma = (reads[0].wavefronts or 0) * 32 / found.problem.k
-        rows["smem loads, wavefronts per warp FMA"] = f"{per_fma:.3g}"
-    return rows
+    if loads and found.kernel in registry.LADDER[: registry.LADDER.index(FIRST_OF_HALVES)]:
+        per_fma = (loads[0].wavefronts or 0) * 32 / found.problem.k
+        cells[PER_FMA] = f"{per_fma:.3g}"
+    return cells | ({SPEED: speed} if speed else {})
 
 
 def _table(name: str) -> str:
-    """The figures of a rung, with one column where the ops do not differ."""
+    """The figures of a rung, with a row for each op."""
     dtype, k = problem(name)
-    columns = []
-    for op in OPS:
-        rows = _rows(explained(name, op, dtype, k))
-        speed = measured(name, op, dtype)
-        columns.append(rows | ({f"measured on {GPU}": speed} if speed else {}))
-    if not any(columns):
+    found = [explained(name, op, dtype, k) for op in OPS]
+    rows = [_cells(x, measured(name, op, dtype)) for x, op in zip(found, OPS, strict=True)]
+    if not any(rows):
         return ""
-    same = columns[0] == columns[1]
-    heads = [" and ".join(OPS)] if same else list(OPS)
-    shapes = [_shape(explained(name, op, dtype, k)) for op in OPS]
-    if shapes[0] != shapes[1]:
-        shapes = [f"{op}: {shape}" for op, shape in zip(OPS, shapes, strict=True)]
-    lines = [f"{'. '.join(dict.fromkeys(shapes))}.", ""] if any(shapes) else []
-    lines.append(f"| {SIZE} x {SIZE} x {k}, {dtype} | {' | '.join(heads)} |")
-    lines.append("|---|" + "---:|" * len(heads))
-    for what in dict.fromkeys((*columns[0], *columns[1])):
-        cells = [column.get(what, "-") for column in columns[: len(heads)]]
-        lines.append(f"| {what} | {' | '.join(cells)} |")
+    lines = [_shape(found), ""] if _shape(found) else []
+    heads = [*dict.fromkeys((*rows[0], *rows[1]))]
+    first = f"{SIZE} x {SIZE} x {k}, {dtype}"
+    lines += [f"| {first} | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for op, row in zip(OPS, rows, strict=True):
+        lines.append(f"| {op} | {' | '.join(row.get(head, '-') for head in heads)} |")
     return "\n".join(lines)
 
 
 def _next(name: str) -> str:
-    """What the next rung changes, as a list."""
+    """What the next rung changes, in a line."""
     following = registry.LADDER[registry.LADDER.index(name) + 1]
     dtype, k = problem(name, following)
     this, other = (explained(kernel, OPS[0], dtype, k) for kernel in (name, following))
     start = f"**Next: [`{following}`](#{following})**"
     if this.report is None or other.report is None:
         return f"{start}."
-    lines = [f"{start} changes, for {OPS[0]} in {dtype}" + f" and K = {k}" * (k != SIZE) + ":", ""]
     before = _counts(this)
-    lines += [
-        f"- {what} per result: {before.get(what, '0')} → {figure}"
-        for what, figure in _counts(other).items()
-        if figure != before.get(what, "0")
+    changes = [
+        f"{head} {before.get(head, '0')} → {figure}"
+        for head, figure in _counts(other).items()
+        if figure != before.get(head, "0")
     ]
-    return "\n".join(lines)
+    of = f"{OPS[0]}, {dtype}" + f", K = {k}" * (k != SIZE)
+    lines = [f"{start} ({of})", *changes]
+    return ",\n".join(lines).replace(",\n", ":\n", 1) + "."
 
 
 # ---- stored runs --------------------------------------------------------------------------------
@@ -304,7 +308,7 @@ def runs() -> tuple[dict[str, Any], ...]:
 
 
 def measured(name: str, op: str, dtype: str) -> str:
-    """Return the measured speed of a rung at the largest cube that it ran; nothing without one."""
+    """Return TFLOP/s and per cent of cuBLAS's at the largest cube that a rung ran, if it did."""
     found: list[tuple[int, dict[str, Any]]] = []
     for run in runs():
         for size in run["sizes"]:
@@ -318,10 +322,9 @@ def measured(name: str, op: str, dtype: str) -> str:
     if not found:
         return ""
     size, speed = max(found, key=lambda entry: entry[0])
-    teraflops = f"{speed['gflops'] / 1e3:.3g}"
-    text = f"{teraflops} TFLOP/s"
+    text = f"{speed['gflops'] / 1e3:.3g}"
     if speed["of_cublas"] is not None:
-        text += f", {speed['of_cublas'] * 100:.1f} % of cuBLAS"
+        text += f", {speed['of_cublas'] * 100:.1f} %"
     return text + f" ({size} x {size} x {size})" * (size != SIZE)
 
 
@@ -333,7 +336,7 @@ def _overview() -> str:
         found = explained(name, OPS[0], dtype, k)
         speed = measured(name, OPS[0], dtype)
         rows.append([f"[{name}](#{name})", found.summary, dtype, speed])
-    heads = ["rung", "what it is", "type", "measured"]
+    heads = ["kernel", "what it does", "type", SPEED]
     width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
     lines = [heads, ["---"] * 3 + ["---:"], *rows]
     return "\n".join(f"| {' | '.join(line[:width])} |" for line in lines)

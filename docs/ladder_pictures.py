@@ -109,9 +109,9 @@ def panels(report: Report) -> str:
         Item(C, f"the CTA's tile of C, {rows} x {columns}, a thread per element"),
     ]
     caption = [
-        f"Both panels are copied once; each word of A is then used by {columns} threads, each of "
-        f"B by {rows}. They take (bM + bN) K words: {report.launch.smem:,} bytes for "
-        f"K = {report.problem.k:,}. Not to scale."
+        f"The CTA copies both panels once. Then {columns} threads use each word of A, and {rows} "
+        f"threads each word of B. The panels have (bM + bN) K words: {report.launch.smem:,} bytes "
+        f"for K = {report.problem.k:,}. Not to scale."
     ]
     return matrices("smem_full_k: whole panels of A and B", caption, marks, legend)
 
@@ -133,11 +133,12 @@ def steps(report: Report) -> str:
         Item(A, f"A's tile, {rows} x {depth}"),
         Item(B, f"B's tile, {columns} x {depth}"),
         Item("#ffffff", "other steps: not in shared memory"),
-        Item(C, "the CTA's tile of C: partial sums in registers"),
+        Item(C, "the CTA's tile of C: accumulators in registers"),
     ]
     caption = [
-        f"K is cut into steps of {depth}: copy both tiles, wait, multiply, wait, and the next step "
-        f"takes their place. The tiles take {report.launch.smem:,} bytes for any K. Not to scale."
+        f"K is cut into steps of {depth}. In each step the CTA copies both tiles, waits, "
+        f"multiplies, and waits before the next tiles replace these. The tiles take "
+        f"{report.launch.smem:,} bytes for any K. Not to scale."
     ]
     return matrices("smem_tiled: K in steps", caption, marks, legend)
 
@@ -188,7 +189,7 @@ def thread_products(title: str, kernels: list[Reads]) -> str:
         below = y + down * cell + 18
         for n, line in enumerate((
             f"{words} words for {made} product{'s' * (made > 1)}",
-            f"in {loads} reads",
+            f"in {loads} loads",
             f"{words / made:.4g} words per product",
         )):  # fmt: skip
             body.append(text(left, below + 15 * n, line, _WORDS))
@@ -196,10 +197,10 @@ def thread_products(title: str, kernels: list[Reads]) -> str:
     legend = [
         Item(A, "a word of A"),
         Item(B, "a word of B"),
-        Item(C, "a product, added to a sum in a register"),
-        Item("#ffffff", "thick outline: one read of shared memory"),
+        Item(C, "a product, added to an accumulator in a register"),
+        Item("#ffffff", "thick outline: one load from shared memory"),
     ]
-    caption = ["One thread, one column k of the tiles in shared memory."]
+    caption = ["One thread and one column k of the tiles in shared memory."]
     return document(title, caption, body, (left - 40, 22 + (down + 2) * cell + 60), legend)
 
 
@@ -254,8 +255,8 @@ def warp_tiles(title: str, reports: list[Report]) -> str:
         left += max(across * cell, 220) + 40
     legend = [Item("#ffffff", "4 x 4 results of a lane, and its number", text="7")]
     caption = [
-        "The results of warp 0, M down and N across. A lane reads as many words in both kernels; "
-        "what differs is how many of them are different words."
+        "The results of warp 0, M down and N across. A lane loads the same number of words in both "
+        "kernels. The number of different words that the warp loads is smaller in the second."
     ]
     return document(title, caption, body, (left - 40, bottom), legend)
 
@@ -295,7 +296,7 @@ def timeline(
             middle = left + (span.start + span.length / 2) * _UNIT
             body.append(text(middle, y + 16, span.label, _MIDDLE))
         y += 32
-    body.append(text(left, y + 10, "time, from left to right; not to scale", _SMALL))
+    body.append(text(left, y + 10, "time from left to right; not to scale", _SMALL))
     return document(title, [caption], body, (left + end * _UNIT + 4, y + 16), legend)
 
 
@@ -321,10 +322,10 @@ def double_buffered() -> str:
         _PRODUCTS,
     ]
     caption = (
-        "With two buffers the copies of a k tile run while the products of the tile before are "
-        "made, from the other buffer, and a k tile takes one barrier in place of two."
+        "With two buffers the CTA copies a k tile into one while it multiplies the previous tile "
+        "from the other. A k tile takes one barrier instead of two."
     )
-    return timeline("double_buffered: copies behind products", caption, rows, legend)
+    return timeline("double_buffered: copies during products", caption, rows, legend)
 
 
 def sm80_pipeline(stages: int) -> str:
@@ -343,8 +344,9 @@ def sm80_pipeline(stages: int) -> str:
         rows.append((f"stage {stage}", spans))
     rows.append(("products", [Span(4 + 2 * k, 2, f"tile {k}", C) for k in range(tiles - 2)]))
     caption = (
-        "Several k tiles are on their way at a time, each in a stage of shared memory. The latency "
-        "of a copy is longer than the products of a tile: it is waited for once, at the start."
+        "Several copies of k tiles are in flight at a time, each to a stage of shared memory. The "
+        "latency of a copy is longer than the products of a tile. The CTA waits for it once, at "
+        "the start."
     )
     title = "sm80_pipeline: a ring of stages"
     return timeline(title, caption, rows, [_COPY, _PRODUCTS])
@@ -375,15 +377,15 @@ def sm90_wgmma(stages: int) -> str:
         ("consumers: epilogue", epilogues),
     ]
     legend = [
-        Item(shades[0], "load of a k tile, into the stage of that number", text="2"),
-        Item(shades[1], "the same, for the next tile of C"),
+        Item(shades[0], "load of a k tile into the stage with this number", text="2"),
+        Item(shades[1], "the same for the next tile of C"),
         Item(C, "wgmma of a k tile"),
-        Item(TINTS[3], "accumulators to C, by TMA"),
+        Item(TINTS[3], "accumulators stored to C by TMA"),
     ]
     caption = (
-        f"One thread starts the loads of A and B, into a ring of {stages} stages. A stage is "
-        "loaded again as soon as the consumers have released it. The CTA goes on to its next tile "
-        "of C: while the accumulators of the first go to C, the stages fill up with k tiles of "
+        f"One thread issues the loads of A and B into a ring of {stages} stages. It loads a stage "
+        "again as soon as the consumers have released it. The CTA computes several tiles of C: "
+        "while the consumers store the accumulators of the first, the stages fill with k tiles of "
         "the second."
     )
     return timeline("sm90_wgmma: producer, consumers, persistent grid", caption, rows, legend)
@@ -427,18 +429,18 @@ def ladder() -> Iterator[tuple[str, str]]:
     yield "coalesced", access(of["coalesced"], "A", "ld.global", "coalesced: a request for A, NN")
     yield "smem_full_k", panels(report("smem_full_k", k=1024))
     yield "smem_tiled", steps(of["smem_tiled"])
-    title = "a word of B serves all of a thread's rows"
+    title = "a thread uses a word of B for all of its rows"
     yield "register_rows", beside(f"register_rows: {title}", "smem_tiled", "register_rows")
-    title = "eight rows, read as two vectors"
+    title = "eight rows, loaded as two vectors"
     yield "thread_tile_1d", beside(f"thread_tile_1d: {title}", "register_rows", "thread_tile_1d")
-    title = "an outer product per column"
+    title = "an outer product per column k"
     yield "thread_tile_2d", beside(f"thread_tile_2d: {title}", "thread_tile_1d", "thread_tile_2d")
-    title = "the same products, in reads of four words"
+    title = "the same products, in loads of four words"
     yield "vectorized", beside(f"vectorized: {title}", "thread_tile_2d", "vectorized")
     for name in ("vectorized", "bank_free", "warp_tiled"):
-        title = f"{name}: a 128-bit read of A's tile in shared memory"
+        title = f"{name}: a 128-bit load of A's tile in shared memory"
         yield f"{name}_banks", access(of[name], "A", "ld.shared", title)
-    title = "warp_tiled: a warp's results lie in a compact tile"
+    title = "warp_tiled: the results of a warp form a compact tile"
     yield "warp_tiled", warp_tiles(title, [of["bank_free"], of["warp_tiled"]])
     yield "double_buffered", double_buffered()
     yield "tensor_core", fragment()

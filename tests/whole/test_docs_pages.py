@@ -89,6 +89,44 @@ def test_layouts_are_means_by_class(docs, tmp_path):
     ]
 
 
+def test_means_of_classes_by_type(docs, tmp_path):
+    for name, ratios in (
+        ("layouts-x", {"odd": [0.5, 2.0], "few": [1.5]}),
+        ("layouts-y", {"odd": [4.0, None]}),
+    ):
+        entries = [{"class": kind, "ratio": x} for kind, several in ratios.items() for x in several]
+        store(tmp_path, name, entries)
+    page = docs("benchmarks_page")
+    assert table(page.classes("layouts-x layouts-y")) == [
+        ["mean (worst)", "x", "y"],
+        ["odd", "1.00 (0.50)", "4.00 (4.00)"],
+        ["few", "1.50 (1.50)", ""],
+        ["**all**", "1.14 (0.50)", "4.00 (4.00)"],
+        ["below 0.97", "1 of 3", "0 of 1"],
+    ]
+    assert page.classes("layouts-x layouts-z") == page.MISSING
+
+
+def test_means_of_epilogues(docs, tmp_path):
+    us = {"plain": 2.0, "cuBLAS": 2.5, "bias": 2.5, "bias, cuBLASLt": 5.0, "bias, unfused": 10.0}
+    more = {"plain": 1.0, "bias": 1.25, "bias, unfused": 5.0, "gated": 2.0}
+    store(tmp_path, "e", {"bfloat16": [{"us": us}, {"us": more}]})
+    assert table(docs("benchmarks_page").fused("e"))[1:] == [
+        ["`bias`", "1.25", "2.00", "4.00"], ["`gated`", "2.00", "-", "-"],
+    ]  # fmt: skip
+
+
+def test_means_of_block_scales(docs, tmp_path):
+    def entries(*several: float) -> list[dict[str, Any]]:
+        return [{"us": {"DeepGEMM": x, "ours": 2.0, "ours, K-major scales": 4.0}} for x in several]
+
+    store(tmp_path, "d", {"dense": entries(1.0, 4.0), "groups": entries(2.0)})
+    assert table(docs("benchmarks_page").blocks("d"))[1:] == [
+        ["dense", "1.00 (0.50)"], ["dense, K-major scales", "0.50 (0.25)"],
+        ["grouped", "1.00 (1.00)"], ["grouped, K-major scales", "0.50 (0.50)"],
+    ]  # fmt: skip
+
+
 def test_speed_by_type(docs, tmp_path):
     page = docs("benchmarks_page")
     ops = ("NN", "NT", "TN", "TT")
@@ -112,10 +150,16 @@ def test_what_is_not_recorded_says_so(docs, tmp_path):
 
 
 def test_generated_parts_are_of_runs_that_are_recorded(docs):
-    """Every name in the page is one that `record.py` has, and every one of those is shown."""
-    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    named = [line for line in text.splitlines() if line.startswith("<!-- generated: ")]
-    shown = [line.split(": ", 2)[2].removesuffix(" -->") for line in named]
+    """Every name in the pages is one that `record.py` has, and every one of those is shown."""
+    summaries = {"speed", "classes", "fused", "blocks"}  # of runs that are shown in full as well
+    other = {"rung", "families", "support"}
+    shown = []
+    for page in DOCS.glob("*.md"):
+        named = re.findall(r"^<!-- generated: (\w+): (.+) -->$", page.read_text(), re.MULTILINE)
+        for kind, names in named:
+            if kind in {"classes", "fused", "blocks"}:
+                assert set(names.split()) <= set(docs("record").RUNS)
+            shown += [names] if kind not in summaries | other else []
     assert sorted(shown) == sorted(docs("record").RUNS)
     assert set(docs("benchmarks_page").TYPES) <= set(shown)
 
