@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from cute_gemm import __version__
 from cute_gemm.cost_model.footprint import pitch, steps
 from cute_gemm.kernels.candidate import Measured
 from cute_gemm.toolchain import cache
@@ -89,12 +90,7 @@ def _read(gpu: str) -> dict[str, Measured]:
 
 
 def _version() -> dict[str, Any]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {"format": _FORMAT, "version": version("cute-gemm")}
-    except PackageNotFoundError:  # a checkout that is not installed
-        return {"format": _FORMAT, "version": ""}
+    return {"format": _FORMAT, "version": __version__}
 
 
 def _encode(gpu: str, choices: dict[str, Measured]) -> bytes:

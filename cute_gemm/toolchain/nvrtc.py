@@ -11,6 +11,7 @@ import functools
 import io
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +21,19 @@ from cute_gemm._cuda_core import cuda_core
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 from cute_gemm.toolchain import cache as store
 from cute_gemm.toolchain.cubin import Build, Proof, Resources
-from cute_gemm.toolchain.headers import include_paths, package_dirs, templates_path
+from cute_gemm.toolchain.headers import (
+    cuda_major,
+    include_paths,
+    install,
+    installed_versions,
+    templates_path,
+)
 from cute_gemm.toolchain.interrupt import interruptible
 
 if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
-_LIBC = ctypes.CDLL(None)
+_LIBC = None if sys.platform == "win32" else ctypes.CDLL(None)
 #: The options of every build, in the words of ``cuda.core.ProgramOptions``. NDEBUG: a wgmma kernel
 #: whose asserts are alive calls ``__assertfail`` and loses 10 % and more. The unroll limit is that
 #: of CCCL under nvcc; its value for other compilers, 16, costs 0.3 s of every build, spent on the
@@ -157,7 +164,7 @@ def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
 
 def _trim_heap() -> None:
     """Return freed memory to the system: glibc would keep some 200 MB that NVRTC has used."""
-    if hasattr(_LIBC, "malloc_trim"):
+    if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
 
 
@@ -207,16 +214,13 @@ def _unknown_arch(arch: str, known: tuple[str, ...]) -> CompileError:
 def nvrtc_version() -> str:
     """Return the version of the NVRTC that is installed, ``"13.0.88"``.
 
-    The name of the wheel's metadata tells it in 0.1 ms, where loading the library takes 30 ms;
-    without a wheel the library is asked, which knows only ``"13.0"``.
+    Of several it is that of `cuda_major`. The name of the wheel's metadata tells it in 0.1 ms,
+    where loading the library takes 30 ms; without a wheel the library is asked, which knows only
+    ``"13.0"``.
     """
-    pattern = re.compile(r"nvidia_cuda_nvrtc(?:_cu\d+)?-([\d.]+)\.dist-info")
-    for directory in package_dirs("nvidia"):
-        matches = (pattern.fullmatch(name) for name in os.listdir(directory.parent))
-        versions = [match[1] for match in matches if match]
-        if versions:
-            return max(versions, key=lambda text: [int(part) for part in text.split(".") if part])
-    return loaded_nvrtc_version()
+    versions = installed_versions("nvidia", r"nvidia_cuda_nvrtc(?:_cu\d+)?")
+    release = f"{cuda_major()}."
+    return next((x for x in versions if x.startswith(release)), None) or loaded_nvrtc_version()
 
 
 @functools.cache
@@ -241,9 +245,7 @@ def _nvrtc() -> Any:
     try:
         nvrtc.nvrtcVersion()
     except RuntimeError as error:  # the bindings found no library
-        raise HeaderError(
-            'NVRTC cannot be loaded: pip install "nvidia-cuda-nvrtc==13.0.*"'
-        ) from error
+        raise HeaderError(f"NVRTC cannot be loaded: {install('nvrtc')}") from error
     return nvrtc
 
 
