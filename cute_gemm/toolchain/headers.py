@@ -19,7 +19,7 @@ REINSTALL = "pip install --upgrade --force-reinstall"
 def cuda_major() -> int:
     """Return the CUDA release that headers and NVRTC are of, 12 or 13: that of ``cuda-bindings``.
 
-    The bindings load no NVRTC of another release. Nothing is imported.
+    Nothing is imported.
     """
     versions = installed_versions("cuda", r"cuda_bindings")
     return int(versions[0].partition(".")[0]) if versions else 13

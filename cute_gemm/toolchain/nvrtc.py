@@ -26,6 +26,7 @@ from cute_gemm.toolchain.headers import (
     include_paths,
     install,
     installed_versions,
+    package_dirs,
     templates_path,
 )
 from cute_gemm.toolchain.interrupt import interruptible
@@ -239,14 +240,34 @@ def _answer(question: str) -> list[Any]:
 
 @functools.cache
 def _nvrtc() -> Any:
-    """``cuda.bindings.nvrtc``, with a library behind it."""
+    """``cuda.bindings.nvrtc``, with a library of `cuda_major` behind it."""
     from cuda.bindings import nvrtc
 
+    expected = cuda_major()
     try:
-        nvrtc.nvrtcVersion()
-    except RuntimeError as error:  # the bindings found no library
+        if expected == 12:
+            _load_cuda_12()
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (RuntimeError, OSError) as error:  # the bindings found no library
         raise HeaderError(f"NVRTC cannot be loaded: {install('nvrtc')}") from error
+    if major != expected:  # PyTorch may have loaded its own
+        raise HeaderError(
+            f"NVRTC {major}.{minor} is loaded, expected that of CUDA {expected}, as cuda-bindings "
+            f'is: pip install "cute-gemm[cu{major}]", or import nothing before that loads NVRTC'
+        )
     return nvrtc
+
+
+def _load_cuda_12() -> None:
+    """Load NVRTC of its wheel for CUDA 12, which `cuda.pathfinder` then finds loaded.
+
+    Where there are wheels of both versions it would load that of CUDA 13.
+    """
+    for root in package_dirs("nvidia"):
+        for name in ("lib/libnvrtc.so.12", "bin/nvrtc64_120_0.dll"):
+            if (path := root / "cuda_nvrtc" / name).exists():
+                ctypes.CDLL(str(path))
+                return
 
 
 def _options(arch: str, paths: tuple[Path, ...], **more: Any) -> Any:

@@ -314,3 +314,25 @@ def test_what_the_compiler_used_is_given_back() -> None:
     )
     before, most, after = map(int, done.stdout.split())
     assert most - before > 150 and after - before < 0.5 * (most - before), done.stdout
+
+
+def test_nvrtc_of_cuda_12_comes_before_that_of_13(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself the finder of libraries takes that of CUDA 13 where there are wheels of both."""
+    both = [tmp_path / "first", tmp_path / "second"]
+    for name in ("first/cu13/lib/libnvrtc.so.13", "second/cuda_nvrtc/lib/libnvrtc.so.12"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    loaded: list[str] = []
+    monkeypatch.setattr(compiler, "package_dirs", lambda name: both)
+    monkeypatch.setattr(compiler, "cuda_major", lambda: 12)
+    monkeypatch.setattr(compiler.ctypes, "CDLL", loaded.append)
+    compiler._nvrtc.cache_clear()
+    try:
+        # The library that this process has is of CUDA 13, as PyTorch's may be.
+        with pytest.raises(HeaderError, match=r"NVRTC 13\.0 is loaded, expected that of CUDA 12"):
+            compiler._nvrtc()
+    finally:
+        compiler._nvrtc.cache_clear()
+    assert loaded == [str(both[1] / "cuda_nvrtc" / "lib" / "libnvrtc.so.12")]
