@@ -117,7 +117,7 @@ def _choice(row: dict[str, Any]) -> Measured:
     values: dict[str, Any] = {}
     for name, kind in get_type_hints(Measured).items():
         value = row[name]
-        if type(value) not in _TYPES[kind] or (kind is float and not 0 <= value < math.inf):
+        if type(value) not in _TYPES[kind] or (kind is not str and not 0 <= value < math.inf):
             raise ValueError(f"{name} is {value!r}")
         values[name] = kind(value)
     return Measured(**values)

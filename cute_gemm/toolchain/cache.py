@@ -16,6 +16,7 @@ import json
 import os
 import re
 import stat
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -122,8 +123,7 @@ def get(key: str) -> Build | None:
             build = _decode(key, data)
         except ValueError:
             if place == own:
-                with suppress(OSError):
-                    path.unlink()
+                _remove(path)
             continue
         if place == own:
             with suppress(OSError):  # many file systems do not record the time of use
@@ -184,16 +184,38 @@ def building(key: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
-            import fcntl
-
-            path = _place(make=True) / f".{key}.lock"
-            file = stack.enter_context(path.open("wb"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # A child that was forked meanwhile has the file open too: closing would not unlock it.
-            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
-            # Processes that waited for the lock find the build, and later ones too.
-            stack.callback(path.unlink, missing_ok=True)
+            _lock(_place(make=True) / f".{key}.lock", stack)
         yield
+
+
+def _lock(path: Path, stack: ExitStack) -> None:
+    """Hold the lock of a file, which is made for it, until a stack is left; OSError without one.
+
+    A file that is a link is not opened: it may lead to one of the user's.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    if sys.platform == "win32":
+        stack.callback(_remove, path)  # a file that is open cannot be deleted there
+    handle = os.open(path, flags, 0o600)
+    stack.callback(os.close, handle)
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_LOCK, 1)  # OSError after ten seconds
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        # A child that was forked meanwhile has the file open too: closing would not unlock it.
+        stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
+        # Processes that waited for the lock find the build, and later ones too.
+        stack.callback(_remove, path)
+
+
+def _remove(path: Path) -> None:
+    """Delete a file, if that is possible."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def put(key: str, build: Build) -> None:
@@ -226,8 +248,7 @@ def _make_room(new: Path, most: int) -> float:
     for is_new, _, size, path in sorted(builds):
         if total <= enough or is_new:
             break
-        with suppress(OSError):
-            path.unlink()
+        _remove(path)
         total -= size
     return (most - total) * _SHARE
 
@@ -269,8 +290,7 @@ def clear() -> Cleared:
             length = path.lstat().st_size
             path.unlink()
             count, freed = count + 1, freed + length
-    with suppress(OSError):
-        (directory() / _MEMO).unlink()
+    _remove(directory() / _MEMO)
     return Cleared(count, freed, len(builds) - count)
 
 
@@ -301,8 +321,7 @@ def file_of(kind: str, gpu: str) -> str:
 def remove(kind: str) -> None:
     """Delete the files of a kind."""
     for path in files(f"{kind}-*.json"):
-        with suppress(OSError):
-            path.unlink()
+        _remove(path)
 
 
 def put_beside(name: str, data: bytes) -> None:
@@ -406,7 +425,7 @@ def _decode(key: str, data: bytes) -> Build:
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a build") from error
     texts = isinstance(build.symbol, str), isinstance(build.arch, str), isinstance(build.log, str)
-    if not all(texts) or any(type(x) is not int for x in asdict(resources).values()):
+    if not all(texts) or any(type(x) is not int or x < 0 for x in asdict(resources).values()):
         raise ValueError("not a build")
     return build
 
@@ -448,7 +467,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     be a link, as home directories are; a file may not. Opening a FIFO does not block, and the
     access time is left alone if this user may do so.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     with ExitStack() as stack:
         where, name = None, str(path)
         if os.open in os.supports_dir_fd:

@@ -88,11 +88,11 @@ def build(
         return _compile(unit, arch, paths, start)
 
     key = _key(unit, arch, paths, nvrtc_version())
-    stored = store.get(key)
+    stored = _stored(key, unit, arch)
     if stored is not None:
         return stored
     with store.building(key):
-        stored = store.get(key)
+        stored = _stored(key, unit, arch)
         if stored is not None:
             return stored
         built, used = (compiler or compile_here)(unit, arch, paths, start)
@@ -102,6 +102,12 @@ def build(
             key = _key(unit, arch, paths, used)
         store.put(key, built)
         return built
+
+
+def _stored(key: str, unit: TranslationUnit, arch: str) -> Build | None:
+    """Return the build of a key in the cache, if it is of this entry and architecture."""
+    found = store.get(key)
+    return found if found and (found.symbol, found.arch) == (unit.symbol, arch) else None
 
 
 def is_cached(unit: TranslationUnit, arch: str) -> bool:
