@@ -360,9 +360,10 @@ def test_nvrtc_of_cuda_12_comes_before_that_of_13(
     monkeypatch.setattr(compiler, "package_dirs", lambda name: both)
     monkeypatch.setattr(compiler, "cuda_major", lambda: 12)
     monkeypatch.setattr(compiler.ctypes, "CDLL", loaded.append)
+    # The library that this process has is of CUDA 13, as PyTorch's may be.
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", lambda: (0, 13, 0))
     compiler._nvrtc.cache_clear()
     try:
-        # The library that this process has is of CUDA 13, as PyTorch's may be.
         with pytest.raises(HeaderError, match=r"NVRTC 13\.0 is loaded, expected that of CUDA 12"):
             compiler._nvrtc()
     finally:
