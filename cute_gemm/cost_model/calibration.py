@@ -7,8 +7,8 @@ A `Calibration` is data, a file of JSON. Those of the package lie in ``calibrati
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -210,6 +210,8 @@ def decoded(text: str | bytes) -> Calibration:
                 if basis is not None:
                     bases.setdefault(kernel, {})[kind] = Basis(**_numbers(basis))
         constants = Constants(**_numbers(content["constants"]))
+        if min(constants.launch(dependent, 32) for dependent in (False, True)) < 0:
+            raise ValueError(f"no calibration: group_us is {constants.group_us!r}")
         for row in content["factors"].values():
             _numbers(row, tuple(row))
         trees = tuple(Tree(*map(tuple, tree)) for tree in content.get("correction", ()))
@@ -238,9 +240,9 @@ def _numbers(row: dict[Any, Any], divisors: tuple[str, ...] = _DIVISORS) -> dict
 
 
 def _finite(row: dict[Any, Any]) -> dict[Any, Any]:
-    """Return what holds finite numbers alone; ValueError for another."""
+    """Return what holds numbers that a float holds, no NaN; ValueError for another."""
     for name, value in row.items():
-        if type(value) not in (int, float) or not -math.inf < value < math.inf:
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise ValueError(f"no calibration: {name} is {value!r}")
     return row
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cute_gemm._kept import Kept
-from cute_gemm.errors import OptionError, warn
+from cute_gemm.errors import OptionError, shown, warn
 from cute_gemm.toolchain.cubin import Build, Resources
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def get(key: str) -> Build | None:
         try:
             build = _decode(key, data)
         except ValueError:
+            _warn(f"{path} is damaged, or of another build; the kernel is compiled again.")
             if place == own:
                 _remove(path)
             continue
@@ -311,6 +312,12 @@ def writable() -> str | None:
 def beside(name: str) -> list[bytes]:
     """Return the contents of the files of that name, in the order of `directories`."""
     return [data for _, data in _found(name)]
+
+
+def warn_damaged(name: str, error: ValueError, command: str) -> None:
+    """Warn, once, that a file beside the builds is not used; ``command`` makes it anew."""
+    reason = shown(str(error))
+    _warn(f"{name} of the kernel cache is not used: {reason}; `cute-gemm {command}` makes it anew.")
 
 
 def file_of(kind: str, gpu: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.calibrate import times
 from cute_gemm.commands import cli
-from cute_gemm.cost_model import calibration
+from cute_gemm.cost_model import calibrated, calibration
 from cute_gemm.errors import OptionError
+from cute_gemm.gpus import table
 from cute_gemm.gpus.own import of_file
 from cute_gemm.kernels.candidate import Measured
 from cute_gemm.measure.result import BenchResult
@@ -36,12 +38,51 @@ def test_choices() -> None:
         for value in WRONG:
             row = choice._asdict() | {name: value}
             changed = whole | {"choices": {"key": row}}
-            _, found = tuned._decode(json.dumps(changed).encode())
-            for each in found.values():
-                fits = isinstance(value, type(getattr(choice, name)))
-                assert fits and str(each) and "nan" not in str(each)
-    for text in (DEEP, "null", "[]", "NaN", '{"format": null}'):
-        assert tuned._decode(text.encode()) == ("", {})
+            data = json.dumps(changed).encode()
+            if value == "x" and isinstance(getattr(choice, name), str):
+                assert tuned._decode(data)[1]["key"] == choice._replace(**{name: value})
+            else:
+                with pytest.raises(ValueError, match="damaged"):
+                    tuned._decode(data)
+    for name, value in (("predicted", "\x1b[2J"), ("config", "x" * 5000), ("configs", 10**400)):
+        row = choice._asdict() | {name: value}
+        with pytest.raises(ValueError, match="damaged"):
+            tuned._decode(json.dumps(whole | {"choices": {"key": row}}).encode())
+    for text in (DEEP, "null", "[]", "NaN", "{}"):
+        with pytest.raises(ValueError, match="damaged"):
+            tuned._decode(text.encode())
+    assert tuned._decode(json.dumps(whole | {"format": None}).encode()) == ("", {})
+
+
+def test_a_file_that_is_not_used_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "_warned", set())
+    monkeypatch.setattr(tuned, "_choices", {})
+    monkeypatch.setattr(calibrated, "_known", {})
+    problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
+    gpu = table.gpu("A100")
+    for kind in ("tuned", "calibration"):
+        cache.put_beside(cache.file_of(kind, gpu.name), b'{"format": "\x1b[2J"' + b"x" * 5000)
+    cache.put_beside("k.build", b"damaged")
+
+    def look() -> None:
+        tuned._choices.clear()
+        calibrated._known.clear()
+        assert tuned.find(gpu.name, problem, "sm_80", "auto", {}) is None
+        assert not calibrated.provenance(gpu).startswith("prices calibrated")
+        assert cache.get("k") is None
+
+    with pytest.warns(UserWarning, match="not used|damaged") as said:
+        look()
+    texts = [str(each.message) for each in said]
+    ends = ("`cute-gemm tune` makes it anew.", "`cute-gemm calibrate` makes it anew.", "again.")
+    assert all(text.endswith(end) for text, end in zip(texts, ends, strict=True))
+    assert all(text.isprintable() and len(text) < 400 for text in texts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        look()
 
 
 def build(about: Any) -> bytes:
@@ -186,7 +227,12 @@ def test_calibrations() -> None:
         refused(whole | {"paces": {kernel: {kind: row | {"slowdown": value}}}})
         refused(whole | {"factors": {"naive": {"x": value}}})
         refused(whole | {"correction": value} if value is not None else DEEP)
+    late = whole["constants"] | {"launch_us": 1.0, "group_us": 1e3}  # few threads would end early
+    refused(whole | {"constants": late})
     tree = whole["correction"][0]
+    for part in (1, 2):
+        huge = [*tree[:part], [10**400, *tree[part][1:]], *tree[part + 1 :]]
+        refused(whole | {"correction": [huge]})
     refused(whole | {"correction": [[[99] * len(tree[0]), *tree[1:]]]})
     refused(whole | {"correction": [[tree[0], tree[1], tree[2][:-1]]]})
 
