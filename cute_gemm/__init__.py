@@ -1,5 +1,7 @@
 """A layout-aware GEMM frontend for NVIDIA GPUs."""
 
+__version__ = "0.1.0"
+
 from cute_gemm.commands.interrupt import while_starting
 
 while_starting()  # before the imports below, which take most of a command's first second
@@ -46,7 +48,7 @@ _LATER = {
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", *(name for name in globals() if name[:2] == "__")])
+    return sorted([*__all__, *(name for name in globals() if name[:2] == "__")])
 
 
 if TYPE_CHECKING:
@@ -54,15 +56,9 @@ if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
     from cute_gemm.plan.plan import Plan
     from cute_gemm.report.report import Report
-
-    __version__: str
 else:
 
     def __getattr__(name: str) -> Any:
-        if name == "__version__":
-            from importlib.metadata import version
-
-            return version("cute-gemm")
         if _missing is not None and not name.startswith("_"):  # no list has functions then
             from cute_gemm.errors import missing
 

@@ -19,12 +19,12 @@ from cute_gemm.run import driver as devices
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain import nvrtc as compiler
 from cute_gemm.toolchain.headers import (
-    INSTALL,
-    INSTALL_CCCL,
+    REINSTALL,
     cuda_headers,
+    cuda_major,
     cutlass_path,
     cutlass_version,
-    macro,
+    install,
     templates_path,
 )
 
@@ -36,7 +36,8 @@ _MODULES = {
     "cuda.pathfinder": "cuda-pathfinder",
 }  # fmt: skip
 _INCLUDED = re.compile(r'^#include "(.*\.cuh)"', re.MULTILINE)
-_WHEELS = "pip install --upgrade --force-reinstall"
+#: The oldest driver that loads the cubins of a CUDA release, by NVIDIA's table of compatibility.
+_DRIVERS = {12: "525.60.13", 13: "580.65.06"}
 #: ok, what was found, and how to fix it; and a number where there may be several.
 _Finding = tuple[Any, ...]
 
@@ -178,34 +179,36 @@ def _cutlass() -> _Finding:
 def _cuda() -> _Finding:
     headers = cuda_headers()
     if headers is None or headers.runtime is None:
-        return False, "none", INSTALL
-    return True, f"{cuda_headers_version()} from {headers.source}: {headers.runtime}", ""
+        return False, f"none of CUDA {cuda_major()}", install("runtime", "crt", "cccl")
+    return True, f"{headers.version} from {headers.source}: {headers.runtime}", ""
 
 
 def _crt() -> _Finding:
     headers = cuda_headers()
     ok = headers is not None and headers.crt is not None
     text = "crt/mma.h found" if ok else "crt/mma.h is missing"
-    return ok, text, 'pip install "nvidia-cuda-crt==13.0.*"'
+    return ok, text, install("crt")
 
 
 def _cccl() -> _Finding:
     headers = cuda_headers()
     if headers is None or headers.cccl is None:
-        return False, "none", INSTALL_CCCL
+        return False, "none", install("cccl")
+    fix = install("cccl", how=REINSTALL)
     if headers.cccl_version is None:
-        return None, f"unknown version in {headers.cccl}", INSTALL_CCCL
-    fix = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {INSTALL_CCCL}"
+        return None, f"unknown version in {headers.cccl}", fix
+    fix = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {fix}"
     return headers.cccl_fits, f"{headers.cccl_version} in {headers.cccl}", fix
 
 
 def _nvrtc() -> _Finding:
-    fix = f'{_WHEELS} "nvidia-cuda-nvrtc==13.0.*"'
+    fix = install("nvrtc", how=REINSTALL)
     try:
         loaded, archs = compiler.loaded_nvrtc_version(), compiler.known_archs()
     except HeaderError as error:
         return False, str(error), fix
-    installed, headers = compiler.nvrtc_version(), cuda_headers_version()
+    installed, found = compiler.nvrtc_version(), cuda_headers()
+    headers = None if found is None else found.version
     version = installed if installed.startswith(f"{loaded}.") else loaded
     fix = f"the CUDA headers are {headers} and NVRTC is {loaded}: {fix}"
     text = f"{version}, compiles for {archs[0]} to {archs[-1]}"
@@ -213,19 +216,23 @@ def _nvrtc() -> _Finding:
 
 
 def _packages() -> _Finding:
-    """``cuda-python`` below 13 has files that overwrite those of ``cuda-bindings``."""
+    """Old ones of ``cuda-python`` have files that overwrite those of ``cuda-bindings``."""
     from importlib.metadata import PackageNotFoundError, version
 
-    versions, old = [], False
+    versions, releases = [], []
     for package in ("cuda-bindings", "cuda-core", "cuda-python"):
         try:
             installed = version(package)
         except PackageNotFoundError:
             continue
         versions.append(f"{package} {installed}")
-        old |= package != "cuda-core" and int(installed.partition(".")[0]) < 13
+        if package != "cuda-core":
+            releases.append(tuple(map(int, installed.split(".")[:2])))
+    old = any(release < (12, 9) for release in releases) or len({x[0] for x in releases}) > 1
     missing = not any(text.startswith("cuda-core") for text in versions)
-    fix = f'{_WHEELS} "cuda-python>=13,<14" "cuda-bindings>=13,<14" "cuda-core>=1,<2"'
+    floor, major = ("12.9", 12) if cuda_major() == 12 else ("13", 13)
+    both = " ".join(f'"{name}>={floor},<{major + 1}"' for name in ("cuda-python", "cuda-bindings"))
+    fix = f'{REINSTALL} {both} "cuda-core>=1,<2"'
     return False if missing else None if old else True, ", ".join(versions) or "none", fix
 
 
@@ -233,9 +240,12 @@ def _driver() -> _Finding:
     version = devices.driver_version()
     if version is None:
         return None, "none", "install the NVIDIA driver to run kernels on a GPU"
-    built = compiler.nvrtc_version().partition(".")[0]
-    fix = f"update it: cubins of CUDA {built} need a driver for CUDA {built}"
-    return int(version.partition(".")[0]) >= int(built), f"for CUDA {version}", fix
+    built = int(compiler.nvrtc_version().partition(".")[0])
+    fix = f"update it to {_DRIVERS[built]} or newer: cubins are of CUDA {built}"
+    if built > 12:
+        fix += f", or pip install 'cute-gemm[cu12]', which needs {_DRIVERS[12]} or newer"
+    text = f"for CUDA {version}; cubins of CUDA {built} need {_DRIVERS[built]} or newer"
+    return int(version.partition(".")[0]) >= built, text, fix
 
 
 def _gpus() -> _Finding | list[_Finding]:
@@ -289,12 +299,3 @@ _LOOKS: dict[str, Callable[[], _Finding | list[_Finding]]] = {
     "NVRTC": _nvrtc, "CUDA Python": _packages, "driver": _driver, "GPU": _gpus,
     "nvdisasm": _nvdisasm, "Nsight Compute": _ncu, "cache": _cache,
 }  # fmt: skip
-
-
-def cuda_headers_version() -> str | None:
-    """Return the CUDA release of the headers, ``"13.0"``, or None when it is not known."""
-    headers = cuda_headers()
-    if headers is None or headers.runtime is None:
-        return None
-    number = macro(headers.runtime / "cuda_runtime_api.h", "CUDART_VERSION")
-    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"

@@ -23,7 +23,7 @@ def while_starting() -> None:
     """End the process on Ctrl-C until `while_running`, if it is the command."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     module = name == "-m" and "cute_gemm" in getattr(sys, "orig_argv", ())
-    if (name == "cute-gemm" or module) and _is_pythons():
+    if (name == "cute-gemm" or module) and sys.platform != "win32" and _is_pythons():
         signal.signal(signal.SIGINT, _end)
 
 

@@ -1,7 +1,7 @@
 """The calibration that prices of a GPU take: the user's own, the package's, or another GPU's.
 
 A user's own is a file per GPU beside the cubins, which ``cute-gemm calibrate`` writes. Damaged
-files, and those of another format, count as missing.
+files, and those of another format, count as missing; a warning tells of them.
 """
 
 from __future__ import annotations
@@ -94,11 +94,15 @@ def forget() -> None:
 
 
 def _found(gpu: Gpu) -> tuple[Calibration, bool]:
-    for data in cache.beside(cache.file_of(_KIND, gpu.name)):
-        with suppress(ValueError):
+    file = cache.file_of(_KIND, gpu.name)
+    for data in cache.beside(file):
+        try:
             own = decoded(data)
-            if own.gpu == gpu.name:
-                return _known.setdefault(gpu.name, (own, True))
+        except ValueError as error:
+            cache.warn_damaged(file, error, "calibrate")
+            continue
+        if own.gpu == gpu.name:
+            return _known.setdefault(gpu.name, (own, True))
     numbers = shipped(gpu.name) or shipped(REFERENCE)
     assert numbers is not None
     if table.gpu(numbers.gpu).cc != gpu.cc:

@@ -7,7 +7,8 @@ A `Calibration` is data, a file of JSON. Those of the package lie in ``calibrati
 from __future__ import annotations
 
 import json
-import math
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,6 +19,11 @@ from cute_gemm.cost_model.correction import FEATURES, LEVELS, Correction, Tree
 
 #: Of files; another number makes them unread.
 _FORMAT = 6
+#: Greatest number of a file, and least of those that times are divided by: times stay finite.
+_MOST, _LEAST = 1e6, 1e-6
+_DIVISORS = ("slowdown", "dram", "l2", "cold_mb", "stream_part", "narrow_part")
+#: Greatest logarithm that the trees of a file may add up to.
+_MOST_CORRECTION = 20.0
 #: Fields of a `Pace` that a file always has; others where they are not the default.
 _ALWAYS = "slowdown", "latency", "serial"
 
@@ -204,15 +210,19 @@ def decoded(text: str | bytes) -> Calibration:
                 if basis is not None:
                     bases.setdefault(kernel, {})[kind] = Basis(**_numbers(basis))
         constants = Constants(**_numbers(content["constants"]))
+        if min(constants.launch(dependent, 32) for dependent in (False, True)) < 0:
+            raise ValueError(f"no calibration: group_us is {constants.group_us!r}")
         for row in content["factors"].values():
-            _numbers(row)
+            _numbers(row, tuple(row))
         trees = tuple(Tree(*map(tuple, tree)) for tree in content.get("correction", ()))
         for tree in trees:
-            _numbers(dict(enumerate((*tree.features, *tree.thresholds, *tree.values))))
+            _finite(dict(enumerate((*tree.features, *tree.thresholds, *tree.values))))
             sizes = len(tree.features), len(tree.thresholds), len(tree.values)
             places = all(type(x) is int and 0 <= x < len(FEATURES) for x in tree.features)
             if sizes != (LEVELS, LEVELS, 1 << LEVELS) or not places:
                 raise ValueError("a tree of the correction has other levels or features")
+        if sum(max(map(abs, tree.values)) for tree in trees) > _MOST_CORRECTION:
+            raise ValueError("the correction exceeds what times can be corrected by")
         return Calibration(
             str(content["gpu"]), str(content["source"]), constants, paces, content["factors"],
             bases, Correction(trees) if trees else None,
@@ -221,10 +231,18 @@ def decoded(text: str | bytes) -> Calibration:
         raise ValueError(f"no calibration: {error}") from error
 
 
-def _numbers(row: dict[Any, Any]) -> dict[Any, Any]:
-    """Return what holds finite numbers alone; ValueError for another."""
+def _numbers(row: dict[Any, Any], divisors: tuple[str, ...] = _DIVISORS) -> dict[Any, Any]:
+    """Return what holds numbers that times can be predicted with; ValueError for another."""
+    for name, value in _finite(row).items():
+        if not (_LEAST if name in divisors else 0) <= value <= _MOST:
+            raise ValueError(f"no calibration: {name} is {value!r}")
+    return row
+
+
+def _finite(row: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what holds numbers that a float holds, no NaN; ValueError for another."""
     for name, value in row.items():
-        if type(value) not in (int, float) or not -math.inf < value < math.inf:
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise ValueError(f"no calibration: {name} is {value!r}")
     return row
 
@@ -272,5 +290,7 @@ def start(gpu: str) -> Calibration:
 def shipped(gpu: str) -> Calibration | None:
     """Return the calibration of a GPU that comes with the package, or None."""
     name = gpu.lower().replace(" ", "-")
+    if re.fullmatch("[a-z0-9-]+", name) is None:  # of a GPU that a file describes, say ../../x
+        return None
     path = files(__package__) / "calibrations" / f"{name}.json"
     return decoded(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,31 +15,35 @@ from cute_gemm.gpus.gpu import KEYS, Gpu, Peak, Unit
 SUFFIXES = (".toml", ".json")
 
 
+#: Bounds of rates, of integers, of the characters of a name, and of the bytes of a file.
+_LEAST, _MOST, _GREATEST, _LONGEST, _BYTES = 1e-3, 1e9, 2**40, 100, 2**20
+
+
 def _positive(value: Any) -> float:
-    if isinstance(value, bool) or not (0 < value < math.inf):
+    if isinstance(value, bool) or not (_LEAST <= value <= _MOST):
         raise ValueError
     return float(value)
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or operator.index(value) < 1:
+    if isinstance(value, bool) or not 1 <= operator.index(value) <= _GREATEST:
         raise ValueError
     return operator.index(value)
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not value:
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _LONGEST:
         raise ValueError
     return value
 
 
 #: The values that there must be: what each is, and how it is read.
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "name": ("a text", _text),
+    "name": (f"a text of at most {_LONGEST} characters", _text),
     "cc": ("the compute capability as an integer: 90", _whole),
     "sms": ("the number of multiprocessors", _whole),
-    "clock_ghz": ("GHz, more than 0", _positive),
-    "bandwidth_gbs": ("10**9 bytes per second, more than 0", _positive),
+    "clock_ghz": ("GHz, 0.001 to 10**9", _positive),
+    "bandwidth_gbs": ("10**9 bytes per second, 0.001 to 10**9", _positive),
     "l2_bytes": ("bytes of L2, an integer", _whole),
 }
 #: Tables of peak rates, of which all but float32 may be left out, and what makes them.
@@ -68,8 +71,8 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
                 f"of dense matrices by type, of {', '.join(KEYS)}"
             )
         for key, rate in rates.items():
-            what = f"gpu: {where} has {table}.{key}"
-            peaks.append(Peak(key, unit, _read(_positive, rate, what, "10**12 per second")))
+            what, expected = f"gpu: {where} has {table}.{key}", "10**12 per second, 0.001 to 10**9"
+            peaks.append(Peak(key, unit, _read(_positive, rate, what, expected)))
     return priced(Gpu(**fields, aliases=(), peaks=tuple(peaks), source=where))
 
 
@@ -104,7 +107,11 @@ def of_file(path: Path) -> Gpu:
     if not path.is_file():  # of which a FIFO would be waited for
         raise OptionError(f"gpu={str(path)!r} is no file; expected one of a GPU's values")
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_BYTES + 1)
+        if len(data) > _BYTES:
+            raise ValueError(f"it has more than {_BYTES} bytes")
+        text = data.decode()
         if path.suffix.lower() == ".json":
             values = json.loads(text)
         else:

@@ -1,16 +1,17 @@
 """Choices that were measured: a file per GPU beside the cubins, read once per process.
 
-Files of another version, and damaged ones, count as missing; the next choice replaces them.
+Files of another version, and damaged ones, of which a warning tells, count as missing; the next
+choice replaces them.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from cute_gemm import __version__
 from cute_gemm.cost_model.footprint import pitch, steps
 from cute_gemm.kernels.candidate import Measured
 from cute_gemm.toolchain import cache
@@ -67,7 +68,7 @@ def stored() -> dict[str, int]:
     """Return the number of choices of each GPU that are stored in this directory."""
     counts = {}
     for path in cache.files(f"{_KIND}-*.json"):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             gpu, choices = _decode(cache.read(path))
             counts[gpu] = len(choices)
     return {gpu: count for gpu, count in counts.items() if count}
@@ -81,20 +82,20 @@ def clear() -> None:
 
 def _read(gpu: str) -> dict[str, Measured]:
     merged: dict[str, Measured] = {}
-    for data in cache.beside(cache.file_of(_KIND, gpu)):
-        name, choices = _decode(data)
+    file = cache.file_of(_KIND, gpu)
+    for data in cache.beside(file):
+        try:
+            name, choices = _decode(data)
+        except ValueError as error:
+            cache.warn_damaged(file, error, "tune")
+            continue
         if name == gpu:
             merged = {**choices, **merged}
     return merged
 
 
 def _version() -> dict[str, Any]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {"format": _FORMAT, "version": version("cute-gemm")}
-    except PackageNotFoundError:  # a checkout that is not installed
-        return {"format": _FORMAT, "version": ""}
+    return {"format": _FORMAT, "version": __version__}
 
 
 def _encode(gpu: str, choices: dict[str, Measured]) -> bytes:
@@ -103,25 +104,29 @@ def _encode(gpu: str, choices: dict[str, Measured]) -> bytes:
 
 
 def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
-    """Return GPU and choices of a file; none if it is of another version, or damaged."""
+    """Return GPU and choices of a file, none if it is of another version; ValueError if damaged."""
     try:
         content = json.loads(data)
         if any(content[name] != value for name, value in _version().items()):
             return "", {}
         return str(content["gpu"]), {key: _choice(row) for key, row in content["choices"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return "", {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("it is damaged") from error
 
 
-#: Types of values in a file, by the types of fields.
+#: Types of values in a file, by the types of fields; the greatest number, and characters of a text.
 _TYPES = {str: (str,), int: (int,), float: (int, float)}
+_MOST, _LONGEST = 1e6, 1000
 
 
 def _choice(row: dict[str, Any]) -> Measured:
     values: dict[str, Any] = {}
     for name, kind in get_type_hints(Measured).items():
         value = row[name]
-        if type(value) not in _TYPES[kind] or (kind is float and not 0 <= value < math.inf):
-            raise ValueError(f"{name} is {value!r}")
+        fits = type(value) in _TYPES[kind] and (
+            value.isprintable() and len(value) <= _LONGEST if kind is str else 0 <= value <= _MOST
+        )
+        if not fits:
+            raise ValueError(f"{name} does not fit")
         values[name] = kind(value)
     return Measured(**values)

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import stat
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cute_gemm._kept import Kept
 from cute_gemm._log import logger
-from cute_gemm.errors import OptionError, warn
+from cute_gemm.errors import OptionError, shown, warn
 from cute_gemm.toolchain.cubin import Build, Resources
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ def get(key: str) -> Build | None:
         try:
             build = _decode(key, data)
         except ValueError:
+            _warn(f"{path} is damaged, or of another build; the kernel is compiled again.")
             if place == own:
-                with suppress(OSError):
-                    path.unlink()
+                _remove(path)
             continue
         if place == own:
             with suppress(OSError):  # many file systems do not record the time of use
@@ -185,21 +186,45 @@ def locked(key: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
-            import fcntl
-
-            path = _place(make=True) / f".{key}.lock"
-            while True:
-                file = stack.enter_context(path.open("wb"))
-                fcntl.flock(file, fcntl.LOCK_EX)
-                # A child that was forked meanwhile has the file open too: closing would not unlock.
-                stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
-                with suppress(FileNotFoundError):
-                    if os.path.samefile(path, file.fileno()):
-                        break
-                # The holder before has removed it: others may lock a new file of that name.
-                stack.pop_all().close()
-            stack.callback(path.unlink, missing_ok=True)
+            _lock(_place(make=True) / f".{key}.lock", stack)
         yield
+
+
+def _lock(path: Path, stack: ExitStack) -> None:
+    """Hold the lock of a file, which is made for it, until a stack is left; OSError without one.
+
+    A file that is a link is not opened: it may lead to one of the user's.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        with ExitStack() as opened:
+            if sys.platform == "win32":
+                opened.callback(_remove, path)  # a file that is open cannot be deleted there
+            handle = os.open(path, flags, 0o600)
+            opened.callback(os.close, handle)
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(handle, msvcrt.LK_LOCK, 1)  # OSError after ten seconds
+            else:
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                # A child that was forked meanwhile has the file open: closing would not unlock it.
+                opened.callback(fcntl.flock, handle, fcntl.LOCK_UN)
+            # Its last holder may have removed it: others may lock a new file of that name.
+            with suppress(FileNotFoundError):
+                if os.path.samefile(path, handle):
+                    if sys.platform != "win32":
+                        opened.callback(_remove, path)
+                    stack.enter_context(opened.pop_all())
+                    return
+
+
+def _remove(path: Path) -> None:
+    """Delete a file, if that is possible."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def put(key: str, build: Build) -> None:
@@ -232,9 +257,8 @@ def _make_room(new: Path, most: int) -> float:
     for is_new, _, size, path in sorted(builds):
         if total <= enough or is_new:
             break
-        with suppress(OSError):
-            path.unlink()
-            logger.info("removed %s from the cache: beyond %d bytes", path.stem, most)
+        logger.info("removed %s from the cache: beyond %d bytes", path.stem, most)
+        _remove(path)
         total -= size
     return (most - total) * _SHARE
 
@@ -276,8 +300,7 @@ def clear() -> Cleared:
             length = path.lstat().st_size
             path.unlink()
             count, freed = count + 1, freed + length
-    with suppress(OSError):
-        (directory() / _MEMO).unlink()
+    _remove(directory() / _MEMO)
     return Cleared(count, freed, len(builds) - count)
 
 
@@ -300,6 +323,12 @@ def beside(name: str) -> list[bytes]:
     return [data for _, data in _found(name)]
 
 
+def warn_damaged(name: str, error: ValueError, command: str) -> None:
+    """Warn, once, that a file beside the builds is not used; ``command`` makes it anew."""
+    reason = shown(str(error))
+    _warn(f"{name} of the kernel cache is not used: {reason}; `cute-gemm {command}` makes it anew.")
+
+
 def file_of(kind: str, gpu: str) -> str:
     """Return the name of a GPU's file of a kind; `remove` deletes those of all GPUs."""
     return f"{kind}-{re.sub('[^A-Za-z0-9.]+', '-', gpu)}.json"
@@ -308,8 +337,7 @@ def file_of(kind: str, gpu: str) -> str:
 def remove(kind: str) -> None:
     """Delete the files of a kind."""
     for path in files(f"{kind}-*.json"):
-        with suppress(OSError):
-            path.unlink()
+        _remove(path)
 
 
 def put_beside(name: str, data: bytes) -> None:
@@ -413,7 +441,7 @@ def _decode(key: str, data: bytes) -> Build:
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a build") from error
     texts = isinstance(build.symbol, str), isinstance(build.arch, str), isinstance(build.log, str)
-    if not all(texts) or any(type(x) is not int for x in asdict(resources).values()):
+    if not all(texts) or any(type(x) is not int or x < 0 for x in asdict(resources).values()):
         raise ValueError("not a build")
     return build
 
@@ -455,7 +483,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     be a link, as home directories are; a file may not. Opening a FIFO does not block, and the
     access time is left alone if this user may do so.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     with ExitStack() as stack:
         where, name = None, str(path)
         if os.open in os.supports_dir_fd:

@@ -11,14 +11,36 @@ from pathlib import Path
 
 from cute_gemm.errors import HeaderError
 
-#: What brings the CUDA headers.
-INSTALL = (
-    'pip install "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-cuda-cccl==13.0.*"'
-)
+#: What brings a package in place of whatever there is.
+REINSTALL = "pip install --upgrade --force-reinstall"
 
 
-#: What brings a CCCL that fits, whatever there is.
-INSTALL_CCCL = 'pip install --upgrade --force-reinstall "nvidia-cuda-cccl==13.0.*"'
+@functools.cache
+def cuda_major() -> int:
+    """Return the CUDA release that headers and NVRTC are of, 12 or 13: that of ``cuda-bindings``.
+
+    Nothing is imported.
+    """
+    versions = installed_versions("cuda", r"cuda_bindings")
+    return int(versions[0].partition(".")[0]) if versions else 13
+
+
+def installed_versions(package: str, name: str) -> list[str]:
+    """Return versions of distributions, found by their metadata beside a package in 0.1 ms.
+
+    ``name``: what the name of their metadata begins with, as a pattern.
+    """
+    pattern = re.compile(rf"{name}-([\d.]+)(?:\.post\d+)?\.dist-info")
+    names = (name for root in package_dirs(package) for name in os.listdir(root.parent))
+    return [match[1] for match in map(pattern.fullmatch, names) if match]
+
+
+def install(*parts: str, how: str = "pip install") -> str:
+    """Return the command that installs parts of CUDA: runtime, crt, cccl, nvrtc."""
+    if cuda_major() == 12:
+        wheels = [f"nvidia-cuda-{'nvcc' if part == 'crt' else part}-cu12" for part in parts]
+        return " ".join((how, *(f'"{wheel}==12.9.*"' for wheel in wheels)))
+    return " ".join((how, *(f'"nvidia-cuda-{part}==13.0.*"' for part in parts)))
 
 
 def templates_path() -> Path:
@@ -55,6 +77,14 @@ class CudaHeaders:
     cccl: Path | None
 
     @property
+    def version(self) -> str | None:
+        """The CUDA release, ``"13.0"``; None when it cannot be told."""
+        if self.runtime is None:
+            return None
+        number = macro(self.runtime / "cuda_runtime_api.h", "CUDART_VERSION")
+        return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """The names of the parts that are not there."""
         parts = {"runtime": self.runtime, "crt": self.crt, "cccl": self.cccl}
@@ -77,6 +107,10 @@ class CudaHeaders:
         return tuple(map(int, version.split("."))) < (3, 2)
 
 
+#: What there is to a set of CUDA headers.
+_PARTS = ("runtime", "crt", "cccl")
+
+
 @functools.cache
 def include_paths() -> tuple[Path, ...]:
     """Return the include directories of every build; ``HeaderError`` says what to install."""
@@ -84,15 +118,19 @@ def include_paths() -> tuple[Path, ...]:
     if cutlass is None:
         raise HeaderError('CUTLASS headers were not found: pip install "nvidia-cutlass==4.2.*"')
     if cuda is None:
-        raise HeaderError(f"CUDA headers were not found: {INSTALL}, or set CUDA_HOME to a toolkit")
+        raise HeaderError(
+            f"headers of CUDA {cuda_major()}, the release of cuda-bindings, were not found: "
+            f"{install(*_PARTS)}, or set CUDA_HOME to a toolkit"
+        )
     if cuda.missing:
         raise HeaderError(
-            f"the CUDA headers of {cuda.source} lack {' and '.join(cuda.missing)}: {INSTALL}"
+            f"the CUDA headers of {cuda.source} lack {' and '.join(cuda.missing)}: "
+            f"{install(*cuda.missing)}"
         )
     if not cuda.cccl_fits:
         raise HeaderError(
             f"CCCL {cuda.cccl_version} in {cuda.cccl} does not compile with CUTLASS 4.2: "
-            f"{INSTALL_CCCL}"
+            f"{install('cccl', how=REINSTALL)}"
         )
     paths = (templates, cutlass, cuda.runtime, cuda.crt, cuda.cccl)
     return tuple(dict.fromkeys(path for path in paths if path is not None))
@@ -120,27 +158,31 @@ def cuda_headers() -> CudaHeaders | None:
     """Return the first complete set of CUDA headers, else the first incomplete one.
 
     Wheels come before a toolkit, because the pins of this package choose the wheels. Sets are not
-    mixed: CCCL, crt and the runtime of different releases do not fit each other.
+    mixed: CCCL, crt and the runtime of different releases do not fit each other. Those of another
+    release than `cuda_major` are left out.
     """
     sets = [_headers_of_wheels(root) for root in package_dirs("nvidia")]
     for variable in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
         if os.environ.get(variable):
             sets += _headers_of_toolkit(variable, Path(os.environ[variable]))
     sets += _headers_of_toolkit("/usr/local/cuda", Path("/usr/local/cuda"))
-    some = [headers for headers in sets if headers.runtime is not None]
+    release = f"{cuda_major()}."
+    some = [x for x in sets if x.runtime and (x.version or release).startswith(release)]
     return next((headers for headers in some if not headers.missing), some[0] if some else None)
 
 
 def _headers_of_wheels(root: Path) -> CudaHeaders:
     # CUDA 13 wheels share one tree; those of CUDA 12 have one tree each.
-    whole = root / "cu13" / "include"
-    runtime, crt = root / "cuda_runtime" / "include", root / "cuda_nvcc" / "include"
-    cccl = root / "cuda_cccl" / "include"
+    if cuda_major() == 12:
+        trees = tuple(root / f"cuda_{name}" / "include" for name in ("runtime", "nvcc", "cccl"))
+    else:
+        trees = (root / f"cu{cuda_major()}" / "include",) * 3
+    runtime, crt, cccl = trees
     return CudaHeaders(
         source="the nvidia wheels",
-        runtime=_first(whole, runtime, holding="cuda_runtime.h"),
-        crt=_first(whole, runtime, crt, holding="crt/mma.h"),
-        cccl=_first(whole / "cccl", cccl / "cccl", cccl, holding="cuda/std/version"),
+        runtime=_first(runtime, holding="cuda_runtime.h"),
+        crt=_first(runtime, crt, holding="crt/mma.h"),
+        cccl=_first(cccl / "cccl", cccl, holding="cuda/std/version"),
     )
 
 

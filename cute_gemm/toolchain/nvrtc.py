@@ -11,6 +11,7 @@ import functools
 import io
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +22,20 @@ from cute_gemm._log import logger
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 from cute_gemm.toolchain import cache as store
 from cute_gemm.toolchain.cubin import Build, Proof, Resources
-from cute_gemm.toolchain.headers import include_paths, package_dirs, templates_path
+from cute_gemm.toolchain.headers import (
+    cuda_major,
+    include_paths,
+    install,
+    installed_versions,
+    package_dirs,
+    templates_path,
+)
 from cute_gemm.toolchain.interrupt import interruptible
 
 if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
-_LIBC = ctypes.CDLL(None)
+_LIBC = None if sys.platform == "win32" else ctypes.CDLL(None)
 #: The options of every build, in the words of ``cuda.core.ProgramOptions``. NDEBUG: a wgmma kernel
 #: whose asserts are alive calls ``__assertfail`` and loses 10 % and more. The unroll limit is that
 #: of CCCL under nvcc; its value for other compilers, 16, costs 0.3 s of every build, spent on the
@@ -81,12 +89,12 @@ def build(
         return _compile(unit, arch, paths, start)
 
     key = _key(unit, arch, paths, nvrtc_version())
-    stored = store.get(key)
+    stored = _stored(key, unit, arch)
     if stored is not None:
         logger.debug("read %s for %s from the cache", unit.symbol, arch)
         return stored
     with store.locked(key):
-        stored = store.get(key)
+        stored = _stored(key, unit, arch)
         if stored is not None:
             return stored
         built, used = (compiler or compile_here)(unit, arch, paths, start)
@@ -98,6 +106,12 @@ def build(
         took = time.perf_counter() - start
         logger.info("compiled %s for %s in %.2f s", unit.symbol, arch, took)
         return built
+
+
+def _stored(key: str, unit: TranslationUnit, arch: str) -> Build | None:
+    """Return the build of a key in the cache, if it is of this entry and architecture."""
+    found = store.get(key)
+    return found if found and (found.symbol, found.arch) == (unit.symbol, arch) else None
 
 
 def is_cached(unit: TranslationUnit, arch: str) -> bool:
@@ -161,7 +175,7 @@ def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
 
 def _trim_heap() -> None:
     """Return freed memory to the system: glibc would keep some 200 MB that NVRTC has used."""
-    if hasattr(_LIBC, "malloc_trim"):
+    if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
 
 
@@ -211,16 +225,13 @@ def _unknown_arch(arch: str, known: tuple[str, ...]) -> CompileError:
 def nvrtc_version() -> str:
     """Return the version of the NVRTC that is installed, ``"13.0.88"``.
 
-    The name of the wheel's metadata tells it in 0.1 ms, where loading the library takes 30 ms;
-    without a wheel the library is asked, which knows only ``"13.0"``.
+    Of several it is that of `cuda_major`. The name of the wheel's metadata tells it in 0.1 ms,
+    where loading the library takes 30 ms; without a wheel the library is asked, which knows only
+    ``"13.0"``.
     """
-    pattern = re.compile(r"nvidia_cuda_nvrtc(?:_cu\d+)?-([\d.]+)\.dist-info")
-    for directory in package_dirs("nvidia"):
-        matches = (pattern.fullmatch(name) for name in os.listdir(directory.parent))
-        versions = [match[1] for match in matches if match]
-        if versions:
-            return max(versions, key=lambda text: [int(part) for part in text.split(".") if part])
-    return loaded_nvrtc_version()
+    versions = installed_versions("nvidia", r"nvidia_cuda_nvrtc(?:_cu\d+)?")
+    release = f"{cuda_major()}."
+    return next((x for x in versions if x.startswith(release)), None) or loaded_nvrtc_version()
 
 
 @functools.cache
@@ -239,16 +250,34 @@ def _answer(question: str) -> list[Any]:
 
 @functools.cache
 def _nvrtc() -> Any:
-    """``cuda.bindings.nvrtc``, with a library behind it."""
+    """``cuda.bindings.nvrtc``, with a library of `cuda_major` behind it."""
     from cuda.bindings import nvrtc
 
+    expected = cuda_major()
     try:
-        nvrtc.nvrtcVersion()
-    except RuntimeError as error:  # the bindings found no library
+        if expected == 12:
+            _load_cuda_12()
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (RuntimeError, OSError) as error:  # the bindings found no library
+        raise HeaderError(f"NVRTC cannot be loaded: {install('nvrtc')}") from error
+    if major != expected:  # PyTorch may have loaded its own
         raise HeaderError(
-            'NVRTC cannot be loaded: pip install "nvidia-cuda-nvrtc==13.0.*"'
-        ) from error
+            f"NVRTC {major}.{minor} is loaded, expected that of CUDA {expected}, as cuda-bindings "
+            f'is: pip install "cute-gemm[cu{major}]", or import nothing before that loads NVRTC'
+        )
     return nvrtc
+
+
+def _load_cuda_12() -> None:
+    """Load NVRTC of its wheel for CUDA 12, which `cuda.pathfinder` then finds loaded.
+
+    Where there are wheels of both versions it would load that of CUDA 13.
+    """
+    for root in package_dirs("nvidia"):
+        for name in ("lib/libnvrtc.so.12", "bin/nvrtc64_120_0.dll"):
+            if (path := root / "cuda_nvrtc" / name).exists():
+                ctypes.CDLL(str(path))
+                return
 
 
 def _options(arch: str, paths: tuple[Path, ...], **more: Any) -> Any:

@@ -169,7 +169,7 @@ def test_cute_builds_once_and_then_comes_from_the_cache(
         "import sys; from cute_gemm.toolchain.nvrtc import build;"
         "from cute_gemm.toolchain.unit import TranslationUnit;"
         f"found = build(TranslationUnit({CUTE.source!r}, 'entry'), 'sm_80');"
-        "assert found.cached; assert 'cuda' not in sys.modules; print(len(found.cubin))"
+        "assert found.cached; assert 'cuda.bindings' not in sys.modules; print(len(found.cubin))"
     )
     root = str(Path(compiler.__file__).parent.parent)
     answer = subprocess.run(
@@ -244,12 +244,44 @@ class TestHeaders:
         with pytest.raises(HeaderError, match=r"CUDA_PATH.* lack crt: pip install"):
             include_paths()
 
-    def test_wheels_of_cuda_12(self, tmp_path: Path) -> None:
-        self.plant(tmp_path, "cuda_runtime/include/cuda_runtime.h")
-        self.plant(tmp_path, "cuda_nvcc/include/crt/mma.h", "cuda_cccl/include/cuda/std/version")
-        found = headers._headers_of_wheels(tmp_path)
-        assert found.missing == ()
-        assert found.cccl == tmp_path / "cuda_cccl" / "include"
+    @pytest.mark.parametrize("major", [12, 13])
+    def test_wheels_of_both_releases(
+        self, major: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those of the bindings' release, headers and NVRTC alike."""
+        root = tmp_path / "nvidia"
+        self.plant(root, "cuda_runtime/include/cuda_runtime.h", "cuda_nvcc/include/crt/mma.h")
+        self.plant(root, "cuda_cccl/include/cuda/std/version", "cu13/include/cuda_runtime.h")
+        self.plant(root, "cu13/include/crt/mma.h", "cu13/include/cccl/cuda/std/version")
+        for name in ("cuda_nvrtc_cu12-12.9.86", "cuda_nvrtc-13.0.88"):
+            (tmp_path / f"nvidia_{name}.dist-info").mkdir()
+        bindings = {12: "12.9.10", 13: "13.4.4"}[major]
+        (tmp_path / f"cuda_bindings-{bindings}.dist-info").mkdir()
+        monkeypatch.setattr(headers, "package_dirs", lambda name: [tmp_path / name])
+        asked = headers.cuda_major.__wrapped__
+        for module in (headers, compiler):
+            monkeypatch.setattr(module, "cuda_major", asked)
+        found = headers.cuda_headers()
+        assert found is not None and found.missing == ()
+        if major == 12:
+            parts = [root / f"cuda_{name}" / "include" for name in ("runtime", "nvcc", "cccl")]
+        else:
+            parts = [root / "cu13/include", root / "cu13/include", root / "cu13/include/cccl"]
+        assert [found.runtime, found.crt, found.cccl] == parts
+        assert compiler.nvrtc_version.__wrapped__() == {12: "12.9.86", 13: "13.0.88"}[major]
+
+    def test_a_toolkit_of_another_release_is_not_taken(
+        self, bare: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.plant(tmp_path / "include", "cuda_runtime.h", "crt/mma.h", "cccl/cuda/std/version")
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+        other = {12: 13, 13: 12}[headers.cuda_major()]
+        for release in (other, headers.cuda_major()):
+            version = f"#define CUDART_VERSION {release}040\n"
+            (tmp_path / "include" / "cuda_runtime_api.h").write_text(version)
+            found = headers.cuda_headers()
+            assert (found is None) is (release == other)
+            assert found is None or found.version == f"{release}.4"
 
 
 def test_version_of_the_wheel_is_that_of_the_library() -> None:
@@ -314,3 +346,26 @@ def test_what_the_compiler_used_is_given_back() -> None:
     )
     before, most, after = map(int, done.stdout.split())
     assert most - before > 150 and after - before < 0.5 * (most - before), done.stdout
+
+
+def test_nvrtc_of_cuda_12_comes_before_that_of_13(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself the finder of libraries takes that of CUDA 13 where there are wheels of both."""
+    both = [tmp_path / "first", tmp_path / "second"]
+    for name in ("first/cu13/lib/libnvrtc.so.13", "second/cuda_nvrtc/lib/libnvrtc.so.12"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    loaded: list[str] = []
+    monkeypatch.setattr(compiler, "package_dirs", lambda name: both)
+    monkeypatch.setattr(compiler, "cuda_major", lambda: 12)
+    monkeypatch.setattr(compiler.ctypes, "CDLL", loaded.append)
+    # The library that this process has is of CUDA 13, as PyTorch's may be.
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", lambda: (0, 13, 0))
+    compiler._nvrtc.cache_clear()
+    try:
+        with pytest.raises(HeaderError, match=r"NVRTC 13\.0 is loaded, expected that of CUDA 12"):
+            compiler._nvrtc()
+    finally:
+        compiler._nvrtc.cache_clear()
+    assert loaded == [str(both[1] / "cuda_nvrtc" / "lib" / "libnvrtc.so.12")]

@@ -6,6 +6,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from cases import in_threads
@@ -267,6 +268,40 @@ def test_a_file_may_not_be_a_link(place: Path, tmp_path: Path) -> None:
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     assert cache.get(KEY) is None and cache.entries() == []
+
+
+@POSIX
+def test_a_lock_that_is_a_link_leads_to_no_file(place: Path, tmp_path: Path) -> None:
+    """Not to one of the user's, which opening it to write would empty."""
+    cache.put(KEY, BUILD)
+    (tmp_path / "precious").write_text("precious")
+    (place / f".{KEY}.lock").symlink_to(tmp_path / "precious")
+    with cache.locked(KEY):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@POSIX
+@pytest.mark.parametrize("free", [True, False])
+def test_a_lock_on_windows(free: bool, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken by ``msvcrt``, which gives up after a while; the file is deleted when closed."""
+    seen = list[int]()
+
+    class Msvcrt(ModuleType):
+        LK_LOCK = 1
+
+        @staticmethod
+        def locking(handle: int, mode: int, count: int) -> None:
+            assert (mode, count) == (1, 1) and list(place.glob(".*.lock"))
+            seen.append(os.fstat(handle).st_ino)
+            if not free:
+                raise OSError("Resource deadlock avoided")
+
+    monkeypatch.setitem(sys.modules, "msvcrt", Msvcrt("msvcrt"))
+    monkeypatch.setattr(sys, "platform", "win32")
+    with cache.locked(KEY):
+        assert len(seen) == 1 and len(list(place.glob(".*.lock"))) == 1
+    assert not list(place.glob(".*.lock"))
 
 
 @POSIX

@@ -55,7 +55,7 @@ int main(void) {
 
 
 def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
-    from cute_gemm.toolchain.headers import include_paths
+    from cute_gemm.toolchain.headers import cuda_major, include_paths
 
     cc = shutil.which("cc")
     headers = [p for p in include_paths() if (p / "cuda_occupancy.h").is_file()]
@@ -64,15 +64,16 @@ def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
     source, program = tmp_path / "oracle.c", tmp_path / "oracle"
     source.write_text(_ORACLE)
     subprocess.run([cc, "-w", f"-I{headers[0]}", source, "-o", program], check=True)
+    cases = [case for case in CASES if case[0] != 110 or cuda_major() > 12]  # of CUDA 13 on
     asked = "\n".join(
         f"{cc} {threads} {registers} {shared} {sm.threads} {sm.shared} {sm.shared_per_cta}"
-        for cc, threads, registers, shared in CASES
+        for cc, threads, registers, shared in cases
         for sm in (MULTIPROCESSORS[cc],)
     )
     answers = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
     lines = answers.stdout.splitlines()
-    assert len(lines) == len(CASES) > 10_000
-    for case, line in zip(CASES, lines, strict=True):
+    assert len(lines) == len(cases) > 10_000
+    for case, line in zip(cases, lines, strict=True):
         error, ctas, by_warps, by_ctas, by_shared, by_registers = map(int, line.split())
         assert error == 0, case
         found = occupancy(MULTIPROCESSORS[case[0]], *case[1:])

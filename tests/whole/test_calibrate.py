@@ -26,6 +26,7 @@ from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.run import graph
+from cute_gemm.toolchain import cache
 
 pytestmark = pytest.mark.usefixtures("shipped_calibrations")
 
@@ -73,12 +74,16 @@ def test_a_calibration_is_the_same_from_its_file() -> None:
     "text", ["", "[]", "{}", "null", '{"format": 0}', '{"format": 1, "gpu": "H200"}',
              '{"format": 1, "gpu": "H200", "source": "", "constants": {}, "paces": {}}'],
 )  # fmt: skip
-def test_another_content_is_no_calibration(text: str, own_directory: Path) -> None:
+def test_another_content_is_no_calibration(
+    text: str, own_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_warned", set())
     with pytest.raises(ValueError, match="."):
         decoded(text)
     own_directory.mkdir(parents=True, mode=0o700)
     (own_directory / "calibration-H200.json").write_text(text)
-    assert calibrated.calibration(H200) == reference()
+    with pytest.warns(UserWarning, match=r"calibration-H200\.json .*not used"):
+        assert calibrated.calibration(H200) == reference()
 
 
 def test_the_users_own_counts_in_every_process(own_directory: Path, run) -> None:

@@ -2,21 +2,29 @@
 
 import hashlib
 import json
+import os
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import cute_gemm as cg
 from cute_gemm.calibrate import times
 from cute_gemm.commands import cli
-from cute_gemm.cost_model import calibration
+from cute_gemm.cost_model import calibrated, calibration
 from cute_gemm.errors import OptionError
+from cute_gemm.gpus import table
 from cute_gemm.gpus.own import of_file
 from cute_gemm.kernels.candidate import Measured
 from cute_gemm.measure.result import BenchResult
 from cute_gemm.plan import tuned
-from cute_gemm.toolchain import cache
+from cute_gemm.plan.select import select
+from cute_gemm.toolchain import cache, nvrtc
+from cute_gemm.toolchain.cubin import Build, Resources
+from cute_gemm.toolchain.unit import TranslationUnit
 
 DEEP = "[" * 100_000
 WRONG: tuple[Any, ...] = (None, "x", [], {}, True, float("nan"), float("inf"), 1e400, [[]], -1)
@@ -30,12 +38,51 @@ def test_choices() -> None:
         for value in WRONG:
             row = choice._asdict() | {name: value}
             changed = whole | {"choices": {"key": row}}
-            _, found = tuned._decode(json.dumps(changed).encode())
-            for each in found.values():
-                fits = isinstance(value, type(getattr(choice, name)))
-                assert fits and str(each) and "nan" not in str(each)
-    for text in (DEEP, "null", "[]", "NaN", '{"format": null}'):
-        assert tuned._decode(text.encode()) == ("", {})
+            data = json.dumps(changed).encode()
+            if value == "x" and isinstance(getattr(choice, name), str):
+                assert tuned._decode(data)[1]["key"] == choice._replace(**{name: value})
+            else:
+                with pytest.raises(ValueError, match="damaged"):
+                    tuned._decode(data)
+    for name, value in (("predicted", "\x1b[2J"), ("config", "x" * 5000), ("configs", 10**400)):
+        row = choice._asdict() | {name: value}
+        with pytest.raises(ValueError, match="damaged"):
+            tuned._decode(json.dumps(whole | {"choices": {"key": row}}).encode())
+    for text in (DEEP, "null", "[]", "NaN", "{}"):
+        with pytest.raises(ValueError, match="damaged"):
+            tuned._decode(text.encode())
+    assert tuned._decode(json.dumps(whole | {"format": None}).encode()) == ("", {})
+
+
+def test_a_file_that_is_not_used_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "_warned", set())
+    monkeypatch.setattr(tuned, "_choices", {})
+    monkeypatch.setattr(calibrated, "_known", {})
+    problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
+    gpu = table.gpu("A100")
+    for kind in ("tuned", "calibration"):
+        cache.put_beside(cache.file_of(kind, gpu.name), b'{"format": "\x1b[2J"' + b"x" * 5000)
+    cache.put_beside("k.build", b"damaged")
+
+    def look() -> None:
+        tuned._choices.clear()
+        calibrated._known.clear()
+        assert tuned.find(gpu.name, problem, "sm_80", "auto", {}) is None
+        assert not calibrated.provenance(gpu).startswith("prices calibrated")
+        assert cache.get("k") is None
+
+    with pytest.warns(UserWarning, match="not used|damaged") as said:
+        look()
+    texts = [str(each.message) for each in said]
+    ends = ("`cute-gemm tune` makes it anew.", "`cute-gemm calibrate` makes it anew.", "again.")
+    assert all(text.endswith(end) for text, end in zip(texts, ends, strict=True))
+    assert all(text.isprintable() and len(text) < 400 for text in texts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        look()
 
 
 def build(about: Any) -> bytes:
@@ -65,10 +112,103 @@ def test_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             if not (value == "x" and name in ("symbol", "arch", "log")):
                 assert found(about | {name: value}) is None
     for name in resources:
-        for value in ("x", None, 1.5, float("nan"), True):
+        for value in ("x", None, 1.5, float("nan"), True, -1):
             assert found(about | {"resources": resources | {name: value}}) is None
     for text in (DEEP, "null", "[]", "NaN", "3"):
         assert found(text) is None
+
+
+@pytest.mark.parametrize("change", [{"symbol": "another"}, {"arch": "sm_90a"}], ids=str)
+def test_a_build_of_another_kernel_is_built_anew(
+    change: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its checksum and its name: the key stands in the file, and can be written there."""
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path))
+    unit = TranslationUnit("source", "entry")
+    right = Build(b"right", "entry", "sm_80", Resources(1, 0, 0, 0, 0), 0.0, False, "")
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: right)
+    assert nvrtc.build(unit, "sm_80").cubin == b"right"
+    [path] = tmp_path.glob("*.build")
+    path.write_bytes(cache._encode(path.stem, replace(right, cubin=b"wrong", **change)))
+    again = nvrtc.build(unit, "sm_80")
+    assert (again.cubin, again.cached) == (b"right", False)
+    assert nvrtc.build(unit, "sm_80").cached
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kernel": "cublas"}, {"kernel": "naive"}, {"kernel": "no such"}, {"config": "no such"},
+     {"config": ""}, {"split_k": 0}, {"split_k": 3}, {"split_k": 10**30}, {"pack": "C"},
+     {"pack": "AB"}],
+    ids=str,
+)  # fmt: skip
+def test_a_choice_that_is_not_legal_is_not_taken(change: dict[str, Any]) -> None:
+    """Not packed and in one slice: what the file says is none of the candidates."""
+    problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
+    predicted = select(problem, "sm_80", "sm80_pipeline", {"pack": "none", "split_k": 1})
+    other = predicted.candidates()[1].config
+    choice = Measured("sm80_pipeline", other.name, "", 1, 1e-5, 3)
+    options = {"pack": "none", "split_k": 1}
+    taken = select(problem, "sm_80", "sm80_pipeline", options, measured=choice)
+    assert taken.config == other and taken.measured == choice
+    crafted = choice._replace(**change)
+    found = select(problem, "sm_80", "sm80_pipeline", options, measured=crafted)
+    assert found.config == predicted.config and found.measured is None
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e-300, 1e300, 10**30])
+def test_numbers_that_no_time_can_be_predicted_with(value: float) -> None:
+    whole = json.loads(calibration.shipped("H200").encoded())  # type: ignore[union-attr]
+    row = whole["paces"]["sm80_pipeline"]["half"]
+    tree = whole["correction"][0]
+    changes = [
+        {"paces": {"sm80_pipeline": {"half": row | {"dram": value}}}},
+        {"paces": {"sm80_pipeline": {"half": row | {"slowdown": value}}}},
+        {"constants": whole["constants"] | {"cold_mb": value}},
+        {"factors": {"sm90_wgmma": whole["factors"]["sm90_wgmma"] | {"by_turns": value}}},
+    ]
+    if abs(value) > 1:
+        changes.append({"correction": [[*tree[:2], [value, *tree[2][1:]]]]})
+    for change in changes:
+        with pytest.raises(ValueError, match="."):
+            calibration.decoded(json.dumps(whole | change))
+
+
+GPU = {"name": "X", "cc": 90, "sms": 132, "clock_ghz": 1.7, "bandwidth_gbs": 4000.0,
+       "l2_bytes": 2**25, "cuda_cores": {"float32": 60.0}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sms": 10**30}, {"clock_ghz": 1e-300}, {"clock_ghz": 1e300}, {"bandwidth_gbs": 5e-324},
+     {"cuda_cores": {"float32": 1e-300}}, {"l2_bytes": -1}, {"name": "x" * 1000},
+     {"name": "\x1b[31m"}, {"tensor_cores": {"float16": 1e300}}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_a_gpu_that_nobody_has(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps(GPU))
+    assert of_file(path).name == "X"
+    path.write_text(json.dumps(GPU | change))
+    with pytest.raises(OptionError, match=f"has {next(iter(change))}") as caught:
+        of_file(path)
+    assert len(str(caught.value)) < 400 and str(caught.value).isprintable()
+
+
+def test_a_file_of_a_gpu_that_is_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # sparse: no bytes on the disk
+    with pytest.raises(OptionError, match="has more than 1048576 bytes"):
+        of_file(path)
+
+
+def test_the_name_of_a_gpu_is_no_path(tmp_path: Path) -> None:
+    """A calibration of the package is looked for by it, and nothing outside of its folder."""
+    place = Path(calibration.__file__).parent / "calibrations"
+    (tmp_path / "theirs.json").write_text((place / "h200.json").read_text())
+    assert calibration.shipped("H200") is not None
+    assert calibration.shipped(os.path.relpath(tmp_path / "theirs", place)) is None
 
 
 def test_calibrations() -> None:
@@ -87,7 +227,12 @@ def test_calibrations() -> None:
         refused(whole | {"paces": {kernel: {kind: row | {"slowdown": value}}}})
         refused(whole | {"factors": {"naive": {"x": value}}})
         refused(whole | {"correction": value} if value is not None else DEEP)
+    late = whole["constants"] | {"launch_us": 1.0, "group_us": 1e3}  # few threads would end early
+    refused(whole | {"constants": late})
     tree = whole["correction"][0]
+    for part in (1, 2):
+        huge = [*tree[:part], [10**400, *tree[part][1:]], *tree[part + 1 :]]
+        refused(whole | {"correction": [huge]})
     refused(whole | {"correction": [[[99] * len(tree[0]), *tree[1:]]]})
     refused(whole | {"correction": [[tree[0], tree[1], tree[2][:-1]]]})
 

@@ -18,6 +18,14 @@ from cute_gemm.toolchain import nvrtc as compiler
 from cute_gemm.toolchain.headers import CudaHeaders
 
 
+@pytest.fixture(params=[12, 13])
+def major(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The CUDA release of the bindings, whatever is installed."""
+    for module in (headers, doctor, compiler):
+        monkeypatch.setattr(module, "cuda_major", lambda: request.param)
+    return request.param
+
+
 def named(name: str) -> Check:
     return next(check for check in checks() if check.name.startswith(name))
 
@@ -31,8 +39,9 @@ def test_this_installation_is_well() -> None:
         assert name in names
     assert named("NVRTC").found.startswith(compiler.loaded_nvrtc_version())
     assert named("CUTLASS").found.startswith("4.2.0")
-    assert named("CUDA headers").found.startswith("13.0")
-    assert named("CCCL").found.startswith("3.0.")
+    cuda, cccl = {12: ("12.", "2."), 13: ("13.0", "3.0.")}[headers.cuda_major()]
+    assert named("CUDA headers").found.startswith(cuda)
+    assert named("CCCL").found.startswith(cccl)
 
 
 def test_what_is_not_good_has_a_fix() -> None:
@@ -58,7 +67,7 @@ def test_the_bound_on_cccl(
     check = named("CCCL")
     assert check.ok is ok
     assert check.found.startswith(f"{number[0]}.{int(number[1:4])}.")
-    assert ("nvidia-cuda-cccl==13.0.*" in check.fix) is not ok
+    assert (headers.install("cccl", how="")[1:] in check.fix) is not ok
 
 
 def test_headers_of_another_release_than_nvrtc(
@@ -68,9 +77,36 @@ def test_headers_of_another_release_than_nvrtc(
     monkeypatch.setattr(doctor, "cuda_headers", lambda: found)
     check = named("NVRTC")
     assert check.ok is None
-    assert "headers are 13.2 and NVRTC is 13.0" in check.fix
+    assert f"headers are 13.2 and NVRTC is {compiler.loaded_nvrtc_version()}" in check.fix
     assert named("CRT").ok is False
-    assert "nvidia-cuda-crt" in named("CRT").fix
+
+
+def test_wheels_are_named_by_the_release_of_the_bindings(
+    major: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "cuda_headers", lambda: None)
+    wheels = {"runtime": "runtime", "CRT": "crt", "CCCL": "cccl"}
+    if major == 12:
+        wheels = {"runtime": "runtime-cu12", "CRT": "nvcc-cu12", "CCCL": "cccl-cu12"}
+    release = {12: "12.9", 13: "13.0"}[major]
+    fixes = named("CUDA headers").fix, named("CRT").fix, named("CCCL").fix
+    for wheel, fix in zip(wheels.values(), fixes, strict=True):
+        assert f'"nvidia-cuda-{wheel}=={release}.*"' in fix
+
+
+@pytest.mark.parametrize(
+    ("bindings", "python", "ok"),
+    [("13.4.4", "13.4.4", True), ("12.9.10", "12.9.10", True), ("13.0.3", "12.9.10", None),
+     ("12.8.0", "12.8.0", None), ("13.0.3", "12.6.0", None)],
+)  # fmt: skip
+def test_packages_of_cuda_python_that_do_not_fit(
+    bindings: str, python: str, ok: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"cuda-bindings": bindings, "cuda-core": "1.2.2", "cuda-python": python}
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
+    check = named("CUDA Python")
+    assert check.ok is ok
+    assert ("cuda-bindings>=" in check.fix) is not ok
 
 
 def test_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +128,20 @@ def test_no_gpu_is_no_illness(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (named("GPU").ok, named("driver").ok) == (None, None)
 
 
-def test_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "driver_version", lambda: "12.4")
-    assert named("driver").ok is False
-    assert "driver for CUDA 13" in named("driver").fix
+@pytest.mark.parametrize(
+    ("nvrtc", "driver", "ok", "least"),
+    [("13.0.88", "12.4", False, "580.65.06"), ("13.0.88", "13.1", True, "580.65.06"),
+     ("12.9.86", "12.0", True, "525.60.13"), ("12.9.86", "11.8", False, "525.60.13")],
+)  # fmt: skip
+def test_the_least_driver(
+    nvrtc: str, driver: str, ok: bool, least: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "driver_version", lambda: driver)
+    monkeypatch.setattr(compiler, "nvrtc_version", lambda: nvrtc)
+    check = named("driver")
+    assert check.ok is ok and least in check.found
+    assert ok or least in check.fix
+    assert ("cute-gemm[cu12]" in check.fix) is (not ok and nvrtc > "13")
 
 
 def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +286,8 @@ def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     finally:
         compiler._nvrtc.cache_clear()
     [line] = capsys.readouterr().err.splitlines()
-    assert line == (
-        'cute-gemm: NVRTC cannot be loaded: pip install "nvidia-cuda-nvrtc==13.0.*"; '
-        "run `cute-gemm doctor`"
-    )
+    fix = headers.install("nvrtc")
+    assert line == f"cute-gemm: NVRTC cannot be loaded: {fix}; run `cute-gemm doctor`"
 
 
 def test_cccl_of_another_release(
@@ -257,5 +301,5 @@ def test_cccl_of_another_release(
     finally:
         headers.include_paths.cache_clear()
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("cute-gemm: CCCL 3.3.2 in ") and "nvidia-cuda-cccl==13.0.*" in line
+    assert line.startswith("cute-gemm: CCCL 3.3.2 in ") and headers.install("cccl", how="") in line
     assert line.endswith("; run `cute-gemm doctor`") and ".log" not in line
