@@ -278,8 +278,10 @@ def groups(given: Given) -> list[tuple[Any, torch.Tensor, torch.Tensor, torch.Te
     A, B, C, found = given.A, given.B, given.C, []
     for g, (begin, end) in enumerate(pairwise((0, *given.ends))):
         part = slice(begin, end)
-        index: Any = {"M": part, "N": (slice(None), part), "K": g}[given.product.kind.ragged]
-        a = {"M": A[..., part, :], "N": A[g], "K": A[..., part]}[given.product.kind.ragged]
-        b = {"M": B[g], "N": B[..., part], "K": B[..., part, :]}[given.product.kind.ragged]
-        found.append((index, a, b, C[index]))
+        if given.product.kind.ragged == "M":
+            found.append((part, A[part], B[g], C[part]))
+        elif given.product.kind.ragged == "N":
+            found.append(((slice(None), part), A[g], B[:, part], C[:, part]))
+        else:
+            found.append((g, A[:, part], B[part], C[g]))
     return found

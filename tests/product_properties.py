@@ -228,6 +228,8 @@ def check_alpha_in_a(product: Product, machine: Machine) -> None:
 
 def check_loop(product: Product, machine: Machine) -> None:
     """A batch, and groups, are a loop over their products."""
+    if not product.l:
+        raise RefusedError("the product is a single one")
     given = given_of(product, machine.device)
     kind, single = product.kind, replace(product.kind, part="", detail="")
     A, B, C = given.held()
@@ -289,6 +291,8 @@ def check_rows_keep_their_bits(product: Product, machine: Machine) -> None:
         )
 
 
+#: On the CPU NumPy's BLAS decides which bits a row has.
+BITS = "rows keep their bits"
 #: A check, and the parts of the kinds that it is of.
 Property = tuple[Callable[[Product, Machine], None], tuple[str, ...]]
 _PLAIN = ("", "", "batch", "shared A", "shared B", "pack", "split_k")
@@ -303,5 +307,5 @@ PROPERTIES: dict[str, Property] = {
         check_loop,
         tuple(x for x in dict.fromkeys(PARTS) if "groups" in x or x in _PLAIN[2:5]),
     ),
-    "rows keep their bits": (check_rows_keep_their_bits, ("", "", "epilogue", "batch")),
+    BITS: (check_rows_keep_their_bits, ("", "", "epilogue", "batch")),
 }
