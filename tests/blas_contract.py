@@ -18,7 +18,7 @@ from contract_backends import Backend
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.problem.values import saturated
 
@@ -94,7 +94,9 @@ class Case:
 def kinds(kernel: str, others: bool = True) -> list[Kind]:
     """The types that a kernel says it takes: the default C of each, and behind them other ones."""
     names = registry.get(kernel).dtypes
-    found = [Kind(name, DTYPES[name.partition("/")[0].split(" x ")[0]].outputs[0]) for name in names]
+    found = [
+        Kind(name, DTYPES[name.partition("/")[0].split(" x ")[0]].outputs[0]) for name in names
+    ]
     if others:
         found += [
             Kind(kind.operands, out) for kind in found for out in DTYPES[kind.a].outputs[1:]
@@ -164,7 +166,10 @@ def special(kernel: str, kind: Kind, op: str, layout: str, long: bool = True) ->
 
 def regime(kernel: str, kind: Kind, op: str, layout: str, count: int, **given: bool) -> list[Case]:
     """All special cases, and the first ``count`` of the products."""
-    return [*special(kernel, kind, op, layout, **given), *products(kernel, kind, op, layout)[:count]]
+    return [
+        *special(kernel, kind, op, layout, **given),
+        *products(kernel, kind, op, layout)[:count],
+    ]
 
 
 def overflowing(out: str) -> tuple[float, ...]:
@@ -268,7 +273,6 @@ def view(case: Case, shape: tuple[int, int], order: str, dtype: str) -> np.ndarr
 def stored(X: np.ndarray, letter: str) -> np.ndarray:
     """op(X) as the letter has it stored."""
     return X if letter == "N" else X.T if letter == "T" else X.conj().T
-
 
 
 def order_of_c(case: Case) -> str:
@@ -400,7 +404,8 @@ def check_errors(case: Case, backend: Backend) -> None:
     for changes in ({"m": 0}, {"k": 0}, {"alpha": 0}, {"alpha": 0, "beta": 1}):
         small = replace(case, **changes)
         for what, change in WRONG.items():
-            A, B, C = given = arrays(small, *numbers(small))
+            given = arrays(small, *numbers(small))
+            C = given[2]
             before = whole(C).copy()
             try:
                 backend.run(small, *given, change=change)

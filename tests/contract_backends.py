@@ -12,14 +12,14 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 
 
-class TooMany(Exception):
+class TooManyError(Exception):
     """A kernel more than a backend may compile."""
 
 
 class Backend:
     """``"cpu"`` or ``"interpreter"``, on NumPy arrays; `Cuda` is another.
 
-    ``most``: kernels that may be compiled until `forget`; one more raises `TooMany`.
+    ``most``: kernels that may be compiled until `forget`; one more raises `TooManyError`.
     """
 
     def __init__(self, name: str, arch: str | None = None, most: int | None = None) -> None:
@@ -59,7 +59,7 @@ class Backend:
         assert result is C, "the result is not C"
 
     def _plan(self, case: Any, A: Any, B: Any, C: Any) -> tuple[cg.Plan | None, dict[str, Any]]:
-        """The plan of a kernel that is compiled, and its words; TooMany for a new kernel."""
+        """The plan of a kernel that is compiled, and its words; TooManyError for a new kernel."""
         words = self._words(case)
         if not self._compiles(case):
             return None, words
@@ -68,7 +68,7 @@ class Backend:
         plan, words = self._first(case, (A, B, C), words | pinned, words, words | {"pack": "AB"})
         if 0 not in (*C.shape, case.k):
             if plan.symbol not in self.symbols and len(self.symbols) == self.most:
-                raise TooMany(plan.symbol)
+                raise TooManyError(plan.symbol)
             self.symbols.add(plan.symbol)
             if key not in self._pinned:  # so that all extents have one kernel
                 fields = {x: getattr(plan.config, x) for x in registry.get(case.kernel).options}

@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import blas_contract as contract
-from contract_backends import Backend, TooMany
+from contract_backends import Backend, TooManyError
 from processes import FATAL, spread
 
 from cute_gemm.kernels import registry
@@ -95,7 +95,7 @@ def run_unit(unit: Unit) -> tuple[dict[str, Any], bool]:
             break
         try:
             refusal = contract.check(case, backend)
-        except TooMany:
+        except TooManyError:
             counts["left out"] += 1
         except Exception as error:
             said = str(error) if isinstance(error, AssertionError) else repr(error)
