@@ -106,8 +106,9 @@ def kinds(kernel: str, others: bool = True) -> list[Kind]:
 
 
 def ops(kernel: str, kind: Kind) -> tuple[str, ...]:
-    """The ops of a kind; one alone where C has another type than the default."""
-    if kind.out != DTYPES[kind.a].outputs[0]:
+    """The ops of a kind; one alone where it differs from a plain one in C, B or sums of 8 bits."""
+    fast = kind.a.startswith("float8") and kind.compute
+    if kind.out != DTYPES[kind.a].outputs[0] or kind.a != kind.b or fast:
         return (OPS[zlib.crc32(f"{kernel} {kind}".encode()) % 4],)
     return OPS + CONJUGATES if kind.is_complex else OPS
 

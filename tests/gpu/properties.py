@@ -30,7 +30,7 @@ from property_runs import FATAL, Tally, runs
 from cute_gemm.kernels import registry
 
 #: Examples of a run, and kernels that it may compile.
-OF_A_RUN, KERNELS = 40, 4
+OF_A_RUN, KERNELS = 20, 8
 
 
 def work(number: int, given: argparse.Namespace, until: float) -> dict[str, Any]:
