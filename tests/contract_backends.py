@@ -83,6 +83,7 @@ class Backend:
             try:
                 return cg.plan(case.op, *arrays, **words), words
             except (UnsupportedError, OptionError) as error:
-                refused = error
+                if not isinstance(refused, UnsupportedError):
+                    refused = error
         assert refused is not None
         raise refused
