@@ -22,7 +22,7 @@ def test_on_the_cpu(name: str, first: int) -> None:
     assert tally.held, tally.refused
 
 
-@pytest.mark.parametrize("first", range(12))
+@pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_in_the_interpreter(name: str, first: int) -> None:
     """Of the first kind that is not refused; hypothesis begins with extents of 1."""
