@@ -1,0 +1,108 @@
+"""Matrices of PyTorch that lie anywhere in a buffer, and small integers for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cute_gemm.dtypes import DTYPES
+
+
+@dataclass
+class Held:
+    """A matrix, or a batch of them, and the buffer that it is a part of."""
+
+    view: torch.Tensor
+    buffer: torch.Tensor
+
+    def within(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The same part of another buffer."""
+        view = self.view
+        return torch.as_strided(buffer, view.shape, view.stride(), view.storage_offset())
+
+    def poison(self) -> None:
+        """Fill the matrix with what must not be read."""
+        self.view.fill_(unread(self.view.dtype))
+
+    def wide(self) -> torch.Tensor:
+        """A copy in float64 or complex128."""
+        return self.view.to(torch.complex128 if self.view.is_complex() else torch.float64)
+
+    def assert_untouched(self, before: torch.Tensor, name: str) -> None:
+        """Check that the buffer is as it was: around the matrix, of A and B the matrix too."""
+        now = self.buffer.clone()
+        if name == "C":
+            self.within(now).copy_(self.within(before))
+        changed = (bits(now) != bits(before)).nonzero()
+        where = "was written to" if name != "C" else "was written around"
+        assert not len(changed), f"{name} {where}, first at byte {changed[0].item()} of its buffer"
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, those of an element along the last dimension."""
+    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    return x.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+
+
+def unread(kind: torch.dtype) -> Any:
+    """What spreads where it is read."""
+    if kind.is_complex:
+        return complex(torch.nan, torch.nan)
+    return torch.nan if kind.is_floating_point else 99
+
+
+def place(
+    values: torch.Tensor, dtype: str, order: str, aligned: int, pad: int = 0, shared: bool = False
+) -> Held:
+    """Matrices at an address that is a multiple of ``aligned`` bytes, and so are their strides.
+
+    Of no more bytes, so that all such matrices have accesses of one width. What lies around them
+    must not be read. ``shared``: all matrices of the batch are the first.
+    """
+    kind = getattr(torch, dtype)
+    step = max(1, aligned // DTYPES[dtype].bytes)
+    *several, rows, columns = values.shape
+    run, count = (rows, columns) if order == "F" else (columns, rows)
+    ld = step * (-(-run // step) + pad | 1)
+    batch = 0 if shared else step * (ld // step * count + pad | 1)
+    strides = [batch] * len(several) + ([1, ld] if order == "F" else [ld, 1])
+    length = step + batch * (several[0] if several else 0) + ld * count + 16
+    narrow = torch.float32 if DTYPES[dtype].bytes < 4 and kind.is_floating_point else kind
+    buffer = torch.full((length,), unread(kind), dtype=narrow, device=values.device).to(kind)
+    view = torch.as_strided(buffer, values.shape, strides, step)
+    (view[0] if shared else view).copy_((values[0] if shared else values).to(narrow))
+    return Held(view, buffer)
+
+
+def stored(values: torch.Tensor, letter: str) -> torch.Tensor:
+    """op(X) as the letter has it stored."""
+    turned = values if letter == "N" else values.mT
+    return turned.conj().resolve_conj() if letter in "CH" else turned
+
+
+def fill_operands(
+    seed: int, device: str, a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...],
+    few: int | None, is_complex: bool,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Integers for op(A), op(B) and C in float64 or complex128.
+
+    ``few``: rows of op(A) have no more elements that are not zero, which are 1 or -1, so that the
+    magnitude of a sum is at most twice that.
+    """
+    random = torch.Generator().manual_seed(seed)
+
+    def integers(shape: tuple[int, ...], largest: int) -> torch.Tensor:
+        real = torch.randint(-largest, largest + 1, shape, generator=random).double()
+        if not is_complex:
+            return real
+        return torch.complex(real, torch.randint(-largest, largest + 1, shape, generator=random)
+                             .double())  # fmt: skip
+
+    if few is None:
+        return [integers(x, y).to(device) for x, y in ((a, 3), (b, 3), (c, 8))]
+    signs = 2 * torch.randint(0, 2, a, generator=random).double() - 1
+    ranks = torch.rand(a, generator=random).argsort(-1).argsort(-1)
+    A = signs * (ranks < few)
+    return [A.to(device), integers(b, 2).to(device), integers(c, 8).to(device)]
