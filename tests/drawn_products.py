@@ -25,6 +25,11 @@ PARTS = (
     "", "", "batch", "shared A", "shared B", "pack", "split_k", "epilogue", "scales",
     "groups M", "groups N", "groups K",
 )  # fmt: skip
+#: Bytes that addresses and strides of A, B and C are multiples of.
+ALIGNED = (
+    (1, 1, 1), (16, 16, 16), (16, 16, 1), (4, 8, 16), (16, 1, 8), (8, 4, 4), (1, 16, 16),
+    (16, 16, 4),
+)  # fmt: skip
 EPILOGUES = ("bias+relu", "bias+residual", "relu")
 
 
@@ -126,7 +131,7 @@ def kind_of(choose: Choose, kernels: Sequence[str], parts: Sequence[str] = PARTS
     elif part == "scales":
         blocks = ("1x128", "128x128") if row.name.startswith("float8") else ()
         detail = choose(("tensor", "row", *blocks))
-    aligned = tuple(choose((1, 1, 4, 8, 16)) for _ in range(3))
+    aligned = choose(ALIGNED)
     orders = "".join(choose("FC") for _ in range(3))
     op = choose(letters) + choose(letters)
     return Kind(kernel, operands, out, op, orders, aligned, part, detail)

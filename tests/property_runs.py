@@ -16,6 +16,9 @@ from product_properties import PROPERTIES, Machine, RefusedError
 #: What a process cannot go on after.
 FATAL = ("CUDA error", "CUDA_ERROR")
 
+#: Seconds to make a failure simpler, and examples after which a kind counts as refused.
+SHRINKING, REFUSED = 20, 5
+
 
 @dataclass
 class Tally:
@@ -42,10 +45,12 @@ class Run:
     ) -> str:  # fmt: skip
         """Check so many examples; return the simplest that fails and why, or ``""``.
 
-        After the time ``until`` no more are computed, but for those that make one simpler.
+        No more are computed after the time ``until``, and none that make a failure simpler
+        ``SHRINKING`` seconds later. Where the first ones are refused the others are left out.
         """
         check, _ = PROPERTIES[self.name]
         failed: list[tuple[Product, Exception]] = []
+        held, refused = tally.held, tally.refused.total()
         machine.forget()
 
         @seed(self.seed)
@@ -57,7 +62,9 @@ class Run:
         def run(product: Product) -> None:
             if failed and any(word in str(failed[-1][1]) for word in FATAL):
                 raise failed[-1][1]
-            if not failed and time.time() > until:
+            if time.time() > until + (SHRINKING if failed else 0):
+                return
+            if not failed and tally.held == held and tally.refused.total() >= refused + REFUSED:
                 return
             try:
                 check(product, machine)
