@@ -1,13 +1,13 @@
 """BLAS's contract on a GPU, of every kernel, type and op (``tests/blas_contract.py``).
 
-    python tests/gpu/contract.py [--processes 12] [--seconds 200] [--json FILE]
+    python tests/gpu/contract.py [--processes 12] [--seconds 200] [--seed 1] [--json FILE]
         [--kernels naive,thin] [--types float16] [--backend cuda] [--most 4]
 
-First come the special cases and some products of every kernel, type, op and layout, then further
-products, drawn from all, until the time is over. For each kernel and type a line counts the cases
-that passed, those that the package refused, those left out because they would take one kernel more
-than ``--most``, and the failures; each failure follows with its reason. The exit status is 1 when
-there is one, or when a kernel takes none of the cases of a type that it is listed with.
+First come the special cases and some products of every kernel, type, op and layout, in an order
+that is drawn, then further products, until the time is over. For each kernel and type a line counts
+the cases that passed, those that the package refused, those left out because they would take one
+kernel more than ``--most``, and the failures; each failure follows with its reason. The exit status
+is 1 when there is one, or when a kernel takes none of the cases of a type that it is listed with.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,22 +115,27 @@ def run_unit(unit: Unit) -> tuple[dict[str, Any], bool]:
 
 
 def units(given: argparse.Namespace, deadline: float) -> Iterator[Unit]:
-    """All units in the order of the passes."""
+    """All units in the order of the passes; those of a pass in an order that is drawn.
+
+    So what runs before the time is over is a sample of all kernels, types and ops.
+    """
     kernels = given.kernels.split(",") if given.kernels else registry.names()
     bounds = [0, *(FIRST + FURTHER * number for number in range(PASSES + 1))]
+    every = []
+    for kernel in kernels:
+        place = registry.get(kernel).runs_on
+        if place == "cpu" and given.backend == "cuda":
+            continue
+        if place != "gpu" and given.backend == "interpreter":
+            continue
+        for kind in contract.kinds(kernel):
+            if given.types in str(kind):
+                every += [(kernel, kind, *x) for x in product(contract.ops(kernel, kind),
+                                                              contract.LAYOUTS)]  # fmt: skip
+    random.Random(given.seed).shuffle(every)
     for begin, end in zip(bounds, bounds[1:], strict=False):
-        for layout in contract.LAYOUTS:
-            for kernel in kernels:
-                place = registry.get(kernel).runs_on
-                if place == "cpu" and given.backend == "cuda":
-                    continue
-                if place != "gpu" and given.backend == "interpreter":
-                    continue
-                for kind in contract.kinds(kernel):
-                    if given.types in str(kind):
-                        for op in contract.ops(kernel, kind):
-                            yield Unit(given.backend, kernel, kind, op, layout, begin, end,
-                                       given.most, deadline)  # fmt: skip
+        for words in every:
+            yield Unit(given.backend, *words, begin, end, given.most, deadline)
 
 
 def tell(results: list[tuple[Unit, dict[str, Any] | None]], units: int) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def tell(results: list[tuple[Unit, dict[str, Any] | None]], units: int) -> dict[
         refusals.update(result["refusals"])
     words = ("passed", "refused", "left out", "not run", "failed", "kernels")
     print(f"{'kernel':<18}{'types':<44}" + "".join(f"{word:>10}" for word in words))
-    for (kernel, kind), row in rows.items():
+    for (kernel, kind), row in sorted(rows.items()):
         print(f"{kernel:<18}{kind:<44}" + "".join(f"{row[word]:>10,}" for word in words))
         if not row["passed"] and listed(kernel, kind):
             failures.append((f"{kernel} {kind}", "no case passed of a type that it is listed with"))
@@ -180,6 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--processes", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--seconds", type=float, default=200)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json")
     parser.add_argument("--kernels", default="")
     parser.add_argument("--types", default="", help="a part of the types' names")

@@ -5,11 +5,11 @@
 Problems are drawn once: op, type, extents, order, batches and groups, epilogues, slices of K and
 packing, by NumPy, PyTorch, CuPy and JAX as far as they are there, on four streams. Elements are
 small integers, so that every result is exact. Each problem is computed once before the soak begins;
-then calls are drawn from them until the time is over. On a GPU all kernels are unloaded every
-``--unload`` calls, and what is kept between calls is dropped. Prints the memory of the process and
-of the device, and percentiles of a call's host time, in ten parts of the time. Exits with 1 if a
-result is wrong, or if memory grows from the third part to the last by a tenth, or the median time
-by a half.
+then calls are drawn from them until the time is over. On a GPU all kernels are unloaded, and what
+is kept between calls is dropped, at the beginning of the fifth and the eighth of ten parts of the
+time. Prints the memory of the process and of the device, and percentiles of a call's host time, for
+each part. Exits with 1 if a result is wrong, or if memory grows from the third part to the last by
+a tenth, or the median time by a half.
 """
 
 import gc
@@ -32,7 +32,8 @@ import cute_gemm as cg
 from cute_gemm._kept import clear_all
 from cute_gemm.errors import UnsupportedError
 
-PARTS = 10
+#: Parts of the time, and those at whose beginning kernels are unloaded.
+PARTS, UNLOADED = 10, (4, 7)
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "complex64")
 #: Growth from the third part to the last that counts as a drift: factors, and what does not count,
 #: in bytes and microseconds.
@@ -163,24 +164,22 @@ def streams(device: str) -> list[Any]:
 
 
 def soak(
-    problems: list[Soaked], device: str, seconds: float, unload: int, rng: random.Random
+    problems: list[Soaked], device: str, seconds: float, rng: random.Random
 ) -> Iterator[dict[str, Any]]:
     """Yield what each part of the time had."""
     from cute_gemm.run import launch
 
-    places, count = streams(device), 0
+    places = streams(device)
     begin = time.monotonic()
     for part in range(PARTS):
         times: list[float] = []
         wrong: list[str] = []
+        if device == "cuda" and part in UNLOADED:
+            torch.cuda.synchronize()
+            clear_all()
+            launch.unload()
         while not times or time.monotonic() - begin < seconds * (part + 1) / PARTS:
             problem = rng.choice(problems)
-            count += 1
-            fresh = device == "cuda" and count % unload == 0
-            if fresh:
-                torch.cuda.synchronize()
-                clear_all()
-                launch.unload()
             with rng.choice(places)():
                 start = time.perf_counter()
                 result = problem.run()
@@ -205,7 +204,7 @@ def soak(
 def main() -> int:
     given = parsed(
         __doc__, rounds=None, seconds=(1800.0, "of the soak"), backend=("cuda", "or cpu"),
-        problems=300, unload=(5000, "calls after which kernels are unloaded"),
+        problems=300,
     )  # fmt: skip
     rng, device = random.Random(given.seed), given.backend
     libraries = ["numpy", "torch"]
@@ -216,7 +215,7 @@ def main() -> int:
     problems = first_calls(drawn_ones, device)
     print(f"{len(problems)} problems computed once in {time.monotonic() - begin:.0f} s", flush=True)
     parts = []
-    for part in soak(problems, device, given.seconds, given.unload, rng):
+    for part in soak(problems, device, given.seconds, rng):
         parts.append(part)
         print(
             f"{part['calls']:8} calls, {len(part['wrong'])} wrong; "
