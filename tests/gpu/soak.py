@@ -6,7 +6,7 @@ Problems are drawn once: op, type, extents, order, batches and groups, epilogues
 packing, by NumPy, PyTorch, CuPy and JAX as far as they are there, on four streams. Elements are
 small integers, so that every result is exact. Each problem is computed once before the soak begins;
 then calls are drawn from them until the time is over. On a GPU all kernels are unloaded, and what
-is kept between calls is dropped, at the beginning of the fifth and the eighth of ten parts of the
+is kept between calls is dropped, at the beginning of the fifth of ten parts of the
 time. Prints the memory of the process and of the device, and percentiles of a call's host time, for
 each part. Exits with 1 if a result is wrong, or if memory grows from the third part to the last by
 a tenth, or the median time by a half.
@@ -33,7 +33,7 @@ from cute_gemm._kept import clear_all
 from cute_gemm.errors import UnsupportedError
 
 #: Parts of the time, and those at whose beginning kernels are unloaded.
-PARTS, UNLOADED = 10, (4, 7)
+PARTS, UNLOADED = 10, (4,)
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "complex64")
 #: Growth from the third part to the last that counts as a drift: factors, and what does not count,
 #: in bytes and microseconds.
