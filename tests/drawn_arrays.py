@@ -35,7 +35,7 @@ class Held:
         now = self.buffer.clone()
         if name == "C":
             self.within(now).copy_(self.within(before))
-        changed = (bits(now) != bits(before)).nonzero()
+        changed = (bits(now) != bits(before)).flatten().nonzero()
         where = "was written to" if name != "C" else "was written around"
         assert not len(changed), f"{name} {where}, first at byte {changed[0].item()} of its buffer"
 
