@@ -242,6 +242,8 @@ SM90: tuple[Mutant, ...] = (
     _t("boxes of C in one place", "sm90/epilogue.cuh",
        "+ box * kSpan * (Config::kColumnMajorC ? kColumns : 64);",
        ";", WGMMA),
+    _t("C of the first element for all that are loaded together", "sm90/epilogue.cuh",
+       "updates[i - first].load(", "updates[0].load(", WGMMA),
     _t("elements of C beyond its rows", "sm90/epilogue.cuh",
        "return row < m && column < n;",
        "return column < n;", WGMMA),

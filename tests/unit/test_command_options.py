@@ -96,7 +96,7 @@ def test_long_work_prints_lines_where_there_is_no_terminal(
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == "" and lines[0] == "kernels compiled: 2 of 144, about 4 min left"
-    assert lines[-1] == "kernels compiled: 142 of 144, about 3 s left" and len(lines) == 15
+    assert lines[-1] == "kernels compiled: 142 of 144, about 3 s left" and len(lines) == 21
     with output.progress() as tell:  # nothing is done yet
         tell("CTAs executed", 0, 10)
         now[0] += 3
