@@ -37,7 +37,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("beta forgotten", "common/epilogue.cuh",
        "accumulator + beta * Accumulator(c)", "accumulator + Accumulator(c)",
        "naive or sm80_pipeline"),
-    _t("C used at beta = 0", "common/epilogue.cuh",
+    _t("C read at beta = 0", "common/epilogue.cuh",
        "results[i] = epilogue.reads_c() ?", "results[i] = true ?", "naive"),
     _t("beta of another element", "common/epilogue.cuh",
        "accumulators[i], old[i], operands", "accumulators[i], old[0], operands",
