@@ -1,7 +1,6 @@
 """A layout-aware GEMM frontend for NVIDIA GPUs."""
 
-__version__ = "0.1.0"
-
+from cute_gemm._version import __version__ as __version__
 from cute_gemm.commands.interrupt import while_starting
 
 while_starting()  # before the imports below, which take most of a command's first second

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from cute_gemm import __version__
+from cute_gemm._version import __version__
 from cute_gemm.cost_model.footprint import pitch, steps
 from cute_gemm.kernels.candidate import Measured
 from cute_gemm.toolchain import cache

@@ -1,0 +1,3 @@
+"""The version of the package, in this place alone."""
+
+__version__ = "0.1.0"
