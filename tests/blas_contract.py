@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from cases import NamedTypes
 from contract_arrays import arrays, same_place, whole
 from contract_backends import Backend
 
@@ -32,7 +33,7 @@ OPS, CONJUGATES = ("NN", "NT", "TN", "TT"), ("CN", "TC", "CC", "NH")
 
 
 @dataclass(frozen=True)
-class Kind:
+class Kind(NamedTypes):
     """Types of the operands as a kernel names them (``"float32/tf32"``), and the type of C."""
 
     operands: str
@@ -40,18 +41,6 @@ class Kind:
 
     def __str__(self) -> str:
         return f"{self.operands}->{self.out}".replace(" ", "")
-
-    @property
-    def a(self) -> str:
-        return self.operands.partition("/")[0].partition(" x ")[0]
-
-    @property
-    def b(self) -> str:
-        return self.operands.partition("/")[0].partition(" x ")[2] or self.a
-
-    @property
-    def compute(self) -> str | None:
-        return self.operands.partition("/")[2] or None
 
     @property
     def integers(self) -> bool:

@@ -95,6 +95,24 @@ PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
 COMPLEX = {name: Type(name, name, None, name) for name in ("complex64", "complex128")}
 
 
+class NamedTypes:
+    """A and B's types, as a kernel names them: ``"float32/tf32"``, ``"float8_e4m3fn x ..."``."""
+
+    operands: str
+
+    @property
+    def a(self) -> str:
+        return self.operands.partition("/")[0].partition(" x ")[0]
+
+    @property
+    def b(self) -> str:
+        return self.operands.partition("/")[0].partition(" x ")[2] or self.a
+
+    @property
+    def compute(self) -> str | None:
+        return self.operands.partition("/")[2] or None
+
+
 @dataclass(frozen=True)
 class Buffer:
     """Where ``l`` matrices lie in a buffer; ld, offset and batch stride are in elements."""

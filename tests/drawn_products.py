@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from cases import NamedTypes
 from drawn_arrays import Held, fill_operands, place, stored
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ EPILOGUES = ("bias+relu", "bias+residual", "relu")
 
 
 @dataclass(frozen=True)
-class Kind:
+class Kind(NamedTypes):
     """What decides the kernel of a product.
 
     ``operands``: types as a kernel names them (``"float32/tf32"``); ``orders`` and ``aligned``: of
@@ -49,18 +50,6 @@ class Kind:
     aligned: tuple[int, int, int]
     part: str = ""
     detail: str = ""  #: The epilogue, the operands to pack, or what has a scale.
-
-    @property
-    def a(self) -> str:
-        return self.operands.partition("/")[0].partition(" x ")[0]
-
-    @property
-    def b(self) -> str:
-        return self.operands.partition("/")[0].partition(" x ")[2] or self.a
-
-    @property
-    def compute(self) -> str | None:
-        return self.operands.partition("/")[2] or None
 
     @property
     def ragged(self) -> str:

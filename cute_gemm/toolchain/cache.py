@@ -221,10 +221,12 @@ def _lock(path: Path, stack: ExitStack) -> None:
                     return
 
 
-def _remove(path: Path) -> None:
-    """Delete a file, if that is possible."""
+def _remove(path: Path) -> bool:
+    """Delete a file; return whether that was possible."""
     with suppress(OSError):
         path.unlink()
+        return True
+    return False
 
 
 def put(key: str, build: Build) -> None:
@@ -257,8 +259,8 @@ def _make_room(new: Path, most: int) -> float:
     for is_new, _, size, path in sorted(builds):
         if total <= enough or is_new:
             break
-        logger.info("removed %s from the cache: beyond %d bytes", path.stem, most)
-        _remove(path)
+        if _remove(path):
+            logger.info("removed %s from the cache: beyond %d bytes", path.stem, most)
         total -= size
     return (most - total) * _SHARE
 
