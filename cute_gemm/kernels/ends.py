@@ -73,7 +73,7 @@ def _zeros_at_a_time(problem: GemmProblem, config: Any) -> int:
     """
     C, vector = problem.C, 16 // problem.C.element.bytes
     wide = getattr(config, "tma_c", False) and "MN"[C.unit] != problem.groups.mode
-    return vector if wide and not (config.tile[C.unit] % vector or C.shape[C.unit] % vector) else 1
+    return vector if wide and config.tile[C.unit] % vector == 0 else 1
 
 
 def _of(rows: Sequence[int], lanes: np.ndarray) -> np.ndarray:

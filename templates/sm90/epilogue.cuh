@@ -104,11 +104,7 @@ CUTE_DEVICE void zero_elements(Tile<Config> const& tile, int thread, TensorC<Con
   constexpr int kThreads = SharedStorage<Config>::kConsumerWarps * 32, kEvery = 16 / sizeof(typename Config::ElementC);
   constexpr bool kWhole = int(Config::kRagged) == int(Config::kColumnMajorC ? kRaggedN : kRaggedM);
   constexpr int kVector = Config::kTmaC && kWhole && kAlong % kEvery == 0 ? kEvery : 1;
-  if (kVector > 1 && (Config::kColumnMajorC ? c.m : c.n) % kVector == 0) {
-    store_zeros<kBM, kBN, kThreads, !Config::kColumnMajorC, kVector>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
-  } else {
-    store_zeros<kBM, kBN, kThreads, !Config::kColumnMajorC>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
-  }
+  store_zeros<kBM, kBN, kThreads, !Config::kColumnMajorC, kVector>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
 }
 
 // The epilogue tiles (64,kColumns) of a warp group, one after the other: registers to shared memory, swizzled
