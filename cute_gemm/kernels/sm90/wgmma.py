@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
 
-#: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
-#: has beside them, and beside them and rows of A.
-_SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
+#: Registers of a thread that can be accumulators, where C is stored by TMA and element by element:
+#: ptxas spills registers beside more. And other registers, and those beside rows of A.
+_ACCUMULATORS, _ACCUMULATORS_OF_ELEMENTS, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 128, 40, 56
+#: More accumulators are many: beside them an epilogue's vector is loaded where it is used.
+_FEW_ACCUMULATORS = 144
 #: In a main loop with accumulators beside its sums; and where it has rows of A and puts zeros too.
 _OTHERS_BESIDE_PRODUCTS, _OTHERS_BESIDE_ZEROS = 24, 48
 #: And where an epilogue has operands; for each that is loaded element by element.
@@ -524,7 +526,7 @@ def _operand_registers(config: Sm90Config) -> int:
     ptxas spills up to 55 registers for it, all outside of the main loop.
     """
     operands = config.operation.epilogue.operands
-    many_sums = config.ping_pong and config.sums_of_thread > _SUMS_APART
+    many_sums = config.ping_pong and config.sums_of_thread > _FEW_ACCUMULATORS
     if many_sums and len(operands) == 1 and operands[0].modes != "MN":
         return 0
     return _OPERANDS * bool(operands)
@@ -533,7 +535,7 @@ def _operand_registers(config: Sm90Config) -> int:
 def _check(config: Sm90Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
     sums = config.sums_of_thread
-    most = _SUMS if config.tma_c else _SUMS_APART
+    most = _ACCUMULATORS if config.tma_c else _ACCUMULATORS_OF_ELEMENTS
     others = config.rows_of_thread + _OTHERS_BESIDE_ROWS if config.register_a else _OTHERS
     others += _operand_registers(config)
     if config.operation.promoted:
