@@ -1,11 +1,12 @@
 """Small awkward problems of every kernel x dtype x op x copy, and of the passes, for a sanitizer.
 
 ``python tests/gpu/sanitize.py --build`` compiles their kernels into the cache, in parallel; then
-``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``) runs
-them. NumPy arrays only, which are copied to allocations that end with their last element. Exits
-with 1 if a result is wrong; words on the command line choose the cases whose names contain all of
-them, as ``fp8``, ``grouped`` and ``batched`` do those of 8-bit floats, of grouped GEMMs and of
-batches of small products, and ``2/4`` the second of four parts.
+``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or racecheck, initcheck,
+synccheck) runs them. NumPy arrays only, which are copied to allocations that end with their last
+element, with NaN between their rows: initcheck takes a ``cp.async`` that is cut short for a read of
+all 16 bytes. Exits with 1 if a result is wrong; words on the command line choose the cases whose
+names contain all of them, as ``fp8``, ``grouped`` and ``batched`` do those of 8-bit floats, of
+grouped GEMMs and of batches of small products, and ``2/4`` the second of four parts.
 """
 
 import re
@@ -20,10 +21,12 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import batched_cases
+import epilogue_cases
 import fp8_cases
 import fused_cases
 import grouped_cases
 import pairs_cases
+import passes_cases
 from cases import Case
 from epilogue_cases import CASES, epilogue_case, on_gpu
 from gemm_cases import (
@@ -42,7 +45,22 @@ from passes_cases import REDUCED, TYPES, check_packing, check_reduction
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import Verdict, verify
-from cute_gemm.run.driver import device_arch
+from cute_gemm.run import memory
+from cute_gemm.run.driver import checked, device_arch, entered, load_driver
+
+
+def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> memory.DeviceBuffer:
+    """Copy an array to a device as the package does, with bytes of 255 in its padding."""
+    buffer = memory.allocate_like(array, device)
+    with entered(device):
+        result = load_driver().cuMemsetD8Async(buffer.pointer, 255, buffer.nbytes, stream)
+        checked(result, "setting memory")
+    memory._copy(array, buffer, stream, to_device=True)
+    return buffer
+
+
+for module in (memory, epilogue_cases, passes_cases):
+    module.upload = upload
 
 
 def run(case: Case) -> Verdict:
