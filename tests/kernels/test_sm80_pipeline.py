@@ -571,7 +571,7 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"
-    assert len(built.cubin) < 225_000  # 0.9 MB where CuTe computes the layouts
+    assert len(built.cubin) < 270_000  # 0.9 MB where CuTe computes the layouts
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert 0 < built.resources.registers * config.threads * config.min_ctas <= 65536
 
