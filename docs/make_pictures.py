@@ -46,7 +46,7 @@ def pictures() -> dict[str, str]:
     assert reference.predicted is not None
     made = {
         "roofline.svg": times.roofline(reference.performance, reference.predicted.seconds),
-        "price_terms.svg": times.price_terms(reference.predicted),
+        "price_terms.svg": times.predicted_terms(reference.predicted),
         "request_coalesced.svg": access(auto, "B", "cp.async"),
         "request_strided.svg": access(reference, "B", "ld.global"),
         "banks_conflict.svg": access(reference, "A", "ldmatrix"),

@@ -303,7 +303,9 @@ def test_what_a_plan_says() -> None:
     assert plan.kernel == "sm90_wgmma" and plan.config.tile == (128, 256, 64)
     first, second, *_ = found = plan.candidates()
     assert (first.kernel.name, first.config) == (plan.kernel, plan.config)
-    assert [one.price.seconds for one in found] == sorted(one.price.seconds for one in found)
+    assert [one.prediction.seconds for one in found] == sorted(
+        one.prediction.seconds for one in found
+    )
     assert plan.gpu.name == "H100 SXM" and plan.gpu.arch == plan.arch
     tile = "x".join(map(str, second.config.tile))
     beside = f"least of {len(found)} configs; next sm90_wgmma {tile} "

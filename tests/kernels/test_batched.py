@@ -120,7 +120,7 @@ def test_a_batch_costs_little_more_than_its_bytes(m, n, k, l, dtype, more) -> No
     plan = planned("NN", m=m, n=n, k=k, l=l, dtype=dtype, kernel="auto", gpu="H200", **more)
     assert plan.kernel == "batched"
     bytes_ = sum(matrix.nbytes for matrix in plan.problem.matrices)
-    seconds = plan.candidates()[0].price.seconds
+    seconds = plan.candidates()[0].prediction.seconds
     assert seconds < 3e-6 + 1.8 * bytes_ / 4.8e12
 
 

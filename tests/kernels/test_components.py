@@ -159,7 +159,7 @@ def test_the_choice_and_its_roofline() -> None:
     plain = cg.plan("NT", **sizes, compute="tf32").report().performance
     for compute, products in COMPONENT_PRODUCTS.items():
         plan = cg.plan("NT", **sizes, compute=compute)
-        assert plan.kernel == "sm90_wgmma" and plan.route.pack == "AB"
+        assert plan.kernel == "sm90_wgmma" and plan.algorithm.pack == "AB"
         roof = plan.report().performance.roofline
         assert roof.peak_tflops == pytest.approx(2 * plain.roofline.peak_tflops / products)
         assert plan.problem.spelled == f"float32/{compute}"
@@ -172,7 +172,7 @@ def test_prices_count_all_products() -> None:
     options = {
         **sizes, "dtype": "float32", "kernel": "sm90_wgmma", "cluster": (1, 1), "warp_groups": 2,
     }  # fmt: skip
-    six, nine = (cg.plan("NT", **options, compute=x).candidates()[0].price for x in COMPUTES)
+    six, nine = (cg.plan("NT", **options, compute=x).candidates()[0].prediction for x in COMPUTES)
     for unit in ("TMA", "tensor cores"):
         assert nine.terms[unit] == pytest.approx(1.5 * six.terms[unit])
 

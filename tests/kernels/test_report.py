@@ -264,7 +264,7 @@ def test_json(made):
         "format", "headline", "predicted_seconds", "unmeasured", "causes", "op", "blas_op", "m",
         "n", "k", "l", "compute", "matrices", "groups", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
-        "fixes", "passes", "performance", "candidates", "measured",
+        "fixes", "auxiliary", "performance", "candidates", "measured",
     ]  # fmt: skip
     assert found["matrices"]["A"]["stride"] == [512, 1]
     assert found["matrices"]["A"]["modes"] == ["M", "K"]

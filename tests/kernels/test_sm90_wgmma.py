@@ -317,7 +317,7 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
         ({"dtype": "float32", "compute": "tf32"}, {"dtype": "int8"}),
     ):
         found = cg.plan(op, m=4096, n=1024, k=2048, gpu="H200", backend="cpu", **more)
-        assert (found.kernel, found.route.pack) == ("sm90_wgmma", packed)
+        assert (found.kernel, found.algorithm.pack) == ("sm90_wgmma", packed)
     # Without a GPU it is emitted for the oldest that has it.
     plan = cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu", kernel="sm90_wgmma")
     assert plan.arch == "sm_90a"

@@ -60,7 +60,7 @@ def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
     assert plan.why.startswith(f"{said} 2 ms; ") and " predicted (" in plan.why
     order = plan.candidates()
     assert order[0].config == best.config and order[1] == first
-    assert len(order) == len({(one.config, one.route) for one in order})
+    assert len(order) == len({(one.config, one.algorithm) for one in order})
     report = plan.report()
     assert f"choice {said} 2 ms" in " ".join(str(report).split())
     assert said in report.to_html().replace("\u00a0", " ")
@@ -210,16 +210,16 @@ def test_a_route_is_part_of_the_choice(
 ) -> None:
     monkeypatch.setattr(tuning, "copies_past_l2", lambda *_: 1)
     _, *others = cg.plan("TN", **given).candidates()
-    number = next(i for i, one in enumerate(others, 1) if one.route != DIRECT)
+    number = next(i for i, one in enumerate(others, 1) if one.algorithm != DIRECT)
     assert number < 8
     best = fastest(device, number, **given)
     for tune in (True, False):
         plan = cg.plan("TN", **given, tune=tune)
-        assert (plan.config, plan.route) == (best.config, best.route)
-        assert getattr(plan.route, field) and plan.route == plan.candidates()[0].route
+        assert (plan.config, plan.algorithm) == (best.config, best.algorithm)
+        assert getattr(plan.algorithm, field) and plan.algorithm == plan.candidates()[0].algorithm
         anew(monkeypatch)
-    (row,) = json.loads((cache.directory() / FILE).read_text())["choices"].values()
-    assert (row["pack"], row["split_k"]) == best.route
+    (row,) = json.loads((cache.directory() / FILE).read_text())["configs"].values()
+    assert (row["pack"], row["split_k"]) == best.algorithm
 
 
 # -- what is measured -------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def test_without_a_gpu_it_is_an_error(place: Path, monkeypatch) -> None:
 
 def damaged(found: dict[str, Any], how: str) -> str:
     """The file's text, with something wrong."""
-    (row,) = found["choices"].values()
+    (row,) = found["configs"].values()
     if how == "cut":
         return json.dumps(found)[:-20]
     if how == "a list":
@@ -482,7 +482,7 @@ def test_each_gpu_has_a_file(device: Device, place: Path, monkeypatch) -> None:
 def test_what_others_stored_meanwhile_stays(device: Device, monkeypatch) -> None:
     cg.plan("TN", **SQUARE, tune=True)
     for known in ({}, {"NVIDIA H200": {}}):  # two processes, which read the file or found none
-        monkeypatch.setattr(tuned, "_choices", known)
+        monkeypatch.setattr(tuned, "_tuned", known)
         cg.plan("NN" if known else "NT", **SQUARE, tune=True)
     anew(monkeypatch)
     assert [bool(cg.plan(op, **SQUARE).measured) for op in ("TN", "NT", "NN", "TT")] == [
@@ -572,7 +572,7 @@ def test_the_cache_lists_and_clears_choices(device: Device, run, place: Path) ->
     cg.plan("TN", **SQUARE, tune=True)
     assert "1 measured choice for NVIDIA H200" in run("cache")[1]
     listed = json.loads(run("cache", "--json")[1])
-    assert listed["choices"] == [{"gpu": "NVIDIA H200", "count": 1}]
+    assert listed["tuned"] == [{"gpu": "NVIDIA H200", "count": 1}]
     assert "removed 1 measured choice for NVIDIA H200" in run("cache", "clear")[1]
     assert not (place / FILE).exists() and cg.plan("TN", **SQUARE).measured is None
-    assert json.loads(run("cache", "size", "--json")[1])["choices"] == []
+    assert json.loads(run("cache", "size", "--json")[1])["tuned"] == []
