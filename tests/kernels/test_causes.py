@@ -54,7 +54,7 @@ def test_an_option_is_one_cause_of_all_that_it_fixes(reference):
         "B st.shared: 4-way conflict",
     )
     assert first.because == "B's ld.global is not coalesced"
-    assert second.little and not second.fix and "staged sums" in second.what
+    assert second.little and not second.fix and "staged accumulators" in second.what
     both = planned("TN", kernel="sm80_pipeline", copy="mn_major").report().causes[0]
     assert both.what.endswith("copies along M or N, and A is K-major and B is K-major")
 

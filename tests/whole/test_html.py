@@ -151,7 +151,7 @@ def test_findings_and_fixes_are_told(reference):
     assert '<b>Fix:</b> <code>copy="auto"</code> (605 us predicted)' in said
     assert re.search(r"<dt>predicted</dt><dd>15.6 ms</dd>", said)
     assert '<dt>with copy="auto"</dt><dd>605 us</dd>' in said
-    assert "Less than 1 %, no fix known: 128-bit reads of the staged sums" in text
+    assert "Less than 1 %, no fix known: 128-bit reads of the staged accumulators" in text
     without = replace(reference)
     without.__dict__["causes"] = ()
     assert "No finding" in without.to_html()
