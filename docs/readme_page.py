@@ -1,4 +1,4 @@
-"""A hook of MkDocs: README.md is a page of the site, and its links lead from there."""
+"""A hook of MkDocs: README.md is a page, whose links lead from there; photographs are dark too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 _PART = re.compile(r"^<!-- include: README.md -->\n.*?^<!-- end -->\n", re.MULTILINE | re.DOTALL)
 #: The target of a link or a picture, if it is a file of the repository.
 _TARGET = re.compile(r"(?<=\]\()(?!https?:|#)(?P<path>[^)#]+)")
+#: A photograph; the one for dark pages is beside it.
+_PHOTOGRAPH = re.compile(r"!\[(?P<text>[^]]+)\]\((?P<path>[^)]+)\.png\)")
+_BOTH = r"![\g<text>](\g<path>.png#only-light)![\g<text>](\g<path>-dark.png#only-dark)"
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
@@ -27,4 +30,4 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     def readme(match: re.Match[str]) -> str:
         return _TARGET.sub(target, (root / "README.md").read_text(encoding="utf-8"))
 
-    return _PART.sub(readme, markdown)
+    return _PHOTOGRAPH.sub(_BOTH, _PART.sub(readme, markdown))

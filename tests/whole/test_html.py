@@ -15,6 +15,7 @@ from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.rendering import html
 from cute_gemm.rendering.html_page import fragment, page_html
+from cute_gemm.rendering.pictures import svg
 from cute_gemm.rendering.rows import AccessRow, make_row
 from cute_gemm.report.causes import Cause
 
@@ -111,7 +112,7 @@ def traced(A):
     return cg.plan("NT", A, A, **options).trace(A, A)
 
 
-#: ``Name(field=``, ``Name("``, ``Name((``, ``Name()``, ``<Name object at``, ``'text',``, ``(1, 2``, ...
+#: ``Name(field=``, ``Name("``, ``Name((``, ``Name()``, ``<Name object at``, ``True``, ``(1, 2``.
 REPR = re.compile(
     r"""\b[A-Za-z_]\w*\((?:\w+=|['"(\[{]|\))|<\w+[ .]|\b(?:True|False|None|nan)\b|\bnp\."""
     r"""|'\w*',|\(\d+, |[\[{]['"\w]"""
@@ -310,6 +311,23 @@ def test_words_have_contrast_in_each_scheme(reference, scheme):
     for name in ("quiet", "good", "bad", "accent"):
         assert min(contrast(colours[name], on) for on in (ground, colours["panel"])) >= 4.5, name
     assert contrast(ink, ground) > 12 and contrast(colours["line"], ground) > 1.2
+
+
+def filtered(colour):
+    """``invert(0.92) hue-rotate(180deg)``, by the matrix of the Filter Effects specification."""
+    part = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    inverted = 0.92 - 0.84 * part
+    luma = inverted @ (0.213, 0.715, 0.072)
+    turned = np.clip(2 * luma - inverted, 0, 1)
+    return "#" + "".join(f"{round(255 * x):02x}" for x in turned)
+
+
+def test_words_have_contrast_in_pictures():
+    """Also in dark pages, where pictures are filtered."""
+    words = [(svg.INK, fill) for fill in (*svg.TINTS, svg.BAD_TINT, "#ffffff")]
+    for word, ground in [*words, (svg.GREY, "#ffffff"), (svg.BAD, "#ffffff")]:
+        assert contrast(word, ground) >= 4.5, (word, ground)
+        assert contrast(filtered(word), filtered(ground)) >= 4.5, (word, ground)
 
 
 def test_a_page_has_landmarks_and_a_table_of_contents(reference):
