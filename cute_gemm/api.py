@@ -103,9 +103,9 @@ def gemm(
         aligned scratch first) and ``split_k`` (slices of K, or ``"auto"``); without them ``"auto"``
         weighs both, and a named kernel does neither.
         ``batch_invariant=True``: on a GPU a row of C has the same bits whatever the other rows of
-        op(A) are and however many; see `Plan.order_of_sums`. A named kernel packs too then.
-        ``order_of_sums=plan.order_of_sums``: the sums have the order, and so the bits, of those of
-        another plan for such A and B.
+        op(A) are and however many; see `Plan.order_of_summation`. A named kernel packs too then.
+        ``order_of_summation=plan.order_of_summation``: the sums have the order, and so the bits, of
+        those of another plan for such A and B.
         ``compile="background"``: a kernel that is built and predicted to take up to 1.25 times as
         long computes until the chosen one is built; ``prefer_loaded=0.02``: one that takes up to
         2 % longer is taken for good.

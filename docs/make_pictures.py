@@ -54,7 +54,7 @@ def pictures() -> dict[str, str]:
     assert reference.predicted is not None
     made = {name: drawn.svg for name, drawn in ACCESSES.items()} | {
         "roofline.svg": times.roofline(reference.performance, reference.predicted.seconds),
-        "price_terms.svg": times.price_terms(reference.predicted),
+        "predicted_terms.svg": times.predicted_terms(reference.predicted),
         "tv_layout.svg": draw.tv_layout(
             copy.partition, copy.tile, "tiled copy: threads (16,8):(1,16), values (8,1):(1,0)"
         ),
@@ -73,7 +73,7 @@ def command(name: str) -> str:
     """Return the command that draws a picture: the one of the report that has it, if one has."""
     if name.startswith("ladder_"):
         return drawn_by(name.removeprefix("ladder_").removesuffix(".svg"))
-    if name in ("roofline.svg", "price_terms.svg", "report.png"):
+    if name in ("roofline.svg", "predicted_terms.svg", "report.png"):
         return Drawn(REFERENCE, "", "").command
     return ACCESSES[name].command if name in ACCESSES else SCRIPT
 

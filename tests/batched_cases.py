@@ -88,8 +88,8 @@ class BatchedCase:
         """The plan for such arrays, where there are none."""
         problem, gpu = self.problem, nearest(Arch(self.arch))
         options = dict(self.options) if kernel == "batched" else {}
-        choice = select.select(problem, self.arch, kernel, options, gpu)
-        return Plan(problem, "cpu", None, self.arch, choice)
+        selection = select.select(problem, self.arch, kernel, options, gpu)
+        return Plan(problem, "cpu", None, self.arch, selection)
 
     def buffers(self, seed: int = 0) -> list[np.ndarray]:
         """Numbers for A, B and C, in all of a buffer each; C of NaN where it is not read."""

@@ -253,8 +253,8 @@ class Case:
         if self.copy is not None:
             options["copy"] = self.copy
         place = gpu or select.gpu_of_device(0)
-        choice = select.select(self.problem, arch, self.kernel, options, place)
-        return Plan(self.problem, "cpu", None, arch, choice)
+        selection = select.select(self.problem, arch, self.kernel, options, place)
+        return Plan(self.problem, "cpu", None, arch, selection)
 
 
 def _at(matrix: Matrix, offset: int) -> Matrix:

@@ -42,16 +42,16 @@ def asked(rng: random.Random) -> Question:
 
 def faults(question: Question, report: Report) -> Iterator[str]:
     """What does not hold of a report, a sentence each."""
-    price, roof = report.predicted, report.performance.roofline
-    if price is None:
+    prediction, roof = report.predicted, report.performance.roofline
+    if prediction is None:
         return
-    if roof is not None and price.seconds < roof.seconds:
-        yield f"{price.seconds} s predicted, and the bound is {roof.seconds} s"
+    if roof is not None and prediction.seconds < roof.seconds:
+        yield f"{prediction.seconds} s predicted, and the bound is {roof.seconds} s"
     named = [cause for cause in report.causes if cause.because in report.headline]
     if " because " in report.headline and not any(x.fault or x.seconds for x in named):
         yield f"the first line names what costs nothing: {report.headline}"
     for cause in report.causes:
-        yield from _of_cause(question, report, cause, price.seconds)
+        yield from _of_cause(question, report, cause, prediction.seconds)
 
 
 def _of_cause(question: Question, report: Report, cause: Cause, predicted: float) -> Iterator[str]:

@@ -196,7 +196,7 @@ def own_choices(
     from cute_gemm.plan import reused, tuned
 
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", f"{tmp_path}{os.pathsep}{cache_directory}")
-    monkeypatch.setattr(tuned, "_choices", {})
+    monkeypatch.setattr(tuned, "_tuned", {})
     reused.drop()
     yield tmp_path
     reused.drop()

@@ -60,8 +60,8 @@ def with_bias(problem: GemmProblem) -> GemmProblem:
 
 
 def plan_of(problem: GemmProblem, kernel: str, arch: str, **options: Any) -> Plan:
-    choice = select(problem, arch, kernel, options, nearest(Arch(arch)))
-    return Plan(problem, "cpu", None, arch, choice, True)
+    selection = select(problem, arch, kernel, options, nearest(Arch(arch)))
+    return Plan(problem, "cpu", None, arch, selection, True)
 
 
 #: Kernel, architecture, type, type of C, order of C, extents, options.

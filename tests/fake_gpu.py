@@ -69,7 +69,7 @@ class FakeKernel(Kernel):
     minimum_cc: int = 80
     dtypes: tuple[str, ...] = operand_types()
 
-    def offers(
+    def footprints(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[FakeConfig, None]]:
         if self.kind == "refuses" or (self.kind == "refuses TN" and problem.op == "TN"):

@@ -15,7 +15,7 @@ from cute_gemm.kernels import base
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.plan import reused, select, tuned
 from cute_gemm.plan.executable import Executable
-from cute_gemm.problem.parts.packing import Route
+from cute_gemm.problem.parts.packing import Algorithm
 
 SQUARE: dict[str, Any] = {"m": 512, "n": 512, "k": 512, "dtype": "float16"}
 FILE = "tuned-NVIDIA-H200.json"
@@ -26,12 +26,12 @@ class Device:
 
     def __init__(self, gpu: fake_gpu.FakeGpu) -> None:
         self.gpu = gpu
-        self.milliseconds: dict[tuple[str, Route], float] = {}
+        self.milliseconds: dict[tuple[str, Algorithm], float] = {}
         self.errors: dict[str, Exception] = {}  # by config: of the build, or of the launch
         self.ran: list[tuple[str, tuple[int, ...]]] = []
 
     def takes(self, candidate: Candidate, milliseconds: float) -> None:
-        self.milliseconds[candidate.config.name, candidate.route] = milliseconds
+        self.milliseconds[candidate.config.name, candidate.algorithm] = milliseconds
 
     def build(self, config: Any) -> Any:
         error = self.errors.get(config.name)
@@ -41,7 +41,7 @@ class Device:
 
     def bind(self, executable: Executable, *_: Any) -> Callable[..., None]:
         symbol = executable.config.name
-        took = self.milliseconds.get((symbol, executable.route), 2.0)
+        took = self.milliseconds.get((symbol, executable.algorithm), 2.0)
 
         def run(addresses: Sequence[int], stream: int = 0) -> None:
             if symbol in self.errors:
@@ -56,7 +56,7 @@ class Device:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where choices are stored."""
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuned, "_choices", {})
+    monkeypatch.setattr(tuned, "_tuned", {})
     return tmp_path / "cache"
 
 
@@ -74,7 +74,7 @@ def device(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what was read, as another process would not know it."""
-    monkeypatch.setattr(tuned, "_choices", {})
+    monkeypatch.setattr(tuned, "_tuned", {})
 
 
 def fastest(device: Device, number: int, op: str = "TN", **given: Any) -> Candidate:

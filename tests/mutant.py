@@ -7,7 +7,7 @@ HERE = Path(__file__).resolve().parent
 
 #: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
 TESTS = (
-    "tests/kernels/test_steps.py", "tests/kernels/test_passes.py", "tests/kernels/test_thin.py",
+    "tests/kernels/test_steps.py", "tests/kernels/test_auxiliary.py", "tests/kernels/test_thin.py",
     "tests/kernels/test_batched.py", "tests/kernels/test_ptx_gemm.py",
     "tests/kernels/test_ladder_accesses.py", "tests/kernels/test_unaligned.py",
     "tests/unit/test_ptx_hopper.py", "tests/unit/test_ptx_cluster.py",
@@ -15,7 +15,7 @@ TESTS = (
 )  # fmt: skip
 
 #: What executes kernels on operands of more than 2**31 elements.
-FAR = ("tests/kernels/test_far_offsets.py", "tests/kernels/test_passes.py")
+FAR = ("tests/kernels/test_far_offsets.py", "tests/kernels/test_auxiliary.py")
 
 TILED = "smem_tiled or bank_free"
 ASYNC = "double_buffered or sm80_pipeline"

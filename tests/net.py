@@ -170,8 +170,8 @@ def outcome(call: Call) -> Call:
             "symbol": step.config.name, "grid": launch.dimensions, "threads": launch.block,
             "shared_memory": launch.smem, "unit": _hash(step.unit.source),
         })  # fmt: skip
-    route = {"pack": plan.route.pack, "split_k": plan.route.split_k}
-    values: Call = {"kernel": plan.kernel, **route, "launches": launches}
+    algorithm = {"pack": plan.algorithm.pack, "split_k": plan.algorithm.split_k}
+    values: Call = {"kernel": plan.kernel, **algorithm, "launches": launches}
     if plan.kernel != "cutlass_universal":
         report = json.loads(plan.report().to_json())
         values["report"] = {name: _hash(_rounded(value)) for name, value in report.items()}

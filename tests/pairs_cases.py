@@ -9,7 +9,7 @@ from fused_cases import of_result
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.plan.plan import Plan
-from cute_gemm.plan.select import Choice
+from cute_gemm.plan.select import Selection
 from cute_gemm.problem.verify import verify
 
 
@@ -140,9 +140,13 @@ def planned(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -
         compute=case.compute, **operands, **dict(case.options), **({"arch": arch} if arch else {}),
     )  # fmt: skip
     if kind not in case.apart:  # of a small product two launches may be predicted to be faster
-        fused = next(x for x in plan.candidates() if x.price and "reduction" not in x.price.terms)
-        choice = Choice(fused.kernel, fused.config, plan.gpu, plan.candidates, fused.route)
-        plan = Plan(plan.problem, plan.backend, plan.device, plan.arch, choice)
+        fused = next(
+            x for x in plan.candidates() if x.prediction and "reduction" not in x.prediction.terms
+        )
+        selection = Selection(
+            fused.kernel, fused.config, plan.gpu, plan.candidates, fused.algorithm
+        )
+        plan = Plan(plan.problem, plan.backend, plan.device, plan.arch, selection)
     return plan, A, B, C, whole, operands
 
 

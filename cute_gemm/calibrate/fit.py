@@ -1,4 +1,4 @@
-"""The numbers of prices, fitted to measured times: one least squares of all, of logarithms.
+"""The constants of the cost model, fitted to measured times: least squares of logarithms.
 
 What they leave is corrected by trees (`model.correction`).
 """
@@ -19,11 +19,11 @@ from cute_gemm.calibrate.times import Contest, Entry
 from cute_gemm.cost_model.calibration import Basis, Calibration, Constants, Pace
 from cute_gemm.cost_model.correction import Correction, Tree
 from cute_gemm.cost_model.footprint import Counts, footprint
-from cute_gemm.cost_model.price import Extents, Prices, Times
+from cute_gemm.cost_model.prediction import Extents, Predictions, Times
 from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.kernels.auxiliary import REDUCE, packer
 from cute_gemm.kernels.candidate import Candidate
-from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.problem.parts.packing import Packing, packed
 from cute_gemm.problem.parts.slices import sliced_class
 from cute_gemm.problem.problem import GemmProblem
@@ -40,7 +40,7 @@ _CALLS = 32 * _STEPS
 #: is that already, the fit begins so far below: from a bound it takes no steps.
 _MOST, _FRACTIONS, _INSIDE = 3.0, ("dram",), 0.05
 #: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, and of
-#: passes with narrow accesses.
+#: auxiliary kernels with narrow accesses.
 _KEPT = "partial", "narrow_part"
 #: Problems for each tree of a correction, and most trees.
 _PROBLEMS, _TREES = 8, 200
@@ -131,39 +131,41 @@ class SampleSet:
         self.with_passes = [
             place for place, sample in enumerate(of) if sample.packing or sample.slices > 1
         ]
-        self._passes: tuple[Constants, np.ndarray] | None = None
+        self._auxiliary: tuple[Constants, np.ndarray] | None = None
 
     def predicted(self, calibration: Calibration, gpu: Gpu) -> np.ndarray:
         """Return the seconds that a calibration predicts of each sample."""
-        prices, times, seconds = self._priced(calibration, gpu)
+        predictions, times, seconds = self._predicted(calibration, gpu)
         if calibration.correction is not None:
-            features = prices.features(self.extents, self.slices, times)
+            features = predictions.features(self.extents, self.slices, times)
             seconds = seconds * calibration.correction.factors(features)
         if self._least is None or self._least[0] != gpu:
             least = {id(x.problem): least_seconds(gpu, x.problem) for x in self.samples}
             self._least = gpu, np.array([least[id(x.problem)] for x in self.samples])
         return np.maximum(seconds, self._least[1])
 
-    def _priced(self, calibration: Calibration, gpu: Gpu) -> tuple[Prices, Times, np.ndarray]:
-        """Return prices of the samples, their times, and the seconds with passes, uncorrected."""
+    def _predicted(
+        self, calibration: Calibration, gpu: Gpu
+    ) -> tuple[Predictions, Times, np.ndarray]:
+        """Return predictions, times, and seconds with auxiliary kernels, all uncorrected."""
         constants = calibration.constants
         footprints = [
             footprint(x.counts, x.kernel.pace(x.config, calibration), constants, gpu)
             for x in self.unlike
         ]
-        prices = Prices(footprints, gpu).of(self.twin)
-        times = prices.times(self.extents, self.slices)
-        if self._passes is None or self._passes[0] != constants:
-            passes = np.zeros(len(self.samples))
+        predictions = Predictions(footprints, gpu).of(self.twin)
+        times = predictions.times(self.extents, self.slices)
+        if self._auxiliary is None or self._auxiliary[0] != constants:
+            auxiliary = np.zeros(len(self.samples))
             for place in self.with_passes:
-                passes[place] = _passes(self.samples[place], constants, gpu)
-            self._passes = constants, passes
-        return prices, times, times.seconds + self._passes[1]
+                auxiliary[place] = _auxiliary(self.samples[place], constants, gpu)
+            self._auxiliary = constants, auxiliary
+        return predictions, times, times.seconds + self._auxiliary[1]
 
     def corrected(self, calibration: Calibration, gpu: Gpu) -> Calibration:
         """Return a calibration with trees for what it leaves of the times, behind its own."""
-        prices, times, seconds = self._priced(calibration, gpu)
-        features = prices.features(self.extents, self.slices, times)
+        predictions, times, seconds = self._predicted(calibration, gpu)
+        features = predictions.features(self.extents, self.slices, times)
         trees: tuple[Tree, ...] = ()
         if calibration.correction is not None:
             trees = calibration.correction.trees
@@ -181,7 +183,7 @@ def _parts(contest: Sequence[Sample]) -> np.ndarray:
     return seconds.min() / seconds if len(seconds) else seconds
 
 
-def _passes(sample: Sample, constants: Constants, gpu: Gpu) -> float:
+def _auxiliary(sample: Sample, constants: Constants, gpu: Gpu) -> float:
     """Return the seconds before and behind the kernel."""
     seconds = 0.0
     if sample.packing is not None:

@@ -14,7 +14,7 @@ from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.plan.plan import Plan
-from cute_gemm.problem.parts.packing import Route
+from cute_gemm.problem.parts.packing import Algorithm
 
 #: Of files; another number makes them refused.
 _FORMAT = 1
@@ -49,22 +49,22 @@ class Contest:
 
     def candidates(self, gpu: Gpu) -> dict[Entry, Candidate]:
         """Return the candidate of each entry, without those that the package no longer has."""
-        offered = {
-            (x.kernel.name, x.config.name, x.route.pack): x for x in self.plan(gpu).candidates()
+        candidates = {
+            (x.kernel.name, x.config.name, x.algorithm.pack): x for x in self.plan(gpu).candidates()
         }
         known = {}
         for entry in self.entries:
-            candidate = offered.get((entry.kernel, entry.config, entry.pack))
+            candidate = candidates.get((entry.kernel, entry.config, entry.pack))
             if candidate is not None:
-                route = Route(entry.pack, entry.split_k)
-                known[entry] = candidate._replace(route=route, price=None)
+                algorithm = Algorithm(entry.pack, entry.split_k)
+                known[entry] = candidate._replace(algorithm=algorithm, prediction=None)
         return known
 
 
 def entry(candidate: Candidate) -> Entry:
     """Return the entry of a candidate, not yet measured."""
-    route = candidate.route
-    return Entry(candidate.kernel.name, candidate.config.name, route.pack, route.split_k)
+    algorithm = candidate.algorithm
+    return Entry(candidate.kernel.name, candidate.config.name, algorithm.pack, algorithm.split_k)
 
 
 @dataclass(frozen=True)

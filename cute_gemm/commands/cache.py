@@ -1,4 +1,4 @@
-"""``cute-gemm cache``: the cubins on disk, measured choices and calibrations."""
+"""``cute-gemm cache``: the cubins on disk, tuned configs and calibrations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, size or clear cubins, choices and calibrations; return 0."""
+    """List, size or clear cubins, tuned configs and calibrations; return 0."""
     from cute_gemm.cost_model import calibrated
     from cute_gemm.plan import tuned
     from cute_gemm.toolchain import cache
 
     directory = str(cache.directory())
-    choices = [{"gpu": gpu, "count": count} for gpu, count in tuned.stored().items()]
+    tuned_configs = [{"gpu": gpu, "count": count} for gpu, count in tuned.stored().items()]
     own = calibrated.stored()
     if arguments.action == "clear":
         done = cache.clear()
@@ -31,20 +31,25 @@ def command(arguments: argparse.Namespace) -> int:
         calibrated.clear()
         if arguments.json:
             print_json(
-                {"directory": directory, **done._asdict(), "choices": choices, "calibrations": own}
+                {
+                    "directory": directory,
+                    **done._asdict(),
+                    "tuned": tuned_configs,
+                    "calibrations": own,
+                }
             )
         else:
             more = f"; {done.left} could not be removed" * bool(done.left)
             cubins = counted(done.removed, "cubin")
             say(f"{cubins}, {size(done.bytes)} removed from {directory}{more}")
-            _say(choices, own, "removed ")
+            _say(tuned_configs, own, "removed ")
         return OK
     taken = cache.size()
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
         listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
         about = {"directory": directory, "count": len(entries), "bytes": taken}
-        about |= {"choices": choices, "calibrations": own}
+        about |= {"tuned": tuned_configs, "calibrations": own}
         print_json({**about, "limit": cache.limit(), **listed})
         return OK
     if listing and entries:
@@ -55,12 +60,12 @@ def command(arguments: argparse.Namespace) -> int:
         say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
     most = size(cache.limit())
     say(f"{counted(len(entries), 'cubin')}, {size(taken)} of at most {most} in {directory}")
-    _say(choices, own)
+    _say(tuned_configs, own)
     return OK
 
 
-def _say(choices: list[dict[str, Any]], calibrations: list[str], done: str = "") -> None:
-    for choice in choices:
-        say(f"{done}{counted(choice['count'], 'measured choice')} for {choice['gpu']}")
+def _say(tuned_configs: list[dict[str, Any]], calibrations: list[str], done: str = "") -> None:
+    for each in tuned_configs:
+        say(f"{done}{counted(each['count'], 'tuned config')} for {each['gpu']}")
     for gpu in calibrations:
         say(f"{done}calibration of {gpu}")

@@ -1,4 +1,4 @@
-"""``cute-gemm calibrate``: measure kernels on this GPU, and fit the prices of a choice to them."""
+"""``cute-gemm calibrate``: measure kernels on this GPU and fit the cost model to them."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ COMMANDS = {
     "bench": "check kernels and time them in turns with cuBLAS",
     "compare": "show two configs, kernels, ops or layouts side by side",
     "tune": "measure which kernel is the fastest and store it for later calls",
-    "calibrate": "measure kernels on this GPU, and fit the prices of choices to them",
+    "calibrate": "measure kernels on this GPU and fit the cost model to them",
     "explain": "explain the idea of a kernel, with counts and predicted times",
     "emit": "print the CUDA C++ translation unit of a kernel, its PTX or its SASS",
     "compile": "compile kernels to cubin and keep them in the cache",
     "prove": "compile the proof that C++ CuTe computes a kernel's layouts",
     "kernels": "list the kernels and what each supports",
     "doctor": "check headers, compiler, driver, GPUs and cache",
-    "cache": "list, size or clear the cubins and measured choices on disk",
+    "cache": "list, size or clear the cubins and tuned configs on disk",
 }
 
 

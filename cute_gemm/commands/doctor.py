@@ -142,7 +142,7 @@ def _needed_templates(root: Path) -> set[Path]:
     from cute_gemm.problem.epilogue.fused import FUNCTOR
 
     pending = [root / name for name in _INCLUDED.findall(FUNCTOR)]
-    pending += [root / "passes" / name for name in ("components.cuh", "ends.cuh")]
+    pending += [root / "auxiliary" / name for name in ("components.cuh", "ends.cuh")]
     for kernel in map(registry.get, registry.names()):
         if kernel.runs_on != "gpu":
             continue

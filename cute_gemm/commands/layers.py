@@ -68,11 +68,12 @@ def layer(
         tell(done, len(numbers))
         found = plan("NT", m=m, n=n, k=k, storage="C", order="C", backend="cpu", **given)
         listed = [
-            (x, x.price.seconds if x.price else 1.0) for x in found.candidates(within=1 + within)
+            (x, x.prediction.seconds if x.prediction else 1.0)
+            for x in found.candidates(within=1 + within)
         ]
         kept: dict[tuple[Any, ...], Any] = {}
         for one, seconds in listed:
-            key = one.kernel.name, one.config.name, one.route
+            key = one.kernel.name, one.config.name, one.algorithm
             kept.setdefault(key, (one, seconds / listed[0][1]))
         rows.append(found)
         near.append(kept)

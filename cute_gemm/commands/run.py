@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, and return 1 if the result is wrong, else 0."""
-    from cute_gemm.report.prices import prices_dict, prices_table
+    from cute_gemm.report.candidates import candidates_dict, candidates_table
 
     tell = silent if arguments.json else say
     plan, (A, B, C), operands = planned_on_matrices(arguments, backend=arguments.backend)
@@ -50,10 +50,10 @@ def command(arguments: argparse.Namespace) -> int:
     for line in _descriptors(problem):
         tell(f"  {line}")
     tell(f"\nkernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
-    for prices in prices_table(plan.candidates(), plan.gpu.name):
+    for predictions in candidates_table(plan.candidates(), plan.gpu.name):
         tell()
-        tell(prices)
-    result["candidates"] = prices_dict(plan.candidates())
+        tell(predictions)
+    result["candidates"] = candidates_dict(plan.candidates())
 
     if plan.compiled:
         _show_kernel(arguments, plan, ends, tell, result)

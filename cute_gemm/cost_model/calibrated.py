@@ -1,4 +1,4 @@
-"""The calibration that prices of a GPU take: the user's own, the package's, or another GPU's.
+"""The calibration that predictions of a GPU take: the user's own, the package's, or another GPU's.
 
 A user's own is a file per GPU beside the cubins, which ``cute-gemm calibrate`` writes. Damaged
 files, and those of another format, count as missing; a warning tells of them.
@@ -44,20 +44,20 @@ def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
 
 
 def provenance(gpu: Gpu) -> str:
-    """Say where the prices of a GPU come from.
+    """Say where the predictions of a GPU come from.
 
     Examples
     --------
     >>> from cute_gemm.gpus.table import gpu
     >>> provenance(gpu("A100"))
-    "prices from the A100 SXM 80GB's data sheet and times of the H200"
+    "predictions from the A100 SXM 80GB's data sheet and times of the H200"
     """
     numbers, own = _known.get(gpu.name) or _found(gpu)
     if own:
-        return f"prices calibrated on this {gpu.name}"
+        return f"predictions calibrated on this {gpu.name}"
     if numbers.gpu == gpu.name:
-        return f"prices from times of the {gpu.name}"
-    return f"prices from the {gpu.name}'s data sheet and times of the {numbers.gpu}"
+        return f"predictions from times of the {gpu.name}"
+    return f"predictions from the {gpu.name}'s data sheet and times of the {numbers.gpu}"
 
 
 def stored() -> list[str]:

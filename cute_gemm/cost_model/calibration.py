@@ -1,4 +1,4 @@
-"""What times measured on a GPU say of it and of its kernels: the fitted numbers of prices.
+"""What times measured on a GPU say of it and of its kernels: the fitted numbers of predictions.
 
 A `Calibration` is data, a file of JSON. Those of the package lie in ``calibrations/``;
 ``cute-gemm calibrate`` makes another of the user's own GPU (`cute_gemm.cost_model.calibrated`).
@@ -29,7 +29,7 @@ _ALWAYS = "slowdown", "latency", "serial"
 
 
 class Constants(NamedTuple):
-    """What the price of every kernel depends on."""
+    """What the prediction of every kernel depends on."""
 
     #: Microseconds of a launch before its first and after its last instruction; the same for a
     #: launch that may start before the previous one has ended; for one whose successor is ready
@@ -137,8 +137,8 @@ class Calibration:
     """The fitted numbers of one GPU.
 
     ``gpu``: its name; ``source``: where the times are from; ``paces``: by kernel and type of the
-    products, ``"half"`` for both types of 16 bits; ``factors``: what else a kernel's price depends
-    on, by kernel; ``bases``: by kernel and type, of a `Pace` that was fitted to times;
+    products, ``"half"`` for both types of 16 bits; ``factors``: what else a kernel's prediction
+    depends on, by kernel; ``bases``: by kernel and type, of a `Pace` that was fitted to times;
     ``correction``: of the predicted times, if there is one.
     """
 

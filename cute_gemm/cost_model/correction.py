@@ -1,9 +1,9 @@
 """Factors on predicted times that measured times ask for, by boosted trees.
 
-A price knows what units do, not how they get in each other's way. What it misses is regular: the
-ratio of measured to predicted times depends on the tile, on the rounds of CTAs and on what the
-price is made of. A `Correction` is that ratio as a sum of small trees, fitted to measured times
-(`calibrate.boost`) of one GPU and part of its `Calibration`.
+A prediction knows what units do, not how they get in each other's way. What it misses is regular:
+the ratio of measured to predicted times depends on the tile, on the rounds of CTAs and on what the
+prediction is made of. A `Correction` is that ratio as a sum of small trees, fitted to measured
+times (`calibrate.boost`) of one GPU and part of its `Calibration`.
 
 All nodes of a level of a tree compare the same feature with the same threshold, as in CatBoost
 (Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features"): the answers
@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: What trees compare, as `Prices.features` returns it: of a config; of its launch, with the part of
-#: its last round of CTAs that is empty and the parts of its tiles that are inside of C; of its
-#: predicted time, with parts of the seconds.
+#: What trees compare, as `Predictions.features` returns it: of a config; of its launch, with the
+#: part of its last round of CTAs that is empty and the parts of its tiles that are inside of C; of
+#: its predicted time, with parts of the seconds.
 FEATURES = (
     "tile M", "tile N", "tile K", "cluster M", "cluster N", "resident CTAs", "exposed", "lone",
     "slices", "k tiles", "rounds", "last round", "inside M", "inside N", "seconds",
@@ -70,7 +70,7 @@ class Correction:
         )  # fmt: skip
 
     def logarithms(self, features: np.ndarray) -> np.ndarray:
-        """Return the logarithm of the factor for each row of features (`Prices.features`)."""
+        """Return the logarithm of the factor for each row of features (`Predictions.features`)."""
         of, thresholds, values, begins = self._arrays
         rows, columns = len(features), features.T
         if rows % _ROWS:

@@ -2,10 +2,11 @@
 
 A `Footprint` holds the clocks that one k-tile of a CTA keeps each unit of a multiprocessor busy; it
 comes from the accesses of one tile (`sample`, `tally`) and does not depend on the problem's
-extents. `model.price` turns footprints and extents into seconds.
+extents. `cost_model.prediction` turns footprints and extents into seconds.
 
 What counts do not say, such as the clocks of a wavefront or how well a kernel overlaps loads and
-products, is fitted to times that were measured on a GPU: its `Calibration` (`model.calibration`).
+products, is fitted to times that were measured on a GPU: its `Calibration`
+(`cost_model.calibration`).
 """
 
 from __future__ import annotations
@@ -194,8 +195,8 @@ def tally(
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
     ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
-    are counted as if they were as good as an access can be (`model.ideal`); ``depth``: k-tiles of
-    the sample.
+    are counted as if they were as good as an access can be (`cost_model.ideal`); ``depth``: k-tiles
+    of the sample.
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:

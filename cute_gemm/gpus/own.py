@@ -73,11 +73,11 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
         for key, rate in rates.items():
             what, expected = f"gpu: {where} has {table}.{key}", "10**12 per second, 0.001 to 10**9"
             peaks.append(Peak(key, unit, _read(_positive, rate, what, expected)))
-    return priced(Gpu(**fields, aliases=(), peaks=tuple(peaks), source=where))
+    return with_rates(Gpu(**fields, aliases=(), peaks=tuple(peaks), source=where))
 
 
-def priced(gpu: Gpu) -> Gpu:
-    """Return a GPU if it has the rate that every price needs, else raise OptionError."""
+def with_rates(gpu: Gpu) -> Gpu:
+    """Return a GPU if it has the rate that every prediction needs, else raise OptionError."""
     if gpu.peak("float32", "CUDA cores") is None:
         raise OptionError(
             f"gpu: {gpu.name} has no rate of float32 on CUDA cores (cuda_cores.float32); expected "

@@ -168,7 +168,7 @@ def gpu(name: GpuLike) -> Gpu:
     unknown one.
     """
     if isinstance(name, Gpu):
-        return own.priced(name)
+        return own.with_rates(name)
     if isinstance(name, Mapping) and name:
         return own.described(name, "what is given")
     if not isinstance(name, str):

@@ -101,7 +101,7 @@ class Kernel(ABC):
     option_values: ClassVar[Mapping[str, str]] = {}
     #: Parts of a product that it takes beside A, B and C of its ``dtypes``.
     takes: ClassVar[frozenset[Part]] = frozenset()
-    #: Whether `sums` of a config depend on neither the tile of C nor its place in the matrix.
+    #: Whether `summation` of a config depend on neither the tile of C nor its place in the matrix.
     batch_invariant: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
@@ -135,7 +135,7 @@ class Kernel(ABC):
         return ((extent, extent),)
 
     @abstractmethod
-    def offers(
+    def footprints(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
         """Return the configs to choose from, and what each costs if known.
@@ -164,7 +164,7 @@ class Kernel(ABC):
         """
         reference.gemm(problem, A, B, C, alpha, beta, operands)
 
-    def sums(self, config: Any) -> str:
+    def summation(self, config: Any) -> str:
         """Return by which instructions, and in which order, an element of C is summed over K.
 
         Configs for which this is the same text give the same bits; it does not depend on what is
@@ -370,7 +370,7 @@ class CompiledKernel(Compiled, Kernel):
             raise refused
         return legal
 
-    def offers(
+    def footprints(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
         """Return the candidates that are not refused, with their footprints.
@@ -381,19 +381,19 @@ class CompiledKernel(Compiled, Kernel):
         words = tuple(sorted((name, str(value)) for name, value in options.items()))
         asked = self, arch, words, gpu, self.traits(problem)
         key = *asked, common_traits(problem)
-        offers = _offers.get(key)
-        if offers is None:
+        configs = _footprints.get(key)
+        if configs is None:
             alike = *asked, _legal_traits(problem)
             fixed = _legal.get(alike)
             if fixed is None:
                 legal = self.legal(problem, Arch(arch), options)
                 fixed = _legal[alike] = [self._fixed(config, problem, gpu) for config in legal]
             operands, constants = self._operands(problem), calibration(gpu).constants
-            offers = _offers[key] = [
+            configs = _footprints[key] = [
                 (x.config, footprint(self._asked(x, problem, operands), x.pace, constants, gpu))
                 for x in fixed
             ]
-        return offers
+        return configs
 
     @abstractmethod
     def work(self, config: Any, problem: GemmProblem) -> Work:
@@ -577,7 +577,7 @@ def _shared_traits(problem: GemmProblem) -> tuple[Any, ...]:
 #: Builds, by kernel, config and arch.
 _builds: Kept[tuple[str, Any, str], Build] = Kept(4096, "builds")
 #: What kernels offer, and their legal configs, limited by the number of configs.
-_offers: Kept[Any, list[tuple[Any, Footprint | None]]] = Kept(1 << 16, "offers", len)
+_footprints: Kept[Any, list[tuple[Any, Footprint | None]]] = Kept(1 << 16, "footprints", len)
 _legal: Kept[Any, list[_Fixed]] = Kept(16384, "legal_configs", len)
 #: Counts of an operand's accesses, by what they depend on of the config, as a number, and by how
 #: the operand lies.

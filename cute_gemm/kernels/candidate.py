@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
-from cute_gemm.cost_model.price import Price
-from cute_gemm.problem.parts.packing import DIRECT, Route, packed_names
+from cute_gemm.cost_model.prediction import Prediction
+from cute_gemm.problem.parts.packing import DIRECT, Algorithm, packed_names
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
 
 
 class Candidate(NamedTuple):
-    """A kernel with a config and a route that take the problem, and what it is to cost."""
+    """A kernel with a config and a algorithm that take the problem, and what it is to cost."""
 
     kernel: Kernel
     config: Any
-    price: Price | None  # None where nothing is known of the kernel
-    route: Route = DIRECT
+    prediction: Prediction | None  # None where nothing is known of the kernel
+    algorithm: Algorithm = DIRECT
 
 
 class Measured(NamedTuple):
     """The fastest of the configs that were measured for a problem.
 
     ``config``: its name; ``seconds``: the median of a call; ``configs``: number of configs
-    measured; ``predicted``: the config of the lowest price, ``""`` if it is this one;
+    measured; ``predicted``: the config of the lowest prediction, ``""`` if it is this one;
     ``predicted_seconds``: its time, 0 if it did not run.
     """
 
@@ -39,10 +39,10 @@ class Measured(NamedTuple):
     predicted: str = ""
     predicted_seconds: float = 0.0
 
-    def names(self, kernel: str, config: str, route: Route) -> bool:
-        """Whether kernel, config and route are those of this choice."""
-        mine = self.kernel, self.config, Route(self.pack, self.split_k)
-        return mine == (kernel, config, route)
+    def names(self, kernel: str, config: str, algorithm: Algorithm) -> bool:
+        """Whether kernel, config and algorithm are those of this choice."""
+        mine = self.kernel, self.config, Algorithm(self.pack, self.split_k)
+        return mine == (kernel, config, algorithm)
 
     def __str__(self) -> str:
         least = f"the least of {self.configs} configs"
@@ -60,37 +60,46 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> s
     ``measured``: what a measurement says of it.
     """
     asked = "asked for by name" if by_name else ""
-    price = candidates[0].price
-    if price is None:
+    prediction = candidates[0].prediction
+    if prediction is None:
         return "; ".join(filter(None, (asked, "its time is not predicted")))
-    parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in price.largest(2))
-    text = f"{duration(price.seconds)} predicted ({parts} alone)"
+    parts = " and ".join(
+        f"{duration(seconds)} of {name}" for name, seconds in prediction.largest(2)
+    )
+    text = f"{duration(prediction.seconds)} predicted ({parts} alone)"
     if measured:
         text = f"{measured}; {text}"
     elif len(candidates) > 1:
         text += f", the least of {len(candidates)} configs; next "
         text += ", ".join(
-            f"{name} {duration(other.price.seconds)}"
+            f"{name} {duration(other.prediction.seconds)}"
             for name, other in list(zip(labels(candidates[:3]), candidates, strict=False))[1:]
-            if other.price is not None
+            if other.prediction is not None
         )
-    return "; ".join(filter(None, (asked, text, _why_passes(candidates, price))))
+    return "; ".join(filter(None, (asked, text, _why_auxiliary(candidates, prediction))))
 
 
-def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
-    """Say what passes take of the first one's time, and what those before it and behind K save."""
-    route = candidates[0].route
+def _why_auxiliary(candidates: Sequence[Candidate], prediction: Prediction) -> str:
+    """Say what auxiliary kernels take of the first one's time, and what they save."""
+    algorithm = candidates[0].algorithm
     said = []
-    if route.pack:
-        what, seconds = " and ".join(packed_names(route.pack)), duration(price.terms["packing"])
+    if algorithm.pack:
+        what, seconds = (
+            " and ".join(packed_names(algorithm.pack)),
+            duration(prediction.terms["packing"]),
+        )
         said.append(f"packing {what} takes {seconds}")
-    if "reduction" in price.terms:
-        seconds = duration(price.terms["reduction"])
-        adds = f"adding {route.split_k} slices of K"
-        said.append(f"{adds if route.split_k > 1 else 'pairing columns'} takes {seconds}")
+    if "reduction" in prediction.terms:
+        seconds = duration(prediction.terms["reduction"])
+        adds = f"adding {algorithm.split_k} slices of K"
+        said.append(f"{adds if algorithm.split_k > 1 else 'pairing columns'} takes {seconds}")
     for candidate in candidates:
-        if route != DIRECT and candidate.route == DIRECT and candidate.price is not None:
-            direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
+        if (
+            algorithm != DIRECT
+            and candidate.algorithm == DIRECT
+            and candidate.prediction is not None
+        ):
+            direct = f"{label(candidate)} {duration(candidate.prediction.seconds)}"
             return f"{' and '.join(said)} of it; without, {direct}"
     return f"{' and '.join(said)} of it" if said else ""
 
@@ -108,11 +117,11 @@ def label(candidate: Candidate, whole: bool = False) -> str:
         value = getattr(config, option)
         if value not in (0, (1, 1)):
             words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
-    if candidate.route.pack:
-        words.append(f"with {' and '.join(packed_names(candidate.route.pack))} packed")
-    if candidate.route.split_k > 1:
-        words.append(f"in {candidate.route.split_k} slices of K")
-    elif candidate.price is not None and "reduction" in candidate.price.terms:
+    if candidate.algorithm.pack:
+        words.append(f"with {' and '.join(packed_names(candidate.algorithm.pack))} packed")
+    if candidate.algorithm.split_k > 1:
+        words.append(f"in {candidate.algorithm.split_k} slices of K")
+    elif candidate.prediction is not None and "reduction" in candidate.prediction.terms:
         words.append("with columns paired behind it")
     return " ".join(filter(None, words))
 

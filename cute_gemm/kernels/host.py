@@ -77,7 +77,7 @@ class Host(Kernel):
         "so there is nothing to disassemble or to report; plan.source is the loop"
     )
 
-    def offers(self, *asked: Any) -> list[tuple[Any, Footprint | None]]:
+    def footprints(self, *asked: Any) -> list[tuple[Any, Footprint | None]]:
         """Return the one config: any problem will do, on any arch."""
         return [(NothingToChoose(self.name), None)]
 

@@ -37,7 +37,7 @@ KERNELS = {
 #: Options that go with every kernel that is compiled here: they say what is launched beside it, and
 #: what computes until it is built.
 EVERYWHERE = (
-    "pack", "split_k", "batch_invariant", "order_of_sums", "compile", "prefer_loaded",
+    "pack", "split_k", "batch_invariant", "order_of_summation", "compile", "prefer_loaded",
 )  # fmt: skip
 
 #: The rungs of the ladder, each one idea further, from the loop on the host to TMA and wgmma.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Keys of a report whose figures are compared, in order; and what is left out of them: sentences,
 #: and what other figures say too.
-_KEYS = ("matrices", "config", "predicted", "launch", "resources", "performance", "passes",
+_KEYS = ("matrices", "config", "predicted", "launch", "resources", "performance", "auxiliary",
          "accesses")  # fmt: skip
 _LEFT_OUT = frozenset((
     "operation", "modes", "shape", "stride", "what", "why", "limit", "fix", "notes", "source",
@@ -201,7 +201,7 @@ def _side(
 
     missing = []
     figures: dict[str, Any] = named(plan.problem, "op", "m", "n", "k", "l", "dtype", "compute")
-    figures |= named(plan, "kernel", "arch") | plan.route._asdict()
+    figures |= named(plan, "kernel", "arch") | plan.algorithm._asdict()
     if turns is not None:
         samples = turns.samples[at]
         missing += [turns.refused[at]] * bool(turns.refused[at])

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from cute_gemm.errors import OffsetsError
-from cute_gemm.kernels.passes import CHECK_ENDS
-from cute_gemm.kernels.passes.ends import Ends
+from cute_gemm.kernels.auxiliary import CHECK_ENDS
+from cute_gemm.kernels.auxiliary.ends import Ends
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run.flags import flag_of
 

@@ -26,7 +26,7 @@ from cute_gemm.problem.epilogue.fuse import (
     read_offsets,
 )
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.parts.packing import DIRECT, Route, packed, packed_names
+from cute_gemm.problem.parts.packing import DIRECT, Algorithm, packed, packed_names
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
@@ -107,7 +107,7 @@ class RecentCall:
 
 @dataclass(eq=False)
 class Executable:
-    """A problem, the kernel and route that compute it, and the launches that are kept.
+    """A problem, the kernel and algorithm that compute it, and the launches that are kept.
 
     ``backend`` and ``device`` are those of the `Plan` that holds it, ``sms`` the multiprocessors of
     its GPU. Launches are bound once for each alpha, beta and numbers of the epilogue.
@@ -117,7 +117,7 @@ class Executable:
     kernel: Kernel
     config: Any
     arch: str
-    route: Route
+    algorithm: Algorithm
     backend: Literal["cuda", "cpu", "interpreter"]
     device: int | None
     sms: int = 0
@@ -160,7 +160,7 @@ class Executable:
 
     def _steps(self, kept: str = "") -> Steps:
         kernel = self.kernel.compiled()
-        return steps(kernel, self.config, self.problem, self.arch, self.route, kept, self.sms)
+        return steps(kernel, self.config, self.problem, self.arch, self.algorithm, kept, self.sms)
 
     def bind(
         self, device: int, alpha: Scalar, beta: Scalar, kept: str = "",
@@ -169,8 +169,8 @@ class Executable:
         """Return a launch of the operands' addresses and a stream."""
         if numbers != self.problem.numbers:
             return self.at(numbers).bind(device, alpha, beta, kept, numbers)
-        reduced = reduces(self.config, self.problem, self.route)
-        if self.route == DIRECT and not reduced:
+        reduced = reduces(self.config, self.problem, self.algorithm)
+        if self.algorithm == DIRECT and not reduced:
             return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
         from cute_gemm.run.sequence import Launches
 
@@ -196,7 +196,7 @@ class Executable:
         factors = scalars(alpha, beta, self.problem, a.device, c, stream)
         if kept:
             for operand in kept.values():
-                operand.check(self.problem, self.route.pack)
+                operand.check(self.problem, self.algorithm.pack)
             a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
         result = self.run(
             a, b, c, *factors, stream, "".join(kept), operands=operands, numbers=operands.values
@@ -316,7 +316,7 @@ class Executable:
 
     def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:
         """Pack an operand for calls to come."""
-        problem, pack = self.problem, self.route.pack
+        problem, pack = self.problem, self.algorithm.pack
         if not isinstance(name, str) or name not in ("A", "B") or name not in pack:
             does = f"packs {' and '.join(packed_names(pack))}" if pack else "packs nothing"
             raise OptionError(

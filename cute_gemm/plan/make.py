@@ -91,15 +91,15 @@ def _made(
         if tuning is not None and not tuning.takes(measured):
             measured = None
 
-    def of_choice(measured: Measured | None) -> Plan:
-        choice = select.select(*asked, gpu, measured)
-        return Plan(problem, where, device, target, choice, kernel != "auto")
+    def selected(measured: Measured | None) -> Plan:
+        selection = select.select(*asked, gpu, measured)
+        return Plan(problem, where, device, target, selection, kernel != "auto")
 
     def stored(measured: Measured) -> Plan:
         tuned.store(known_as, *asked, measured)
-        return of_choice(measured)
+        return selected(measured)
 
-    result = of_choice(measured)
+    result = selected(measured)
     if result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
         return result
     if tuning is not None:

@@ -168,7 +168,12 @@ class OnlineTuning:
         self.fastest = best = min(times, key=times.__getitem__)
         plan = self.plans[best]
         found = Measured(
-            plan.kernel, plan.symbol, plan.route.pack, plan.route.split_k, times[best], len(times)
+            plan.kernel,
+            plan.symbol,
+            plan.algorithm.pack,
+            plan.algorithm.split_k,
+            times[best],
+            len(times),
         )
         if best:
             found = found._replace(predicted=self.names[0], predicted_seconds=times.get(0, 0.0))

@@ -19,11 +19,11 @@ from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.gpus.table import gpu as known_gpu
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
-from cute_gemm.kernels.order import OrderOfSums
+from cute_gemm.kernels.summation import OrderOfSummation
 from cute_gemm.plan.executable import Executable, RecentCall
 from cute_gemm.plan.packed import PackedOperand
-from cute_gemm.plan.predict import priced, unmeasured
-from cute_gemm.plan.select import Choice
+from cute_gemm.plan.predict import prediction_of, unmeasured
+from cute_gemm.plan.select import Selection
 from cute_gemm.plan.steps import Step, Steps, reduces
 from cute_gemm.problem.parts.groups import ends_of
 from cute_gemm.problem.parts.scales import describe_scales
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.report.causes import Pricing
-    from cute_gemm.report.passes import PassReport
+    from cute_gemm.report.auxiliary import AuxiliaryReport
+    from cute_gemm.report.causes import Predictor
     from cute_gemm.report.report import Report
     from cute_gemm.report.traced import Trace
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
@@ -82,12 +82,12 @@ class Plan:
     arch
         What the kernel is compiled for; ``"cpu"`` for ``kernel="host"``.
     kernel, config, why
-        The kernel's name, its config, and a sentence on the choice.
-    route
-        What is done beside it: ``route.pack`` names operands that are packed first, and K is cut
-        into ``route.split_k`` slices.
+        The kernel's name, its config, and a sentence on why it was selected.
+    algorithm
+        What is done beside it: ``algorithm.pack`` names operands that are packed first, and K is
+        cut into ``algorithm.split_k`` slices.
     measured
-        What is known of a choice that was measured (``tune=True``); None where it was predicted.
+        What is known of a measured config (``tune=True``); None where it was predicted.
 
     Examples
     --------
@@ -101,17 +101,19 @@ class Plan:
 
     def __init__(
         self, problem: GemmProblem, backend: Literal["cuda", "cpu", "interpreter"],
-        device: int | None, arch: str, choice: Choice, by_name: bool = True,
+        device: int | None, arch: str, selection: Selection, by_name: bool = True,
     ) -> None:  # fmt: skip
         self.problem = problem
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self.gpu, self._candidates, self.route, self.measured = choice
+        self._kernel, self.config, self.gpu, self._candidates, self.algorithm, self.measured = (
+            selection
+        )
         self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(
-            problem, self._kernel, self.config, arch, self.route, backend, device, self.gpu.sms
+            problem, self._kernel, self.config, arch, self.algorithm, backend, device, self.gpu.sms
         )
         self._last: RecentCall | None = None
         #: What takes its place in `gemm` once it is built; the config in whose place it is used.
@@ -136,8 +138,8 @@ class Plan:
     def why(self) -> str:
         """Why this kernel and config: the predicted time, what it is made of, and who came next.
 
-        Of a choice that was measured, the time, of how many, and what the predicted one took. At
-        the end, where the prices come from.
+        Of a measured config, the time, of how many, and what the predicted one took. At
+        the end, where the predictions come from.
         """
         return "; ".join(filter(None, (str(self.online or ""), self._why)))
 
@@ -145,10 +147,10 @@ class Plan:
     def _why(self) -> str:
         candidates = self.candidates()
         text = why(candidates, self._by_name, str(self.measured or ""))
-        prices = provenance(self.gpu) if candidates[0].price else ""
+        predictions = provenance(self.gpu) if candidates[0].prediction else ""
         paired = ""
         if self.problem.epilogue.pairs:
-            apart = reduces(self.config, self.problem, self.route)
+            apart = reduces(self.config, self.problem, self.algorithm)
             by = "a launch behind the kernel" if apart else "the kernel itself"
             paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
         rounded = " and ".join(self.problem.epilogue.rounds_to)
@@ -160,27 +162,27 @@ class Plan:
             use = f"until {other} is built" if self.better else f"in place of {other}"
             built = f"already built, used {use}"
         zeros = "zeros behind the last group by the same launch" * self.problem.groups.zero_tail
-        said = describe_scales(self.problem), paired, zeros, rounded, built, text, prices
+        said = describe_scales(self.problem), paired, zeros, rounded, built, text, predictions
         return "; ".join(filter(None, said))
 
     def candidates(
         self, gpu: GpuLike | None = None, *, reads_c: bool = False, within: float = inf,
         **changed: Any,
     ) -> tuple[Candidate, ...]:  # fmt: skip
-        """Return the configs that were priced, each with its kernel and price, cheapest first.
+        """Return the configs with their kernels and predicted times, fastest first.
 
-        Where the choice was measured it comes before them. ``gpu``: by whose prices, if not by
-        those of the plan's; ``reads_c``: the prices with another beta than 0, of which the choice
-        and the order do not depend; ``within``: those alone that are predicted to take up to so
-        many times as long as the cheapest; ``changed``: options, ``kernel`` or ``problem``, if not
-        the plan's.
+        A measured config comes before them. ``gpu``: by whose predictions, if not by
+        those of the plan's; ``reads_c``: the predictions with another beta than 0, of which the
+        choice and the order do not depend; ``within``: those alone that are predicted to take up to
+        so many times as long as the cheapest; ``changed``: options, ``kernel`` or ``problem``, if
+        not the plan's.
 
         Examples
         --------
         >>> from cute_gemm import plan
         >>> p = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a")
         >>> first, *others = p.candidates()
-        >>> first.kernel.name, first.config.tile, first.price.binding
+        >>> first.kernel.name, first.config.tile, first.prediction.binding
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
         of = None if gpu is None else known_gpu(gpu)
@@ -188,13 +190,13 @@ class Plan:
 
     def taking(self, candidate: Candidate, device: int | None = None) -> Plan:
         """Return the plan with another of its `candidates`, for a device or for none."""
-        choice = Choice(
-            candidate.kernel, candidate.config, self.gpu, self._candidates, candidate.route
+        selection = Selection(
+            candidate.kernel, candidate.config, self.gpu, self._candidates, candidate.algorithm
         )
-        return Plan(self.problem, "cpu" if device is None else "cuda", device, self.arch, choice)
+        return Plan(self.problem, "cpu" if device is None else "cuda", device, self.arch, selection)
 
     @property
-    def order_of_sums(self) -> OrderOfSums:
+    def order_of_summation(self) -> OrderOfSummation:
         """By which instructions, and in which order, an element of C is summed over K.
 
         Plans of which this is equal give the same bits, for equal rows of op(A) and equal B, on one
@@ -206,10 +208,10 @@ class Plan:
         >>> from cute_gemm import plan
         >>> sizes = {"n": 4096, "k": 4096, "dtype": "bfloat16", "arch": "sm_90a"}
         >>> few, many = (plan("TN", m=m, **sizes, batch_invariant=True) for m in (5, 5000))
-        >>> few.order_of_sums == many.order_of_sums
+        >>> few.order_of_summation == many.order_of_summation
         True
         """
-        return OrderOfSums.of(self._kernel, self.config, self.problem, self.route)
+        return OrderOfSummation.of(self._kernel, self.config, self.problem, self.algorithm)
 
     # ---- what the kernel is ---------------------------------------------------------------------
 
@@ -375,8 +377,8 @@ class Plan:
             built, gpu=place if known else None, reads_c=reads_c,
             pictures=kernel.pictures(self.config), candidates=candidates,
             measured=self.measured if place == self.gpu else None,
-            others=lambda: self._others(reads_c), passes=self._passes(reads_c),
-            pricing=self._pricing(place, candidates, reads_c), groups=self._groups(place, ends),
+            others=lambda: self._others(reads_c), auxiliary=self._auxiliary(reads_c),
+            predictor=self._predictor(place, candidates, reads_c), groups=self._groups(place, ends),
         )  # fmt: skip
 
     def _groups(self, gpu: Gpu, ends: list[int] | None) -> str:
@@ -389,41 +391,43 @@ class Plan:
         places = launch.places or gpu.sms * self.config.min_ctas
         return describe_groups(self.problem, self.config.tile, places, ends)
 
-    def _pricing(self, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Pricing:
+    def _predictor(self, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Predictor:
         """What a report asks of predicted times on a GPU, of which these are the candidates."""
-        from cute_gemm.report.causes import Pricing
+        from cute_gemm.report.causes import Predictor
 
-        own = self._kernel, self.config, self.route
-        price = next((x.price for x in candidates if (x.kernel, x.config, x.route) == own), None)
-        correction = price.correction if price else 1.0
+        own = self._kernel, self.config, self.algorithm
+        prediction = next(
+            (x.prediction for x in candidates if (x.kernel, x.config, x.algorithm) == own), None
+        )
+        correction = prediction.correction if prediction else 1.0
         least = least_seconds(gpu, self.problem, reads_c)
 
         def ideal(kinds: frozenset[Kind], wide: frozenset[str] = frozenset()) -> float:
-            config = self._kernel.compiled(), self.config, self.route
-            ideal_price = priced(self.problem, *config, gpu, reads_c, kinds, wide)
-            return ideal_price.corrected(correction).bounded(least).seconds
+            config = self._kernel.compiled(), self.config, self.algorithm
+            ideal_time = prediction_of(self.problem, *config, gpu, reads_c, kinds, wide)
+            return ideal_time.corrected(correction).bounded(least).seconds
 
         def changed(**change: Any) -> float | None:
             try:
-                price = self.candidates(gpu, reads_c=reads_c, **change)[0].price
+                prediction = self.candidates(gpu, reads_c=reads_c, **change)[0].prediction
             except GemmError:
                 return None
-            return price.seconds if price else None
+            return prediction.seconds if prediction else None
 
         derived = unmeasured(gpu, self.problem, self._kernel.compiled(), self.config, reads_c)
-        return Pricing(price, gpu.name, ideal, changed, self.device is None, derived)
+        return Predictor(prediction, gpu.name, ideal, changed, self.device is None, derived)
 
-    def _passes(self, reads_c: bool) -> Iterator[PassReport]:
+    def _auxiliary(self, reads_c: bool) -> Iterator[AuxiliaryReport]:
         """The launches before and behind the kernel."""
         if len(self.steps.each) == 1:
             return
-        from cute_gemm.report.passes import pass_report
+        from cute_gemm.report.auxiliary import auxiliary_report
 
         for step in self.steps:
             if step is not self._main:
                 accesses = step.accesses(reads_c)
                 name = step.kernel.name
-                yield pass_report(name, step.config, step.problem, step.launch, accesses)
+                yield auxiliary_report(name, step.config, step.problem, step.launch, accesses)
 
     def _others(self, reads_c: bool) -> Iterator[tuple[dict[str, Any], list[Access]]]:
         """Other values of the options that this kernel has a choice of, and its accesses then."""
@@ -607,13 +611,13 @@ class Plan:
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
         # Lanes that stored rows of a group may be apart from others in the next tile.
         by_lanes = [] if ends is None else ["offsets"]
-        passes = tuple(
+        auxiliary = tuple(
             (launch.kernel, compare(launch.rows, its, amax))
-            for launch, its in zip(report.passes, beside, strict=True)
+            for launch, its in zip(report.auxiliary, beside, strict=True)
         )
         return Trace(
             self.problem, self.symbol, self.arch, execution, rows,
             compare(rows, execution, amax, by_lanes), c,
             verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta, operands=arrays),
-            passes,
+            auxiliary,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm._kept import Kept
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.order import OrderOfSums
+    from cute_gemm.kernels.summation import OrderOfSummation
     from cute_gemm.plan.executable import RecentCall
     from cute_gemm.plan.plan import Plan
 
@@ -19,7 +19,7 @@ recent_calls: Kept[Any, RecentCall] = Kept(1 << 14, "recent_calls")
 #: Launches of products of `cute_gemm.torch`, by what is computed and how the tensors lie.
 torch_launches: Kept[Any, Any] = Kept(1 << 14, "torch_launches")
 #: Orders of sums of layers' products, by letters, layouts and alignments of the operands.
-torch_orders: Kept[Any, OrderOfSums] = Kept(1024, "torch_orders")
+torch_orders: Kept[Any, OrderOfSummation] = Kept(1024, "torch_orders")
 #: Launches of calls of `cute_gemm.jax`, by all that they depend on but addresses.
 jax_launches: Kept[Any, Any] = Kept(1024, "jax_launches")
 

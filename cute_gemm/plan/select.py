@@ -1,4 +1,4 @@
-"""Problem -> kernel, config and route: enumerate, refuse, price, compare."""
+"""Problem -> kernel, config and algorithm: enumerate, refuse, predict, compare."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
 from cute_gemm.cost_model.calibrated import calibration
 from cute_gemm.cost_model.footprint import Footprint
-from cute_gemm.cost_model.price import Prices
+from cute_gemm.cost_model.prediction import Predictions
 from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.dtypes import COMPONENT_PRODUCTS, integer
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import nearest, of_device
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.auxiliary import packer
 from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.order import OrderOfSums
-from cute_gemm.kernels.passes import packer
 from cute_gemm.kernels.refusals import check, serves
-from cute_gemm.plan.predict import Predicted, Shelf
+from cute_gemm.kernels.summation import OrderOfSummation
+from cute_gemm.plan.predict import LegalConfigs, Predicted
 from cute_gemm.plan.steps import reduces
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.parts.packing import (
     DIRECT,
+    Algorithm,
     Packing,
-    Route,
     packed,
     padded,
     row_scales,
@@ -56,20 +56,20 @@ _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 PACKS = ("auto", "none", "A", "B", "AB", "scales")
 
 
-class Choice(NamedTuple):
-    """The chosen kernel, config and route, the GPU whose prices decided, and the candidates.
+class Selection(NamedTuple):
+    """The selected kernel, config and algorithm, the GPU of the predictions, and the candidates.
 
-    ``candidates()`` returns the candidates by the prices of ``gpu``, ``candidates(another)`` by
-    those of another GPU. The keywords ``problem`` and ``kernel``, and options, replace those of the
-    call. With ``reads_c`` the prices are those of a beta that is not 0, which the choice, and with
-    it the order of candidates, does not depend on.
+    ``candidates()`` returns the candidates by the predictions of ``gpu``, ``candidates(another)``
+    by those of another GPU. The keywords ``problem`` and ``kernel``, and options, replace those of
+    the call. With ``reads_c`` the predictions are those of a beta that is not 0, which the
+    selection, and with it the order of candidates, does not depend on.
     """
 
     kernel: Kernel
     config: Any
     gpu: Gpu
     candidates: Callable[..., tuple[Candidate, ...]]
-    route: Route = DIRECT
+    algorithm: Algorithm = DIRECT
     measured: Measured | None = None
 
 
@@ -80,11 +80,11 @@ def select(
     options: Mapping[str, Any] | None = None,
     gpu: Gpu | None = None,
     measured: Measured | None = None,
-) -> Choice:
-    """Choose kernel, config and route of a problem: enumerate, refuse, price and compare.
+) -> Selection:
+    """Choose kernel, config and algorithm of a problem: enumerate, refuse, predict and compare.
 
     ``kernel``: a name, or ``"auto"``, which compares the contenders; ``options``: fields of the
-    config; ``gpu``: the GPU whose prices count, by default the one that represents the arch;
+    config; ``gpu``: the GPU whose predictions count, by default the one that represents the arch;
     ``measured``: the config to take in place of the cheapest, if it is a candidate.
     UnknownKernelError, UnsupportedError or OptionError if no config is legal.
     """
@@ -94,14 +94,16 @@ def select(
     if order is None and space.batch_invariant and not empty:
         order = _order_for_all_m(problem, arch, kernel, dict(options or {}), target)
         space = space._replace(splits=(order.slices,) if order.slices > 1 else ())
-    shelf, packings = _offered(problem, arch, kernel, space, target)
-    if shelf.prices is None:
+    legal, packings = _configs_of(problem, arch, kernel, space, target)
+    if legal.predictions is None:
         # "auto" is no packing and one piece: see `_space`.
-        chosen, config, route = shelf.offers[0]
-        route = route._replace(split_k=route.split_k or space.splits[0])
-        only = (Candidate(chosen, config, None, route),)
-        return Choice(chosen, config, target, lambda another=None, *_, **changed: only, route)
-    times = Predicted(problem, shelf, packings, space.packs, space.splits, target)
+        chosen, config, algorithm = legal.configs[0]
+        algorithm = algorithm._replace(split_k=algorithm.split_k or space.splits[0])
+        only = (Candidate(chosen, config, None, algorithm),)
+        return Selection(
+            chosen, config, target, lambda another=None, *_, **changed: only, algorithm
+        )
+    times = Predicted(problem, legal, packings, space.packs, space.splits, target)
     if order is not None and not empty:
         times.keep(order, problem, for_all_m=space.order is None)
     times.correct()
@@ -116,8 +118,8 @@ def select(
                 owners = registry.options()
                 kept = {x: kept[x] for x in kept if not owners.get(x) or name in owners[x]}
             arguments = changed.pop("problem", problem), arch, name
-            choice = select(*arguments, kept | changed, another or target)
-            return choice.candidates(reads_c=reads_c, within=within)
+            selection = select(*arguments, kept | changed, another or target)
+            return selection.candidates(reads_c=reads_c, within=within)
         most = within * times.seconds[times.kept].min()
         near = (i for i in times.kept if i == taken or times.seconds[i] <= most)
         listed = sorted(near, key=lambda i: (i != taken, times.seconds[i]))
@@ -125,9 +127,9 @@ def select(
 
     taken = None if measured is None else times.find(measured)
     best = int(times.seconds.argmin()) if taken is None else taken
-    chosen, config, _ = shelf.offers[best]
+    chosen, config, _ = legal.configs[best]
     decision = None if taken is None else measured
-    return Choice(chosen, config, target, candidates, times.route(best)[0], decision)
+    return Selection(chosen, config, target, candidates, times.algorithm(best)[0], decision)
 
 
 class _Space(NamedTuple):
@@ -137,17 +139,17 @@ class _Space(NamedTuple):
     packs: tuple[str, ...]
     splits: tuple[int, ...]
     batch_invariant: bool = False
-    order: OrderOfSums | None = None
+    order: OrderOfSummation | None = None
 
 
 def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
     """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
     pack, split = options.pop("pack", None), options.pop("split_k", None)
     invariant = _flag("batch_invariant", options.pop("batch_invariant", False))
-    order = options.pop("order_of_sums", None)
-    if not (order is None or isinstance(order, OrderOfSums)):
+    order = options.pop("order_of_summation", None)
+    if not (order is None or isinstance(order, OrderOfSummation)):
         raise OptionError(
-            f"option order_of_sums={order!r} does not fit; expected plan.order_of_sums of a plan"
+            f"option order_of_summation={order!r} does not fit; expected plan.order_of_summation"
         )
     if invariant and kernel != "auto" and not registry.get(kernel).batch_invariant:
         able = [
@@ -298,27 +300,27 @@ def _worth_packing_scales(problem: GemmProblem, gpu: Gpu) -> bool:
     return seconds < _CONFLICTS * least_seconds(gpu, problem)
 
 
-def _offered(
+def _configs_of(
     problem: GemmProblem, arch: str, kernel: str, space: _Space, gpu: Gpu
-) -> tuple[Shelf, dict[str, Packing]]:
+) -> tuple[LegalConfigs, dict[str, Packing]]:
     """Return the configs for a problem, and what the packs of the space copy."""
     problems = {"": problem}
     packings = {}
     for pack in filter(None, space.packs):
         problems[pack], packings[pack] = packed(problem, pack)
-    return _shelf(problem, problems, arch, kernel, space, gpu), packings
+    return _legal_configs(problem, problems, arch, kernel, space, gpu), packings
 
 
-#: Rows for which orders of sums are compared, of decoding, of prompts and of training, and the part
-#: of the speed of a free choice that is wanted of each, by which losses are weighed.
+#: Rows for which orders of summation are compared, of decoding, of prompts and of training, and the
+#: part of the speed of a free choice that is wanted of each, by which losses are weighed.
 _ROWS = {1: 0.85, 16: 0.85, 64: 0.85, 256: 0.97, 1024: 0.97, 4096: 0.97}
-_orders: Kept[Any, OrderOfSums] = Kept(1024, "orders_of_sums")
+_orders: Kept[Any, OrderOfSummation] = Kept(1024, "orders_of_sums")
 
 
 def _order_for_all_m(
     problem: GemmProblem, arch: str, kernel: str, options: dict[str, Any], gpu: Gpu
-) -> OrderOfSums:
-    """Return the order of sums that is used whatever m is: that which loses least over `_ROWS`.
+) -> OrderOfSummation:
+    """Return the order of summation for every m: the one that loses least over `_ROWS`.
 
     It depends on n, k, types, and the layout of B alone.
     """
@@ -327,7 +329,7 @@ def _order_for_all_m(
     key = shapes[0], arch, kernel, words, gpu
     if (kept := _orders.get(key)) is not None:
         return kept
-    slower: dict[OrderOfSums, float] = {}
+    slower: dict[OrderOfSummation, float] = {}
     for place, (shape, part) in enumerate(zip(shapes, _ROWS.values(), strict=True)):
         space = _space(shape, kernel, dict(options), gpu)
         if problem.groups:
@@ -335,8 +337,8 @@ def _order_for_all_m(
         elif options.get("split_k", "auto") == "auto" and kernel == "auto":
             most = shape.k // _where_sliced(shape).slice_k
             space = space._replace(splits=_SPLITS[: bisect(_SPLITS, most)])
-        shelf, packings = _offered(shape, arch, kernel, space, gpu)
-        times = Predicted(shape, shelf, packings, space.packs, space.splits, gpu)
+        legal, packings = _configs_of(shape, arch, kernel, space, gpu)
+        times = Predicted(shape, legal, packings, space.packs, space.splits, gpu)
         least, orders = times.seconds.min(), times.by_order(shape)
         slower = {
             order: slower.get(order, 0.0) + float(np.log(least / seconds) / np.log(part))
@@ -392,14 +394,16 @@ def gpu_of_device(device: int) -> Gpu:
 
 
 #: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.
-_shelves: Kept[Any, Shelf] = Kept(1 << 17, "problem_classes", lambda shelf: len(shelf.offers))
+_classes: Kept[Any, LegalConfigs] = Kept(
+    1 << 17, "problem_classes", lambda legal: len(legal.configs)
+)
 _filling = RLock()
 
 
-def _shelf(
+def _legal_configs(
     problem: GemmProblem, problems: dict[str, GemmProblem], arch: str, kernel: str, space: _Space,
     gpu: Gpu,
-) -> Shelf:  # fmt: skip
+) -> LegalConfigs:  # fmt: skip
     """Return the configs for a problem's class: all that they depend on, except the extents.
 
     ``problems``: the problem that the kernel gets for each value of ``pack``.
@@ -423,17 +427,17 @@ def _shelf(
         arch, gpu, options, space.packs, len(space.splits) == 1, space.splits[:1],
         common_traits(problem), tuple(traits),
     )  # fmt: skip
-    shelf = _shelves.get(key)  # it keeps the kernels alive whose ids are in the key
-    if shelf is not None:
-        return shelf
+    legal = _classes.get(key)  # it keeps the kernels alive whose ids are in the key
+    if legal is not None:
+        return legal
     with _filling:  # one thread fills a class, and the others find it
-        shelf = _shelves.get(key)
-        if shelf is not None:
-            return shelf
+        legal = _classes.get(key)
+        if legal is not None:
+            return legal
         if kernel == "auto":  # what is refused is refused by one that has what is asked for
             kernels = [x for x in kernels if serves(x, problem, target)] or kernels
         try:
-            shelf = _shelves[key] = _filled(problems, arch, kernels, space, gpu)
+            legal = _classes[key] = _filled(problems, arch, kernels, space, gpu)
         except UnsupportedError as error:
             if (
                 kernel == "auto"
@@ -444,7 +448,7 @@ def _shelf(
             ):
                 raise _no_owner(space, problem, target) from error
             raise
-    return shelf
+    return legal
 
 
 def _contenders(space: _Space, problem: GemmProblem, arch: Arch) -> list[Kernel]:
@@ -484,7 +488,7 @@ def _accepts(kernel: Kernel, problem: GemmProblem, arch: Arch) -> bool:
     for asked in (problem, packed(problem, "AB")[0]):
         with suppress(OptionError, UnsupportedError):
             check(kernel, asked, arch)
-            kernel.offers(asked, arch, {}, nearest(arch))
+            kernel.footprints(asked, arch, {}, nearest(arch))
             return True
     return False
 
@@ -495,8 +499,8 @@ def _filled(
     kernels: Sequence[Kernel],
     space: _Space,
     gpu: Gpu,
-) -> Shelf:
-    offers: list[tuple[Kernel, Any, Route]] = []
+) -> LegalConfigs:
+    configs: list[tuple[Kernel, Any, Algorithm]] = []
     footprints: list[Footprint] = []
     refused: Exception | None = None
     # Where the call gives the number of slices, no other is tried.
@@ -508,20 +512,20 @@ def _filled(
                 continue  # there is no launch behind it
             try:
                 check(kernel, problem, arch, space.options)
-                for config, cost in kernel.offers(problem, arch, space.options, gpu):
-                    offers.append((kernel, config, Route(pack, split)))
+                for config, cost in kernel.footprints(problem, arch, space.options, gpu):
+                    configs.append((kernel, config, Algorithm(pack, split)))
                     footprints += [cost] if cost is not None else []
             except (OptionError, UnsupportedError) as error:
                 refused = refused or error
-    if not offers and refused is not None:
+    if not configs and refused is not None:
         raise refused
-    packs = np.array([space.packs.index(route.pack) for *_, route in offers])
+    packs = np.array([space.packs.index(algorithm.pack) for *_, algorithm in configs])
     asked = problems[space.packs[0]]
-    reduced = np.array([reduces(config, asked, route) for _, config, route in offers])
-    if len(footprints) < len(offers):
-        return Shelf(offers, None, 0, packs, reduced)
-    whole = sum(route.split_k for *_, route in offers)
-    return Shelf(offers, Prices(footprints, gpu), whole, packs, reduced)
+    reduced = np.array([reduces(config, asked, algorithm) for _, config, algorithm in configs])
+    if len(footprints) < len(configs):
+        return LegalConfigs(configs, None, 0, packs, reduced)
+    whole = sum(algorithm.split_k for *_, algorithm in configs)
+    return LegalConfigs(configs, Predictions(footprints, gpu), whole, packs, reduced)
 
 
 def _variants(problem: GemmProblem, slices: int) -> tuple[GemmProblem, ...]:

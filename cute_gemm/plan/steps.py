@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm.kernels.auxiliary import REDUCE, packer
 from cute_gemm.kernels.ends import loads_of_ends, stores_of_zeros
 from cute_gemm.kernels.greatest import atomics_of_results
-from cute_gemm.kernels.passes import REDUCE, packer
 from cute_gemm.problem.parts.groups import evenly, parts
-from cute_gemm.problem.parts.packing import Packing, Route, packed
+from cute_gemm.problem.parts.packing import Algorithm, Packing, packed
 from cute_gemm.problem.parts.slices import alike, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import TensorMapParameter
@@ -147,20 +147,20 @@ class Steps:
         return iter(self.each)
 
 
-def reduces(config: Any, problem: GemmProblem, route: Route) -> bool:
+def reduces(config: Any, problem: GemmProblem, algorithm: Algorithm) -> bool:
     """Return whether a launch behind the kernel of this config applies the epilogue.
 
     It adds slices of K, or takes pairs of columns where the kernel does not.
     """
     pairs = problem.epilogue.pairs
-    return route.split_k > 1 or (bool(pairs) and config.operation.epilogue.pairs != pairs)
+    return algorithm.split_k > 1 or (bool(pairs) and config.operation.epilogue.pairs != pairs)
 
 
 def steps(
-    kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str, route: Route,
+    kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str, algorithm: Algorithm,
     kept: str = "", sms: int = 0,
 ) -> Steps:  # fmt: skip
-    """Return the launches of a problem by a kernel and a route that take it.
+    """Return the launches of a problem by a kernel and a algorithm that take it.
 
     ``kept``: operands of those to pack that are packed already, and found at their own addresses;
     ``sms``: the multiprocessors that a persistent grid is for.
@@ -171,7 +171,7 @@ def steps(
     before: list[Step] = []
     behind: list[Step] = []
     scratch = 0
-    which = "".join(name for name in route.pack if name not in kept)
+    which = "".join(name for name in algorithm.pack if name not in kept)
     if which:
         _, packing = packed(problem, which)
         if problem.l and all(0 not in source.shape for source in packing.sources):
@@ -179,10 +179,10 @@ def steps(
         for _, target, offset in packing.copies:
             places[target.name] = Location("scratch", offset)
         scratch = packing.nbytes
-    if route.pack:
-        problem, _ = packed(problem, route.pack)
-    if reduces(config, problem, route):
-        problem, reduction = sliced(problem, route.split_k, config.tile[2])
+    if algorithm.pack:
+        problem, _ = packed(problem, algorithm.pack)
+    if reduces(config, problem, algorithm):
+        problem, reduction = sliced(problem, algorithm.split_k, config.tile[2])
         slices = places["C"] = Location("scratch", scratch)
         ends = (slices, Location("C"), *(Location(name) for name in names[before_epilogue:]))
         behind = [

@@ -57,8 +57,8 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     from cute_gemm.run.driver import bus_id, entered
 
     problem, device = plan.problem, plan.device or 0
-    offers = plan.candidates()[: tuning.candidates]
-    plans = [plan.taking(offer, device) for offer in offers]
+    candidates = plan.candidates()[: tuning.candidates]
+    plans = [plan.taking(candidate, device) for candidate in candidates]
     builds = Builds(plans)
     builds.finish(partial(tuning.tell, "compile"))
     numbers: dict[str, Any] = dict.fromkeys(problem.epilogue.numbers, 1.0)
@@ -81,9 +81,14 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     first = samples[min(calls)]
     best = max(calls, key=lambda index: samples[index].ratio(first))
     seconds = samples[best].median / 1e3
-    route = offers[best].route
+    algorithm = candidates[best].algorithm
     result = Measured(
-        offers[best].kernel.name, plans[best].symbol, route.pack, route.split_k, seconds, len(calls)
+        candidates[best].kernel.name,
+        plans[best].symbol,
+        algorithm.pack,
+        algorithm.split_k,
+        seconds,
+        len(calls),
     )
     logger.info(
         "measured %d configs: %s is the fastest, %.1f us", len(calls), result.config, 1e6 * seconds
@@ -91,7 +96,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     if best == 0:
         return result
     behind = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
-    return result._replace(predicted=label(offers[0]), predicted_seconds=behind)
+    return result._replace(predicted=label(candidates[0]), predicted_seconds=behind)
 
 
 def launched_once(

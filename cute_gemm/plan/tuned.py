@@ -1,7 +1,7 @@
-"""Choices that were measured: a file per GPU beside the cubins, read once per process.
+"""Tuned configs: a file per GPU beside the cubins, read once per process.
 
 Files of another version, and damaged ones, of which a warning tells, count as missing; the next
-choice replaces them.
+config replaces them.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from cute_gemm.toolchain import cache
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
-_FORMAT = 3
+_FORMAT = 4
 #: What the names of files begin with.
 _KIND = "tuned"
 
 
-#: Choices by GPU and question; those of a GPU are read at its first use.
-_choices: dict[str, dict[str, Measured]] = {}
+#: Configs by GPU and question; those of a GPU are read at its first use.
+_tuned: dict[str, dict[str, Measured]] = {}
 
 
 def find(
     gpu: str, problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]
 ) -> Measured | None:
-    """Return the choice stored for a GPU, a problem and the arguments of a call, or None."""
-    choices = _choices.get(gpu)
-    if choices is None:
-        choices = _choices[gpu] = _read(gpu)
-    return choices.get(question(problem, arch, kernel, options)) if choices else None
+    """Return the config stored for a GPU, a problem and the arguments of a call, or None."""
+    configs = _tuned.get(gpu)
+    if configs is None:
+        configs = _tuned[gpu] = _read(gpu)
+    return configs.get(question(problem, arch, kernel, options)) if configs else None
 
 
 def store(
     gpu: str, problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any],
-    choice: Measured,
+    config: Measured,
 ) -> None:  # fmt: skip
-    """Store a choice in this process and on disk, beside the choices of other processes."""
+    """Store a config in this process and on disk, beside the configs of other processes."""
     key, name = question(problem, arch, kernel, options), cache.file_of(_KIND, gpu)
     with cache.locked(name):
-        choices = {**_choices.get(gpu, {}), **_read(gpu), key: choice}
-        cache.put_beside(name, _encode(gpu, choices))
-    _choices[gpu] = choices
+        configs = {**_tuned.get(gpu, {}), **_read(gpu), key: config}
+        cache.put_beside(name, _encode(gpu, configs))
+    _tuned[gpu] = configs
 
 
 def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]) -> str:
-    """Return the key of a choice on one GPU: the problem's class and the arguments of a call."""
+    """Return the key of a config on one GPU: the problem's class and the arguments of a call."""
     words = [arch, kernel, f"{problem.m}x{problem.n}x{problem.k}", problem.compute]
     words += [f"l={problem.l}"] * (problem.l != 1) + [problem.epilogue.name]
     words += [f"groups={problem.groups.mode}"] * bool(problem.groups)
@@ -65,18 +65,18 @@ def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str,
 
 
 def stored() -> dict[str, int]:
-    """Return the number of choices of each GPU that are stored in this directory."""
+    """Return the number of configs of each GPU that are stored in this directory."""
     counts = {}
     for path in cache.files(f"{_KIND}-*.json"):
         with suppress(OSError, ValueError):
-            gpu, choices = _decode(cache.read(path))
-            counts[gpu] = len(choices)
+            gpu, configs = _decode(cache.read(path))
+            counts[gpu] = len(configs)
     return {gpu: count for gpu, count in counts.items() if count}
 
 
 def clear() -> None:
-    """Delete all choices."""
-    _choices.clear()
+    """Delete all configs."""
+    _tuned.clear()
     cache.remove(_KIND)
 
 
@@ -85,12 +85,12 @@ def _read(gpu: str) -> dict[str, Measured]:
     file = cache.file_of(_KIND, gpu)
     for data in cache.beside(file):
         try:
-            name, choices = _decode(data)
+            name, configs = _decode(data)
         except ValueError as error:
             cache.warn_damaged(file, error, "tune")
             continue
         if name == gpu:
-            merged = {**choices, **merged}
+            merged = {**configs, **merged}
     return merged
 
 
@@ -98,18 +98,18 @@ def _version() -> dict[str, Any]:
     return {"format": _FORMAT, "version": __version__}
 
 
-def _encode(gpu: str, choices: dict[str, Measured]) -> bytes:
-    rows = {key: choice._asdict() for key, choice in choices.items()}
-    return json.dumps({**_version(), "gpu": gpu, "choices": rows}, indent=1).encode()
+def _encode(gpu: str, configs: dict[str, Measured]) -> bytes:
+    rows = {key: config._asdict() for key, config in configs.items()}
+    return json.dumps({**_version(), "gpu": gpu, "configs": rows}, indent=1).encode()
 
 
 def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
-    """Return GPU and choices of a file, none if it is of another version; ValueError if damaged."""
+    """Return GPU and configs of a file, none if it is of another version; ValueError if damaged."""
     try:
         content = json.loads(data)
         if any(content[name] != value for name, value in _version().items()):
             return "", {}
-        return str(content["gpu"]), {key: _choice(row) for key, row in content["choices"].items()}
+        return str(content["gpu"]), {key: _config(row) for key, row in content["configs"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("it is damaged") from error
 
@@ -119,7 +119,7 @@ _TYPES = {str: (str,), int: (int,), float: (int, float)}
 _MOST, _LONGEST = 1e6, 1000
 
 
-def _choice(row: dict[str, Any]) -> Measured:
+def _config(row: dict[str, Any]) -> Measured:
     values: dict[str, Any] = {}
     for name, kind in get_type_hints(Measured).items():
         value = row[name]

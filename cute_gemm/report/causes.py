@@ -1,7 +1,8 @@
 """Why a kernel takes the time that it does: each cause once, with its cost in time and its fix.
 
-The cost of a cause is the predicted time less the predicted time with its accesses ideal: the price
-model (`model/price.py`) is evaluated with counts of the same bytes in ideal requests, that is with
+The cost of a cause is the predicted time less the predicted time with its accesses ideal: the
+prediction model (`cost_model/prediction.py`) is evaluated with counts of the same bytes in ideal
+requests, that is with
 
 - in global memory the ideal sectors, no line touched in part, 16 bytes per lane, and without the
   waits and the additional work that narrow copies of the operand make,
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cute_gemm._text import bound, duration, number, percent
 from cute_gemm.access.accesses import LimitOfOption, OfMatrix, Option, SharedAccess
 from cute_gemm.access.ideal import Kind, kind_of
-from cute_gemm.cost_model.price import Price
+from cute_gemm.cost_model.prediction import Prediction
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.rendering.rows import MISALIGNED, AccessRow
 from cute_gemm.rendering.tables import Paragraph, markup
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.report.passes import PassReport
+    from cute_gemm.report.auxiliary import AuxiliaryReport
     from cute_gemm.report.performance import Performance
 
 #: Part of the predicted time below which a cost is not told in figures.
@@ -52,17 +53,17 @@ MOST = 0.5
 FAR = 1000
 
 
-class Pricing(NamedTuple):
+class Predictor(NamedTuple):
     """How a report asks for predicted times, in seconds, on the GPU of this name.
 
-    ``price``: that of the report's config, None where it has none; ``ideal(kinds, wide)``: the time
-    with these accesses of the kernel ideal, and those of these launches beside it of 16 bytes;
+    ``prediction``: that of the report's config, None where it has none; ``ideal(kinds, wide)``: the
+    time with these accesses of the kernel ideal, and those of these launches beside it of 16 bytes;
     ``changed(**change)``: the time of the cheapest config with other options, or another ``kernel``
     or ``problem``; None where there is none. ``sizes``: whether base addresses are told by
     ``base_offset``, and not by arrays on a device.
     """
 
-    price: Price | None
+    prediction: Prediction | None
     gpu: str
     ideal: Callable[[frozenset[Kind], frozenset[str]], float]
     changed: Callable[..., float | None]
@@ -157,21 +158,21 @@ class _Group(NamedTuple):
 
 def causes(
     problem: GemmProblem, kernel: str, config: Any, rows: Sequence[AccessRow],
-    passes: Sequence[PassReport], pricing: Pricing | None,
+    auxiliary: Sequence[AuxiliaryReport], predictor: Predictor | None,
 ) -> tuple[Cause, ...]:  # fmt: skip
     """Return the causes of time that is lost, the costliest first; faults before them."""
     groups: dict[Any, tuple[_Group, list[_Member]]] = {}
-    sizes = pricing is None or pricing.sizes
-    packed = {name for of_pass in passes for name in of_pass.packs}
+    sizes = predictor is None or predictor.sizes
+    packed = {name for each in auxiliary for name in each.packs}
     about = _About(problem, kernel, config, sizes, packed)
     every = [_Member(row, "") for row in rows]
-    every += [_Member(row, of_pass.kernel) for of_pass in passes for row in of_pass.rows]
+    every += [_Member(row, each.kernel) for each in auxiliary for row in each.rows]
     inside = {_copy_of(member) for member in every if not _at_edges(member.row)}
     for member in every:
         if _is_bad(member.row) and not (_at_edges(member.row) and _copy_of(member) in inside):
             key, group = _group(about, member)
             groups.setdefault(key, (group, []))[1].append(member)
-    listed = [_cause(group, members, pricing) for group, members in groups.values()]
+    listed = [_cause(group, members, predictor) for group, members in groups.values()]
     return tuple(sorted(listed, key=lambda cause: (not cause.fault, -(cause.seconds or 0.0))))
 
 
@@ -313,15 +314,15 @@ def _widens(about: _About, matrix: Matrix) -> bool:
 # -- what a cause costs, and what its fix takes ---------------------------------------------------
 
 
-def _cause(group: _Group, members: Sequence[_Member], pricing: Pricing | None) -> Cause:
-    """Price a cause and its fix."""
+def _cause(group: _Group, members: Sequence[_Member], predictor: Predictor | None) -> Cause:
+    """Prediction a cause and its fix."""
     first = next(iter(group.remedies), Remedy(group.fix, {}))
     what, fix, change, worst = group.what, group.fix or first.what, first.change, members[0]
     seconds = fixed = share = None
-    if pricing is not None and pricing.price is not None:
-        predicted = pricing.price.seconds
-        seconds, worst = _cost(members, pricing)
-        helpful = list(_helpful(group.remedies, pricing, predicted))
+    if predictor is not None and predictor.prediction is not None:
+        predicted = predictor.prediction.seconds
+        seconds, worst = _cost(members, predictor)
+        helpful = list(_helpful(group.remedies, predictor, predicted))
         if helpful:
             best = predicted - min(time for time, _ in helpful)
             fixed, remedy = next(x for x in helpful if predicted - x[0] >= ENOUGH * best)
@@ -342,24 +343,24 @@ def _cause(group: _Group, members: Sequence[_Member], pricing: Pricing | None) -
 
 
 def _helpful(
-    remedies: Sequence[Remedy], pricing: Pricing, predicted: float
+    remedies: Sequence[Remedy], predictor: Predictor, predicted: float
 ) -> Iterator[tuple[float, Remedy]]:
     """The remedies with which less time is predicted, each with that time."""
     for remedy in remedies:
         change = remedy.change if remedy.problem is None else {"problem": remedy.problem}
-        time = pricing.changed(**change)
+        time = predictor.changed(**change)
         if time is not None and time < predicted:
             yield time, remedy
 
 
-def _cost(members: Sequence[_Member], pricing: Pricing) -> tuple[float, _Member]:
+def _cost(members: Sequence[_Member], predictor: Predictor) -> tuple[float, _Member]:
     """What accesses cost, and the one of them that costs most."""
     kinds = [frozenset([kind_of(x.row.access)] if not x.launch else []) for x in members]
     wide = [frozenset([x.launch] if x.launch else []) for x in members]
-    now = pricing.ideal(frozenset(), frozenset())
-    lost = [now - pricing.ideal(*each) for each in zip(kinds, wide, strict=True)]
+    now = predictor.ideal(frozenset(), frozenset())
+    lost = [now - predictor.ideal(*each) for each in zip(kinds, wide, strict=True)]
     worst = members[max(range(len(members)), key=lost.__getitem__)]
-    all_of_them = pricing.ideal(frozenset().union(*kinds), frozenset().union(*wide))
+    all_of_them = predictor.ideal(frozenset().union(*kinds), frozenset().union(*wide))
     return max(0.0, now - all_of_them), worst
 
 
@@ -409,27 +410,30 @@ def _listed(members: Sequence[_Member]) -> Iterator[str]:
 # -- the first line -------------------------------------------------------------------------------
 
 
-def headline(bounds: Performance, listed: Sequence[Cause], pricing: Pricing | None) -> str:
+def headline(bounds: Performance, listed: Sequence[Cause], predictor: Predictor | None) -> str:
     """Say in a line what a kernel takes, its bound, what it loses most by, and what a fix takes."""
-    roof, price = bounds.roofline, pricing.price if pricing else None
-    priced = price is not None
+    roof, prediction = bounds.roofline, predictor.prediction if predictor else None
+    priced = prediction is not None
     named = (x for x in listed if not x.little and (x.fault or not priced or x.seconds is not None))
     first = next(named, None)
     bound = ""
     if roof is not None:
         bound = f"bound is {duration(roof.seconds)} ({roof.limit})"
-    if price is None or pricing is None:
+    if prediction is None or predictor is None:
         where = f"on {bounds.gpu.name} its {bound}" if bounds.gpu and roof else ""
         said = "time not predicted", where, first.because if first else ""
         return "; ".join(filter(None, said))
-    parts = [f"{duration(price.seconds)} predicted on {pricing.gpu}", f"its {bound}" * bool(bound)]
-    times, above = "", price.seconds
+    parts = [
+        f"{duration(prediction.seconds)} predicted on {predictor.gpu}",
+        f"its {bound}" * bool(bound),
+    ]
+    times, above = "", prediction.seconds
     if roof is not None and roof.seconds:
-        ratio, above = price.seconds / roof.seconds, price.seconds - roof.seconds
+        ratio, above = prediction.seconds / roof.seconds, prediction.seconds - roof.seconds
         times = f"{ratio:.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times"
         times = times if ratio < FAR else f"more than {FAR:,} times"
     if first is None:
-        (unit, seconds), *_ = price.largest(1)
+        (unit, seconds), *_ = prediction.largest(1)
         largest = f"most of it is {unit} ({duration(seconds)}), and no access costs 1 %"
         parts.append(f"{times} that: {largest}" if times else largest)
     elif first.fault:
@@ -439,7 +443,7 @@ def headline(bounds: Performance, listed: Sequence[Cause], pricing: Pricing | No
         part = "" if whole else f", {duration(first.seconds or 0.0)} of it"
         parts.append(f"{times} slower{part} because {first.because}".lstrip())
     fixed = first.fixed_seconds if first is not None else None
-    if first is not None and fixed is not None and fixed < (1 - LITTLE) * price.seconds:
+    if first is not None and fixed is not None and fixed < (1 - LITTLE) * prediction.seconds:
         parts.append(f"{first.fix} takes {duration(fixed)}")
     return "; ".join(filter(None, parts))
 

@@ -21,7 +21,7 @@ from cute_gemm.report.per_result import KINDS, Count, counts
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from cute_gemm.cost_model.price import Price
+    from cute_gemm.cost_model.prediction import Prediction
     from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.report.report import Report
@@ -80,7 +80,7 @@ class Explanation(Shown):
         return problem
 
     @property
-    def price(self) -> Price | None:
+    def prediction(self) -> Prediction | None:
         """The predicted time and its terms; None where there is no prediction."""
         return None if self.report is None else self.report.predicted
 
@@ -98,8 +98,8 @@ class Explanation(Shown):
             "config": self.plan.config.name,
             "per_result": counts,
             **named(self, "intensity", "requested_intensity"),
-            "predicted_seconds": self.price.seconds if self.price else None,
-            "terms": self.price.terms if self.price else {},
+            "predicted_seconds": self.prediction.seconds if self.prediction else None,
+            "terms": self.prediction.terms if self.prediction else {},
             "next": [asdict(kernel) for kernel in self.next],
         }
 
@@ -118,7 +118,7 @@ class Explanation(Shown):
         if self.requested_intensity is not None:
             text += f", {self.requested_intensity:.3g} per byte requested of L1 and L2"
         yield from _section("Intensity", text)
-        if self.price is not None:
+        if self.prediction is not None:
             yield from _section(f"Predicted time on {self.plan.gpu.name}", *self._predicted())
         for kernel in self.next:
             yield from _section(f"The next kernel: {kernel.kernel}", self._worded(kernel.idea))
@@ -130,9 +130,13 @@ class Explanation(Shown):
                 yield from _section("What it changes", table("", heads, changes, ""))
 
     def _predicted(self) -> Iterator[Any]:
-        assert self.price is not None
-        seconds = self.price.seconds
-        rows = [(unit, duration(x)) for unit, x in self.price.largest(len(self.price.terms)) if x]
+        assert self.prediction is not None
+        seconds = self.prediction.seconds
+        rows = [
+            (unit, duration(x))
+            for unit, x in self.prediction.largest(len(self.prediction.terms))
+            if x
+        ]
         yield table("", ("", "alone"), rows, "")
         yield ""
         yield f"{duration(seconds)}, {self.problem.flops / seconds / 1e12:.3g} TFLOP/s."
@@ -190,8 +194,8 @@ class Explanation(Shown):
         results = each.m * each.columns * each.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
         yield "FLOP per requested byte", _figure(self.requested_intensity)
-        if self.price is not None:
-            yield "predicted time", duration(self.price.seconds)
+        if self.prediction is not None:
+            yield "predicted time", duration(self.prediction.seconds)
 
 
 def explanation(

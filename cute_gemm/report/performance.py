@@ -20,7 +20,7 @@ from cute_gemm.report.per_result import per_result
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.rendering.rows import AccessRow
-    from cute_gemm.report.passes import PassReport
+    from cute_gemm.report.auxiliary import AuxiliaryReport
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
 
@@ -208,17 +208,20 @@ def _waves_text(gpu: Gpu, grid: Waves) -> str:
 
 
 def _traffic(
-    problem: GemmProblem, rows: Iterable[AccessRow], passes: Iterable[PassReport], reads_c: bool
+    problem: GemmProblem,
+    rows: Iterable[AccessRow],
+    auxiliary: Iterable[AuxiliaryReport],
+    reads_c: bool,
 ) -> Traffic:
-    """The traffic of the kernel and of its passes."""
+    """The traffic of the kernel and of its auxiliary kernels."""
     compulsory = compulsory_bytes(problem, reads_c)
     # The names of what the kernel reads from scratch or leaves there, by its operand.
     scratch: dict[str, str] = {}
     moved_by: list[tuple[str, AccessRow]] = []
-    for of_pass in passes:
-        packs = of_pass.packs
+    for each in auxiliary:
+        packs = each.packs
         scratch |= {name: f"packed {name}" for name in packs} if packs else {"C": SUMS}
-        for row in of_pass.rows:
+        for row in each.rows:
             name = f"packed {row.part}" if packs else SUMS
             moved_by.append((name if row.operand == "scratch" else row.operand, row))
     moved_by += ((scratch.get(row.operand, row.operand), row) for row in rows)
@@ -246,20 +249,20 @@ def _reuse(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
 def performance(
     problem: GemmProblem, launch: Launch, arch: str, rows: Iterable[AccessRow],
     resources: Resources | None = None, gpu: GpuLike | None = None, reads_c: bool = False,
-    passes: Iterable[PassReport] = (),
+    auxiliary: Iterable[AuxiliaryReport] = (),
 ) -> Performance:  # fmt: skip
     """Return what bounds a kernel for a problem.
 
     ``launch`` is that of a kernel compiled for ``arch``, ``rows`` its memory instructions; without
     the ``resources`` of a build occupancy is an upper bound. ``gpu``: what ``gpus.table.gpu``
     takes, by default the GPU that stands for the arch; OptionError for one that is not known or
-    does not run kernels of ``arch``. ``reads_c``: whether beta is not 0. ``passes``: the launches
-    before and after.
+    does not run kernels of ``arch``. ``reads_c``: whether beta is not 0. ``auxiliary``: the
+    launches before and after.
     """
-    rows, passes = tuple(rows), tuple(passes)
+    rows, auxiliary = tuple(rows), tuple(auxiliary)
     place = stands_for(Arch(arch)) if gpu is None else of_arch(gpu, Arch(arch))
-    traffic = _traffic(problem, rows, passes, reads_c)
-    reductions = [x.problem for x in passes if isinstance(x.problem, Reduction)]
+    traffic = _traffic(problem, rows, auxiliary, reads_c)
+    reductions = [x.problem for x in auxiliary if isinstance(x.problem, Reduction)]
     stored = replace(problem, C=reductions[0].sums if reductions else problem.C)
     # What an elementwise kernel would read and write, of the product; one for pairs alone is there.
     saved = 2 * problem.C.nbytes * (problem.epilogue != LINEAR_COMBINATION)

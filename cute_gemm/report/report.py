@@ -16,12 +16,12 @@ from cute_gemm.fixes.search import contents
 from cute_gemm.rendering.rows import AccessRow, access_tables, findings, make_row
 from cute_gemm.rendering.shown import Paged, size_text, spilled
 from cute_gemm.rendering.tables import Cell, Figures, Pairs, Table, table
-from cute_gemm.report.causes import FAR, Cause, Causes, Pricing, causes, headline
+from cute_gemm.report.auxiliary import launched
+from cute_gemm.report.candidates import candidates_dict, candidates_table
+from cute_gemm.report.causes import FAR, Cause, Causes, Predictor, causes, headline
 from cute_gemm.report.fixes import fixes, of_part
 from cute_gemm.report.options import Others, with_options
-from cute_gemm.report.passes import launched
 from cute_gemm.report.performance import Performance, performance
-from cute_gemm.report.prices import prices_dict, prices_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access.accesses import Access, Partition
-    from cute_gemm.cost_model.price import Price
+    from cute_gemm.cost_model.prediction import Prediction
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.kernels.candidate import Candidate, Measured
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.rendering.html import Page
-    from cute_gemm.report.passes import PassReport
+    from cute_gemm.report.auxiliary import AuxiliaryReport
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
 
@@ -127,12 +127,12 @@ class Report(Paged):
         Bytes, intensity, roofline, occupancy, waves.
     pictures
         How the kernel's threads divide tiles.
-    passes
-        One ``PassReport`` per launch before or after the kernel: operands packed, slices of K
+    auxiliary
+        One ``AuxiliaryReport`` per launch before or after the kernel: operands packed, slices of K
         added. Where there are any, ``rows`` are of the operands that the kernel reads then.
     measured
         The measured time of the config and when it was chosen; None where it was predicted.
-    pricing
+    predictor
         How times are predicted, by which causes are priced when they are asked for.
     groups
         With groups a sentence on them: tiles of C, what they compute beyond the groups,
@@ -149,37 +149,39 @@ class Report(Paged):
     performance: Performance
     pictures: tuple[Partition, ...] = ()
     candidates: tuple[Candidate, ...] = ()
-    passes: tuple[PassReport, ...] = ()
+    auxiliary: tuple[AuxiliaryReport, ...] = ()
     measured: Measured | None = None
-    pricing: Pricing | None = None
+    predictor: Predictor | None = None
     groups: str = ""
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
         """One sentence for each access that is not as good as it could be."""
-        of_passes = ([f"{x.kernel}: {line}" for line in findings(x.rows)] for x in self.passes)
-        return sum(map(tuple, of_passes), findings(self.rows))
+        of_auxiliary = (
+            [f"{x.kernel}: {line}" for line in findings(x.rows)] for x in self.auxiliary
+        )
+        return sum(map(tuple, of_auxiliary), findings(self.rows))
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
         """Why time is lost, the costliest first: each explains one or more of the accesses."""
-        parts = self.problem, self.kernel, self.config, self.rows, self.passes, self.pricing
+        parts = self.problem, self.kernel, self.config, self.rows, self.auxiliary, self.predictor
         return causes(*parts)
 
     @cached_property
     def headline(self) -> str:
         """The predicted time, its bound, the costliest cause and what its fix takes, in a line."""
-        return headline(self.performance, self.causes, self.pricing)
+        return headline(self.performance, self.causes, self.predictor)
 
     @property
-    def predicted(self) -> Price | None:
-        """The price of the config; None where it has none."""
-        return self.pricing.price if self.pricing else None
+    def predicted(self) -> Prediction | None:
+        """The prediction of the config; None where it has none."""
+        return self.predictor.prediction if self.predictor else None
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """What of the predicted time no measured times stand behind; () where they do."""
-        return tuple(self.pricing.unmeasured) if self.predicted and self.pricing else ()
+        return tuple(self.predictor.unmeasured) if self.predicted and self.predictor else ()
 
     def __repr__(self) -> str:
         p = self.problem
@@ -240,9 +242,9 @@ class Report(Paged):
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "fixes": [[fix.to_dict() for fix in of_row] for of_row in self.fixes],
-            "passes": [of_pass.to_dict() for of_pass in self.passes],
+            "auxiliary": [each.to_dict() for each in self.auxiliary],
             "performance": self.performance.to_dict(),
-            "candidates": prices_dict(self.candidates),
+            "candidates": candidates_dict(self.candidates),
             "measured": self.measured._asdict() if self.measured else None,
         }
 
@@ -270,15 +272,15 @@ class Report(Paged):
         if self.causes:
             yield Text()
             yield Causes(self.causes)
-        for of_pass in self.passes:
+        for each in self.auxiliary:
             yield Text()
-            yield from of_pass.shown()
-        if self.passes:
+            yield from each.shown()
+        if self.auxiliary:
             yield from (Text(), Text.assemble((self.kernel, "bold")))
         parts: tuple[Table | Pairs, ...] = (
             *(shown for shown, _ in access_tables(self.rows)),
             Pairs(self._performance_lines(), "Performance"),
-            *self._prices(),
+            *self._candidates_table(),
         )
         for part in parts:
             yield Text()
@@ -319,8 +321,8 @@ class Report(Paged):
             lines.append(("prediction", f"derived: there are no measured times of {of}"))
         return lines
 
-    def _prices(self) -> Iterable[Table]:
-        return prices_table(self.candidates, self.pricing.gpu if self.pricing else "")
+    def _candidates_table(self) -> Iterable[Table]:
+        return candidates_table(self.candidates, self.predictor.gpu if self.predictor else "")
 
     def page(self) -> Page:
         """Return the page that ``to_html`` writes."""
@@ -338,7 +340,7 @@ class Report(Paged):
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
                 ("Verdict", (Causes(self.causes), summary)),
-                ("Performance", (self._drawn(), performance, *self._prices())),
+                ("Performance", (self._drawn(), performance, *self._candidates_table())),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
             ),
@@ -350,26 +352,26 @@ class Report(Paged):
 
     def _figures(self) -> list[tuple[str, str]]:
         """The times of the first line, each with a label."""
-        price, roof = self.predicted, self.performance.roofline
-        figures = [("predicted", duration(price.seconds))] if price else []
+        prediction, roof = self.predicted, self.performance.roofline
+        figures = [("predicted", duration(prediction.seconds))] if prediction else []
         if roof is not None:
             figures.append((f"bound: {roof.limit}", duration(roof.seconds)))
-        if price and roof and price.seconds < FAR * roof.seconds:
-            figures.append(("times its bound", short(price.seconds / roof.seconds)))
+        if prediction and roof and prediction.seconds < FAR * roof.seconds:
+            figures.append(("times its bound", short(prediction.seconds / roof.seconds)))
         fixed = [x for x in self.causes[:1] if x.fixed_seconds is not None and not x.little]
         figures += [(f"with {x.fix}", duration(x.fixed_seconds or 0.0)) for x in fixed]
         return figures
 
     def _drawn(self) -> Figures:
-        """The roofline and the terms of the price, as far as they are known."""
-        from cute_gemm.report.times import price_terms, roofline
+        """The roofline and the terms of the prediction, as far as they are known."""
+        from cute_gemm.report.times import predicted_terms, roofline
 
-        price, bounds = self.predicted, self.performance
+        prediction, bounds = self.predicted, self.performance
         svgs = []
         if bounds.roofline is not None and bounds.flops and bounds.intensity:
-            svgs.append(roofline(bounds, price.seconds if price else None))
-        if price is not None:
-            svgs.append(price_terms(price))
+            svgs.append(roofline(bounds, prediction.seconds if prediction else None))
+        if prediction is not None:
+            svgs.append(predicted_terms(prediction))
         return Figures(svgs)
 
     def _problem_page(self) -> tuple[Pairs, Table]:
@@ -490,26 +492,27 @@ def make_report(
     launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
     candidates: Sequence[Candidate] = (), others: Others | None = None,
-    passes: Iterable[PassReport] = (), measured: Measured | None = None,
-    pricing: Pricing | None = None, groups: str = "",
+    auxiliary: Iterable[AuxiliaryReport] = (), measured: Measured | None = None,
+    predictor: Predictor | None = None, groups: str = "",
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
     ``resources`` are those of a build, if there was one; ``gpu`` is the GPU of the roofline, by
     default the one that stands for the arch; ``reads_c``: whether beta is not 0; ``candidates`` are
-    the configs that were compared, by their prices on the GPU of ``pricing``; ``others`` yields the
-    accesses for other values of the kernel's options; ``passes`` are the launches before and after
-    the kernel; ``pricing`` predicts times, in which causes are told; ``groups`` says what those of
-    groups are. OptionError for a GPU that is not known, or does not run kernels of ``arch``.
+    the configs that were compared, by their predictions on the GPU of ``predictor``; ``others``
+    yields the accesses for other values of the kernel's options; ``auxiliary`` are the launches
+    before and after the kernel; ``predictor`` predicts times, in which causes are told; ``groups``
+    says what those of groups are. OptionError for a GPU that is not known, or does not run kernels
+    of ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
-    passes = tuple(passes)
-    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)
+    auxiliary = tuple(auxiliary)
+    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, auxiliary)
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, bounds, pictures,
-        tuple(candidates), passes, measured, pricing, groups,
+        tuple(candidates), auxiliary, measured, predictor, groups,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a kernel's time: the roofline, and the terms of its price."""
+"""Pictures of a kernel's time: the roofline, and the terms of its prediction."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from cute_gemm.rendering.pictures.svg import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from cute_gemm.cost_model.price import Price
+    from cute_gemm.cost_model.prediction import Prediction
     from cute_gemm.report.performance import Performance
 
 #: The plot of a roofline, in pixels, and the room for numbers at its left, right and below.
 _WIDE, _HIGH, _LEFT, _RIGHT, _BELOW = 246, 220, 56, 32, 40
 _LINE = "#bbbbbb"
 _SMALL = f'font-size="11" fill="{GREY}"'
-#: Pixels of a bar of the price, of its label, and from one to the next.
+#: Pixels of a bar of the prediction, of its label, and from one to the next.
 _BAR, _LABEL, _STEP = 136, 112, 24
 
 
@@ -116,13 +116,13 @@ def _power(exponent: int) -> str:
     return f"{10**exponent:,}" if exponent >= 0 else f"{10.0**exponent:g}"
 
 
-def price_terms(price: Price, title: str = "Predicted time") -> str:
-    """Draw the terms of a price as bars, the longest first, and the predicted time as a line.
+def predicted_terms(prediction: Prediction, title: str = "Predicted time") -> str:
+    """Draw the terms of a prediction as bars, the longest first, and the predicted time as a line.
 
     The terms are times of units that work side by side, not parts of a sum.
     """
-    terms = [term for term in price.largest(len(price.terms)) if term[1] > 0]
-    longest = max([price.seconds, *(seconds for _, seconds in terms)])
+    terms = [term for term in prediction.largest(len(prediction.terms)) if term[1] > 0]
+    longest = max([prediction.seconds, *(seconds for _, seconds in terms)])
     scale = _BAR / longest if longest else 0.0
     body = []
     for row, (name, seconds) in enumerate(terms):
@@ -132,9 +132,9 @@ def price_terms(price: Price, title: str = "Predicted time") -> str:
         body.append(rect(_LABEL, y, wide, 16, f'fill="{fill}" stroke="{INK}"', tip))
         body.append(text(_LABEL - 8, y + 12, name, 'font-size="12" text-anchor="end"'))
         body.append(text(_LABEL + wide + 6, y + 12, duration(seconds), 'font-size="12"'))
-    at, high = _LABEL + price.seconds * scale, len(terms) * _STEP
+    at, high = _LABEL + prediction.seconds * scale, len(terms) * _STEP
     body.append(path([f"M{number(at)} -4V{high}"], f'stroke="{BAD}" stroke-dasharray="4 3"'))
-    said = f"{duration(price.seconds)} predicted"
+    said = f"{duration(prediction.seconds)} predicted"
     body.append(text(at, high + 12, said, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
     caption = "What each unit would take if it were the only one. They work side by side: the "
     caption += "terms do not add up to the predicted time."

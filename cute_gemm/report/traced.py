@@ -110,7 +110,7 @@ class Trace(Paged):
         C.
     verdict
         The comparison of the result with float64.
-    passes
+    auxiliary
         The names and the figures of the launches before and after the kernel.
     shown
         A request to print and draw too.
@@ -133,7 +133,7 @@ class Trace(Paged):
     figures: tuple[Compared, ...]
     result: np.ndarray
     verdict: Verdict
-    passes: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
+    auxiliary: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
     shown: Request | None = None
 
     def __repr__(self) -> str:
@@ -141,12 +141,12 @@ class Trace(Paged):
 
     @property
     def differences(self) -> tuple[Compared, ...]:
-        """The figures that differ, those of passes too; none when the report is right."""
+        """The figures that differ, those of auxiliary too; none when the report is right."""
         return tuple(figure for figure in self._all_figures if figure.difference)
 
     @property
     def _all_figures(self) -> tuple[Compared, ...]:
-        return sum((figures for _, figures in self.passes), self.figures)
+        return sum((figures for _, figures in self.auxiliary), self.figures)
 
     @property
     def agrees(self) -> bool:
@@ -189,9 +189,9 @@ class Trace(Paged):
             **named(self, "symbol", "arch", "agrees"),
             "check": verdict_dict(self.verdict),
             "figures": [figure.to_dict() for figure in self.figures],
-            "passes": [
+            "auxiliary": [
                 {"kernel": name, "figures": [figure.to_dict() for figure in figures]}
-                for name, figures in self.passes
+                for name, figures in self.auxiliary
             ],
             "counts": self.counts,
         }  # fmt: skip
@@ -209,8 +209,8 @@ class Trace(Paged):
 
     def _tables(self) -> list[Table]:
         title = "Predicted and executed"
-        of_passes = (_table(f"{title}, {name}", figures) for name, figures in self.passes)
-        return [_table(title, self.figures), *of_passes, instructions_table(self.counts)]
+        of_auxiliary = (_table(f"{title}, {name}", figures) for name, figures in self.auxiliary)
+        return [_table(title, self.figures), *of_auxiliary, instructions_table(self.counts)]
 
     def _agreement(self) -> str:
         return differing(self.differences, len(self._all_figures))

@@ -118,7 +118,7 @@ def linear(
         types. ``"swiglu"`` and ``"geglu"`` take columns 2 j and 2 j + 1, gate and up.
     batch_invariant
         A row of the result has the same bits whatever the other rows of x are and however many, on
-        a GPU; see ``plan.order_of_sums``.
+        a GPU; see ``plan.order_of_summation``.
     unfused_bits
         On a GPU the result has the bits of PyTorch's activation of ``linear(x, w, b)``: sums are
         added in its order, and values rounded where that program stores them. A function says

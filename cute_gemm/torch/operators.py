@@ -82,10 +82,10 @@ def call(
             "stream cannot be given where PyTorch traces or differentiates the call, whose code "
             "runs on PyTorch's current stream: leave it out"
         )
-    if keywords.get("order_of_sums") is not None:
+    if keywords.get("order_of_summation") is not None:
         raise OptionError(
-            "order_of_sums cannot be given where PyTorch traces or differentiates the call: leave "
-            "it out, or call cute_gemm.torch.linear(..., unfused_bits=True)"
+            "order_of_summation is not taken where PyTorch traces or differentiates the call: "
+            "leave it out, or call cute_gemm.torch.linear(..., unfused_bits=True)"
         )
     for name, x in {"A": A, "B": B, "C": C, **keywords}.items():
         if isinstance(x, np.ndarray) and x.ndim:

@@ -208,19 +208,19 @@ def _given(
     function = forward(activation, b is not None, with_argument, rounded)
     keywords = {"epilogue": function, **biases(pairs_of(activation), b), **invariant}
     if unfused_bits and not batch_invariant:
-        keywords["order_of_sums"] = _order_of_product(x, w, b)
+        keywords["order_of_summation"] = _order_of_product(x, w, b)
     return keywords
 
 
 def _order_of_product(x: Any, w: Any, b: Any) -> Any:
-    """Return the order of sums of a layer without activation, whose kernel may be another one."""
+    """Return the order of summation of a layer without activation, of another kernel maybe."""
     letters, (rows, columns) = as_stored(*_matrices(x, w.mT))
     keywords = bias_and_activation(b, "")
     seen = fingerprint(rows, columns, None, keywords)
     key = None if seen is None else (letters, seen[0])
     order = reused.torch_orders.get(key)
     if order is None:
-        order = plan(letters, rows, columns, order="C", **keywords).order_of_sums
+        order = plan(letters, rows, columns, order="C", **keywords).order_of_summation
         if key is not None:
             reused.torch_orders[key] = order
     return order

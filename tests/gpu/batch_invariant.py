@@ -176,7 +176,7 @@ def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int
             own = (ends - begin).clamp(0, end - begin) if drawn.groups == "M" else ends
             operands["offsets"] = own.int()
         plan = cg.plan(drawn.op, first, second, **words, **operands)
-        packed += bool(plan.compiled and plan.route.pack)
+        packed += bool(plan.compiled and plan.algorithm.pack)
         return plan(first, second, **operands)
 
     # What lies behind the last end is of no group, and not written.

@@ -289,7 +289,7 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
     for name, op, place, options, at in WGMMA_ROWS:
         yield cell("sm90_wgmma", WGMMA | options, name, op, place, at, "sm90_wgmma")
     for kernel, name, options, place, at in PASSES:
-        title = " ".join(("passes", kernel, *map(str, options.values())))
+        title = " ".join(("auxiliary", kernel, *map(str, options.values())))
         for op in ("NT", "TN"):
             yield cell(kernel, options, name, op, place, at, title)
     for kernel, name, options, place, at in EPILOGUE_PLACES:

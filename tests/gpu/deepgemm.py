@@ -90,7 +90,7 @@ class Product:
         for name, of_x in ((OURS, self.of_x), (TURNED, self.turned)):
             self.y.zero_()
             runs[name]()
-            if self.plan(of_x).route.split_k == 1:
+            if self.plan(of_x).algorithm.split_k == 1:
                 same = torch.equal(self.y, self.theirs)
             else:
                 apart = (self.y.float() - self.theirs.float()).abs().max()

@@ -123,8 +123,8 @@ def planned(problem: GemmProblem, kernel: str, options: dict[str, Any]) -> cg.Pl
     from cute_gemm.run.driver import device_arch
 
     arch, gpu = device_arch(0), select.gpu_of_device(0)
-    choice = select.select(problem, arch, kernel, options, gpu)
-    return cg.Plan(problem, "cuda", 0, arch, choice)
+    selection = select.select(problem, arch, kernel, options, gpu)
+    return cg.Plan(problem, "cuda", 0, arch, selection)
 
 
 def filled(dtype: str, elements: int) -> torch.Tensor:

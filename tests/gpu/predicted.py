@@ -274,20 +274,20 @@ def main() -> int:
         if time.monotonic() - begin > given.seconds:
             print(f"stopped after {given.seconds:.0f} s")
             break
-        price = plan.candidates(reads_c=problem.reads_c)[0].price
-        if price is None:
+        prediction = plan.candidates(reads_c=problem.reads_c)[0].prediction
+        if prediction is None:
             print(f"{problem.kind}: {problem.words}: no predicted time")
             continue
         bound = least_seconds(plan.gpu, plan.problem, problem.reads_c)
         us, predicted = (
-            microseconds(problem, price.seconds * 1e6, given.rounds),
-            price.seconds * 1e6,
+            microseconds(problem, prediction.seconds * 1e6, given.rounds),
+            prediction.seconds * 1e6,
         )
         torch.cuda.empty_cache()
         entries.append({
             "class": problem.kind, "problem": problem.words, "kernel": plan.kernel,
             "symbol": plan.symbol, "predicted": predicted, "measured": us, "bound": bound * 1e6,
-            "terms": {name: x * 1e6 for name, x in price.terms.items()},
+            "terms": {name: x * 1e6 for name, x in prediction.terms.items()},
         })  # fmt: skip
         print(
             f"{problem.kind:22} {problem.words:44} {plan.kernel:15} predicted {predicted:9.1f} us, "

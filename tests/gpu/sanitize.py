@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
+import auxiliary_cases
 import batched_cases
 import epilogue_cases
 import fp8_cases
 import fused_cases
 import grouped_cases
 import pairs_cases
-import passes_cases
+from auxiliary_cases import REDUCED, TYPES, check_packing, check_reduction
 from cases import Case
 from epilogue_cases import CASES, epilogue_case, on_gpu
 from gemm_cases import (
@@ -41,7 +42,6 @@ from gemm_cases import (
 from grouped_cases import OTHERS, WGMMA, Arrays, GroupedCase, planned
 from grouped_cases import arrays as grouped_arrays
 from grouped_cases import check as check_grouped
-from passes_cases import REDUCED, TYPES, check_packing, check_reduction
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import Verdict, verify
@@ -59,7 +59,7 @@ def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> memory.Device
     return buffer
 
 
-for module in (memory, epilogue_cases, passes_cases):
+for module in (memory, epilogue_cases, auxiliary_cases):
     module.upload = upload
 
 

@@ -1,4 +1,4 @@
-"""``batch_invariant=True`` on a GPU: equal bits, and what equal orders of sums promise."""
+"""``batch_invariant=True`` on a GPU: equal bits, and what equal orders of summation promise."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_rows_have_the_same_bits(dtype: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_equal_orders_give_equal_bits(dtype: str) -> None:
-    """All configs with one order of sums, of every kernel that says its own."""
+    """All configs with one order of summation, of every kernel that says its own."""
     torch.manual_seed(0)
     name, _, compute = dtype.partition("/")
     A, B = drawn(name, 200, 1000), drawn(name, 136, 1000)
@@ -56,10 +56,13 @@ def test_equal_orders_give_equal_bits(dtype: str) -> None:
         if not candidate.kernel.batch_invariant:
             continue
         options = {x: getattr(candidate.config, x) for x in candidate.kernel.options}
-        options |= {"pack": candidate.route.pack or "none", "split_k": candidate.route.split_k}
+        options |= {
+            "pack": candidate.algorithm.pack or "none",
+            "split_k": candidate.algorithm.split_k,
+        }
         made = cg.plan("NT", A, B, compute=compute or None, order="C",
                        kernel=candidate.kernel.name, **options)  # fmt: skip
-        same = plans.setdefault(made.order_of_sums, [])
+        same = plans.setdefault(made.order_of_summation, [])
         if len(same) < 12:
             same.append(made)
     cg.compile([made for same in plans.values() for made in same])

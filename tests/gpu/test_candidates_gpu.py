@@ -13,7 +13,7 @@ from cases import OPS
 import cute_gemm as cg
 from cute_gemm.kernels.candidate import Candidate, label
 from cute_gemm.plan.plan import Plan
-from cute_gemm.plan.select import Choice
+from cute_gemm.plan.select import Selection
 from cute_gemm.problem.values import random_values
 from cute_gemm.problem.verify import verify
 
@@ -71,7 +71,7 @@ def check(plan: Plan, candidates: list[Candidate], A: np.ndarray, B: np.ndarray)
     plans = [
         Plan(
             plan.problem, "cuda", 0, plan.arch,
-            Choice(one.kernel, one.config, plan.gpu, plan.candidates, one.route),
+            Selection(one.kernel, one.config, plan.gpu, plan.candidates, one.algorithm),
         )
         for one in candidates
     ]  # fmt: skip

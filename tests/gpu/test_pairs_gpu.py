@@ -15,7 +15,7 @@ from cute_gemm.plan.steps import reduces
 @pytest.mark.parametrize("case", [*WGMMA, *APART], ids=str)
 def test_every_case(case: PairsCase, kind: str) -> None:
     plan = run(case, kind, "cuda")
-    assert reduces(plan.config, plan.problem, plan.route) == (kind in case.apart)
+    assert reduces(plan.config, plan.problem, plan.algorithm) == (kind in case.apart)
 
 
 @pytest.mark.parametrize("kind", BOTH)

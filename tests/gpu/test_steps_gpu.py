@@ -28,14 +28,14 @@ def right(plan: Any, A: Any, B: Any, C: Any, **scales: Any) -> bool:
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("route", ROUTES, ids=str)
-def test_right_into_new_and_given(op: str, route: dict[str, Any]) -> None:
+@pytest.mark.parametrize("algorithm", ROUTES, ids=str)
+def test_right_into_new_and_given(op: str, algorithm: dict[str, Any]) -> None:
     A, B = operands(op, 1021, 517, 2003, torch.bfloat16)
-    plan = cg.plan(op, A, B, kernel="sm80_pipeline", **route)
+    plan = cg.plan(op, A, B, kernel="sm80_pipeline", **algorithm)
     for _ in range(2):
         assert right(plan, A, B, plan(A, B))
     C = torch.full((517, 1021), float("nan"), device="cuda", dtype=torch.bfloat16).t()
-    assert right(plan, A, B, cg.gemm(op, A, B, C, kernel="sm80_pipeline", **route))
+    assert right(plan, A, B, cg.gemm(op, A, B, C, kernel="sm80_pipeline", **algorithm))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -53,7 +53,7 @@ def test_each_product_of_a_batch_is_cut(op: str, shared: str) -> None:
         {"kernel": "auto", "split_k": 7},
     ):
         plan = cg.plan(op, A, B, **options)
-        assert plan.route.split_k > 1
+        assert plan.algorithm.split_k > 1
         for C in (None, torch.full((l, n, m), float("nan"), device="cuda").bfloat16().mT):
             assert right(plan, A, B, cg.gemm(op, A, B, C, **options)), options
 

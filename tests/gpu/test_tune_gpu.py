@@ -55,15 +55,15 @@ def rows(place: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_choice_is_stored_taken_and_right(case, place, monkeypatch):
+def test_the_selection_is_stored_taken_and_right(case, place, monkeypatch):
     op, given = CASES[case]
     measured = cg.plan(op, **given, tune=FEW)
     (row,) = rows(place)
     assert 0 < row["seconds"] < 1 and 1 <= row["configs"] <= 4
     assert not row["predicted"] or not row["predicted_seconds"] < row["seconds"]
-    monkeypatch.setattr(tuned, "_choices", {})
+    monkeypatch.setattr(tuned, "_tuned", {})
     plan = cg.plan(op, **given)
-    assert (plan.config, plan.route) == (measured.config, measured.route)
+    assert (plan.config, plan.algorithm) == (measured.config, measured.algorithm)
     assert plan.measured == measured.measured and "measured" in plan.why
 
     sizes = {name: given[name] for name in ("m", "n", "k", "dtype")}

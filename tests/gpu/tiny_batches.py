@@ -94,18 +94,18 @@ def entry(rng: random.Random, kernels: list[str], rounds: int, bandwidth: float)
     reps = max(1, min(20, round(2000 / (ideal + 5))))
     us = {which: statistics.median(x) for which, x in clocked(runs, reps, rounds).items()}
     auto = plans[kernels[0]]
-    predicted = auto.candidates()[0].price
+    predicted = auto.candidates()[0].prediction
     line = f"{op} {m}x{n}x{k} l={l} {name} A {ways[0]} B {ways[1]}"
     print(f"{line:58} bytes {ideal:7.1f} us", end="")
     for which, time in us.items():
         print(f"  {which} {time:7.1f}", end="")
-    price = f"{predicted.seconds * 1e6:.1f}" if predicted else "-"
+    prediction = f"{predicted.seconds * 1e6:.1f}" if predicted else "-"
     wrong = [kernel for kernel, fine in right_.items() if not fine]
-    print(f"  predicted {price} {auto.kernel}{'  WRONG ' + ' '.join(wrong) if wrong else ''}",
+    print(f"  predicted {prediction} {auto.kernel}{'  WRONG ' + ' '.join(wrong) if wrong else ''}",
           flush=True)  # fmt: skip
     return {
         "op": op, "shape": (m, n, k, l), "dtype": name, "lies": ways, "bytes": nbytes,
-        "ideal": ideal, "us": us, "predicted": price, "kernel": auto.kernel, "right": right_,
+        "ideal": ideal, "us": us, "predicted": prediction, "kernel": auto.kernel, "right": right_,
         "config": getattr(auto.config, "name", ""),
     }  # fmt: skip
 

@@ -303,7 +303,9 @@ def test_what_a_plan_says() -> None:
     assert plan.kernel == "sm90_wgmma" and plan.config.tile == (128, 256, 64)
     first, second, *_ = found = plan.candidates()
     assert (first.kernel.name, first.config) == (plan.kernel, plan.config)
-    assert [one.price.seconds for one in found] == sorted(one.price.seconds for one in found)
+    assert [one.prediction.seconds for one in found] == sorted(
+        one.prediction.seconds for one in found
+    )
     assert plan.gpu.name == "H100 SXM" and plan.gpu.arch == plan.arch
     tile = "x".join(map(str, second.config.tile))
     beside = f"least of {len(found)} configs; next sm90_wgmma {tile} "
@@ -370,7 +372,7 @@ def test_an_option_of_no_kernel_to_choose_from(options: dict[str, Any], hint: st
         cg.plan("NN", **sizes, backend="cpu", **options)
 
 
-def test_a_refused_value_is_told_by_a_kernel_that_has_the_option() -> None:
+def test_a_refused_value_is_reported_by_a_kernel_that_has_the_option() -> None:
     A, B = operands("NN", "float32")
     with pytest.raises(OptionError, match="option skew='3' is unknown; expected one of"):
         cg.gemm("NN", A, B, backend="cpu", skew="3")

@@ -31,7 +31,7 @@ def orders(arch: str, dtype: str, n: int, k: int, op: str = "NT", **given: Any) 
                 **options)
         for m in MANY
     ]  # fmt: skip
-    return {plan.order_of_sums for plan in plans}
+    return {plan.order_of_summation for plan in plans}
 
 
 def bits(C: np.ndarray) -> bytes:
@@ -103,12 +103,12 @@ class Drawn(NamedTuple):
 @pytest.mark.parametrize("seed", range(40))
 def test_one_order_for_every_m_of_drawn_products(seed: int) -> None:
     drawn = Drawn.by(seed)
-    assert len({drawn.plan(m).order_of_sums for m in (1, 3, 40, 300, 1500)}) == 1, drawn
+    assert len({drawn.plan(m).order_of_summation for m in (1, 3, 40, 300, 1500)}) == 1, drawn
 
 
-def test_free_choices_differ() -> None:
+def test_free_selections_differ() -> None:
     sizes = {"n": 512, "k": 8192, "dtype": "float16", "arch": "sm_90a", "backend": "cpu"}
-    assert len({cg.plan("TN", m=m, **sizes).order_of_sums for m in MANY}) > 1
+    assert len({cg.plan("TN", m=m, **sizes).order_of_summation for m in MANY}) > 1
 
 
 def test_what_the_order_does_not_depend_on() -> None:
@@ -162,7 +162,7 @@ ALIKE: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("kind", ALIKE)
 def test_tiles_of_one_order_in_the_interpreter(kind: str) -> None:
-    """Equal orders of sums are equal bits, in every column of the tiles."""
+    """Equal orders of summation are equal bits, in every column of the tiles."""
     dtype, _, compute = kind.partition("/")
     random = np.random.default_rng(1)
     A, B = (numbers(random, (rows, 72), dtype) for rows in (40, 36))
@@ -173,7 +173,7 @@ def test_tiles_of_one_order_in_the_interpreter(kind: str) -> None:
             "NT", A, B, compute=compute or None, backend="interpreter", **common, **config
         )
         found.add(bits(plan(A, B)))
-        orders.add(plan.order_of_sums)
+        orders.add(plan.order_of_summation)
     assert len(orders) == len(found) == 1
 
 
@@ -186,7 +186,7 @@ def test_rows_that_are_put_in_place_have_an_order_of_their_own() -> None:
         plan = cg.plan("NT", A, B, kernel="sm80_pipeline", pack=pack, out_dtype="float32",
                        arch="sm_80", backend="interpreter")  # fmt: skip
         found.append(bits(plan(A, B)))
-        orders.append(plan.order_of_sums)
+        orders.append(plan.order_of_summation)
     assert orders[0] == orders[1] != orders[2]
     assert found[0] == found[1] != found[2]
 
@@ -195,7 +195,7 @@ def test_imaginary_parts_of_single_columns_have_an_order_of_their_own() -> None:
     """Threads with several columns add the products with B's real parts first."""
     found = {
         cg.plan("NT", m=32, n=32, k=40, dtype="complex64", kernel="double_buffered", arch="sm_80",
-                tile=(32, 32, 16), thread_tile=thread_tile, backend="cpu").order_of_sums
+                tile=(32, 32, 16), thread_tile=thread_tile, backend="cpu").order_of_summation
         for thread_tile in ((2, 2), (4, 1))
     }  # fmt: skip
     assert len(found) == 2
@@ -215,7 +215,7 @@ def test_groups_along_k_in_the_interpreter(arch: str, op: str) -> None:
         plan = cg.plan(op, given, other, offsets=ends, batch_invariant=True, out_dtype="float32",
                        order="C", arch=arch, backend="interpreter")  # fmt: skip
         found.append(plan(given, other, offsets=ends))
-        orders.add(plan.order_of_sums)
+        orders.add(plan.order_of_summation)
     assert len(orders) == 1
     for C in found:
         assert bits(C) == bits(found[-1][:, : C.shape[1]])
@@ -231,7 +231,7 @@ def test_refused() -> None:
            "storage": "C"}  # fmt: skip
     with pytest.raises(UnsupportedError, match=r"batch_invariant=True came with .* leave out pack"):
         cg.plan("TN", **odd, kernel="sm80_pipeline", pack="none", batch_invariant=True)
-    assert cg.plan("TN", **odd, kernel="sm80_pipeline", batch_invariant=True).route.pack == "A"
+    assert cg.plan("TN", **odd, kernel="sm80_pipeline", batch_invariant=True).algorithm.pack == "A"
 
 
 @pytest.mark.filterwarnings("ignore:no usable GPU")

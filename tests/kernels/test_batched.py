@@ -93,7 +93,7 @@ def planned(op: str = "TN", **given: Any) -> cg.Plan:
     ({"products": 512}, OptionError, "threads; expected 1024 or fewer"),
     ({"products": 4, "min_ctas": 0}, OptionError, "min_ctas must be 1 or more"),
     ({"min_ctas": 24}, OptionError, "registers each"),
-    ({"thread_tile": (32, 32), "unit": "fma"}, OptionError, "the sums of a thread"),
+    ({"thread_tile": (32, 32), "unit": "fma"}, OptionError, "the accumulators of a thread"),
     ({"thread_tile": (0, 4)}, OptionError, "each extent must be 1 or more"),
     ({"products": 60, "thread_tile": (8, 8), "m": 60, "n": 60, "unit": "fma"}, OptionError,
      "1024 or fewer"),
@@ -120,7 +120,7 @@ def test_a_batch_costs_little_more_than_its_bytes(m, n, k, l, dtype, more) -> No
     plan = planned("NN", m=m, n=n, k=k, l=l, dtype=dtype, kernel="auto", gpu="H200", **more)
     assert plan.kernel == "batched"
     bytes_ = sum(matrix.nbytes for matrix in plan.problem.matrices)
-    seconds = plan.candidates()[0].price.seconds
+    seconds = plan.candidates()[0].prediction.seconds
     assert seconds < 3e-6 + 1.8 * bytes_ / 4.8e12
 
 

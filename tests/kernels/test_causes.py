@@ -11,7 +11,7 @@ import cute_gemm as cg
 from cute_gemm._text import duration, plain
 from cute_gemm.access.ideal import Kind, kind_of
 from cute_gemm.cost_model.footprint import DEPTH, sample, tally
-from cute_gemm.cost_model.price import Prices
+from cute_gemm.cost_model.prediction import Predictions
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.candidate import Candidate, labels
 from cute_gemm.problem.describe import from_sizes
@@ -29,9 +29,9 @@ def planned(op: str, **more: object) -> cg.Plan:
 
 
 def time_of(op: str, **more: object) -> float:
-    price = planned(op, **more).candidates()[0].price
-    assert price is not None
-    return price.seconds
+    prediction = planned(op, **more).candidates()[0].prediction
+    assert prediction is not None
+    return prediction.seconds
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_an_option_is_one_cause_of_all_that_it_fixes(reference):
         "B st.shared: 4-way conflict",
     )
     assert first.because == "B's ld.global is not coalesced"
-    assert second.little and not second.fix and "staged sums" in second.what
+    assert second.little and not second.fix and "staged accumulators" in second.what
     both = planned("TN", kernel="sm80_pipeline", copy="mn_major").report().causes[0]
     assert both.what.endswith("copies along M or N, and A is K-major and B is K-major")
 
@@ -74,7 +74,7 @@ def test_a_cost_is_the_time_less_that_with_ideal_counts(plan, reference):
     assert ideal_clocks["L1"] < clocks["L1"] and ideal.alone < 0.1 * now.alone
     assert ideal_clocks["tensor cores"] == clocks["tensor cores"]
     first = reference.causes[0]
-    with_ideal = Prices([ideal], plan.gpu).price(problem, 0).seconds
+    with_ideal = Predictions([ideal], plan.gpu).predict(problem, 0).seconds
     least = min(with_ideal, first.fixed_seconds)  # a fix may do more than that
     assert reference.predicted.seconds - first.seconds == pytest.approx(least)
     assert first.share == pytest.approx(first.seconds / reference.predicted.seconds)
@@ -143,7 +143,7 @@ def test_a_base_address_is_a_cause():
     for name in "ABC":
         cause = causes[f"{name}'s base address is aligned to 2 bytes only"]
         assert cause.fix == "base_offset=0" and dict(cause.change) == {"base_offset": 0}
-        better = planned("NT", kernel="sm80_pipeline").candidates()[0].price
+        better = planned("NT", kernel="sm80_pipeline").candidates()[0].prediction
         assert cause.fixed_seconds == better.seconds
 
 
@@ -154,7 +154,7 @@ def test_a_batch_stride_is_a_cause():
     assert cause.what.endswith(f"its batch stride of {1001 * 1003} is no multiple of 32 bytes")
     assert cause.fix == f"ldc=1008 and batch_c={1008 * 1003}"
     better = cg.plan("NT", l=3, backend="cpu", ldc=1008, batch_c=1008 * 1003, **sizes)
-    assert better.candidates()[0].price.seconds == cause.fixed_seconds
+    assert better.candidates()[0].prediction.seconds == cause.fixed_seconds
     assert dict(cause.change) == {"ldc": 1008, "batch_c": 1008 * 1003}
 
 
@@ -175,7 +175,7 @@ def test_groups_along_the_unit_stride_mode_begin_anywhere(ragged, order, other):
         f"C's groups begin at any element, since {ragged} is ragged and its unit-stride mode"
     )
     assert (cause.fix, dict(cause.change)) == (f'order="{other}"', {"order": other})
-    assert cause.fixed_seconds == grouped(ragged, other, kernel).candidates()[0].price.seconds
+    assert cause.fixed_seconds == grouped(ragged, other, kernel).candidates()[0].prediction.seconds
     assert not any("batch stride" in x.what for x in report.causes)
 
 
@@ -196,10 +196,10 @@ def test_a_launch_that_packs_is_named():
     assert cause.accesses[0].startswith("pack B ld.global: off sector")
     assert cause.because == "B's ld.global of the pack launch is not coalesced"
     assert cause.seconds == pytest.approx(report.predicted.seconds - cause.fixed_seconds)
-    assert report.passes and any(x.startswith("pack: B: ld.global") for x in report.findings)
+    assert report.auxiliary and any(x.startswith("pack: B: ld.global") for x in report.findings)
 
 
-def test_each_access_is_told_once_and_the_costliest_cause_first(plan):
+def test_each_access_is_reported_once_and_the_costliest_cause_first(plan):
     report = planned("TN", kernel="sm80_pipeline", lda=4097).report()
     told = [x for cause in report.causes for x in cause.accesses]
     assert len(told) == len(set(told))
@@ -214,7 +214,7 @@ def test_a_kernel_without_a_finding_is_measured_by_its_bound():
     assert report.headline.endswith("and no access costs 1 %")
 
 
-def test_without_a_price_the_bound_is_told():
+def test_without_a_prediction_the_bound_is_reported():
     report = planned("NT", kernel="cutlass_universal", base_offset=1).report()
     assert report.predicted is None
     assert report.headline == (

@@ -154,25 +154,25 @@ def test_packed_once() -> None:
     np.testing.assert_allclose(plan(A, packed), A.T @ B, rtol=1e-5, atol=1e-5)
 
 
-def test_the_choice_and_its_roofline() -> None:
+def test_the_selection_and_its_roofline() -> None:
     sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float32", "gpu": "H200"}
     plain = cg.plan("NT", **sizes, compute="tf32").report().performance
     for compute, products in COMPONENT_PRODUCTS.items():
         plan = cg.plan("NT", **sizes, compute=compute)
-        assert plan.kernel == "sm90_wgmma" and plan.route.pack == "AB"
+        assert plan.kernel == "sm90_wgmma" and plan.algorithm.pack == "AB"
         roof = plan.report().performance.roofline
         assert roof.peak_tflops == pytest.approx(2 * plain.roofline.peak_tflops / products)
         assert plan.problem.spelled == f"float32/{compute}"
 
 
-def test_prices_count_all_products() -> None:
+def test_predictions_count_all_products() -> None:
     sizes = {
         "m": 4096, "n": 4096, "k": 4096, "arch": "sm_90a", "gpu": "H200", "tile": (128, 128, 64),
     }  # fmt: skip
     options = {
         **sizes, "dtype": "float32", "kernel": "sm90_wgmma", "cluster": (1, 1), "warp_groups": 2,
     }  # fmt: skip
-    six, nine = (cg.plan("NT", **options, compute=x).candidates()[0].price for x in COMPUTES)
+    six, nine = (cg.plan("NT", **options, compute=x).candidates()[0].prediction for x in COMPUTES)
     for unit in ("TMA", "tensor cores"):
         assert nine.terms[unit] == pytest.approx(1.5 * six.terms[unit])
 

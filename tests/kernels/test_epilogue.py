@@ -45,8 +45,8 @@ def test_every_kernel_takes_it(case: Any) -> None:
     assert "bias" in report.to_dict()["matrices"]
     assert report.performance.traffic.compulsory["bias"] == 4 * asked.n
 
-    # The price.
-    assert plan.candidates()[0].price.seconds >= plain.candidates()[0].price.seconds
+    # The prediction.
+    assert plan.candidates()[0].prediction.seconds >= plain.candidates()[0].prediction.seconds
 
 
 def test_libraries_and_cutlass_take_blas_alone() -> None:

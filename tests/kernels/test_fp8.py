@@ -263,7 +263,7 @@ def test_scales_whose_rows_meet_in_l1_are_packed() -> None:
     def pack(m: int, n: int, k: int, **words: Any) -> tuple[str, str]:
         words = {"scale_a": (m, k // 128), "scale_b": "128x128", "gpu": "H200"} | words
         plan = cg.plan("TN", m=m, n=n, k=k, dtype=E4M3, backend="cpu", **words)
-        return plan.route.pack, plan.why
+        return plan.algorithm.pack, plan.why
 
     packed, why = pack(4096, 4096, 4096)
     assert packed == "scales" and "packing scales takes" in why
@@ -303,7 +303,7 @@ def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
         (("128x128", "128x128"), (64, 96), "NN"),
     ],
 )
-def test_the_price_has_the_instructions_that_add_products(
+def test_the_prediction_has_the_instructions_that_add_products(
     scales: tuple[str, str], tile: tuple[int, int], op: str
 ) -> None:
     counted = Counter[str]()

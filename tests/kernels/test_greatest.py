@@ -43,7 +43,7 @@ def test_the_atomics_are_those_that_are_executed(kernel, dtype, arch, sizes, opt
     assert trace.agrees
     figures = [
         figure
-        for figures in (trace.figures, *(figures for _, figures in trace.passes))
+        for figures in (trace.figures, *(figures for _, figures in trace.auxiliary))
         for figure in figures
         if figure.kind.operand == "result_1"
     ]

@@ -24,8 +24,8 @@ from grouped_cases import (
 
 import cute_gemm as cg
 from cute_gemm.errors import OffsetsError, OptionError, UnsupportedError
-from cute_gemm.kernels.passes import CHECK_ENDS
-from cute_gemm.kernels.passes.ends import Ends
+from cute_gemm.kernels.auxiliary import CHECK_ENDS
+from cute_gemm.kernels.auxiliary.ends import Ends
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
 from cute_gemm.plan import checked
 from cute_gemm.problem.parts.packing import packed
@@ -319,7 +319,7 @@ def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
         assert f"pack={along[0]!r} or 'AB'" in str(caught.value)
     large = case._replace(kernel="auto", options="", sizes=(2999, 2001), extents=(1024, 1024))
     plan = planned(large, arrays(large), backend="cpu", arch="sm_90a")
-    assert (plan.kernel, plan.route.pack) == ("sm90_wgmma", along)
+    assert (plan.kernel, plan.algorithm.pack) == ("sm90_wgmma", along)
     for name in along:
         _, packing = packed(plan.problem, name)
         assert packing.targets[0].modes[packing.targets[0].unit] != ragged

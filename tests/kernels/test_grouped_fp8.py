@@ -212,7 +212,7 @@ def test_scales_that_are_packed(ragged: str, scales: tuple[str, str]) -> None:
                        scales=scales, options="one")  # fmt: skip
     given = arrays(case)
     plan = planned(case, given, backend="cpu", pack="scales")
-    assert {x.kernel for x in plan.report(offsets=given.offsets).passes} == {"pack"}
+    assert {x.kernel for x in plan.report(offsets=given.offsets).auxiliary} == {"pack"}
     trace = plan.trace(given.A, given.B, given.C, offsets=given.offsets, **given.operands)
     assert trace.verdict.ok and trace.agrees, [x for x in trace.figures if x.difference]
 

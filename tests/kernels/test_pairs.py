@@ -70,7 +70,7 @@ def test_counts_are_those_executed(case: PairsCase, kind: str) -> None:
     case = case._replace(m=72) if case.order == "F" else case
     plan, a, b, c, _, operands = planned(case, kind, "cpu", arch_of(case))
     trace = plan.trace(a, b, c, **operands)
-    figures: list[Compared] = [*trace.figures, *(x for _, each in trace.passes for x in each)]
+    figures: list[Compared] = [*trace.figures, *(x for _, each in trace.auxiliary for x in each)]
     wrong = [str(figure) for figure in figures if figure.difference]
     assert trace.verdict.ok and not wrong, wrong
     assert trace.agrees
@@ -105,19 +105,19 @@ def test_what_is_read_and_written_of_a_product() -> None:
         assert report.performance.saved_bytes == 2 * 512 * 1024 * 2
         saved = plain.performance.traffic.compulsory_bytes - 512 * 512 * 2
         assert report.performance.traffic.compulsory_bytes == saved
-        first, direct = (each.candidates()[0].price for each in (plan, cg.plan("NT", **sizes)))
+        first, direct = (each.candidates()[0].prediction for each in (plan, cg.plan("NT", **sizes)))
         assert first is not None and direct is not None
         assert first.ctas == direct.ctas
         assert first.terms["tensor cores"] == direct.terms["tensor cores"]
 
 
-def test_a_launch_behind_has_its_price() -> None:
+def test_a_launch_behind_has_its_prediction() -> None:
     sizes: dict[str, Any] = {"m": 256, "n": 1024, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
     plan = cg.plan("NT", **sizes, order="C", storage="C", epilogue="swiglu", backend="cpu")
-    prices = [candidate.price for candidate in plan.candidates()]
-    seconds = [price.seconds for price in prices if price]
+    predictions = [candidate.prediction for candidate in plan.candidates()]
+    seconds = [prediction.seconds for prediction in predictions if prediction]
     assert seconds == sorted(seconds)
-    behind = ["reduction" in price.terms for price in prices if price]
+    behind = ["reduction" in prediction.terms for prediction in predictions if prediction]
     assert any(behind) and not all(behind)
 
 

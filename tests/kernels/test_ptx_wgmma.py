@@ -65,8 +65,8 @@ class Case:
 
     def plan(self) -> Plan:
         gpu = nearest(ARCH)
-        choice = select.select(self.problem(), ARCH, "sm90_wgmma", dict(self.options), gpu)
-        plan = Plan(self.problem(), "cpu", None, ARCH, choice)
+        selection = select.select(self.problem(), ARCH, "sm90_wgmma", dict(self.options), gpu)
+        plan = Plan(self.problem(), "cpu", None, ARCH, selection)
         (step,) = plan.steps
         if self.grid:
             assert self.grid <= step.on_gpu().grid

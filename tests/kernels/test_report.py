@@ -264,7 +264,7 @@ def test_json(made):
         "format", "headline", "predicted_seconds", "unmeasured", "causes", "op", "blas_op", "m",
         "n", "k", "l", "compute", "matrices", "groups", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
-        "fixes", "passes", "performance", "candidates", "measured",
+        "fixes", "auxiliary", "performance", "candidates", "measured",
     ]  # fmt: skip
     assert found["matrices"]["A"]["stride"] == [512, 1]
     assert found["matrices"]["A"]["modes"] == ["M", "K"]
@@ -555,7 +555,7 @@ def test_performance_is_printed(made):
     assert "A100" in text
 
 
-def test_a_gpu_of_ones_choice():
+def test_a_gpu_of_ones_selection():
     sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float16", "arch": "sm_90"}
     made = cg.analyze("TN", gpu="H200", **sizes)
     assert made.performance.gpu.name.startswith("H200") and "H200" in str(made)

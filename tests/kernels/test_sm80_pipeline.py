@@ -178,7 +178,7 @@ def test_one_bad_operand_does_not_slow_the_other() -> None:
 @pytest.mark.parametrize(
     ("ldc", "bits", "limit"),
     [
-        (4104, 64, "128-bit reads of the staged sums"),
+        (4104, 64, "128-bit reads of the staged accumulators"),
         (4100, 64, "ldc=4100 (8200 B)"),
         (4098, 32, "ldc=4098 (8196 B)"),
         (4097, 16, "ldc=4097 (8194 B)"),
@@ -571,7 +571,7 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"
-    assert len(built.cubin) < 225_000  # 0.9 MB where CuTe computes the layouts
+    assert len(built.cubin) < 270_000  # 0.9 MB where CuTe computes the layouts
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert 0 < built.resources.registers * config.threads * config.min_ctas <= 65536
 

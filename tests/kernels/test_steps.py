@@ -18,7 +18,7 @@ from cute_gemm.kernels.options import access_bytes
 from cute_gemm.plan.steps import steps
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
-from cute_gemm.problem.parts.packing import DIRECT, Route, packed
+from cute_gemm.problem.parts.packing import DIRECT, Algorithm, packed
 from cute_gemm.problem.parts.slices import alike, sliced
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run import sequence
@@ -77,9 +77,9 @@ def test_executed_is_predicted_and_right(
     assert not trace.differences
     names = ["pack"] * ("pack" in options) + [kernel] + ["reduce"] * ("split_k" in options)
     assert [step.kernel.name for step in plan.steps] == names
-    assert plan.route == Route(options.get("pack", ""), options.get("split_k", 1))
-    assert [name for name, _ in trace.passes] == [name for name in names if name != kernel]
-    assert all(figures for _, figures in trace.passes)
+    assert plan.algorithm == Algorithm(options.get("pack", ""), options.get("split_k", 1))
+    assert [name for name, _ in trace.auxiliary] == [name for name in names if name != kernel]
+    assert all(figures for _, figures in trace.auxiliary)
 
 
 def test_a_pass_that_goes_wrong_is_seen() -> None:
@@ -260,36 +260,40 @@ def chosen(op: str = "TN", **given: Any) -> cg.Plan:
 
 
 def test_auto_packs_what_is_slow_and_splits_what_is_long() -> None:
-    assert chosen().route == DIRECT
-    assert chosen(m=4095, n=4097, k=4093).route.pack
-    assert chosen(lda=4097).route.pack in ("", "A")
-    assert chosen(m=1280, n=1280, k=65536).route.split_k > 1
+    assert chosen().algorithm == DIRECT
+    assert chosen(m=4095, n=4097, k=4093).algorithm.pack
+    assert chosen(lda=4097).algorithm.pack in ("", "A")
+    assert chosen(m=1280, n=1280, k=65536).algorithm.split_k > 1
     # wgmma reads int8 along K alone, or one of both through registers.
-    assert chosen("NT", dtype="int8").route.pack == "AB"
+    assert chosen("NT", dtype="int8").algorithm.pack == "AB"
     # By its name a kernel is what it is.
-    assert chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline").route == DIRECT
-    assert chosen(m=1280, n=1280, k=65536, kernel="sm80_pipeline").route == DIRECT
+    assert chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline").algorithm == DIRECT
+    assert chosen(m=1280, n=1280, k=65536, kernel="sm80_pipeline").algorithm == DIRECT
     asked = chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline", pack="auto", split_k="auto")
-    assert asked.route.pack
-    assert chosen(m=4095, n=4097, k=4093, pack="none").route.pack == ""
-    assert chosen(m=256, n=256, k=16384, l=4).route.split_k > 1
-    assert chosen(m=256, n=256, k=16384, l=400).route.split_k == 1
-    assert chosen(m=1280, n=1280, k=65536, split_k=1).route == DIRECT
-    assert chosen(m=1280, n=1280, k=65536, split_k=5).route.split_k == 5
-    assert chosen(pack="B").route.pack == "B"
+    assert asked.algorithm.pack
+    assert chosen(m=4095, n=4097, k=4093, pack="none").algorithm.pack == ""
+    assert chosen(m=256, n=256, k=16384, l=4).algorithm.split_k > 1
+    assert chosen(m=256, n=256, k=16384, l=400).algorithm.split_k == 1
+    assert chosen(m=1280, n=1280, k=65536, split_k=1).algorithm == DIRECT
+    assert chosen(m=1280, n=1280, k=65536, split_k=5).algorithm.split_k == 5
+    assert chosen(pack="B").algorithm.pack == "B"
 
 
-def test_the_cheapest_candidate_is_first_and_prices_its_passes() -> None:
+def test_the_cheapest_candidate_is_first_and_counts_its_auxiliary_kernels() -> None:
     plan = chosen(m=1023, n=511, k=20001)
-    prices = [one.price.seconds for one in plan.candidates() if one.price]
-    assert prices == sorted(prices)
+    predictions = [one.prediction.seconds for one in plan.candidates() if one.prediction]
+    assert predictions == sorted(predictions)
     first = plan.candidates()[0]
-    assert (first.kernel.name, first.config, first.route) == (plan.kernel, plan.config, plan.route)
+    assert (first.kernel.name, first.config, first.algorithm) == (
+        plan.kernel,
+        plan.config,
+        plan.algorithm,
+    )
     for one in plan.candidates():
-        assert one.price is not None
-        assert ("packing" in one.price.terms) == bool(one.route.pack)
-        assert ("reduction" in one.price.terms) == (one.route.split_k > 1)
-    assert {one.route.pack for one in plan.candidates()} == {"", "AB"}
+        assert one.prediction is not None
+        assert ("packing" in one.prediction.terms) == bool(one.algorithm.pack)
+        assert ("reduction" in one.prediction.terms) == (one.algorithm.split_k > 1)
+    assert {one.algorithm.pack for one in plan.candidates()} == {"", "AB"}
 
 
 def test_why_says_what_passes_cost_and_save() -> None:
@@ -323,8 +327,8 @@ def test_nothing_is_not_packed_or_cut() -> None:
         given = {"m": 65, "n": 65, "k": 65, "l": 1, empty: 0}
         named = {"pack": "AB", "split_k": 2, "kernel": "sm80_pipeline", "arch": "sm_80"}
         assert len(cg.plan("NN", **given, dtype="float16", **named).steps.each) == 1
-        assert chosen(**given).route == DIRECT
-        assert chosen(**{**given, "k": 4096 * (empty != "k")}).route == DIRECT
+        assert chosen(**given).algorithm == DIRECT
+        assert chosen(**{**given, "k": 4096 * (empty != "k")}).algorithm == DIRECT
 
 
 @pytest.mark.parametrize("kernel", ["naive", "smem_tiled", "sm80_pipeline"])
@@ -337,8 +341,8 @@ def test_more_slices_than_k_has_make_no_part_without_any(kernel: str, k: int) ->
 
 
 def test_words_of_the_command_line() -> None:
-    assert chosen(split_k="3").route.split_k == 3
-    assert chosen(split_k=1, pack="none", kernel="cublas").route == DIRECT
+    assert chosen(split_k="3").algorithm.split_k == 3
+    assert chosen(split_k=1, pack="none", kernel="cublas").algorithm == DIRECT
 
 
 # ---- report --------------------------------------------------------------------------------------
@@ -347,7 +351,7 @@ def test_words_of_the_command_line() -> None:
 def test_the_report_has_a_section_for_each_launch() -> None:
     given = {"kernel": "sm80_pipeline", "pack": "AB", "split_k": 2}
     report = chosen(m=129, n=67, k=201, **given).report(beta=1.0)
-    pack, reduce = report.passes
+    pack, reduce = report.auxiliary
     assert (pack.kernel, reduce.kernel) == ("pack", "reduce")
     assert pack.what[0].startswith("A  (129,201):(201,1) to (129,201):(256,1) in scratch")
     assert "from 2 slices of K" in reduce.what[0]
@@ -356,7 +360,7 @@ def test_the_report_has_a_section_for_each_launch() -> None:
     assert not any((row.operand, row.space, row.direction) == read for row in report.rows)
     shown = str(report)
     assert shown.index("pack  config") < shown.index("reduce  config")
-    found = json.loads(report.to_json())["passes"]
+    found = json.loads(report.to_json())["auxiliary"]
     assert [one["kernel"] for one in found] == ["pack", "reduce"]
     assert found[0]["nbytes"] == pack.problem.nbytes and found[0]["accesses"]
     assert report["A"].coalesced  # as the kernel finds it
@@ -458,7 +462,7 @@ def test_what_is_kept_is_not_packed_again() -> None:
     whole = plan.steps
     for kept, names in (("", 3), ("B", 3), ("AB", 2)):
         left = steps(
-            plan._kernel.compiled(), plan.config, plan.problem, plan.arch, plan.route, kept
+            plan._kernel.compiled(), plan.config, plan.problem, plan.arch, plan.algorithm, kept
         )
         assert len(left.each) == names
         assert left.each[left.main].problem == whole.each[whole.main].problem

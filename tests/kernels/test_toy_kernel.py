@@ -160,13 +160,13 @@ def test_report_of_a_batch_and_odd_storage():
     assert "true" in plan.source  # C is row-major
 
 
-def test_its_price_is_compared_with_others(monkeypatch):
+def test_its_prediction_is_compared_with_others(monkeypatch):
     plan = cg.plan("NN", **SIZES, **TOY)
     [only] = plan.candidates()
-    assert only.price.seconds > 0 and "L1" in only.price.terms
+    assert only.prediction.seconds > 0 and "L1" in only.prediction.terms
     assert plan.why.startswith("asked for by name; ") and "predicted" in plan.why
     monkeypatch.setattr(registry, "CONTENDERS", ("toy", "double_buffered"))
-    monkeypatch.setattr(select, "_shelves", {})
+    monkeypatch.setattr(select, "_classes", {})
     chosen = cg.plan("NN", **SIZES, arch="sm_80")
     assert {one.kernel.name for one in chosen.candidates()} == {"toy", "double_buffered"}
 
@@ -175,7 +175,7 @@ def test_explain(command):
     found = explain("toy", "TN", **SIZES, arch="sm_80", beta=1)
     assert found.idea.startswith("None at all. What a newcomer writes first")
     assert [(one.space, one.operand, one.elements) for one in found.counts if one.operand != "AB"]
-    assert found.price.terms["L1"] > found.price.terms["CUDA cores"] and found.next == ()
+    assert found.prediction.terms["L1"] > found.prediction.terms["CUDA cores"] and found.next == ()
     assert json.loads(json.dumps(found.to_dict()))["kernel"] == "toy"
     said = command("explain", "toy", "TN", *WORDS, "--show", "source,ptx")
     assert "The idea" in said and "Predicted time" in said

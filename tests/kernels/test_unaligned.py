@@ -90,8 +90,8 @@ class Case:
             placed = changed(matrix, alignment=aligned, first_alignment=at)
             problem = changed(problem, **{name: placed})
         arch = made.arch
-        choice = select(problem, arch, self.kernel, dict(self.options), nearest(Arch(arch)))
-        return Plan(problem, "cpu", None, arch, choice)
+        selection = select(problem, arch, self.kernel, dict(self.options), nearest(Arch(arch)))
+        return Plan(problem, "cpu", None, arch, selection)
 
 
 def cases() -> Iterator[Case]:
@@ -174,10 +174,10 @@ def seconds_of_large(pad: int) -> float:
     first = made.candidates()[0]
     assert first.config == made.config
     assert made.config.tile[0] * made.config.tile[1] == 128 * 256
-    return first.price.seconds
+    return first.prediction.seconds
 
 
-def test_large_tiles_are_offered_and_priced() -> None:
+def test_large_tiles_are_offered_and_predicted() -> None:
     """Rows that begin anywhere cost more than words, and not ten times what words take."""
     assert 1.5 < seconds_of_large(1) / seconds_of_large(0) < 10
 

@@ -149,7 +149,8 @@ def test_a_gpu_rounds_as_numpy(name: str, arch: str) -> None:
     assert (np.isnan(found) == nan).all() and (bits(found) == bits(expected))[~nan].all()
 
 
-# ---- the order of sums ---------------------------------------------------------------------------
+# ---- the order of summation
+# ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epilogue", ["bias+gelu", "swiglu"])
@@ -163,16 +164,18 @@ def test_a_plan_sums_in_the_order_of_another(epilogue: str) -> None:
             "m": m, "n": n, "k": k, "dtype": dtype, "gpu": gpu, "order": "C", "storage": "C",
             "backend": "cpu",
         }  # fmt: skip
-        order = cg.plan("NT", **given, epilogue="bias").order_of_sums
-        plan = cg.plan("NT", **given, epilogue=epilogue, order_of_sums=order)
-        assert plan.order_of_sums == order
+        order = cg.plan("NT", **given, epilogue="bias").order_of_summation
+        plan = cg.plan("NT", **given, epilogue=epilogue, order_of_summation=order)
+        assert plan.order_of_summation == order
         assert {x.config.name for x in plan.candidates()} >= {plan.config.name}
 
 
-def test_orders_of_sums_that_do_not_fit() -> None:
+def test_orders_of_summation_that_do_not_fit() -> None:
     given: dict[str, Any] = {"m": 64, "n": 64, "k": 64, "arch": "sm_90a", "backend": "cpu"}
-    order = cg.plan("NT", **given, dtype="float16").order_of_sums
-    with pytest.raises(OptionError, match="order_of_sums='fast' does not fit; expected plan.ord"):
-        cg.plan("NT", **given, dtype="float16", order_of_sums="fast")
-    with pytest.raises(UnsupportedError, match="no config sums by sm90_wgmma: wgmma of 16 of k"):
-        cg.plan("NT", **given, dtype="float32", order_of_sums=order)
+    order = cg.plan("NT", **given, dtype="float16").order_of_summation
+    with pytest.raises(
+        OptionError, match="order_of_summation='fast' does not fit; expected plan.ord"
+    ):
+        cg.plan("NT", **given, dtype="float16", order_of_summation="fast")
+    with pytest.raises(UnsupportedError, match="no config adds by sm90_wgmma: wgmma of 16 of k"):
+        cg.plan("NT", **given, dtype="float32", order_of_summation=order)

@@ -77,7 +77,9 @@ def test_a_built_kernel_computes_until_the_best_is_built(machine: Machine) -> No
     # Nothing is built yet: the call waits.
     assert make.kept_plan(problem, 0, call).config == best.config and not machine.building
     reused.plans.clear()
-    near = next(x for x in best.candidates()[1:] if x.route.split_k == 1 and not x.route.pack)
+    near = next(
+        x for x in best.candidates()[1:] if x.algorithm.split_k == 1 and not x.algorithm.pack
+    )
     machine.built |= {near.config}
     meanwhile = make.kept_plan(problem, 0, call)
     assert meanwhile.config == near.config and [x.config for x, _ in machine.building] == [
@@ -101,7 +103,7 @@ def replaced(call: Call) -> Call:
 def test_what_takes_much_longer_does_not_compute_meanwhile(machine: Machine) -> None:
     best = kept_plan(4096, 4096, 4096)
     slow = best.candidates()[-1]
-    assert slow.price.seconds > 1.25 * best.candidates()[0].price.seconds
+    assert slow.prediction.seconds > 1.25 * best.candidates()[0].prediction.seconds
     machine.built |= {slow.config}
     assert kept_plan(4096, 4096, 4096, compile="background").config == best.config
 
@@ -110,7 +112,7 @@ def test_what_is_built_and_nearly_as_fast_is_preferred(machine: Machine) -> None
     best = kept_plan(1000)
     second = best.candidates()[1]
     machine.built |= {second.config}
-    part = second.price.seconds / best.candidates()[0].price.seconds - 1
+    part = second.prediction.seconds / best.candidates()[0].prediction.seconds - 1
     plan = kept_plan(1000, prefer_loaded=1.01 * part + 1e-6)
     assert plan.config == second.config and plan.better is None and not machine.building
     assert f"already built, used in place of {best.config.name}; " in plan.why
@@ -122,7 +124,7 @@ def test_what_is_on_disk_is_preferred_too(
 ) -> None:
     best = kept_plan(1000)
     second = best.candidates()[1]
-    part = second.price.seconds / best.candidates()[0].price.seconds - 1
+    part = second.prediction.seconds / best.candidates()[0].prediction.seconds - 1
     machine.built |= {second.config}
     monkeypatch.setattr(base.Compiled, "in_memory", lambda *_: False)
     assert kept_plan(1000, compile="background").config == best.config
@@ -184,8 +186,10 @@ def test_few_of_many_shapes_of_language_models_wait(machine: Machine) -> None:
             machine.built |= configs(plan)
         elif plan.better is not None:
             best, *others = plan.candidates()
-            own = next(x for x in others if (x.config, x.route) == (plan.config, plan.route))
-            lost.append(own.price.seconds / best.price.seconds - 1)
+            own = next(
+                x for x in others if (x.config, x.algorithm) == (plan.config, plan.algorithm)
+            )
+            lost.append(own.prediction.seconds / best.prediction.seconds - 1)
         if number % 5 == 0:
             machine.finish()
     # Of 2,000 shapes 10 wait, and 0.4 % are lost.

@@ -298,14 +298,14 @@ def test_two_configs_of_a_kernel_are_two_entries(gpu):
     """Each with its own options, and beside cuBLAS, which has none."""
     configured = []
 
-    def offers(problem, arch, options, gpu):
+    def footprints(problem, arch, options, gpu):
         configured.append(dict(options))
         if options.get("stages") == 9:
             raise OptionError("too many")
         return [(fake_gpu.FakeConfig(f"fast_s{options.get('stages')}"), None)]
 
     gpu.add("fast")
-    gpu.kernels["fast"].offers = offers
+    gpu.kernels["fast"].footprints = footprints
     gpu.kernels["fast"].options = ("stages",)
     found, size = run(gpu, "fast[stages=3]", "fast[stages=9]", "fast", "cublas", ops=["NN"],
                       options={"stages": 2})  # fmt: skip
@@ -331,7 +331,7 @@ def test_ops_in_any_case_count_once(gpu):
         bench.bench(["NN"], ["cublas"], [8], rounds=0)
 
 
-def test_progress_is_told(gpu):
+def test_progress_is_reported(gpu):
     gpu.add("fast")
     told = []
     run(gpu, "fast", ops=["NN"], rounds=3, progress=lambda *words: told.append(words))

@@ -11,7 +11,7 @@ import pytest
 
 from cute_gemm.access import gmem, smem
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.cost_model.price import Price
+from cute_gemm.cost_model.prediction import Prediction
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major
@@ -210,7 +210,7 @@ def test_a_large_tile_is_cropped_and_says_so():
     assert "T32" not in text
 
 
-def test_shared_elements_are_told():
+def test_shared_elements_are_reported():
     both = np.stack(np.indices((8, 16)), axis=-1).transpose(1, 0, 2).reshape(-1, 1, 2)[:64]
     both = np.concatenate([both[:32], both[:32]])  # two warps hold the same
     text = labels(draw.tv_layout(both, (8, 4)))
@@ -251,7 +251,7 @@ def bounds(m, n, k, arch="sm_90a", dtype="float16"):
     return performance(problem, Launch(1, 128, 0), arch, [])
 
 
-PRICE = Price(
+PREDICTION = Prediction(
     182e-6,
     {"tensor cores": 158e-6, "waiting": 87e-6, "L2": 0.0, "DRAM": 48e-6, "launch overhead": 3e-6},
     512, 1, 4, 1.0,
@@ -265,8 +265,9 @@ MANY = [
     draw.shared_layout(Layout((128, 32), (1, 128), Swizzle(3, 3, 4)), (128, 32), 16),
     times.roofline(bounds(4096, 4096, 4096), 182e-6), times.roofline(bounds(4096, 4096, 4096)),
     times.roofline(bounds(8, 8, 8), 5.0),
-    times.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12), times.price_terms(PRICE),
-    times.price_terms(PRICE.behind({"packing": 1.0, "reduction": 1e-9})),
+    times.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12),
+    times.predicted_terms(PREDICTION),
+    times.predicted_terms(PREDICTION.behind({"packing": 1.0, "reduction": 1e-9})),
 ]  # fmt: skip
 
 
@@ -357,17 +358,17 @@ def test_a_roofline_wants_a_peak_rate():
         times.roofline(SimpleNamespace(roofline=None, gpu=None))
 
 
-def test_the_terms_of_a_price_are_bars_the_longest_first():
+def test_the_terms_of_a_prediction_are_bars_the_longest_first():
     bars = [
         (float(e.get("width")), e.find("{http://www.w3.org/2000/svg}title").text)
-        for e in parse(times.price_terms(PRICE)).iter("{http://www.w3.org/2000/svg}rect")
+        for e in parse(times.predicted_terms(PREDICTION)).iter("{http://www.w3.org/2000/svg}rect")
         if len(e)
     ]
     assert [tip for _, tip in bars] == [
         "tensor cores: 158 us", "waiting: 87 us", "DRAM: 48 us", "launch overhead: 3 us",
     ]  # fmt: skip
     assert bars[0][0] / bars[1][0] == pytest.approx(158 / 87, rel=0.01)
-    assert "182 us predicted" in labels(times.price_terms(PRICE))
+    assert "182 us predicted" in labels(times.predicted_terms(PREDICTION))
 
 
 # ---- accesses -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from cute_gemm.commands.explain import explain
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import GPUS, gpu, nearest, of_device, stands_for
 from cute_gemm.plan import select
-from cute_gemm.report.prices import prices_dict
+from cute_gemm.report.candidates import candidates_dict
 
 #: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
 #: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.
@@ -202,7 +202,7 @@ def test_a_gpu_of_ones_own(file, capsys):
 
 
 @pytest.mark.parametrize("name", ["H200", "A10", "L40S", "H100 PCIe", "file"])
-def test_a_gpu_decides_choice_price_and_roofline(name, tmp_path, run):
+def test_a_gpu_decides_selection_prediction_and_roofline(name, tmp_path, run):
     place = gpu({**OWN, "sms": 8} if name == "file" else name)
     sizes = {**SIZES, "m": 3000, "n": 2000}
     if name == "file":
@@ -210,20 +210,20 @@ def test_a_gpu_decides_choice_price_and_roofline(name, tmp_path, run):
         name = str(tmp_path / "own.json")
     made = cg.plan("TN", gpu=name, **sizes)
     direct = select.select(made.problem, place.arch, "auto", {}, place)
-    assert (made.arch, made.config, made.route) == (place.arch, direct.config, direct.route)
-    prices = prices_dict(direct.candidates())
+    assert (made.arch, made.config, made.algorithm) == (place.arch, direct.config, direct.algorithm)
+    predictions = candidates_dict(direct.candidates())
     elsewhere = cg.plan("TN", arch=place.arch, **sizes).report(gpu=name)
     status, out, _ = run("analyze", "TN", "-m3000", "-n2000", "-k512", "--gpu", name, "--json")
     told = json.loads(out)
     assert status == 0
     for found in (made.report(), cg.analyze("TN", gpu=name, **sizes), elsewhere):
-        assert found.pricing.gpu == found.performance.gpu.name == place.name
-        assert prices_dict(found.candidates) == prices
+        assert found.predictor.gpu == found.performance.gpu.name == place.name
+        assert candidates_dict(found.candidates) == predictions
         assert (
             found.performance.waves.places % place.sms == 0 or found.performance.waves.of == "tiles"
         )
         assert f"Predicted on {place.name}," in str(found)
-    assert (told["candidates"], told["performance"]["gpu"]["name"]) == (prices, place.name)
+    assert (told["candidates"], told["performance"]["gpu"]["name"]) == (predictions, place.name)
     out = run("explain", "naive", "TN", "-m64", "-n64", "-k64", "--gpu", name)[1]
     assert f"Predicted time on {place.name}" in out
 
@@ -251,7 +251,7 @@ def test_values_that_no_gpu_has(change, part):
     assert part in str(refused.value)
 
 
-def test_a_row_without_the_rate_that_prices_need():
+def test_a_row_without_the_rate_that_predictions_need():
     with pytest.raises(OptionError, match="H200 has no rate of float32 on CUDA cores"):
         cg.analyze("TN", gpu=replace(gpu("H200"), peaks=()), **SIZES)
 

@@ -18,7 +18,7 @@ def chosen(within: float) -> Layer:
 
 
 def kernels(plans: list[Plan]) -> set[object]:
-    return {(x.kernel, x.config.name, x.route) for x in plans}
+    return {(x.kernel, x.config.name, x.algorithm) for x in plans}
 
 
 def test_every_number_of_tokens_is_served_within_the_part() -> None:
@@ -33,11 +33,13 @@ def test_every_number_of_tokens_is_served_within_the_part() -> None:
         for one, other in zip(found.plans, best, strict=True):
             assert one.problem.m == other.problem.m
             seconds = {
-                (x.kernel.name, x.config.name, x.route): x.price.seconds
+                (x.kernel.name, x.config.name, x.algorithm): x.prediction.seconds
                 for x in other.candidates(within=1.25)
-                if x.price is not None
+                if x.prediction is not None
             }
-            ratios.append(seconds[one.kernel, one.config.name, one.route] / min(seconds.values()))
+            ratios.append(
+                seconds[one.kernel, one.config.name, one.algorithm] / min(seconds.values())
+            )
         assert max(ratios) <= 1 + within and found.worst == pytest.approx(max(ratios))
         assert found.mean == pytest.approx(sum(ratios) / len(ratios))
         assert found.kernels >= len(kernels(found.plans))

@@ -122,9 +122,9 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     plan = kept_plan()
     assert plan.online is not None
     names = near(plan)
-    first = plan.candidates()[0].price.seconds
+    first = plan.candidates()[0].prediction.seconds
     assert 2 <= len(names) <= online.CANDIDATES and names[0] == plan.config.name
-    assert all(x.price.seconds <= 1.15 * first for x in plan.candidates()[: len(names)])
+    assert all(x.prediction.seconds <= 1.15 * first for x in plan.candidates()[: len(names)])
     machine.slow |= {*names} - {names[1]}
 
     call(plan, 3)  # too few for others to be built
@@ -153,7 +153,7 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     # So do calls that ask for nothing, of other processes too.
     assert kept_plan(False).config.name == names[1]
     reused.drop()
-    tuned._choices.clear()
+    tuned._tuned.clear()
     assert kept_plan(False).config.name == names[1]
 
 
@@ -162,7 +162,7 @@ def test_candidates_that_are_predicted_to_be_slow_are_not_timed(
 ) -> None:
     monkeypatch.setattr(online, "WITHIN", 1.001)
     plan = kept_plan()
-    first, *others = (x.price.seconds for x in plan.candidates() if x.price)
+    first, *others = (x.prediction.seconds for x in plan.candidates() if x.prediction)
     close = sum(x <= 1.001 * first for x in others)
     assert close + 1 < online.CANDIDATES
     call(plan)
@@ -264,7 +264,7 @@ def test_the_environment_asks_for_all_calls(
     assert kept_plan(False).online is not None
 
 
-def test_a_choice_that_cannot_be_stored_is_run_all_the_same(
+def test_a_selection_that_cannot_be_stored_is_run_all_the_same(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def store(*_: Any) -> None:

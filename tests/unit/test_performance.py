@@ -281,7 +281,7 @@ def test_what_is_in_scratch_is_not_the_operand():
     assert text["per element of C"].endswith(", 8 partial sums stored")
     report = cg.analyze("TN", **given | {"k": 8191}, pack="AB", split_k=1)
     packed = report.performance.traffic
-    (one,) = report.passes
+    (one,) = report.auxiliary
     read = {x: sum(row.launch.l2_sectors or 0 for row in one.rows if row.operand == x)
             for x in ("A", "B")}  # fmt: skip
     # The operand is read by pack alone; its copy is written there and read by the kernel.

@@ -11,7 +11,7 @@ from frozen import MEASURED, calibrations
 from cute_gemm.arch import Arch
 from cute_gemm.calibrate import fit, times
 from cute_gemm.cost_model import calibration
-from cute_gemm.cost_model.price import Extents, Prices
+from cute_gemm.cost_model.prediction import Extents, Predictions
 from cute_gemm.errors import GemmError
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import registry
@@ -55,14 +55,14 @@ def test_more_work_takes_longer(name: str) -> None:
             if kind not in one.dtypes:
                 continue
             try:
-                offers = one.offers(problem, str(Arch("sm_90a")), {}, gpu)
+                configs = one.footprints(problem, str(Arch("sm_90a")), {}, gpu)
             except GemmError:  # operands that it does not take as they lie
                 continue
-            prices = Prices([x for _, x in offers if x is not None], gpu)
+            predictions = Predictions([x for _, x in configs if x is not None], gpu)
             extents = Extents.of(problem)
-            first = prices.seconds(extents)
+            first = predictions.seconds(extents)
             for more in ({"k": 2 * k}, {"m": 2 * m}, {"n": 2 * n}, {"l": 2}):
                 greater = extents._replace(**more, moved=2 * extents.moved)
-                assert (prices.seconds(greater) >= 0.999 * first).all(), (kernel, kind, more)
+                assert (predictions.seconds(greater) >= 0.999 * first).all(), (kernel, kind, more)
                 compared += len(first)
     assert compared > 500

@@ -88,7 +88,9 @@ def test_another_content_is_no_calibration(
 
 def test_the_users_own_counts_in_every_process(own_directory: Path, run) -> None:
     before = cg.plan("NT", **SIZES, arch="sm_90a", gpu="H200", backend="cpu")
-    assert before.kernel == "sm90_wgmma" and before.why.endswith("; prices from times of the H200")
+    assert before.kernel == "sm90_wgmma" and before.why.endswith(
+        "; predictions from times of the H200"
+    )
     paces = reference().paces
     slow = {kind: pace._replace(slowdown=40.0) for kind, pace in paces["sm90_wgmma"].items()}
     own = replace(reference(), paces={**paces, "sm90_wgmma": slow}, source="a test")
@@ -97,12 +99,12 @@ def test_the_users_own_counts_in_every_process(own_directory: Path, run) -> None
         forget()
         plan = cg.plan("NT", **SIZES, arch="sm_90a", gpu="H200", backend="cpu")
         assert plan.kernel == "sm80_pipeline"
-        assert plan.why.endswith("; prices calibrated on this H200")
+        assert plan.why.endswith("; predictions calibrated on this H200")
     assert "calibration of H200" in run("cache").out
     # Of other GPUs nothing has been measured.
     other = cg.plan("NT", **SIZES, arch="sm_90a", gpu="H100 PCIe", backend="cpu")
     assert other.kernel == "sm90_wgmma"
-    assert other.why.endswith("; prices from the H100 PCIe's data sheet and times of the H200")
+    assert other.why.endswith("; predictions from the H100 PCIe's data sheet and times of the H200")
     assert "removed calibration of H200" in run("cache", "clear").out
     assert calibrated.calibration(H200) == reference()
 
@@ -306,7 +308,7 @@ def test_a_gpu_is_calibrated(device: Device, monkeypatch: pytest.MonkeyPatch, ru
     monkeypatch.setattr(measure, "times", of_seconds)
     said = run("calibrate", "--minutes", "2").out
     assert "Kept: choices on this GPU take it from now on" in said
-    assert calibrated.provenance(H200) == "prices calibrated on this H200"
+    assert calibrated.provenance(H200) == "predictions calibrated on this H200"
     assert calibrated.calibration(H200).source.startswith("cute-gemm calibrate --seed 0, 20")
 
 

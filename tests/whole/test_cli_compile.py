@@ -247,7 +247,7 @@ def test_kernels_of_a_layer(run, tmp_path, monkeypatch):
         best = cg.plan("NT", m=m, n=96, k=64, dtype="float32", storage="C", order="C",
                        arch="sm_80", backend="cpu")  # fmt: skip
         built = [x for x in best.candidates() if best.taking(x).built]
-        assert built[0].price.seconds <= 1.02 * best.candidates()[0].price.seconds
+        assert built[0].prediction.seconds <= 1.02 * best.candidates()[0].prediction.seconds
         assert best.taking(built[0]).symbol in symbols
 
 

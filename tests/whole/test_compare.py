@@ -49,10 +49,10 @@ def test_every_access_is_there_once():
     figures = compare(a, b).figures
     for at, plan in enumerate((a, b)):
         report = plan.report()
-        rows = [*report.rows, *(row for of_pass in report.passes for row in of_pass.rows)]
+        rows = [*report.rows, *(row for each in report.auxiliary for row in each.rows)]
         named = [x[at] for name, x in figures.items() if name.endswith(".instruction")]
         assert sorted(filter(None, named)) == sorted(row.instruction for row in rows)
-    packs = [x for name, x in figures.items() if name.startswith("passes[pack].accesses[A")]
+    packs = [x for name, x in figures.items() if name.startswith("auxiliary[pack].accesses[A")]
     assert packs and all(x[0] is None and x[1] is not None for x in packs)
 
 

@@ -16,7 +16,7 @@ from cute_gemm.calibrate.boost import boosted
 from cute_gemm.cost_model import calibrated
 from cute_gemm.cost_model.calibration import Calibration, decoded, shipped
 from cute_gemm.cost_model.correction import FEATURES, LEVELS, Correction, Tree
-from cute_gemm.cost_model.price import Extents, Prices
+from cute_gemm.cost_model.prediction import Extents, Predictions
 from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.gpus.table import gpu as gpu_called
 
@@ -108,10 +108,10 @@ def test_trees_are_the_same_from_a_file() -> None:
 # -- choices ----------------------------------------------------------------------------------
 
 
-def test_a_choice_is_the_least_corrected_time() -> None:
+def test_a_selection_is_the_least_corrected_time() -> None:
     calibrated.take(calibration(), own=False)
     plain = cg.plan("NT", **SHAPE, gpu="H200").candidates()
-    assert {x.price.correction for x in plain} == {1.0}
+    assert {x.prediction.correction for x in plain} == {1.0}
     taken = plain[0].config.tile
     # A tile M of 64 takes a fifth of the time, all others a tenth more.
     calibrated.take(calibration(tree("tile M", 64.5, 0.1, math.log(0.2))), own=False)
@@ -119,20 +119,22 @@ def test_a_choice_is_the_least_corrected_time() -> None:
     found = plan.candidates()
     assert taken[0] > 64 and found[0].config.tile[0] <= 64
     assert (plan.kernel, plan.config) == (found[0].kernel.name, found[0].config)
-    seconds = [x.price.seconds for x in found]
+    seconds = [x.prediction.seconds for x in found]
     assert seconds == sorted(seconds)
-    before = {(x.kernel.name, x.config, x.route): x.price for x in plain}
+    before = {(x.kernel.name, x.config, x.algorithm): x.prediction for x in plain}
     corrected = 0
     for x in found:
-        price = before[x.kernel.name, x.config, x.route]
+        prediction = before[x.kernel.name, x.config, x.algorithm]
         least = least_seconds(plan.gpu, plan.problem)
-        assert x.price.seconds == pytest.approx(max(least, price.seconds * x.price.correction))
-        assert x.price.terms == price.terms
-        if x.price.correction != 1.0:
+        assert x.prediction.seconds == pytest.approx(
+            max(least, prediction.seconds * x.prediction.correction)
+        )
+        assert x.prediction.terms == prediction.terms
+        if x.prediction.correction != 1.0:
             corrected += 1
             expected = math.exp(0.1) if x.config.tile[0] > 64 else 0.2
-            assert x.price.correction == pytest.approx(expected)
-    assert found[0].price.correction == pytest.approx(0.2)
+            assert x.prediction.correction == pytest.approx(expected)
+    assert found[0].prediction.correction == pytest.approx(0.2)
     assert corrected % 8 == 0 and corrected < len(found)
     assert f"{1e6 * seconds[0]:.3g} us predicted" in plan.why
 
@@ -141,32 +143,32 @@ def test_the_least_of_all_is_always_a_corrected_one() -> None:
     """Where corrections lengthen the first ones beyond the others those are corrected too."""
     calibrated.take(calibration(tree("tile M", 0.5, 1.0)), own=False)
     found = cg.plan("NT", **SHAPE, gpu="H200").candidates()
-    assert found[0].price.correction == pytest.approx(math.e)
-    assert sum(x.price.correction == 1.0 for x in found) < len(found) - 8
+    assert found[0].prediction.correction == pytest.approx(math.e)
+    assert sum(x.prediction.correction == 1.0 for x in found) < len(found) - 8
 
 
 def test_only_the_gpu_that_was_measured_is_corrected() -> None:
     assert (shipped("H200") or calibration()).correction is not None
     for gpu, corrected in (("H200", True), ("H100 PCIe", False)):
-        prices = [x.price for x in cg.plan("NT", **SHAPE, gpu=gpu).candidates()]
-        assert any(price.correction != 1.0 for price in prices) is corrected
+        predictions = [x.prediction for x in cg.plan("NT", **SHAPE, gpu=gpu).candidates()]
+        assert any(prediction.correction != 1.0 for prediction in predictions) is corrected
 
 
 def test_groups_and_empty_products_are_not_corrected() -> None:
     calibrated.take(calibration(tree("tile M", 0.5, 1.0)), own=False)
     groups = cg.plan("NT", **SHAPE, gpu="H200", ragged="M", l=8).candidates()
     empty = cg.plan("NT", **{**SHAPE, "k": 0}, gpu="H200").candidates()
-    assert {x.price.correction for x in (*groups, *empty)} == {1.0}
+    assert {x.prediction.correction for x in (*groups, *empty)} == {1.0}
 
 
-def test_one_order_of_sums_is_kept() -> None:
+def test_one_order_of_summation_is_kept() -> None:
     """What a correction makes faster, but sums in another order, is not chosen."""
     for trees in ((), (tree("slices", 1.5, -2.0),)):
         calibrated.take(calibration(*trees), own=False)
         orders = {
             cg.plan(
                 "NN", **{**SHAPE, "m": m, "k": 8192}, gpu="H200", batch_invariant=True
-            ).order_of_sums
+            ).order_of_summation
             for m in (1, 40, 700, 5000)
         }
         assert len(orders) == 1
@@ -210,9 +212,11 @@ def test_the_fit_corrects_what_numbers_cannot_say() -> None:
 def test_features_are_those_that_are_named() -> None:
     plan = cg.plan("NT", **SHAPE, kernel="sm90_wgmma", tile="128x96x64", cluster="2x1", gpu="H200")
     candidate, extents = plan.candidates()[0], Extents.of(plan.problem)
-    prices = Prices([candidate.kernel.footprint(plan.config, plan.problem, H200)] * 2, H200)
+    predictions = Predictions(
+        [candidate.kernel.footprint(plan.config, plan.problem, H200)] * 2, H200
+    )
     slices = np.array([1, 4])
-    rows = prices.features(extents, slices, prices.times(extents, slices))
+    rows = predictions.features(extents, slices, predictions.times(extents, slices))
     assert rows.shape == (2, len(FEATURES))
     first, cut = (dict(zip(FEATURES, row, strict=True)) for row in rows.tolist())
     assert [first[x] for x in ("tile M", "tile N", "tile K")] == [128, 96, 64]
@@ -223,7 +227,7 @@ def test_features_are_those_that_are_named() -> None:
     assert first["last round"] == pytest.approx(8 * 13 / 132 - 1)
     assert first["inside M"] == pytest.approx(1000 / 1024)
     assert first["inside N"] == pytest.approx(1200 / 1248)
-    assert first["seconds"] == prices.seconds(extents)[0]
-    terms = prices.price(plan.problem, 0).terms
+    assert first["seconds"] == predictions.seconds(extents)[0]
+    terms = predictions.predict(plan.problem, 0).terms
     for name, term in (("L2", "L2"), ("DRAM", "DRAM"), ("launch", "launch overhead")):
         assert first[name] == pytest.approx(terms[term] / first["seconds"])

@@ -30,14 +30,14 @@ DEEP = "[" * 100_000
 WRONG: tuple[Any, ...] = (None, "x", [], {}, True, float("nan"), float("inf"), 1e400, [[]], -1)
 
 
-def test_choices() -> None:
+def test_selections() -> None:
     choice = Measured("naive", "config", "", 1, 1e-5, 3, "other", 2e-5)
     whole = json.loads(tuned._encode("GPU", {"key": choice}))
     assert tuned._decode(json.dumps(whole).encode()) == ("GPU", {"key": choice})
     for name in choice._fields:
         for value in WRONG:
             row = choice._asdict() | {name: value}
-            changed = whole | {"choices": {"key": row}}
+            changed = whole | {"configs": {"key": row}}
             data = json.dumps(changed).encode()
             if value == "x" and isinstance(getattr(choice, name), str):
                 assert tuned._decode(data)[1]["key"] == choice._replace(**{name: value})
@@ -47,7 +47,7 @@ def test_choices() -> None:
     for name, value in (("predicted", "\x1b[2J"), ("config", "x" * 5000), ("configs", 10**400)):
         row = choice._asdict() | {name: value}
         with pytest.raises(ValueError, match="damaged"):
-            tuned._decode(json.dumps(whole | {"choices": {"key": row}}).encode())
+            tuned._decode(json.dumps(whole | {"configs": {"key": row}}).encode())
     for text in (DEEP, "null", "[]", "NaN", "{}"):
         with pytest.raises(ValueError, match="damaged"):
             tuned._decode(text.encode())
@@ -59,7 +59,7 @@ def test_a_file_that_is_not_used_is_said_once(
 ) -> None:
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(cache, "_warned", set())
-    monkeypatch.setattr(tuned, "_choices", {})
+    monkeypatch.setattr(tuned, "_tuned", {})
     monkeypatch.setattr(calibrated, "_known", {})
     problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
     gpu = table.gpu("A100")
@@ -68,10 +68,10 @@ def test_a_file_that_is_not_used_is_said_once(
     cache.put_beside("k.build", b"damaged")
 
     def look() -> None:
-        tuned._choices.clear()
+        tuned._tuned.clear()
         calibrated._known.clear()
         assert tuned.find(gpu.name, problem, "sm_80", "auto", {}) is None
-        assert not calibrated.provenance(gpu).startswith("prices calibrated")
+        assert not calibrated.provenance(gpu).startswith("predictions calibrated")
         assert cache.get("k") is None
 
     with pytest.warns(UserWarning, match="not used|damaged") as said:
@@ -142,7 +142,7 @@ def test_a_build_of_another_kernel_is_built_anew(
      {"pack": "AB"}],
     ids=str,
 )  # fmt: skip
-def test_a_choice_that_is_not_legal_is_not_taken(change: dict[str, Any]) -> None:
+def test_a_selection_that_is_not_legal_is_not_taken(change: dict[str, Any]) -> None:
     """Not packed and in one slice: what the file says is none of the candidates."""
     problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
     predicted = select(problem, "sm_80", "sm80_pipeline", {"pack": "none", "split_k": 1})

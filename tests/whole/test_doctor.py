@@ -175,7 +175,7 @@ def test_templates_are_counted_against_those_that_are_included(
     files = len(list(root.rglob("*.cuh")))
     monkeypatch.setattr(doctor, "templates_path", lambda: root)
     assert named("templates") == Check("templates", True, f"{files} files in {root}")
-    for name in ("simt/naive", "common/grids", "sm80/proof", "sm90/epilogue", "passes/reduce"):
+    for name in ("simt/naive", "common/grids", "sm80/proof", "sm90/epilogue", "auxiliary/reduce"):
         (root / f"{name}.cuh").unlink()
     missing = "epilogue.cuh, grids.cuh, naive.cuh, proof.cuh, reduce.cuh"
     said = f"5 files missing in {root}: {missing}"

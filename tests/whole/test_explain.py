@@ -247,7 +247,7 @@ def test_host_and_cublas():
     assert count(host, "global", "load").elements is None
     assert library.counts == () and library.next == ()
     for found in (host, library):
-        assert found.report is None and found.price is None
+        assert found.report is None and found.prediction is None
         assert found.intensity == 2 * N / 12
         json.dumps(found.to_dict(), allow_nan=False)
         assert ideas.idea(registry.get(found.kernel))[:30] in str(found)

@@ -27,7 +27,7 @@ from cute_gemm.problem.scalars import scalar
 NOT_BY_SHAPE = {
     "cute_gemm.cost_model.calibrated._known",  # by GPU
     "cute_gemm.jax.ffi._registered",
-    "cute_gemm.plan.tuned._choices",
+    "cute_gemm.plan.tuned._tuned",
     "cute_gemm.run.launch._loaded",
     "cute_gemm.run.memory._pools",
     "cute_gemm.kernels.library.kernel._handles",
@@ -85,23 +85,23 @@ def test_what_is_kept_of_classes_of_problems_is_bounded_by_bytes(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By their configs, each of which takes no more than 2 KB."""
-    shelves = select._shelves
-    monkeypatch.setattr(shelves, "most", 1 << 17)
+    classes = select._classes
+    monkeypatch.setattr(classes, "most", 1 << 17)
     tracemalloc.start()
     try:
         classes(3)
         gc.collect()
         full = tracemalloc.get_traced_memory()[0]
-        configs = sum(len(shelf.offers) for shelf in shelves.values())
-        assert configs == shelves.weight > 300 and len(shelves) == 3
-        shelves.clear()
+        configs = sum(len(legal.configs) for legal in classes.values())
+        assert configs == classes.weight > 300 and len(classes) == 3
+        classes.clear()
         gc.collect()
         assert full - tracemalloc.get_traced_memory()[0] < 2048 * configs
     finally:
         tracemalloc.stop()
-    monkeypatch.setattr(shelves, "most", 400)
+    monkeypatch.setattr(classes, "most", 400)
     classes(5)
-    assert 0 < shelves.weight <= 400 and 0 < len(shelves) < 5
+    assert 0 < classes.weight <= 400 and 0 < len(classes) < 5
 
 
 def test_whatever_grows_has_a_bound() -> None:
@@ -118,7 +118,7 @@ def test_whatever_grows_has_a_bound() -> None:
     assert unbounded <= ALWAYS
     assert set(KEPT) == {
         "plans", "recent_calls", "problem_classes", "operand_counts", "orders_of_sums", "builds",
-        "jax_launches", "legal_configs", "offers", "operand_configs", "torch_launches",
+        "jax_launches", "legal_configs", "footprints", "operand_configs", "torch_launches",
         "torch_orders",
     }  # fmt: skip
 
@@ -139,7 +139,8 @@ def test_many_shapes_leave_no_more_than_the_bounds(small: int) -> None:
         cg.gemm("NN", A, B, kernel="double_buffered", backend="cpu")
     assert [len(kept) <= small for kept in KEPT.values()] == [True] * len(KEPT)
     assert {name for name, kept in KEPT.items() if kept} == {
-        "plans", "problem_classes", "operand_counts", "legal_configs", "offers", "operand_configs",
+        "plans", "problem_classes", "operand_counts", "legal_configs", "footprints",
+        "operand_configs",
     }  # fmt: skip
     shapes.measure(shapes.Host("float64"), "thread_tile_2d", shapes.draw(20, 0, ("TN", "NN")))
     assert max(map(len, KEPT.values())) <= small

@@ -478,7 +478,7 @@ def test_what_was_measured_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
     case = Case("TN", 512, 512, 512, "bfloat16")
     first, second = (case.plan().candidates()[i] for i in (0, 1))
-    known = Measured(second.kernel.name, second.config.name, *second.route, 1e-5, 8)
+    known = Measured(second.kernel.name, second.config.name, *second.algorithm, 1e-5, 8)
     monkeypatch.setattr(tuned, "find", lambda *asked: known)
     assert case.plan().symbol == second.config.name != first.config.name
     assert replace(case, arch="sm_80").plan().measured is None

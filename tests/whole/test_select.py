@@ -11,7 +11,7 @@ from cases import OPS, configure, refusal
 
 import cute_gemm as cg
 from cute_gemm.arch import Arch
-from cute_gemm.cost_model.price import Price, Prices
+from cute_gemm.cost_model.prediction import Prediction, Predictions
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import gpu
@@ -23,10 +23,10 @@ from cute_gemm.plan.steps import steps
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.parts.packing import DIRECT
 from cute_gemm.problem.problem import GemmProblem
-from cute_gemm.report.prices import prices_dict
+from cute_gemm.report.candidates import candidates_dict
 
 COMPILED = tuple(name for name in registry.names() if registry.get(name).runs_on == "gpu")
-#: Whose configs are chosen from by their prices.
+#: Whose configs are chosen from by their predictions.
 PRICED = tuple(name for name in COMPILED if name != "cutlass_universal")
 #: dtype, compute
 TYPES = (
@@ -67,7 +67,7 @@ def chosen(each: GemmProblem, arch: str, name: str) -> Any:
 
 def alone(each: GemmProblem, arch: str, name: str) -> Any:
     """The same, of nothing that was kept of other problems."""
-    select._shelves.clear()
+    select._classes.clear()
     return chosen(each, arch, name)
 
 
@@ -76,7 +76,7 @@ def test_what_is_chosen_does_not_depend_on_what_was_chosen_before(name: str) -> 
     random = Random(name)
     these = problems(random, 8)
     expected = [alone(each, "sm_90a", name) for each in these]
-    select._shelves.clear()
+    select._classes.clear()
     for each, config in zip(these, expected, strict=True):
         assert chosen(each, "sm_90a", name) == config, each
 
@@ -103,16 +103,16 @@ def of_one_kind(random: Random, dtype: str, compute: str | None, op: str) -> lis
     return found
 
 
-def test_choices_and_prices_of_1000_problems_are_the_same_in_three_orders(
+def test_selections_and_predictions_of_1000_problems_are_the_same_in_three_orders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A choice is a function of problem, GPU and options: each order starts with nothing kept."""
-    random, prices = Random(0), []
+    random, predictions = Random(0), []
 
     class Times(select.Predicted):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
-            prices.append(self.seconds.tobytes())
+            predictions.append(self.seconds.tobytes())
 
     monkeypatch.setattr(select, "Predicted", Times)
     cases = []
@@ -124,13 +124,14 @@ def test_choices_and_prices_of_1000_problems_are_the_same_in_three_orders(
     assert len(numbers) >= 1000
     found: list[dict[int, Any]] = []
     for order in (numbers, numbers[::-1], random.sample(numbers, len(numbers))):
-        select._shelves.clear()
+        select._classes.clear()
         base._tallies.clear()
         found.append({})
         for i in order:
             each, place, options = cases[i]
-            choice = select.select(each, place.arch, "auto", options, place)
-            found[-1][i] = (choice.kernel.name, choice.config, choice.route, prices.pop())
+            selection = select.select(each, place.arch, "auto", options, place)
+            key = selection.kernel.name, selection.config, selection.algorithm
+            found[-1][i] = (*key, predictions.pop())
     assert [i for i in numbers if len({results[i] for results in found}) > 1] == []
     assert len({results[:3] for results in found[0].values()}) > 100
 
@@ -160,9 +161,9 @@ def test_slices_of_k_are_chosen_by_their_own_extents(
         except UnsupportedError as error:
             return str(error)
 
-    select._shelves.clear()
+    select._classes.clear()
     expected = configs(like_it)
-    select._shelves.clear()
+    select._classes.clear()
     assert configs(problem) != expected
     assert configs(like_it) == expected
 
@@ -176,7 +177,7 @@ def test_candidates_have_names_of_their_own(arch: str) -> None:
         assert len(set(names)) == len(names), max(names, key=names.count)
         entries = [
             (x["kernel"], x["config"], x["pack"], x["split_k"])
-            for x in prices_dict(made.candidates())
+            for x in candidates_dict(made.candidates())
         ]
         assert len(set(entries)) == len(entries)
     first, second, *_ = plan(m=1536, n=2944, k=4096, kernel="sm90_wgmma", arch="sm_90a",
@@ -190,7 +191,7 @@ def test_gpus_of_one_name_are_two() -> None:
     own = replace(gpu("H200"), sms=8)
     each = from_sizes("TN", m=4096, n=4096, k=4096, dtype="float16")
     times = [
-        select.select(each, "sm_90a", "auto", {}, place).candidates()[0].price
+        select.select(each, "sm_90a", "auto", {}, place).candidates()[0].prediction
         for place in (gpu("H200"), own)
     ]
     assert times[1].seconds > times[0].seconds  # type: ignore[union-attr]
@@ -258,11 +259,11 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
         found = plan("TN", arch, m=m, n=size, k=k, **given)
         first, *others = found.candidates()
         assert (first.kernel.name, first.config) == (found.kernel, found.config)
-        prices = [first.price.seconds, *(one.price.seconds for one in others)]  # type: ignore
-        assert prices == sorted(prices) and prices[0] > 0
+        predictions = [first.prediction.seconds, *(one.prediction.seconds for one in others)]  # type: ignore
+        assert predictions == sorted(predictions) and predictions[0] > 0
         for one in found.candidates():
             assert isinstance(one.kernel, CompiledKernel)
-            launches = steps(one.kernel, one.config, found.problem, arch, one.route)
+            launches = steps(one.kernel, one.config, found.problem, arch, one.algorithm)
             left = launches.each[launches.main].problem
             assert refusal(one.kernel, one.config, left, arch) == ""
         legal = [
@@ -274,14 +275,14 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             and (name != "auto" or kernel.contends(found.problem, Arch(arch)))
             for config in legal_of(kernel, found.problem, arch)
         ]
-        direct = [one.config for one in found.candidates() if one.route == DIRECT]
+        direct = [one.config for one in found.candidates() if one.algorithm == DIRECT]
         assert set(direct) == set(legal)
         assert len(direct) == len(legal)
         if name != "auto":
             assert found.config == configure(registry.get(name), found.problem, arch)
 
 
-def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
+def test_a_prediction_is_of_the_accesses_of_its_own_problem() -> None:
     """Of counts that were kept of other problems none enters that is not this one's."""
     kernel = registry.get("sm80_pipeline")
     these = [each for each in problems(Random(1), 6) if each.dtype != "complex64"]
@@ -290,13 +291,13 @@ def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
     configs = [configure(kernel, each, "sm_90a") for each in these]
     assert isinstance(kernel, CompiledKernel)
 
-    def price_of(config: Any, problem: GemmProblem) -> Price:
-        return Prices([kernel.footprint(config, problem, gpu)], gpu).price(problem, 0)
+    def prediction_of(config: Any, problem: GemmProblem) -> Prediction:
+        return Predictions([kernel.footprint(config, problem, gpu)], gpu).prediction(problem, 0)
 
-    kept = [price_of(one, each) for one, each in zip(configs, these, strict=True)]
-    for one, each, price in zip(configs, these, kept, strict=True):
+    kept = [prediction_of(one, each) for one, each in zip(configs, these, strict=True)]
+    for one, each, prediction in zip(configs, these, kept, strict=True):
         base._tallies.clear()
-        assert price_of(one, each) == price
+        assert prediction_of(one, each) == prediction
 
 
 @pytest.mark.parametrize("name", [name for name in PRICED if name != "batched"])

@@ -93,7 +93,7 @@ def test_gradients_are_those_of_the_program() -> None:
 
 
 def test_what_is_fused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keywords of `gemm`, with the order of sums of the product that the program has."""
+    """The keywords of `gemm`, with the order of summation of the product that the program has."""
     seen: list[Any] = []
 
     def spied(*words: Any, **keywords: Any) -> Any:
@@ -110,7 +110,7 @@ def test_what_is_fused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given["bias"] is b and seen == [{"order": "C", "epilogue": "bias", "bias": b}]
     sizes = {"m": 160, "n": 96, "k": 64, "dtype": "bfloat16", "order": "C", "storage": "C"}
     plain = cg.plan("NT", **sizes, arch="sm_90a", backend="cpu", epilogue="bias")
-    assert given["order_of_sums"] == plain.order_of_sums
+    assert given["order_of_summation"] == plain.order_of_summation
     given = running._given(x, w, b, "swiglu", False, False, True)
     lines = str(given["epilogue"].expression).splitlines()
     assert [line for line in lines if "round_to" in line] == [
@@ -118,7 +118,7 @@ def test_what_is_fused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     assert torch.equal(given["bias_gate"], b[0::2]) and torch.equal(given["bias_up"], b[1::2])
     given = running._given(x, w, b, "gelu", True, False, True)
-    assert given["batch_invariant"] and "order_of_sums" not in given
+    assert given["batch_invariant"] and "order_of_summation" not in given
 
 
 # ---- activations of two columns, and functions ---------------------------------------------------
@@ -226,10 +226,10 @@ def test_what_does_not_fit() -> None:
     for activation, more, said in cases:
         with pytest.raises(OptionError, match=said):
             ct.linear(x, w, b, activation, **more)
-    order = cg.plan("NT", x, w, order="C", backend="cpu").order_of_sums
-    assert cg.gemm("NT", x, w, order="C", order_of_sums=order).shape == (4, 6)
-    with pytest.raises(OptionError, match="order_of_sums cannot be given where PyTorch traces"):
-        cg.gemm("NT", x.clone().requires_grad_(), w, order_of_sums=order)
+    order = cg.plan("NT", x, w, order="C", backend="cpu").order_of_summation
+    assert cg.gemm("NT", x, w, order="C", order_of_summation=order).shape == (4, 6)
+    with pytest.raises(OptionError, match="order_of_summation is not taken where PyTorch traces"):
+        cg.gemm("NT", x.clone().requires_grad_(), w, order_of_summation=order)
     with pytest.raises(OptionError, match="expected one of relu"):
         ct.Linear(4, 5, activation="swish")
     with pytest.raises(DTypeError, match="activation='of_halves' came with x of torch.int8"):

@@ -82,7 +82,7 @@ class CutlassUniversal(CompiledKernel):
         """Return extents of few tiles and of many."""
         return (extent, extent), (extent + 2**14, extent + 2**14)
 
-    def offers(
+    def footprints(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
         """Return the first candidate that has a CTA for each multiprocessor, or else the last.

@@ -53,7 +53,7 @@ class CublasLibrary(Kernel):
         "accesses are not known; take another kernel to see them"
     )
 
-    def offers(self, problem: GemmProblem, *others: Any) -> list[tuple[Any, Footprint | None]]:
+    def footprints(self, problem: GemmProblem, *others: Any) -> list[tuple[Any, Footprint | None]]:
         """Refuse what cuBLAS cannot be asked for.
 
         That is an operand to be conjugated but not transposed, and a leading dimension below the

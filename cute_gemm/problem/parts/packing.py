@@ -23,18 +23,18 @@ from cute_gemm.problem.problem import NO_GROUPS, GemmProblem
 LINE = 128
 
 
-class Route(NamedTuple):
+class Algorithm(NamedTuple):
     """What goes before and behind the kernel: operands that are packed, and slices of K."""
 
     pack: str = ""  # "A", "B", "AB" or "scales"
     split_k: int = 1
 
 
-DIRECT = Route()
+DIRECT = Algorithm()
 
 
 def packed_names(pack: str) -> tuple[str, ...]:
-    """Return what ``pack`` of a route names: operands, or block scales."""
+    """Return what ``pack`` of a algorithm names: operands, or block scales."""
     return (pack,) if pack == "scales" else tuple(pack)
 
 
@@ -86,7 +86,7 @@ def wants_k_major(problem: GemmProblem) -> bool:
 def packed(
     problem: GemmProblem, which: str, k_major: bool | None = None
 ) -> tuple[GemmProblem, Packing]:
-    """Return the problem with what ``which`` names packed (as in `Route`), and how it gets there.
+    """Return the problem with the operands of ``which`` packed (see `Algorithm`), and the packing.
 
     ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
     the major stays. The unit-stride mode of groups is another than the one along which they lie,

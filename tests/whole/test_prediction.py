@@ -107,9 +107,9 @@ def test_predicted_is_near_measured(us, kernel, options, sizes, more) -> None:
     problem = from_sizes(op, m=m, n=n, k=k, dtype=dtype, **given)
     moved = {x.name: x.at(base) for x in (problem.A, problem.B, problem.C)}
     found = select(replace(problem, **moved), "sm_90a", kernel, options, gpu("H200"))
-    price = found.candidates()[0].price
-    assert price is not None
-    assert 1 / 1.25 < price.seconds * 1e6 / us < 1.25, price
+    prediction = found.candidates()[0].prediction
+    assert prediction is not None
+    assert 1 / 1.25 < prediction.seconds * 1e6 / us < 1.25, prediction
 
 
 def chosen(op: str, m: int, n: int, k: int, dtype: str = "bfloat16", **more: Any) -> cg.Plan:
@@ -120,12 +120,12 @@ def chosen(op: str, m: int, n: int, k: int, dtype: str = "bfloat16", **more: Any
 
 def test_slices_of_k_are_taken_where_they_pay() -> None:
     """Two slices were measured at 63.9 us, one piece at 46.4."""
-    assert chosen("TN", 576, 4096, 7168).route.split_k == 1
+    assert chosen("TN", 576, 4096, 7168).algorithm.split_k == 1
     # 50 tiles for 132 multiprocessors: in five slices they fill 95 % of two rounds.
     plan = chosen("TN", 1280, 1280, 65536)
-    price = plan.candidates()[0].price
-    assert plan.route.split_k == 5 and sorted(plan.config.tile) == [64, 128, 256]
-    assert price.ctas / (132 * price.rounds) > 0.94
+    prediction = plan.candidates()[0].prediction
+    assert plan.algorithm.split_k == 5 and sorted(plan.config.tile) == [64, 128, 256]
+    assert prediction.ctas / (132 * prediction.rounds) > 0.94
 
 
 def test_a_cluster_pays_where_tma_asks_for_more_lines() -> None:
@@ -143,12 +143,12 @@ def test_the_way_to_c_is_hidden_where_k_is_short() -> None:
 def test_tiles_fill_the_last_round() -> None:
     """154 tiles of 128x256 leave most of 132 multiprocessors idle; 132 of 256x144 do not."""
     plan = chosen("TN", 1704, 2792, 3488)
-    assert plan.candidates()[0].price.rounds == 1
+    assert plan.candidates()[0].prediction.rounds == 1
 
 
 def test_thin_is_left_where_others_are_faster() -> None:
     packed = chosen("NT", 25, 1984, 5272)
-    assert packed.kernel == "sm90_wgmma" and packed.route.pack == "A"
+    assert packed.kernel == "sm90_wgmma" and packed.algorithm.pack == "A"
     assert chosen("NT", 11696, 32, 1376).kernel == "sm90_wgmma"
     assert chosen("TT", 8192, 32, 8192, "complex64").kernel == "double_buffered"
     assert chosen("TT", 8192, 32, 8192, "float32").kernel == "sm80_pipeline"
@@ -167,27 +167,29 @@ def test_tensor_cores_are_no_faster_than_a_gpu_is_at_all(name: str, dtype: str) 
     plan = cg.plan("TN", m=2048, n=2048, k=2048, dtype=dtype, gpu=name, backend="cpu",
                    kernel="sm80_pipeline")  # fmt: skip
     (peak,) = (each for each in gpu(name).peaks if each.key == "float64")
-    price = plan.candidates()[0].price
-    assert price is not None and price.seconds > 0.9 * plan.problem.flops / (peak.tflops * 1e12)
+    prediction = plan.candidates()[0].prediction
+    assert prediction is not None and prediction.seconds > 0.9 * plan.problem.flops / (
+        peak.tflops * 1e12
+    )
 
 
-def price_of_groups(m: int, groups: int, ragged: str = "M") -> Any:
+def prediction_of_groups(m: int, groups: int, ragged: str = "M") -> Any:
     A = np.empty((m, 512), "f2")
     B = np.empty((groups, 512, 512) if ragged == "M" else (m, 512), "f2")
     plan = cg.plan("NN" if ragged == "M" else "TN", A, B, offsets=np.zeros(groups, np.int32),
                    kernel="sm90_wgmma", tile=(128, 64, 64), warp_groups=2, cluster=(1, 1),
                     order="C",
                    arch="sm_90a", gpu="H200", backend="cpu")  # fmt: skip
-    price = plan.candidates()[0].price
-    assert price is not None
-    return price
+    prediction = plan.candidates()[0].prediction
+    assert prediction is not None
+    return prediction
 
 
 def test_groups_of_sizes_that_are_not_known_fill_half_a_tile_more() -> None:
-    assert price_of_groups(8192, 16).ctas == 16 * 4.5 * 8
-    assert price_of_groups(8192 + 16, 16).ctas == 577  # and not five tiles of each group
-    assert price_of_groups(64, 16).ctas == 16 * 8  # some have a row
-    along_k = [price_of_groups(m, 16, "K").terms["tensor cores"] for m in (8192, 16384)]
+    assert prediction_of_groups(8192, 16).ctas == 16 * 4.5 * 8
+    assert prediction_of_groups(8192 + 16, 16).ctas == 577  # and not five tiles of each group
+    assert prediction_of_groups(64, 16).ctas == 16 * 8  # some have a row
+    along_k = [prediction_of_groups(m, 16, "K").terms["tensor cores"] for m in (8192, 16384)]
     assert along_k[1] / along_k[0] == pytest.approx(16.5 / 8.5)
 
 
@@ -197,9 +199,9 @@ def test_block_scales_cost_what_their_loads_and_products_do() -> None:
 
     def terms(**scales: Any) -> dict[str, float]:
         plan = cg.plan("TN", **sizes, **scales, gpu="H200", backend="cpu")
-        price = plan.candidates()[0].price
-        assert price is not None
-        return {"all": price.seconds, **price.terms}
+        prediction = plan.candidates()[0].prediction
+        assert prediction is not None
+        return {"all": prediction.seconds, **prediction.terms}
 
     plain, rows = terms(), terms(scale_a=(4096, 1))
     blocks, both = terms(scale_b=(32, 32)), terms(scale_a=(4096, 32), scale_b=(4096, 32))
@@ -228,11 +230,11 @@ def test_no_predicted_time_is_below_the_bound(name: str) -> None:
         except GemmError:
             continue
         bound = roofline(row, plan.problem, reads_c)
-        for price in (x.price for x in plan.candidates(reads_c=reads_c)[:8]):
-            if price is None or bound is None:
+        for prediction in (x.prediction for x in plan.candidates(reads_c=reads_c)[:8]):
+            if prediction is None or bound is None:
                 continue
-            assert price.seconds >= bound.seconds == least_seconds(row, plan.problem, reads_c)
-            products = sum(price.terms.get(x, 0.0) for x in ("tensor cores", "CUDA cores"))
+            assert prediction.seconds >= bound.seconds == least_seconds(row, plan.problem, reads_c)
+            products = sum(prediction.terms.get(x, 0.0) for x in ("tensor cores", "CUDA cores"))
             if row.cc != 90:
                 assert products >= 0.999 * bound.compute_seconds, (kernel, dtype)
             priced += 1
@@ -242,9 +244,9 @@ def test_no_predicted_time_is_below_the_bound(name: str) -> None:
 def test_products_take_what_the_data_sheet_says_on_chips_without_times() -> None:
     """The slowdown of 0.48 that the H200's times ask for would be half of what the 5090 can."""
     plan = cg.plan("TN", m=8192, n=8192, k=8192, dtype="float16", gpu="RTX 5090", backend="cpu")
-    price, (peak, *_) = plan.candidates()[0].price, gpu("RTX 5090").peaks
-    assert price is not None and price.binding == "tensor cores"
-    assert price.seconds > 1.02 * plan.problem.flops / (peak.tflops * 1e12)
+    prediction, (peak, *_) = plan.candidates()[0].prediction, gpu("RTX 5090").peaks
+    assert prediction is not None and prediction.binding == "tensor cores"
+    assert prediction.seconds > 1.02 * plan.problem.flops / (peak.tflops * 1e12)
 
 
 @pytest.mark.parametrize("split", [1, 4])
@@ -258,7 +260,7 @@ def test_reads_of_c_are_predicted(name: str, split: int) -> None:
     more = with_beta.predicted.seconds - plain.predicted.seconds
     assert more > 0.5 * 2 * 8192**2 / (gpu(name).bandwidth_gbs * 1e9)
     assert with_beta.predicted.terms["DRAM"] + with_beta.predicted.terms.get("reduction", 0) > 0
-    assert with_beta.candidates[0].price == with_beta.predicted
+    assert with_beta.candidates[0].prediction == with_beta.predicted
     assert "another beta than 0" in with_beta.unmeasured
 
 
@@ -277,7 +279,7 @@ def test_products_with_block_scales_are_predicted() -> None:
         for options in ({}, two_sets)[: 1 + ((m, n) == (512, 2112))]:
             p = cg.plan("NT", x, w, y, scale_a=rows, scale_b=blocks.astype(np.float32),
                         arch="sm_90a", gpu="H200", backend="cpu", **options)  # fmt: skip
-            price = p.candidates()[0].price
-            assert price is not None and 0.85 < price.seconds * 1e6 / us < 1.2, (m, n, k)
+            prediction = p.candidates()[0].prediction
+            assert prediction is not None and 0.85 < prediction.seconds * 1e6 / us < 1.2, (m, n, k)
         assert p.report().unmeasured == ()
         assert "block scales" in p.report(gpu="H100 SXM").unmeasured

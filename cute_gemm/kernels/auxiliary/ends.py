@@ -1,4 +1,4 @@
-"""The launch that looks at the ends of groups and sets a flag (``templates/passes/ends.cuh``)."""
+"""The kernel that checks the ends of groups and sets a flag (``templates/auxiliary/ends.cuh``)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CheckEnds(Compiled):
 
     def unit(self, config: EndsConfig) -> TranslationUnit:
         source = f"""\
-#include "passes/ends.cuh"
+#include "auxiliary/ends.cuh"
 
 extern "C" __global__ void __launch_bounds__(32)
 {config.name}({self.signature(config).cpp("")}) {{

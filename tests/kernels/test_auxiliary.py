@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu.passes_cases import TYPES, view
+from gpu.auxiliary_cases import TYPES, view
 
 from cute_gemm.access.accesses import GlobalAccess, SharedAccess
 from cute_gemm.access.analyze import analyze
 from cute_gemm.cost_model.calibrated import calibration
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import gpu as gpu_called
+from cute_gemm.kernels.auxiliary import PACK, REDUCE
 from cute_gemm.kernels.base import Compiled
-from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.parts.packing import Packing, packed
 from cute_gemm.problem.parts.slices import Reduction, sliced

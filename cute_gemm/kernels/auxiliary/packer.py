@@ -1,4 +1,4 @@
-"""What the passes that pack have in common: a CTA copies a tile of A or of B into scratch."""
+"""What the packing kernels have in common: a CTA copies a tile of A or of B into scratch."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Packer(Compiled):
     def unit(self, config: PackConfig) -> TranslationUnit:
         source = f"""\
 // {self.about.format(A=config.A, B=config.B)}
-#include "passes/{self.name}.cuh"
+#include "auxiliary/{self.name}.cuh"
 
 struct Config {{
   using A = {config.A.cpp};

@@ -1,11 +1,11 @@
-"""``OrderOfSums``: by which instructions, and in which order, the elements of C are summed."""
+"""``OrderOfSummation``: by which instructions, and in which order, the elements of C are summed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import counted
-from cute_gemm.problem.parts.packing import Route
+from cute_gemm.problem.parts.packing import Algorithm
 from cute_gemm.problem.parts.slices import slice_extents
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
 
-class OrderOfSums(NamedTuple):
+class OrderOfSummation(NamedTuple):
     """How an element of C is summed over K: equal ones give the same bits.
 
     On one GPU and with one version of this library: the same row of op(A) and the same B give the
@@ -29,14 +29,18 @@ class OrderOfSums(NamedTuple):
     slices: int
 
     @classmethod
-    def of(cls, kernel: Kernel, config: Any, problem: GemmProblem, route: Route) -> OrderOfSums:
-        """Return that of a kernel, a config and a route."""
-        return cls.by(kernel.name, kernel.sums(config), config.tile[2], problem, route.split_k)
+    def of(
+        cls, kernel: Kernel, config: Any, problem: GemmProblem, algorithm: Algorithm
+    ) -> OrderOfSummation:
+        """Return that of a kernel, a config and a algorithm."""
+        return cls.by(
+            kernel.name, kernel.summation(config), config.tile[2], problem, algorithm.split_k
+        )
 
     @classmethod
     def by(
         cls, kernel: str, instructions: str, tile_k: int, problem: GemmProblem, slices: int
-    ) -> OrderOfSums:
+    ) -> OrderOfSummation:
         """Return that of a k tile and so many slices asked for."""
         depth, slices = problem.k, min(slices, max(problem.k, 1))
         if problem.accumulator.name == "int32":

@@ -12,10 +12,10 @@ import numpy as np
 from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES, DType
+from cute_gemm.kernels.auxiliary.packer import seconds
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import access_bytes, limit_of
-from cute_gemm.kernels.passes.packer import seconds
 from cute_gemm.kernels.staging import element_by_element, loads_of_c
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.parts.slices import sums_bytes
@@ -163,7 +163,7 @@ class Reduce(Compiled):
         source = f"""\
 {config.epilogue.source}\
 // C = epilogue(the sum over slices of K, C): {config.dtype} sums, {config.out_dtype} C
-#include "passes/reduce.cuh"
+#include "auxiliary/reduce.cuh"
 
 struct Config {{
   using Accumulator = {cpp_type(DTYPES[config.dtype])};

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.kernels.passes import PACK, REDUCE
+from cute_gemm.kernels.auxiliary import PACK, REDUCE
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.parts.packing import packed

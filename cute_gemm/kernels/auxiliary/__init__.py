@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cute_gemm.kernels.passes.components import Components
-from cute_gemm.kernels.passes.ends import CheckEnds
-from cute_gemm.kernels.passes.pack import Pack
-from cute_gemm.kernels.passes.packer import Packer
-from cute_gemm.kernels.passes.reduce import Reduce
+from cute_gemm.kernels.auxiliary.components import Components
+from cute_gemm.kernels.auxiliary.ends import CheckEnds
+from cute_gemm.kernels.auxiliary.pack import Pack
+from cute_gemm.kernels.auxiliary.packer import Packer
+from cute_gemm.kernels.auxiliary.reduce import Reduce
 
 if TYPE_CHECKING:
     from cute_gemm.problem.parts.packing import Packing

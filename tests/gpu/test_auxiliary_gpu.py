@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from auxiliary_cases import PACK, REDUCE, REDUCED, TYPES, check_packing, check_reduction, run
 from cases import OPS
-from passes_cases import PACK, REDUCE, REDUCED, TYPES, check_packing, check_reduction, run
 
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.matrix import Matrix

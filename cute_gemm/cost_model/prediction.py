@@ -1,8 +1,8 @@
 """The predicted time of a config on a problem.
 
-`Prices` turns footprints (`model.footprint`) and extents into seconds: the CTAs of the busiest
-multiprocessor, how many of them are resident at a time, whether their work or their latency is
-longer, and the time that L2 and DRAM take for the bytes moved.
+`Predictions` turns footprints (`cost_model.footprint`) and extents into seconds: the CTAs of the
+busiest multiprocessor, how many of them are resident at a time, whether their work or their latency
+is longer, and the time that L2 and DRAM take for the bytes moved.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class Prediction:
     """A predicted time, and the terms that it is made of."""
 
-    #: Predicted time of the launch, with the passes before and behind it.
+    #: Predicted time of the launch, with the auxiliary kernels before and after it.
     seconds: float
     #: Seconds of each unit if it were the only one: ``"tensor cores"`` or ``"CUDA cores"``,
     #: ``"shared memory"``, ``"L1"``, ``"TMA"``, ``"instruction issue"``, ``"L2"``, ``"DRAM"``;
-    #: ``"waiting"`` for latency, ``"launch overhead"``, and of passes by their names.
+    #: ``"waiting"`` for latency, ``"launch overhead"``, and the auxiliary kernels by their names.
     terms: dict[str, float]
     #: CTAs of the launch.
     ctas: int
@@ -48,17 +48,17 @@ class Price:
         """Name of the largest term."""
         return self.largest(1)[0][0]
 
-    def behind(self, passes: dict[str, float]) -> Price:
-        """Return this price with the seconds of passes before or behind the launch, by name."""
-        seconds = self.seconds + sum(passes.values())
-        return replace(self, seconds=seconds, terms={**self.terms, **passes})
+    def behind(self, auxiliary: dict[str, float]) -> Prediction:
+        """Return this prediction with the seconds of auxiliary kernels, by name."""
+        seconds = self.seconds + sum(auxiliary.values())
+        return replace(self, seconds=seconds, terms={**self.terms, **auxiliary})
 
-    def corrected(self, factor: float) -> Price:
-        """Return this price with its seconds times a factor; terms stay."""
+    def corrected(self, factor: float) -> Prediction:
+        """Return this prediction with its seconds times a factor; terms stay."""
         return replace(self, seconds=self.seconds * factor, correction=factor)
 
-    def bounded(self, least: float) -> Price:
-        """Return this price with ``least`` seconds or more (`roofline.least_seconds`).
+    def bounded(self, least: float) -> Prediction:
+        """Return this prediction with ``least`` seconds or more (`roofline.least_seconds`).
 
         Calibrations and corrections are fitted to times of some problems on some GPUs: of others
         they may say less than the GPU can do.
@@ -153,7 +153,7 @@ def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
 
 
 class Extents(NamedTuple):
-    """What the price of a footprint depends on beside it; of several problems, an array of each."""
+    """What a predicted time depends on besides the footprint; arrays for several problems."""
 
     m: Any
     n: Any
@@ -173,7 +173,7 @@ class Extents(NamedTuple):
 
 
 class Times(NamedTuple):
-    """What `Prices` computes of a problem for each footprint.
+    """What `Predictions` computes of a problem for each footprint.
 
     Arrays, whose last axis is of the footprints; one of numbers of slices may be before it.
     """
@@ -209,8 +209,8 @@ _COSTS = [_COLUMN.index(_FIELDS.get(FEATURES[at], FEATURES[at])) for at in _OF_C
 _PLACES = _COLUMN.index("places")
 
 
-class Prices:
-    """The prices of many footprints on one GPU, computed for all at once."""
+class Predictions:
+    """The predictions of many footprints on one GPU, computed for all at once."""
 
     __slots__ = ("_costs", "_gpu", "_rows", "footprints")
 
@@ -228,10 +228,10 @@ class Prices:
     def __len__(self) -> int:
         return len(self.footprints)
 
-    def of(self, places: Sequence[int] | np.ndarray) -> Prices:
-        """Return the prices of the footprints at these places, of each as often as it is there."""
+    def of(self, places: Sequence[int] | np.ndarray) -> Predictions:
+        """Return the predictions of the footprints at these indices, which may repeat."""
         footprints = [self.footprints[place] for place in places]
-        return Prices(footprints, self._gpu, self._rows[:, places])
+        return Predictions(footprints, self._gpu, self._rows[:, places])
 
     def seconds(self, extents: Extents, slices: Any = 1) -> np.ndarray:
         """Return the predicted seconds of each footprint, K being cut into ``slices``.
@@ -264,10 +264,10 @@ class Prices:
         rows[_AT["L2"] :] /= times.seconds  # from there on parts of the seconds
         return rows.T
 
-    def price(
+    def predict(
         self, problem: GemmProblem, index: int, slices: int = 1, reads_c: bool = False
-    ) -> Price:
-        """Return the price of the footprint ``index`` with its terms.
+    ) -> Prediction:
+        """Return the prediction of the footprint ``index`` with its terms.
 
         ``reads_c``: whether C is read too, which the footprint is of then.
         """
@@ -283,7 +283,7 @@ class Prices:
         terms["waiting"] = rounds * k_tiles * float(own._costs.latency[0])
         terms |= {"L2": l2, "DRAM": dram, "launch overhead": footprint.launch * 1e-6}
         full = (sm_ctas - (rounds - 1) * resident) / resident
-        return Price(seconds, terms, int(ctas), footprint.resident, int(rounds), full)
+        return Prediction(seconds, terms, int(ctas), footprint.resident, int(rounds), full)
 
     def times(self, extents: Extents, slices: Any = 1) -> Times:
         """Return the predicted seconds of each footprint and what they are computed from.

@@ -10,8 +10,8 @@ import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess
 from cute_gemm.dtypes import COMPONENT, COMPONENTS, DTYPES
+from cute_gemm.kernels.auxiliary.packer import THREADS, Packer
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.passes.packer import THREADS, Packer
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix

@@ -1,4 +1,4 @@
-"""Reports of the passes: launches before and after the kernel that multiplies."""
+"""Reports of the auxiliary: launches before and after the kernel that multiplies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class PassReport:
+class AuxiliaryReport:
     """A launch that packs operands, or adds up slices of K.
 
     Attributes
@@ -85,11 +85,11 @@ class PassReport:
             yield table
 
 
-def pass_report(
+def auxiliary_report(
     kernel: str, config: Any, problem: Any, launch: Launch, accesses: Iterable[Access]
-) -> PassReport:
+) -> AuxiliaryReport:
     """Count the accesses of a pass."""
-    return PassReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))
+    return AuxiliaryReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))
 
 
 def launched(launch: Launch) -> str:

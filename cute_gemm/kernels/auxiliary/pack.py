@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
-from cute_gemm.kernels.passes.packer import THREADS, PackConfig, Packer
+from cute_gemm.kernels.auxiliary.packer import THREADS, PackConfig, Packer
 from cute_gemm.toolchain.unit import cpp_bool
 
 if TYPE_CHECKING:
