@@ -1,7 +1,7 @@
 """Make the pictures of the documentation: ``python docs/make_pictures.py``.
 
 ``report.png`` and ``report-dark.png`` are the upper part of the report that docs/report.md shows,
-as Chromium draws it (``apt install chromium``); ``docs/data/report.txt`` has the words and figures
+as Chromium draws it (``apt install chromium``); ``docs/data/report.txt`` has the text and figures
 in it. Without Chromium all others are made. ``tests/whole/test_docs_pictures.py`` fails where a
 picture is no longer what this makes, or ``report.txt`` no longer the text of the report.
 """
@@ -36,11 +36,11 @@ ACCESSES = {
     "banks_conflict.svg": Drawn(REFERENCE, "A", "ldmatrix.x4.trans"),
     "banks_free.svg": Drawn(AUTO, "A", "ldmatrix.x4.trans"),
 }
-#: Photographs of the report, and Chromium's number of the colour scheme.
+#: Screenshots of the report, and Chromium's number of the colour scheme.
 REPORTS = {"report.png": 1, "report-dark.png": 0}
-#: Of them in pixels, and the section of the report that is no longer in them.
+#: Their size in pixels, and the first section of the report that they do not show.
 WIDTH, HEIGHT, AFTER = 900, 1180, "Problem"
-#: In a dark page an ``<img>`` is as dark as the HTML report draws it.
+#: On a dark page a picture gets the filter that the HTML report applies to its pictures.
 DARK = (
     "<style>@media (prefers-color-scheme: dark)"
     "{svg{filter:invert(0.92) hue-rotate(180deg)}}</style>"
@@ -70,7 +70,7 @@ def pictures() -> dict[str, str]:
 
 
 def command(name: str) -> str:
-    """Return the command that draws a picture: the one of the report that has it, if one has."""
+    """Return the command that draws a picture: the one of its report, if a report has it."""
     if name.startswith("ladder_"):
         return drawn_by(name.removeprefix("ladder_").removesuffix(".svg"))
     if name in ("roofline.svg", "predicted_terms.svg", "report.png"):
@@ -79,7 +79,7 @@ def command(name: str) -> str:
 
 
 def upper() -> str:
-    """Return the page of the report down to the section ``AFTER``."""
+    """Return the page of the report without the section ``AFTER`` and what follows it."""
     page = analyzed(**REFERENCE).to_html()
     head, mark, _ = page.partition(f'<section aria-labelledby="cg-{AFTER.lower()}">')
     assert mark, f"the report has no section {AFTER}"
@@ -87,7 +87,7 @@ def upper() -> str:
 
 
 class _Words(HTMLParser):
-    """Every text of a page, a line each."""
+    """The text nodes of a page, a line each."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -99,12 +99,12 @@ class _Words(HTMLParser):
 
 
 def words(page: str) -> str:
-    """Return what a page says."""
+    """Return the text of a page, which includes the figures in its pictures."""
     return "\n".join(_Words(page).lines) + "\n"
 
 
-def photographed(page: str) -> bool:
-    """Write the photographs of a page; return False where there is no Chromium."""
+def take_screenshots(page: str) -> bool:
+    """Write the screenshots of a page; return False where there is no Chromium."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         return False
@@ -127,7 +127,7 @@ def main() -> int:
     for name, text in pictures().items():
         (DOCS / "pictures" / name).write_text(text, encoding="utf-8")
     page = upper()
-    if not photographed(page):
+    if not take_screenshots(page):
         print("report.png was not made: there is no Chromium (apt install chromium)")
         return 1
     (DOCS / "data/report.txt").write_text(words(page), encoding="utf-8")

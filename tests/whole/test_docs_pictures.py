@@ -31,10 +31,10 @@ def test_a_picture_is_what_its_command_makes(name: str) -> None:
     assert made()[name] == (ROOT / "docs/pictures" / name).read_text(encoding="utf-8"), HOW
 
 
-def test_the_words_of_the_photographs_are_those_of_the_report() -> None:
-    """Their pixels depend on the browser; what they say does not."""
-    photographs = {name for name in PICTURES if name.endswith(".png")}
-    assert photographs == set(make_pictures.REPORTS)
+def test_the_text_of_the_screenshots_is_that_of_the_report() -> None:
+    """Their pixels depend on the browser; their text does not."""
+    screenshots = {name for name in PICTURES if name.endswith(".png")}
+    assert screenshots == set(make_pictures.REPORTS)
     kept = (ROOT / "docs/data/report.txt").read_text(encoding="utf-8")
     assert kept == make_pictures.words(make_pictures.upper()), HOW
     report = make_pictures.analyzed(**make_pictures.REFERENCE)
@@ -61,7 +61,7 @@ def shown() -> dict[str, str]:
     return commands
 
 
-#: The site shows a dark photograph in the place of the other.
+#: The site replaces a screenshot with its dark variant on dark pages.
 SHOWN = {name: make_pictures.command(name) for name in PICTURES if name != "report-dark.png"}
 
 
@@ -85,7 +85,12 @@ def test_a_picture_is_in_the_report_of_its_command(
     assert drawn and all(svg.replace(make_pictures.DARK, "") in page for svg in drawn)
 
 
-def test_a_picture_is_as_dark_as_in_the_report() -> None:
+def test_text_of_pictures_has_at_least_10_pixels() -> None:
+    for svg in made().values():
+        assert min(map(float, re.findall(r'font-size="([^"]*)"', svg))) >= 10
+
+
+def test_the_filter_of_dark_pages_is_that_of_the_report() -> None:
     style = (ROOT / "cute_gemm/rendering/page.css").read_text(encoding="utf-8")
     [dark] = re.findall(r"filter:([^}]*)", make_pictures.DARK)
     assert set(re.findall(r"--picture: (invert[^;]*);", style)) == {dark}
