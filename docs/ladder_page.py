@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from textwrap import dedent, wrap
 from typing import Any, NamedTuple
+
+from ladder_pictures import drawn_by
 
 from cute_gemm.commands.explain import explain
 from cute_gemm.kernels import registry
@@ -97,11 +100,17 @@ RUNGS = {
     ),
     "register_rows": Rung(
         (_simt("register_rows", "enum : int {", "using ValuesM"),),
-        (("register_rows", "Loads and products of a thread in smem_tiled and register_rows"),),
+        (
+            ("smem_tiled_products", "Loads and products of a thread in smem_tiled"),
+            ("register_rows_products", "Loads and products of a thread in register_rows"),
+        ),
     ),
     "thread_tile_1d": Rung(
         (_simt("thread_tile_1d", "enum : int {", "using Threads"),),
-        (("thread_tile_1d", "Loads and products of a thread in register_rows and thread_tile_1d"),),
+        (
+            ("register_rows_products", "Loads and products of a thread in register_rows"),
+            ("thread_tile_1d_products", "Loads and products of a thread in thread_tile_1d"),
+        ),
     ),
     "thread_tile_2d": Rung(
         (
@@ -109,16 +118,15 @@ RUNGS = {
             _simt("mainloop", "for (int k = 0;", "outer_product<Config>"),
         ),
         (
-            (
-                "thread_tile_2d",
-                "Loads and products of a thread in thread_tile_1d and thread_tile_2d",
-            ),
+            ("thread_tile_1d_products", "Loads and products of a thread in thread_tile_1d"),
+            ("thread_tile_2d_products", "Loads and products of a thread in thread_tile_2d"),
         ),
     ),
     "vectorized": Rung(
         (_simt("vectorized", "// `count` neighbours", "using ValuesN"),),
         (
-            ("vectorized", "Loads and products of a thread in thread_tile_2d and vectorized"),
+            ("thread_tile_2d_products", "Loads and products of a thread in thread_tile_2d"),
+            ("vectorized_products", "Loads and products of a thread in vectorized"),
             ("vectorized_banks", "A load from shared memory with 2-way bank conflicts"),
         ),
     ),
@@ -129,7 +137,8 @@ RUNGS = {
     "warp_tiled": Rung(
         (_simt("warp_tiled", "// The bits of a lane's number", "using ValuesN"),),
         (
-            ("warp_tiled", "The results of a warp in bank_free and in warp_tiled"),
+            ("bank_free_warp", "The results of a warp in bank_free"),
+            ("warp_tiled_warp", "The results of a warp in warp_tiled"),
             ("warp_tiled_banks", "A load in two wavefronts, each word shared by two lanes"),
         ),
     ),
@@ -138,7 +147,10 @@ RUNGS = {
             _simt("double_buffered", "// By cp.async a tile is copied", "cp_async_fence();"),
             _simt("double_buffered", "rows.read(row_parts[(k + 1)", "outer_product<Config>"),
         ),
-        (("double_buffered", "Copies and products one after the other, and at the same time"),),
+        (
+            ("warp_tiled_time", "Copies and products one after the other"),
+            ("double_buffered", "Copies and products at the same time"),
+        ),
     ),
     "tensor_core": Rung(
         (
@@ -156,7 +168,10 @@ RUNGS = {
             Excerpt("templates/sm80/sm80_pipeline.cuh", "for (int stage = 0;", "cp_async_fence();"),
             Excerpt("templates/sm80/sm80_pipeline.cuh", "blocks.load((block + 1)", "write = write"),
         ),
-        (("sm80_pipeline", "One tile at a time, and a ring of stages"),),
+        (
+            ("tensor_core_time", "One tile at a time"),
+            ("sm80_pipeline", "Copies to a ring of stages during products"),
+        ),
     ),
     "sm90_wgmma": Rung(
         (
@@ -225,7 +240,12 @@ def _code(of: Rung) -> list[str]:
 
 
 def _pictures(of: Rung) -> list[str]:
-    return [f"![{text}](pictures/ladder_{name}.svg)" for name, text in of.pictures]
+    """The pictures, each with the command that draws it; those of one command side by side."""
+    parts = []
+    for command, pictures in groupby(of.pictures, key=lambda picture: drawn_by(picture[0])):
+        parts.append("\n".join(f"![{text}](pictures/ladder_{name}.svg)" for name, text in pictures))
+        parts.append(f"Drawn by `{command}`.")
+    return parts
 
 
 # ---- figures ------------------------------------------------------------------------------------

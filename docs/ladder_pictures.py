@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,19 +34,42 @@ _MIDDLE = 'font-size="12" text-anchor="middle"'
 _SMALL = f'font-size="11" fill="{GREY}"'
 
 
-def access(report: Report, operand: str, instruction: str, title: str = "") -> str:
-    """Return the picture of the first access of ``operand`` with that instruction."""
-    found = next(
-        access
-        for access, row in zip(report.accesses, report.rows, strict=True)
-        if row.operand == operand and row.instruction.startswith(instruction)
-    )
-    return draw.access_picture(found, title) or ""
+#: What draws all pictures, and the architecture of those of the ladder.
+SCRIPT, ARCH = "python docs/make_pictures.py", "sm_90a"
+
+
+class Drawn(NamedTuple):
+    """An access of a kernel as its report draws it: the report's options, and the access."""
+
+    options: dict[str, Any]
+    operand: str
+    instruction: str
+
+    @property
+    def command(self) -> str:
+        """The command that draws the report."""
+        words = " ".join(f"--{name} {value}" for name, value in self.options.items())
+        return f"cute-gemm analyze NN -m 4096 -n 4096 -k 4096 {words} --html report.html"
+
+    @property
+    def svg(self) -> str:
+        """The picture of the first access of the operand with that instruction."""
+        report = analyzed(**self.options)
+        of = zip(report.accesses, report.rows, strict=True)
+        name = self.operand, self.instruction
+        found = next(access for access, row in of if (row.operand, row.instruction) == name)
+        return draw.access_picture(found) or ""
+
+
+@cache
+def analyzed(k: int = 4096, **options: Any) -> Report:
+    """Return the report of a kernel on column-major operands."""
+    return cg.analyze("NN", m=4096, n=4096, k=k, **options)
 
 
 # ---- the matrices -------------------------------------------------------------------------------
 
-_SIDE, _GAP = 176.0, 26.0
+_SIDE, _GAP = 150.0, 26.0
 
 
 class Mark(NamedTuple):
@@ -61,8 +85,7 @@ class Mark(NamedTuple):
 def matrices(title: str, caption: list[str], marks: list[Mark], legend: list[Item]) -> str:
     """Draw C with A on its left and B above it, and parts of them."""
     far = _SIDE + _GAP
-    left = 120.0  # of the least width of a picture, the middle
-    corners = {"A": (left, far + 14), "B": (left + far, 14.0), "C": (left + far, far + 14)}
+    corners = {"A": (0.0, far + 14), "B": (far, 14.0), "C": (far, far + 14)}
     names = {"A": "A (M,K)", "B": "B (K,N)", "C": "C (M,N)"}
     body = []
     for name, (x, y) in corners.items():
@@ -76,7 +99,7 @@ def matrices(title: str, caption: list[str], marks: list[Mark], legend: list[Ite
         body.append(rect(x, y, width, height, f'fill="{mark.fill}" stroke="{INK}"'))
         if mark.label:
             body.append(text(x + width / 2, y + height / 2 + 4, mark.label, _MIDDLE))
-    return document(title, caption, body, (left + 2 * far, 2 * far), legend)
+    return document(title, caption, body, (far + _SIDE, 2 * far), legend)
 
 
 def host() -> str:
@@ -146,62 +169,38 @@ def steps(report: Report) -> str:
 # ---- the products of a thread -------------------------------------------------------------------
 
 
-class Reads(NamedTuple):
-    """The results of a thread along M and N, and the words of a read of A and of B."""
-
-    name: str
-    results: tuple[int, int]
-    runs: tuple[int, int]
-
-
-def reads(report: Report) -> Reads:
-    """Return the results and reads of a kernel that multiplies by FMA."""
-    values = report.config.values
-    runs = tuple(layout.shape[0] for layout in values)
-    return Reads(report.config.kernel, report.config.thread_tile, runs)
-
-
-def thread_products(title: str, kernels: list[Reads]) -> str:
+def thread_products(report: Report) -> str:
     """Draw what a thread reads of a column of A's tile and of B's, and its products."""
-    cell, left, body = 21.0, 0.0, []
-    down = max(kernel.results[0] for kernel in kernels)
-    for kernel in kernels:
-        (rows, columns), (run_a, run_b) = kernel.results, kernel.runs
-        x, y = left + 2 * cell, 22 + 2 * cell
-        body.append(text(left, 11, kernel.name, f'{_WORDS} font-weight="bold"'))
-        for i in range(rows):
-            body.append(rect(left, y + i * cell, cell, cell, f'fill="{A}" stroke="#888888"'))
-            body += [
-                rect(x + j * cell, y + i * cell, cell, cell, f'fill="{C}" stroke="#888888"')
-                for j in range(columns)
-            ]
-        for j in range(columns):
-            body.append(rect(x + j * cell, 22, cell, cell, f'fill="{B}" stroke="#888888"'))
-        outline = f'fill="none" stroke="{INK}" stroke-width="2"'
+    cell, config = 21.0, report.config
+    rows, columns = config.thread_tile
+    run_a, run_b = (layout.shape[0] for layout in config.values)
+    x, y, body = 2 * cell, 2 * cell, []
+    for i in range(rows):
+        body.append(rect(0, y + i * cell, cell, cell, f'fill="{A}" stroke="#888888"'))
         body += [
-            rect(left, y + i * cell, cell, run_a * cell, outline) for i in range(0, rows, run_a)
+            rect(x + j * cell, y + i * cell, cell, cell, f'fill="{C}" stroke="#888888"')
+            for j in range(columns)
         ]
-        body += [
-            rect(x + j * cell, 22, run_b * cell, cell, outline) for j in range(0, columns, run_b)
-        ]
-        made, words = rows * columns, rows + columns
-        loads = rows // run_a + columns // run_b
-        below = y + down * cell + 18
-        for n, line in enumerate((
-            f"{words} words for {made} product{'s' * (made > 1)}",
-            f"in {loads} loads",
-            f"{words / made:.4g} words per product",
-        )):  # fmt: skip
-            body.append(text(left, below + 15 * n, line, _WORDS))
-        left += max((columns + 2) * cell, 170) + 40
+    for j in range(columns):
+        body.append(rect(x + j * cell, 0, cell, cell, f'fill="{B}" stroke="#888888"'))
+    outline = f'fill="none" stroke="{INK}" stroke-width="2"'
+    body += [rect(0, y + i * cell, cell, run_a * cell, outline) for i in range(0, rows, run_a)]
+    body += [rect(x + j * cell, 0, run_b * cell, cell, outline) for j in range(0, columns, run_b)]
+    made, words = rows * columns, rows + columns
+    loads = rows // run_a + columns // run_b
     legend = [
         Item(A, "a word of A"),
         Item(B, "a word of B"),
-        Item(C, "a product, added to an accumulator in a register"),
+        Item(C, "a product, added to an accumulator"),
         Item("#ffffff", "thick outline: one load from shared memory"),
     ]
-    caption = ["One thread and one column k of the tiles in shared memory."]
-    return document(title, caption, body, (left - 40, 22 + (down + 2) * cell + 60), legend)
+    products = f"{made} product{'s' * (made > 1)}"
+    caption = [
+        f"{words} words for {products} in {loads} loads: {words / made:.4g} words per product. "
+        "One thread and one column k of the tiles in shared memory."
+    ]
+    title = f"{config.kernel}: a thread's products"
+    return document(title, caption, body, (x + columns * cell, y + rows * cell), legend)
 
 
 # ---- the results of a warp ----------------------------------------------------------------------
@@ -216,49 +215,36 @@ def _results(report: Report) -> tuple[np.ndarray, np.ndarray]:
     return rows[:, None] + m, columns[:, None] + n
 
 
-def warp_tiles(title: str, reports: list[Report]) -> str:
+def warp_tile(report: Report) -> str:
     """Draw which lanes of a warp hold which 4 x 4 results of C, and what the warp reads."""
-    cell, high, left, body, bottom = 26.0, 17.0, 0.0, [], 0.0
-    for report in reports:
-        rows, columns = _results(report)
-        owner: dict[tuple[int, int], int] = {}
-        for lane in range(32):
-            for m in set((rows[lane] // 4).tolist()):
-                for n in set((columns[lane] // 4).tolist()):
-                    owner[m, n] = lane
-        down, across = (1 + max(place[mode] for place in owner) for mode in (0, 1))
-        body.append(text(left, 11, report.config.kernel, f'{_WORDS} font-weight="bold"'))
-        body += [
-            rect(left + n * cell, 22 + m * high, cell, high, f'fill="{TINTS[lane % 8]}"')
-            for (m, n), lane in owner.items()
-        ]
-        body.append(path(
-            [f"M{number(left)} {number(22 + m * high)}h{number(across * cell)}"
-             for m in range(down + 1)]
-            + [f"M{number(left + n * cell)} 22v{number(down * high)}" for n in range(across + 1)],
-            'stroke="#888888"',
-        ))  # fmt: skip
-        labels = [
-            text(left + (n + 0.5) * cell, 22 + (m + 0.5) * high + 4, str(lane))
-            for (m, n), lane in owner.items()
-        ]
-        body.append(group(CELL_TEXT, labels))
-        below = 22 + down * high + 18
-        words = 4 * (down + across)
-        for n, line in enumerate((
-            f"{4 * down} x {4 * across} results of a warp",
-            f"{4 * down} + {4 * across} = {words} different words",
-            "for each column of the tiles",
-        )):  # fmt: skip
-            body.append(text(left, below + 15 * n, line, _WORDS))
-        bottom = max(bottom, below + 45)
-        left += max(across * cell, 220) + 40
+    cell, high, body = 26.0, 17.0, []
+    rows, columns = _results(report)
+    owner: dict[tuple[int, int], int] = {}
+    for lane in range(32):
+        for m in set((rows[lane] // 4).tolist()):
+            for n in set((columns[lane] // 4).tolist()):
+                owner[m, n] = lane
+    down, across = (1 + max(place[mode] for place in owner) for mode in (0, 1))
+    body += [
+        rect(n * cell, m * high, cell, high, f'fill="{TINTS[lane % 8]}"')
+        for (m, n), lane in owner.items()
+    ]
+    body.append(path(
+        [f"M0 {number(m * high)}h{number(across * cell)}" for m in range(down + 1)]
+        + [f"M{number(n * cell)} 0v{number(down * high)}" for n in range(across + 1)],
+        'stroke="#888888"',
+    ))  # fmt: skip
+    labels = [
+        text((n + 0.5) * cell, (m + 0.5) * high + 4, str(lane)) for (m, n), lane in owner.items()
+    ]
+    body.append(group(CELL_TEXT, labels))
     legend = [Item("#ffffff", "4 x 4 results of a lane, and its number", text="7")]
     caption = [
-        "The results of warp 0, M down and N across. A lane loads the same number of words in both "
-        "kernels. The number of different words that the warp loads is smaller in the second."
+        f"{4 * down} x {4 * across} results, M down and N across. For each column of the tiles the "
+        f"warp loads {4 * down} + {4 * across} = {4 * (down + across)} different words."
     ]
-    return document(title, caption, body, (left - 40, bottom), legend)
+    title = f"{report.config.kernel}: the results of warp 0"
+    return document(title, caption, body, (across * cell, down * high), legend)
 
 
 # ---- time ---------------------------------------------------------------------------------------
@@ -273,20 +259,14 @@ class Span(NamedTuple):
     fill: str
 
 
-_UNIT = 46.0
+_UNIT = 22.0
 
 
-def timeline(
-    title: str, caption: str, rows: list[tuple[str, list[Span]]], legend: list[Item]
-) -> str:
-    """Draw what is busy when; a row without spans is a heading. A schema: nothing is measured."""
-    left, body, y = 150.0, [], 6.0
-    end = max(span.start + span.length for _, spans in rows for span in spans)
-    for name, spans in rows:
-        if not spans:
-            body.append(text(0, y + 16, name, f'{_WORDS} font-weight="bold"'))
-            y += 24
-            continue
+def timeline(title: str, caption: str, rows: dict[str, list[Span]], legend: list[Item]) -> str:
+    """Draw what is busy when. A schema: nothing is measured."""
+    left, body, y = 66.0, [], 0.0
+    end = max(span.start + span.length for spans in rows.values() for span in spans)
+    for name, spans in rows.items():
         body.append(text(left - 10, y + 17, name, f'{_WORDS} text-anchor="end"'))
         body.append(path([f"M{number(left)} {number(y + 26)}h{number(end * _UNIT)}"],
                          'stroke="#cccccc"'))  # fmt: skip
@@ -303,52 +283,48 @@ def timeline(
 _COPY, _PRODUCTS = Item(A, "copies to shared memory"), Item(C, "products")
 
 
-def _in_turn(tiles: int, copy: float) -> list[tuple[str, list[Span]]]:
+def in_turn(title: str, caption: str, tiles: int, copy: float) -> str:
     """Copy, wait, multiply, tile after tile."""
     copies = [Span(k * (copy + 2), copy, f"tile {k}", A) for k in range(tiles)]
     products = [Span(k * (copy + 2) + copy, 2, f"tile {k}", C) for k in range(tiles)]
-    return [("copies", copies), ("products", products)]
+    rows = {"copies": copies, "products": products}
+    return timeline(title, caption, rows, [_COPY, _PRODUCTS])
 
 
 def double_buffered() -> str:
-    """One buffer, and two."""
-    rows: list[tuple[str, list[Span]]] = [("warp_tiled: one buffer", []), *_in_turn(3, 2)]
+    """Two buffers."""
     copies = [Span(2 * k, 2, f"tile {k}", A if k % 2 == 0 else TINTS[6]) for k in range(5)]
     products = [Span(2 * k + 2, 2, f"tile {k}", C) for k in range(5)]
-    rows += [("double_buffered: two", []), ("copies", copies), ("products", products)]
     legend = [
         Item(A, "copies to shared memory, buffer 0"),
         Item(TINTS[6], "buffer 1"),
         _PRODUCTS,
     ]
     caption = (
-        "With two buffers the CTA copies a k tile into one while it multiplies the previous tile "
-        "from the other. A k tile takes one barrier instead of two."
+        "The CTA copies a k tile into one buffer while it multiplies the previous tile from the "
+        "other. A k tile takes one barrier instead of two."
     )
-    return timeline("double_buffered: copies during products", caption, rows, legend)
+    rows = {"copies": copies, "products": products}
+    return timeline("double_buffered: two buffers", caption, rows, legend)
 
 
 def sm80_pipeline(stages: int) -> str:
-    """A tensor core kernel without and with a ring of stages."""
-    rows: list[tuple[str, list[Span]]] = [("tensor_core", [])]
-    copies = [Span(6 * k, 4, f"tile {k}", A) for k in range(2)]
-    products = [Span(6 * k + 4, 2, f"tile {k}", C) for k in range(2)]
-    rows += [("copies", copies), ("products", products)]
-    rows += [(f"sm80_pipeline, {stages} stages", [])]
-    tiles = 6
+    """A tensor core kernel with a ring of stages."""
+    rows: dict[str, list[Span]] = {}
+    tiles = stages + 2
     for stage in range(stages):
         mine = range(stage, tiles, stages)
         # All stages but one are loaded ahead; a stage is free when its tile has been multiplied.
         starts = [k * 0.4 if k < stages - 1 else 4 + 2 * (k - stages + 1) for k in mine]
         spans = [Span(at, 4, f"tile {k}", A) for at, k in zip(starts, mine, strict=True)]
-        rows.append((f"stage {stage}", spans))
-    rows.append(("products", [Span(4 + 2 * k, 2, f"tile {k}", C) for k in range(tiles - 2)]))
+        rows[f"stage {stage}"] = spans
+    rows["products"] = [Span(4 + 2 * k, 2, f"tile {k}", C) for k in range(tiles - 1)]
     caption = (
         "Several copies of k tiles are in flight at a time, each to a stage of shared memory. The "
         "latency of a copy is longer than the products of a tile. The CTA waits for it once, at "
         "the start."
     )
-    title = "sm80_pipeline: a ring of stages"
+    title = f"sm80_pipeline: a ring of {stages} stages"
     return timeline(title, caption, rows, [_COPY, _PRODUCTS])
 
 
@@ -371,11 +347,7 @@ def sm90_wgmma(stages: int) -> str:
             done.append(clock)
         clock += 3
     epilogues = [Span(done[tile * tiles + tiles - 1], 3, "C", TINTS[3]) for tile in range(of_c)]
-    rows = [
-        ("producer: TMA loads", loads),
-        ("consumers: wgmma", products),
-        ("consumers: epilogue", epilogues),
-    ]
+    rows = {"TMA loads": loads, "wgmma": products, "epilogue": epilogues}
     legend = [
         Item(shades[0], "load of a k tile into the stage with this number", text="2"),
         Item(shades[1], "the same for the next tile of C"),
@@ -407,44 +379,46 @@ def fragment() -> str:
 # ---- all of them --------------------------------------------------------------------------------
 
 
+def accesses() -> dict[str, Drawn]:
+    """Return the pictures that the reports of kernels have, by name."""
+
+    def of(kernel: str, operand: str, instruction: str, dtype: str = "float32") -> Drawn:
+        return Drawn({"dtype": dtype, "kernel": kernel, "arch": ARCH}, operand, instruction)
+
+    return {
+        "naive": of("naive", "B", "ld.global"),
+        "coalesced": of("coalesced", "A", "ld.global"),
+        "vectorized_banks": of("vectorized", "A", "ld.shared"),
+        "bank_free_banks": of("bank_free", "A", "ld.shared"),
+        "warp_tiled_banks": of("warp_tiled", "A", "ld.shared"),
+        "tensor_core_banks": of("tensor_core", "A", "ldmatrix.x4.trans", "float16"),
+    }
+
+
+def drawn_by(name: str) -> str:
+    """Return the command that draws a picture of the ladder."""
+    picture = accesses().get(name)
+    return picture.command if picture else SCRIPT
+
+
 def ladder() -> Iterator[tuple[str, str]]:
     """Yield the name of each picture and its SVG."""
 
     def report(kernel: str, dtype: str = "float32", k: int = 4096) -> Report:
-        sizes = {"m": 4096, "n": 4096, "k": k, "dtype": dtype, "arch": "sm_90a"}
-        return cg.analyze("NN", **sizes, kernel=kernel)
+        return analyzed(k, dtype=dtype, kernel=kernel, arch=ARCH)
 
-    of = {
-        name: report(name)
-        for name in ("naive", "coalesced", "smem_tiled", "register_rows", "thread_tile_1d",
-                     "thread_tile_2d", "vectorized", "bank_free", "warp_tiled")
-    }  # fmt: skip
-    read = {name: reads(of[name]) for name in list(of)[2:]}
-
-    def beside(title: str, *names: str) -> str:
-        return thread_products(title, [read[name] for name in names])
-
+    yield from ((name, drawn.svg) for name, drawn in accesses().items())
     yield "host", host()
-    yield "naive", access(of["naive"], "B", "ld.global", "naive: a request for B, NN")
-    yield "coalesced", access(of["coalesced"], "A", "ld.global", "coalesced: a request for A, NN")
     yield "smem_full_k", panels(report("smem_full_k", k=1024))
-    yield "smem_tiled", steps(of["smem_tiled"])
-    title = "a thread uses a word of B for all of its rows"
-    yield "register_rows", beside(f"register_rows: {title}", "smem_tiled", "register_rows")
-    title = "eight rows, loaded as two vectors"
-    yield "thread_tile_1d", beside(f"thread_tile_1d: {title}", "register_rows", "thread_tile_1d")
-    title = "an outer product per column k"
-    yield "thread_tile_2d", beside(f"thread_tile_2d: {title}", "thread_tile_1d", "thread_tile_2d")
-    title = "the same products, in loads of four words"
-    yield "vectorized", beside(f"vectorized: {title}", "thread_tile_2d", "vectorized")
-    for name in ("vectorized", "bank_free", "warp_tiled"):
-        title = f"{name}: a 128-bit load of A's tile in shared memory"
-        yield f"{name}_banks", access(of[name], "A", "ld.shared", title)
-    title = "warp_tiled: the results of a warp form a compact tile"
-    yield "warp_tiled", warp_tiles(title, [of["bank_free"], of["warp_tiled"]])
+    yield "smem_tiled", steps(report("smem_tiled"))
+    for name in ("smem_tiled", "register_rows", "thread_tile_1d", "thread_tile_2d", "vectorized"):
+        yield f"{name}_products", thread_products(report(name))
+    for name in ("bank_free", "warp_tiled"):
+        yield f"{name}_warp", warp_tile(report(name))
+    caption = "The CTA copies a k tile, waits, multiplies, and waits again."
+    yield "warp_tiled_time", in_turn("warp_tiled: one buffer", caption, 3, 2)
     yield "double_buffered", double_buffered()
     yield "tensor_core", fragment()
-    title = "tensor_core: ldmatrix of A's tile in swizzled shared memory"
-    yield "tensor_core_banks", access(report("tensor_core", "float16"), "A", "ldmatrix", title)
+    yield "tensor_core_time", in_turn("tensor_core: one tile at a time", caption, 2, 4)
     yield "sm80_pipeline", sm80_pipeline(report("sm80_pipeline", "float16").config.stages)
     yield "sm90_wgmma", sm90_wgmma(report("sm90_wgmma", "float16").config.stages)

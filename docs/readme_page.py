@@ -1,4 +1,4 @@
-"""A hook of MkDocs: README.md is a page of the site, and its links lead from there."""
+"""A hook of MkDocs: README.md is a page of the site; screenshots have dark variants."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 _PART = re.compile(r"^<!-- include: README.md -->\n.*?^<!-- end -->\n", re.MULTILINE | re.DOTALL)
 #: The target of a link or a picture, if it is a file of the repository.
 _TARGET = re.compile(r"(?<=\]\()(?!https?:|#)(?P<path>[^)#]+)")
+#: A screenshot; ``NAME-dark.png`` is its dark variant.
+_SCREENSHOT = re.compile(r"!\[(?P<text>[^]]+)\]\((?P<path>[^)]+)\.png\)")
+_BOTH = r"![\g<text>](\g<path>.png#only-light)![\g<text>](\g<path>-dark.png#only-dark)"
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Return a page with README.md in the place of the part that asks for it."""
+    """Return a page with README.md in place of the part that includes it, and dark screenshots."""
     root = Path(config.config_file_path).parent
 
     def target(match: re.Match[str]) -> str:
@@ -27,4 +30,4 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     def readme(match: re.Match[str]) -> str:
         return _TARGET.sub(target, (root / "README.md").read_text(encoding="utf-8"))
 
-    return _PART.sub(readme, markdown)
+    return _SCREENSHOT.sub(_BOTH, _PART.sub(readme, markdown))

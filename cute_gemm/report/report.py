@@ -100,6 +100,13 @@ def _fields(value: Any) -> dict[str, Any]:
     return named(value, *names)
 
 
+def _shown(value: Any) -> str:
+    """The value of an option in words: ``"128 x 128 x 32"``, ``"yes"``."""
+    if isinstance(value, tuple):
+        return (", " if bool in map(type, value) else " x ").join(map(_shown, value))
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
 @dataclass(frozen=True, eq=False)
 class Report(Paged):
     """What a kernel does to memory for one problem; ``print`` it, or take ``to_dict()``.
@@ -400,8 +407,12 @@ class Report(Paged):
             pairs.append(("config", Cell(self._configured, code=True)))
         if self.measured is not None:
             pairs.append(("choice", str(self.measured)))
-        values = [(name, str(x)) for name, x in _fields(config).items() if name != "kernel"]
-        codes = [(name, Cell(text, code=True)) for name, text in values]
+        # A dataclass, the operation, says what the section of the problem has.
+        codes = [
+            (name, Cell(_shown(value), code=True))
+            for name, value in _fields(config).items()
+            if name != "kernel" and not is_dataclass(value)
+        ]
         short_ones = [pair for pair in codes if len(pair[1].text) <= COMPACT]
         pairs += (pair for pair in codes if pair not in short_ones)
         return Pairs(pairs), Pairs(short_ones, compact=True)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from cute_gemm.cost_model.prediction import Prediction
     from cute_gemm.report.performance import Performance
 
-#: The plot of a roofline, in pixels, and the room for numbers at its left and below.
-_WIDE, _HIGH, _LEFT, _BELOW = 540, 250, 56, 40
+#: The plot of a roofline, in pixels, and the room for numbers at its left, right and below.
+_WIDE, _HIGH, _LEFT, _RIGHT, _BELOW = 246, 220, 56, 32, 40
 _LINE = "#bbbbbb"
 _SMALL = f'font-size="11" fill="{GREY}"'
 #: Pixels of a bar of the prediction, of its label, and from one to the next.
-_BAR, _LABEL, _STEP = 360, 110, 24
+_BAR, _LABEL, _STEP = 136, 112, 24
 
 
 def roofline(bounds: Performance, seconds: float | None = None, title: str = "Roofline") -> str:
@@ -58,10 +58,13 @@ def roofline(bounds: Performance, seconds: float | None = None, title: str = "Ro
         return _LEFT + x, _HIGH - (math.log10(rate) - bottom) * up
 
     grid, marks = [], []
+    # Numbers that would run into each other are left out.
+    every = math.ceil((len(_power(high)) + 1) * SANS_EM * 11 / across)
     for power in range(low, high + 1):
         x = _LEFT + (power - low) * across
         grid.append(f"M{number(x)} 0v{_HIGH}")
-        marks.append(text(x, _HIGH + 16, _power(power), 'text-anchor="middle"'))
+        if (high - power) % every == 0:
+            marks.append(text(x, _HIGH + 16, _power(power), 'text-anchor="middle"'))
     for power in range(bottom, top + 1):
         y = _HIGH - (power - bottom) * up
         grid.append(f"M{_LEFT} {number(y)}h{_WIDE}")
@@ -105,7 +108,7 @@ def roofline(bounds: Performance, seconds: float | None = None, title: str = "Ro
         caption += f", {short(speed)} predicted"
         caption += f" ({100 * speed / roof.attainable_tflops:.1f} % of it)"
     caption += ". What L1 and L2 serve of the requested bytes may lie above the line of memory."
-    size = (_LEFT + _WIDE + 8.0, _HIGH + _BELOW + 0.0)
+    size = (_LEFT + _WIDE + _RIGHT + 0.0, _HIGH + _BELOW + 0.0)
     return document(title, [caption], body, size, legend)
 
 

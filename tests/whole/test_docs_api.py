@@ -53,6 +53,13 @@ def test_errors_are_on_the_page() -> None:
     assert documented()["errors"].GemmError is cg.GemmError
 
 
+@pytest.mark.parametrize("name", sorted(documented()))
+def test_examples_have_a_section(name: str) -> None:
+    """Without its heading an example is shown as a quotation."""
+    text = documented()[name].__doc__ or ""
+    assert ">>>" not in text or re.search(r"Examples\n *-{8}\n", text)
+
+
 def test_docstrings_are_plain_markdown() -> None:
     """A role of Sphinx would be shown as it is typed."""
     for path in sorted((ROOT / "cute_gemm").rglob("*.py")):

@@ -180,6 +180,8 @@ def test_the_home_page_is_the_readme(docs):
     text = (DOCS / "index.md").read_text(encoding="utf-8")
     shown = docs("readme_page").on_page_markdown(text, page=None, config=config, files=files)
     links = re.findall(r"\]\(([^)#]+)", shown)
+    assert "](pictures/report.png#only-light)" in shown
+    assert "](pictures/report-dark.png#only-dark)" in shown
     assert shown.startswith("# cute_gemm\n") and "<!-- ci: run -->" in shown and len(links) > 20
     others = [x for x in links if x not in made and not x.startswith("https://")]
     assert set(made) < set(links) and [x for x in others if not (DOCS / x).is_file()] == []

@@ -15,6 +15,7 @@ from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.rendering import html
 from cute_gemm.rendering.html_page import fragment, page_html
+from cute_gemm.rendering.pictures import svg
 from cute_gemm.rendering.rows import AccessRow, make_row
 from cute_gemm.report.causes import Cause
 
@@ -22,11 +23,12 @@ VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):
-    """Checks that tags are balanced; keeps ids, links, tags and the cells of each table."""
+    """Checks that tags are balanced; keeps ids, links, tags, text and the cells of each table."""
 
     def __init__(self, text):
         super().__init__()
         self.open, self.ids, self.links, self.tags, self.tables = [], [], [], [], []
+        self.text = []
         self.feed(text)
         self.close()
         assert not self.open
@@ -54,6 +56,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
+        if "style" not in self.open:
+            self.text.append(data)
         if "td" in self.open or "th" in self.open:
             self.tables[-1][-1][-1] += data
 
@@ -101,6 +105,46 @@ def test_a_report_is_one_balanced_page_with_nothing_from_outside(report):
     assert "@import" not in text
     assert page.count("html") == page.count("style") == page.count("h1") == 1
     assert len(text) < 1_500_000
+
+
+def traced(A):
+    options = {"kernel": "smem_tiled", "arch": "sm_80", "backend": "interpreter"}
+    return cg.plan("NT", A, A, **options).trace(A, A)
+
+
+#: ``Name(field=``, ``Name("``, ``Name((``, ``Name()``, ``<Name object at``, ``True``, ``(1, 2``.
+REPR = re.compile(
+    r"""\b[A-Za-z_]\w*\((?:\w+=|['"(\[{]|\))|<\w+[ .]|\b(?:True|False|None|nan)\b|\bnp\."""
+    r"""|'\w*',|\(\d+, |[\[{]['"\w]"""
+)
+PAGES = {
+    **{name: lambda settings=settings: analyze(**settings) for name, settings in REPORTS.items()},
+    "fused": lambda: analyze("TN", arch="sm_90a", kernel="sm90_wgmma", epilogue="bias+gelu"),
+    "packed": lambda: analyze(arch="sm_90a", kernel="auto", lda=4097, pack="A"),
+    "split": lambda: analyze("TN", (64, 64, 65536), arch="sm_90a", kernel="auto", split_k=8),
+    "ladder": lambda: analyze(dtype="float32", kernel="warp_tiled"),
+    "complex": lambda: analyze("CN", dtype="complex64", kernel="auto"),
+    "copy": lambda: cg.analyze_copy(
+        tensor="(128,64):(64,1)", threads="(16,8):(8,1)", values="(1,8)", atom="cp.async.128",
+        dtype="float16", smem="Sw<3,3,3> o 0 o (128,64):(64,1)", reader="ldmatrix.x4",
+    ),
+    "trace": lambda: traced(np.ones((32, 16), np.float32, order="F")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_no_repr_of_an_object(name):
+    page = Page(PAGES[name]().to_html())
+    labels = [attributes.get("aria-label") or "" for _, attributes in page.tags]
+    assert [text for text in (*page.text, *labels) if REPR.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    "value", [Layout((8, 1), (1, 0)), np.dtype("float16"), object(), np.float64(1.5), (1, 2),
+              {"a": 1}, ["a"], None, True, analyze, NothingToChoose("x")],
+)  # fmt: skip
+def test_a_repr_is_noticed(value):
+    assert REPR.search(repr(value))
 
 
 def test_every_access_is_in_the_tables_and_in_a_picture(report):
@@ -267,6 +311,23 @@ def test_words_have_contrast_in_each_scheme(reference, scheme):
     for name in ("quiet", "good", "bad", "accent"):
         assert min(contrast(colours[name], on) for on in (ground, colours["panel"])) >= 4.5, name
     assert contrast(ink, ground) > 12 and contrast(colours["line"], ground) > 1.2
+
+
+def filtered(colour):
+    """``invert(0.92) hue-rotate(180deg)``, by the matrix of the Filter Effects specification."""
+    part = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    inverted = 0.92 - 0.84 * part
+    luma = inverted @ (0.213, 0.715, 0.072)
+    turned = np.clip(2 * luma - inverted, 0, 1)
+    return "#" + "".join(f"{round(255 * x):02x}" for x in turned)
+
+
+def test_words_have_contrast_in_pictures():
+    """Also in dark pages, where pictures are filtered."""
+    words = [(svg.INK, fill) for fill in (*svg.TINTS, svg.BAD_TINT, "#ffffff")]
+    for word, ground in [*words, (svg.GREY, "#ffffff"), (svg.BAD, "#ffffff")]:
+        assert contrast(word, ground) >= 4.5, (word, ground)
+        assert contrast(filtered(word), filtered(ground)) >= 4.5, (word, ground)
 
 
 def test_a_page_has_landmarks_and_a_table_of_contents(reference):

@@ -43,6 +43,8 @@ def pairs(acc: Value) -> tuple[Value, Value]:
 
     C, operands and further results are then of (M, N / 2), and nothing else may be made of ``acc``.
 
+    Examples
+    --------
     >>> import cute_gemm as cg
     >>> def swiglu(acc):
     ...     gate, up = cg.pairs(acc)
@@ -61,6 +63,8 @@ def pairs(acc: Value) -> tuple[Value, Value]:
 def halves(acc: Value) -> tuple[Value, Value]:
     """Return columns j and N / 2 + j of the product, and else what `pairs` does.
 
+    Examples
+    --------
     >>> print(trace(lambda acc: halves(acc)[0] - halves(acc)[1]))
     v0 = acc
     v1 = first_half(v0)

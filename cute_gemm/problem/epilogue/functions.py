@@ -194,6 +194,8 @@ def round_to(x: Any, dtype: Any) -> Value:
     ``dtype``: bfloat16, float16, ``"tf32"``, float8_e4m3fn, float8_e5m2 or float32. 8-bit floats
     saturate, as results do. The derivative is 1.
 
+    Examples
+    --------
     >>> import cute_gemm as cg
     >>> print(cg.epilogue(lambda acc, bias: cg.relu(round_to(acc + bias, "bfloat16"))).expression)
     v0 = acc

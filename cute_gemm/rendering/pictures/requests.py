@@ -51,7 +51,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 # ---- global memory ------------------------------------------------------------------------------
 
-_BYTE = 7.0  # pixels of a byte: two digits fit two bytes
+_BYTE = 6.25  # pixels of a byte: two digits fit two bytes
 _LINE_RIGHT = 78
 _ROW, _BAR = 21, 17
 
@@ -219,7 +219,7 @@ def _request_caption(starts: np.ndarray, lengths: np.ndarray, base: int) -> list
 
 # ---- shared memory ------------------------------------------------------------------------------
 
-_BANK, _BANK_LEFT, _BANK_ROW = 27, 146, 20
+_BANK, _BANK_LEFT, _BANK_ROW = 24, 146, 20
 
 
 def _word_lanes(instruction: str, bits: int, offsets: np.ndarray) -> list[dict[int, list[int]]]:

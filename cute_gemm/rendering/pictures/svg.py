@@ -1,7 +1,7 @@
 """The SVG primitives of the pictures.
 
 A picture has no ids, no style sheet and no fonts to load, so that a page can have any number of
-them. Its background and text colour are explicit: it looks the same in a dark page.
+them. Its background and text colour are explicit. Dark pages apply a filter to it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ MONO = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 MONO_EM, SANS_EM, BOLD_EM = 0.605, 0.51, 0.58
 
 MARGIN = 12
+#: Least width of a body in pixels: with the margins of a page it fits a viewport of 390.
+LEAST = 334
 #: Attributes of the text in cells.
 CELL_TEXT = f'font-family="{MONO}" font-size="10" text-anchor="middle"'
 
@@ -139,7 +141,7 @@ def document(
     The body is drawn in a space of ``size`` pixels whose origin is its upper left corner.
     """
     # A narrow body still leaves room for lines of text.
-    width = max(size[0], 620) + 2 * MARGIN
+    width = max(size[0], LEAST) + 2 * MARGIN
     top = float(MARGIN)
     head = []
     for line in wrap(title, width - 2 * MARGIN, 15, BOLD_EM):
