@@ -160,7 +160,7 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
 def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
     options = {"tile": (128, 160, 32), "warp_groups": 2, "ping_pong": 1, "swap_ab": 0}
     configure(problem(dtype="tf32"), **options)
-    with pytest.raises(OptionError, match="needs 160 registers .* beside some 88; it has 232"):
+    with pytest.raises(OptionError, match="needs 160 registers .* besides some 88; it has 232"):
         configure(problem("NN", dtype="tf32"), **options)
 
 

@@ -192,7 +192,7 @@ def check_structure(config: ThinConfig) -> None:
     rows, columns = picture.extents
     places = picture.table[..., 0] * columns + picture.table[..., 1]
     assert np.array_equal(np.sort(places, axis=None), np.arange(rows * columns))
-    assert len(np.unique(config.sums)) == config.sums.size == rows * config.columns
+    assert len(np.unique(config.accumulators)) == config.accumulators.size == rows * config.columns
     for which, part in enumerate((config.large, config.few)):
         step = part.width * config.operation.a.bytes
         waiting = config.places[which]
