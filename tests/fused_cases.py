@@ -188,8 +188,8 @@ def run_function(name: str, dtype: str, backend: Any) -> None:
     assert verdict.ok, f"{name} of {dtype}: {verdict}"
 
 
-#: Configs with so many sums of a thread that a vector is loaded where it is used: type, order, and
-#: the mode of the vector.
+#: Configs with so many accumulators of a thread that a vector is loaded where it is used: type,
+#: order, and the mode of the vector.
 MANY_SUMS = tuple(
     (dtype, order, mode, {"tile": tile, "warp_groups": 2, "ping_pong": 1, "swap_ab": swap_ab,
                           "cluster": (1, 1)})

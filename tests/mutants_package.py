@@ -208,7 +208,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "if by_threads and config.reads_ahead:",
        "if False:", "fp8", "rows_are"),
     _m("scales are multiplied for nothing", "kernels/sm90/structure.py",
-       "1.0 + down * across / self.sums_of_thread", "1.0", "fp8", "the_price"),
+       "1.0 + down * across / self.accumulators_per_thread", "1.0", "fp8", "the_prediction"),
     _m("operands of vectors that straddle loaded as a vector's too", "kernels/staging.py",
        "least = np.tile(store.vector[1] - step[:, 0, store.axis], len(first))", "pass",
        "fused_calls", "straddle"),

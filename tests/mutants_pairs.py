@@ -93,5 +93,5 @@ PAIRS: tuple[Mutant, ...] = (
        'replace(first, origin=(0, columns // 2), part="second half")',
        'replace(first, part="second half")', _COUNTS),
     _p("the pairs' launch costs nothing", "plan/predict.py",
-       "            self._each[0] += legal.reduced * self._pairing\n", "", "has_its_price"),
+       "            self._each[0] += legal.reduced * self._pairing\n", "", "has_its_prediction"),
 )  # fmt: skip

@@ -321,10 +321,10 @@ SM90: tuple[Mutant, ...] = (
        "if (release) this->memory.consumer_release(stage, this->peer);", "", "accumulators"),
     # products of components
     _c("what is not finite stays in the smaller products' sums", "sm90/promoted.cuh",
-       "      if (order.largest_from(k_tile)) drop_not_finite(sums);\n      bool", "      bool",
-       "infinities"),
+       "      if (order.largest_from(k_tile)) drop_not_finite(accumulators);\n      bool",
+       "      bool", "infinities"),
     _c("the same of sums whose products take turns", "sm90/promoted.cuh",
-       "      if (order.largest_from(k_tile)) drop_not_finite(sums);\n      this->scales",
+       "      if (order.largest_from(k_tile)) drop_not_finite(accumulators);\n      this->scales",
        "      this->scales",
        "infinities"),
     _c("two products of the same components", "sm90/promoted.cuh",

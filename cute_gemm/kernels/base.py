@@ -101,7 +101,7 @@ class Kernel(ABC):
     option_values: ClassVar[Mapping[str, str]] = {}
     #: Parts of a product that it takes beside A, B and C of its ``dtypes``.
     takes: ClassVar[frozenset[Part]] = frozenset()
-    #: Whether `sums` of a config depend on neither the tile of C nor its place in the matrix.
+    #: Whether `summation` of a config depend on neither the tile of C nor its place in the matrix.
     batch_invariant: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
@@ -164,7 +164,7 @@ class Kernel(ABC):
         """
         reference.gemm(problem, A, B, C, alpha, beta, operands)
 
-    def sums(self, config: Any) -> str:
+    def summation(self, config: Any) -> str:
         """Return by which instructions, and in which order, an element of C is summed over K.
 
         Configs for which this is the same text give the same bits; it does not depend on what is

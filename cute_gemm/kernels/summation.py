@@ -33,7 +33,9 @@ class OrderOfSummation(NamedTuple):
         cls, kernel: Kernel, config: Any, problem: GemmProblem, algorithm: Algorithm
     ) -> OrderOfSummation:
         """Return that of a kernel, a config and a algorithm."""
-        return cls.by(kernel.name, kernel.sums(config), config.tile[2], problem, algorithm.split_k)
+        return cls.by(
+            kernel.name, kernel.summation(config), config.tile[2], problem, algorithm.split_k
+        )
 
     @classmethod
     def by(

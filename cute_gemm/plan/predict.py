@@ -100,7 +100,7 @@ class Predicted:
         alike: dict[tuple[str, str, int], list[int]] = {}
         for index, (kernel, config, _) in enumerate(self._legal.configs):
             if kernel.batch_invariant:
-                group = kernel.name, kernel.sums(config), config.tile[2]
+                group = kernel.name, kernel.summation(config), config.tile[2]
                 alike.setdefault(group, []).append(index)
         # Infinity where a config has another number of slices.
         each, whole = self._each + self._before, self._legal.whole

@@ -5,7 +5,7 @@
 // unit-stride mode and on to the next row or the next product, whichever is nearer, so that neighbours
 // read neighbours, however short the rows are; matrices that lie one behind the other are copied as one
 // run, in vectors that take no notice of where one ends. From shared memory a few threads, or a warp by
-// MMA, multiply each product, with sums in registers; these go back through shared memory and leave as A
+// MMA, multiply each product, with accumulators in registers; these go back through shared memory and leave as A
 // and B came.
 //
 // Of a Config, beside what simt/gemm.cuh says:
@@ -21,7 +21,7 @@
 //   SmemA, SmemB, SmemC  (M,K,product), (N,K,product), (M,N,product) -> element of shared memory, of C
 //                        accumulator
 //   kReadA, kReadB       elements of an access of a thread that multiplies
-//   kWriteC              sums of an access
+//   kWriteC              accumulators of an access
 //   kBeginB              byte of shared memory where B's matrices begin
 
 #pragma once
@@ -169,18 +169,18 @@ using ProductRowsB = ProductRows<typename Config::SmemB, typename Config::RowsB,
 
 // ---- products -----------------------------------------------------------------------------------
 
-// A thread's sums: (row,column) is the place of the first.
+// A thread's accumulators: (row,column) is the place of the first.
 template <class Config, bool kMma = !is_void_v<typename Config::Mma>>
-struct ProductSums {
+struct ProductAccumulators {
   using Accumulator = typename Config::Accumulator;
   using ValuesM = typename Config::ValuesM;
   using ValuesN = typename Config::ValuesN;
   enum : int { kTM = size(ValuesM{}), kTN = size(ValuesN{}), kK = size<2>(typename Config::Tile{}) };
 
   int row, column, product;
-  Accumulator sums[kTM][kTN] = {};
+  Accumulator accumulators[kTM][kTN] = {};
 
-  CUTE_DEVICE explicit ProductSums(int thread) {
+  CUTE_DEVICE explicit ProductAccumulators(int thread) {
     auto const part = idx2crd(thread, typename Config::Parts{});
     int const along = get<0>(part), across = get<1>(part);
     row = (Config::kMajorNC ? across : along) * size<0>(ValuesM{});
@@ -188,7 +188,7 @@ struct ProductSums {
     product = get<2>(part);
   }
 
-  CUTE_DEVICE Accumulator operator()(int i, int j) const { return sums[i][j]; }
+  CUTE_DEVICE Accumulator operator()(int i, int j) const { return accumulators[i][j]; }
 
   CUTE_DEVICE void multiply(uint32_t smem) {
     constexpr int kDepth = Config::kDepth, kUnroll = Config::kUnroll;
@@ -200,7 +200,7 @@ struct ProductSums {
       rows.read(a, k);
       columns.read(b, k);
       CUTE_UNROLL
-      for (int e = 0; e < kDepth; ++e) outer_product<Config>(sums, a[e], b[e]);
+      for (int e = 0; e < kDepth; ++e) outer_product<Config>(accumulators, a[e], b[e]);
     }
   }
 };
@@ -208,7 +208,7 @@ struct ProductSums {
 // By MMA, a warp for 16 rows and 8 columns, or several times as many. Which k a lane has of an MMA does
 // not matter, as long as they are the same of A and of B: so it takes four neighbours.
 template <class Config>
-struct ProductSums<Config, true> {
+struct ProductAccumulators<Config, true> {
   using Mma = typename Config::Mma;
   using Element = typename Config::ElementA;
   using ValuesM = typename Config::ValuesM;
@@ -220,9 +220,9 @@ struct ProductSums<Config, true> {
   static_assert(kDepth == 4 && sizeof(Element) == 2);
 
   int row, column, product;
-  float sums[kTM / 2][kTN / 2][4] = {};
+  float accumulators[kTM / 2][kTN / 2][4] = {};
 
-  CUTE_DEVICE explicit ProductSums(int thread) {
+  CUTE_DEVICE explicit ProductAccumulators(int thread) {
     auto const part = idx2crd(thread / 32, typename Config::Parts{});
     int const along = get<0>(part), across = get<1>(part), lane = thread % 32;
     row = (Config::kMajorNC ? across : along) * 8 * kTM + lane / 4;
@@ -230,7 +230,7 @@ struct ProductSums<Config, true> {
     product = get<2>(part);
   }
 
-  CUTE_DEVICE float operator()(int i, int j) const { return sums[i / 2][j / 2][i % 2 * 2 + j % 2]; }
+  CUTE_DEVICE float operator()(int i, int j) const { return accumulators[i / 2][j / 2][i % 2 * 2 + j % 2]; }
 
   static CUTE_DEVICE uint32_t pair(Element const& low, Element const& high) {
     return uint32_t(low.raw()) | uint32_t(high.raw()) << 16;
@@ -252,7 +252,7 @@ struct ProductSums<Config, true> {
         uint32_t const a2 = pair(a[2][i], a[3][i]), a3 = pair(a[2][i + 1], a[3][i + 1]);
         CUTE_UNROLL
         for (int j = 0; j < kTN / 2; ++j) {
-          float(&c)[4] = sums[i / 2][j];
+          float(&c)[4] = accumulators[i / 2][j];
           Mma::fma(c[0], c[1], c[2], c[3], a0, a1, a2, a3, pair(b[0][j], b[1][j]),
                    pair(b[2][j], b[3][j]), c[0], c[1], c[2], c[3]);
         }
@@ -265,7 +265,8 @@ struct ProductSums<Config, true> {
 
 // Updates the first `left` of N elements of C that are adjacent in memory, each at a coordinate of its own.
 template <int N, class Epilogue, class ElementC, class Accumulator, class At>
-CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator const* sums, int left, At const& coord) {
+CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator const* accumulators, int left,
+                            At const& coord) {
   using Vector = cutlass::AlignedArray<ElementC, N>;
   using One = cutlass::AlignedArray<ElementC, 1>;
   bool const whole = left >= N, reads_c = epilogue.reads_c();
@@ -287,7 +288,8 @@ CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator c
   for (int e = 0; e < N; ++e) {
     if (e < left) {
       auto operands = epilogue.template load<Block<1, 1>>(coord(e));
-      results[e] = reads_c ? epilogue(sums[e], old[e], operands, 0, 0) : epilogue(sums[e], operands, 0, 0);
+      results[e] = reads_c ? epilogue(accumulators[e], old[e], operands, 0, 0)
+                           : epilogue(accumulators[e], operands, 0, 0);
       epilogue.template store<Block<1, 1>>(coord(e), operands);
     }
   }
@@ -327,8 +329,8 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
   B += first * batch_b;
   C += first * batch_c;
 
-  ProductSums<Config> sums(thread);
-  bool const has_results = sums.product < products;
+  ProductAccumulators<Config> accumulators(thread);
+  bool const has_results = accumulators.product < products;
   if (!epilogue.skips_products(k)) {
     using CopyA = typename Config::CopyA;
     using CopyB = typename Config::CopyB;
@@ -336,11 +338,11 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
     CopyB::template load<kThreads, kN * kK>(smem + Config::kBeginB, B, ldb, batch_b, products, thread);
     asm volatile("cp.async.wait_all;\n" ::: "memory");
     __syncthreads();
-    if (has_results) sums.multiply(smem);
-    __syncthreads();  // before sums take the place of A and B
+    if (has_results) accumulators.multiply(smem);
+    __syncthreads();  // before accumulators take the place of A and B
   }
 
-  // Sums to shared memory, neighbours along C's unit-stride mode together.
+  // Accumulators to shared memory, neighbours along C's unit-stride mode together.
   using SmemC = typename Config::SmemC;
   constexpr int kWrite = Config::kWriteC;
   if (has_results) {
@@ -354,11 +356,13 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
       for (int inner = 0; inner < kInner; inner += kWrite) {
         Accumulator run[kWrite];
         CUTE_UNROLL
-        for (int e = 0; e < kWrite; ++e) run[e] = kRows ? sums(outer, inner + e) : sums(inner + e, outer);
-        int const m = sums.row + int(rows(kRows ? outer : inner));
-        int const n = sums.column + int(columns(kRows ? inner : outer));
+        for (int e = 0; e < kWrite; ++e) {
+          run[e] = kRows ? accumulators(outer, inner + e) : accumulators(inner + e, outer);
+        }
+        int const m = accumulators.row + int(rows(kRows ? outer : inner));
+        int const n = accumulators.column + int(columns(kRows ? inner : outer));
         if (m < kM && n < kN) {
-          store_shared<kWrite>(smem + sizeof(Accumulator) * SmemC{}(m, n, sums.product), run);
+          store_shared<kWrite>(smem + sizeof(Accumulator) * SmemC{}(m, n, accumulators.product), run);
         }
       }
     }

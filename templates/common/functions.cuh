@@ -16,7 +16,7 @@ namespace cute_gemm {
 template <class Output>
 constexpr bool kApproximate = sizeof(Output) == 2;
 
-// Sums are rounded by themselves. The compiler would fuse one with a product in some kernels and not in
+// Additions are rounded by themselves. The compiler would fuse one with a product in some kernels and not in
 // others, by what is computed once for a column, and a row's bits would depend on the tile.
 CUTE_DEVICE float add(float x, float y) { return __fadd_rn(x, y); }
 CUTE_DEVICE double add(double x, double y) { return __dadd_rn(x, y); }

@@ -106,7 +106,7 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> co
   auto const tile_b = [](Element* buffer) {
     return reinterpret_cast<typename Config::ElementB*>(buffer + Config::kSmemA);
   };
-  Accumulator sums[kM][kN] = {};
+  Accumulator accumulators[kM][kN] = {};
   constexpr bool kScaled = RowsA > 0 || RowsB > 0;
   ScaleFactors<Config, RowsA, RowsB> scales{scale_a, scale_b, corner.row + (RowsA == 1 ? mine.row : 0),
                                             corner.column + (RowsB == 1 ? mine.column : 0), gemm.m, gemm.n};
@@ -115,8 +115,10 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> co
   if (k_tiles > 0) {
     // The last tile, the only one that K can cut, comes first: the order of a sum is free.
     int const last = (k_tiles - 1) * kBK;
-    using CopyA = BufferedCopy<typename Config::CopyA, SmemA, typename Config::ElementA, Config::kMajorKA, Config::kAsyncA>;
-    using CopyB = BufferedCopy<typename Config::CopyB, SmemB, typename Config::ElementB, Config::kMajorKB, Config::kAsyncB>;
+    using CopyA =
+        BufferedCopy<typename Config::CopyA, SmemA, typename Config::ElementA, Config::kMajorKA, Config::kAsyncA>;
+    using CopyB =
+        BufferedCopy<typename Config::CopyB, SmemB, typename Config::ElementB, Config::kMajorKB, Config::kAsyncB>;
     CopyA a(gemm.a(corner.row, last), gemm.lda, gemm.m - corner.row, gemm.k - last, thread);
     CopyB b(gemm.b(corner.column, last), gemm.ldb, gemm.n - corner.column, gemm.k - last, thread);
     a.copy_cut(shared);
@@ -181,14 +183,14 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> co
           if constexpr (kScaled) {
             outer_product<Config>(products, row_parts[k % 2], column_parts[k % 2]);
           } else {
-            outer_product<Config>(sums, row_parts[k % 2], column_parts[k % 2]);
+            outer_product<Config>(accumulators, row_parts[k % 2], column_parts[k % 2]);
           }
         }
       }
-      if constexpr (kScaled) scales.add(sums, products);
+      if constexpr (kScaled) scales.add(accumulators, products);
     }
   }
-  write(gemm, corner.row + mine.row, corner.column + mine.column, sums);
+  write(gemm, corner.row + mine.row, corner.column + mine.column, accumulators);
 }
 
 }  // namespace cute_gemm

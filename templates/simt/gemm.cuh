@@ -94,16 +94,16 @@ CUTE_DEVICE void multiply_add(cutlass::complex<T>& sum, cutlass::complex<T> cons
   sum.imag() += a_imag * b.real();
 }
 
-// sums += a b^T. The way goes back and forth through the rows: two products that follow each other
+// accumulators += a b^T. The way goes back and forth through the rows: two products that follow each other
 // share an operand, which the multipliers need not read again.
 template <class Config, class T, int kM, int kN>
-CUTE_DEVICE void outer_product(T (&sums)[kM][kN], T const (&a)[kM], T const (&b)[kN]) {
+CUTE_DEVICE void outer_product(T (&accumulators)[kM][kN], T const (&a)[kM], T const (&b)[kN]) {
   CUTE_UNROLL
   for (int j = 0; j < kN; ++j) {
     CUTE_UNROLL
     for (int step = 0; step < kM; ++step) {
       int const i = j % 2 ? kM - 1 - step : step;
-      multiply_add<Config>(sums[i][j], a[i], b[j]);
+      multiply_add<Config>(accumulators[i][j], a[i], b[j]);
     }
   }
 }
@@ -111,7 +111,7 @@ CUTE_DEVICE void outer_product(T (&sums)[kM][kN], T const (&a)[kM], T const (&b)
 // The same of several columns in two passes, one for the real and one for the imaginary parts of b:
 // products that are added to the same sum are then far apart, and need not wait for each other.
 template <class Config, class T, int kM, int kN, class = enable_if_t<(kN > 1)>>
-CUTE_DEVICE void outer_product(cutlass::complex<T> (&sums)[kM][kN], cutlass::complex<T> const (&a)[kM],
+CUTE_DEVICE void outer_product(cutlass::complex<T> (&accumulators)[kM][kN], cutlass::complex<T> const (&a)[kM],
                                cutlass::complex<T> const (&b)[kN]) {
   CUTE_UNROLL
   for (int pass = 0; pass < 2; ++pass) {
@@ -122,8 +122,8 @@ CUTE_DEVICE void outer_product(cutlass::complex<T> (&sums)[kM][kN], cutlass::com
       for (int step = 0; step < kM; ++step) {
         int const i = j % 2 ? kM - 1 - step : step;
         T const a_real = a[i].real(), a_imag = Config::kConjA ? -a[i].imag() : a[i].imag();
-        sums[i][j].real() += pass ? -a_imag * b_imag : a_real * b_real;
-        sums[i][j].imag() += pass ? a_real * b_imag : a_imag * b_real;
+        accumulators[i][j].real() += pass ? -a_imag * b_imag : a_real * b_real;
+        accumulators[i][j].imag() += pass ? a_real * b_imag : a_imag * b_real;
       }
     }
   }
@@ -134,7 +134,7 @@ CUTE_DEVICE void outer_product(cutlass::complex<T> (&sums)[kM][kN], cutlass::com
 template <class T, int N>
 using Vector = cutlass::AlignedArray<T, N>;
 
-// N neighbouring elements, as sums take them.
+// N neighbouring elements, as accumulators take them.
 template <int N, class To, class From>
 CUTE_DEVICE void read(To* to, From const* from) {
   Vector<From, N> const values = *reinterpret_cast<Vector<From, N> const*>(from);
@@ -164,10 +164,10 @@ CUTE_DEVICE T shuffled(T value, Shuffle const& shuffle) {
 
 // ---- epilogue -----------------------------------------------------------------------------------
 
-// The sums of a thread, to C. Neighbours along C's unit stride go together.
+// The accumulators of a thread, to C. Neighbours along C's unit stride go together.
 template <class Config, int kM, int kN>
 CUTE_DEVICE void write(Gemm<Config> const& gemm, int row, int column,
-                       typename Config::Accumulator const (&sums)[kM][kN]) {
+                       typename Config::Accumulator const (&accumulators)[kM][kN]) {
   constexpr bool kRows = Config::kMajorNC;  // the outer loop goes over rows, or over columns
   constexpr int kVector = Config::kVectorC;
   typename Config::ValuesM const rows;
@@ -184,7 +184,7 @@ CUTE_DEVICE void write(Gemm<Config> const& gemm, int row, int column,
       typename Config::Accumulator run[kVector];
       CUTE_UNROLL
       for (int e = 0; e < kVector; ++e) {
-        run[e] = kRows ? sums[outer][inner + e] : sums[inner + e][outer];
+        run[e] = kRows ? accumulators[outer][inner + e] : accumulators[inner + e][outer];
       }
       int const along = kRows ? int(columns(inner)) : int(rows(inner));
       Coord const at{r + (kRows ? 0 : along), c + (kRows ? along : 0), gemm.batch};

@@ -9,14 +9,14 @@ namespace cute_gemm {
 // One tile's products: outer products of the thread's part of each column of A's tile and of B's,
 // unrolled `kUnroll` columns far.
 template <class Config, int kUnroll, class Accumulator, int kTM, int kTN>
-CUTE_DEVICE void multiply_tile(Accumulator (&sums)[kTM][kTN], FragmentsA<Config> const& rows,
+CUTE_DEVICE void multiply_tile(Accumulator (&accumulators)[kTM][kTN], FragmentsA<Config> const& rows,
                                FragmentsB<Config> const& columns) {
 #pragma unroll kUnroll
   for (int k = 0; k < size<2>(typename Config::Tile{}); ++k) {
     Accumulator a[kTM], b[kTN];
     rows.read(a, k);
     columns.read(b, k);
-    outer_product<Config>(sums, a, b);
+    outer_product<Config>(accumulators, a, b);
   }
 }
 
@@ -40,7 +40,7 @@ CUTE_DEVICE void outer_products(Gemm<Config> const& gemm) {
   FragmentsA<Config> const rows(tile_a, mine.row);
   FragmentsB<Config> const columns(tile_b, mine.column);
 
-  typename Config::Accumulator sums[kTM][kTN] = {};
+  typename Config::Accumulator accumulators[kTM][kTN] = {};
   CUTE_NO_UNROLL
   for (int first = 0; first < gemm.k; first += size<2>(typename Config::Tile{})) {
     copy_a.fetch();
@@ -49,9 +49,9 @@ CUTE_DEVICE void outer_products(Gemm<Config> const& gemm) {
     copy_a.store(tile_a);
     copy_b.store(tile_b);
     __syncthreads();
-    multiply_tile<Config, kUnroll>(sums, rows, columns);
+    multiply_tile<Config, kUnroll>(accumulators, rows, columns);
   }
-  write(gemm, corner.row + mine.row, corner.column + mine.column, sums);
+  write(gemm, corner.row + mine.row, corner.column + mine.column, accumulators);
 }
 
 }  // namespace cute_gemm

@@ -43,12 +43,12 @@ struct ScaleFactors {
   }
 
   // Adds the products of a k tile, multiplied by their scales, and begins anew.
-  CUTE_DEVICE void add(float (&sums)[kM][kN], float (&products)[kM][kN]) const {
+  CUTE_DEVICE void add(float (&accumulators)[kM][kN], float (&products)[kM][kN]) const {
     CUTE_UNROLL
     for (int j = 0; j < kN; ++j) {
       CUTE_UNROLL
       for (int i = 0; i < kM; ++i) {
-        sums[i][j] += products[i][j] * factor(i, j);
+        accumulators[i][j] += products[i][j] * factor(i, j);
         products[i][j] = 0.0f;
       }
     }

@@ -3,8 +3,8 @@
 //
 // One `Config` for every element type and every layout of A(M,K), B(N,K), C(M,N):
 //
-//   Element, ElementC, Accumulator   types in gmem (B's has the size of A's), and of the sums
-//   Epilogue                         what becomes of the sums (LinearCombination)
+//   Element, ElementC, Accumulator   types in gmem (B's has the size of A's), and of the accumulators
+//   Epilogue                         what becomes of the accumulators (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
 //   kSwapAB                          A, B and C are the problem's B, A and C^T, of a row-major C
@@ -278,13 +278,13 @@ struct BlockLoader {
   }
 };
 
-// sums += a b^T, by one instruction on a thread's registers.
+// accumulators += a b^T, by one instruction on a thread's registers.
 template <class Mma, class Accumulator, class Element>
-CUTE_DEVICE void multiply(Accumulator* sums, Element const* a, Element const* b) {
+CUTE_DEVICE void multiply(Accumulator* accumulators, Element const* a, Element const* b) {
   using A = typename Mma::ARegisters;
   using B = typename Mma::BRegisters;
   using C = typename Mma::CRegisters;
-  auto* const c = reinterpret_cast<typename remove_extent<C>::type*>(sums);
+  auto* const c = reinterpret_cast<typename remove_extent<C>::type*>(accumulators);
   make_int_sequence<extent<C>::value> const registers;
   detail::explode(Mma::fma, c, registers, reinterpret_cast<typename remove_extent<A>::type const*>(a),
                   make_int_sequence<extent<A>::value>{},
@@ -293,15 +293,15 @@ CUTE_DEVICE void multiply(Accumulator* sums, Element const* a, Element const* b)
 }
 
 // Half of the same of complex numbers, by two instructions on their parts: the products with the real or with
-// the imaginary parts of the problem's B, which is `a` where A and B are swapped: sums have one order. Signs go
+// the imaginary parts of the problem's B, which is `a` where A and B are swapped: accumulators have one order. Signs go
 // to a, whose registers the instruction negates as it reads them.
 template <class Config, class T>
-CUTE_DEVICE void multiply(cutlass::complex<T>* sums, cutlass::complex<T> const* a,
+CUTE_DEVICE void multiply(cutlass::complex<T>* accumulators, cutlass::complex<T> const* a,
                           cutlass::complex<T> const* b, bool imaginary) {
   using Mma = typename Config::Mma;
   constexpr int kA = extent<typename Mma::ARegisters>::value, kB = extent<typename Mma::BRegisters>::value;
   constexpr int kC = extent<typename Mma::CRegisters>::value;
-  bool const by_imag = imaginary != Config::kSwapAB;  // the sums' imaginary parts: a's real parts by b's imaginary ones
+  bool const by_imag = imaginary != Config::kSwapAB;  // a's real parts by b's imaginary ones
   T to_real[kA], to_imag[kA], of_real[kB], of_imag[kB], real[kC], imag[kC];
   CUTE_UNROLL
   for (int i = 0; i < kA; ++i) {
@@ -317,13 +317,13 @@ CUTE_DEVICE void multiply(cutlass::complex<T>* sums, cutlass::complex<T> const* 
   }
   CUTE_UNROLL
   for (int i = 0; i < kC; ++i) {
-    real[i] = sums[i].real();
-    imag[i] = sums[i].imag();
+    real[i] = accumulators[i].real();
+    imag[i] = accumulators[i].imag();
   }
   multiply<Mma>(real, to_real, of_real);
   multiply<Mma>(imag, to_imag, of_imag);
   CUTE_UNROLL
-  for (int i = 0; i < kC; ++i) sums[i] = {real[i], imag[i]};
+  for (int i = 0; i < kC; ++i) accumulators[i] = {real[i], imag[i]};
 }
 
 // Calls with part `part` of `parts` of all (outer,inner), to and fro along inner, `kRun` of outer
@@ -372,12 +372,12 @@ struct Blocks {
   // Part `part` of `parts` of a block's products, in the order of cute::gemm, which follows the bytes of
   // the operands' registers. Of complex numbers the products with b's real and with its imaginary parts are a
   // pass each over m, so that none waits for the one before it that is added to the same sum.
-  CUTE_DEVICE void multiply(int block, Accumulator* sums, int part, int parts) const {  // (MMA,MMA_M,MMA_N)
+  CUTE_DEVICE void multiply(int block, Accumulator* accumulators, int part, int parts) const {  // (MMA,MMA_M,MMA_N)
     constexpr int kBytesA = kA * sizeof(Element), kBytesB = kB * sizeof(Element);
     CUTE_UNROLL
     for (int step = block * kSteps; step < (block + 1) * kSteps; ++step) {
       auto const one = [&](int m, int n, int pass = 0) {
-        auto* const to = sums + kC * (m + kMmaM * n);
+        auto* const to = accumulators + kC * (m + kMmaM * n);
         auto* const left = a.values + kA * (m + kMmaM * step);
         auto* const right = b.values + kB * (n + kMmaN * step);
         if constexpr (kPasses > 1) {

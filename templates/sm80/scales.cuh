@@ -1,5 +1,5 @@
 // Block scales, by which the products of 128 of k are multiplied before they are added: each thread loads those of
-// its sums from global memory while it multiplies.
+// its accumulators from global memory while it multiplies.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace cute_gemm {
 
-// The scales of a thread's sums in a k tile: those of its rows, and those of its columns.
+// The scales of a thread's accumulators in a k tile: those of its rows, and those of its columns.
 template <class Config, int RowsA, int RowsB>
 struct ScaleFactors {
-  using Stage = typename Config::EpilogueStage;  // where the sums of an MMA of all warps lie
+  using Stage = typename Config::EpilogueStage;  // where the accumulators of an MMA of all warps lie
   // Of an MMA of a warp, m16n8, a thread has two rows, and two columns of each atom along N.
   enum : int {
     kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{}),
@@ -66,7 +66,7 @@ struct ScaleFactors {
 
   // Adds the products of a k tile, multiplied by their scales.
   template <class Accumulator>
-  CUTE_DEVICE void add(Accumulator* sums, Accumulator const* products) const {
+  CUTE_DEVICE void add(Accumulator* accumulators, Accumulator const* products) const {
     typename Config::FragmentC const fragment;  // ((MMA,REST_M,REST_N),TILES_M,TILES_N)
     CUTE_UNROLL
     for (int n = 0; n < kTilesN; ++n) {
@@ -75,7 +75,7 @@ struct ScaleFactors {
         CUTE_UNROLL
         for (int v = 0; v < Stage::kValues; ++v) {
           int const i = fragment(v, m, n);
-          sums[i] += products[i] * factor(v, m, n);
+          accumulators[i] += products[i] * factor(v, m, n);
         }
       }
     }

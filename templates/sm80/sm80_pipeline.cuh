@@ -46,8 +46,8 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
   typename Config::Epilogue epilogue(params);
   int const k_tiles = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
 
-  constexpr int kSums = size(typename Config::FragmentC{});
-  Accumulator sums[kSums] = {};  // (MMA,MMA_M,MMA_N)
+  constexpr int kAccumulators = size(typename Config::FragmentC{});
+  Accumulator accumulators[kAccumulators] = {};  // (MMA,MMA_M,MMA_N)
 
   if (k_tiles > 0) {
     uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
@@ -86,8 +86,8 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
         scales.load((k_tile < kEnds ? k_tiles - 1 - k_tile : k_tile - kEnds) * kBK);
       }
       // Of 8-bit floats tensor cores keep some 14 bits of a sum: the products of a k tile are added to the
-      // sums in float32.
-      Accumulator products[Config::kPromoted ? kSums : 1] = {};
+      // accumulators in float32.
+      Accumulator products[Config::kPromoted ? kAccumulators : 1] = {};
       CUTE_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
         if (block == kBlocks - 1) {
@@ -114,21 +114,21 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
             }
           }
           if (part < runs) tiles.take(next, first + part, words);
-          blocks.multiply(block, Config::kPromoted ? products : sums, part, runs > 0 ? runs : 1);
+          blocks.multiply(block, Config::kPromoted ? products : accumulators, part, runs > 0 ? runs : 1);
           if (part < runs) tiles.template put<false>(next, first + part, words, kBK);
         }
       }
       if constexpr (kScaled) {
-        scales.add(sums, products);
+        scales.add(accumulators, products);
       } else if constexpr (Config::kPromoted) {
         CUTE_UNROLL
-        for (int i = 0; i < kSums; ++i) sums[i] += products[i];
+        for (int i = 0; i < kAccumulators; ++i) accumulators[i] += products[i];
       }
     }
     cp_async_wait<0>();
   }
 
-  write_staged<Config>(sums, shared, C, m, n, ldc, corner, batch, epilogue);
+  write_staged<Config>(accumulators, shared, C, m, n, ldc, corner, batch, epilogue);
 }
 
 }  // namespace cute_gemm

@@ -25,7 +25,7 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
   typename Config::Epilogue epilogue(params);
   int const k_tiles = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
 
-  typename Config::Accumulator sums[size(typename Config::FragmentC{})] = {};  // (MMA,MMA_M,MMA_N)
+  typename Config::Accumulator accumulators[size(typename Config::FragmentC{})] = {};  // (MMA,MMA_M,MMA_N)
 
   if (k_tiles > 0) {
     uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
@@ -49,12 +49,12 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
       CUTE_UNROLL
       for (int block = 0; block < Blocks<Config>::kBlocks; ++block) {
         blocks.load(block, 0);
-        blocks.multiply(block, sums, 0, 1);
+        blocks.multiply(block, accumulators, 0, 1);
       }
     }
   }
 
-  write_staged<Config>(sums, shared, C, m, n, ldc, corner, batch, epilogue);
+  write_staged<Config>(accumulators, shared, C, m, n, ldc, corner, batch, epilogue);
 }
 
 }  // namespace cute_gemm

@@ -1,4 +1,4 @@
-// The way of the tensor core kernels' sums to C.
+// The way of the tensor core kernels' accumulators to C.
 
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace cute_gemm {
 
-// Registers -> smem -> C, a part of the tile at a time: the sums change hands so that neighbouring
+// Registers -> smem -> C, a part of the tile at a time: the accumulators change hands so that neighbouring
 // threads hold neighbouring rows of C, which is column-major.
 template <class Config>
-CUTE_DEVICE void write_staged(typename Config::Accumulator const* sums, char* shared,
+CUTE_DEVICE void write_staged(typename Config::Accumulator const* accumulators, char* shared,
                               typename Config::ElementC* C, int extent_m, int extent_n, int64_t ldc,
                               Corner const& corner, int batch, typename Config::Epilogue const& epilogue) {
   using Accumulator = typename Config::Accumulator;
@@ -51,7 +51,7 @@ CUTE_DEVICE void write_staged(typename Config::Accumulator const* sums, char* sh
           int const index = fragment(v, m, n + part * (kColumns / Stage::kColumns));
           cutlass::AlignedArray<Accumulator, Stage::kVector> values;
           CUTE_UNROLL
-          for (int i = 0; i < Stage::kVector; ++i) values[i] = sums[index + i];
+          for (int i = 0; i < Stage::kVector; ++i) values[i] = accumulators[index + i];
           *reinterpret_cast<decltype(values)*>(
               sum_out + layout(m * Stage::kRows + step.row, n * Stage::kColumns + step.column)) = values;
         }

@@ -203,7 +203,7 @@ struct TmaEpilogue {
   using QuadOperands = decltype(cute::declval<Epilogue>().template load<QuadBlock>(Coord{}));
 
   // The operands of an epilogue tile, and of as many tiles ahead of it as registers allow: of none where a thread has
-  // so many sums that its group takes turns with another, whose products hide these loads.
+  // so many accumulators that its group takes turns with another, whose products hide these loads.
   enum : int {
     kMostLoadsAhead = Accumulators::kBlocks * Accumulators::kValues > 144 ? 0 : 32,
     kLoads = QuadOperands::kLoads * kColumns / 8,

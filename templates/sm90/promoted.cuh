@@ -1,5 +1,5 @@
-// The main loops of types whose sums tensor cores keep with few bits: the products of each k tile, 128 of k, go
-// into accumulators of their own, and are then added to the sums in float32, multiplied by their scales if there
+// The main loops of types that tensor cores accumulate with few bits: the products of each k tile, 128 of k, go into
+// accumulators of their own, which are then added to the accumulators in float32, multiplied by their scales if there
 // are any. While a warp group adds, another one multiplies. So are products of components, those of the largest ones
 // behind the others.
 
@@ -39,12 +39,12 @@ struct ComponentProducts {
 
 // Infinity times a smaller component may be NaN: what is not finite comes from the largest components alone.
 template <class Accumulators>
-CUTE_DEVICE void drop_not_finite(Accumulators& sums) {
+CUTE_DEVICE void drop_not_finite(Accumulators& accumulators) {
   CUTE_UNROLL
   for (int m = 0; m < Accumulators::kBlocks; ++m) {
     CUTE_UNROLL
     for (int i = 0; i < Accumulators::kValues; ++i) {
-      sums.values[m][i] = isfinite(sums.values[m][i]) ? sums.values[m][i] : 0.0f;
+      accumulators.values[m][i] = isfinite(accumulators.values[m][i]) ? accumulators.values[m][i] : 0.0f;
     }
   }
 }
@@ -84,16 +84,16 @@ struct MainloopPromotedSmem : Consumer<Config> {
   };
 
   // Returns the last stage, which the caller releases.
-  CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
+  CUTE_DEVICE int operator()(Accumulators& accumulators, typename Base::State& state, int k_tiles) {
     int last = 0;
     ComponentProducts<Config::kProducts, Config::kSwapAB> const order(k_tiles);
-    sums.clear();
+    accumulators.clear();
     if constexpr (kWaitsAhead) this->wait(state, 0);
     if constexpr (kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
     uint64_t a = this->stage_a(state.stage), b = this->stage_b(state.stage);
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
-      if (order.largest_from(k_tile)) drop_not_finite(sums);
+      if (order.largest_from(k_tile)) drop_not_finite(accumulators);
       bool const more = k_tile + 1 < k_tiles;
       if constexpr (!kWaitsAhead) this->wait(state, k_tile);
       if constexpr (!kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
@@ -116,7 +116,7 @@ struct MainloopPromotedSmem : Consumer<Config> {
         warpgroup_wait<0>();
         Accumulators::fence(products);
         if (releases) this->memory.consumer_release(state.stage, this->peer);
-        this->scales.add(m, sums.values[m], products);
+        this->scales.add(m, accumulators.values[m], products);
       }
       if constexpr (kReadsAhead) this->scales = next_scales;
       a = next_a, b = next_b;
@@ -138,10 +138,10 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
   static_assert(int(Accumulators::kBlocks) == 1);
 
   // Returns the last stage, which the caller releases.
-  CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
+  CUTE_DEVICE int operator()(Accumulators& accumulators, typename Base::State& state, int k_tiles) {
     ComponentProducts<Config::kProducts, Config::kSwapAB> const order(k_tiles);
     Products products[2];
-    sums.clear();
+    accumulators.clear();
     auto const start = [&](Products& of_k_tile, int k_tile) {
       this->wait(state, k_tile);
       Accumulators::fence(of_k_tile);
@@ -152,8 +152,8 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
       Accumulators::fence(of_k_tile);
       this->scales.read(this->memory.beside[stage]);
       if (k_tile + 1 < k_tiles) this->memory.consumer_release(stage, this->peer);
-      if (order.largest_from(k_tile)) drop_not_finite(sums);
-      this->scales.add(0, sums.values[0], of_k_tile);
+      if (order.largest_from(k_tile)) drop_not_finite(accumulators);
+      this->scales.add(0, accumulators.values[0], of_k_tile);
     };
     // Starts the products of a k tile, and adds those of the one before.
     auto const turn = [&](Products& of_k_tile, Products& before, int k_tile) {
@@ -178,10 +178,10 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
   using Accumulators = typename Base::Accumulators;
   using Base::Base;
 
-  CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
+  CUTE_DEVICE int operator()(Accumulators& accumulators, typename Base::State& state, int k_tiles) {
     int last = state.stage;
     auto const* a = this->wait(state, 0);
-    sums.clear();
+    accumulators.clear();
     this->fragment.load(a, 0);
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
@@ -200,7 +200,7 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
       products.fence();
       if (more) this->memory.consumer_release(last, this->peer);
       CUTE_UNROLL
-      for (int m = 0; m < Accumulators::kBlocks; ++m) this->scales.add(m, sums.values[m], products.values[m]);
+      for (int m = 0; m < Accumulators::kBlocks; ++m) this->scales.add(m, accumulators.values[m], products.values[m]);
     }
     return last;
   }
@@ -216,17 +216,17 @@ struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
 
   static_assert(int(Accumulators::kBlocks) == 1 && int(Accumulators::FragmentA::kInFlight) == 1 && Base::kLast >= 2);
 
-  CUTE_DEVICE int operator()(Accumulators& sums, typename Base::State& state, int k_tiles) {
+  CUTE_DEVICE int operator()(Accumulators& accumulators, typename Base::State& state, int k_tiles) {
     Accumulators products[2];
     int stage = state.stage;  // of the k tile whose products are not added yet
     auto const* a = this->wait(state, 0);
-    sums.clear();
+    accumulators.clear();
     this->fragment.load(a, 0);
     auto const add = [&](Accumulators& of_k_tile, bool release) {
       of_k_tile.fence();
       this->scales.read(this->memory.beside[stage]);
       if (release) this->memory.consumer_release(stage, this->peer);
-      this->scales.add(0, sums.values[0], of_k_tile.values[0]);
+      this->scales.add(0, accumulators.values[0], of_k_tile.values[0]);
     };
     // Starts the products of a k tile, and adds those of the one before; before the first one, `_0`, there is none.
     auto const turn = [&](Accumulators& of_k_tile, Accumulators& before, auto k_tile) {

@@ -1,5 +1,5 @@
-// Block scales: those of a k tile come into its stage, by TMA where those of rows lie side by side, else by a warp beside
-// the producer's. There each thread that multiplies reads those of its sums.
+// Block scales: those of a k tile come into its stage, by TMA where those of rows lie side by side, else by a warp
+// besides the producer's. There each thread that multiplies reads those of its accumulators.
 
 #pragma once
 
@@ -190,14 +190,14 @@ struct ScaleFactors {
   }
 
   // Adds the products of a block, multiplied by their scales.
-  template <class Sums, class Products>
-  CUTE_DEVICE void add(int m, Sums& sums, Products const& products) const {
+  template <class Accumulators, class Products>
+  CUTE_DEVICE void add(int m, Accumulators& accumulators, Products const& products) const {
     CUTE_UNROLL
     for (int i = 0; i < kValues; ++i) {
       if constexpr (kRowsA == 0 && kRowsB == 0) {
-        sums[i] += products[i];
+        accumulators[i] += products[i];
       } else {
-        sums[i] += products[i] * factor(m, i);
+        accumulators[i] += products[i] * factor(m, i);
       }
     }
   }

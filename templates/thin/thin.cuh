@@ -18,7 +18,7 @@
 //   kStages              blocks of a warp in shared memory; 1: in registers, where a vector is too
 //                        narrow for cp.async
 //   kThinQueued          whether the thin operand waits there too; else it is read a block ahead
-//   kPitch               sums from one column to the next in shared memory
+//   kPitch               accumulators from one column to the next in shared memory
 
 #pragma once
 
@@ -35,17 +35,17 @@ namespace cute_gemm {
 CUTE_DEVICE int row_lane(int lane) { return lane / 4; }
 CUTE_DEVICE int depth_lane(int lane) { return lane % 4; }
 
-// By FMA: each lane with all columns of the tile; the sums of the lanes along k are added at the end. The thin
+// By FMA: each lane with all columns of the tile; the accumulators of the lanes along k are added at the end. The thin
 // operand comes from L1 when it is needed, a few columns at a time.
 template <class Config>
-struct FmaSums {
+struct FmaAccumulators {
   using Accumulator = typename Config::Accumulator;
   using Large = typename Config::Large;
   using Thin = typename Config::Thin;
-  enum : int { kRows = Large::kRows, kColumns = Config::kColumns, kSums = kRows * kColumns };
-  static_assert(kSums % 4 == 0);
+  enum : int { kRows = Large::kRows, kColumns = Config::kColumns, kAccumulators = kRows * kColumns };
+  static_assert(kAccumulators % 4 == 0);
 
-  Accumulator sums[kSums];  // column by column
+  Accumulator accumulators[kAccumulators];  // column by column
 
   static CUTE_DEVICE int column_lane(int) { return 0; }
 
@@ -66,7 +66,7 @@ struct FmaSums {
           auto const y = part.element(j, e);
           CUTE_UNROLL
           for (int i = 0; i < kRows; ++i) {
-            Accumulator& sum = sums[(first + j) * kRows + i];
+            Accumulator& sum = accumulators[(first + j) * kRows + i];
             if constexpr (Config::kThinM) {
               multiply_add<Config>(sum, y, large.element(i, e));
             } else {
@@ -78,25 +78,25 @@ struct FmaSums {
     }
   }
 
-  // The lanes along k add up their sums, after which each has a quarter of them.
+  // The lanes along k add up their accumulators, after which each has a quarter of them.
   template <int kLeft>
   CUTE_DEVICE void halve(int lane, int bit) {
     CUTE_UNROLL
     for (int n = 0; n < kLeft / 2; ++n) {
-      Accumulator const low = sums[n], high = sums[n + kLeft / 2];
+      Accumulator const low = accumulators[n], high = accumulators[n + kLeft / 2];
       Accumulator const keep = lane & bit ? high : low, give = lane & bit ? low : high;
-      sums[n] = keep + shuffled(give, [&](uint32_t word) { return __shfl_xor_sync(~0u, word, bit); });
+      accumulators[n] = keep + shuffled(give, [&](uint32_t word) { return __shfl_xor_sync(~0u, word, bit); });
     }
   }
 
   CUTE_DEVICE void store(Accumulator* shared, int lane) {
-    halve<kSums>(lane, 2);
-    halve<kSums / 2>(lane, 1);
+    halve<kAccumulators>(lane, 2);
+    halve<kAccumulators / 2>(lane, 1);
     CUTE_UNROLL
-    for (int n = 0; n < kSums / 4; ++n) {
-      int const sum = depth_lane(lane) * (kSums / 4) + n;
+    for (int n = 0; n < kAccumulators / 4; ++n) {
+      int const sum = depth_lane(lane) * (kAccumulators / 4) + n;
       int const row = Large::row(row_lane(lane), sum % kRows);
-      shared[sum / kRows * Config::kPitch + row] = sums[n];
+      shared[sum / kRows * Config::kPitch + row] = accumulators[n];
     }
   }
 };
@@ -105,7 +105,7 @@ struct FmaSums {
 // a time those of the lanes, and so are its columns; which of the matrix's they are is our own
 // business, and so is which k.
 template <class Config>
-struct TensorSums {
+struct TensorAccumulators {
   using Accumulator = typename Config::Accumulator;
   using Large = typename Config::Large;
   using Thin = typename Config::Thin;
@@ -125,7 +125,7 @@ struct TensorSums {
   static_assert(kRows % kEights == 0 && Large::kDepth % kDepth == 0 && extent<C>::value == 2 * kEights);
 
   Thin held;  // of the next block
-  Accumulator sums[kRows / kEights][kColumns][2 * kEights];
+  Accumulator accumulators[kRows / kEights][kColumns][2 * kEights];
 
   static CUTE_DEVICE int column_lane(int lane) { return row_lane(lane); }
 
@@ -166,7 +166,7 @@ struct TensorSums {
         }
         CUTE_UNROLL
         for (int j = 0; j < kColumns; ++j) {
-          auto* const c = reinterpret_cast<typename remove_extent<C>::type*>(sums[i][j]);
+          auto* const c = reinterpret_cast<typename remove_extent<C>::type*>(accumulators[i][j]);
           make_int_sequence<2 * kEights> const registers;
           detail::explode(Mma::fma, c, registers, a, make_int_sequence<kEights * kWords>{}, b[j],
                           make_int_sequence<kWords>{}, c, registers);
@@ -184,7 +184,7 @@ struct TensorSums {
         for (int c = 0; c < 2; ++c) {
           int const row = Large::row(row_lane(lane), i);
           int const column = Thin::row(2 * depth_lane(lane) + c, j);
-          shared[column * Config::kPitch + row] = sums[i / kEights][j][i % kEights * 2 + c];
+          shared[column * Config::kPitch + row] = accumulators[i / kEights][j][i % kEights * 2 + c];
         }
       }
     }
@@ -192,14 +192,15 @@ struct TensorSums {
 };
 
 template <class Config>
-using SumsOf = conditional_t<is_same_v<typename Config::Mma, void>, FmaSums<Config>, TensorSums<Config>>;
+using AccumulatorsOf =
+    conditional_t<is_same_v<typename Config::Mma, void>, FmaAccumulators<Config>, TensorAccumulators<Config>>;
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
 template <class Config>
 CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   using Accumulator = typename Config::Accumulator;
-  using Sums = SumsOf<Config>;
+  using Accumulators = AccumulatorsOf<Config>;
   using Large = typename Config::Large;
   using Thin = typename Config::Thin;
   constexpr bool kThinM = Config::kThinM, kQueued = Config::kStages > 1;
@@ -213,7 +214,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   int const first_row = blockIdx.x / across * kRows, first_column = blockIdx.x % across * kColumns;
   int const rows = (kThinM ? gemm.n : gemm.m) - first_row;
   int const columns = (kThinM ? gemm.m : gemm.n) - first_column;
-  int const row = Large::row(row_lane(lane), 0), column = Thin::row(Sums::column_lane(lane), 0);
+  int const row = Large::row(row_lane(lane), 0), column = Thin::row(Accumulators::column_lane(lane), 0);
   int const depth = warp * kBlock + Large::column(depth_lane(lane), 0);
   auto const first = [&](auto of_a, int i) {
     if constexpr (decltype(of_a)::value) {
@@ -236,7 +237,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   uint32_t const large_queue = queue + Large::place_of(lane);
   uint32_t const thin_queue = queue + kLargePlaces + Thin::place_of(lane);
 
-  Sums sums = {};
+  Accumulators accumulators = {};
   Large block;
   int const tiles = ceil_div(gemm.k, kTile);
   // The last tile, which alone may be cut, comes first: its way is hidden as that of any other. Where
@@ -266,7 +267,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
     }
   };
   auto const fetch = [&](auto cut, int tile) {
-    sums.template fetch<decltype(cut)::value>(thin + tile * thin_step, ld_thin, columns - column,
+    accumulators.template fetch<decltype(cut)::value>(thin + tile * thin_step, ld_thin, columns - column,
                                               gemm.k - depth - tile * kTile);
   };
   auto const multiply = [&](auto cut, int turn, int tile) {
@@ -274,10 +275,10 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
       asm volatile("cp.async.wait_group %0;\n" ::"n"(Config::kStages - 2) : "memory");
       int const stage = turn % Config::kStages * kPlaces;
       block.take(large_queue + stage);
-      if constexpr (kThinQueued) sums.held.take(thin_queue + stage);
+      if constexpr (kThinQueued) accumulators.held.take(thin_queue + stage);
       begin(false_type{}, turn + Config::kStages - 1);
     }
-    sums.template multiply<decltype(cut)::value>(block, thin + tile * thin_step, ld_thin,
+    accumulators.template multiply<decltype(cut)::value>(block, thin + tile * thin_step, ld_thin,
                                                  columns - column, gemm.k - depth - tile * kTile);
     if constexpr (!kQueued) begin(false_type{}, turn + 1);
     if (!kThinQueued && turn + 1 < tiles) fetch(false_type{}, tile_of(turn + 1));
@@ -292,14 +293,14 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
     for (int turn = 1; turn < tiles; ++turn) multiply(false_type{}, turn, tile_of(turn));
   }
 
-  // The sums of all warps, column by column, where the queues were; and to C along its unit stride.
+  // The accumulators of all warps, column by column, where the queues were; and to C along its unit stride.
   auto* const partial = reinterpret_cast<Accumulator*>(shared);
   constexpr int kPartial = kColumns * Config::kPitch;
   if (kQueued) {
     asm volatile("cp.async.wait_all;\n" ::: "memory");
     __syncthreads();
   }
-  sums.store(partial + warp * kPartial, lane);
+  accumulators.store(partial + warp * kPartial, lane);
   __syncthreads();
   constexpr bool kAlongRows = kThinM == bool(Config::kMajorNC);
   CUTE_NO_UNROLL

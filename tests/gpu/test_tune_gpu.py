@@ -55,7 +55,7 @@ def rows(place: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_choice_is_stored_taken_and_right(case, place, monkeypatch):
+def test_the_selection_is_stored_taken_and_right(case, place, monkeypatch):
     op, given = CASES[case]
     measured = cg.plan(op, **given, tune=FEW)
     (row,) = rows(place)

@@ -372,7 +372,7 @@ def test_an_option_of_no_kernel_to_choose_from(options: dict[str, Any], hint: st
         cg.plan("NN", **sizes, backend="cpu", **options)
 
 
-def test_a_refused_value_is_told_by_a_kernel_that_has_the_option() -> None:
+def test_a_refused_value_is_reported_by_a_kernel_that_has_the_option() -> None:
     A, B = operands("NN", "float32")
     with pytest.raises(OptionError, match="option skew='3' is unknown; expected one of"):
         cg.gemm("NN", A, B, backend="cpu", skew="3")

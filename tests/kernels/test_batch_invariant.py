@@ -106,7 +106,7 @@ def test_one_order_for_every_m_of_drawn_products(seed: int) -> None:
     assert len({drawn.plan(m).order_of_summation for m in (1, 3, 40, 300, 1500)}) == 1, drawn
 
 
-def test_free_choices_differ() -> None:
+def test_free_selections_differ() -> None:
     sizes = {"n": 512, "k": 8192, "dtype": "float16", "arch": "sm_90a", "backend": "cpu"}
     assert len({cg.plan("TN", m=m, **sizes).order_of_summation for m in MANY}) > 1
 

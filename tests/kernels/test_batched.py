@@ -93,7 +93,7 @@ def planned(op: str = "TN", **given: Any) -> cg.Plan:
     ({"products": 512}, OptionError, "threads; expected 1024 or fewer"),
     ({"products": 4, "min_ctas": 0}, OptionError, "min_ctas must be 1 or more"),
     ({"min_ctas": 24}, OptionError, "registers each"),
-    ({"thread_tile": (32, 32), "unit": "fma"}, OptionError, "the sums of a thread"),
+    ({"thread_tile": (32, 32), "unit": "fma"}, OptionError, "the accumulators of a thread"),
     ({"thread_tile": (0, 4)}, OptionError, "each extent must be 1 or more"),
     ({"products": 60, "thread_tile": (8, 8), "m": 60, "n": 60, "unit": "fma"}, OptionError,
      "1024 or fewer"),

@@ -54,7 +54,7 @@ def test_an_option_is_one_cause_of_all_that_it_fixes(reference):
         "B st.shared: 4-way conflict",
     )
     assert first.because == "B's ld.global is not coalesced"
-    assert second.little and not second.fix and "staged sums" in second.what
+    assert second.little and not second.fix and "staged accumulators" in second.what
     both = planned("TN", kernel="sm80_pipeline", copy="mn_major").report().causes[0]
     assert both.what.endswith("copies along M or N, and A is K-major and B is K-major")
 
@@ -199,7 +199,7 @@ def test_a_launch_that_packs_is_named():
     assert report.auxiliary and any(x.startswith("pack: B: ld.global") for x in report.findings)
 
 
-def test_each_access_is_told_once_and_the_costliest_cause_first(plan):
+def test_each_access_is_reported_once_and_the_costliest_cause_first(plan):
     report = planned("TN", kernel="sm80_pipeline", lda=4097).report()
     told = [x for cause in report.causes for x in cause.accesses]
     assert len(told) == len(set(told))
@@ -214,7 +214,7 @@ def test_a_kernel_without_a_finding_is_measured_by_its_bound():
     assert report.headline.endswith("and no access costs 1 %")
 
 
-def test_without_a_price_the_bound_is_told():
+def test_without_a_prediction_the_bound_is_reported():
     report = planned("NT", kernel="cutlass_universal", base_offset=1).report()
     assert report.predicted is None
     assert report.headline == (

@@ -154,7 +154,7 @@ def test_packed_once() -> None:
     np.testing.assert_allclose(plan(A, packed), A.T @ B, rtol=1e-5, atol=1e-5)
 
 
-def test_the_choice_and_its_roofline() -> None:
+def test_the_selection_and_its_roofline() -> None:
     sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float32", "gpu": "H200"}
     plain = cg.plan("NT", **sizes, compute="tf32").report().performance
     for compute, products in COMPONENT_PRODUCTS.items():
@@ -165,7 +165,7 @@ def test_the_choice_and_its_roofline() -> None:
         assert plan.problem.spelled == f"float32/{compute}"
 
 
-def test_prices_count_all_products() -> None:
+def test_predictions_count_all_products() -> None:
     sizes = {
         "m": 4096, "n": 4096, "k": 4096, "arch": "sm_90a", "gpu": "H200", "tile": (128, 128, 64),
     }  # fmt: skip

@@ -303,7 +303,7 @@ def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
         (("128x128", "128x128"), (64, 96), "NN"),
     ],
 )
-def test_the_price_has_the_instructions_that_add_products(
+def test_the_prediction_has_the_instructions_that_add_products(
     scales: tuple[str, str], tile: tuple[int, int], op: str
 ) -> None:
     counted = Counter[str]()

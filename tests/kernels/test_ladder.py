@@ -263,7 +263,7 @@ def test_double_buffered_takes_large_tiles_for_large_problems() -> None:
         each = problem(op, size=4096)
         found = configure("double_buffered", each, arch)
         assert found.tile[0] * found.tile[1] >= 128 * 64, (op, arch)
-        # Where neither is read in vectors, elements wait in registers and leave less for sums.
+        # Where neither is read in vectors, elements wait in registers.
         odd = problem(op, size=4096, lda=4097, ldb=4097)
         kernel = registry.get("double_buffered")
         assert isinstance(kernel, SimtKernel)
@@ -378,7 +378,7 @@ def test_options(name: str, option: str) -> None:
         (
             "thread_tile_2d",
             {"thread_tile": (16, 16)},
-            r"needs 256 registers for the sums of a thread, which has 255",
+            r"needs 256 registers for the accumulators of a thread, which has 255",
         ),
         ("warp_tiled", {"tile": (256, 16, 16)}, r"made of warps' tiles of 64 x 32"),
         ("vectorized", {"tile": (512, 64, 16)}, r"M and N at most 256"),

@@ -111,7 +111,7 @@ def test_what_is_read_and_written_of_a_product() -> None:
         assert first.terms["tensor cores"] == direct.terms["tensor cores"]
 
 
-def test_a_launch_behind_has_its_price() -> None:
+def test_a_launch_behind_has_its_prediction() -> None:
     sizes: dict[str, Any] = {"m": 256, "n": 1024, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
     plan = cg.plan("NT", **sizes, order="C", storage="C", epilogue="swiglu", backend="cpu")
     predictions = [candidate.prediction for candidate in plan.candidates()]

@@ -555,7 +555,7 @@ def test_performance_is_printed(made):
     assert "A100" in text
 
 
-def test_a_gpu_of_ones_choice():
+def test_a_gpu_of_ones_selection():
     sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float16", "arch": "sm_90"}
     made = cg.analyze("TN", gpu="H200", **sizes)
     assert made.performance.gpu.name.startswith("H200") and "H200" in str(made)

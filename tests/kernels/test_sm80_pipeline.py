@@ -178,7 +178,7 @@ def test_one_bad_operand_does_not_slow_the_other() -> None:
 @pytest.mark.parametrize(
     ("ldc", "bits", "limit"),
     [
-        (4104, 64, "128-bit reads of the staged sums"),
+        (4104, 64, "128-bit reads of the staged accumulators"),
         (4100, 64, "ldc=4100 (8200 B)"),
         (4098, 32, "ldc=4098 (8196 B)"),
         (4097, 16, "ldc=4097 (8194 B)"),

@@ -275,7 +275,7 @@ def test_what_is_refused(options: dict[str, Any], said: str) -> None:
 def test_c_that_goes_by_elements_leaves_fewer_registers_for_sums() -> None:
     options = {"tile": (128, 192, 64), "warp_groups": 2, "ping_pong": 1, "swap_ab": 0}
     assert configure(problem(), **options).tma_c
-    with pytest.raises(OptionError, match="needs 192 registers .* of which 128 can be sums"):
+    with pytest.raises(OptionError, match="needs 192 registers .* 128 can be accumulators"):
         configure(problem(ldc=4099), **options)
 
 
@@ -422,7 +422,7 @@ def test_tiles_with_many_sums_do_not_spill(op: str, order: Any) -> None:
     for more in ({}, {"out_dtype": "float32"}, {"ldc": 4099}):
         asked = problem(op, dtype="bfloat16", order=order, **more)
         for config in KERNEL.legal(asked, ARCH, {"swap_ab": 0}):
-            if config.sums_of_thread >= 128:
+            if config.accumulators_per_thread >= 128:
                 KERNEL.build(config, ARCH)  # which spills make fail
 
 

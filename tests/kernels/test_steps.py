@@ -279,7 +279,7 @@ def test_auto_packs_what_is_slow_and_splits_what_is_long() -> None:
     assert chosen(pack="B").algorithm.pack == "B"
 
 
-def test_the_cheapest_candidate_is_first_and_prices_its_passes() -> None:
+def test_the_cheapest_candidate_is_first_and_counts_its_auxiliary_kernels() -> None:
     plan = chosen(m=1023, n=511, k=20001)
     predictions = [one.prediction.seconds for one in plan.candidates() if one.prediction]
     assert predictions == sorted(predictions)

@@ -160,7 +160,7 @@ def test_report_of_a_batch_and_odd_storage():
     assert "true" in plan.source  # C is row-major
 
 
-def test_its_price_is_compared_with_others(monkeypatch):
+def test_its_prediction_is_compared_with_others(monkeypatch):
     plan = cg.plan("NN", **SIZES, **TOY)
     [only] = plan.candidates()
     assert only.prediction.seconds > 0 and "L1" in only.prediction.terms

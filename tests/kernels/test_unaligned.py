@@ -177,7 +177,7 @@ def seconds_of_large(pad: int) -> float:
     return first.prediction.seconds
 
 
-def test_large_tiles_are_offered_and_priced() -> None:
+def test_large_tiles_are_offered_and_predicted() -> None:
     """Rows that begin anywhere cost more than words, and not ten times what words take."""
     assert 1.5 < seconds_of_large(1) / seconds_of_large(0) < 10
 

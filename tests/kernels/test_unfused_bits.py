@@ -170,7 +170,7 @@ def test_a_plan_sums_in_the_order_of_another(epilogue: str) -> None:
         assert {x.config.name for x in plan.candidates()} >= {plan.config.name}
 
 
-def test_orders_of_sums_that_do_not_fit() -> None:
+def test_orders_of_summation_that_do_not_fit() -> None:
     given: dict[str, Any] = {"m": 64, "n": 64, "k": 64, "arch": "sm_90a", "backend": "cpu"}
     order = cg.plan("NT", **given, dtype="float16").order_of_summation
     with pytest.raises(

@@ -331,7 +331,7 @@ def test_ops_in_any_case_count_once(gpu):
         bench.bench(["NN"], ["cublas"], [8], rounds=0)
 
 
-def test_progress_is_told(gpu):
+def test_progress_is_reported(gpu):
     gpu.add("fast")
     told = []
     run(gpu, "fast", ops=["NN"], rounds=3, progress=lambda *words: told.append(words))

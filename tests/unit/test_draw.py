@@ -210,7 +210,7 @@ def test_a_large_tile_is_cropped_and_says_so():
     assert "T32" not in text
 
 
-def test_shared_elements_are_told():
+def test_shared_elements_are_reported():
     both = np.stack(np.indices((8, 16)), axis=-1).transpose(1, 0, 2).reshape(-1, 1, 2)[:64]
     both = np.concatenate([both[:32], both[:32]])  # two warps hold the same
     text = labels(draw.tv_layout(both, (8, 4)))
@@ -358,7 +358,7 @@ def test_a_roofline_wants_a_peak_rate():
         times.roofline(SimpleNamespace(roofline=None, gpu=None))
 
 
-def test_the_terms_of_a_price_are_bars_the_longest_first():
+def test_the_terms_of_a_prediction_are_bars_the_longest_first():
     bars = [
         (float(e.get("width")), e.find("{http://www.w3.org/2000/svg}title").text)
         for e in parse(times.predicted_terms(PREDICTION)).iter("{http://www.w3.org/2000/svg}rect")

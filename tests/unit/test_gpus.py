@@ -202,7 +202,7 @@ def test_a_gpu_of_ones_own(file, capsys):
 
 
 @pytest.mark.parametrize("name", ["H200", "A10", "L40S", "H100 PCIe", "file"])
-def test_a_gpu_decides_choice_price_and_roofline(name, tmp_path, run):
+def test_a_gpu_decides_selection_prediction_and_roofline(name, tmp_path, run):
     place = gpu({**OWN, "sms": 8} if name == "file" else name)
     sizes = {**SIZES, "m": 3000, "n": 2000}
     if name == "file":
@@ -251,7 +251,7 @@ def test_values_that_no_gpu_has(change, part):
     assert part in str(refused.value)
 
 
-def test_a_row_without_the_rate_that_prices_need():
+def test_a_row_without_the_rate_that_predictions_need():
     with pytest.raises(OptionError, match="H200 has no rate of float32 on CUDA cores"):
         cg.analyze("TN", gpu=replace(gpu("H200"), peaks=()), **SIZES)
 

@@ -264,7 +264,7 @@ def test_the_environment_asks_for_all_calls(
     assert kept_plan(False).online is not None
 
 
-def test_a_choice_that_cannot_be_stored_is_run_all_the_same(
+def test_a_selection_that_cannot_be_stored_is_run_all_the_same(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def store(*_: Any) -> None:

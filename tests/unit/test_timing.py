@@ -84,7 +84,7 @@ def test_every_second_round_is_the_reverse_and_others_differ():
         assert set(order[:3]) in ({"a", "b", "c"}, {"d", "e", "f"})
 
 
-def test_steps_are_told():
+def test_steps_are_reported():
     machine = Machine()
     steps = itertools.count()
     group = {"slow": machine.work("slow", 5000.0), "plain": machine.work("plain", 10.0)}

@@ -14,7 +14,7 @@ def test_analyze(run):
     assert json.loads(out)["operands"]["A"]["coalesced"] is False
 
 
-def test_analyze_on_a_gpu_of_ones_choice(run):
+def test_analyze_on_a_gpu_of_ones_selection(run):
     words = ("analyze", "TN", *SIZES, "--arch", "sm_90", "--json")
     made = [json.loads(run(*words, *more)[1]) for more in ([], ["--gpu", "H200"])]
     names = [report["performance"]["gpu"]["name"] for report in made]

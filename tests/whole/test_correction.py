@@ -108,7 +108,7 @@ def test_trees_are_the_same_from_a_file() -> None:
 # -- choices ----------------------------------------------------------------------------------
 
 
-def test_a_choice_is_the_least_corrected_time() -> None:
+def test_a_selection_is_the_least_corrected_time() -> None:
     calibrated.take(calibration(), own=False)
     plain = cg.plan("NT", **SHAPE, gpu="H200").candidates()
     assert {x.prediction.correction for x in plain} == {1.0}
@@ -161,7 +161,7 @@ def test_groups_and_empty_products_are_not_corrected() -> None:
     assert {x.prediction.correction for x in (*groups, *empty)} == {1.0}
 
 
-def test_one_order_of_sums_is_kept() -> None:
+def test_one_order_of_summation_is_kept() -> None:
     """What a correction makes faster, but sums in another order, is not chosen."""
     for trees in ((), (tree("slices", 1.5, -2.0),)):
         calibrated.take(calibration(*trees), own=False)

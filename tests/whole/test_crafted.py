@@ -30,7 +30,7 @@ DEEP = "[" * 100_000
 WRONG: tuple[Any, ...] = (None, "x", [], {}, True, float("nan"), float("inf"), 1e400, [[]], -1)
 
 
-def test_choices() -> None:
+def test_selections() -> None:
     choice = Measured("naive", "config", "", 1, 1e-5, 3, "other", 2e-5)
     whole = json.loads(tuned._encode("GPU", {"key": choice}))
     assert tuned._decode(json.dumps(whole).encode()) == ("GPU", {"key": choice})
@@ -142,7 +142,7 @@ def test_a_build_of_another_kernel_is_built_anew(
      {"pack": "AB"}],
     ids=str,
 )  # fmt: skip
-def test_a_choice_that_is_not_legal_is_not_taken(change: dict[str, Any]) -> None:
+def test_a_selection_that_is_not_legal_is_not_taken(change: dict[str, Any]) -> None:
     """Not packed and in one slice: what the file says is none of the candidates."""
     problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
     predicted = select(problem, "sm_80", "sm80_pipeline", {"pack": "none", "split_k": 1})

@@ -143,7 +143,7 @@ def test_edge_columns_only_with_edge_tiles(reference):
     assert "edge tiles</th>" in analyze(**REPORTS["odd"]).to_html()
 
 
-def test_findings_and_fixes_are_told(reference):
+def test_findings_and_fixes_are_reported(reference):
     text = reference.to_html()
     assert text.count('<ol class="causes">') == text.count("<li><p>") == 1
     said = text.replace("\u00a0", " ")  # between numbers and units
@@ -151,7 +151,7 @@ def test_findings_and_fixes_are_told(reference):
     assert '<b>Fix:</b> <code>copy="auto"</code> (605 us predicted)' in said
     assert re.search(r"<dt>predicted</dt><dd>15.6 ms</dd>", said)
     assert '<dt>with copy="auto"</dt><dd>605 us</dd>' in said
-    assert "Less than 1 %, no fix known: 128-bit reads of the staged sums" in text
+    assert "Less than 1 %, no fix known: 128-bit reads of the staged accumulators" in text
     without = replace(reference)
     without.__dict__["causes"] = ()
     assert "No finding" in without.to_html()
@@ -162,7 +162,7 @@ def test_findings_and_fixes_are_told(reference):
     assert summary[3][1:] == ["\u2713 coalesced", "\u2713 conflict-free"]
 
 
-def test_descriptors_launch_and_build_are_told(reference):
+def test_descriptors_launch_and_build_are_reported(reference):
     built = SimpleNamespace(registers=168, shared_static=16, spill_stores=4, spill_loads=8)
     text = replace(reference, resources=built).to_html().replace("\u00a0", " ")
     problem = reference.problem

@@ -103,7 +103,7 @@ def of_one_kind(random: Random, dtype: str, compute: str | None, op: str) -> lis
     return found
 
 
-def test_choices_and_prices_of_1000_problems_are_the_same_in_three_orders(
+def test_selections_and_predictions_of_1000_problems_are_the_same_in_three_orders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A choice is a function of problem, GPU and options: each order starts with nothing kept."""
@@ -282,7 +282,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             assert found.config == configure(registry.get(name), found.problem, arch)
 
 
-def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
+def test_a_prediction_is_of_the_accesses_of_its_own_problem() -> None:
     """Of counts that were kept of other problems none enters that is not this one's."""
     kernel = registry.get("sm80_pipeline")
     these = [each for each in problems(Random(1), 6) if each.dtype != "complex64"]

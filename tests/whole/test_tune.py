@@ -70,7 +70,9 @@ def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
     assert cg.analyze("TN", **SQUARE).config == best.config
 
 
-def test_what_calls_kept_is_dropped_where_a_choice_is_measured(device: Device, monkeypatch) -> None:
+def test_what_calls_kept_is_dropped_where_a_selection_is_measured(
+    device: Device, monkeypatch
+) -> None:
     """Else calls, and layers of PyTorch, would go on with the config that was predicted."""
     for name in ("plans", "recent_calls", "torch_launches"):
         monkeypatch.setattr(reused, name, type(reused.plans)(64))
@@ -156,7 +158,7 @@ def test_another_question_has_its_own_answer(device: Device, other: dict[str, An
     assert cg.plan("TN", **{**SQUARE, **other}).measured is None
 
 
-def test_a_question_has_all_that_a_choice_depends_on() -> None:
+def test_a_question_has_all_that_a_selection_depends_on() -> None:
     given = {"op": "CN", "m": 64, "n": 64, "k": 64, "l": 2, "dtype": "complex64"}
     others: list[dict[str, Any]] = [
         {"op": "TN"}, {"op": "NN"}, {"op": "CT"}, {"m": 65}, {"n": 65}, {"k": 65}, {"l": 1},
@@ -205,7 +207,7 @@ def test_a_kernel_by_name_has_its_own_fastest_config(device: Device) -> None:
         ({"m": 64, "n": 64, "k": 65536, "dtype": "float16"}, "split_k"),
     ],
 )
-def test_a_route_is_part_of_the_choice(
+def test_an_algorithm_is_part_of_the_selection(
     device: Device, monkeypatch, given: dict[str, Any], field: str
 ) -> None:
     monkeypatch.setattr(tuning, "copies_past_l2", lambda *_: 1)
@@ -308,7 +310,7 @@ def test_random_numbers_fill_all_that_a_matrix_spans(device: Device, monkeypatch
         assert values.astype("f4").std() == pytest.approx(1, abs=0.1)
 
 
-def test_what_is_done_is_told(device: Device) -> None:
+def test_what_is_done_is_reported(device: Device) -> None:
     told: list[tuple[str, int, int]] = []
     tuning = Tuning(candidates=3, tell=lambda *words: told.append(words))
     cg.plan("TN", **SQUARE, tune=tuning)
@@ -330,7 +332,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=stream))
 
 
-def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
+def test_calls_that_were_kept_do_not_hide_the_selection(device: Device) -> None:
     best = fastest(device, 3)
     arrays = [FakeCupy(at << 20, (512, 512)) for at in (1, 2, 3)]
     ran = lambda: device.ran[-1]  # noqa: E731
@@ -346,7 +348,7 @@ def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
     assert len(device.ran) == count + 4 and len(reused.plans) == 1
 
 
-def test_a_choice_of_plan_is_that_of_calls_that_were_kept(device: Device) -> None:
+def test_a_selection_of_plan_is_that_of_calls_that_were_kept(device: Device) -> None:
     best = fastest(device, 3)
     arrays = [FakeCupy(at << 20, (512, 512)) for at in (1, 2, 3)]
     cg.gemm("TN", *arrays)
@@ -568,7 +570,7 @@ def test_the_bar_says_which_problem(device: Device, monkeypatch, run) -> None:
     assert told[-1] == ("TN 64 x 64 x 64: time", 20, 20)
 
 
-def test_the_cache_lists_and_clears_choices(device: Device, run, place: Path) -> None:
+def test_the_cache_lists_and_clears_selections(device: Device, run, place: Path) -> None:
     cg.plan("TN", **SQUARE, tune=True)
     assert "1 measured choice for NVIDIA H200" in run("cache")[1]
     listed = json.loads(run("cache", "--json")[1])

@@ -176,7 +176,7 @@ def _executed(
 def results(
     config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: Limit
 ) -> list[Access]:
-    """Return the ways of the sums: into shared memory, out of it, and to C."""
+    """Return the ways of the accumulators: into shared memory, out of it, and to C."""
     operand, C, size = config.operands[2], problem.C, config.operation.accumulator.bytes
     own, product = _first_results(config)
     unit = operand.unit
@@ -196,11 +196,11 @@ def results(
     crd, at, some = operand.vectors(config.threads)
     width = min(operand.width, max(1, VECTOR // size))
     each = np.arange(0, operand.width, width)[:, None, None]
-    sums = np.where(some, (at + each) * size, -1)
-    load = SharedAccess("C", "load", "ld.shared", 8 * size * width, sums)
+    accumulators = np.where(some, (at + each) * size, -1)
+    load = SharedAccess("C", "load", "ld.shared", 8 * size * width, accumulators)
     # Of a run, the product of a vector's first element: those that there are not are not read.
     product_of = crd[..., 2] + crd[..., 0] // (operand.smem.extents[0] * operand.smem.extents[1])
-    accesses += _executed(config, problem, sums, product_of[None], "CTA", load)
+    accesses += _executed(config, problem, accumulators, product_of[None], "CTA", load)
     ctas = -(-problem.l // config.products)
     bits = 8 * C.element.bytes * operand.width
     store = _visited(

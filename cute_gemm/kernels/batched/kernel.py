@@ -37,10 +37,10 @@ MOST = 64
 #: The least products of a batch for which ``"auto"`` considers it: fewer leave most
 #: multiprocessors idle, or cost no more than a launch.
 LEAST_PRODUCTS = 64
-#: Registers of a thread beside its sums and factors: addresses.
+#: Registers of a thread beside its accumulators and factors: addresses.
 _OTHERS = 40
-#: Registers of a thread that its sums may take.
-_SUMS = 64
+#: Registers of a thread that its accumulators may take.
+_ACCUMULATORS = 64
 #: Threads of a CTA that candidates have, about; and their results along M and N.
 _THREADS, _RESULTS = (128, 256), (1, 2, 4, 8)
 #: The same of warps that multiply by MMA.
@@ -88,7 +88,7 @@ class Batched(EmittedKernel):
         if _multiplied_by_mma(problem):
             tiles += [("mma", x, y) for x, y in _up_to(_OF_MMA, 2 * -(-m // 16), 2 * -(-n // 8))]
         for (unit, *tile), threads in product(tiles, _THREADS):
-            if tile[0] * tile[1] * words > _SUMS and tile != [1, 1]:
+            if tile[0] * tile[1] * words > _ACCUMULATORS and tile != [1, 1]:
                 continue
             single = self._config(problem, extents, unit, 1, (tile[0], tile[1]), options)
             if _refusal(single):
@@ -165,10 +165,10 @@ class Batched(EmittedKernel):
             raise OptionError("option min_ctas must be 1 or more")
         tm, tn = config.thread_tile
         words = max(1, problem.accumulator.bytes // 4)
-        if tm * tn * words > 2 * _SUMS:
+        if tm * tn * words > 2 * _ACCUMULATORS:
             raise OptionError(
                 f"option thread_tile={config.thread_tile} takes {tm * tn * words} registers for "
-                f"the sums of a thread; expected 1 to {2 * _SUMS}"
+                f"the accumulators of a thread; expected 1 to {2 * _ACCUMULATORS}"
             )
         if config.threads > 1024:
             raise OptionError(

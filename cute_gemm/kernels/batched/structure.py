@@ -219,7 +219,7 @@ class BatchedConfig(Config):
 
     @property
     def begins(self) -> tuple[int, int, int]:
-        """Bytes of shared memory in front of the matrices A, B and C: sums lie where A was."""
+        """Bytes of shared memory before A, B and C; accumulators take the place of A."""
         return 0, _up(self.operands[0].elements * self.operation.a.bytes, 128), 0
 
     @property

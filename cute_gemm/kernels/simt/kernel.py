@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: Registers of a thread beside its sums: addresses, operands.
+#: Registers of a thread beside its accumulators: addresses, operands.
 _OTHERS = 64
 
 
-def _sums(config: SimtConfig) -> int:
-    """Return the registers that a thread's sums take."""
+def _accumulators(config: SimtConfig) -> int:
+    """Return the registers that a thread's accumulators take."""
     tm, tn = config.thread_tile
     sets = 2 if config.operation.block_scales else 1  # products of a k tile have their own
     return sets * tm * tn * config.operation.accumulator.bytes // 4
@@ -110,7 +110,7 @@ class SimtKernel(EmittedKernel):
             if "min_ctas" not in options and not own:
                 # Another tile may leave no room for the min_ctas of the kernel's own.
                 ctas = range(config.min_ctas, 1, -1)
-                ctas_fit = most_ctas(ctas, config.threads, _sums(config) + _OTHERS)
+                ctas_fit = most_ctas(ctas, config.threads, _accumulators(config) + _OTHERS)
                 config = replace(config, min_ctas=ctas_fit)
             yield config
 
@@ -174,13 +174,13 @@ class SimtKernel(EmittedKernel):
                 f"option tile={config.tile} with thread_tile={config.thread_tile} makes "
                 f"{config.threads} threads; expected {WARP} to 1024"
             )
-        sums, room = _sums(config), registers(config.threads, config.min_ctas)
-        if sums >= room:
-            fits = sums < REGISTERS_PER_THREAD  # in a CTA of fewer threads
+        accumulators, room = _accumulators(config), registers(config.threads, config.min_ctas)
+        if accumulators >= room:
+            fits = accumulators < REGISTERS_PER_THREAD  # in a CTA of fewer threads
             raise OptionError(
                 f"option thread_tile={config.thread_tile} with min_ctas={config.min_ctas} needs "
-                f"{sums} registers for the sums of a thread, which has {room} in all; take a "
-                f"smaller {'tile or min_ctas' if fits else 'thread_tile'}"
+                f"{accumulators} registers for the accumulators of a thread, which has {room} "
+                f"in all; take a smaller {'tile or min_ctas' if fits else 'thread_tile'}"
             )
         if config.warps[0] and (bm, bn) != tuple(
             warps * lanes * results

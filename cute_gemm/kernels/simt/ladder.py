@@ -221,7 +221,7 @@ class DoubleBuffered(WarpTiled):
         partial = calibration.factors[self.name]["partial"]
         return super().pace(config, calibration)._replace(ahead=1, partial=partial)
 
-    def sums(self, config: SimtConfig) -> str:
+    def summation(self, config: SimtConfig) -> str:
         parts = f"FMA along K, the last k tile of {config.tile[2]} first"
         parts += ", whose products are scaled and added" * bool(config.operation.block_scales)
         if config.operation.a.is_complex and config.thread_tile[1] == 1:

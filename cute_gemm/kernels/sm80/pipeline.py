@@ -272,11 +272,11 @@ class Sm80Pipeline(EmittedKernel):
             extents, ring = (config.tile[index], config.tile[2]), config.ring * config.realigns
             major, width = operation.majors[index], operation.bytes[index]
             return mma, extents, major, width, config.stages > 1, ring
-        sums = config.staged.tile, operation.accumulator.bytes
+        staged = config.staged.tile, operation.accumulator.bytes
         if name == "C":
             c = operation.bytes[2], operation.c.bytes, operation.majors[2]
-            return mma, config.tile[:2], sums, c
-        return mma, config.tile[:2], sums, operation
+            return mma, config.tile[:2], staged, c
+        return mma, config.tile[:2], staged, operation
 
     def launch(self, config: Sm80Config, problem: GemmProblem) -> Launch:
         return launch_of_tiles(problem, config.tile, config.threads, config.smem)
@@ -295,7 +295,7 @@ class Sm80Pipeline(EmittedKernel):
         out += _loads_of_scales(config, problem, config.turned(tiles))
         return (*out, *_epilogue_accesses(config, problem, reads_c))
 
-    def sums(self, config: Sm80Config) -> str:
+    def summation(self, config: Sm80Config) -> str:
         atom = MMA_ATOMS[config.mma]
         mma = next(
             x.name for x in mma_atoms(*config.turned(atom.takes)) if x.shape_mnk == atom.shape_mnk
@@ -377,7 +377,8 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
     if config.operation.a.name == "float64" and tile[:2] == (mma.extent(0), mma.extent(1)):
         raise OptionError(
             f"option tile={config.tile} with warps={config.warps} leaves each warp one "
-            f"{atom.name}, for whose sums ptxas does not wait (docs/testing.md); take a larger "
+            f"{atom.name}, for whose accumulators ptxas does not wait (docs/testing.md); take a "
+            "larger "
             "tile or fewer warps"
         )
     if config.copy == "mn_major":
@@ -386,21 +387,22 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
             raise OptionError(
                 f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
             )
-    sums = tile[0] * tile[1] // mma.size * config.operation.accumulator.bytes // 4
-    sums *= 1 + config.operation.promoted  # products of a k tile have accumulators of their own
+    accumulators = tile[0] * tile[1] // mma.size * config.operation.accumulator.bytes // 4
+    accumulators *= 1 + config.operation.promoted  # those of a k tile
     # Half of a thread's registers; of the 128 that 16 warps leave it a pipeline takes more than 64.
     room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
-    if sums > room:
+    if accumulators > room:
         raise OptionError(
             f"option tile={config.tile} with warps={config.warps} needs more accumulators than a "
-            f"thread has registers: {sums} and {room}; take a smaller tile, or "
+            f"thread has registers: {accumulators} and {room}; take a smaller tile, or "
             f"{'more' if mma.size <= 256 else 'fewer'} warps"
         )
     left = registers(mma.size, config.min_ctas)
-    if sums >= left:
+    if accumulators >= left:
         raise OptionError(
             f"option min_ctas={config.min_ctas} leaves each of {mma.size} threads {left} "
-            f"registers, and its accumulators alone take {sums}; take a smaller one, or a smaller "
+            f"registers, and its accumulators alone take {accumulators}; take a smaller one, or a "
+            "smaller "
             "tile"
         )
     for plan in config.operands:
@@ -502,21 +504,21 @@ def _loads_of_scales(
 
 def _epilogue_accesses(config: Sm80Config, problem: GemmProblem, reads_c: bool) -> list[Access]:
     ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1]) * problem.l
-    sums, copy = config.staged, config.staged.read
-    chunks = config.kernel_tile[1] // sums.tile[1]
+    stage, copy = config.staged, config.staged.read
+    chunks = config.kernel_tile[1] // stage.tile[1]
     kernel_coords = copy.requests(config.kernel_tile[:2])
     bits = copy.values * 8 * config.operation.c.bytes
     widest, limit = access_bytes(problem.C, True)
     if bits < 8 * widest:
-        limit = f"{copy.atom.bits}-bit reads of the staged sums"
+        limit = f"{copy.atom.bits}-bit reads of the staged accumulators"
     coords = kernel_coords[..., :: -1 if config.swap_ab else 1]
     store = store_of_c(problem.C, bits, config.tile[:2], coords, limit)
     staged = shared(
-        "C", "store", sums.write, sums.layout, sums.tile, executions=ctas * chunks, unit="CTA",
+        "C", "store", stage.write, stage.layout, stage.tile, executions=ctas * chunks, unit="CTA",
         times=chunks,
     )  # fmt: skip
-    in_chunk = kernel_coords % np.array(sums.tile)
-    offsets = sums.layout(in_chunk[..., 0], in_chunk[..., 1]) * (copy.element_bits // 8)
+    in_chunk = kernel_coords % np.array(stage.tile)
+    offsets = stage.layout(in_chunk[..., 0], in_chunk[..., 1]) * (copy.element_bits // 8)
     read = replace(
         staged, direction="load", instruction=copy.atom.name, bits=copy.atom.bits,
         offsets=offsets, coords=in_chunk, executions=0, times=1, guard=store,

@@ -198,7 +198,7 @@ class Sm80Config(Transposable, Config):
 
     @derived
     def staged(self) -> StagedSums:
-        """The way of the sums through shared memory: of as many columns as fit there."""
+        """The way of the accumulators through shared memory: of as many columns as fit there."""
         mma, (rows, columns, _), mainloop = self.tiled_mma, self.kernel_tile, self.mainloop
         size, (_, _, width) = self.operation.accumulator.bytes, self.operation.bytes
         while columns > mma.extent(1) and _staged(mma, rows, columns, size)[1] > mainloop:
@@ -221,7 +221,7 @@ class Sm80Config(Transposable, Config):
 
 
 def _staged(mma: TiledMma, rows: int, columns: int, size: int) -> tuple[Layout, int]:
-    """Return where ``columns`` of the sums are staged, and the bytes that they take.
+    """Return where ``columns`` of the accumulators are staged, and the bytes that they take.
 
     Columns are padded by a vector. FMA lanes that store single rows, 8 side by side in each of 4
     columns, need columns that begin 8 banks, or 24, after each other: the next ones or, where a

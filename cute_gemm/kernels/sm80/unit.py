@@ -80,7 +80,7 @@ struct Cute : cute_gemm::Partitions<Config, ${tiled_mma}> {
 #: follows the MMA, whose instruction may hand values to other threads.
 _TILED, _HELD = "TiledLayout_TV{}", "get_layoutS_TV()"
 
-#: Bytes of shared memory of the kernel: the k tiles, then the staged sums in their place.
+#: Bytes of shared memory of the kernel: the k tiles, then the staged accumulators in their place.
 _SHARED_BYTES = (
     "cute::max(sizeof(Config::Element) * (size<2>(Config::SmemLayoutA{}) * Config::kStageA + "
     "size<2>(Config::SmemLayoutB{}) * Config::kStageB), sizeof(Config::Accumulator) * "

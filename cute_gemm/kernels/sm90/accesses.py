@@ -373,7 +373,7 @@ def _below(config: Sm90Config) -> int:
 def held(config: Sm90Config) -> np.ndarray:
     """Where each thread's results of a block of 64 rows lie: int [128, values, 2] of (row, column).
 
-    They lie as its sums do, of which there are twice as many with an epilogue of pairs.
+    They lie as its accumulators do, of which there are twice as many with an epilogue of pairs.
     """
     thread, value = np.ogrid[:128, : config.results // 2]
     row = _first_row(config, thread // 32, thread % 32) + value // 2 % 2 * _below(config)
@@ -382,7 +382,7 @@ def held(config: Sm90Config) -> np.ndarray:
 
 
 def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
-    """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
+    """The way of the accumulators to shared memory: of a CTA, a part of a group after the other."""
     out, columns = config.operation.c.bytes, config.epilogue_tile.layout.extents[1]
     each = config.blocks * config.tile_c[1] // columns
     warp, lane = np.ogrid[:4, :32]
@@ -411,7 +411,7 @@ def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
 
 
 def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
-    """What is read of C where the sums then go."""
+    """What is read of C where the accumulators then go."""
     name = staged.instruction.replace("stmatrix", "ldmatrix").replace("st.", "ld.")
     return replace(staged, direction="load", instruction=name)
 

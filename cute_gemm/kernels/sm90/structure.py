@@ -32,7 +32,7 @@ MOST_COLUMNS = 256
 #: Registers of a thread of the group that loads, also where a warp of it loads scales, and the most
 #: that setmaxnreg gives.
 LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
-#: Registers of a thread that double-buffered accumulators need beside sums, products and scales,
+#: Registers of a thread that double-buffered accumulators need besides, products and scales,
 #: and beside rows of A too.
 _BESIDE_TWO_SETS, _BESIDE_TWO_SETS_AND_ROWS = 32, 56
 #: Words between scales of blocks of 128: more than a vector has, and free of bank conflicts.
@@ -204,7 +204,7 @@ class Sm90Config(Transposable, Config):
         return min(MOST_REGISTERS, left // self.warp_groups // 8 * 8)
 
     @property
-    def sums_of_thread(self) -> int:
+    def accumulators_per_thread(self) -> int:
         """Results of a tile that a thread sums up."""
         bm, bn, _ = self.tile
         return bm * bn // self.sharers_of_tile // GROUP
@@ -216,12 +216,12 @@ class Sm90Config(Transposable, Config):
 
     @property
     def products_of_thread(self) -> int:
-        """Accumulators of a thread beside its sums: where products of a k tile go to their own.
+        """Further accumulators of a thread, of the products of a k tile alone.
 
         Of a block of 64 rows at a time or, with A from registers, of all.
         """
         blocks = 1 if self.register_a else self.blocks_of_group
-        return self.sums_of_thread // blocks if self.operation.promoted else 0
+        return self.accumulators_per_thread // blocks if self.operation.promoted else 0
 
     @property
     def product_sets(self) -> int:
@@ -232,7 +232,9 @@ class Sm90Config(Transposable, Config):
         """
         if not self.operation.promoted or self.zero_fills or self.blocks_of_group > 1:
             return 1
-        needs = self.sums_of_thread + 2 * self.products_of_thread + sum(self.scales_of_thread)
+        needs = (
+            self.accumulators_per_thread + 2 * self.products_of_thread + sum(self.scales_of_thread)
+        )
         needs += self.rows_of_thread
         needs += _BESIDE_TWO_SETS_AND_ROWS if self.register_a else _BESIDE_TWO_SETS
         return 1 + (needs <= self.registers)
@@ -302,10 +304,10 @@ class Sm90Config(Transposable, Config):
         """Instructions that add the products of a k tile to a sum: an addition, or a fused one.
 
         Where there are scales of A and of B, those of each of a thread's rows are multiplied by
-        those of its columns once for all sums that have both.
+        those of its columns once for all accumulators that have both.
         """
         down, across = self.scales_of_thread
-        return 1.0 + down * across / self.sums_of_thread
+        return 1.0 + down * across / self.accumulators_per_thread
 
     # ---- shared memory -----------------------------------------------------------------------
 

@@ -78,8 +78,8 @@ ${symbol}(
 """
 
 
-#: Bytes that ptxas may spill where A passes through registers beside sums and their products: tiles
-#: of 176 and 192 columns and block scales leave too few for what is seldom read.
+#: Bytes that ptxas may spill where A passes through registers beside accumulators and products:
+#: tiles of 176 and 192 columns and block scales leave too few for what is seldom read.
 _SPILLS = 256
 
 
@@ -91,7 +91,7 @@ class EmitSm90Wgmma(Emitter):
     cute = _CUTE
 
     def unit(self) -> TranslationUnit:
-        """Allow spills where sums, products and rows of A take the last registers."""
+        """Allow spills where accumulators, products and rows of A take the last registers."""
         unit = super().unit()
         full = self.config.register_a and self.config.operation.promoted
         return replace(unit, spills=max(unit.spills, _SPILLS)) if full else unit
@@ -151,11 +151,11 @@ class EmitSm90Wgmma(Emitter):
                 (f"cute_gemm::same_layout(Cute::{name}{{}}, Config::{name}{{}})", name),
                 *layout_proofs(name, layout, layout.extents),
             ]
-        sums = held(config)
+        accumulators = held(config)
         for name, threads, values in (("threads", range(128), (0,)), ("values", (0,), range(8))):
             places = (
-                f"cute_gemm::AccumulatorCoord<Config>({t}).row({v}) == {sums[t, v, 0]} && "
-                f"cute_gemm::AccumulatorCoord<Config>({t}).column({v}) == {sums[t, v, 1]}"
+                f"cute_gemm::AccumulatorCoord<Config>({t}).row({v}) == {accumulators[t, v, 0]} && "
+                f"cute_gemm::AccumulatorCoord<Config>({t}).column({v}) == {accumulators[t, v, 1]}"
                 for t, v in product(threads, values)
             )
             facts.append((" && ".join(places), f"accumulators: {name}"))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _ACCUMULATORS, _ACCUMULATORS_OF_ELEMENTS, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 128, 40, 56
 #: More accumulators are many: beside them an epilogue's vector is loaded where it is used.
 _FEW_ACCUMULATORS = 144
-#: In a main loop with accumulators beside its sums; and where it has rows of A and puts zeros too.
+#: Others beside the accumulators of a k tile; and with rows of A and zeros too.
 _OTHERS_BESIDE_PRODUCTS, _OTHERS_BESIDE_ZEROS = 24, 48
 #: And where an epilogue has operands; for each that is loaded element by element.
 _OPERANDS, _SINGLE = 48, 32
@@ -95,7 +95,8 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     )
     for bn in columns
 )
-#: More of them, where sums are promoted: half of the registers or more are for products then.
+#: More of them, where accumulators are promoted: half of the registers or more are for products
+#: then.
 _PROMOTED_TILES = tuple(
     (bm, bn, 2, 0, cluster)
     for bm, cluster, columns in (
@@ -107,9 +108,9 @@ _PROMOTED_TILES = tuple(
     )
     for bn in columns
 )
-#: Of 8-bit floats: clocks of the tensor cores for the products of a k tile of a warp's 32 sums,
-#: 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an instruction a clock;
-#: those of components are 32 x 64 at 512.
+#: Of 8-bit floats: clocks of the tensor cores for the products of a k tile of a warp's 32
+#: accumulators, 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an
+#: instruction a clock; those of components are 32 x 64 at 512.
 _PRODUCTS = 4.0
 #: With block scales, fitted to 252 times of 30 products on an H200: clocks until products are
 #: there, also where another group multiplies meanwhile, and with two sets of accumulators; those of
@@ -130,8 +131,8 @@ class Sm90Wgmma(Sm90Accesses):
 
     From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32, int8 and
     8-bit floats one MN-major operand goes through registers, and a second one is packed K-major
-    first. Of 8-bit floats the sums of 128 of k are promoted to float32, or stay where they are with
-    `FAST_ACCUM`. float32 is multiplied as tf32, or as three bfloat16 that are packed.
+    first. Of 8-bit floats the accumulators of 128 of k are promoted to float32, or stay where they
+    are with `FAST_ACCUM`. float32 is multiplied as tf32, or as three bfloat16 that are packed.
     """
 
     name = "sm90_wgmma"
@@ -168,14 +169,14 @@ class Sm90Wgmma(Sm90Accesses):
         Of a calibration's factors ``meeting`` are the clocks of a tile that CTAs of a cluster wait
         for each other, ``pair`` the factor on TMA's in a cluster of two, ``box`` the clocks of a
         box of C, and ``spilled`` those of a CTA for each sum of a thread where an epilogue has more
-        values than registers. ``many_sums`` is the slowdown of products with more than 128 sums of
-        a thread, where groups share a tile; ``by_turns`` where they take turns, and ``alone`` where
-        one of these has the only tile; ``exposed`` what they still see of a tile's start and end,
-        ``exposed_together`` what groups do that share it. ``between`` are the columns whose
-        products take as long as a group does not multiply between two steps of k, where A goes
-        through registers, by the bytes of an element. ``shown`` is the part of the clocks of adding
-        promoted products that shows, and ``waited`` the clocks until products are there;
-        ``_beside``: where another group multiplies meanwhile.
+        values than registers. ``many_sums`` is the slowdown of products with more than 128
+        accumulators of a thread, where groups share a tile; ``by_turns`` where they take turns, and
+        ``alone`` where one of these has the only tile; ``exposed`` what they still see of a tile's
+        start and end, ``exposed_together`` what groups do that share it. ``between`` are the
+        columns whose products take as long as a group does not multiply between two steps of k,
+        where A goes through registers, by the bytes of an element. ``shown`` is the part of the
+        clocks of adding promoted products that shows, and ``waited`` the clocks until products are
+        there; ``_beside``: where another group multiplies meanwhile.
         """
         pace = super().pace(config, calibration)
         factors = calibration.factors[self.name]
@@ -186,7 +187,7 @@ class Sm90Wgmma(Sm90Accesses):
             pace = pace._replace(exposed=factors["exposed"], lone=lone)
         else:
             pace = pace._replace(exposed=factors["exposed_together"])
-            if config.sums_of_thread > 128:
+            if config.accumulators_per_thread > 128:
                 slowdown *= factors["many_sums"]
         if config.operation.promoted:
             # A group adds while another one multiplies, if there is one.
@@ -196,7 +197,7 @@ class Sm90Wgmma(Sm90Accesses):
                 kind = "_two_sets" if config.product_sets == 2 else beside
                 waited = _SCALED["waited" + kind]
                 read = sum(config.scales_of_thread) * config.products_of_thread
-                waited += _SCALED["scale"] * read / config.sums_of_thread
+                waited += _SCALED["scale"] * read / config.accumulators_per_thread
                 slowdown *= _SCALED["cluster"] if prod(config.cluster) > 1 else 1.0
             waited /= config.products_of_thread
             slowdown *= 1 + (adds * factors["shown" + beside] + waited) / _PRODUCTS
@@ -304,8 +305,8 @@ class Sm90Wgmma(Sm90Accesses):
 
         Where rows of a tile are no whole lines, those of others begin at other places of a line.
         Where A goes through registers the threads read it, once for each group beside another and
-        some of it ahead, and have other sums than wgmma gives them else. Of C, return how groups
-        divide a tile, and how wide an epilogue tile is, which may depend on the stages.
+        some of it ahead, and have other accumulators than wgmma gives them else. Of C, return how
+        groups divide a tile, and how wide an epilogue tile is, which may depend on the stages.
         """
         by_threads, sampled = config.register_a, config.turned(self.sampled(config))
         for plan, tiles in zip(config.operands, sampled, strict=True):
@@ -393,12 +394,12 @@ class Sm90Wgmma(Sm90Accesses):
             x for x in config.operation.epilogue.operands
             if x.modes == "MN" and (x.unit != beside or x.vector < 2)
         ]  # fmt: skip
-        sums = config.sums_of_thread
-        needs = sums + _OTHERS + _OPERANDS + _SINGLE * len(single)
+        accumulators = config.accumulators_per_thread
+        needs = accumulators + _OTHERS + _OPERANDS + _SINGLE * len(single)
         spilled = calibration.factors[self.name]["spilled"]
-        return spilled * sums * bool(single) if needs > config.registers else 0.0
+        return spilled * accumulators * bool(single) if needs > config.registers else 0.0
 
-    def sums(self, config: Sm90Config) -> str:
+    def summation(self, config: Sm90Config) -> str:
         operation = config.operation
         parts = [f"wgmma of {DEEP // operation.a.bytes} of k after each other"]
         if operation.promoted:
@@ -522,11 +523,11 @@ def _not_paired(problem: GemmProblem) -> str:
 def _operand_registers(config: Sm90Config) -> int:
     """Registers of a thread for an epilogue's operands.
 
-    Beside more than 144 sums, where groups take turns, a single vector is loaded where it is used:
-    ptxas spills up to 55 registers for it, all outside of the main loop.
+    Beside more than 144 accumulators, where groups take turns, a single vector is loaded where it
+    is used: ptxas spills up to 55 registers for it, all outside of the main loop.
     """
     operands = config.operation.epilogue.operands
-    many_sums = config.ping_pong and config.sums_of_thread > _FEW_ACCUMULATORS
+    many_sums = config.ping_pong and config.accumulators_per_thread > _FEW_ACCUMULATORS
     if many_sums and len(operands) == 1 and operands[0].modes != "MN":
         return 0
     return _OPERANDS * bool(operands)
@@ -534,7 +535,7 @@ def _operand_registers(config: Sm90Config) -> int:
 
 def _check(config: Sm90Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
-    sums = config.sums_of_thread
+    accumulators = config.accumulators_per_thread
     most = _ACCUMULATORS if config.tma_c else _ACCUMULATORS_OF_ELEMENTS
     others = config.rows_of_thread + _OTHERS_BESIDE_ROWS if config.register_a else _OTHERS
     others += _operand_registers(config)
@@ -544,11 +545,12 @@ def _check(config: Sm90Config, arch: Arch) -> None:
         loop = config.products_of_thread + scales + config.rows_of_thread
         zeros = config.zero_fills and config.register_a
         others = max(others, loop + (_OTHERS_BESIDE_ZEROS if zeros else _OTHERS_BESIDE_PRODUCTS))
-    if sums > most or sums + others > config.registers:
+    if accumulators > most or accumulators + others > config.registers:
         raise OptionError(
             f"option tile={config.tile} with warp_groups={config.warp_groups} and "
-            f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
-            f"{others}; it has {config.registers}, of which {most} can be sums"
+            f"min_ctas={config.min_ctas} needs {accumulators} registers of a thread for "
+            f"accumulators, besides some {others}; it has {config.registers}, of which {most} can "
+            "be accumulators"
         )
     if config.smem > arch.shared_limit:
         raise OptionError(

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 #: The most that m or n may be.
 MOST = 32
-#: Registers of a thread beside its sums and stages: addresses, fragments.
+#: Registers of a thread beside its accumulators and stages: addresses, fragments.
 _OTHERS = 56
-#: Registers of a thread that its sums may take.
-_SUMS = 128
+#: Registers of a thread that its accumulators may take.
+_ACCUMULATORS = 128
 #: Vectors of a lane in flight, for each warp of its CTA, and the most stages of them.
 _AHEAD, _STAGES = 2, 8
 #: Rows of the large operand that make CTAs of four warps for each multiprocessor of a large GPU.
@@ -151,7 +151,8 @@ class Thin(EmittedKernel):
     def of_operand(self, config: ThinConfig, name: str) -> ThinConfig:
         """Return the config without the fields that the accesses of one operand do not depend on.
 
-        k is dealt out by the vectors of both operands; sums lie by the rows of MN-major operands.
+        k is dealt out by the vectors of both operands; accumulators lie by the rows of MN-major
+        operands.
         """
         operation = config.operation
         if name in ("A", "B", "C"):
@@ -164,9 +165,9 @@ class Thin(EmittedKernel):
 
     def launch(self, config: ThinConfig, problem: GemmProblem) -> Launch:
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
-        sums = config.columns * config.pitch * config.operation.accumulator.bytes
+        accumulators = config.columns * config.pitch * config.operation.accumulator.bytes
         queue = config.stage * config.stages if config.stages > 1 else 0
-        return Launch(grid, config.threads, config.warps * max(sums, queue), problem.l)
+        return Launch(grid, config.threads, config.warps * max(accumulators, queue), problem.l)
 
     def accesses(
         self, config: ThinConfig, problem: GemmProblem, *, reads_c: bool = False
@@ -322,7 +323,7 @@ def _check(config: ThinConfig) -> None:
     elif config.columns * config.rows < DEPTH_LANES:
         least[0] = max(ROW_LANES, ROW_LANES * DEPTH_LANES // config.columns)
     extents = (config.tile[1 - config.index], config.columns, config.tile[2])
-    # The sums of complex128 leave no registers for a second k.
+    # The accumulators of complex128 leave no registers for a second k.
     deepest = 1 if size == 16 and config.columns * config.rows >= MOST else max(4, 64 // size)
     most = (256, MOST, DEPTH_LANES * config.warps * deepest)
     if any(not a <= x <= z for a, x, z in zip(least, extents, most, strict=True)):
@@ -394,7 +395,7 @@ def _queued(
 
 
 def _results(config: ThinConfig, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
-    """Return the accesses of the sums of all warps through shared memory, and of C."""
+    """Return the accesses of the accumulators of all warps through shared memory, and of C."""
     size = config.operation.accumulator.bytes
     rows, columns = ROW_LANES * config.rows, config.columns
     at = np.arange(-(-rows * columns // config.threads) * config.threads)
@@ -410,8 +411,8 @@ def _results(config: ThinConfig, C: Matrix, ctas: int, reads_c: bool) -> list[Ac
     partial = columns * config.pitch
     warp = np.arange(config.warps)[:, None, None] * partial
     stored = SharedAccess(
-        "C", "store", "st.shared", 8 * size, ((config.sums + warp) * size).reshape(-1, WARP), ctas,
-        unit="CTA",
+        "C", "store", "st.shared", 8 * size,
+        ((config.accumulators + warp) * size).reshape(-1, WARP), ctas, unit="CTA",
     )  # fmt: skip
     place = np.where(inside, c * config.pitch + r, 0).reshape(-1, WARP)
     offsets = ((place + warp) * size).reshape(-1, WARP)

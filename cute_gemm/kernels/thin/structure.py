@@ -205,7 +205,7 @@ class ThinConfig(Config):
         return ROW_LANES * self.rows + (4 if along_rows else 1)
 
     @derived
-    def sums(self) -> np.ndarray:
+    def accumulators(self) -> np.ndarray:
         """Index of each sum that a lane stores, int [stores, 32], column by column."""
         rows, columns, large, few = self.rows, self.columns, self.large, self.few
         if self.mma:
@@ -213,13 +213,13 @@ class ThinConfig(Config):
             row, column = large.row(ROW_LANE, i), few.row(2 * DEPTH_LANE + c, j)
         else:
             quarter = rows * columns // DEPTH_LANES
-            sums = DEPTH_LANE * quarter + np.arange(quarter)[:, None]
-            row, column = large.row(ROW_LANE, sums % rows), sums // rows
+            accumulators = DEPTH_LANE * quarter + np.arange(quarter)[:, None]
+            row, column = large.row(ROW_LANE, accumulators % rows), accumulators // rows
         return np.asarray(column * self.pitch + row)
 
     @property
     def held(self) -> int:
-        """Registers of a lane for its sums and operands."""
-        sums = self.rows * self.columns * (self.operation.accumulator.bytes // 4)
+        """Registers of a lane for its accumulators and operands."""
+        accumulators = self.rows * self.columns * (self.operation.accumulator.bytes // 4)
         words = sum(part.words(self.operation.a.bytes) for part in (self.large, self.few))
-        return sums // (DEPTH_LANES if self.mma else 1) + words
+        return accumulators // (DEPTH_LANES if self.mma else 1) + words
