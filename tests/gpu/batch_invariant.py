@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from graph_times import clocked, in_turns, parsed, places, spread, write
+from graph_times import clocked, in_turns, numbers, parsed, places, spread, write
 
 import cute_gemm as cg
 
@@ -112,15 +112,6 @@ class Drawn:
             "sm80_pipeline" if named and draw.random() < 0.2 else "auto",
             draw.choice((2, 3)) if kind else 0, draw.choice("MNK") if kind == "groups" else "",
         )  # fmt: skip
-
-
-def numbers(dtype: str, *shape: int, device: str) -> torch.Tensor:
-    kind = getattr(torch, dtype)
-    if dtype == "int8":
-        return torch.randint(-100, 100, shape, device=device, dtype=kind)
-    if dtype.startswith("float8"):
-        return torch.randn(shape, device=device).to(kind)
-    return torch.randn(shape, device=device, dtype=kind)
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,16 @@ class TimedGraph:
         return self._begin.elapsed_time(self._end) * 1e3 / self._calls
 
 
+def numbers(dtype: str, *shape: int, device: str = "cuda") -> torch.Tensor:
+    """Random normal numbers of a type, or integers."""
+    kind = getattr(torch, dtype)
+    if dtype == "int8":
+        return torch.randint(-100, 100, shape, device=device, dtype=kind)
+    if dtype.startswith("float8"):
+        return torch.randn(shape, device=device).to(kind)
+    return torch.randn(shape, device=device, dtype=kind)
+
+
 def clocked(runs: dict[str, Callable[[], Any]], calls: int, rounds: int) -> dict[str, list[float]]:
     """Microseconds of each in every round, in turns; a round before them warms up."""
     graphs = {name: TimedGraph(run, calls) for name, run in runs.items()}

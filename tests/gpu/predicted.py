@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from graph_times import TimedGraph, in_turns, parsed, places, write
+from graph_times import TimedGraph, in_turns, numbers, parsed, places, write
 
 import cute_gemm as cg
 from cute_gemm.cost_model.roofline import least_seconds
@@ -47,16 +47,6 @@ class Problem(NamedTuple):
     run: Callable[..., Any]
     plan: Callable[..., cg.Plan]
     reads_c: bool = False
-
-
-def numbers(dtype: str, *shape: int) -> torch.Tensor:
-    """Random normal numbers of a type, or integers."""
-    kind = getattr(torch, dtype)
-    if dtype == "int8":
-        return torch.randint(-128, 128, shape, device="cuda", dtype=kind)
-    if dtype.startswith("float8"):
-        return torch.randn(shape, device="cuda").to(kind)
-    return torch.randn(shape, device="cuda", dtype=kind)
 
 
 def matrix(dtype: str, rows: int, columns: int, order: str, padding: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from graph_times import numbers
 
 import cute_gemm as cg
 
@@ -11,15 +12,6 @@ TYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128",
          "float8_e4m3fn", "float32/tf32", "float32/bf16x9")  # fmt: skip
 #: n and k.
 SIZES = ((512, 4096), (3000, 512), (96, 8192), (260, 1032))
-
-
-def drawn(dtype: str, *shape: int) -> Any:
-    kind = getattr(torch, dtype)
-    if dtype == "int8":
-        return torch.randint(-100, 100, shape, device="cuda", dtype=kind)
-    if dtype.startswith("float8"):
-        return torch.randn(shape, device="cuda").to(kind)
-    return torch.randn(shape, device="cuda", dtype=kind)
 
 
 def bits(x: Any) -> Any:
@@ -32,14 +24,14 @@ def test_rows_have_the_same_bits(dtype: str, size: tuple[int, int]) -> None:
     torch.manual_seed(0)
     name, _, compute = dtype.partition("/")
     n, k = size
-    A, B = drawn(name, 2000, k), drawn(name, n, k)
+    A, B = numbers(name, 2000, k), numbers(name, n, k)
     given = {"compute": compute or None, "order": "C", "batch_invariant": True}
     whole = cg.gemm("NT", A, B, **given)
     for m in (1, 3, 17, 64, 129, 700, 1999):
         for begin in (0, 2000 - m):
             part = cg.gemm("NT", A[begin : begin + m], B, **given)
             assert torch.equal(bits(part), bits(whole[begin : begin + m])), (m, begin)
-    others = drawn(name, 2000, k)
+    others = numbers(name, 2000, k)
     others[5] = A[5]
     assert torch.equal(bits(cg.gemm("NT", others, B, **given)[5]), bits(whole[5]))
 
@@ -49,7 +41,7 @@ def test_equal_orders_give_equal_bits(dtype: str) -> None:
     """All configs with one order of summation, of every kernel that says its own."""
     torch.manual_seed(0)
     name, _, compute = dtype.partition("/")
-    A, B = drawn(name, 200, 1000), drawn(name, 136, 1000)
+    A, B = numbers(name, 200, 1000), numbers(name, 136, 1000)
     plan = cg.plan("NT", A, B, compute=compute or None, order="C")
     plans: dict[Any, list[cg.Plan]] = {}
     for candidate in plan.candidates():
