@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from cute_gemm.arrays import fingerprint, read
 from cute_gemm.arrays.base import META, Order
@@ -28,15 +28,41 @@ from cute_gemm.problem.epilogue.fuse import read_offsets
 from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.plan.plan import Plan
     from cute_gemm.plan.tune import Tuning
+    from cute_gemm.problem.epilogue.fuse import EpilogueFunction
     from cute_gemm.report.report import Report
+    from cute_gemm.signatures import AnalyzeWords, Array, GemmWords, GroupedWords, PlanWords
     from cute_gemm.toolchain.cubin import Build
 
 __all__ = [
     "Backend", "KernelInfo", "analyze", "compile", "gemm", "grouped_gemm", "kernels", "plan",
 ]  # fmt: skip
+
+
+@overload
+def gemm(
+    op: str, A: NDArray[Any], B: Any, C: NDArray[Any] | None = None, *,
+    epilogue: str | None = None, **words: Unpack[GemmWords],
+) -> NDArray[Any]: ...  # fmt: skip
+
+
+@overload
+def gemm(
+    op: str, A: Array, B: Any, C: Array | None = None, *,
+    epilogue: str | None = None, **words: Unpack[GemmWords],
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def gemm(
+    op: str, A: Any, B: Any, C: Any = None, *,
+    epilogue: EpilogueFunction | Callable[..., Any], **words: Any,
+) -> Any: ...  # fmt: skip
 
 
 def gemm(
@@ -147,6 +173,27 @@ def gemm(
         kernel_options |= given_scales(scale_a, scale_b)
     words = op, order, out_dtype, compute, epilogue, kernel, backend, arch
     return multiply(gemm, words, A, B, C, alpha, beta, stream, tune, kernel_options)
+
+
+@overload
+def grouped_gemm(
+    op: str, A: NDArray[Any], B: Any, offsets: Any, C: NDArray[Any] | None = None, *,
+    epilogue: str | None = None, **words: Unpack[GroupedWords],
+) -> NDArray[Any]: ...  # fmt: skip
+
+
+@overload
+def grouped_gemm(
+    op: str, A: Array, B: Any, offsets: Any, C: Array | None = None, *,
+    epilogue: str | None = None, **words: Unpack[GroupedWords],
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def grouped_gemm(
+    op: str, A: Any, B: Any, offsets: Any, C: Any = None, *,
+    epilogue: EpilogueFunction | Callable[..., Any], **words: Any,
+) -> Any: ...  # fmt: skip
 
 
 def grouped_gemm(
@@ -296,6 +343,20 @@ def recent_call(words: tuple[Any, ...], A: Any, B: Any, keywords: dict[str, Any]
     return None if seen is None else reused.recent_calls.get((seen[0], words, False))
 
 
+@overload
+def plan(
+    op: str, A: Any = None, B: Any = None, C: Any = None, *,
+    epilogue: str | None = None, **words: Unpack[PlanWords],
+) -> Plan: ...  # fmt: skip
+
+
+@overload
+def plan(
+    op: str, A: Any = None, B: Any = None, C: Any = None, *,
+    epilogue: EpilogueFunction | Callable[..., Any], **words: Any,
+) -> Plan: ...  # fmt: skip
+
+
 def plan(
     op: str, A: Any = None, B: Any = None, C: Any = None, *,
     m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
@@ -391,6 +452,20 @@ def plan(
         )
     problem, _ = call.fuse(moved, operands, device)
     return _planning()[0].make_plan(problem, device, call, gpu, tune)
+
+
+@overload
+def analyze(
+    op: str, A: Any = None, B: Any = None, C: Any = None, *,
+    epilogue: str | None = None, **words: Unpack[AnalyzeWords],
+) -> Report: ...  # fmt: skip
+
+
+@overload
+def analyze(
+    op: str, A: Any = None, B: Any = None, C: Any = None, *,
+    epilogue: EpilogueFunction | Callable[..., Any], **words: Any,
+) -> Report: ...  # fmt: skip
 
 
 def analyze(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +36,27 @@ from cute_gemm.problem.layers import (
 )
 from cute_gemm.problem.scalars import scalar
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from cute_gemm.signatures import JaxWords
+
 __all__ = ["gemm", "linear", "matmul"]
 
 #: How an array is converted to the type of another one.
 _CONVERT = "{name}.astype({other}.dtype)"
+
+
+@overload
+def gemm(
+    op: str, A: Any, B: Any, *, epilogue: str | None = None, **words: Unpack[JaxWords]
+) -> jax.Array: ...
+
+
+@overload
+def gemm(
+    op: str, A: Any, B: Any, *, epilogue: EpilogueFunction | Callable[..., Any], **words: Any
+) -> Any: ...
 
 
 def gemm(
@@ -124,7 +142,7 @@ def gemm(
     return _returned(_called(call, function, A, B, given))
 
 
-def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> Any:
+def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> jax.Array:
     """Compute ``a @ b``, as `jax.numpy.matmul` does of two dimensions or more.
 
     A transpose of the last two dimensions (``w.T``, ``w.mT``) in the same program is read as it
@@ -166,7 +184,7 @@ def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> Any:
     return gemm("NN", a, b, out_dtype=out_dtype)
 
 
-def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
+def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> jax.Array:
     """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
 
     Parameters

@@ -6,7 +6,7 @@ autocast, activation checkpointing, CUDA graphs and DTensor know.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -46,7 +46,9 @@ _CONVERT = "{name}.to({dtype})"
 Activation = str | EpilogueFunction | None
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """Compute ``a @ b``, as `torch.matmul` does of two dimensions or more.
 
     Transposed, expanded and lazily conjugated views are read as they lie; matrices are copied where
@@ -97,11 +99,35 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
     return products.matmul(a, b, out_dtype)
 
 
+@overload
+def linear(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: str | None = None,
+    *, batch_invariant: bool = False, unfused_bits: bool = False,
+    main_grad: torch.Tensor | None = None,
+) -> torch.Tensor: ...  # fmt: skip
+
+
+@overload
+def linear(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, activation: EpilogueFunction,
+    *, batch_invariant: bool = False, unfused_bits: bool = False,
+    main_grad: torch.Tensor | None = None, **operands: Any,
+) -> torch.Tensor: ...  # fmt: skip
+
+
+@overload
+def linear(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, *,
+    activation: EpilogueFunction, batch_invariant: bool = False, unfused_bits: bool = False,
+    main_grad: torch.Tensor | None = None, **operands: Any,
+) -> torch.Tensor: ...  # fmt: skip
+
+
 def linear(
     x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: Activation = None,
     *, batch_invariant: bool = False, unfused_bits: bool = False,
     main_grad: torch.Tensor | None = None, **operands: Any,
-) -> Any:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
 
     Parameters
@@ -262,7 +288,7 @@ def mlp(
     x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor,
     b2: torch.Tensor | None, activation: Activation, *, unfused_bits: bool = False,
     main_grad1: torch.Tensor | None = None, main_grad2: torch.Tensor | None = None,
-) -> Any:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Compute ``linear(linear(x, w1, b1, activation), w2, b2)``.
 
     The result is the same as that of two calls of `linear`; backward, the activation's derivative
@@ -328,7 +354,7 @@ def grouped_mm(
     scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None, fast_accum: bool = False, tail: str = UNWRITTEN,
     check: str = UNCHECKED, main_grad: torch.Tensor | None = None,
-) -> Any:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
 
     Pointers, strides and sizes of groups need not be aligned, and nothing is padded.
