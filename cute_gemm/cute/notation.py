@@ -246,7 +246,7 @@ class _Parser:
             raise self.unexpected("an integer of 0 or more: negative ones are not supported")
         self.depth += 1
         if self.depth > 32:
-            raise self.unexpected("at most 32 parentheses within each other")
+            raise self.unexpected("at most 32 nested parentheses")
         self.take("(")
         modes = [self.int_tuple(leaf)]
         while self.peek() == ",":
