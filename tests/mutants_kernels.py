@@ -122,7 +122,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("the last tile of k skipped", "simt/mainloop.cuh",
        "first < gemm.k;", "first + size<2>(typename Config::Tile{}) <= gemm.k;", "smem_tiled"),
     _t("tiles overwritten while they are read", "simt/mainloop.cuh",
-       "    __syncthreads();  // nobody reads the tiles before any more\n", "", "smem_tiled"),
+       "    __syncthreads();  // no thread reads the previous tiles any more\n", "", "smem_tiled"),
     _t("tiles read before they are there", "simt/mainloop.cuh",
        "    copy_b.store(tile_b);\n    __syncthreads();\n", "    copy_b.store(tile_b);\n",
        "smem_tiled"),

@@ -371,7 +371,7 @@ def test_bytes_that_do_not_add_up():
     fault("deadlock", less, matrix, out, tensor=BOX)
     more = f"@%p30 bra END; mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r7+{FULL}], 48; END:"
     said = fault("transaction", INIT + more)
-    assert "lacks 1 of 1 arrivals and 48 bytes: what came and what was expected do not add" in said
+    assert "lacks 1 of 1 arrivals and 48 bytes: arrivals differ from what was expected" in said
 
 
 def test_where_boxes_must_not_be():
