@@ -31,7 +31,7 @@ BULK_BYTES = 16
 
 
 def is_bulk(instruction: str) -> bool:
-    """Whether one thread moves a run of bytes of any length with this instruction."""
+    """Return whether one thread moves a run of bytes of any length with this instruction."""
     return instruction.endswith("async.bulk")
 
 

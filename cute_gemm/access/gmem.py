@@ -313,7 +313,7 @@ def _ordered(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bypasses_l1(instruction: str, bits: int) -> bool:
-    """Whether an instruction is ``cp.async.cg``: 16 bytes from L2 to shared memory, past L1."""
+    """Return whether an instruction is ``cp.async.cg``: 16 bytes from L2 to shared memory."""
     return instruction == "cp.async" and bits == 128
 
 

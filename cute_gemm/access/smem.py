@@ -352,7 +352,7 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
 
 
 def _aligned(access: SharedAccess) -> bool:
-    """Whether the addresses of all active lanes are multiples of their vectors."""
+    """Return whether the addresses of all active lanes are multiples of their vectors."""
     number, offsets = matrices(access.instruction), access.offsets.reshape(-1, LANES)
     if number:
         offsets = offsets[:, : number * MATRIX_ROWS]

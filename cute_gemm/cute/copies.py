@@ -146,7 +146,7 @@ class TiledCopy:
         return out.swapaxes(1, 2).reshape(threads, -1, 2)
 
     def covers(self, extents: tuple[int, ...]) -> bool:
-        """Whether repeated copies form a tile of ``extents``, with a part for each thread."""
+        """Return whether repeated copies form a tile of ``extents``, with a part per thread."""
         return all(extent % step == 0 for extent, step in zip(extents, self.tile, strict=True))
 
     def elements(self, extents: tuple[int, ...], first: int | None = None) -> np.ndarray:
@@ -192,12 +192,12 @@ class TiledCopy:
         return np.where(first < 0, -1, first * (self.element_bits // 8))
 
     def source_tv(self) -> Layout:
-        """``(thread, value) -> coordinate``, linear in the tile, of the addressed elements."""
+        """Return ``(thread, value) -> coordinate`` of addressed elements, linear in the tile."""
         return from_map(self.source[..., 0] + self.tile[0] * self.source[..., 1])
 
 
 def contiguous(offsets: np.ndarray) -> bool:
-    """Whether the offsets on the last axis are consecutive; negative ones belong to no lane."""
+    """Return whether offsets on the last axis are consecutive; negative ones belong to no lane."""
     step = np.arange(offsets.shape[-1])
     return bool(((offsets == offsets[..., :1] + step) | (offsets < 0)).all())
 

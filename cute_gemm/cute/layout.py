@@ -177,7 +177,7 @@ def from_map(table: np.ndarray) -> Layout:
 
 
 def composes(modes: Layout, extent: int, stride: int) -> bool:
-    """Whether CuTe composes one mode of a layout with ``extent:stride``: its shapes divide.
+    """Return whether CuTe composes one mode of a layout with ``extent:stride``: its shapes divide.
 
     ``(6,4):(1,8)`` composes with ``12:1`` and ``3:2``, but not ``4:1``, which would end within a 6.
     A layout that merges into one mode, such as ``(6,4):(1,6)``, composes with all.

@@ -94,7 +94,7 @@ class Barriers:
         return inst.fault(kind, f"{who}{where}: {what}")
 
     def make(self, inst: Instruction, cta: int, address: int, thread: int, count: int) -> None:
-        """``mbarrier.init``."""
+        """Execute ``mbarrier.init``."""
         if count < 1:
             raise self.fault(inst, "barrier", f"its count is {count}", address)
         clocks = self.machine.shared.clocks
@@ -110,7 +110,7 @@ class Barriers:
         )
 
     def drop(self, inst: Instruction, cta: int, address: int, thread: int) -> None:
-        """``mbarrier.inval``."""
+        """Execute ``mbarrier.inval``."""
         self.at(inst, cta, address, thread)
         del self._barriers[cta, address]
 

@@ -67,7 +67,7 @@ class Clocks:
     def of_barrier(self, cta: int, number: int) -> int:
         """Return the column of a barrier of a CTA."""
         if number >= BARRIERS:
-            raise PtxError(f"the interpreter tells {BARRIERS} barriers of a CTA apart, not more")
+            raise PtxError(f"the interpreter supports at most {BARRIERS} barriers of a CTA")
         return self.cluster * self.warps + cta % self.cluster * BARRIERS + number
 
     def nothing(self) -> Array:

@@ -157,7 +157,7 @@ class WarpMemory(EpochMemory):
         self.known[ctas, threads, lanes] = _TIMES - 1
         self.time += 1
         if self.time == _TIMES:
-            raise PtxError(f"the interpreter tells {_TIMES:,} barriers apart, not more")
+            raise PtxError(f"the interpreter supports at most {_TIMES:,} barriers")
         self.own = self.own.copy()  # reads noted later refer to the previous one
         self.own[ctas, threads] = self.time * _STAMPS + threads
 

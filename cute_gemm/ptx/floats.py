@@ -96,7 +96,7 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
 
 
 def _exactly(wrong: Array, a: Array, b: Array, c: Array, product: Array, result: Array) -> Array:
-    """Recompute the numbers of a result that ``wrong`` selects, exactly."""
+    """Recompute exactly the numbers of a result that ``wrong`` selects."""
     a, b, c, wrong, product, result = np.broadcast_arrays(a, b, c, wrong, product, result)
     plain = product + c
     # A product by zero needs no rounding, and infinities and NaN stay.

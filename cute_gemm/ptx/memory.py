@@ -163,7 +163,7 @@ class GlobalMemory(Bytes):
         return bad if bad.any() else None
 
     def near(self, offset: int) -> str:
-        """Describe where an address lies."""
+        """Describe the place of an address."""
         for region in self.regions:
             if region.begin <= offset < region.end:
                 return f"byte {offset - region.begin} of {region.name}, between its elements"

@@ -106,7 +106,7 @@ def _phase(code: Code, inst: Instruction) -> Wait:
 
 
 def _warp(code: Code, inst: Instruction) -> Wait:
-    """``bar.warp.sync``."""
+    """Translate ``bar.warp.sync``."""
     code.only(inst, "warp", "sync")
     machine, mask = code.machine, Lanewise(code, inst, inst.operands[0])
 

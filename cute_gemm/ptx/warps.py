@@ -224,7 +224,7 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
             machine.set(slot, *each)
 
     def fragments(memory: Bytes, words: Array, warps: Array) -> Array:
-        """Words of all rows, (warps that execute * number * 8, 4) -> (number, CTAs, threads)."""
+        """Convert words of rows, (executing warps * number * 8, 4), to (number, CTAs, threads)."""
         rows = memory.view(np.uint32).take(words).reshape(-1, number, 8, 4)
         if transposed:
             halves = rows.view(np.uint16).swapaxes(2, 3)

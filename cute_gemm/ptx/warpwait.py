@@ -1,4 +1,4 @@
-"""``bar.warp.sync``: lanes wait for others of their warp (PTX ISA, 9.7.13.2)."""
+"""``bar.warp.sync``: lanes wait for other lanes of their warp (PTX ISA, 9.7.13.2)."""
 
 from __future__ import annotations
 

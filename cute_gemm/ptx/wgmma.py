@@ -152,7 +152,7 @@ class Products:
     # ---- operations ----------------------------------------------------------------------------
 
     def fence(self, inst: Instruction) -> None:
-        """``wgmma.fence``."""
+        """Execute ``wgmma.fence``."""
         for place in self.groups(inst):
             self._touched[place] = False
 
@@ -224,7 +224,7 @@ class Products:
             recorder.requests(product.index, self.machine.first + cta, warp, lanes)
 
     def commit(self, inst: Instruction) -> None:
-        """``wgmma.commit_group``."""
+        """Execute ``wgmma.commit_group``."""
         for place in self.groups(inst):
             self._committed[place] += 1
 
@@ -319,7 +319,7 @@ _SAID |= {"e4m3": (32, 2, 0), "e5m2": (32, 2, 0)}
 
 @opcode("wgmma", parts=r"(fence|commit_group|wait_group)\.sync\.aligned")
 def _group(code: Code, inst: Instruction) -> Step:
-    """``wgmma.fence``, ``commit_group``, ``wait_group``."""
+    """Translate ``wgmma.fence``, ``commit_group``, ``wait_group``."""
     machine = machine_of(code)
     if inst.op[1] == "fence":
         return lambda: machine.products.fence(inst)

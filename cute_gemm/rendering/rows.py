@@ -336,7 +336,7 @@ _LAUNCH = {
 
 
 def _within_a_sector(counts: Any) -> bool:
-    """Whether coalesced requests use less than a sector, so that efficiency says nothing."""
+    """Return whether coalesced requests use less than a sector, so that efficiency says nothing."""
     return counts.coalesced and 0 < counts.bytes < gmem.SECTOR * counts.requests
 
 

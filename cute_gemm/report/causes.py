@@ -185,14 +185,14 @@ class _About(NamedTuple):
 
 
 def _is_bad(row: AccessRow) -> bool:
-    """Whether an access has a finding."""
+    """Return whether an access has a finding."""
     return bool(row.counts.requests) and (
         not row.good or bool(row.notes) or bool(row.limit and row.bits < 128)
     )
 
 
 def _at_edges(row: AccessRow) -> bool:
-    """Whether only edge tiles, or no tiles, make an access."""
+    """Return whether only edge tiles, or no tiles, make an access."""
     return row.at_edges or row.access.tail == "elements" or not row.counts.requests
 
 
@@ -265,19 +265,19 @@ def _limiting(row: AccessRow) -> Option:
 
 
 def _ends_short(row: AccessRow) -> bool:
-    """Whether the ends of rows make an access of C narrow or element by element."""
+    """Return whether the ends of rows make an access of C narrow or element by element."""
     limit = row.access.limit
     short = isinstance(limit, OfMatrix) and limit.what == "extent"
     return short or (not row.good and _fixed_by(row, "C"))
 
 
 def _fixed_by(row: AccessRow, name: str) -> bool:
-    """Whether the kernel says that another place of this matrix fixes an access."""
+    """Return whether the kernel says that another place of this matrix fixes an access."""
     return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
 def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
-    """Whether the place of a matrix is the cause of an access."""
+    """Return whether the place of a matrix is the cause of an access."""
     row, access = member.row, member.row.access
     limit = access_bytes(matrix, False)[1]
     said = access.limit
@@ -299,7 +299,7 @@ def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
 
 
 def _widens(about: _About, matrix: Matrix) -> bool:
-    """Whether another place alone allows wider accesses to a matrix."""
+    """Return whether another place alone allows wider accesses to a matrix."""
     if about.problem.groups_along_unit(matrix):
         return True
     there = placed(about.problem, matrix, about.sizes).problem

@@ -156,7 +156,7 @@ class _GlobalSearch:
             yield copied
 
     def movable(self, layout: Layout) -> bool:
-        """Whether the present copy fits a tile with another layout."""
+        """Return whether the present copy fits a tile with another layout."""
         old, stride = self.access, layout.stride
         assert isinstance(stride, tuple)
         unit = old.bits <= 8 * self.size or stride[old.axis] == 1
@@ -191,7 +191,7 @@ class _GlobalSearch:
         return None
 
     def ends_whole(self, axis: int, width: int) -> bool:
-        """Whether vectors end where the matrix does: stores must not go beyond it."""
+        """Return whether vectors end where the matrix does: stores must not go beyond it."""
         # Check the matrix too: the region may consist of full tiles alone.
         ends = self.access.region[axis], self.access.matrix.shape[axis]
         return self.access.direction == "load" or not any(end % width for end in ends)
@@ -258,7 +258,7 @@ def _ideal(tried: _Tried) -> bool:
 
 
 def _as_efficient(new: AccessRow, old: AccessRow) -> bool:
-    """Whether bytes are moved, and no more of them are unused than before."""
+    """Return whether bytes are moved, and no more of them are unused than before."""
     return bool(new.counts.requests) and (new.efficiency or 0) >= (old.efficiency or 0)
 
 
@@ -291,7 +291,7 @@ def _widths(place: TilePlacement, axis: int, size: int) -> Iterator[int]:
 
 
 def _dearer(new: Sequence[AccessRow], old: Sequence[AccessRow]) -> bool:
-    """Whether shared memory costs more: all its stores, or its loads relative to their ideal."""
+    """Return whether shared memory costs more: its stores, or its loads relative to their ideal."""
 
     def total(rows: Sequence[AccessRow], direction: str) -> tuple[int, int]:
         counts: list[Any] = [row.counts for row in rows if row.direction == direction]

@@ -138,7 +138,7 @@ def _first(matrix: Matrix) -> int:
 
 
 def _apart(problem: GemmProblem, matrix: Matrix) -> bool:
-    """Whether the batch stride moves matrices of a batch off sectors.
+    """Return whether the batch stride moves matrices of a batch off sectors.
 
     Groups lie one after the other in a matrix, which then has no batch stride.
     """

@@ -74,7 +74,7 @@ class OperandView:
         return all(row.good for row in self.of("shared"))
 
     def summary(self) -> list[str | Cell]:
-        """Verdicts on global and shared memory: a line of a table."""
+        """Return the verdicts on global and shared memory: a line of a table."""
         of_global, of_shared = self.of("global"), self.of("shared")
         bad = [row.efficiency for row in of_global if not row.good and row.efficiency is not None]
         coalesced = "coalesced" if self.coalesced else "not coalesced"

@@ -97,7 +97,7 @@ struct CtaGroup {
       }
       unsigned const behind = __ballot_sync(~0u, above + sum > cta);
       if (behind) {
-        int const owner = 32 - __popc(behind);  // sums do not decrease: the first of those lanes
+        int const owner = 32 - __popc(behind);  // the first of those lanes: sums do not decrease
         size = __shfl_sync(~0u, end - start, owner);
         set(first + owner, __shfl_sync(~0u, start, owner), above + __shfl_sync(~0u, sum - count, owner));
         return;

@@ -240,7 +240,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   Accumulators accumulators = {};
   Large block;
   int const tiles = ceil_div(gemm.k, kTile);
-  // The last tile, which alone may be cut, comes first: its latency is hidden like that of others. If
+  // The last tile, which alone may be cut, comes first: its latency is hidden like that of the others. If
   // rows lie along k, CTAs process the other tiles from different places on, so that they do not use
   // the same memory channels at a time; columns are best read by all CTAs together.
   int const skew = Config::kSkewed && tiles > 1 ? blockIdx.x / across % (tiles - 1) : 0;
