@@ -36,7 +36,7 @@ def is_bulk(instruction: str) -> bool:
 
 
 class TileOrigin(NamedTuple):
-    """The place of a tile, if the words that cover its rows depend on it."""
+    """The place of a tile, which determines the words that cover its rows."""
 
     residue: int  #: Address of its first element modulo a word.
     #: Bytes to it from the matrix's first element; None for a tile whose words all lie inside.

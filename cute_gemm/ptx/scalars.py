@@ -123,7 +123,7 @@ _ROUNDINGS: dict[str, Any] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, 
     parts=r"\w+\.([us](32|64)\.f(32|64)|f32\.f32|f64\.f64)",
 )
 def _to_integer(code: Code, inst: Instruction) -> Step:
-    """Round to the nearest integer of a type, NaN to 0 (9.7.9.21); of a float type, likewise."""
+    """Round to an integer; integer types clamp, and turn NaN into 0 (9.7.9.21)."""
     _, how, to, kind = inst.op
     if to == kind:
         return code.apply(inst, _ROUNDINGS[how], to, (kind,))

@@ -90,7 +90,7 @@ def _members(code: Code, inst: Instruction, source: Source) -> Array:
 
 
 def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
-    """Fault if executing lanes name lanes as members that do not name them."""
+    """Fault if executing lanes name members that do not execute."""
     lanes = machine.lanes().reshape(-1, WARP)
     absent = (members & ~_bits(lanes) != 0) & lanes
     what = "divergent: its mask names lanes that do not execute it with this one"

@@ -36,7 +36,7 @@ struct GroupPart {
   }
 
  private:
-  // Vectors along the unit-stride mode that lie partly outside the group. Each lane of a warp has one along K.
+  // Vectors along the unit-stride mode that are not entirely in the group. Each lane of a warp has one along K.
   template <class SmemLayout, bool kMajorK, class Element>
   CUTE_DEVICE static void zero_fill(Element* tile, int first, int last) {
     using Vector = cutlass::AlignedArray<Element, kUnit>;
@@ -49,7 +49,7 @@ struct GroupPart {
       CUTE_NO_UNROLL
       for (int k = 0; k < kBK; k += kUnit) {
         if (k >= first && k + kUnit <= last) continue;
-        bool const none = k + kUnit <= first || k >= last;  // of the vector belongs to the group
+        bool const none = k + kUnit <= first || k >= last;  // no element of the vector belongs to the group
         CUTE_UNROLL
         for (int row = thread; row < kRows; row += kThreads) {
           Vector values = zeros;
