@@ -235,7 +235,7 @@ struct Pack {
       CUTE_UNROLL
       for (int i = 0; i < 4; ++i) {
         int const block = warp + i * kWarps;
-        int const column = block / kChunks * 4 + lane / 8;  // of elements
+        int const column = block / kChunks * 4 + lane / 8;  // column of elements
         int const chunk = block % kChunks * 8 + lane % 8;
         uint64_t const target = uint64_t(first_column) * kElements + column;
         uint32_t const row = first_row + chunk * kElements;

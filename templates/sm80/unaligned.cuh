@@ -33,7 +33,7 @@ CUTE_DEVICE Word shifted(Word const& low, Word const& high, int shift) {
   for (int i = 0; i < 4; ++i) {
     asm("shf.r.wrap.b32 %0, %1, %2, %3;\n"
         : "=r"(out.part[i])
-        : "r"(by_four[i]), "r"(by_four[i + 1]), "r"(8 * shift));  // of which 5 bits count
+        : "r"(by_four[i]), "r"(by_four[i + 1]), "r"(8 * shift));  // only 5 bits count
   }
   return out;
 }
@@ -73,7 +73,7 @@ struct WordLoader {
   int64_t stride, step;          // elements to the next row, to the next step
   Element const *begin, *end;    // the matrix
   Element const* source;         // the thread's first element of the next step
-  uint32_t smem, target, place;  // of the thread's first words: to copy, and to shift into place
+  uint32_t smem, target, place;  // addresses of the first words: to copy, and to shift into place
   int along;                     // the thread's first element in its rows
   int rows_left, rows;  // M or N from there to the matrix's end; negative for a tile left out
   int row_address, row_step;     // relevant bytes of the start of the next row to shift
