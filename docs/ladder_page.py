@@ -114,7 +114,7 @@ RUNGS = {
     ),
     "thread_tile_2d": Rung(
         (
-            _simt("thread_tile_2d", "// A thread's next result", "using ValuesN"),
+            _simt("thread_tile_2d", "// The next result of a thread", "using ValuesN"),
             _simt("mainloop", "for (int k = 0;", "outer_product<Config>"),
         ),
         (
@@ -123,7 +123,7 @@ RUNGS = {
         ),
     ),
     "vectorized": Rung(
-        (_simt("vectorized", "// `count` neighbours", "using ValuesN"),),
+        (_simt("vectorized", "// `count` adjacent", "using ValuesN"),),
         (
             ("thread_tile_2d_products", "Loads and products of a thread in thread_tile_2d"),
             ("vectorized_products", "Loads and products of a thread in vectorized"),
@@ -144,7 +144,7 @@ RUNGS = {
     ),
     "double_buffered": Rung(
         (
-            _simt("double_buffered", "// By cp.async a tile is copied", "cp_async_fence();"),
+            _simt("double_buffered", "// With cp.async a tile is copied", "cp_async_fence();"),
             _simt("double_buffered", "rows.read(row_parts[(k + 1)", "outer_product<Config>"),
         ),
         (

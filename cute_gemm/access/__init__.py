@@ -1,1 +1,1 @@
-"""Memory accesses, and what they cost: sectors, wavefronts, boxes of TMA."""
+"""Memory accesses and their cost: sectors, wavefronts, TMA boxes."""

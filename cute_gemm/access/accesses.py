@@ -1,8 +1,8 @@
-"""The vocabulary of accesses: what each memory instruction of a kernel moves, lane by lane.
+"""Descriptions of accesses: what each memory instruction of a kernel moves, lane by lane.
 
-A kernel lists its accesses in these terms; the model counts them, reports and pictures show them.
-Beside them stand what it multiplies (``Work``), how results share what they read (``Shares``) and
-how its threads divide a tile (``Partition``).
+A kernel lists its accesses in these terms. The model counts them; reports and pictures show them.
+Other descriptions are the kernel's products (``Work``), how results share loads (``Shares``) and
+how threads divide a tile (``Partition``).
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
 Direction = Literal["load", "store"]
-#: What becomes of a vector that straddles the end of its row: the part inside is moved, all of it
-#: (what lies beyond is never used), none of it, or, one instruction for each, its elements.
+#: How a vector that straddles the end of its row is moved: the part inside, all of it (the rest is
+#: never used), none of it, or its elements with one instruction each.
 Tail = Literal["cut", "whole", "full", "elements"]
 
 
-#: Bytes of which a bulk copy's size and addresses are multiples.
+#: The size and addresses of a bulk copy are multiples of this many bytes.
 BULK_BYTES = 16
 
 
 def is_bulk(instruction: str) -> bool:
-    """Whether one thread moves a run of bytes by it, however long."""
+    """Return whether one thread moves a run of bytes of any length with this instruction."""
     return instruction.endswith("async.bulk")
 
 
 class TileOrigin(NamedTuple):
-    """Where a tile lies, as far as the words that cover its rows depend on it."""
+    """The place of a tile, which determines the words that cover its rows."""
 
     residue: int  #: Address of its first element modulo a word.
-    #: Bytes from the matrix's first element to it; None for a tile whose words all lie inside.
+    #: Bytes to it from the matrix's first element; None for a tile whose words all lie inside.
     corner: int | None
 
 
 class Option(NamedTuple):
-    """A value of a kernel's option: ``copy="auto"``; of ``kernel``, another kernel."""
+    """A value of a kernel's option: ``copy="auto"``; ``kernel`` is an option too."""
 
     name: str
     value: str
@@ -54,7 +54,7 @@ class Option(NamedTuple):
 
 
 class OfMatrix(NamedTuple):
-    """What of a matrix limits an access or would fix it, with its bytes, and that in words."""
+    """A property of a matrix that limits an access or would fix it, its bytes, and its text."""
 
     matrix: str
     what: str  #: ``"base"``, ``"ld"`` or ``"extent"``.
@@ -66,7 +66,7 @@ class OfMatrix(NamedTuple):
 
 
 class LimitOfOption(NamedTuple):
-    """That an option keeps vectors from being wider: why, and what is so of this operand."""
+    """An option that limits the width of vectors: the reason, and the reason for this operand."""
 
     option: Option
     why: str
@@ -81,7 +81,7 @@ Limit = str | OfMatrix | LimitOfOption
 
 
 class _Common:
-    """What is so of accesses of which no field says something else."""
+    """Defaults of accesses without a field of this name."""
 
     space = "global"
     times = tiles = 1
@@ -94,9 +94,9 @@ class GlobalAccess(_Common):
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
 
     The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
-    outside the region are predicated off. Of a batch it stands for all matrices: each is visited
-    alike, and so counted. Where a CTA has ``group`` products of the batch, a visit is of the tiles
-    of so many matrices, and lanes may move elements of different ones (``products``).
+    outside the region are predicated off. For a batch the access stands for all matrices, which
+    are visited and counted alike. If a CTA has ``group`` products of the batch, a visit covers the
+    tiles of that many matrices, and lanes may move elements of different ones (``products``).
     """
 
     operand: str  #: ``"A"``.
@@ -114,54 +114,53 @@ class GlobalAccess(_Common):
     sweeps: int  #: How often the launch visits each tile (A: once per column of CTAs).
     #: What keeps the vector from being wider, or "" at 128 bits.
     limit: Limit = ""
-    fix: str | Option | OfMatrix = ""  #: What would fix a bad verdict, or "".
-    #: First element and shape of the region of the matrix whose tiles are visited; by default all.
+    fix: str | Option | OfMatrix = ""  #: The fix of a bad verdict, or "".
+    #: First element and shape of the matrix's region whose tiles are visited; by default all.
     origin: tuple[int, int] = (0, 0)
     extents: tuple[int, int] | None = None
-    #: What becomes of a vector that straddles the end of the region along ``axis``. With
+    #: How a vector that straddles the end of the region along ``axis`` is moved. With
     #: ``"elements"`` only such vectors take part, and ``bits`` is an element's: request ``r`` of
-    #: ``coords`` stands for one request per element of ``width``, which are numbers ``r * width +
-    #: i``.
+    #: ``coords`` stands for ``width`` requests, one per element, with numbers ``r * width + i``.
     tail: Tail = "cut"
     width: int = 1  #: Elements of a straddling vector (``tail="elements"``).
-    #: Whether only the vectors of the region's last row or column straddle its end, and the others
-    #: are read whole, since the next row or column begins behind them.
+    #: Whether only vectors in the region's last row or column straddle its end. Others are read
+    #: whole, since the next row or column follows them.
     only_last: bool = False
-    #: Whether a lane moves, not a vector from its element on, but the aligned word of as many bytes
-    #: that covers that element: one that has any of the row's elements in the region, and lies in
-    #: the matrix. With ``"elements"``: one that lies across the matrix's end.
+    #: Whether a lane moves the aligned word that covers its element, instead of a vector from that
+    #: element on. The word must lie in the matrix and have elements of the row in the region. With
+    #: ``"elements"``, it lies across the matrix's end.
     words: bool = False
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What one visit belongs to.
-    #: Which part of the launch this is, when the instruction has several (``"last k-tile"``).
+    #: The part of the launch, if the instruction has several (``"last k-tile"``).
     part: str = ""
-    #: Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
-    #: goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
+    #: For ``cp.async``: int array [requests, 32], the byte of shared memory to which each lane's
+    #: vector goes. Copies of 16 bytes bypass L1; their sectors depend on it (``gmem.analyze``).
     targets: np.ndarray | None = None
-    #: int array [requests, 32]: the matrix, of those that a CTA visits together, of each lane's
-    #: vector; None where a CTA visits one.
+    #: int array [requests, 32]: the matrix of each lane's vector, if a CTA visits several together;
+    #: None if it visits one.
     products: np.ndarray | None = None
     group: int = 1  #: Matrices of a batch that a CTA visits together.
-    #: int array [requests]: how many elements of the region a lane must have along ``axis``, from
-    #: its first one on, to take part; None where it takes part with one.
+    #: int array [requests]: elements of the region along ``axis``, from a lane's first one on, that
+    #: the lane needs to take part; None for one.
     least: np.ndarray | None = None
-    tiles: int = 1  #: Tiles of CTAs that a visit is of.
+    tiles: int = 1  #: CTA tiles per visit.
 
     @property
     def region(self) -> tuple[int, int]:
-        """Shape of what is visited."""
+        """Shape of the visited region."""
         return self.matrix.shape if self.extents is None else self.extents
 
     @property
     def granule(self) -> int:
-        """Bytes of which the hardware wants every lane's address to be a multiple."""
+        """Bytes of which the hardware requires every lane's address to be a multiple."""
         return BULK_BYTES if is_bulk(self.instruction) else self.bits // 8
 
     @property
     def vector(self) -> tuple[int, int]:
         """Bytes of an element, and elements that a lane moves at a time.
 
-        ValueError when ``bits`` is no whole number of elements, or the vector runs along a mode
-        whose stride is not 1.
+        ValueError if ``bits`` is not a multiple of the element's bits, or the vector runs along a
+        mode whose stride is not 1.
         """
         size = self.matrix.element.bytes
         width, rest = divmod(self.bits, 8 * size)
@@ -180,9 +179,9 @@ class GlobalAccess(_Common):
 
     @property
     def modes(self) -> tuple[tuple[int, int, int], ...]:
-        """Extent, extent of a tile, and stride of the modes that are tiled.
+        """Extent, tile extent and stride of the tiled modes.
 
-        They are the region's two and, where a CTA visits several matrices, the batch.
+        They are the region's two modes and, if a CTA visits several matrices, the batch.
         """
         modes = tuple(zip(self.region, self.tile, self.matrix.stride, strict=True))
         if self.products is None:
@@ -190,7 +189,7 @@ class GlobalAccess(_Common):
         return (*modes, (self.matrix.l, self.group, self.matrix.batch_stride))
 
     def tile_extents(self) -> Iterator[tuple[int, ...]]:
-        """Return the extents in each mode that tiles of the region have, each once."""
+        """Yield the distinct extents of tiles of the region in each mode."""
         return product(
             *(
                 [tile] * (extent >= tile) + [extent % tile] * (extent % tile > 0)
@@ -199,9 +198,9 @@ class GlobalAccess(_Common):
         )
 
     def _left(self, valid: tuple[int, ...]) -> np.ndarray:
-        """Elements from each lane's first to the end of the region; 0 for lanes that are off."""
+        """Return elements from each lane's first to the end of the region; 0 for inactive lanes."""
         coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
-        # NumPy takes ten times as long for `all` along so short an axis.
+        # NumPy takes ten times as long for `all` along such a short axis.
         takes_part = (coords[..., 0] >= 0) & (coords[..., 1] >= 0)
         takes_part &= coords[..., 1 - self.axis] < valid[1 - self.axis]
         if self.products is not None:
@@ -212,7 +211,7 @@ class GlobalAccess(_Common):
         return np.where(takes_part, left, 0)
 
     def straddling(self, valid: tuple[int, ...]) -> np.ndarray:
-        """Which lanes' vectors the region's end cuts, of a tile of ``valid`` elements in each mode.
+        """Return which lanes' vectors cross the region's end in a tile of ``valid`` elements.
 
         bool [requests, 32].
         """
@@ -226,7 +225,7 @@ class GlobalAccess(_Common):
 
     @property
     def word(self) -> int:
-        """Bytes of a lane's vector, or of the word that it goes in elements of."""
+        """Bytes of a lane's vector, or of the word that covers its elements."""
         return self.width * self.bits // 8
 
     def _words(self, valid: tuple[int, ...], place: TileOrigin) -> tuple[np.ndarray, np.ndarray]:
@@ -253,12 +252,12 @@ class GlobalAccess(_Common):
     def lanes(
         self, valid: tuple[int, ...], place: TileOrigin | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """First byte and number of bytes of every lane of every request of a tile.
+        """Return first byte and number of bytes of every lane of every request of a tile.
 
-        ``valid``: elements of the tile that lie in the region, in each mode. Both are int64
-        [requests, 32]: bytes from the tile's corner, and 0 bytes where a lane takes no part. With
-        ``tail="elements"`` there are ``width`` requests for each in ``coords``. ``place``: of the
-        tile, where words are moved; by default one that begins with a word.
+        ``valid``: elements of the tile in the region, in each mode. Both results are int64
+        [requests, 32]: bytes from the tile's corner, and 0 bytes for inactive lanes. With
+        ``tail="elements"`` there are ``width`` requests for each in ``coords``. ``place``: place of
+        the tile, if words are moved; by default one that begins with a word.
         """
         if self.words:
             return self._words(valid, place or TileOrigin(0, None))
@@ -291,28 +290,27 @@ class SharedAccess(_Common):
     direction: Direction
     instruction: str  #: ``"ldmatrix.x4"``.
     bits: int  #: Per thread.
-    #: int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane i
-    #: gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
+    #: int array [requests, 32]: byte offset of each lane's vector, -1 for an inactive lane. For
+    #: ldmatrix and stmatrix lane i gives row i % 8 of matrix i // 8.
     offsets: np.ndarray
-    #: How often the whole launch executes this list of requests; with a ``guard`` that follows from
-    #: it, and this is left 0.
+    #: How often the launch executes these requests; 0 with a ``guard``, from which it follows.
     executions: int = 0
-    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What an execution belongs to,
-    times: int = 1  #: and how many of them: an epilogue goes through shared memory part by part.
-    fix: str | Option | OfMatrix = ""  #: What would fix a bad verdict, or "".
-    #: The global access, request by request the same, under whose predicate this one stands
-    #: (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
+    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What an execution belongs to.
+    times: int = 1  #: Units per CTA: an epilogue goes through shared memory part by part.
+    fix: str | Option | OfMatrix = ""  #: The fix of a bad verdict, or "".
+    #: The global access whose predicate guards this one, request by request (``cp.async`` itself,
+    #: or staged accumulators that are stored to C); None if every lane takes part.
     guard: GlobalAccess | None = None
-    zero_fill: bool = False  #: Whether what the guard leaves out is written all the same, as zeros.
-    #: Of ``cp.async``: the global access whose addresses it copies from, when there is no guard.
+    zero_fill: bool = False  #: Whether lanes that the guard disables write zeros.
+    #: For ``cp.async`` without a guard: the global access from whose addresses it copies.
     source: GlobalAccess | None = None
-    #: Where known: the layout of the tile in shared memory (elements; one stage), the coordinates
+    #: If known, the layout of the tile in shared memory (elements; one stage), the coordinates
     #: int [requests, 32, 2] of the lanes' vectors in it, and the width of an element; then
     #: ``offsets`` is ``layout(coords)`` in bytes.
     layout: Layout | None = None
     coords: np.ndarray | None = None
     element_bits: int = 0
-    part: str = ""  #: Which part of the launch this is, when the instruction has several.
+    part: str = ""  #: The part of the launch, if the instruction has several.
     limit: str = ""  #: What keeps the vector from being wider, or "".
 
     space = "shared"
@@ -325,31 +323,31 @@ class TmaAccess(_Common):
     operand: str  #: ``"A"``.
     direction: Direction
     matrix: Matrix  #: The matrix in memory.
-    box: tuple[int, int]  #: Extents of what one instruction moves, in the modes of ``matrix``.
+    box: tuple[int, int]  #: Extents that one instruction moves, in the modes of ``matrix``.
     #: How often each box is delivered to a CTA (a multicast load counts for each CTA it serves).
     sweeps: int
     swizzle: int = 0  #: Bytes of the swizzle's span: 0, 32, 64 or 128.
     multicast: int = 1  #: CTAs of a cluster that one load serves.
-    #: Shape of what the launch moves, all of its boxes; by default the matrix. What lies outside of
-    #: the matrix is moved as zeros, or not stored; a box may lie there as a whole.
+    #: Shape of all boxes that the launch moves; by default that of the matrix. Elements outside the
+    #: matrix are loaded as zeros or not stored; a whole box may lie outside.
     extents: tuple[int, int] | None = None
-    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to,
-    times: int = 1  #: and how many of them that a CTA issues.
-    part: str = ""  #: Which part of the launch this is, when the instruction has several.
-    fix: str = ""  #: What would fix a bad verdict, or "".
-    modes: int = 2  #: Of the tensor map; the matrix's two, and more of which a box has one each.
-    #: Along the unit-stride mode, from the first box of a tile to that of the next one, where the
-    #: last box of a tile has elements of the next tile too; 0: boxes lie side by side.
+    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to.
+    times: int = 1  #: Units per CTA.
+    part: str = ""  #: The part of the launch, if the instruction has several.
+    fix: str = ""  #: The fix of a bad verdict, or "".
+    modes: int = 2  #: Modes of the tensor map: the matrix's two, and more with a box extent of 1.
+    #: Distance along the unit-stride mode from the first box of a tile to that of the next, if the
+    #: last box of a tile has elements of the next tile too; 0: boxes are adjacent.
     pitch: int = 0
 
-    #: What it is called as an instruction; it has no lanes whose vectors could be wider.
+    #: Name of the instruction, which has no lanes whose vectors could be wider.
     instruction: ClassVar[str] = "TMA"
     bits: ClassVar[int] = 0
     limit: ClassVar[str] = ""
 
     @property
     def boxes(self) -> int:
-        """Boxes that are moved, each once, of all matrices of the batch."""
+        """Number of boxes in all matrices of the batch, each counted once."""
         shape = self.matrix.shape if self.extents is None else self.extents
         both = [-(-extent // side) for extent, side in zip(shape, self.box, strict=True)]
         if self.pitch:
@@ -359,7 +357,7 @@ class TmaAccess(_Common):
 
     @property
     def first_boxes(self) -> range:
-        """Where the boxes of a tile begin along the unit-stride mode."""
+        """First elements of the boxes of a tile along the unit-stride mode."""
         side = self.box[self.matrix.unit]
         return range(0, self.pitch or side, side)
 
@@ -369,21 +367,21 @@ Access = GlobalAccess | SharedAccess | TmaAccess
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a launch multiplies."""
+    """The products that a launch computes."""
 
     ctas: int  #: CTAs that have a tile of C.
-    #: Real products that they make, those past the edges of C and K included; a complex one is
+    #: Real products that they compute, also beyond the edges of C and K; a complex product counts
     #: four.
     products: int
-    unit: Literal["tensor cores", "CUDA cores"]  #: What makes them.
-    rate: str  #: The type whose rate theirs is: a key of ``Gpu.peak`` (``"tf32"``).
+    unit: Literal["tensor cores", "CUDA cores"]  #: The hardware unit that computes them.
+    rate: str  #: The type that determines the rate: a key of ``Gpu.peak`` (``"tf32"``).
 
     @classmethod
     def of_tiles(
         cls, problem: GemmProblem, tile: tuple[int, int, int],
         unit: Literal["tensor cores", "CUDA cores"], rate: str,
     ) -> Work:  # fmt: skip
-        """The work of a CTA for each tile (bM, bN, bK), all of which is multiplied."""
+        """Return the work of one CTA per tile (bM, bN, bK), which computes the whole tile."""
         tiles = [
             -(-extent // size) for extent, size in zip(problem.extents.values(), tile, strict=True)
         ]
@@ -394,21 +392,21 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many results share an element of A and of B on its way."""
+    """How many results share an element of A and of B."""
 
-    #: Rows and columns of C that what is loaded from global memory serves; (1, 1): one result.
+    #: Rows and columns of C that a load from global memory serves; (1, 1): one result.
     cta: tuple[int, int]
-    #: Rows and columns of C that what is read from shared memory serves: a thread's results or,
-    #: with tensor cores, a warp's; None without shared memory.
+    #: Rows and columns of C that a read from shared memory serves: a thread's results or, with
+    #: tensor cores, a warp's; None without shared memory.
     reader: tuple[int, int] | None
-    #: What ``cta`` and ``reader`` are called.
+    #: Names of ``cta`` and ``reader``.
     names: tuple[tuple[str, str], tuple[str, str]] = (("bM", "bN"), ("TM", "TN"))
 
     @classmethod
     def of_warps(
         cls, tile: tuple[int, ...], warps: tuple[int, int], lanes: tuple[int, int] | None
     ) -> Shares:
-        """Of a CTA tile that ``warps`` divide, and their ``lanes``; None where warps multiply."""
+        """Return the shares of a CTA tile that ``warps`` divide, and ``lanes``, None for MMA."""
         cta = (tile[0], tile[1])
         warp = (cta[0] // warps[0], cta[1] // warps[1])
         if lanes is None:
@@ -424,4 +422,4 @@ class Partition:
     what: str  #: ``"gmem copy"``.
     layouts: str  #: ``"threads (32,4):(4,1), values (1,8):(0,1)"``.
     table: np.ndarray  #: int array [threads, values, 2]: coordinates in the tile, -1 for none.
-    extents: tuple[int, int]  #: Of the tile.
+    extents: tuple[int, int]  #: Extents of the tile.

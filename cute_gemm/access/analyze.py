@@ -1,4 +1,4 @@
-"""The cost of any access, by the model of its memory space."""
+"""Cost of any access, by the model of its memory space."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cute_gemm.access.accesses import GlobalAccess, SharedAccess
 if TYPE_CHECKING:
     from cute_gemm.access.accesses import Access
 
-#: What is found about an access; ``launch`` of each is what the whole launch does with it.
+#: Analysis of an access; ``launch`` has the counts of the whole launch.
 Analysis = gmem.GlobalAnalysis | smem.SharedAnalysis | tma.TmaAnalysis
 
 
 def analyze(access: Access) -> Analysis:
-    """Count what an access costs; ValueError when it does not describe an instruction."""
+    """Count the cost of an access; ValueError if it does not describe an instruction."""
     if isinstance(access, GlobalAccess):
         return gmem.analyze(access)
     return smem.analyze(access) if isinstance(access, SharedAccess) else tma.analyze(access)

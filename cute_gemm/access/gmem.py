@@ -1,10 +1,10 @@
-"""The cost of a kernel's global-memory instructions, as the hardware counts it.
+"""Cost of a kernel's global-memory instructions, as the hardware counts it.
 
-The cost of a request (one warp's instruction) depends on the addresses of its lanes relative to
-each other and on where the first of them lies within a 128-byte line, on nothing else. So the
-requests of all tiles of a matrix fall into few classes: the *patterns* of the lanes within a tile,
-and the residue of the tile's base address. How many tiles have which residue is known in closed
-form, which makes the time of an analysis independent of the size of the matrix.
+The cost of a request (one warp's instruction) depends only on the addresses of its lanes relative
+to each other and on the place of the first within a 128-byte line. The requests of all tiles of a
+matrix therefore fall into few classes: *patterns* of lanes within a tile, and the residue of the
+tile's base address. The number of tiles per residue has a closed form, so the time of an analysis
+does not depend on the size of the matrix.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 Counts = TypeVar("Counts", bound="Sums")
 
-#: Bytes of a sector: what moves between L1, L2 and DRAM.
+#: Bytes of a sector, the unit of transfers between L1, L2 and DRAM.
 SECTOR = 32
 #: Bytes of a cache line: four sectors.
 LINE = 128
 #: Lanes of a warp.
 LANES = 32
-#: Residues, of all in a line, up to which sums of them are quicker added one by one.
+#: Number of residues up to which adding them one by one is faster.
 _FEW = 8
 
 
 def base_residue(matrix: Matrix) -> int:
     """Return the address of element (0, 0) of a batch's first matrix modulo a line.
 
-    The alignment is the largest power of two that divides the address. From a line (128 bytes) on
-    the residue is 0; below that the address is an odd multiple of the alignment, and the smallest
-    stands for all of them. With an alignment of 16 bytes that is exact for sectors.
+    The alignment is the largest power of two that divides the address. From 128 bytes (a line) the
+    residue is 0. Below, the address is an odd multiple of the alignment, and the smallest multiple
+    stands for all. With an alignment of 16 bytes this is exact for sectors.
     """
     return max(matrix.alignment, matrix.first_alignment) % LINE
 
 
 def residue_histogram(count: int, step: int, modulus: int = LINE) -> np.ndarray:
-    """How many of ``i * step``, ``0 <= i < count``, have which residue; int64 [modulus]."""
+    """Count ``i * step``, ``0 <= i < count``, by residue; int64 [modulus]."""
     period = modulus // gcd(step, modulus)
     index = np.arange(period)
     histogram = np.zeros(modulus, np.int64)
@@ -54,14 +54,14 @@ def residue_histogram(count: int, step: int, modulus: int = LINE) -> np.ndarray:
 
 
 def one_residue(address: int) -> np.ndarray:
-    """The histogram of a single address."""
+    """Return the histogram of a single address."""
     return np.bincount([address % LINE], minlength=LINE)
 
 
 def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cyclic convolution along the last axis of ``a`` [..., modulus]: sums of residues.
+    """Return the cyclic convolution along the last axis of ``a`` [..., modulus]: sums of residues.
 
-    Beyond int64, as of a batch of huge launches, it is one of Python's integers.
+    Beyond int64, for a batch of huge launches, the result has Python integers.
     """
     if a.dtype != object and float(a.sum()) * float(b.sum()) > 2**62:
         a = a.astype(object)
@@ -73,29 +73,29 @@ def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def in_batch(tiles: np.ndarray, matrix: Matrix) -> np.ndarray:
-    """Return the base residues of the tiles of every matrix, from those of the first one's."""
+    """Return the base residues of the tiles of all matrices, from those of the first matrix."""
     for count, step in matrix.levels:
         tiles = convolve(tiles, residue_histogram(count, step * matrix.element.bytes))
     return tiles
 
 
 def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray:
-    """Number of distinct blocks of ``granule`` bytes that the lanes of each request touch.
+    """Return the number of distinct blocks of ``granule`` bytes that each request touches.
 
-    ``starts`` are byte addresses, ascending along the last axis and not negative; ``lengths`` the
-    bytes of each lane, at least 1.
+    ``starts`` are byte addresses, ascending along the last axis and not negative. ``lengths`` are
+    the bytes of each lane, at least 1.
     """
     first = starts // granule
     last = (starts + lengths - 1) // granule
     seen = np.maximum.accumulate(last, axis=-1)
-    # A lane adds the blocks beyond those that the lanes before it have touched.
+    # A lane adds the blocks that no previous lane has touched.
     fresh_from = np.maximum(first[..., 1:], seen[..., :-1] + 1)
     fresh = np.maximum(last[..., 1:] - fresh_from + 1, 0)
     return fresh.sum(axis=-1) + (last[..., 0] - first[..., 0] + 1)
 
 
 def runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
-    """Contiguous runs (start, bytes) of one request's lanes, ascending."""
+    """Return the contiguous runs (start, bytes) of one request's lanes, ascending."""
     merged: list[tuple[int, int]] = []
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         if merged and start <= sum(merged[-1]):
@@ -114,7 +114,7 @@ class Sums:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def times(self: Counts, factor: int) -> Counts:
-        """Return these sums taken ``factor`` times."""
+        """Return these sums times ``factor``."""
         return type(self)(*(getattr(self, f.name) * factor for f in fields(self)))
 
 
@@ -122,13 +122,13 @@ class Sums:
 class GlobalCounts(Sums):
     """Sums over the requests of some visits of some tiles.
 
-    ``tiles`` are visits of tiles, ``lanes`` those that take part. A request whose lanes are all
-    predicated off sends nothing to L1, so the hardware counts neither a request nor a sector: it is
-    one of ``off``, not of ``requests``. ``sectors`` and ``lines`` are the distinct 32-byte sectors
-    and 128-byte lines of each request, summed; the sectors of 16-byte ``cp.async`` as the hardware
-    counts them (see ``analyze``). ``l2_sectors`` are what L2 is asked for: the same, but for those.
-    ``ideal_sectors``: the fewest that can hold the bytes used of each request; ``bytes``: distinct
-    bytes used of each, both summed.
+    ``tiles`` are visits of tiles, ``lanes`` active lanes. If all lanes of a request are predicated
+    off, it sends nothing to L1, and the hardware counts neither a request nor a sector: it counts
+    in ``off``, not in ``requests``. ``sectors`` and ``lines`` are the distinct 32-byte sectors and
+    128-byte lines of each request, summed; the sectors of 16-byte ``cp.async`` follow the hardware
+    counters (see ``analyze``). ``l2_sectors`` are the sectors requested from L2, which differ for
+    such copies only. ``ideal_sectors``: the fewest that can hold the used bytes of each request;
+    ``bytes``: distinct used bytes of each; both are summed.
     """
 
     tiles: int = 0
@@ -143,25 +143,25 @@ class GlobalCounts(Sums):
 
     @property
     def efficiency(self) -> float:
-        """Bytes used over bytes of the sectors that L2 is asked for; 1.0 when there are none."""
+        """Bytes used over bytes of the sectors requested from L2; 1.0 without sectors."""
         return self.bytes / (SECTOR * self.l2_sectors) if self.l2_sectors else 1.0
 
     @property
     def coalesced(self) -> bool:
         """Whether the sectors are the fewest that can hold the bytes used.
 
-        No request has fewer sectors than its ideal, so equal sums mean equality in each of them.
+        No request has fewer sectors than its ideal, so equal sums mean that each request is ideal.
         """
         return self.sectors == self.l2_sectors == self.ideal_sectors
 
 
 @dataclass(frozen=True, slots=True)
 class WorstRequest:
-    """The request with most sectors above its ideal, and how its bytes lie.
+    """The request with the most sectors above its ideal, and the arrangement of its bytes.
 
-    The first four are as in ``GlobalCounts``, of this request alone; sectors are those that L2 is
-    asked for. ``runs``: number of contiguous runs of bytes; ``run_bytes``: length of its shortest;
-    ``pitch``: bytes from the start of a run to that of the next, 0 if it is not the same for all;
+    The first four fields are as in ``GlobalCounts``, for this request; sectors are those requested
+    from L2. ``runs``: number of contiguous runs of bytes; ``run_bytes``: length of the shortest;
+    ``pitch``: bytes from the start of a run to the next start, 0 if it varies;
     ``fewest_sectors``: sectors if every run began on a sector boundary.
     """
 
@@ -184,11 +184,11 @@ class WorstRequest:
 
 @dataclass(frozen=True, slots=True)
 class TileCosts:
-    """The cost of an access to tiles of a matrix in global memory.
+    """Cost of an access to tiles of a matrix in global memory.
 
-    ``tile``: one visit of the first tile, an interior one unless the matrix is smaller than a tile;
-    ``interior``, ``edge``: one visit of each full tile, and of each that the matrix does not fill;
-    ``launch``: every visit of every tile.
+    ``tile``: one visit of the first tile, an interior one unless the matrix is smaller than a tile.
+    ``interior``, ``edge``: one visit of each full and of each partial tile. ``launch``: every visit
+    of every tile.
     """
 
     tile: GlobalCounts
@@ -198,21 +198,21 @@ class TileCosts:
 
     @property
     def judged(self) -> GlobalCounts:
-        """The counts to judge: of the interior tiles, or of the edge tiles if none is full."""
+        """Counts that decide the verdict: interior tiles, or edge tiles if no tile is full."""
         return self.interior if self.interior.tiles else self.edge
 
     @property
     def coalesced(self) -> bool:
-        """Whether the judged tiles touch the fewest sectors that can hold their bytes."""
+        """Whether these tiles touch the fewest sectors that can hold their bytes."""
         return self.judged.coalesced
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalAnalysis(TileCosts):
-    """The cost of one ``GlobalAccess``.
+    """Cost of one ``GlobalAccess``.
 
-    ``worst``: the worst request of the interior tiles (of all when none is full), None without any;
-    ``aligned``: whether every lane's address is a multiple of its vector (of a bulk copy: of 16
+    ``worst``: the worst request of the interior tiles (of all tiles if none is full), or None.
+    ``aligned``: whether every lane's address is a multiple of its vector (for a bulk copy, of 16
     bytes). If not, the hardware faults.
     """
 
@@ -223,19 +223,19 @@ class GlobalAnalysis(TileCosts):
 
     @property
     def coalesced(self) -> bool:
-        """Whether every request of the judged tiles touches the fewest sectors possible."""
+        """Whether every request that the verdict is about touches the fewest possible sectors."""
         return self.aligned and self.judged.coalesced
 
 
 class _Patterns(NamedTuple):
-    """The distinct requests of a tile: lanes sorted by address, relative to the first of them."""
+    """The distinct requests of a tile: lanes sorted by address, relative to the first lane."""
 
     starts: np.ndarray  # int64 [patterns, 32]
     lengths: np.ndarray  # int64 [patterns, 32], at least 1
     targets: np.ndarray | None  # int64 [patterns, 32]: sectors of shared memory, from 0
-    lanes: np.ndarray  # int64 [patterns], lanes that take part
+    lanes: np.ndarray  # int64 [patterns], active lanes
     histogram: np.ndarray  # int64 [patterns, LINE]: requests by residue of the first lane
-    off: int  # requests without a lane
+    off: int  # requests without active lanes
 
 
 class TileClass(NamedTuple):
@@ -244,16 +244,16 @@ class TileClass(NamedTuple):
     valid: tuple[int, ...]
     tiles: np.ndarray  # int64 [LINE]
     full: bool
-    place: TileOrigin | None = None  # where words are moved
+    place: TileOrigin | None = None  # set if words are moved
 
 
 def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows of int64 [n, m], and which of them each row is.
+    """Return the distinct rows of int64 [n, m], and the index of each row among them.
 
-    Many times as fast as ``np.unique(axis=0)``, which compares by element.
+    Many times faster than ``np.unique(axis=0)``, which compares by element.
     """
     rows = np.ascontiguousarray(rows, np.int64)
-    if (rows == rows[:1]).all():  # as of the elements of C, which are many
+    if (rows == rows[:1]).all():  # common for the many elements of C
         return rows[:1], np.zeros(len(rows), np.int64)
     number: dict[bytes, int] = {}
     which = np.array([number.setdefault(row.tobytes(), len(number)) for row in rows], np.int64)
@@ -269,19 +269,19 @@ def _patterns(access: GlobalAccess, valid: tuple[int, ...], place: TileOrigin | 
     off = int(np.count_nonzero(~some))
     starts, lengths, active = starts[some], lengths[some], active[some]
     first = np.where(active, starts, np.iinfo(np.int64).max).min(axis=-1, initial=2**63 - 1)
-    # Lanes without work repeat the first byte, which changes no count.
+    # Lanes without work repeat the first byte, which does not change counts.
     starts = np.where(active, starts - first[:, None], 0)
     lengths = np.where(active, lengths, 1)
     columns = [starts, lengths]
     bypass = access.targets is not None and bypasses_l1(access.instruction, access.bits)
     if bypass:
         targets = np.asarray(access.targets, np.int64).reshape(-1, LANES)[some] // SECTOR
-        # Lanes without work do as the first lane that has some, which is where they start too.
+        # Lanes without work copy the first active lane, whose start they have too.
         leader = np.where(active, starts, np.iinfo(np.int64).max).argmin(axis=-1)[:, None]
         targets = np.where(active, targets, np.take_along_axis(targets, leader, axis=-1))
         columns.append(targets - targets.min(axis=-1, keepdims=True, initial=2**62))
     columns.append(active.sum(axis=-1, keepdims=True))
-    # Few requests are distinct already as they stand; fewer once their lanes are sorted.
+    # Few requests are distinct before their lanes are sorted, fewer afterwards.
     standing, kind = distinct_rows(np.concatenate(columns, axis=-1))
     *lanewise, number = np.split(standing, range(LANES, standing.shape[1], LANES), axis=-1)
     order = np.argsort(lanewise[0], axis=-1, kind="stable")
@@ -302,7 +302,7 @@ def _patterns(access: GlobalAccess, valid: tuple[int, ...], place: TileOrigin | 
 
 
 def _ordered(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows of int64 [n, m] in order, and which of them each is: a quick ``np.unique``."""
+    """Return the distinct rows of int64 [n, m] in order, and each row's index: a fast unique."""
     order = np.lexsort(rows.T[::-1])
     ascending = rows[order]
     new = np.ones(len(rows), bool)
@@ -313,12 +313,12 @@ def _ordered(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bypasses_l1(instruction: str, bits: int) -> bool:
-    """Whether an instruction is ``cp.async.cg``: 16 bytes from L2 to shared memory, past L1."""
+    """Return whether an instruction is ``cp.async.cg``: 16 bytes from L2 to shared memory."""
     return instruction == "cp.async" and bits == 128
 
 
 def _distinct(keys: np.ndarray) -> np.ndarray:
-    """Number of distinct values along the last axis."""
+    """Return the number of distinct values along the last axis."""
     ordered = np.sort(keys, axis=-1)
     return 1 + (ordered[..., 1:] != ordered[..., :-1]).sum(axis=-1)
 
@@ -326,7 +326,7 @@ def _distinct(keys: np.ndarray) -> np.ndarray:
 def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
     """Sort the tiles of the region, in all matrices of a batch, by extent and base residue.
 
-    ``base`` is the residue of element (0, 0) of the first matrix; by default its ``base_residue``.
+    ``base`` is the residue of element (0, 0) of the first matrix, by default ``base_residue``.
     """
     base = base_residue(access.matrix) if base is None else base
     begin = base + corner_bytes(access)
@@ -339,10 +339,10 @@ def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
 
 
 def _word_classes(access: GlobalAccess, base: int, tile_sets: list[TileClass]) -> list[TileClass]:
-    """Split classes by where words begin, the first tile's before all others.
+    """Split classes by the start of words, with the first tile's class first.
 
-    The first and the last two tiles in each mode, which alone have elements in the words at the
-    matrix's ends, are classes of their own.
+    The first tile and the last two tiles in each mode have separate classes: only they have
+    elements in the words at the matrix's ends.
     """
     at_ends, rest = [], {tiled.valid: tiled.tiles for tiled in tile_sets}
     strides = [stride * access.matrix.element.bytes for stride in access.matrix.stride]
@@ -371,7 +371,7 @@ def _word_classes(access: GlobalAccess, base: int, tile_sets: list[TileClass]) -
 
 
 def corner_bytes(access: GlobalAccess) -> int:
-    """Bytes from element (0, 0) of a matrix to the first of the region."""
+    """Return the bytes from element (0, 0) of a matrix to the first of the region."""
     corner = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
     return corner * access.matrix.element.bytes
 
@@ -380,9 +380,9 @@ def tile_classes(
     matrix: Matrix, region: tuple[int, int], tile: tuple[int, int], base: int,
     steps: tuple[int, int] | None = None,
 ) -> list[TileClass]:  # fmt: skip
-    """Sort the tiles of a region whose first element is at ``base``; no tile is visited.
+    """Sort the tiles of a region whose first element is at ``base``, without visiting any.
 
-    ``steps``: from a tile to the next, no less than the tile; by default they lie side by side.
+    ``steps``: distance from a tile to the next, at least the tile; by default tiles are adjacent.
     """
     modes = tuple(zip(region, tile, matrix.stride, steps or tile, strict=True))
     tile_sets = _tiles_by_extent(modes, matrix.element.bytes) if matrix.l else []
@@ -393,9 +393,9 @@ def tile_classes(
 
 
 def _tiles_by_extent(modes: tuple[tuple[int, int, int, int], ...], size: int) -> list[TileClass]:
-    """Sort tiles by extent and residue of their first element, the region's being at 0.
+    """Sort tiles by extent and residue of their first element; the region begins at 0.
 
-    ``modes``: extent, extent of a tile, stride, and elements from a tile to the next, of each.
+    ``modes``: extent, tile extent, stride, and elements from a tile to the next, of each mode.
     """
     by_extent = [TileClass((), one_residue(0), True)]
     for extent, length, stride, every in modes:
@@ -415,7 +415,7 @@ def _tiles_by_extent(modes: tuple[tuple[int, int, int, int], ...], size: int) ->
 
 
 def _total(weights: np.ndarray, values: np.ndarray) -> int:
-    """Sum of ``weights * values`` in unbounded integers: totals of huge launches pass 2**63."""
+    """Sum ``weights * values`` in unbounded integers: totals of huge launches exceed 2**63."""
     if weights.dtype != object and float(weights.sum()) * float(values.max(initial=0)) < 2**62:
         return int((weights * values).sum())
     rows, columns = np.nonzero(weights)
@@ -432,7 +432,7 @@ def _total(weights: np.ndarray, values: np.ndarray) -> int:
 def _evaluate(
     access: GlobalAccess, patterns: _Patterns, tiles: np.ndarray
 ) -> tuple[GlobalCounts, WorstRequest | None, bool]:
-    """Count the requests of the tiles whose base residues ``tiles`` counts."""
+    """Count the requests of tiles whose numbers per base residue are ``tiles``."""
     number = sum(tiles.tolist())
     off = patterns.off * number
     weights = convolve(patterns.histogram, tiles)  # [patterns, LINE]
@@ -485,25 +485,25 @@ def _evaluate(
 def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     """Count requests, sectors, lines and bytes of one global-memory instruction.
 
-    Counts are in units (requests, sectors of 32 bytes, lines of 128 bytes, bytes); the time taken
-    does not depend on the extents of the matrix. Of ``base``, the address of element (0, 0) in
-    bytes, only the residue modulo 128 matters; by default it is ``base_residue``. ValueError when
-    the access does not describe an instruction (``GlobalAccess.vector``). A warp that loads 32
-    adjacent float32 values of a column, aligned, touches 4 sectors of one line.
+    Counts are in units (requests, sectors of 32 bytes, lines of 128 bytes, bytes). The time does
+    not depend on the extents of the matrix. ``base`` is the address of element (0, 0) in bytes, of
+    which only the residue modulo 128 matters; by default it is ``base_residue``. ValueError if the
+    access does not describe an instruction (``GlobalAccess.vector``). A warp that loads 32 adjacent
+    aligned float32 values of a column touches 4 sectors of one line.
 
-    A request moves the distinct 32-byte sectors that its active lanes touch, whatever the order of
-    the lanes: NVIDIA, Nsight Compute documentation, "Memory tables"; metrics
+    A request moves the distinct 32-byte sectors that its active lanes touch, in any order of the
+    lanes: NVIDIA, Nsight Compute documentation, "Memory tables"; metrics
     ``l1tex__t_requests_pipe_lsu_mem_global_op_{ld,st}.sum`` and ``l1tex__t_sectors_...``.
 
-    ``cp.async`` of 16 bytes bypasses L1 on its way to shared memory. For it the same counter gives
+    ``cp.async`` of 16 bytes bypasses L1 on its way to shared memory. For it the same counter shows
     the distinct pairs of a line of global memory and a 32-byte sector of shared memory, and L2
-    (``lts__t_sectors_srcunit_tex_op_read.sum``) the pairs of a sector of each: so found on an H200,
-    where both rules gave every one of some hundred patterns. They differ from the sectors of the
-    addresses only where a row is off a 32-byte boundary, or its vectors do not stay side by side.
+    (``lts__t_sectors_srcunit_tex_op_read.sum``) the pairs of a sector of each. On an H200 both
+    rules predicted every one of some hundred patterns. They differ from the sectors of the
+    addresses only if a row is off a 32-byte boundary, or its vectors are not adjacent in it.
     """
     base = base_residue(access.matrix) if base is None else base
     tile, aligned = GlobalCounts(), True
-    sums = {True: GlobalCounts(), False: GlobalCounts()}  # of full tiles and of the others
+    sums = {True: GlobalCounts(), False: GlobalCounts()}  # full tiles, partial tiles
     worsts: dict[bool, WorstRequest | None] = {True: None, False: None}
     corner = tuple(min(extent, tile) for extent, tile, _ in access.modes)
     begin = corner_bytes(access)
@@ -512,7 +512,7 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
         patterns = _patterns(access, valid, place)
         start = one_residue(base + begin) if valid == corner and place in (None, first) else None
         if start is not None and np.array_equal(tiles > 0, start > 0):
-            # All lie as the first does.
+            # All lie like the first.
             tile, worst, fits = _evaluate(access, patterns, start)
             counts = tile.times(int(tiles.sum()))
         else:
@@ -527,6 +527,6 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
 
 
 def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:
-    """Return the one with more sectors above its ideal; the first when equal."""
+    """Return the request with more sectors above its ideal; the first if equal."""
     requests = (request for request in (a, b) if request is not None)
     return max(requests, key=lambda request: request.sectors - request.ideal_sectors, default=None)

@@ -1,4 +1,4 @@
-"""Counts of accesses as good as they can be, by which the cost of the present ones is told."""
+"""Counts of ideal accesses, with which the cost of the present ones is compared."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cute_gemm.access.smem import SharedCounts
 if TYPE_CHECKING:
     from cute_gemm.access.accesses import Access
 
-#: Bytes of a request of 16 bytes per lane.
+#: Bytes of a request with 16 bytes per lane.
 REQUEST = 512
 
 
 class Kind(NamedTuple):
-    """What the accesses of one instruction on one operand have in common, whatever the extents."""
+    """What accesses of one instruction to one operand have in common, for all extents."""
 
     operand: str
     direction: str
@@ -30,10 +30,10 @@ def kind_of(access: Access) -> Kind:
 
 
 def ideal_counts(counts: Any) -> Any:
-    """Return the counts of the same bytes by ideal requests.
+    """Return the counts of the same bytes in ideal requests.
 
-    In global memory: the ideal sectors, no line touched in part, and 16 bytes per lane. In shared
-    memory: the ideal wavefronts.
+    In global memory these have the ideal sectors, no partly touched lines and 16 bytes per lane, in
+    shared memory the ideal wavefronts.
     """
     if isinstance(counts, SharedCounts):
         return replace(counts, wavefronts=counts.ideal_wavefronts)

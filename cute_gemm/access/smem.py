@@ -1,12 +1,12 @@
-"""The cost of a kernel's shared-memory instructions: wavefronts by phase and bank.
+"""Cost of a kernel's shared-memory instructions: wavefronts by phase and bank.
 
-Shared memory serves a request (one warp's instruction) in phases, each with the lanes whose
+Shared memory serves a request (one warp's instruction) in phases. A phase has the lanes whose
 vectors make up at most 128 bytes: 32 lanes of 4 bytes, 16 of 8, 8 of 16, or the 8 rows of an
-``ldmatrix`` matrix. A phase takes as many wavefronts as the busiest of the 32 banks has distinct
-4-byte words to serve; lanes that touch the same word share it.
+``ldmatrix`` matrix. It takes as many wavefronts as the busiest of the 32 banks has distinct 4-byte
+words to serve; lanes that touch the same word share it.
 
-Loads of 8 and 16 bytes join two phases where neighbouring lanes share their vectors (``joined``);
-``cp.async`` is counted in ways of its own (``copy_wavefronts``). Both as found on an H200.
+Loads of 8 and 16 bytes join two phases if neighbouring lanes share their vectors (``joined``).
+``cp.async`` has rules of its own (``copy_wavefronts``). Both were found on an H200.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MATRIX = re.compile(r"\b(?:ldmatrix|stmatrix)\b.*?\.x([124])\b")
 
 
 def matrices(instruction: str) -> int:
-    """Matrices of 8 rows of 16 bytes that an ``ldmatrix``/``stmatrix`` moves; 0 for others.
+    """Return the matrices, 8 rows of 16 bytes, that ``ldmatrix``/``stmatrix`` moves; else 0.
 
-    One of ``m16n16`` counts as two.
+    A matrix of ``m16n16`` counts as two.
     """
     if "ldmatrix" not in instruction and "stmatrix" not in instruction:
         return 0
@@ -49,7 +49,7 @@ def matrices(instruction: str) -> int:
 
 
 def phase_lanes(instruction: str, bits: int) -> int:
-    """Lanes that shared memory serves together: 32 of 4 bytes or less, 16 of 8, 8 of 16."""
+    """Return the lanes that are served together: 32 of 4 bytes or less, 16 of 8, 8 of 16."""
     if matrices(instruction):
         return MATRIX_ROWS
     if bits not in (8, 16, 32, 64, 128):
@@ -58,10 +58,10 @@ def phase_lanes(instruction: str, bits: int) -> int:
 
 
 def joined(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
-    """Which requests are served with two phases joined in one; bool [requests].
+    """Return which requests are served with two phases joined in one; bool [requests].
 
     A load of 8 or 16 bytes is, if every active lane ``i`` shares its vector with lane ``i ^ 1`` or
-    that lane is inactive, or if that is so of all ``i`` and ``i ^ 2``. Stores never are.
+    that lane is inactive, or if this holds for all ``i`` and ``i ^ 2``. Stores never are.
     """
     offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
     if instruction != "ld.shared" or bits not in (64, 128):
@@ -75,14 +75,14 @@ def joined(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
 
 
 def lane_phases(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
-    """Phase that serves each lane; int64 [requests, 32]."""
+    """Return the phase that serves each lane; int64 [requests, 32]."""
     phase = np.arange(LANES) // phase_lanes(instruction, bits)
     pairs = joined(instruction, bits, offsets)[:, None]
     return np.where(pairs, phase // 2 * 2, phase)
 
 
 def lane_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
-    """Words that each lane touches; int64 [requests, 32, words], -1 for an inactive lane."""
+    """Return the words that each lane touches; int64 [requests, 32, words], -1 if inactive."""
     offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
     number = matrices(instruction)
     size = MATRIX_ROW_BYTES if number else bits // 8
@@ -93,10 +93,10 @@ def lane_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
 
 
 def phase_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
-    """Index of each 4-byte word that each phase touches; int64 [requests, phases, words].
+    """Return the index of each 4-byte word that a phase touches; int64 [requests, phases, words].
 
-    ``offsets`` are bytes [requests, 32], -1 for an inactive lane, and so are the words of one. Of
-    two joined phases the first has the words of both.
+    ``offsets`` are bytes [requests, 32]. -1 marks an inactive lane, and its words in the result. If
+    two phases are joined, the first has the words of both.
     """
     words = lane_words(instruction, bits, offsets)
     lanes = phase_lanes(instruction, bits)
@@ -113,19 +113,19 @@ def phase_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
 
 
 def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.ndarray:
-    """Wavefronts of ``cp.async`` of 4 and 8 bytes as counters have them; int64 [requests, phases].
+    """Return the counted wavefronts of 4- and 8-byte ``cp.async``; int64 [requests, phases].
 
     Such a copy reads words of lines in L1, which has banks as shared memory has, and writes words
-    of shared memory. Each bank of L1 gives its vectors one after the other, in the order of their
-    addresses; each takes the first wavefront after that in which its bank of shared memory is free.
+    of shared memory. Each bank of L1 serves its vectors one after the other, in the order of their
+    addresses; each takes the next wavefront in which its bank of shared memory is free.
 
     ``targets`` and ``sources``, int [requests, 32], are byte offsets in shared and (from any origin
-    that is a multiple of 128 bytes) in global memory; -1 in ``targets`` for an inactive lane, -1 in
-    ``sources`` for one that writes zeros.
+    that is a multiple of 128 bytes) in global memory. -1 in ``targets`` is an inactive lane, -1 in
+    ``sources`` a lane that writes zeros.
 
-    Found on an H200: the rule gave
-    ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum`` of 196 of 201 patterns,
-    all but some where random vectors conflict on both sides.
+    On an H200 the rule predicted
+    ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum`` of 196 of 201 patterns;
+    the others have random vectors that conflict on both sides.
     """
     size, lanes = bits // 8, phase_lanes("cp.async", bits)
     slots = BANKS * WORD // size
@@ -136,7 +136,7 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
     target, source = (np.take_along_axis(side, order, axis=-1) for side in (target, source))
 
     def clashes(vectors: np.ndarray) -> np.ndarray:
-        """Which lanes' vectors differ but share banks; bool [kinds, phases, lane, lane]."""
+        """Return which lanes' vectors differ but share banks; bool [kinds, phases, lane, lane]."""
         a, b = vectors[..., :, None], vectors[..., None, :]
         return (a >= 0) & (b >= 0) & (a != b) & (a % slots == b % slots)
 
@@ -158,13 +158,13 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
 def copy_counts(
     bits: int, targets: np.ndarray, sources: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Wavefronts and conflicts of ``cp.async`` as counters have them; int64 [requests, phases].
+    """Return the counted wavefronts and conflicts of ``cp.async``; int64 [requests, phases].
 
-    Arguments as for `copy_wavefronts`. Conflicts are the wavefronts above the fewest that could
-    carry the vectors. A copy of 16 bytes goes past the data pipe, and no wavefront is counted for
-    it; but if some of its lanes write zeros, the conflicts of the others are counted.
+    Arguments are those of `copy_wavefronts`. Conflicts are wavefronts above the fewest that could
+    carry the vectors. A copy of 16 bytes bypasses the data pipe, and none of its wavefronts count;
+    but if some of its lanes write zeros, the conflicts of the other lanes count.
 
-    Found on an H200: the rule for 16 bytes gave
+    On an H200 the rule for 16 bytes predicted
     ``smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum`` of 62 of 62 patterns
     with zeros, and of 9 launches.
     """
@@ -189,18 +189,18 @@ def copy_counts(
 
 
 def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Wavefronts that each phase takes, and how many distinct words it touches, by `phase_words`.
+    """Return the wavefronts of each phase and its number of distinct words, by `phase_words`.
 
-    Both are int64 [requests, phases], and 0 for a phase without an active lane. Of a word that
-    several lanes touch, one access is counted: loads broadcast it, and of stores one lane's value
-    is kept (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x on).
+    Both are int64 [requests, phases], and 0 for a phase without active lanes. A word that several
+    lanes touch counts as one access: loads broadcast it, and stores keep one lane's value (CUDA C++
+    Programming Guide, "Shared Memory" of compute capability 5.x on).
     """
     requests, phases, _ = words.shape
     ordered = np.sort(words, axis=-1)
     distinct = np.ones(ordered.shape, bool)
     distinct[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
     distinct &= ordered >= 0
-    # One bin for each bank of each phase.
+    # One bin per bank and phase.
     phase = np.arange(requests * phases).reshape(requests, phases, 1)
     bins = (phase * BANKS + ordered % BANKS)[distinct]
     per_bank = np.bincount(bins, minlength=requests * phases * BANKS)
@@ -212,14 +212,14 @@ def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class SharedCounts(gmem.Sums):
     """Sums over the requests of some executions.
 
-    ``requests`` have at least one active lane, ``off`` have none; ``lanes`` take part (of ldmatrix
-    and stmatrix: row addresses). ``wavefronts`` are passes through shared memory,
-    ``ideal_wavefronts`` the fewest that could carry the words of each phase, ``bytes`` the distinct
-    words of each phase, summed.
+    ``requests`` have at least one active lane, ``off`` have none. ``lanes`` are active (for
+    ldmatrix and stmatrix, row addresses). ``wavefronts`` go through shared memory one after the
+    other; ``ideal_wavefronts`` are the fewest that could carry the words of each phase; ``bytes``
+    are the distinct words of each phase, summed.
 
-    ``counted_wavefronts`` and ``counted_conflicts`` are what the hardware's counters show. Only
-    those of ``cp.async`` differ from ``wavefronts`` and ``conflicts``: with 16 bytes it goes past
-    the unit that is counted, and there are none; with less it has the banks of L1 to heed too
+    ``counted_wavefronts`` and ``counted_conflicts`` are those of the hardware's counters. They
+    differ from ``wavefronts`` and ``conflicts`` only for ``cp.async``: copies of 16 bytes bypass
+    the counted unit and have none; narrower ones also depend on the banks of L1
     (``copy_wavefronts``).
     """
 
@@ -240,13 +240,13 @@ class SharedCounts(gmem.Sums):
 
 @dataclass(frozen=True, slots=True)
 class SharedAnalysis:
-    """The cost of one ``SharedAccess``.
+    """Cost of one ``SharedAccess``.
 
-    ``once``: one execution, a k-tile or a CTA; under a guard, one visit of the first tile;
-    ``launch``: every execution of the launch; ``worst_wavefronts``, ``worst_ideal``: of the request
-    with most conflicts; ``ways``: wavefronts of the worst phase, 2 for a 2-way conflict, 1 without
-    one; ``interior``, ``edge``: of ``launch``, what belongs to full tiles and to tiles at an edge;
-    without a guard all is interior; ``aligned``: whether every lane's address is a multiple of its
+    ``once``: one execution, a k-tile or a CTA; with a guard, one visit of the first tile.
+    ``launch``: every execution of the launch. ``worst_wavefronts``, ``worst_ideal``: counts of the
+    request with most conflicts. ``ways``: wavefronts of the worst phase, 2 for a 2-way conflict, 1
+    without conflicts. ``interior``, ``edge``: the parts of ``launch`` in full and in edge tiles;
+    without a guard all is interior. ``aligned``: whether every lane's address is a multiple of its
     vector. If not, the hardware faults.
     """
 
@@ -261,13 +261,13 @@ class SharedAnalysis:
 
     @property
     def conflict_free(self) -> bool:
-        """Whether every request is legal and takes the fewest wavefronts possible."""
+        """Whether every request is legal and takes the fewest possible wavefronts."""
         counts = self.launch if self.launch.requests else self.once
         return self.aligned and counts.conflicts == 0
 
 
 def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int, int, int]:
-    """Count one execution; also the wavefronts and ideal of the worst request, and the ways."""
+    """Count one execution; return also wavefronts and ideal of the worst request, and ways."""
     number = matrices(access.instruction)
     if number:
         offsets = np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1)
@@ -296,7 +296,7 @@ def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int
 def guarded_offsets(
     access: SharedAccess, valid: tuple[int, ...], place: TileOrigin | None = None
 ) -> np.ndarray:
-    """``access.offsets`` with -1 for what its guard leaves out of a tile of ``valid`` elements."""
+    """Return ``access.offsets``, with -1 if the guard disables a lane in a tile of ``valid``."""
     guard = access.guard
     offsets = np.asarray(access.offsets, np.int64).reshape(-1, LANES)
     if guard is None:
@@ -316,9 +316,9 @@ def guarded_offsets(
 def analyze(access: SharedAccess) -> SharedAnalysis:
     """Count the wavefronts of one shared-memory instruction.
 
-    ValueError when ``bits`` is not a width that the instruction has. ``ldmatrix.x4`` on rows 128
-    bytes apart takes 32 wavefronts where 4 would do; with a ``Swizzle<3,3,3>`` on 16-bit elements
-    it takes 4.
+    ValueError if the instruction does not have the width ``bits``. ``ldmatrix.x4`` on rows 128
+    bytes apart takes 32 wavefronts instead of 4; with a ``Swizzle<3,3,3>`` on 16-bit elements it
+    takes 4.
     """
     guard, source = access.guard, access.source
     if guard is None:
@@ -352,7 +352,7 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
 
 
 def _aligned(access: SharedAccess) -> bool:
-    """Whether the addresses of all lanes that take part are multiples of their vectors."""
+    """Return whether the addresses of all active lanes are multiples of their vectors."""
     number, offsets = matrices(access.instruction), access.offsets.reshape(-1, LANES)
     if number:
         offsets = offsets[:, : number * MATRIX_ROWS]
@@ -364,7 +364,7 @@ def _counted(
     access: SharedAccess, offsets: np.ndarray, source: GlobalAccess, valid: tuple[int, ...],
     tiles: np.ndarray,
 ) -> tuple[int, int] | None:  # fmt: skip
-    """Wavefronts and conflicts counted for ``cp.async`` in tiles, given by base residue."""
+    """Return counted wavefronts and conflicts of ``cp.async`` in tiles by base residue."""
     if access.instruction != "cp.async":
         return None
     starts, lengths = source.lanes(valid)

@@ -1,9 +1,9 @@
-"""The cost of a kernel's bulk tensor copies (TMA), whether they are legal, and what they write.
+"""Cost of a kernel's bulk tensor copies (TMA), their legality, and their layout in shared memory.
 
-One instruction moves a box of a matrix: its rows along the mode of stride 1 are runs of bytes in
-global memory, and follow each other, swizzled, in shared memory. Elements outside the matrix are
-not fetched; they arrive as zeros. How the runs lie on sectors depends on the residues of their
-first addresses alone, whose number is known in closed form, as in ``gmem``.
+One instruction moves a box of a matrix. The rows of the box along the mode of stride 1 are runs of
+bytes in global memory, and are adjacent, swizzled, in shared memory. Elements outside the matrix
+are not fetched and arrive as zeros. The sectors of the runs depend only on the residues of their
+first addresses, whose numbers have a closed form, as in ``gmem``.
 """
 
 from __future__ import annotations
@@ -31,30 +31,28 @@ from cute_gemm.cute.layout import Layout, Swizzle
 if TYPE_CHECKING:
     from cute_gemm.access.accesses import TmaAccess
 
-#: What the address, the strides and a row of the box must be multiples of, in bytes.
+#: The address, the strides and a row of the box must be multiples of this many bytes.
 ALIGNMENT = 16
 #: Largest extent of a box.
 MAX_EXTENT = 256
-#: Spans of a swizzle in bytes; 0: none.
+#: Spans of a swizzle in bytes; 0: no swizzle.
 SPANS = (0, 32, 64, 128)
-#: Extents, and strides in bytes, that a tensor map cannot hold.
+#: Lowest extent, and lowest stride in bytes, that a tensor map cannot hold.
 EXTENT_LIMIT, STRIDE_LIMIT = 1 << 32, 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class TmaAnalysis(TileCosts):
-    """The cost of one ``TmaAccess``; tiles are boxes, ``requests`` in its counts instructions.
+    """Cost of one ``TmaAccess``; tiles are boxes, ``requests`` in its counts instructions.
 
-    ``launch``: what the launch asks of L2, every box as often as it is moved, but once for all the
-    CTAs that a multicast serves; its ``requests`` are also those of boxes that lie outside of the
-    matrix; ``arriving``: the sectors in which boxes come, zeros included, in every CTA that a
-    multicast serves.
+    ``launch``: requests to L2 of the launch; every box counts as often as it is moved, but once for
+    all CTAs of a multicast; its ``requests`` include boxes outside the matrix. ``arriving``: the
+    sectors of boxes that arrive, zeros included, in every CTA of a multicast.
 
-    ``layout``: the box in shared memory, in elements (a swizzle wider than a row pads it);
-    ``ways``: wavefronts that 8 rows of the box, 16 bytes of each, take at most, the unit in which
-    ldmatrix, stmatrix and wgmma take a tile, 1 without a conflict; ``findings``: one sentence for
-    each thing that the hardware refuses or that is slow; ``legal``: whether the driver encodes such
-    a tensor map.
+    ``layout``: the box in shared memory, in elements (a swizzle wider than a row pads it).
+    ``ways``: the most wavefronts for 8 rows of the box, 16 bytes each, which ldmatrix, stmatrix and
+    wgmma read together; 1 without conflicts. ``findings``: one sentence for each thing that the
+    hardware refuses or that is slow. ``legal``: whether the driver encodes such a tensor map.
     """
 
     arriving: int
@@ -63,21 +61,21 @@ class TmaAnalysis(TileCosts):
     findings: tuple[str, ...]
     legal: bool
 
-    #: A lane has no vector of its own: what a tensor map must keep to is in ``legal``.
+    #: A lane has no vector of its own; ``legal`` covers the rules of tensor maps.
     aligned: ClassVar[bool] = True
 
     @property
     def conflict_free(self) -> bool:
-        """Whether 8 rows of 16 bytes take one wavefront wherever they begin."""
+        """Whether 8 rows of 16 bytes take one wavefront, for every first row."""
         return self.ways == 1
 
 
 def shared_layout(access: TmaAccess) -> Layout:
-    """Return how a box lies in shared memory, in elements: the box's modes, the matrix's order.
+    """Return the layout of a box in shared memory, in elements, with the modes of the box.
 
-    A swizzle of a span of ``s`` bytes is ``Swizzle<log2(s / 16), 4, 3>`` of byte addresses; rows
-    shorter than the span are padded to it. float16, box (128, 64) of a K-major matrix, swizzle 128:
-    ``Sw<3,3,3> o 0 o (128,64):(64,1)``.
+    A swizzle with a span of ``s`` bytes is ``Swizzle<log2(s / 16), 4, 3>`` of byte addresses; rows
+    shorter than the span are padded to it. Example: float16, box (128, 64) of a K-major matrix,
+    swizzle 128: ``Sw<3,3,3> o 0 o (128,64):(64,1)``.
     """
     size = access.matrix.element.bytes
     unit = access.matrix.unit
@@ -90,10 +88,10 @@ def shared_layout(access: TmaAccess) -> Layout:
 
 
 def read_ways(layout: Layout, unit: int, size: int) -> int:
-    """Wavefronts that 8 rows, 16 bytes of each, take at most, over all places in the tile.
+    """Return the most wavefronts that 8 rows, 16 bytes each, take over all places in the tile.
 
-    ``layout`` is in elements of ``size`` bytes; those of mode ``unit`` are contiguous, apart from a
-    swizzle. 8 of ``(128,64):(64,1)`` in 16-bit elements, 1 with ``Sw<3,3,3>`` on top.
+    ``layout`` is in elements of ``size`` bytes, which are contiguous along mode ``unit`` apart from
+    a swizzle. 8 for ``(128,64):(64,1)`` in 16-bit elements, 1 with ``Sw<3,3,3>`` on top.
     """
     rows, columns = layout.extents[1 - unit], layout.extents[unit]
     row = np.arange(rows // MATRIX_ROWS * MATRIX_ROWS or rows)[None, :]
@@ -110,16 +108,16 @@ def read_ways(layout: Layout, unit: int, size: int) -> int:
 
 
 def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, GlobalCounts, int]:
-    """Count the first box, the full boxes and the others, of every matrix, each moved once.
+    """Count the first box, full boxes and partial boxes of all matrices, each moved once.
 
-    And the sectors of zeros that come with them: of a row of a box what is behind the matrix, from
-    a multiple of 16 bytes on, and rows that lie outside.
+    Also return the sectors of zeros that arrive with them: the part of a box's row after the
+    matrix, from a multiple of 16 bytes on, and rows outside the matrix.
     """
     matrix = access.matrix
     size, unit = matrix.element.bytes, matrix.unit
     first = interior = edge = GlobalCounts()
     row, depth = access.box[unit] * size, access.box[1 - unit]
-    zeros = access.boxes * depth * -(-row // SECTOR)  # if all were outside
+    zeros = access.boxes * depth * -(-row // SECTOR)  # with all rows outside
 
     def with_unit(pair: tuple[int, int], extent: int) -> tuple[int, int]:
         return (extent, pair[1]) if unit == 0 else (pair[0], extent)
@@ -151,7 +149,7 @@ def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) ->
     def touched(granule: int) -> int:
         residue = np.arange(LINE)
         blocks = (residue + length - 1) // granule - residue // granule + 1
-        # Python's integers: totals of huge launches pass 2**63.
+        # Python integers: totals of huge launches exceed 2**63.
         return sum(n * c for n, c in zip(runs.tolist(), blocks.tolist(), strict=True))
 
     return GlobalCounts(
@@ -175,11 +173,11 @@ def _illegal(access: TmaAccess) -> list[str]:
     first = max(matrix.alignment, matrix.first_alignment)
     if first < ALIGNMENT:
         findings.append(
-            f"{what} wants a base address aligned to {ALIGNMENT} bytes, and this one is aligned to "
-            f"{first}; copy the matrix to an aligned one."
+            f"{what} requires a base address aligned to {ALIGNMENT} bytes, and this one is aligned "
+            f"to {first}; copy the matrix to an aligned one."
         )
     steps = [("batch stride", matrix.batch_stride)]
-    if matrix.shape[1 - unit] > 1:  # of a single row the map may say any stride
+    if matrix.shape[1 - unit] > 1:  # for a single row the map may have any stride
         steps.insert(0, ("leading dimension", matrix.ld))
     for name, step in steps:
         pitch = step * size
@@ -187,25 +185,28 @@ def _illegal(access: TmaAccess) -> list[str]:
             padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
             fix = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
             findings.append(
-                f"{what} wants a stride that is a multiple of {ALIGNMENT} bytes below 2**40, and "
-                f"the {name} {step} x {size} bytes is {pitch}; {fix}."
+                f"{what} requires a stride that is a multiple of {ALIGNMENT} bytes below 2**40, "
+                f"and the {name} {step} x {size} bytes is {pitch}; {fix}."
             )
     if max(matrix.shape) > EXTENT_LIMIT:
-        findings.append(f"{what} wants extents of at most 2**32, and the shape is {matrix.shape}.")
+        findings.append(
+            f"{what} requires extents of at most 2**32, and the shape is {matrix.shape}."
+        )
     if not all(1 <= extent <= MAX_EXTENT for extent in box):
         findings.append(
-            f"{what} wants extents of a box between 1 and {MAX_EXTENT}, and the box is {box}; "
+            f"{what} requires extents of a box between 1 and {MAX_EXTENT}, and the box is {box}; "
             "move it with several instructions."
         )
     if row % ALIGNMENT:
         findings.append(
-            f"{what} wants rows of a box that are multiples of {ALIGNMENT} bytes, and those of "
-            f"{box} are {row}."
+            f"{what} requires rows of a box that are multiples of {ALIGNMENT} bytes, and those "
+            f"of {box} are {row}."
         )
     if access.swizzle and row > access.swizzle:
         findings.append(
-            f"{what} wants rows of a box no longer than the span of the swizzle, {access.swizzle} "
-            f"bytes, and those of {box} are {row}; split the box or take a wider swizzle."
+            f"{what} requires rows of a box no longer than the span of the swizzle, "
+            f"{access.swizzle} bytes, and those of {box} are {row}; split the box or take "
+            "a wider swizzle."
         )
     if access.direction == "store" and access.multicast > 1:
         findings.append(

@@ -1,1 +1,1 @@
-"""Layouts, atoms and tiled copies, as CuTe has them."""
+"""CuTe's layouts, atoms and tiled copies."""

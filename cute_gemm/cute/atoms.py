@@ -1,6 +1,6 @@
 """MMA atoms and copy atoms, as rows of data.
 
-Adding an instruction to the project is adding a row here; every rule elsewhere reads these rows.
+To add an instruction to the project, add a row here; all rules elsewhere read these rows.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from cute_gemm.cute.notation import parse
 class MmaAtom:
     """One matrix instruction, with the thread-value layouts of its operands (CuTe's MMA_Traits).
 
-    ``a``, ``b``, ``c`` are ``(thread, value) -> coordinate``, linear and first mode fastest, in
-    (M,K), (N,K), (M,N); ``threads`` execute it together.
+    ``a``, ``b``, ``c`` are ``(thread, value) -> coordinate``, linear with the first mode fastest,
+    in (M,K), (N,K), (M,N); ``threads`` execute it together.
     """
 
     #: The CuTe operation.
@@ -28,24 +28,24 @@ class MmaAtom:
     a: Layout
     b: Layout
     c: Layout
-    #: ``DType.tag`` of the factors that it takes from A and from B.
+    #: ``DType.tag`` of the factors from A and from B.
     takes: tuple[str, str]
     #: Lowest compute capability.
     minimum_cc: int = 80
 
     @property
     def cpp(self) -> str:
-        """The C++ type, which has the name only where CuTe's traits are included."""
+        """C++ type, which has the name only if CuTe's traits are included."""
         return self.name.replace("SM90_", "SM90::MMA_")
 
     @property
     def header(self) -> str:
-        """CuTe's header that has it."""
+        """CuTe's header that defines it."""
         return f"cute/arch/mma_sm{self.minimum_cc}.hpp"
 
 
 def _tensor_op(name: str, a: str, b: str, c: str = "((4,8),(2,2)):((32,1),(16,8))") -> MmaAtom:
-    """A tensor core instruction of a warp; its name tells the rest: SM80_16x8x16_F32F16F16F32_TN.
+    """Return a warp's tensor core instruction by its name: SM80_16x8x16_F32F16F16F32_TN.
 
     ``c`` is by default the accumulator layout that all m16n8 instructions share.
     """
@@ -62,7 +62,7 @@ _A_32BIT, _B_32BIT = "((4,8),(2,2)):((16,1),(8,64))", "((4,8),2):((8,1),32)"
 _A_8BIT, _B_8BIT = "((4,8),(4,2,2)):((64,1),(16,8,256))", "((4,8),(4,2)):((32,1),(8,128))"
 _ROW = "((4,8),1):((8,1),0)"
 
-#: By name; of those for the same types the first that the GPU has is the default.
+#: MMA atoms by name; the first one of a type that the GPU has is the default.
 MMA_ATOMS: dict[str, MmaAtom] = {
     atom.name: atom
     for atom in (
@@ -96,9 +96,9 @@ def wgmma(
 ) -> str:
     """Return the CuTe operation of a wgmma: the products of 64 rows by ``columns`` over 32 bytes.
 
-    ``types`` are tags of the accumulator's, A's and B's type, and ``size`` the bytes of an element
-    of A or B. ``majors`` are ``"K"`` or ``"MN"``; elements of other than 2 bytes are read along K
-    from shared memory. ``register_a``: A comes from registers.
+    ``types`` are tags of the accumulators', A's and B's type, and ``size`` the bytes of an element
+    of A or B. ``majors`` are ``"K"`` or ``"MN"``; elements of sizes other than 2 bytes are read
+    along K from shared memory. ``register_a``: A comes from registers.
     """
     source = "RS" if register_a else "SS"
     tags = "".join(types).upper()
@@ -112,44 +112,44 @@ def wgmma(
 class CopyAtom:
     """One copy instruction, which ``threads`` execute together."""
 
-    #: As the report prints it.
+    #: Name in reports.
     name: str
     #: The CuTe operation.
     cpp: str
-    #: Bits that a thread gives (its address stands for that many contiguous ones).
+    #: Bits per thread (its address stands for that many contiguous bits).
     bits: int
     threads: int = 1
-    #: ``(thread, bit) -> bit`` of the warp's data, for instructions that hand a thread's data to
-    #: other threads (ldmatrix) or take it from them (stmatrix); None when every thread keeps what
-    #: it addressed.
+    #: ``(thread, bit) -> bit`` of the warp's data, for instructions that pass a thread's data to
+    #: other threads (ldmatrix) or take it from them (stmatrix); None if every thread keeps the data
+    #: at its address.
     destination: Layout | None = None
     #: Rows of a matrix of such an instruction, 16 bytes each.
     rows: int = 8
-    #: Lane -> the row, of all its matrices, whose address it gives; None: the first the first.
+    #: Lane -> row, among all matrices, whose address it gives; None: lane i gives row i.
     order: Layout | None = None
-    #: What an architecture must have for it (``Arch.has``), or "".
+    #: Feature that an architecture needs for it (``Arch.has``), or "".
     feature: str = ""
 
     @property
     def unit(self) -> int:
-        """Bits of the warp's data that stay side by side in a thread."""
+        """Bits of the warp's data that stay adjacent in a thread."""
         assert self.destination is not None
         return next(extent for extent, stride in self.destination.leaves if stride == 1)
 
 
 def cp_async(bits: int) -> CopyAtom:
-    """``cp.async`` with zero fill; 4, 8 or 16 bytes."""
+    """Return ``cp.async`` with zero fill; 4, 8 or 16 bytes."""
     cache = "CACHEGLOBAL" if bits == 128 else "CACHEALWAYS"
     return CopyAtom("cp.async", f"SM80_CP_ASYNC_{cache}_ZFILL<uint{bits}_t>", bits)
 
 
 def universal(name: str, bits: int) -> CopyAtom:
-    """A plain load or store of 1 to 16 bytes."""
+    """Return a plain load or store of 1 to 16 bytes."""
     return CopyAtom(name, f"UniversalCopy<uint{bits}_t>", bits)
 
 
 def _matrix(name: str, cpp: str, destination: str, *more: Any) -> CopyAtom:
-    """An instruction of a whole warp that moves matrices of 8 or 16 rows of 16 bytes."""
+    """Return an instruction of a whole warp that moves matrices of 8 or 16 rows of 16 bytes."""
     return CopyAtom(name, cpp, 128, 32, parse(destination), *more)
 
 
@@ -161,8 +161,8 @@ _COLUMNS = {
     4: "((4,8),(16,2,4)):((256,16),(1,128,1024))",
 }
 
-#: ldmatrix and stmatrix by name. The rows' addresses come from the first 8 lanes for one matrix, 16
-#: for two, all for four; of stmatrix ``destination`` is what the threads give.
+#: ldmatrix and stmatrix by name. The row addresses come from the first 8 lanes for one matrix, 16
+#: for two, all for four. For stmatrix ``destination`` is the data that threads store.
 MATRIX_ATOMS: dict[str, CopyAtom] = {
     atom.name: atom
     for number in (1, 2, 4)
@@ -179,10 +179,10 @@ MATRIX_ATOMS: dict[str, CopyAtom] = {
     )
 }  # fmt: skip
 
-#: Those of 8-bit elements. ldmatrix of m16n16 has two: with PTX's fragment, four rows of a column
-#: for a thread, and with CuTe's, which is that of ``stmatrix.m16n8``: two rows and the two eight
-#: below, since it gives the rows' addresses in another order. m8n16 unpacks rows of 16 elements
-#: that lie in 16 bytes with their padding.
+#: Instructions for 8-bit elements. ldmatrix of m16n16 has two rows here: with PTX's fragment, four
+#: rows of a column per thread, and with CuTe's, that of ``stmatrix.m16n8``: two rows and the two
+#: eight below, since CuTe gives the row addresses in another order. m8n16 unpacks rows of 16
+#: elements that occupy 16 bytes with their padding.
 _PAIRS = {
     1: "((4,8),(8,2,2)):((256,8),(1,128,64))",
     2: "((4,8),(8,2,2,2)):((256,8),(1,128,64,1024))",

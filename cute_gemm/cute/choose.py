@@ -1,8 +1,8 @@
-"""Rules that choose the copy of a tile and its layout in shared memory.
+"""Rules that select the copy of a tile and its layout in shared memory.
 
-Kernels are built from these rules and fixes quote them. Everywhere ``size`` is the bytes of an
-element, ``axis`` the mode along which a tile is contiguous: 0 (M or N of an MN-major operand) or 1
-(K).
+Kernels are built from these rules, and fixes quote them. ``size`` is always the bytes of an
+element, and ``axis`` the mode along which a tile is contiguous: 0 (M or N of an MN-major operand)
+or 1 (K).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, CopyAtom, cp_async, u
 from cute_gemm.cute.copies import LANES, TiledCopy, contiguous, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major
 
-#: Bytes of the widest vector, of a sector, and of a row of shared memory's 32 banks.
+#: Bytes of the widest vector, of a sector, and of a row across shared memory's 32 banks.
 VECTOR, SECTOR, ROW = 16, 32, 128
 
 
@@ -25,7 +25,7 @@ VECTOR, SECTOR, ROW = 16, 32, 128
 
 
 def run(table: np.ndarray, axis: int) -> int:
-    """Return how many elements of a table are contiguous along ``axis``; a power of two."""
+    """Return the number of contiguous elements of a table along ``axis``; a power of two."""
     lines, width = np.moveaxis(table, axis, -1), 1
     while lines.shape[-1] % (2 * width) == 0 and contiguous(lines.reshape(-1, 2 * width)):
         width *= 2
@@ -39,7 +39,7 @@ def contiguous_axis(layout: Layout) -> int | None:
 
 
 def copy_atom(instruction: str, bits: int) -> CopyAtom:
-    """Return the instruction that copies ``bits`` of a thread: a load where cp.async cannot.
+    """Return the instruction that copies ``bits`` per thread: a load if cp.async cannot.
 
     cp.async copies 32 bits or more.
     """
@@ -60,9 +60,9 @@ def vector_copy(
 ) -> TiledCopy:
     """Return the copy of a tile by vectors of ``width`` elements along ``axis``.
 
-    As many neighbouring threads lie along that mode as it has vectors, so that a request's runs are
-    as long as they can be; the others lie across. `TiledCopy.covers` tells whether the tile has a
-    part for each thread.
+    The number of adjacent threads along that mode is its number of vectors, so the runs of a
+    request are as long as possible; the other threads are distributed across it. Use
+    `TiledCopy.covers` to check whether the tile has a part for each thread.
     """
     lanes = gcd(extents[axis] // width, threads)
     if axis:
@@ -73,16 +73,16 @@ def vector_copy(
 
 
 def place_copy(size: int, extents: tuple[int, int], axis: int, threads: int) -> TiledCopy:
-    """Return the copy that puts the 16-byte words of a tile's rows in place.
+    """Return the copy that shifts the 16-byte words of a tile's rows into place.
 
-    A thread moves runs of four words, which it holds together, or shorter ones if the tile has
-    fewer for each thread. A warp's lanes lie across the rows first, whose words are in different
-    banks (`spaced_rows`).
+    A thread moves runs of four words, which it holds together, or shorter runs if the tile has
+    fewer words per thread. The lanes of a warp lie across the rows first, whose words are in
+    different banks (`spaced_rows`).
     """
     vector = VECTOR // size
     words = extents[axis] // vector
     run = min(4, words, max(1, words * extents[1 - axis] // threads))
-    lanes = words // run  # of a row
+    lanes = words // run  # per row
     across = LANES // lanes
     places: tuple[Any, Any] = ((across, threads // LANES), lanes), ((1, LANES), across)
     copy = universal("st.shared", 8 * VECTOR)
@@ -104,7 +104,7 @@ def turning_copy(
     """Return the load and the store of a K-major tile that is MN-major in shared memory.
 
     A thread has a block of ``rows`` x ``width`` elements: vectors along k of global memory, which
-    it stores as vectors along the rows. Threads beyond the rows lie further along k.
+    it stores as vectors along the rows. Threads beyond the rows continue along k.
     """
     lanes = lanes_along_k(size, extents[1], width)
     down = min(extents[0] // rows, threads // lanes)
@@ -121,14 +121,14 @@ def turning_copy(
 def matrix_copy(atom: CopyAtom, size: int, extents: tuple[int, ...], axis: int) -> TiledCopy | None:
     """Return the copy of a warp by ldmatrix or stmatrix with rows of 16 bytes along ``axis``.
 
-    The matrices of an x4 lie two by two, the next one across the rows (as the MMA's A requires),
-    those of an x2 side by side along the rows; where the extents do not allow that, in one line.
-    None if the tile is not a multiple of any such block.
+    The matrices of an x4 form a 2 x 2 block, with the next one across the rows (as the MMA's A
+    requires), those of an x2 are adjacent along the rows; if the extents do not allow that, they
+    form one line. None if the tile is not a multiple of any such block.
     """
     assert atom.destination is not None
     number = atom.destination.table()[:, :: 8 * size] // (8 * size)
     width = VECTOR // size
-    count, deep = number.size // (atom.rows * width), atom.rows  # matrices, and of how many rows
+    count, deep = number.size // (atom.rows * width), atom.rows  # matrices, and rows of each
     row, place = number // width, number % width
     for across in {1: (1,), 2: (1, 2), 4: (2, 1, 4)}[count]:
         step = (deep * across, width * (count // across))
@@ -157,11 +157,12 @@ def reader(size: int, axis: int) -> CopyAtom:
 def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) -> Layout:
     """Return the swizzled atom that frees 16-byte stores and the reader ``by`` of bank conflicts.
 
-    Rows are 128 bytes, or those of the tile if they are shorter. ldmatrix and 16-byte loads take
-    one 16-byte chunk of each of 8 rows: the number of the 128-byte line is XORed into that of the
-    chunk. 4- and 8-byte MMA loads take 32 bytes of each of 4 rows: the number is XORed into that of
-    the 32-byte chunk. Loads of 16-byte elements do the same but along K, where they take 64 bytes
-    of each of 2 rows. Byte loads take 8 bytes of every fourth row: the number of that row is XORed.
+    Rows are 128 bytes, or as long as those of the tile if these are shorter. ldmatrix and 16-byte
+    loads read one 16-byte chunk of each of 8 rows: the number of the 128-byte line is XORed into
+    that of the chunk. 4- and 8-byte MMA loads read 32 bytes of each of 4 rows: the number is XORed
+    into that of the 32-byte chunk. Loads of 16-byte elements do the same except along K, where they
+    read 64 bytes of each of 2 rows. Byte loads read 8 bytes of every fourth row: the number of that
+    row is XORed.
     """
     row = gcd(extents[axis], ROW // size)
     row_bits, line_bits = int(log2(row)), int(log2(ROW // size))
@@ -187,8 +188,8 @@ def spaced_rows(
 ) -> tuple[Layout, Layout, int]:
     """Return layouts of tiles whose rows are padded by one 16-byte word.
 
-    They are the layout of one tile, that of all ``stages``, and the elements from one stage to the
-    next.
+    Return the layout of one tile, the layout of all ``stages``, and the elements from one stage to
+    the next.
     """
     pitch = extents[axis] + VECTOR // size
     stage = extents[1 - axis] * pitch
@@ -199,19 +200,19 @@ def spaced_rows(
 def skewed_tile(
     size: int, extents: tuple[int, int], skew: str, together: bool, transposed: int
 ) -> tuple[Layout, int]:
-    """Return the layout of an MN-major tile that FMA threads read, and the elements it takes.
+    """Return the layout of an MN-major tile that FMA threads read, and its number of elements.
 
-    ``transposed`` is the width of the vectors along k in which a K-major operand is loaded, 0 if it
-    need not be transposed. `lanes_along_k` neighbouring lanes store it, each a vector's k from the
-    next: k is split so that these are neighbouring rows of shared memory, and their words are moved
-    to different banks, by padding or by XOR of the row's number with the column's. Where a thread's
+    ``transposed`` is the width of the vectors along k in which a K-major operand is loaded, or 0
+    without a transposition. `lanes_along_k` adjacent lanes store it, each one vector along k after
+    the previous lane. k is split so that their rows are adjacent in shared memory, and padding or
+    an XOR of the row's number with the column's moves their words to different banks. If a thread's
     results lie ``together``, its vectors are further apart than a vector, and the columns' higher
     bits are XORed too. ``skew`` is the kernels' option of that name.
     """
     rows, columns = extents
     chunk, padding = max(1, VECTOR // size), 0
     lanes = min(8, lanes_along_k(size, columns, transposed or 1))
-    spread = ROW // lanes // size  # elements of a row that the stores of one k go to
+    spread = ROW // lanes // size  # elements of a row over which the stores of one k spread
     if skew == "padding" and together:
         group = 8 * chunk
         pitch = rows // group * (group + chunk) + (chunk if chunk <= 4 else 0)

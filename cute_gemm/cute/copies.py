@@ -1,6 +1,6 @@
-"""Tiled copies and tiled MMAs: which thread touches which coordinate, and the same thing as C++.
+"""Tiled copies and tiled MMAs: the coordinates of each thread, and the same object as C++.
 
-One object here is both what the emitter writes and what the analysis evaluates.
+The emitter writes and the analysis evaluates the same object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cute_gemm.cute.layout import Layout, from_map
 
 #: Lanes of a warp.
 LANES = 32
-#: Modes of a problem (M, N, K) that an operand has.
+#: Modes of a problem (M, N, K) for each operand.
 _MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
 
 
@@ -25,7 +25,7 @@ class TiledMma:
 
     ``threads`` is ``(m, n, k) -> warp`` (thread, for FMA): CuTe's AtomLayoutMNK. ``tile`` has a
     rank-1 layout per mode of M, N, K: CuTe's PermutationMNK. Its size is the extent that one tiled
-    MMA covers; a stride other than 1 says which coordinate comes next.
+    MMA covers; a stride other than 1 gives the order of coordinates.
     """
 
     atom: MmaAtom
@@ -38,11 +38,11 @@ class TiledMma:
         return self.atom.threads * self.threads.size
 
     def extent(self, mode: int) -> int:
-        """Extent of the tile in mode 0 (M), 1 (N) or 2 (K)."""
+        """Return the extent of the tile in mode 0 (M), 1 (N) or 2 (K)."""
         return self.tile[mode].size
 
     def partition(self, operand: str) -> np.ndarray:
-        """Coordinates in the tile of every (thread, value) of ``"A"``, ``"B"`` or ``"C"``.
+        """Return the coordinates in the tile of every (thread, value) of A, B or C.
 
         int [threads, values, 2]: (m, k), (n, k) or (m, n), in CuTe's order of values.
         """
@@ -70,10 +70,10 @@ class TiledMma:
         return full.transpose(0, 3, 2, 1, 4).reshape(self.size, -1, 2)
 
     def fragment(self, operand: str, extents: tuple[int, ...]) -> Layout:
-        """Where the registers of a thread have its values of an operand's tile of ``extents``.
+        """Return the layout of a thread's values of an operand's tile of ``extents`` in registers.
 
-        ``((value, repeat, repeat), tile, tile)``, values of an MMA and its repeats in both modes
-        within and beyond a tile of this one: CuTe's ``retile`` of a fragment, whose registers are
+        ``((value, repeat, repeat), tile, tile)``: values of an MMA and its repeats in both modes
+        within and beyond one tile. It is CuTe's ``retile`` of a fragment, whose registers are
         compact as ``(value, MMAs, MMAs)``.
         """
         atom_tv = getattr(self.atom, operand.lower())
@@ -101,9 +101,9 @@ class TiledMma:
 class TiledCopy:
     """A copy atom with the coordinates that it moves, one ``tile`` at a time.
 
-    ``partition``, int [threads, values, 2], has the coordinates in the tile of what every thread
-    holds: receives of a load, gives of a store. ``layouts`` are the thread and the value layout
-    whose raked product that is, where it was made of such.
+    ``partition``, int [threads, values, 2], has the coordinates in the tile of the data that every
+    thread holds: receives from a load, gives to a store. ``layouts`` are the thread and the value
+    layout whose raked product it is, if it was made from them.
     """
 
     atom: CopyAtom
@@ -131,7 +131,7 @@ class TiledCopy:
         """
         if self.atom.destination is None:
             return self.partition
-        # (lane, slot) -> the element's number in the warp's data, row after row; and its inverse
+        # (lane, slot) -> the element's number in the warp's data, row by row; and its inverse
         number = self.atom.destination.table()[:, :: self.element_bits] // self.element_bits
         holder = np.argsort(number, axis=None)
         threads, held, _ = self.partition.shape
@@ -146,15 +146,15 @@ class TiledCopy:
         return out.swapaxes(1, 2).reshape(threads, -1, 2)
 
     def covers(self, extents: tuple[int, ...]) -> bool:
-        """Whether the copy, repeated, is a tile of ``extents``: no thread is without a part."""
+        """Return whether repeated copies form a tile of ``extents``, with a part per thread."""
         return all(extent % step == 0 for extent, step in zip(extents, self.tile, strict=True))
 
     def elements(self, extents: tuple[int, ...], first: int | None = None) -> np.ndarray:
-        """Coordinates of what each lane of each request addresses, over a tile of ``extents``.
+        """Return the coordinates that each lane of each request addresses in a tile of ``extents``.
 
         int [requests, 32, values, 2]: all repetitions of the tiled copy, all warps, all
-        instructions; of each vector the ``first`` elements. -1 for lanes that take no part: those
-        that ``source`` has so, and what a last warp of fewer threads lacks.
+        instructions; the ``first`` elements of each vector. -1 for inactive lanes: those of
+        ``source``, and the missing lanes of a partial last warp.
         """
         threads = len(self.source)
         source = self.source.reshape(threads, -1, self.values, 2)[:, :, :first]
@@ -169,18 +169,18 @@ class TiledCopy:
         return np.where(lanes < 0, -1, moved).reshape(-1, *lanes.shape[1:])
 
     def requests(self, extents: tuple[int, ...]) -> np.ndarray:
-        """First coordinate of every lane of every request: int [requests, 32, 2] of `elements`."""
+        """Return the first coordinate of every lane of every request: int [requests, 32, 2]."""
         return self.elements(extents, 1)[:, :, 0]
 
     def offsets(self, layout: Layout, extents: tuple[int, ...] | None = None) -> np.ndarray:
-        """Offsets of `elements` in ``layout`` (by default over all of it); -1 for those of none."""
+        """Return offsets of `elements` in ``layout`` (by default all of it); -1 if inactive."""
         at = self.elements(extents or layout.extents)
         return np.where(at[..., 0] < 0, -1, layout(at[..., 0], at[..., 1]))
 
     def vector_offsets(self, layout: Layout, extents: tuple[int, ...] | None = None) -> np.ndarray:
-        """Byte offsets [requests, 32] of `requests` in ``layout``; -1 for lanes without a part.
+        """Return byte offsets [requests, 32] of `requests` in ``layout``; -1 for inactive lanes.
 
-        ValueError when the elements of a vector are not contiguous in ``layout``.
+        ValueError if the elements of a vector are not contiguous in ``layout``.
         """
         offsets = self.offsets(layout, extents)
         if not contiguous(offsets):
@@ -192,12 +192,12 @@ class TiledCopy:
         return np.where(first < 0, -1, first * (self.element_bits // 8))
 
     def source_tv(self) -> Layout:
-        """``(thread, value) -> coordinate``, linear in the tile, of the addressed elements."""
+        """Return ``(thread, value) -> coordinate`` of addressed elements, linear in the tile."""
         return from_map(self.source[..., 0] + self.tile[0] * self.source[..., 1])
 
 
 def contiguous(offsets: np.ndarray) -> bool:
-    """Whether the last axis' offsets follow each other; those below 0 are of no lane."""
+    """Return whether offsets on the last axis are consecutive; negative ones belong to no lane."""
     step = np.arange(offsets.shape[-1])
     return bool(((offsets == offsets[..., :1] + step) | (offsets < 0)).all())
 
@@ -206,10 +206,10 @@ def contiguous(offsets: np.ndarray) -> bool:
 def gmem_tiled_copy(
     atom: CopyAtom, element_bits: int, threads: Layout, values: Layout
 ) -> TiledCopy:
-    """CuTe's ``make_tiled_copy``: a raked product of a thread layout and a value layout.
+    """Return CuTe's ``make_tiled_copy``: a raked product of a thread layout and a value layout.
 
-    ``threads`` is ``(m, n) -> thread``, ``values`` is ``(m, n) -> value`` of each thread, its
-    values side by side; both bijections.
+    ``threads`` is ``(m, n) -> thread``, ``values`` is ``(m, n) -> value`` of each thread, whose
+    values are adjacent; both are bijections.
     """
     (tm, tn), (vm, vn) = threads.extents, values.extents
     thread, value = threads.table(), values.table()
@@ -222,7 +222,7 @@ def gmem_tiled_copy(
 
 @lru_cache(maxsize=1024)
 def mma_tiled_copy(atom: CopyAtom, element_bits: int, mma: TiledMma, operand: str) -> TiledCopy:
-    """CuTe's ``make_tiled_copy_A``, ``_B`` or ``_C``: what each thread of ``mma`` holds."""
+    """Return CuTe's ``make_tiled_copy_A``, ``_B`` or ``_C``: the data of each thread of ``mma``."""
     first, second = _MODES[operand]
     tile = (mma.extent(first), mma.extent(second))
     partition = mma.partition(operand)

@@ -1,7 +1,7 @@
 """CuTe layouts: shape:stride functions from coordinates to offsets, with a swizzle on top.
 
-The affine algebra is pycute's; what pycute lacks is here: swizzled layouts, tables of offsets and
-back, and the same layout as C++ text.
+pycute provides the affine algebra. This module adds swizzled layouts, tables of offsets and their
+inverse, and layouts as C++ text.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def affine(self) -> Layout:
-        """The layout without its swizzle."""
+        """Layout without its swizzle."""
         return Layout(self.shape, self.stride)
 
     @property
@@ -79,7 +79,7 @@ class Layout:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Size of every top-level mode."""
+        """Sizes of the top-level modes."""
         shape = self.shape if isinstance(self.shape, tuple) else (self.shape,)
         return tuple(pycute.product(mode) for mode in shape)
 
@@ -95,11 +95,11 @@ class Layout:
 
     @property
     def leaves(self) -> tuple[tuple[int, int], ...]:
-        """Extent and stride of every innermost mode, in order."""
+        """Extents and strides of the innermost modes, in order."""
         return tuple(zip(pycute.flatten(self.shape), pycute.flatten(self.stride), strict=True))
 
     def __call__(self, *coordinate):  # type: ignore[no-untyped-def]
-        """Offset of a coordinate: one linear index, or an index per top-level mode.
+        """Return the offset of a coordinate: one linear index, or an index per top-level mode.
 
         Indices may be NumPy arrays; they broadcast against each other.
         """
@@ -112,11 +112,11 @@ class Layout:
         return self.swizzle(self.offset + offset) if self.swizzle else offset
 
     def table(self) -> np.ndarray:
-        """Offsets of all coordinates, an int64 array of shape ``extents``."""
+        """Return the offsets of all coordinates, an int64 array of shape ``extents``."""
         return self(*np.ogrid[tuple(slice(extent) for extent in self.extents)])
 
     def coalesced(self) -> Layout:
-        """Every top-level mode with its inner modes merged as far as they go, by pycute."""
+        """Return the layout with the inner modes of each top-level mode merged, by pycute."""
         if not isinstance(self.shape, tuple):
             return self
         merged = pycute.coalesce(pycute.Layout(self.shape, self.stride), (None,) * self.rank)
@@ -135,12 +135,12 @@ class Layout:
 
 
 def column_major(*extents: int) -> Layout:
-    """Compact layout, first mode fastest."""
+    """Return the compact layout with the first mode fastest."""
     return Layout(extents, pycute.prefix_product(extents))
 
 
 def row_major(*extents: int) -> Layout:
-    """Compact layout, last mode fastest."""
+    """Return the compact layout with the last mode fastest."""
     return Layout(extents, pycute.prefix_product(extents[::-1])[::-1])
 
 
@@ -164,9 +164,9 @@ def tile_to_shape(atom: Layout, shape: tuple[int, ...]) -> Layout:
 
 
 def from_map(table: np.ndarray) -> Layout:
-    """Return the layout, coalesced by mode, whose offsets are ``table``, an axis per mode.
+    """Return the layout, coalesced by mode, with the offsets ``table``, which has an axis per mode.
 
-    ``ValueError`` when no affine layout gives these offsets, or the first offset is not 0.
+    ``ValueError`` if no affine layout has these offsets, or the first offset is not 0.
     """
     corner = (0,) * (table.ndim - 1)
     modes = [_factor(np.moveaxis(table, axis, -1)[corner]) for axis in range(table.ndim)]
@@ -177,10 +177,10 @@ def from_map(table: np.ndarray) -> Layout:
 
 
 def composes(modes: Layout, extent: int, stride: int) -> bool:
-    """Whether CuTe composes one mode of a layout with ``extent:stride``: its shapes divide.
+    """Return whether CuTe composes one mode of a layout with ``extent:stride``: its shapes divide.
 
-    ``(6,4):(1,8)`` takes ``12:1`` and ``3:2``, and not ``4:1``, which would end within a 6. Of a
-    layout that merges into one mode, ``(6,4):(1,6)``, it takes all.
+    ``(6,4):(1,8)`` composes with ``12:1`` and ``3:2``, but not ``4:1``, which would end within a 6.
+    A layout that merges into one mode, such as ``(6,4):(1,6)``, composes with all.
     """
     flat = pycute.coalesce(pycute.Layout(modes.shape, modes.stride))
     for size in pycute.flatten(flat.shape)[:-1]:
@@ -203,7 +203,7 @@ def _congruent(shape: IntTuple, stride: IntTuple) -> bool:
 
 
 def _factor(rest: np.ndarray) -> pycute.Layout:
-    """The offsets of one mode -> the mode, coalesced."""
+    """Return the coalesced mode that has these offsets."""
     shape: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     if rest[0] != 0:

@@ -1,4 +1,4 @@
-"""Layouts as text: what C++ CuTe, CuTe DSL and pycute print, read back."""
+"""Layouts as text: the notation that C++ CuTe, CuTe DSL and pycute print."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from cute_gemm.errors import NotationError, OptionError
 
 
 class Printed(NamedTuple):
-    """A tensor or a layout as CuTe printed it."""
+    """A tensor or a layout as CuTe prints it."""
 
     layout: Layout
-    space: str | None  # "global", "shared", or None where the text does not say
-    bits: int | None  # of an element
-    #: Bytes, the largest power of two that divides the pointer's address or, where the text has
-    #: none, what the pointer's type promises; None where it says neither.
+    space: str | None  # "global", "shared", or None if the text does not say
+    bits: int | None  # per element
+    #: The largest power of two that divides the pointer's address or, without an address, the
+    #: alignment of the pointer's type, in bytes; None without both.
     alignment: int | None
 
 
 def as_printed(layout: object, let: Sequence[int] = ()) -> Printed:
     """Read a layout or a tensor, with the memory and element that its text names.
 
-    ``layout`` is a ``Layout``, text in CuTe's notation, or any object that prints itself so, as
-    pycute's and CuTe DSL's do. A swizzle in front of the layout acts on its offsets; one that
+    ``layout`` is a ``Layout``, text in CuTe's notation, or any object that prints in it, such as
+    those of pycute and CuTe DSL. A swizzle in front of the layout acts on its offsets. One that
     belongs to a pointer (``Sw<3,4,3> o smem_ptr[16b](unset) o``, ``Sw<3,4,3>_smem_ptr[16b](0x..)``,
     ``ptr<f16, smem, align<1024>, S<3,4,3>>``) acts on bytes, as in CuTe, and is returned as the
-    swizzle of elements with the same effect. As in fixes of this package, an atom may be followed
-    by ``, tiled to (128,64)``, and a layout by ``, rows padded by 16 bytes``. ``let``: the values
-    of dynamic ``?``, in order; a single value serves all.
+    equivalent swizzle of elements. As in fixes of this package, ``, tiled to (128,64)`` may follow
+    an atom, and ``, rows padded by 16 bytes`` a layout. ``let``: the values of dynamic ``?``, in
+    order; a single value serves all.
 
-    ``NotationError`` names the column of the first error, or of a part without offsets: a dynamic
+    ``NotationError`` names the column of the first error, or of an unsupported part: a dynamic
     ``?`` without a value, a negative stride, a basis stride ``1@0``.
     """
     if isinstance(layout, Layout):
@@ -45,8 +45,8 @@ def as_indexed(tensor: object, matrix: Printed, let: Sequence[int] = ()) -> tupl
     """Read a tensor of coordinates, ``ArithTuple(0,64) o (128,64):(1@1,1@0)``, over a matrix.
 
     The layout has the matrix's offsets at the coordinates, relative to the first, whose offset is
-    returned too; everything else is the matrix's. A basis is read as CuTe prints it, from the
-    inside: ``2@1@0`` is two steps in mode 1 of mode 0. ``NotationError`` if the text is no such
+    also returned; everything else is the matrix's. A basis is read as CuTe prints it, from the
+    inside: ``2@1@0`` is two steps in mode 1 of mode 0. ``NotationError`` if the text is not such a
     tensor, ``OptionError`` if the tensor does not lie in the matrix.
     """
     parser = _Parser(str(tensor), let, matrix)
@@ -89,7 +89,7 @@ class _Parser:
         self.text, self.at, self.depth = text, 0, 0
         self.let, self.bound = tuple(let), 0
         self.matrix, self.bases = matrix, list[tuple[tuple[int, ...], int]]()
-        self.start = 0  # of coordinates: the offset of the first
+        self.start = 0  # for coordinates: the offset of the first
         if long := re.search(r"\d{40,}", text):  # int() has a limit, too
             raise NotationError(
                 f"layout has an integer of {len(long[0]):,} digits at column {long.start() + 1}; "
@@ -144,7 +144,7 @@ class _Parser:
         return Printed(layout, space, int(pointer["bits"]), _alignment(pointer))
 
     def ended(self, closing: str, more: str) -> None:
-        """Refuse text other than ``closing``; a printed tensor may go on with its elements."""
+        """Refuse text other than ``closing``; elements of a printed tensor may follow."""
         rest = self.text[self.at :].lstrip()
         if closing and rest.startswith(closing):
             rest = rest[1:].lstrip()
@@ -152,7 +152,7 @@ class _Parser:
             raise self.unexpected("the end of the layout")
 
     def coordinates(self, opening: re.Match[str]) -> Printed:
-        """Read a tensor of coordinates that gives its start."""
+        """Read a tensor of coordinates that begins with its start."""
         start = self.int_tuple()
         self.match(self._COMPOSED)
         if self.matrix is None and "@" not in self.text:
@@ -162,7 +162,7 @@ class _Parser:
         return self.indexed(layout, start)
 
     def indexed(self, layout: Layout, start: IntTuple) -> Printed:
-        """Return coordinates from ``start``; the layout's strides are the matrix's already."""
+        """Return coordinates from ``start``; strides of the layout are already the matrix's."""
         assert self.matrix is not None
         whole = self.matrix.layout
         steps = list(zip(layout.leaves, self.bases, strict=True))
@@ -210,7 +210,7 @@ class _Parser:
             raise NotationError(str(error), column=match.start(group)) from None
 
     def in_elements(self, swizzle: Swizzle, bits: int, column: int) -> Swizzle:
-        """Return a swizzle of byte addresses as one of offsets in elements of ``bits``."""
+        """Convert a swizzle of byte addresses to offsets in elements of ``bits``."""
         down = log2(bits / 8)
         if not down.is_integer() or swizzle.base < down:
             raise self.unexpected(f"a swizzle of bytes that leaves elements of {bits} bits", column)
@@ -246,7 +246,7 @@ class _Parser:
             raise self.unexpected("an integer of 0 or more: negative ones are not supported")
         self.depth += 1
         if self.depth > 32:
-            raise self.unexpected("at most 32 parentheses within each other")
+            raise self.unexpected("at most 32 nested parentheses")
         self.take("(")
         modes = [self.int_tuple(leaf)]
         while self.peek() == ",":
@@ -293,7 +293,7 @@ class _Parser:
 
 
 def _leaves(value: IntTuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield the integers of a tuple, each with the modes that lead to it."""
+    """Yield the integers of a tuple, each with the path of modes to it."""
     if isinstance(value, tuple):
         for mode, inner in enumerate(value):
             yield from _leaves(inner, (*path, mode))
@@ -310,7 +310,7 @@ def _modes(layout: Layout) -> Iterator[tuple[tuple[int, ...], int, int]]:
 
 
 def _alignment(pointer: re.Match[str]) -> int | None:
-    """Return the bytes that divide a printed pointer's address, or its type's where it has none."""
+    """Return the alignment of a printed pointer's address, or of its type without an address."""
     address = re.fullmatch(r"\s*0x([0-9a-f]+)(?:\.(\d+))?\s*", pointer["address"] or "")
     if address and (value := int(address[1], 16) + int(address[2] or 0) // 8):
         return value & -value

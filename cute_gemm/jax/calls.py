@@ -1,7 +1,7 @@
-"""``ProductCall``: what a custom call computes, as a text in a program of XLA, and how it is run.
+"""``ProductCall``: the text of a custom call in an XLA program, and its execution.
 
-The text is all that a compiled program holds: a program that another process compiled and JAX kept
-on disk runs here too.
+A compiled program holds nothing but the text. A program that another process compiled and JAX
+cached on disk runs here too.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from cute_gemm.problem.epilogue.fuse import from_text as function_from_text
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ZERO, Scalar, scalar
 
-#: The custom call, as XLA's programs name it.
+#: The name of the custom call in XLA programs.
 TARGET = "cute_gemm_product"
 
 
 @dataclass(frozen=True)
 class ProductCall(Call):
-    """What is computed of A, B and the epilogue's operands, which are arrays.
+    """The computation on A, B and the epilogue's operands, which are arrays.
 
-    ``operands`` are the names of the epilogue's operands that are arrays, ``numbers`` the others.
+    ``operands`` are the names of the epilogue's array operands, ``numbers`` the other operands.
     """
 
     order: Order = "C"
@@ -48,7 +48,7 @@ class ProductCall(Call):
 
     @property
     def text(self) -> str:
-        """The call as JSON: what is not as it is by default."""
+        """The call as JSON, without defaults."""
         given = {x.name: getattr(self, x.name) for x in fields(self)}
         given = {x.name: given[x.name] for x in fields(self) if given[x.name] != x.default}
         if "alpha" in given:
@@ -59,7 +59,7 @@ class ProductCall(Call):
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """What the epilogue returns beside C."""
+        """Results of the epilogue in addition to C."""
         return () if self.epilogue is None else self.epilogue.expression.results[1:]
 
     def plain(self, out_dtype: str | None) -> ProductCall:
@@ -92,9 +92,9 @@ class Shaped(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def results(call: ProductCall, arrays: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
-    """Return what a call makes of A, B and operands; GemmError for what does not fit.
+    """Return the results of a call on A, B and operands; GemmError for arguments that do not fit.
 
-    Their batch dimensions, all but the last two, broadcast.
+    Batch dimensions, all but the last two, broadcast.
     """
     a, b, *operands = (
         Operand(0, x.shape[-2:], _strides(x.shape[-2:]), x.dtype, None, "jax", None, True)
@@ -111,7 +111,7 @@ def results(call: ProductCall, arrays: tuple[Shaped, ...]) -> tuple[Shaped, ...]
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a row-major array of two dimensions at most."""
+    """Return the strides of a row-major array of at most two dimensions."""
     return (max(shape[-1], 1), 1)[-len(shape) :] if shape else ()
 
 
@@ -129,7 +129,7 @@ def _described(
 
 
 class _Launch(NamedTuple):
-    """A product of a call: its executable, alpha, numbers, and where its arrays are.
+    """A product of a call: its executable, alpha, numbers, and the places of its arrays.
 
     ``places``: of A, B, C, the operands, and further results, by their buffers' addresses.
     """
@@ -144,7 +144,7 @@ class _Launch(NamedTuple):
 def _prepared(
     call: ProductCall, given: Sequence[Buffer], outputs: Sequence[Buffer], device: int | None
 ) -> tuple[_Launch, ...]:
-    """Return the launches of a call on buffers laid out and aligned as these."""
+    """Return the launches of a call on buffers with this layout and alignment."""
     c, *further = outputs
     if 0 in c.shape:
         return ()
@@ -158,7 +158,7 @@ def _prepared(
             _operand(buffer, place, device, buffer is not c)
             for buffer, place in zip(buffers, places, strict=True)
         )
-        # On the host nothing depends on addresses, but for C, which XLA keeps apart from the rest.
+        # On the host only C's address matters; XLA keeps C apart from the other buffers.
         problem, numbers = _described(call, A, B, C, others)
         alpha = scalar(call.alpha, "alpha", problem.scalar.name, None)
         backend: Backend = "cpu" if device is None else "cuda"
@@ -182,7 +182,7 @@ def _operand(buffer: Buffer, place: Submatrix, device: int | None, readonly: boo
 def _launch(
     text: bytes, given: list[Buffer], outputs: list[Buffer], device: int | None
 ) -> tuple[list[Buffer], tuple[_Launch, ...], list[Buffer]]:
-    """Return buffers in the order of `_Launch.places`, launches, which are kept, and magnitudes."""
+    """Return buffers in the order of `_Launch.places`, kept launches, and magnitudes."""
     call = from_text(text)
     buffers = *given, *outputs
     alignments = [(x.pointer | ALIGNMENT) & -(x.pointer | ALIGNMENT) for x in buffers]
@@ -215,7 +215,7 @@ def on_device(
 
 
 def _device_of(pointer: int) -> int:
-    """Return the device that an address is of; the first for none."""
+    """Return the device of an address; the first device for a null address."""
     if not pointer:
         return 0
     from cute_gemm.run.driver import checked, load_driver
@@ -246,7 +246,7 @@ def on_host(text: bytes, given: list[Buffer], outputs: list[Buffer], context: ff
 
 
 def _array(buffer: Buffer, place: Submatrix) -> np.ndarray:
-    """Return a buffer's part as a NumPy array, without a copy."""
+    """Return a part of a buffer as a NumPy array, without a copy."""
     row = DTYPES[buffer.dtype]
     nbytes = math.prod(buffer.shape) * row.bytes
     if not nbytes:

@@ -1,8 +1,8 @@
 """XLA's FFI without a compiler: handlers of custom calls that are Python functions.
 
-XLA calls a C function ``XLA_FFI_Error* (XLA_FFI_CallFrame*)``, which ctypes makes of a Python
-function. The structures are those of ``xla/ffi/api/c_api.h``, which jaxlib ships; every field here
-has been in its place since version 0.1 of that interface, unless it says otherwise.
+XLA calls a C function ``XLA_FFI_Error* (XLA_FFI_CallFrame*)``, which ctypes makes from a Python
+function. The structures are those of ``xla/ffi/api/c_api.h``, which jaxlib ships. Unless noted, all
+fields here have kept their offsets since version 0.1 of the interface.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import jax
 
 #: The interface's major version, within which structures only grow.
 _MAJOR = 0
-#: The first minor version with what is read here, for versions of XLA that do not say theirs.
+#: The first minor version with the fields read here, for versions of XLA that do not give theirs.
 _LEAST_MINOR = 1
 #: XLA_FFI_Extension_Metadata.
 _METADATA = 1
-#: Codes of errors: XLA_FFI_Error_Code_INVALID_ARGUMENT and INTERNAL.
+#: Error codes: XLA_FFI_Error_Code_INVALID_ARGUMENT and INTERNAL.
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 #: XLA_FFI_DataType by number.
 _DTYPES = {
@@ -27,12 +27,12 @@ _DTYPES = {
     9: "uint64", 10: "float16", 11: "float32", 12: "float64", 15: "complex64", 16: "bfloat16",
     18: "complex128", 19: "float8_e5m2", 20: "float8_e4m3fn",
 }  # fmt: skip
-#: What XLA calls the platforms on which there are handlers.
+#: XLA's names of the platforms with handlers.
 PLATFORMS = ("cpu", "CUDA")
 
 
 class _Sized(ctypes.Structure):
-    """What every structure of the interface begins with."""
+    """The first fields of every structure of the interface."""
 
     _fields_: ClassVar[Any] = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p))
 
@@ -55,7 +55,7 @@ class _Metadata(ctypes.Structure):
 
 
 class _Arrays(_Sized):
-    """Arguments, or results: pointers to their types and to themselves."""
+    """Arguments or results: pointers to their types and to themselves."""
 
     _fields_ = (
         ("size", ctypes.c_int64), ("types", ctypes.c_void_p),
@@ -119,7 +119,7 @@ class _DeviceOrdinalGet(_Sized):
     _fields_ = (("context", ctypes.c_void_p), ("ordinal", ctypes.c_int32))
 
 
-#: Functions of the interface: they take the address of a structure.
+#: Functions of the interface, which take the address of a structure.
 _function = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
@@ -133,21 +133,21 @@ class Buffer(NamedTuple):
 
 
 class Context:
-    """What a handler may ask of the call that it runs in."""
+    """Properties of the call that a handler runs in."""
 
     def __init__(self, api: _Api, context: int) -> None:
         self._api, self._context = api, context
 
     @property
     def stream(self) -> int:
-        """The raw ``CUstream`` that the call is to run on."""
+        """Raw ``CUstream`` of the call."""
         given = _StreamGet(ctypes.sizeof(_StreamGet), None, self._context, None)
         self._call(self._api.stream_get, given)
         return given.stream or 0
 
     @property
     def device(self) -> int | None:
-        """The device's ordinal; None where XLA is too old to say."""
+        """Ordinal of the device; None if XLA is too old to give it."""
         if self._api.struct_size < ctypes.sizeof(_Api):
             return None
         given = _DeviceOrdinalGet(ctypes.sizeof(_DeviceOrdinalGet), None, self._context, 0)
@@ -161,22 +161,22 @@ class Context:
             _function(self._api.error_get_message)(ctypes.addressof(said))
             text = (said.message or b"").decode(errors="replace")
             _function(self._api.error_destroy)(ctypes.addressof(said))
-            raise RuntimeError(f"XLA does not say where the call runs: {text}")
+            raise RuntimeError(f"XLA does not return the stream or device of the call: {text}")
 
 
-#: A handler: of the attribute's text, the arguments, the results, and the context of the call.
+#: A handler, called with the attribute's text, the arguments, the results, and the call's context.
 Handler = Callable[[bytes, list[Buffer], list[Buffer], Context], None]
 
-#: Functions that XLA has the addresses of.
+#: Functions whose addresses XLA has.
 _registered: list[Any] = []
 
 
 def register(name: str, handlers: dict[str, Handler]) -> None:
     """Register a custom call's handlers, by platform.
 
-    The call has one attribute, a text. A handler that raises makes the call fail with its message.
-    XLA makes no call part of a command buffer (a CUDA graph): the first call compiles and loads a
-    kernel, which no capture allows.
+    The call has one attribute, a text. If a handler raises, the call fails with its message. Calls
+    do not become part of a command buffer (a CUDA graph), since the first call compiles and loads a
+    kernel, which is not allowed during a capture.
     """
     for platform, handler in handlers.items():
         entry = _handler(_entry(handler))
@@ -186,7 +186,7 @@ def register(name: str, handlers: dict[str, Handler]) -> None:
 
 
 def _entry(handler: Handler) -> Callable[[int], int | None]:
-    """Return the C function's body: an address of a frame in, that of an error or None out."""
+    """Return the C function's body, which maps a frame's address to an error's or None."""
 
     def entry(address: int) -> int | None:
         frame = _Frame.from_address(address)
@@ -196,7 +196,7 @@ def _entry(handler: Handler) -> Callable[[int], int | None]:
         try:
             text, given, outputs = _read(frame)
             handler(text, given, outputs, Context(api, frame.context))
-        except BaseException as error:  # XLA's threads have nobody to catch it
+        except BaseException as error:  # XLA's threads cannot catch it
             return _error(api, error)
         return None
 
@@ -204,7 +204,7 @@ def _entry(handler: Handler) -> Callable[[int], int | None]:
 
 
 def _answered(frame: _Frame) -> bool:
-    """Answer what XLA asks of a handler before it is called: the version, and no traits."""
+    """Answer XLA's query of a handler before its call: the version, and no traits."""
     place = frame.extension
     while place:
         extension = _Extension.from_address(place)
@@ -237,7 +237,7 @@ def _buffers(arrays: _Arrays) -> list[Buffer]:
 
 
 def _error(api: _Api, error: BaseException) -> int | None:
-    """Return the address of an error of XLA's, which owns it."""
+    """Return the address of an error object, which XLA owns."""
     code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else _INTERNAL
     text = str(error) or type(error).__name__
     given = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, text.encode(), code)

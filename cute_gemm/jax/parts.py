@@ -1,4 +1,4 @@
-"""Batches of any number of dimensions as a few calls of one batch dimension each."""
+"""Batches with any number of dimensions, as a few calls with one batch dimension each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST_EXTENT = 2**31 - 1
 
 
 class Submatrix(NamedTuple):
-    """A matrix, or a batch of them, of a row-major array: all in elements."""
+    """A matrix, or a batch of matrices, in a row-major array, in elements."""
 
     offset: int
     shape: tuple[int, ...]
@@ -22,23 +22,23 @@ class Submatrix(NamedTuple):
 def parts(
     op: str, a: Sequence[int], b: Sequence[int], operands: Sequence[Sequence[int]], m: int, n: int
 ) -> list[tuple[Submatrix, ...]]:
-    """Return where A, B, C and the operands of each call are, of row-major arrays.
+    """Return the places of A, B, C and the operands of each call in row-major arrays.
 
-    A leading dimension of an array is that of the batch, or 1 or missing where it is shared. Rows
-    of all products are those of one where B, as it is stored, and the operands allow it; dimensions
-    along which the same arrays are shared are one. Of what is left the last dimension is the batch
-    of a call, and there is a call for each place along the others.
+    A leading dimension of an array is that of the batch, or 1 or missing if it is shared. If B, as
+    stored, and the operands allow it, the rows of all products become rows of one product. Adjacent
+    dimensions along which the same arrays are shared are merged. The last remaining dimension is
+    the batch of a call, and each index along the other dimensions is a call.
 
     Parameters
     ----------
     op
-        Of the product, in upper case.
+        Op of the product, in upper case.
     a, b
         Shapes of A and B as stored.
     operands
         Shapes of the epilogue's operands, whose last two dimensions are those of C, or 1.
     m, n
-        The last two dimensions of C, whose others are the batch, of which none is 0.
+        The last two dimensions of C; the other ones are the batch, and not 0.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def parts(
             (rows * extent, columns) if varies else (rows, columns)
             for (rows, columns), varies in zip(matrices, own, strict=True)
         ]
-    # A, B, C and the operands, of which C varies along all dimensions.
+    # A, B, C and the operands; C varies along all dimensions.
     matrices.insert(2, (m, n))
     dims = [(extent, (*own[:2], True, *own[2:])) for extent, own in dims]
     steps: list[tuple[int, ...]] = []
@@ -69,7 +69,7 @@ def parts(
         return [tuple(Submatrix(0, matrix, (matrix[1], 1)) for matrix in matrices)]
     extent, own = dims.pop()
     step = steps.pop()
-    own = (own[0] or not own[1], *own[1:])  # some operand has the batch's dimension, be it shared
+    own = (own[0] or not own[1], *own[1:])  # an operand has the batch dimension, even if shared
     calls = []
     for index in itertools.product(*(range(outer) for outer, _ in dims)):
         offsets = [
@@ -88,9 +88,9 @@ def parts(
 
 
 def _merged(leads: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[bool, ...]]]:
-    """Return the batch's dimensions, and whether each array varies along them, as few as can be.
+    """Return the fewest batch dimensions, and whether each array varies along them.
 
-    ``leads``: the arrays' extents there, or 1.
+    ``leads``: the arrays' leading extents, or 1.
     """
     dims: list[tuple[int, tuple[bool, ...]]] = []
     for extents in zip(*leads, strict=True):

@@ -1,9 +1,9 @@
-"""The primitives below `cute_gemm.jax`, with their derivatives and batches.
+"""Primitives that `cute_gemm.jax` uses, with their derivatives and batching rules.
 
-``product`` is linear in A and in B, and so JAX derives gradients of every order, forward and
-reverse, from its transposes here, which are products too. ``fused`` has an epilogue, whose
-derivative is that of the same functions in JAX behind a product. All but the last two dimensions of
-arrays are those of a batch, and broadcast.
+``product`` is linear in A and in B, so JAX derives forward and reverse gradients of every order
+from its transposes here, which are also products. ``fused`` has an epilogue; its derivative is that
+of the same functions in JAX after a product. All dimensions of arrays but the last two are batch
+dimensions, and broadcast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cute_gemm.problem.epilogue.fuse import EpilogueFunction, named
 from cute_gemm.problem.epilogue.rows import functions_of
 from cute_gemm.problem.layers import forward, gradient, keeps_argument
 
-#: Half types, whose sums over a batch are kept in float32.
+#: Half types, whose sums over a batch have float32 precision.
 _HALF = ("float16", "bfloat16")
 
 _product_p = Primitive("cute_gemm_product")
@@ -42,14 +42,14 @@ def shaped(x: Any) -> Shaped:
 
 
 def product(call: ProductCall, a: Any, b: Any) -> Any:
-    """Return the product of A and B as stored, whose call has no epilogue."""
+    """Return the product of A and B as stored, without an epilogue."""
     return _product_p.bind(*varying(a, b), call=call)
 
 
 def varying(*arrays: Any) -> tuple[Any, ...]:
     """Return arrays that vary along the same manual axes, in ``jax.shard_map``.
 
-    The gradient of one that did not is summed over those axes by JAX.
+    If an array did not, JAX sums its gradient over those axes.
     """
     axes = [_varies_along(x) for x in arrays]
     union = frozenset().union(*axes)
@@ -81,7 +81,7 @@ def fused(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
 
 @partial(fused.defjvp, symbolic_zeros=True)
 def _(call: ProductCall, primals: Any, tangents: Any) -> Any:
-    # What does not vary takes no part in the derivative.
+    # Only varying arguments take part in the derivative.
     varies = [not isinstance(tangent, SymbolicZero) for tangent in tangents]
 
     def of_varying(*given: Any) -> tuple[Any, ...]:
@@ -97,7 +97,7 @@ def _(call: ProductCall, primals: Any, tangents: Any) -> Any:
 
 
 def composed(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
-    """Compute the same as `fused`, the epilogue by JAX, which differentiates it."""
+    """Compute the same as `fused` with the epilogue in JAX, which differentiates it."""
     shapes = results(call, tuple(map(shaped, (a, b, *operands))))
     sums = "float32" if shapes[0].dtype in _HALF else shapes[0].dtype
     acc = product(call.plain(sums), a, b)
@@ -112,7 +112,7 @@ def composed(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ..
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def layer(activation: str, x: Any, w: Any, *b: Any) -> Any:
-    """Return ``activation(x w^T + b)`` of matrices; an empty text is no activation."""
+    """Return ``activation(x w^T + b)`` of matrices; an empty text means no activation."""
     name = "+".join(part for part in ("bias" if b else "", activation) if part)
     return fused(_layer_call(named(name), b), x, w, *b)[0]
 
@@ -142,12 +142,12 @@ def _(activation: str, primals: Any, tangents: Any) -> Any:
 
 
 def _broadcast(b: Any, like: Any) -> Any:
-    """Return a bias for each row; its gradient is summed in float32 at least."""
+    """Return a bias per row; its gradient is summed in float32 at least."""
     wide = b.astype("float32") if b.dtype.name in _HALF else b
     return jnp.broadcast_to(wide, like.shape).astype(b.dtype)
 
 
-@partial(jax.checkpoint, prevent_cse=False, static_argnums=0)  # what is kept is ``kept``
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=0)  # keeps only ``kept``
 def _activated(activation: str, dz: Any, kept: Any) -> Any:
     """Return ``dz`` times the derivative of an activation, in float32 at least."""
     dtype = dz.dtype
@@ -157,7 +157,7 @@ def _activated(activation: str, dz: Any, kept: Any) -> Any:
     return _evaluate(gradient(activation).expression, values)[0].astype(dtype)
 
 
-# ---- what the primitives compute ----------------------------------------------------------------
+# ---- primitives ---------------------------------------------------------------------------------
 
 
 @partial(jax.jit, static_argnames=("primitive", "call"))
@@ -171,7 +171,7 @@ def _abstract(*avals: Any, call: ProductCall) -> list[Any]:
 
 
 def _aval(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    """Return a result's abstract value; in ``jax.shard_map`` it varies as the arguments do."""
+    """Return a result's abstract value, which varies as the arguments do in ``jax.shard_map``."""
     mesh = like.sharding.mesh
     if mesh.empty:
         return jax.core.ShapedArray(shape, dtype)
@@ -180,7 +180,7 @@ def _aval(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
 
 
 def _lowering(context: Any, *operands: Any, call: ProductCall) -> Any:
-    """Lower to a custom call; a transpose before it becomes a letter of op."""
+    """Lower to a custom call; a preceding transpose becomes a letter of op."""
     letters, given, avals = list(call.op), list(operands), list(context.avals_in)
     for place in (0, 1):
         while letters[place] in "NT" and (source := _transposed(given[place])) is not None:
@@ -194,7 +194,7 @@ def _lowering(context: Any, *operands: Any, call: ProductCall) -> Any:
 
 
 def _transposed(value: Any) -> Any:
-    """Return what a value of a program is the transpose of, its last two dimensions swapped."""
+    """Return the value whose transpose, in the last two dimensions, a program's value is."""
     made_by = getattr(value.owner, "opview", value.owner)
     if getattr(made_by, "OPERATION_NAME", "") != "stablehlo.transpose":
         return None
@@ -211,11 +211,11 @@ def _of_A(g: Any, a: Any, b: Any, *, call: ProductCall) -> Any:
     """Return the transpose in A: ``(g op(B)^T)``, as A is stored."""
     a, g = a.aval, g.astype(a.aval.dtype)
     left, right = tuple(call.op)
-    # op(B)^T: B as stored, with the other letter; that of the conjugate transpose has none.
+    # op(B)^T: B as stored, with the other letter; a conjugate transpose has none.
     b, other = (b.conj(), "N") if right == "C" else (b, "TN"["NT".index(right)])
     if left == "N":
         return _summed(a, _alike(call, "N" + other), g, b)
-    # Transposed, op(B) g^T.
+    # The transposed product, op(B) g^T.
     turned = _alike(call, "TN"["NT".index(other)] + "T")
     return _conjugated(left, _summed(a, turned, b, g))
 
@@ -244,7 +244,7 @@ def _rows(x: Any) -> Any:
 
 
 def _whole(*arrays: Any) -> list[Any]:
-    """Return arrays with all of the batch's extents."""
+    """Return arrays with all extents of the batch."""
     batch = jnp.broadcast_shapes(*(x.shape[:-2] for x in arrays))
     return [jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in arrays]
 
@@ -254,7 +254,7 @@ def _conjugated(letter: str, x: Any) -> Any:
 
 
 def _summed(like: Any, call: ProductCall, a: Any, b: Any) -> Any:
-    """Return a product of the type of an operand, summed over what the operand is shared by."""
+    """Return a product with an operand's type, summed over the dimensions that share it."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     lead = (*(1,) * (len(batch) + 2 - like.ndim), *like.shape[:-2])
     shared = [axis for axis, extent in enumerate(batch) if extent != 1 and lead[axis] == 1]
@@ -275,7 +275,7 @@ def _batched(
     arrays: Sequence[Any], axes: Sequence[int | None], *, bind: Callable[..., Any],
     call: ProductCall,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Put the mapped dimension before those of the batch; arrays without it stay as they are."""
+    """Put the mapped dimension before the batch; arrays without it stay as they are."""
     given = [(x, axis, x.ndim - (axis is not None)) for x, axis in zip(arrays, axes, strict=True)]
     rank = max(2, *(own for _, _, own in given))
     moved = []
@@ -289,7 +289,7 @@ def _batched(
 
 
 def _fused_batched(arrays: Any, axes: Any, *, call: ProductCall) -> Any:
-    """Map an epilogue; greatest magnitudes are those of each product, by JAX, of all elements."""
+    """Map an epilogue; JAX computes each product's greatest magnitude from all elements."""
     function = call.epilogue
     assert function is not None
     expression = function.expression
@@ -310,7 +310,7 @@ def _fused_batched(arrays: Any, axes: Any, *, call: ProductCall) -> Any:
 batching.primitive_batchers[_product_p] = partial(_batched, bind=_product_p.bind)
 batching.primitive_batchers[_fused_p] = _fused_batched
 
-# Where a lowering is kept and called as a function, it sees no transpose before the call.
+# If a lowering is cached and called as a function, it sees no transpose before the call.
 _FLAGS: dict[str, Any] = (
     {"cacheable": False} if "cacheable" in signature(mlir.register_lowering).parameters else {}
 )
@@ -330,7 +330,7 @@ _FUNCTIONS = functions_of(jax, jnp, jax.lax, jax.nn)
 
 
 def _evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
-    """Return the results of an expression, of arrays by name, the accumulator among them."""
+    """Return the results of an expression of arrays by name, including the accumulator."""
     dtype = values[ACCUMULATOR].dtype
     return fold(
         expression, values, _FUNCTIONS.__getitem__, lambda number: jnp.asarray(number, dtype)
@@ -340,7 +340,7 @@ def _evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
 def _results(
     expression: Expression, values: dict[str, Any], shapes: Sequence[Shaped]
 ) -> tuple[Any, ...]:
-    """Return all results of an expression, in their types, of arrays by name."""
+    """Return all results of an expression of arrays by name, in their types."""
     returned = []
     computed = _evaluate(expression, values)
     for result, value, (_, dtype) in zip(expression.results, computed, shapes, strict=True):

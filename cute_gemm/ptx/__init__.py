@@ -1,15 +1,14 @@
-"""PTX executed in NumPy: what NVRTC emitted, run and watched without a GPU.
+"""PTX executed in NumPy: the output of NVRTC runs and is checked without a GPU.
 
-`parser` makes instructions of a text, `flow` blocks of these. `program` has each instruction
-translated once into a function over arrays of lanes, by the translators in `arithmetic`,
-`approximate`, `scalars`, `convert`, `access`, `atomics` and `warps`, which see operands through
-`code` and addresses through `places`. `machine` executes the blocks, lanes that go apart and
-barriers among them (`warpwait`: those of warps); `memory` and `copies` are what it executes them
-on, `epochs` finds races in shared memory, `undefined` follows what nobody has set, `record` keeps
-the accesses. Where threads wait for more than a barrier of their CTA, `waiting` executes the
-blocks, on what `cluster` knows of its lanes, with `barriers`, `gates`, `bulk` (TMA) and `wgmma`,
-told by `synchronise`; `clocks` instead of epochs say who has seen what. `launch` is a launch of
-arrays and numbers.
+`parser` reads the instructions of a text, `flow` cuts them into blocks. `program` translates each
+instruction once into a function over arrays of lanes, with the translators in `arithmetic`,
+`approximate`, `scalars`, `convert`, `access`, `atomics` and `warps`, which access operands through
+`code` and addresses through `places`. `machine` executes the blocks, including divergent lanes and
+barriers (`warpwait`: those of warps), on `memory` and `copies`. `epochs` finds races in shared
+memory, `undefined` follows uninitialised values, `record` stores accesses. If threads wait for more
+than barriers of their CTA, `waiting` executes the blocks on the lanes of `cluster`, with
+`barriers`, `gates`, `bulk` (TMA) and `wgmma`, whose instructions `synchronise` translates; `clocks`
+then replaces epochs. `launch` is a launch with arrays and numbers.
 """
 
 from cute_gemm.ptx.launch import Buffer, Execution, TensorMap, run

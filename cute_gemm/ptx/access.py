@@ -22,7 +22,7 @@ from cute_gemm.ptx.parser import (
 from cute_gemm.ptx.places import AddressOperand
 from cute_gemm.ptx.undefined import demand
 
-#: Parts of opcodes that say how caches are used, in which order or by whom else: nothing here.
+#: Parts of opcodes for cache policy, memory order and scope, which have no effect here.
 _HINTS = frozenset(
     ("ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "weak", "volatile", "relaxed", "acquire",
      "release", "cta", "gpu", "sys", "L2::64B", "L2::128B", "L2::256B", "L1::no_allocate",
@@ -32,7 +32,7 @@ SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "cons
 
 
 def shape_of(inst: Instruction) -> tuple[str, int, str] | None:
-    """Space ("" for a generic address), elements of a lane and their type, of ``ld`` or ``st``."""
+    """Return space ("" for a generic address), elements of a lane and type of ``ld`` or ``st``."""
     space, count, kind = "", 1, inst.op[-1]
     for part in inst.op[1:-1]:
         if part in SPACES:
@@ -47,7 +47,7 @@ def shape_of(inst: Instruction) -> tuple[str, int, str] | None:
 
 
 def described(inst: Instruction) -> tuple[str, str, int]:
-    """What a memory instruction is called (``{}`` for its space), direction and bits of a lane."""
+    """Return name (``{}`` for its space), direction and bits per lane of a memory instruction."""
     if inst.op[0] in ("ldmatrix", "stmatrix"):
         count = next(part for part in inst.op if part in ("x1", "x2", "x4"))
         direction = "load" if inst.op[0] == "ldmatrix" else "store"
@@ -106,7 +106,7 @@ def _ld(code: Code, inst: Instruction) -> Step:
                 lost = machine.shared.undefined.view(bits).take(places + step)
                 if lost.any():
                     lost = place.spread(lost)
-                    # The rest of a wider register is defined, but for the sign of what was read.
+                    # A wider register is defined, apart from the sign of the value.
                     wide = lost if extended is None else lost.view(dtype).astype(extended)
                     undefined[slot] = wide
 
@@ -114,7 +114,7 @@ def _ld(code: Code, inst: Instruction) -> Step:
 
 
 def _held(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple[int, Any, bool]:
-    """Slot and dtype of a register that holds a type in memory, and whether it is wider."""
+    """Return slot and dtype of a register that holds a type in memory, and whether it is wider."""
     if not isinstance(operand, Register):
         raise code.refuse(inst)
     stored = STORED[operand.type]
@@ -185,7 +185,7 @@ def _st(code: Code, inst: Instruction) -> Step:
             if watched:
                 place.put(machine.shared.undefined.view(bits), places + step, lost.astype(bits))
             else:
-                demand(machine, inst, slot, "what is stored")
+                demand(machine, inst, slot, "the stored value")
 
     return store
 
@@ -212,7 +212,7 @@ def _group(code: Code, inst: Instruction) -> Step:
 
 @opcode("cp", parts=r"async\.(ca|cg)\.shared(::cta)?\.global(\.L2::\w+)*")
 def _copy(code: Code, inst: Instruction) -> Step:
-    """``cp.async``: bytes behind the source's size are zero, and are not read."""
+    """Translate ``cp.async``: bytes after the source's size are zeros and are not read."""
     width = inst.operands[2]
     if not isinstance(width, Immediate) or width.value not in (4, 8, 16):
         raise code.refuse(inst)
@@ -224,7 +224,7 @@ def _copy(code: Code, inst: Instruction) -> Step:
     unit = UNITS[count]
 
     def copy() -> None:
-        # A mask in any case: what flies is kept lane by lane.
+        # Always a mask, since pending copies are stored by lane.
         before, machine.mask = machine.mask, machine.lanes()
         if size is not None:
             demand(machine, inst, size, "the size")
@@ -241,7 +241,7 @@ def _copy(code: Code, inst: Instruction) -> Step:
 
 
 def _some(source: AddressOperand, sizes: Array, count: int, unit: Any) -> Array:
-    """Read copies where some lanes copy fewer bytes than ``count``."""
+    """Read copies in which some lanes copy fewer bytes than ``count``."""
     machine, mask = source.machine, source.machine.mask
     assert mask is not None
     machine.mask = mask & (sizes != 0)
@@ -253,7 +253,7 @@ def _some(source: AddressOperand, sizes: Array, count: int, unit: Any) -> Array:
         if size > count:
             machine.fault(source.inst, "out of bounds", f"{size} of {count} bytes", lanes)
         machine.mask = lanes
-        # Whole units are checked, or the bytes one by one.
+        # Check whole units, or single bytes.
         if size == count:
             read = source.reads(False, noted=False)
             data[lanes] = machine.memory.view(unit).take(read // count)

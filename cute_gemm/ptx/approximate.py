@@ -1,6 +1,6 @@
-"""Approximate functions of floats: PTX ISA, 9.7.3. Their errors are bounded, not their bits.
+"""Approximate functions of floats: PTX ISA, 9.7.3, which bounds their errors.
 
-The result here is the function's value rounded once, which is within the bounds that PTX states.
+The result here is the function's value rounded once, which is within PTX's bounds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def flushed(x: Array) -> Array:
-    """Zero, with the sign, in the place of subnormal numbers."""
+    """Replace subnormal numbers by zeros with their sign."""
     small = abs(x) < np.finfo(x.dtype).tiny
     return np.where(small, np.copysign(x.dtype.type(0), x), x)
 
 
 @opcode("div.approx", parts=r"approx\.ftz\.f32")
 def _quotient(code: Code, inst: Instruction) -> Step:
-    """Divide; by more than 2^126 the quotient of a finite number is 0 (9.7.3.8)."""
+    """Divide; if the divisor exceeds 2^126, the quotient of a finite number is 0 (9.7.3.8)."""
 
     def divide(x: Array, y: Array) -> Array:
         x, y = flushed(x), flushed(y)

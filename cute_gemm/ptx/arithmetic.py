@@ -1,7 +1,7 @@
 """Instructions that compute one value per lane from others: PTX ISA, 9.7.1 to 9.7.8.
 
-Sums and products of floats without ``.rn`` are rounded to nearest here; ptxas may fuse those of
-them that the text does not, which is the one freedom that PTX leaves (9.7.3).
+Sums and products of floats without ``.rn`` are rounded to nearest here. PTX leaves one freedom:
+ptxas may fuse a sum and a product that the text does not fuse (9.7.3).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _unsigned(kind: str) -> str:
 _BITWISE: dict[str, np.ufunc] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert
 }  # fmt: skip
-#: Those as bits of a table (`cute_gemm.ptx.follow.bitwise`).
+#: The same as bits of a table (`cute_gemm.ptx.follow.bitwise`).
 _TABLES = {"and": 0b1000, "or": 0b1110, "xor": 0b0110, "not": 0b01}
-#: Opcodes that are a function of NumPy's, and the types that they take.
+#: Opcodes that correspond to a NumPy function, and their types.
 _PLAIN: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
     "add": (np.add, _INTEGERS + _FLOATS), "sub": (np.subtract, _INTEGERS + _FLOATS),
     "min": (np.minimum, _INTEGERS), "max": (np.maximum, _INTEGERS),
@@ -78,7 +78,7 @@ def _plain(code: Code, inst: Instruction) -> Step:
 
 
 def _rule(name: str, kind: str) -> Rule | None:
-    """How undefined bits go through a function of NumPy's; None: all at once."""
+    """Return how undefined bits pass through a NumPy function; None: the result is undefined."""
     if name in _TABLES:
         return bitwise(_TABLES[name], _BITWISE[name].nin)
     if kind in _FLOATS:
@@ -95,7 +95,7 @@ def _rule(name: str, kind: str) -> Rule | None:
 
 
 def _positive(x: Pair) -> Array:
-    """Undefined bits of an absolute value: by its sign those of the value, or of its negation."""
+    """Return the undefined bits of an absolute value: by sign, of the value or its negation."""
     value, lost = x
     bits = np.dtype(unsigned(value.dtype))
     other = np.negative(value).view(bits), negated((value.view(bits), lost.view(bits)))
@@ -104,7 +104,7 @@ def _positive(x: Pair) -> Array:
 
 @opcode("mul", "mad")
 def _mul(code: Code, inst: Instruction) -> Step:
-    """Multiply; ``mad`` adds a third operand, of the product's type."""
+    """Multiply; ``mad`` adds a third operand of the product's type."""
     adds = inst.op[0] == "mad"
     kind = _kind(code, inst, *_INTEGERS, *(() if adds else _FLOATS))
     if kind in _FLOATS:
@@ -180,7 +180,7 @@ def _shift(code: Code, inst: Instruction) -> Step:
     kind = _kind(code, inst, "b16", "b32", "b64", *(() if left else _INTEGERS))
     code.only(inst, kind)
     dtype = DTYPES[kind]
-    # A count in bits of the same signedness: clamped first, so that none turns negative.
+    # Clamp counts in bits of the same signedness first, so that none becomes negative.
     most = np.uint32(8 * BYTES[kind])
     function = np.left_shift if left else np.right_shift
     count = inst.operands[2]
@@ -202,7 +202,7 @@ _ORDERED: dict[str, Callable[..., Any]] = {
     "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "ne": lambda a, b: (a < b) | (a > b), "num": lambda a, b: (a == a) & (b == b),
 }  # fmt: skip
-#: Those of floats that are true where an operand is NaN too: the negations of these.
+#: Float comparisons that are also true if an operand is NaN: negations of the above.
 _NEGATED = {
     "neu": "eq", "equ": "ne", "geu": "lt", "gtu": "le", "leu": "gt", "ltu": "ge", "nan": "num",
 }  # fmt: skip
@@ -255,7 +255,7 @@ def _selp(code: Code, inst: Instruction) -> Step:
 
 @opcode("bfi")
 def _bfi(code: Code, inst: Instruction) -> Step:
-    """Put the low bits of a into b from a bit on (PTX ISA, 9.7.1.20); here with constants."""
+    """Insert the low bits of a into b from a bit on (PTX ISA, 9.7.1.20); here with constants."""
     kind = inst.op[1]
     position, length = inst.operands[3:]
     if kind not in ("b32", "b64") or not (
@@ -275,7 +275,7 @@ def _bfi(code: Code, inst: Instruction) -> Step:
 
 @opcode("prmt", parts="b32")
 def _prmt(code: Code, inst: Instruction) -> Step:
-    """Choose four of eight bytes by nibbles; a nibble's top bit replicates the sign (9.7.9.7)."""
+    """Select four of eight bytes by nibbles; a nibble's top bit replicates the sign (9.7.9.7)."""
 
     def permute(a: Array, b: Array, choice: Array) -> Array:
         both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)

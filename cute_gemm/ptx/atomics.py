@@ -1,6 +1,6 @@
 """Atomic operations on global memory: PTX ISA, 9.7.13.5 (atom) and 9.7.13.6 (red).
 
-Lanes take turns: CTA by CTA, thread by thread. The order on a device is its own.
+Lanes execute in turn, CTA by CTA and thread by thread. A device may use any order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cute_gemm.ptx.parser import BYTES, Instruction, Name
 from cute_gemm.ptx.places import AddressOperand
 from cute_gemm.ptx.undefined import demand
 
-#: Of the old value and the operand.
+#: Functions of the old value and the operand.
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda old, x: old + x, "min": min, "max": max, "exch": lambda old, x: x,
     "and": lambda old, x: old & x, "or": lambda old, x: old | x, "xor": lambda old, x: old ^ x,
@@ -34,7 +34,7 @@ def _atom(code: Code, inst: Instruction) -> Step:
         allowed |= {"f32", "f64"}
     known = how in _OPERATIONS or (how == "cas" and inst.op[0] == "atom")
     code.require(inst, known and kind in allowed and set(inst.op[1:-2]) <= _ORDERS)
-    code.require(inst, "global" in inst.op, "it is not said to be on global memory")
+    code.require(inst, "global" in inst.op, "its state space is not .global")
     operands = inst.operands if inst.op[0] == "red" else inst.operands[1:]
     to = None
     if inst.op[0] == "atom" and not isinstance(inst.operands[0], Name):
@@ -48,7 +48,7 @@ def _atom(code: Code, inst: Instruction) -> Step:
     def operate(old: Any, arguments: list[Any]) -> Any:
         if operation is None:
             return arguments[1] if old == arguments[0] else old
-        if kind == "f32":  # on global memory zeros are made of subnormal numbers (9.7.13.5)
+        if kind == "f32":  # global memory flushes subnormal numbers to zero (9.7.13.5)
             return flushed(operation(flushed(old), flushed(arguments[0])))
         return operation(old, arguments[0])
 

@@ -1,6 +1,6 @@
-"""mbarriers (PTX ISA, 9.7.13.15): what is missing of their phases, and who has seen what.
+"""mbarriers (PTX ISA, 9.7.13.15): what their phases lack, and who has seen what.
 
-A barrier has a place in shared memory by its address only: its state is kept beside the bytes.
+A barrier is identified by its address in shared memory; its state is kept apart from the bytes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from cute_gemm.ptx.cluster import ClusterMachine
 from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction
 
-#: An address of shared memory of another CTA of the cluster: its rank, plus 1, from this bit on.
+#: From this bit on, an address in shared memory of another CTA of the cluster has its rank, plus 1.
 REMOTE = 24
 _BYTES = 8
 
 
 @dataclass(eq=False)
 class Barrier:
-    """An mbarrier: what its phase still needs, and the clocks that its waiters receive."""
+    """An mbarrier: what its phase still lacks, and the clocks that its waiters receive."""
 
     cta: int
     address: int
@@ -31,9 +31,9 @@ class Barrier:
     expected: int
     pending: int
     given: Array
-    #: Of the warp that made it: column and clock.
+    #: Column and clock of the warp that made it.
     init: tuple[int, int]
-    #: Phases that are complete; bytes that the next still expects.
+    #: Complete phases; bytes that the next phase still expects.
     phase: int = 0
     bytes: int = 0
     done: Array = field(init=False)
@@ -60,19 +60,19 @@ class Barriers:
     """The mbarriers of a batch, by CTA and address."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine: ClusterMachine = proxy(machine)  # which holds this
+        self.machine: ClusterMachine = proxy(machine)  # which owns this
         self._barriers: dict[tuple[int, int], Barrier] = {}
         self._numbers: dict[int, int] = {}
-        #: Those that somebody waits for.
+        #: Barriers for which threads wait.
         self.wanted: set[tuple[int, int]] = set()
-        #: Of CTAs that others wrote to: column of the writer -> its clock then.
+        #: For CTAs to which other CTAs wrote: column of the writer -> its clock then.
         self._visits: dict[tuple[int, int], tuple[int, Instruction]] = {}
         self.failed = np.zeros(machine.shape, bool)
 
     # ---- places --------------------------------------------------------------------------------
 
     def places(self, inst: Instruction, addresses: Array) -> list[tuple[int, int, int]]:
-        """Return CTA, address there and thread (`OrderedMemory.own`) for each executing lane."""
+        """Return CTA, address in it and thread (`OrderedMemory.own`) of each executing lane."""
         machine = self.machine
         ctas = np.nonzero(machine.lanes())[0]
         rank, size = addresses >> REMOTE, machine.cluster
@@ -94,7 +94,7 @@ class Barriers:
         return inst.fault(kind, f"{who}{where}: {what}")
 
     def make(self, inst: Instruction, cta: int, address: int, thread: int, count: int) -> None:
-        """``mbarrier.init``."""
+        """Execute ``mbarrier.init``."""
         if count < 1:
             raise self.fault(inst, "barrier", f"its count is {count}", address)
         clocks = self.machine.shared.clocks
@@ -110,14 +110,14 @@ class Barriers:
         )
 
     def drop(self, inst: Instruction, cta: int, address: int, thread: int) -> None:
-        """``mbarrier.inval``."""
+        """Execute ``mbarrier.inval``."""
         self.at(inst, cta, address, thread)
         del self._barriers[cta, address]
 
     def at(
         self, inst: Instruction, cta: int, address: int, thread: int, proxy: bool = False
     ) -> Barrier:
-        """Return the barrier at an address, known to the warp; ``proxy``: for a bulk copy."""
+        """Return the barrier at an address, seen by the warp; ``proxy``: for a bulk copy."""
         row = thread // WARP
         barrier = self._barriers.get((cta, address))
         if barrier is None:
@@ -125,13 +125,13 @@ class Barriers:
         column, clock = barrier.init
         known = self.machine.shared.clocks.known
         if self.machine.shared.watched and known[int(proxy), row, column] < clock:
-            what = "the barrier was made by another thread, and no barrier is between"
+            what = "another thread made the barrier without a barrier in between"
             if known[0, row, column] >= clock:
                 what = "no fence.mbarrier_init or fence.proxy.async since the barrier was made"
             raise self.fault(inst, "race", what, address)
         return barrier
 
-    # ---- what happens to them ------------------------------------------------------------------
+    # ---- operations ----------------------------------------------------------------------------
 
     def arrive(
         self, inst: Instruction, place: tuple[int, int, int], count: int, bytes_: int
@@ -158,10 +158,10 @@ class Barriers:
         self._visits[cta, int(clocks.column[row])] = int(clocks.now(row)), inst
 
     def passed(self, inst: Instruction, addresses: Array, parities: Array) -> Array:
-        """Return which executing lanes may go on because the phase of that parity is complete."""
+        """Return which executing lanes may continue, since the phase of that parity is complete."""
         machine = self.machine
         rows = machine.shared.own[machine.lanes()] // WARP
-        # Warps mostly wait for one thing: what they ask is looked at once.
+        # Most warps wait for one barrier, which is examined once.
         waits = np.stack((rows, addresses, parities & 1), axis=1)
         same = np.ones(len(waits), bool)
         same[1:] = (waits[1:] != waits[:-1]).any(axis=1)
@@ -180,17 +180,16 @@ class Barriers:
         return np.array(go, bool)[group]
 
     def finish(self) -> None:
-        """Fault where bytes are missing, or where a warp accessed a CTA that may have ended."""
+        """Fault if bytes are missing, or if a warp accessed a CTA that may have ended."""
         clocks = self.machine.shared.clocks
         for barrier in self._barriers.values():
             if barrier.bytes:
                 raise FaultError(
-                    f"the kernel has ended, and {barrier}: what came and what was expected do not "
-                    "add up",
+                    f"the kernel has ended, and {barrier}: arrivals differ from what was expected",
                     "transaction",
                 )
         for (cta, column), (clock, inst) in self._visits.items():
             rows = slice(cta * clocks.warps, (cta + 1) * clocks.warps)
             if self.machine.shared.watched and clocks.known[0, rows, column].max() < clock:
-                what = f"CTA {cta} of the batch may have ended before: it does not wait for the "
-                raise inst.fault("race", f"{what}others of its cluster")
+                what = f"CTA {cta} of the batch may have ended before: it does not wait for "
+                raise inst.fault("race", f"{what}other CTAs of its cluster")

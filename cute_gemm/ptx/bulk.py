@@ -1,11 +1,10 @@
-"""Bulk tensor copies, TMA's: PTX ISA, 9.7.9.27 (``cp.async.bulk.tensor``), 5.5 (tensors).
+"""Bulk tensor copies of TMA: PTX ISA, 9.7.9.27 (``cp.async.bulk.tensor``), 5.5 (tensors).
 
-A box is what a tensor map says, from the coordinates on; what lies outside of the tensor is zeros,
-or is not written; floats that it calls tf32 are rounded to that. Along the first mode a box begins
-at a multiple of 16 bytes. In shared memory its elements lie one behind the other, the first mode
-first; a swizzle of a span of 32, 64 or 128 bytes exchanges the 16-byte parts of an address by its
-bits from 7 on (5.5.5): bit 4, bits 4 and 5, bits 4 to 6 are added without carry to as many from bit
-7 on.
+A tensor map and coordinates define a box. Elements outside the tensor are read as zeros and not
+written; floats of type tf32 are rounded to it. Along the first mode a box begins at a multiple of
+16 bytes. In shared memory its elements are contiguous, with the first mode fastest. A swizzle with
+a span of 32, 64 or 128 bytes permutes the 16-byte parts of an address by its bits from 7 on
+(5.5.5): bit 4, bits 4 and 5, or bits 4 to 6 are added without carry to as many from bit 7 on.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from cute_gemm.ptx.parser import Address, Instruction
 from cute_gemm.ptx.places import OTHERS
 from cute_gemm.ptx.tensor import Tensor
 
-#: What shared memory's address of a box is a multiple of, and where it begins along the first mode,
-#: in bytes: else an H200 raises an illegal instruction.
+#: Alignment in bytes of a box in shared memory, and of its start along the first mode: otherwise an
+#: H200 raises an illegal instruction.
 _ALIGNED, _ALONG = 128, 16
 _WRONG = {
-    "in flight": "a copy, a wgmma or a bulk store that is under way reads or writes these bytes",
-    "race": "another thread wrote or read these bytes, and no barrier is between",
-    "proxy": "a thread wrote these bytes, and no fence.proxy.async is between",
-    "uninitialised": "nobody has written these bytes",
+    "in flight": "a copy, a wgmma or a bulk store in progress reads or writes these bytes",
+    "race": "another thread wrote or read these bytes without a barrier in between",
+    "proxy": "a thread wrote these bytes without a fence.proxy.async in between",
+    "uninitialised": "no thread has written these bytes",
 }
 
 
@@ -70,12 +69,12 @@ class Map:
 
 @lru_cache(maxsize=64)
 def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
-    """The coordinates of the elements of a box, mode by mode, the first mode fastest."""
+    """Return the coordinates of the elements of a box by mode, with the first mode fastest."""
     return tuple(x.reshape(-1) for x in reversed(np.indices(box[::-1])))
 
 
 def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
-    """Offsets of a box's elements in global memory, and which of them are inside of the tensor.
+    """Return offsets of a box's elements in global memory, and which lie inside the tensor.
 
     Addresses wrap around at 2^64 bytes.
     """
@@ -94,19 +93,19 @@ def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
 
 @dataclass(eq=False)
 class _Copy:
-    """A box on its way to or from the shared memory of a CTA, at an address there."""
+    """A box on its way to or from an address in the shared memory of a CTA."""
 
     inst: Instruction
     map: Map
     corner: tuple[int, ...]
     cta: int
     address: int
-    #: The warp that asked for it.
+    #: The warp that issued it.
     row: int
     barrier: Barrier | None = None
-    #: Whether it counts: of a multicast only the first does.
+    #: Whether it counts: only the first copy of a multicast does.
     first: bool = True
-    #: Of a store: its thread, and the group of this that it belongs to.
+    #: For a store: its thread, and the thread's group to which it belongs.
     thread: int = 0
     group: int = 0
     serial: int = 0
@@ -118,16 +117,16 @@ class _Copy:
 
 
 class Bulk:
-    """The bulk copies of a batch that have not landed, and its tensor maps."""
+    """The pending bulk copies of a batch, and its tensor maps."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine: ClusterMachine = proxy(machine)  # which holds this
+        self.machine: ClusterMachine = proxy(machine)  # which owns this
         self._loads: list[_Copy] = []
         self._stores: list[_Copy] = []
         self._committed = np.zeros(machine.shape, np.int64)
         self._serial = 0
 
-    # ---- what both have ------------------------------------------------------------------------
+    # ---- loads and stores ----------------------------------------------------------------------
 
     def fault(self, copy: _Copy, kind: str, what: str) -> FaultError:
         """Return the fault of a copy."""
@@ -138,13 +137,13 @@ class Bulk:
         return inst.fault(kind, f"{who}, {box}, at address {copy.address:#x}: {what}")
 
     def _granules(self, copy: _Copy) -> Array:
-        """Return the granules of shared memory of a box; fault if it may not be there."""
+        """Return the granules of shared memory of a box; fault if its place is illegal."""
         shared = self.machine.shared
         if copy.address % _ALIGNED:
-            raise self.fault(copy, "misaligned", f"misaligned: no multiple of {_ALIGNED} bytes")
+            raise self.fault(copy, "misaligned", f"misaligned: not a multiple of {_ALIGNED} bytes")
         if (first := copy.corner[0] * copy.map.size) % _ALONG:
             what = f"misaligned: it begins at byte {first} along the mode whose stride is 1"
-            raise self.fault(copy, "misaligned", f"{what}, which is no multiple of {_ALONG}")
+            raise self.fault(copy, "misaligned", f"{what}, which is not a multiple of {_ALONG}")
         if not 0 <= copy.address <= shared.bytes - copy.size:
             what = f"out of bounds: the CTA has {shared.bytes} bytes of shared memory"
             raise self.fault(copy, "out of bounds", what)
@@ -152,17 +151,17 @@ class Bulk:
         return np.arange(first // shared.granule, -(-(first + copy.size) // shared.granule))
 
     def _places(self, copy: _Copy) -> Array:
-        """Where the box's elements lie in the bytes of all CTAs."""
+        """Return the places of the box's elements in the bytes of all CTAs."""
         addresses = copy.address + np.arange(0, copy.size, copy.map.size)
         swizzle = copy.map.tensor.swizzle
         return swizzled(addresses, swizzle) + copy.cta * self.machine.shared.pitch
 
     def _elements(self, copy: _Copy, write: bool) -> tuple[Array, Array]:
-        """Offsets of the elements that the tensor has, and which of the box these are."""
+        """Return offsets of the elements inside the tensor, and which of the box these are."""
         offsets, inside = elements(copy.map, copy.corner)
         offsets, size = offsets[inside], copy.map.size
         if self.machine.memory.forbidden(offsets, size, write).any():
-            what = f"out of bounds: the tensor map says more than {copy.map.buffer} has"
+            what = f"out of bounds: the tensor map exceeds {copy.map.buffer}"
             raise self.fault(copy, "out of bounds", what)
         recorder = self.machine.recorder
         if recorder is not None and copy.first:
@@ -227,7 +226,7 @@ class Bulk:
         self._stores.append(copy)
 
     def commit(self, inst: Instruction) -> None:
-        """Close the groups of the lanes that execute."""
+        """Close the groups of the executing lanes."""
         self._committed = self._committed + self.machine.lanes()
 
     def wait(self, inst: Instruction, left: int) -> None:
@@ -258,9 +257,9 @@ class Bulk:
             shared.end_read(self._granules(copy), np.array([copy.row]), copy.serial, lane)
 
     def finish(self) -> None:
-        """Fault where a copy is in flight: shared memory ends with its CTA."""
+        """Fault if a copy is in flight: shared memory ends with its CTA."""
         for copy in (*self._loads, *self._stores):
-            what = "in flight: the kernel has ended, and nothing has waited for it"
+            what = "in flight: the kernel has ended, and no thread has waited for it"
             raise self.fault(copy, "in flight", what)
 
 
@@ -285,14 +284,14 @@ class _Operands:
         for place, corner in zip(places, corners, strict=True):
             if place not in maps or len(maps[place].tensor.box) != self.count:
                 raise PtxError(
-                    f"line {self.inst.line}: {self.inst.brief}: its tensor map is no parameter "
-                    "that the launch gave a Tensor for"
+                    f"line {self.inst.line}: {self.inst.brief}: its tensor map is not a parameter "
+                    "for which the launch got a Tensor"
                 )
             boxes.append((maps[place], corner))
         return boxes
 
 
-#: Hints, and what is said of every copy.
+#: Hints, and parts of every copy's opcode.
 _SAID = frozenset(
     ("async", "bulk", "tensor", "tile", "L2::cache_hint", "global", "shared::cta",
      "shared::cluster",     "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
@@ -302,7 +301,7 @@ _SAID = frozenset(
 
 @opcode("cp.async.bulk.tensor")
 def _tensor(code: Code, inst: Instruction) -> Step:
-    """Both directions; only whole boxes (``.tile``)."""
+    """Translate both directions; only whole boxes (``.tile``)."""
     machine = machine_of(code)
     loads = "mbarrier::complete_tx::bytes" in inst.op
     order = inst.operands if loads else (inst.operands[1], inst.operands[0], *inst.operands[2:])
@@ -351,7 +350,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
 
 @opcode("cp.async.bulk")
 def _group(code: Code, inst: Instruction) -> Step:
-    """``commit_group`` and ``wait_group``; a store completes there, with ``.read`` or without."""
+    """Translate ``commit_group`` and ``wait_group``, which completes stores even with ``.read``."""
     known = (("commit_group",), ("wait_group",), ("wait_group", "read"))
-    code.require(inst, inst.op[3:] in known, "bulk copies of tensors alone")
+    code.require(inst, inst.op[3:] in known, "only bulk copies of tensors")
     return group_step(code, inst, inst.op[3], "bulk")

@@ -1,16 +1,16 @@
-"""Who knows of whose accesses to shared memory, where warps wait for each other one by one.
+"""Which accesses to shared memory warps have seen, if they wait for each other individually.
 
 Between barriers of a whole CTA an epoch is enough (`cute_gemm.ptx.memory`). With mbarriers, named
-barriers and clusters each warp has a clock, and a vector of what it has seen of the others' (L.
-Lamport; C. Flanagan and S. Freund, FastTrack, PLDI 2009): arriving hands the vector over, waiting
-takes it. An access is a race unless the warp has seen the one before it.
+barriers and clusters each warp has a clock, and a vector of the clocks of other warps that it has
+seen (L. Lamport; C. Flanagan and S. Freund, FastTrack, PLDI 2009). An arrival passes the vector on,
+a wait receives it. An access is a race unless the warp has seen the previous one.
 
-What lanes of a warp do is ordered where they meet (``bar.warp.sync``, a shuffle or another
-instruction of the whole warp): a lane that arrives at an mbarrier hands over what it did itself,
-and of the others what they did before that. What a lane has waited for, all lanes of its warp have.
+Accesses of a warp's lanes are ordered where the lanes meet (``bar.warp.sync``, a shuffle or another
+instruction of the whole warp). A lane that arrives at an mbarrier passes on its own accesses, and
+those of other lanes before they met. A wait of one lane counts for all lanes of its warp.
 
-A second vector has what is seen through the asynchronous proxy too (PTX ISA, 8.6.1, 9.7.13.4):
-what a thread wrote is there for TMA and wgmma when a ``fence.proxy.async`` came between.
+A second vector has what is also seen through the asynchronous proxy (PTX ISA, 8.6.1, 9.7.13.4): TMA
+and wgmma see writes of a thread after a ``fence.proxy.async``.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import numpy as np
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.memory import WARP, Array, Region, SharedMemory, Wrong
 
-#: Barriers of a CTA that are told apart.
+#: Barriers of a CTA that have separate columns.
 BARRIERS = 64
-#: A clock that nobody has seen: of a copy that has not landed, or a read that has not ended.
+#: A clock that no warp has seen: of a copy that has not landed, or a read that has not ended.
 OPEN = 1 << 30
 
 
 class Clocks:
-    """The vectors of the warps of a batch: ``known[0]`` of accesses, ``known[1]`` by the proxy.
+    """The vectors of the warps of a batch: ``known[0]`` for accesses, ``known[1]`` for the proxy.
 
     A row is a warp: CTA times warps of a CTA, plus the warp in it. Columns are the warps of its
-    cluster, all lanes of them; behind them the mbarriers of its cluster, whose clocks are their
-    phases; and behind these the lanes of the warps, one by one, of which more may be seen.
+    cluster, with all their lanes; then the mbarriers of its cluster, whose clocks are their phases;
+    then the single lanes of the warps, of which more may be seen.
     """
 
     def __init__(self, ctas: int, warps: int, cluster: int) -> None:
@@ -44,7 +44,7 @@ class Clocks:
         self.lanes = -(-cluster * (warps + BARRIERS) // WARP) * WARP
         columns = self.lanes + cluster * warps * WARP
         self.known = np.zeros((2, len(rows), columns), np.int32)
-        #: Up to when lanes of a warp know of each other, and so do those that one of them tells.
+        #: The times up to which lanes of a warp have seen each other, and pass this on.
         self.met = np.zeros(len(rows), np.int32)
         self._own = np.concatenate(
             (self.column[:, None], self.of_lane(rows[:, None], np.arange(WARP))), axis=1
@@ -52,22 +52,22 @@ class Clocks:
         self.known[0, rows[:, None], self._own] = 1
 
     def of_lane(self, rows: Array | int, lanes: Array | int) -> Array:
-        """The columns of lanes of warps."""
+        """Return the columns of lanes of warps."""
         return np.asarray(self.lanes + self.column[rows] * WARP + lanes)
 
     def _advance(self, rows: Array) -> None:
-        """The clocks of warps go on."""
+        """Advance the clocks of warps."""
         self.known[0, rows[:, None], self._own[rows]] += 1
 
     def meet(self, rows: Array) -> None:
-        """Lanes of warps know of each other from now on."""
+        """Let lanes of warps see each other from now on."""
         self.met[rows] = self.now(rows)
         self._advance(rows)
 
     def of_barrier(self, cta: int, number: int) -> int:
-        """The column of a barrier of a CTA."""
+        """Return the column of a barrier of a CTA."""
         if number >= BARRIERS:
-            raise PtxError(f"the interpreter tells {BARRIERS} barriers of a CTA apart, not more")
+            raise PtxError(f"the interpreter supports at most {BARRIERS} barriers of a CTA")
         return self.cluster * self.warps + cta % self.cluster * BARRIERS + number
 
     def nothing(self) -> Array:
@@ -81,13 +81,13 @@ class Clocks:
     def give(self, rows: Array, to: Array) -> None:
         """Merge what warps have seen into ``to``, and advance the clocks of these warps.
 
-        Their lanes come together.
+        Their lanes arrive together.
         """
         np.maximum(to, self.known[:, rows].max(axis=1), out=to)
         self.meet(rows)
 
     def give_lane(self, row: int, lane: int, to: Array) -> None:
-        """Merge what a lane alone may tell of its warp into ``to``."""
+        """Merge what a single lane may pass on into ``to``."""
         seen, own = self.known[:, row].copy(), self._own[row]
         others = np.arange(-1, WARP) != lane
         seen[:, own[others]] = np.minimum(seen[:, own[others]], self.met[row])
@@ -107,8 +107,8 @@ class Clocks:
 class OrderedMemory(SharedMemory):
     """Shared memory with the clocks of each granule's last write and of each warp's read of it.
 
-    ``own`` has the rows of lanes times 32, plus the lane in the warp. Beside a read there are the
-    lanes that read since their warp met, as bits; none where the whole warp did as one.
+    ``own`` has the rows of lanes times 32, plus the lane in the warp. In addition to a read there
+    are the lanes that read since their warp met, as bits; none if the whole warp read.
     """
 
     def __init__(
@@ -130,21 +130,21 @@ class OrderedMemory(SharedMemory):
     # ---- accesses of threads -------------------------------------------------------------------
 
     def _unseen(self, granules: Array, rows: Array) -> Array:
-        """Which granules have a write that these warps have not seen."""
+        """Return which granules have a write that these warps have not seen."""
         return np.asarray(
             self.wrote[granules] > self.clocks.known[0][rows, self.wrote_by[granules]]
         )
 
     def _unread(self, granules: Array, rows: Array) -> Array:
-        """Which granules have a read that these warps have not seen."""
+        """Return which granules have a read that these warps have not seen."""
         clocks, warps = self.clocks, self.clocks.warps
         first = clocks.column[rows] // warps * warps
-        # What lies in a CTA is read by its own warps alone.
+        # Only a CTA's own warps read its memory.
         seen = clocks.known[0][rows[..., None], first[..., None] + np.arange(warps)]
         unread = np.asarray(self.reads[granules] > seen)
         if not unread.any():
             return np.asarray(unread.any(axis=-1))
-        # Of all lanes of a warp not enough is seen: perhaps of those that read.
+        # The accesses of all lanes are not seen; check those of the lanes that read.
         at = np.nonzero(unread)
         where, warp = at[:-1], at[-1]
         granule, row = granules[where], rows[where]
@@ -183,7 +183,7 @@ class OrderedMemory(SharedMemory):
             bad = unseen | unread
             if not bad.any():
                 self.wrote[part], self.wrote_by[part] = clocks, columns
-                # Of two lanes of a warp that store there one is the last.
+                # If two lanes of a warp store to one place, one is the last.
                 bad = (self.wrote_by[part] ^ columns) // WARP != 0
                 if not bad.any():
                     continue
@@ -204,9 +204,9 @@ class OrderedMemory(SharedMemory):
     # ---- accesses of TMA and wgmma -------------------------------------------------------------
 
     def begin_read(self, granules: Array, rows: Array, serial: int) -> str:
-        """Note that a read of granules has begun for warps of a CTA; what is wrong with it, or "".
+        """Begin a read of granules for warps of a CTA; return the kind of fault, or "".
 
-        What threads wrote these warps must have seen by the proxy.
+        The warps must have seen writes of threads through the proxy.
         """
         by, wrote = self.wrote_by[granules], self.wrote[granules]
         rows = rows[:, None]
@@ -219,9 +219,9 @@ class OrderedMemory(SharedMemory):
         return ""
 
     def end_read(self, granules: Array, rows: Array, serial: int, lane: int = -1) -> None:
-        """Note that the read, and none that began after it, has ended for these warps.
+        """End this read, but none that began later, for these warps.
 
-        ``lane``: the lane that waited for it; -1: the whole warps did.
+        ``lane``: the lane that waited for it; -1: all lanes of the warps.
         """
         own, clocks = rows % self.clocks.warps, self.clocks.now(rows)
         before = self.reads[granules[:, None], own]
@@ -233,7 +233,7 @@ class OrderedMemory(SharedMemory):
         )
 
     def begin_copy(self, granules: Array, row: int) -> str:
-        """Note that granules are written from now on; what is wrong with it, or ""."""
+        """Begin a write of granules; return the kind of fault, or ""."""
         own = np.full(len(granules), row)
         bad = self._unseen(granules, own) | self._unread(granules, own)
         if bad.any():
@@ -243,5 +243,5 @@ class OrderedMemory(SharedMemory):
         return ""
 
     def end_copy(self, granules: Array, column: int, phase: int) -> None:
-        """Note that granules have been written, in a phase of a barrier."""
+        """End a write of granules in a phase of a barrier."""
         self.wrote[granules], self.wrote_by[granules] = phase, column

@@ -1,7 +1,7 @@
-"""``ClusterMachine``: a batch of whole clusters, and where their lanes are.
+"""``ClusterMachine``: a batch of whole clusters, and their lanes.
 
-What they wait for, and what is under way for them (`barriers`, `gates`, `bulk`, `wgmma`), knows the
-machine as this; `waiting` puts both together.
+The parts for waits and pending operations (`barriers`, `gates`, `bulk`, `wgmma`) refer to the
+machine by this class; `waiting` combines them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ClusterMachine(Machine):
     products: Any
 
     def rows(self) -> Array:
-        """The rows (`cute_gemm.ptx.clocks`) of the warps with lanes that execute."""
+        """Return the rows (`cute_gemm.ptx.clocks`) of the warps with executing lanes."""
         return np.unique(self.shared.own[self.lanes()] // WARP)
 
 
 def machine_of(code: Code) -> ClusterMachine:
-    """Return the machine of a kernel, which must be one whose threads wait individually."""
+    """Return the machine of a kernel, whose threads must wait individually."""
     assert isinstance(code.machine, ClusterMachine)
     return code.machine

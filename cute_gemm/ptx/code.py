@@ -1,6 +1,6 @@
-"""What a translator of instructions works with: operands as slots of the machine's values.
+"""Interface of translators of instructions: operands as slots of the machine's values.
 
-A translator makes one function of an instruction, once; the function reads and sets values.
+A translator makes one function per instruction, once; the function reads and sets values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cute_gemm.ptx.parser import (
     Vector,
 )
 
-#: NumPy's dtype of the types of instructions; of bits that NumPy has no number for, unsigned.
+#: NumPy's dtypes of instruction types; unsigned for bits without a number in NumPy.
 DTYPES: dict[str, Any] = {
     "pred": np.bool_,
     **{f"{kind}{bits}": np.dtype(f"uint{bits}").type for kind in "bu" for bits in (8, 16, 32, 64)},
@@ -35,7 +35,7 @@ DTYPES: dict[str, Any] = {
     "f16": np.uint16, "bf16": np.uint16, "f16x2": np.uint32, "bf16x2": np.uint32,
     "tf32": np.uint32, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
-#: How registers are kept: floats of 32 and 64 bits as such, all else as bits.
+#: Storage of registers: floats of 32 and 64 bits as such, all other types as bits.
 STORED = {
     name: kind if name in ("pred", "f32", "f64") else np.dtype(f"uint{8 * BYTES[name]}").type
     for name, kind in DTYPES.items()
@@ -57,19 +57,19 @@ class Code:
         self.kernel, self.machine, self.parameters = kernel, machine, parameters
         self.values = machine.values
         self.specials: dict[str, int] = {}
-        #: Index of the instruction that is translated.
+        #: Index of the translated instruction.
         self.index = 0
-        #: What memory instructions found out about base registers (`AddressOperand`).
+        #: Results of memory instructions about base registers (`AddressOperand`).
         self.known: dict[Any, tuple[Any, ...]] = {}
-        #: Of the instruction that is translated: results with the rule by which their undefined
-        #: bits come of those of sources; of a result without one all or none are.
+        #: For the translated instruction: results, each with the rule for its undefined bits and
+        #: their sources; without a rule all bits or none are undefined.
         self.rules: list[tuple[int, Rule, list[Source]]] = []
         self._constants: dict[tuple[Any, bytes], int] = {}
 
     def refuse(self, inst: Instruction, what: str = "") -> PtxError:
         """Return the error of an instruction that the interpreter does not support."""
         why = f": {what}" if what else ""
-        what = f"{shown(inst.text)} is not executed by the interpreter"
+        what = f"{shown(inst.text)} is not supported by the interpreter"
         return PtxError(f"line {inst.line}: {what}{why}")
 
     def require(self, inst: Instruction, fits: bool, what: str = "") -> None:
@@ -78,12 +78,12 @@ class Code:
             raise self.refuse(inst, what)
 
     def only(self, inst: Instruction, *allowed: str) -> None:
-        """Refuse an opcode with a part, behind the first, that is not among these."""
+        """Refuse an opcode with a part, after the first, that is not among these."""
         for part in inst.op[1:]:
-            self.require(inst, part in allowed, f".{part} is not known here")
+            self.require(inst, part in allowed, f".{part} is not supported")
 
     def constant(self, value: Any, kind: Any) -> int:
-        """The slot of a value that never changes."""
+        """Return the slot of a constant value."""
         array = np.array([[value]]).astype(kind)
         key = (kind, array.tobytes())
         if key not in self._constants:
@@ -126,18 +126,18 @@ class Code:
         raise self.refuse(inst, f"{name} is not known")
 
     def read(self, source: Source) -> Any:
-        """The values of a source, viewed as its dtype."""
+        """Return the values of a source, viewed as its dtype."""
         values = self.values[source.slot]
         return values if source.view is None else values.view(source.view)
 
     def address_of(self, name: str) -> int:
-        """The address of a variable in its own space."""
+        """Return the address of a variable in its own space."""
         if name in self.kernel.shared:
             return self.kernel.shared[name].offset
         return self.machine.memory.address("variables") + self.kernel.globals[name].offset
 
     def register(self, inst: Instruction, operand: Operand, kind: str) -> Register:
-        """Return an operand that must be a register of the width of a type."""
+        """Return an operand that must be a register with the width of a type."""
         if not isinstance(operand, Register):
             raise self.refuse(inst)
         fits = np.dtype(STORED[operand.type]).itemsize == np.dtype(STORED[kind]).itemsize
@@ -156,9 +156,9 @@ class Code:
     ) -> Step:  # fmt: skip
         """Set the first operand to a function of the others.
 
-        ``kinds``: their types; ``result``: that of what the function returns; ``follow``: how
-        undefined bits go through it, by default the whole result is undefined if one is;
-        ``constants``: how many of the last operands the function has in itself.
+        ``kinds``: their types. ``result``: type of the function's result. ``follow``: how undefined
+        bits pass through it; by default the whole result is undefined if one bit is.
+        ``constants``: number of last operands that the function contains.
         """
         first, *others = inst.operands[: len(inst.operands) - constants]
         self.require(inst, len(others) == len(kinds))
@@ -172,7 +172,7 @@ class Code:
         self, register: Register, function: Callable[..., Any], result: Any, sources: list[Source],
         follow: Rule | None = None,
     ) -> Step:  # fmt: skip
-        """A function that sets a register; ``result``: dtype of what ``function`` returns."""
+        """Return a function that sets a register; ``result``: dtype of ``function``'s result."""
         if follow is not None:
             self.rules.append((register.slot, follow, sources))
         values, to, stored = self.values, register.slot, STORED[register.type]
@@ -201,7 +201,7 @@ class Code:
 
 
 def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
-    """A constant of an instruction of a type, and its dtype (PTX ISA, 4.5)."""
+    """Return a constant of an instruction of a type, and its dtype (PTX ISA, 4.5)."""
     dtype = DTYPES[kind]
     if kind in ("f32", "f64"):
         return value, dtype
@@ -218,9 +218,9 @@ def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
 
 
 def group_step(code: Code, inst: Instruction, what: str, name: str) -> Step:
-    """The step of ``commit_group`` or ``wait_group``.
+    """Return the step of ``commit_group`` or ``wait_group``.
 
-    ``name``: what the machine calls that of which there are groups.
+    ``name``: the machine's attribute that has the groups.
     """
     machine = code.machine
     if what == "commit_group":
@@ -233,18 +233,18 @@ def group_step(code: Code, inst: Instruction, what: str, name: str) -> Step:
 
 
 Translator = Callable[[Code, Instruction], Step]
-#: By the first parts of an opcode, of which the longest counts.
+#: Translators by the first parts of an opcode; the longest match counts.
 TRANSLATORS: dict[str, Translator] = {}
 
 
 def translator_of(inst: Instruction) -> Translator | None:
-    """Return the translator of an instruction, if there is one."""
+    """Return the translator of an instruction, or None."""
     names = (".".join(inst.op[:parts]) for parts in range(min(4, len(inst.op)), 0, -1))
     return next((TRANSLATORS[name] for name in names if name in TRANSLATORS), None)
 
 
 def opcode(*names: str, parts: str = ".*") -> Callable[[Translator], Translator]:
-    """Register a translator for opcodes; ``parts``: a pattern of all parts behind the first."""
+    """Register a translator for opcodes; ``parts``: a pattern of all parts after the first."""
     pattern = re.compile(parts)
 
     def put(translator: Translator) -> Translator:

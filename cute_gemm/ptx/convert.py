@@ -60,7 +60,7 @@ def _unpack(code: Code, inst: Instruction, kind: str, to: Vector) -> Step:
     part = UNITS[bits // 8]
     steps = []
     for place, register in enumerate(to.parts):
-        if isinstance(register, Name):  # "_": nobody reads it
+        if isinstance(register, Name):  # "_": not read
             continue
         cut = _part(whole(bits * place), part)
         target = code.register(inst, register, f"b{bits}")
@@ -79,7 +79,7 @@ def _part(begin: Any, dtype: Any) -> Callable[[Array], Array]:
 
 @opcode("cvta", parts=r"(to\.)?(global|shared|const|param)\.u64")
 def _cvta(code: Code, inst: Instruction) -> Step:
-    """Between generic addresses and those of a space: shared memory has a window of its own."""
+    """Convert between generic addresses and those of a space; shared memory has a window."""
     space, kind = inst.op[-2:]
     if space != "shared":
         return code.apply(inst, _same, kind, (kind,), moved(_same))
@@ -89,7 +89,7 @@ def _cvta(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, lambda x: x + window, kind, (kind,))
 
 
-#: float -> float with a rounding (or none), by the parts behind ``cvt``.
+#: float -> float with a rounding (or none), by the parts after ``cvt``.
 _FLOATS: dict[tuple[str, ...], Callable[..., Array]] = {
     ("f32", "f16"): from_f16,
     ("f32", "bf16"): from_bf16,
@@ -101,18 +101,18 @@ _FLOATS: dict[tuple[str, ...], Callable[..., Array]] = {
     ("rn", "tf32", "f32"): lambda x: to_tf32(x, True),
     ("rna", "tf32", "f32"): lambda x: to_tf32(x, False),
 }
-#: Into [0, 1]; of NaN 0.
+#: Clamp to [0, 1]; NaN gives 0.
 _FLOATS["sat", "f32", "f32"] = lambda x: np.where(np.isnan(x), 0, np.clip(x, 0, 1)).astype(x.dtype)
-#: Two floats side by side; the first operand is the upper one (PTX ISA, 9.7.9.21).
+#: Two packed floats; the first operand is the upper one (PTX ISA, 9.7.9.21).
 _PAIRS = {("rn", "f16x2", "f32"): to_f16, ("rn", "bf16x2", "f32"): to_bf16}
 
 
-#: The names of 8-bit floats, of which instructions convert two.
+#: Names of 8-bit floats, of which instructions convert two.
 _FLOAT8 = {"e4m3x2": "float8_e4m3fn", "e5m2x2": "float8_e5m2"}
 
 
 def _float8(code: Code, inst: Instruction) -> Step:
-    """Two 8-bit floats from or to float32 or f16x2, saturated (PTX ISA, 9.7.9.21)."""
+    """Convert two 8-bit floats from or to float32 or f16x2, saturated (PTX ISA, 9.7.9.21)."""
     how, to, kind = inst.op[1:-2], *inst.op[-2:]
     if to == "f16x2":
         code.require(inst, how == ("rn",))
@@ -169,7 +169,7 @@ def _cvt(code: Code, inst: Instruction) -> Step:
 
 
 def _narrowed(code: Code, inst: Instruction, kind: str) -> tuple[Source, Callable[[Array], Array]]:
-    """Return a source whose register may be wider than the type (PTX ISA, 9.4.1), truncated."""
+    """Return a truncated source whose register may be wider than the type (PTX ISA, 9.4.1)."""
     register = inst.operands[1]
     if not isinstance(register, Register):
         return code.source(inst, register, kind), _same
@@ -180,7 +180,7 @@ def _narrowed(code: Code, inst: Instruction, kind: str) -> tuple[Source, Callabl
 
 
 def _bits_of(code: Code, inst: Instruction, register: Register, kind: str) -> Any:
-    """How a register is kept that holds an integer, and may be wider than its type."""
+    """Return the storage of a register that holds an integer and may be wider than its type."""
     stored = STORED[register.type]
     fits = register.type not in ("pred", "f32", "f64")
     fits = fits and np.dtype(stored).itemsize >= BYTES[kind]
@@ -189,7 +189,7 @@ def _bits_of(code: Code, inst: Instruction, register: Register, kind: str) -> An
 
 
 def _between_integers(code: Code, inst: Instruction, to: str, kind: str) -> Step:
-    """Cut or extend by the sign of the source; a wider register gets the result extended too."""
+    """Truncate or extend by the sign of the source; a wider register gets the extended result."""
     source, cut = _narrowed(code, inst, kind)
     register = inst.operands[0]
     if not isinstance(register, Register):

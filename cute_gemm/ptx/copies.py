@@ -1,4 +1,4 @@
-"""Asynchronous copies to shared memory, which land when they are waited for and not before."""
+"""Asynchronous copies to shared memory, which land only when they are waited for."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cute_gemm.ptx.parser import Instruction
 class Copies:
     """The copies of a batch that have not landed (PTX ISA, 9.7.9.25: ``cp.async``).
 
-    Each thread counts the groups that it has committed; a copy belongs to the group that its thread
-    commits next.
+    Each thread counts its committed groups; a copy belongs to the group that its thread commits
+    next.
     """
 
     def __init__(self, machine: Lanes) -> None:
-        self.machine: Lanes = proxy(machine)  # which holds this
+        self.machine: Lanes = proxy(machine)  # which owns this
         self._committed = np.zeros((1, 1), np.int64)
-        #: Of each instruction: CTA, thread, flat offset in shared memory and group, (4, copies);
-        #: and what is copied, in units of its width.
+        #: For each instruction: CTA, thread, flat offset in shared memory and group, (4, copies);
+        #: and the copied data, in units of its width.
         self._flying: list[tuple[Array, Array]] = []
 
     def start(self, lanes: Array, offsets: Array, data: Array) -> None:
@@ -32,13 +32,13 @@ class Copies:
         self.machine.shared.flying = len(self._flying)
 
     def commit(self, inst: Instruction) -> None:
-        """Close the groups of the lanes that execute."""
+        """Close the groups of the executing lanes."""
         mask = self.machine.mask
         more = self._committed + 1
         self._committed = more if mask is None else np.where(mask, more, self._committed)
 
     def wait(self, inst: Instruction, left: int | None) -> None:
-        """Land the groups of lanes that execute but for the last ``left``; None: everything."""
+        """Land the groups of executing lanes except the last ``left``; None: everything."""
         if not self._flying:
             return
         lanes = self.machine.lanes()

@@ -1,13 +1,12 @@
-"""Who knows of whose accesses to shared memory, where threads wait at barriers of their CTA.
+"""Which accesses to shared memory threads have seen, if they wait at barriers of their CTA.
 
-Between two such barriers, an epoch, no thread knows what another one does. So of each granule the
-last write is kept and who has read it since the barrier: nobody, one thread, or several, which is
-all that a write has to know (C. Flanagan and S. Freund, FastTrack, PLDI 2009). Of two accesses of
-different threads in an epoch, one of them a write, each is found, in whatever order they are
-executed.
+Between two such barriers, an epoch, no thread has seen the accesses of another one. For each
+granule it is enough to keep the last write and the readers since the barrier: no thread, one
+thread, or several (C. Flanagan and S. Freund, FastTrack, PLDI 2009). If two accesses of different
+threads in an epoch include a write, they are found in every order of execution.
 
-`WarpMemory` is for kernels with ``bar.warp.sync`` too, after which the lanes that it names know of
-each other: then who has read a granule is kept lane by lane, as long as they are of one warp.
+`WarpMemory` is for kernels with ``bar.warp.sync`` too, after which the lanes in its mask have seen
+each other's accesses. Readers of a granule are then kept by lane, if they belong to one warp.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.memory import WARP, Array, Region, SharedMemory, Wrong
 
-#: A stamp is a time and a thread, or in its place several threads, of any warp or of one.
+#: A stamp is a time and a thread, or instead of it several threads, of any warp or of one.
 _STAMPS, _SEVERAL, _OF_WARP = 2048, 1024, 1025
 #: A copy that has not been waited for; greater than every other stamp.
 _IN_FLIGHT = 1 << 30
@@ -27,7 +26,7 @@ _TIMES = _IN_FLIGHT // _STAMPS
 
 
 class EpochMemory(SharedMemory):
-    """Shared memory of which each granule has stamps of its last write and its readers.
+    """Shared memory with stamps of the last write and the readers of each granule.
 
     Reads are noted when a write follows in the same epoch: most epochs only read or only write.
     """
@@ -53,23 +52,23 @@ class EpochMemory(SharedMemory):
         self._dirty = False
 
     def _start_over(self) -> None:
-        """Restart the time, when everything before is known to all."""
+        """Restart the time once everything earlier has been seen by all."""
         self.time = 1
         if self.watched:
             self.wrote[self.wrote < _IN_FLIGHT] = 0
             self.read[:] = 0
 
     def _unknown(self, stamps: Array, granules: Array, own: Array) -> Array:
-        """Of which stamps of granules these threads do not know."""
+        """Return which stamps of granules these threads have not seen."""
         return np.asarray((stamps >= self.base) & (stamps != own))
 
     def _joined(self, stamps: Array, own: Array) -> Array:
-        """Stamps of readers, and these too."""
+        """Return stamps of readers, merged with these."""
         several = np.where(stamps == own, own, self.base + np.int32(_SEVERAL))
         return np.where(stamps < self.base, own, several)
 
     def _note(self, granules: Array, own: Array) -> None:
-        """Note readers of granules, of which one may have several."""
+        """Note readers of granules, possibly several per granule."""
         while True:
             stamps = self.read.take(granules)
             joined = self._joined(stamps, own)
@@ -121,9 +120,9 @@ class EpochMemory(SharedMemory):
 
 
 class WarpMemory(EpochMemory):
-    """Shared memory of kernels whose warps wait for their own lanes too.
+    """Shared memory of kernels whose warps also wait for their own lanes.
 
-    Each lane has a vector of times, up to which it knows of the others of its warp.
+    Each lane has a vector of times up to which it has seen other lanes of its warp.
     """
 
     def __init__(
@@ -158,8 +157,8 @@ class WarpMemory(EpochMemory):
         self.known[ctas, threads, lanes] = _TIMES - 1
         self.time += 1
         if self.time == _TIMES:
-            raise PtxError(f"the interpreter tells {_TIMES:,} barriers apart, not more")
-        self.own = self.own.copy()  # reads that are noted later have the one before
+            raise PtxError(f"the interpreter supports at most {_TIMES:,} barriers")
+        self.own = self.own.copy()  # reads noted later refer to the previous one
         self.own[ctas, threads] = self.time * _STAMPS + threads
 
     def _unknown(self, stamps: Array, granules: Array, own: Array) -> Array:
@@ -190,5 +189,5 @@ class WarpMemory(EpochMemory):
 
 
 def _warp(who: Array) -> Array:
-    """The warp of a thread, or of several; -1 of those of more than one."""
+    """Return the warp of one or several threads; -1 if they belong to several warps."""
     return np.where(who < _SEVERAL, who // WARP, who - _OF_WARP)

@@ -23,22 +23,22 @@ class Block:
 
     begin: int
     end: int
-    #: Blocks that may come next.
+    #: Possible next blocks.
     next: list[int] = field(default_factory=list)
 
 
 def is_barrier(inst: Instruction) -> bool:
-    """Whether threads wait here for others of their CTA."""
+    """Return whether threads wait here for other threads of their CTA."""
     return inst.op[0] in ("bar", "barrier") and inst.op[1:2] not in (("warp",), ("cluster",))
 
 
 def at_warp(inst: Instruction) -> bool:
-    """Whether lanes wait here for others of their warp."""
+    """Return whether lanes wait here for other lanes of their warp."""
     return inst.op[:2] == ("bar", "warp")
 
 
 def may_wait(inst: Instruction) -> bool:
-    """Whether threads may wait here."""
+    """Return whether threads may wait here."""
     on_mbarrier = inst.op[0] == "mbarrier" and inst.op[1] in ("try_wait", "test_wait")
     on_memory = inst.op[0] == "ld" and "acquire" in inst.op
     at_cluster = inst.op[:3] == ("barrier", "cluster", "wait")
@@ -46,18 +46,18 @@ def may_wait(inst: Instruction) -> bool:
 
 
 def accumulators(inst: Instruction) -> tuple[Register, ...]:
-    """The registers to which an instruction adds when it is waited for: those of a wgmma."""
+    """Return the registers that a wgmma changes when it is waited for: its accumulators."""
     return registers(inst.operands[:1]) if inst.op[:2] == ("wgmma", "mma_async") else ()
 
 
 def in_flight(inst: Instruction) -> tuple[Register, ...]:
-    """The registers that a wgmma uses until it is waited for: its sums, and A if in registers."""
+    """Return the registers that a pending wgmma uses: its accumulators, and A if in registers."""
     rows = [each for each in inst.operands[1:2] if isinstance(each, Vector)]
     return (*accumulators(inst), *registers(rows)) if accumulators(inst) else ()
 
 
 def results(inst: Instruction) -> tuple[Register, ...]:
-    """The registers that an instruction sets."""
+    """Return the registers that an instruction sets."""
     if is_barrier(inst):
         return registers(inst.operands[:1]) if inst.op[1] == "red" else ()
     if inst.op[0] in _NO_RESULT or inst.op[:2] == ("barrier", "cluster"):
@@ -68,13 +68,13 @@ def results(inst: Instruction) -> tuple[Register, ...]:
 
 
 def sources(inst: Instruction) -> tuple[Register, ...]:
-    """The registers that an instruction reads, its predicate among them."""
+    """Return the registers that an instruction reads, including its predicate."""
     read = accumulators(inst) + registers(inst.operands[len(results(inst)[:1]) :])
     return read if inst.guard is None else (*read, inst.guard[0])
 
 
 def registers(operands: Iterable[Operand]) -> tuple[Register, ...]:
-    """Return all registers in operands; ``_`` is none."""
+    """Return all registers in operands; ``_`` is not one."""
     names: list[Register] = []
     for operand in operands:
         if isinstance(operand, Register):
@@ -87,7 +87,7 @@ def registers(operands: Iterable[Operand]) -> tuple[Register, ...]:
 
 
 def blocks(kernel: Kernel) -> list[Block]:
-    """Cut a kernel where branches go to, and behind what branches, ends or waits."""
+    """Cut a kernel at targets of branches, and after branches, ends and waits."""
     code = kernel.instructions
     if not code or code[-1].op[0] not in ("ret", "exit", "bra") or code[-1].guard:
         line = f"line {code[-1].line}: " if code else ""
@@ -109,21 +109,21 @@ def blocks(kernel: Kernel) -> list[Block]:
 
 
 def target(inst: Instruction) -> str:
-    """The label that a branch goes to."""
+    """Return the label to which a branch goes."""
     name = inst.operands[0]
     assert isinstance(name, Name)
     return name.name
 
 
 def unsure(kernel: Kernel, parts: list[Block]) -> frozenset[int]:
-    """Slots of the registers that some way through the kernel reads before it sets them.
+    """Return slots of the registers that some path through the kernel reads before it sets them.
 
-    Of all others no read needs to be looked at. Sets of registers are bits of an int.
+    Reads of all other registers need no check. Sets of registers are bits of an int.
     """
     code = kernel.instructions
 
     def followed(block: Block, known: int) -> tuple[int, set[int]]:
-        """What is set behind a block, and what it reads unset, from what is set before it."""
+        """Return what is set after a block and what it reads unset, given what is set before."""
         unset: set[int] = set()
         for inst in code[block.begin : block.end]:
             unset.update(each.slot for each in sources(inst) if not known >> each.slot & 1)

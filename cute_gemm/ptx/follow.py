@@ -1,10 +1,10 @@
-"""Which bits of a result are undefined, by what its instruction does with the bits it reads.
+"""Which bits of a result are undefined, by the effect of its instruction on the bits it reads.
 
 A rule gets each operand as a pair, its value and its undefined bits, both as integers of the type
-that the instruction reads, and returns the undefined bits of the result. A bit is undefined when
-another choice of the operands' undefined bits could change it. Bitwise operations, comparisons and
-what moves bits are followed exactly, sums and products by the least and the greatest that they can
-be or from the lowest bit that can change on (J. Seward and N. Nethercote, section 2.4).
+that the instruction reads, and returns the undefined bits of the result. A bit is undefined if
+other values of the operands' undefined bits could change it. Rules are exact for bitwise
+operations, comparisons and moves of bits. Sums and products use their least and greatest possible
+values, or the lowest bit that can change (J. Seward and N. Nethercote, section 2.4).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 
 from cute_gemm.ptx.memory import Array
 
-#: A value and which of its bits are undefined.
+#: A value and its undefined bits.
 Pair = tuple[Array, Array]
 Rule = Callable[..., Array]
 
 
 def unsigned(dtype: Any) -> Any:
-    """The dtype of the undefined bits of a value of a dtype."""
+    """Return the dtype of the undefined bits of a dtype."""
     dtype = np.dtype(dtype)
     return np.bool_ if dtype == np.bool_ else np.dtype(f"uint{8 * dtype.itemsize}").type
 
@@ -34,19 +34,19 @@ def every(bad: Array, dtype: Any) -> Array:
 
 
 def bounds(pair: Pair) -> Pair:
-    """Return the least and the greatest that a value can be."""
+    """Return the least and the greatest possible value."""
     value, lost = pair
-    top = lost & np.array(np.iinfo(lost.dtype).min, lost.dtype)  # 0 where there is no sign
+    top = lost & np.array(np.iinfo(lost.dtype).min, lost.dtype)  # 0 for unsigned types
     return (value & ~lost) | top, (value | lost) & ~top
 
 
 def moved(function: Callable[..., Any]) -> Rule:
-    """Return the rule of what puts bits elsewhere: the undefined ones go the same way."""
+    """Return the rule of a function that moves bits: undefined bits move in the same way."""
     return lambda *pairs: function(*(lost for _, lost in pairs))
 
 
 def bitwise(table: int, count: int) -> Rule:
-    """Return the rule of a function of bits: bit 4 a + 2 b + c of a table says its value."""
+    """Return the rule of a bitwise function: bit 4 a + 2 b + c of the table is its value."""
 
     def follow(*pairs: Pair) -> Array:
         can: list[Any] = [False, False]
@@ -65,7 +65,7 @@ def bitwise(table: int, count: int) -> Rule:
 
 
 def added(a: Pair, b: Pair) -> Array:
-    """Propagate through a sum: what the least and the greatest one differ in, and the operands."""
+    """Propagate through a sum: bits in which the least and greatest differ, and the operands'."""
     (a_least, a_most), (b_least, b_most) = map(bounds, map(_plain, (a, b)))
     return np.asarray(((a_least + b_least) ^ (a_most + b_most)) | _plain(a)[1] | _plain(b)[1])
 
@@ -85,7 +85,7 @@ def negated(a: Pair) -> Array:
 def multiplied(a: Pair, b: Pair) -> Array:
     """Propagate through a product: from the lowest bit on that can change.
 
-    That of one operand's undefined bits, times the lowest that the other one can have.
+    It is that of one operand's undefined bits, times the lowest possible bit of the other operand.
     """
     (x, x_lost), (y, y_lost) = _plain(a), _plain(b)
     lowest = _lowest(x_lost) * _lowest(y | y_lost) | _lowest(y_lost) * _lowest(x | x_lost)
@@ -93,7 +93,7 @@ def multiplied(a: Pair, b: Pair) -> Array:
 
 
 def _plain(pair: Pair) -> Pair:
-    """A pair without signs, whose sums and products wrap."""
+    """Return a pair without signs, whose sums and products wrap."""
     value, lost = pair
     return value.view(unsigned(value.dtype)), lost.view(unsigned(lost.dtype))
 
@@ -103,7 +103,7 @@ def _lowest(x: Array) -> Array:
 
 
 def compared(name: str) -> Rule:
-    """Return the rule of a comparison of integers, which is undefined where it could be either."""
+    """Return the rule of an integer comparison, which is undefined if it could be either."""
 
     def follow(a: Pair, b: Pair) -> Array:
         (x, x_lost), (y, y_lost) = _plain(a), _plain(b)
@@ -120,7 +120,7 @@ def compared(name: str) -> Rule:
 
 
 def chosen(a: Pair, b: Pair, choice: Pair) -> Array:
-    """Propagate through ``selp``: of what is chosen, or of both where nobody knows which."""
+    """Propagate through ``selp``: the selected value, or both if the selection is undefined."""
     either = (a[0] ^ b[0]) | a[1] | b[1]
     return np.asarray(np.where(choice[1], either, np.where(choice[0], a[1], b[1])))
 
@@ -140,7 +140,7 @@ def extreme(least: bool) -> Rule:
 
 
 def steered(function: Callable[..., Any], *counted: int) -> Rule:
-    """Return the rule of what moves bits as its last operands say, of which these bits count."""
+    """Return the rule of a function that moves bits by the given bits of its last operands."""
 
     def follow(*pairs: Pair) -> Array:
         given, steering = pairs[: -len(counted)], pairs[-len(counted) :]
@@ -149,7 +149,7 @@ def steered(function: Callable[..., Any], *counted: int) -> Rule:
         for (_, lost), bits in zip(steering, counted, strict=True):
             unknown = unknown | (lost & np.array(bits).astype(lost.dtype) != 0)
         for value, lost in given[:1] if len(given) == 1 else ():
-            unknown = unknown & (value | lost != 0)  # zeros stay zeros, wherever they go
+            unknown = unknown & (value | lost != 0)  # zeros stay zeros wherever they move
         return np.where(unknown, np.array(-1).astype(result.dtype), result)
 
     return follow
@@ -169,7 +169,7 @@ def counted(function: Callable[[Array], Array]) -> Rule:
 
 
 def in_parts(count: int, width: int, bits: int, dtype: Any) -> Rule:
-    """Return the rule of parts of ``bits`` bits, each of which comes of one of ``width`` bits.
+    """Return the rule of parts of ``bits`` bits, each computed from one part of ``width`` bits.
 
     The parts are those of one operand, or one operand each, the last one lowest.
     """

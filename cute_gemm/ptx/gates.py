@@ -15,9 +15,9 @@ from cute_gemm.ptx.parser import Instruction
 
 @dataclass(eq=False)
 class _Gate:
-    """A named barrier of a CTA: how many have come, and what they hand over.
+    """A named barrier of a CTA: the number of arrivals, and the clocks that they pass on.
 
-    ``whole``: all threads of the CTA are to come that have not ended.
+    ``whole``: all threads of the CTA that have not ended must arrive.
     """
 
     given: Array
@@ -36,30 +36,30 @@ class Gates:
     """The named barriers of all CTAs, and the barrier of each cluster."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine: ClusterMachine = proxy(machine)  # which holds this
+        self.machine: ClusterMachine = proxy(machine)  # which owns this
         self._gates: dict[tuple[int, int | None], _Gate] = {}
         self._which = np.zeros(machine.shape, np.int64)
-        #: Uses of a named barrier, and of the cluster's, at which a lane has come; between arriving
-        #: at one and waiting there it may come to others.
+        #: Uses of a named barrier, and of the cluster's, at which a lane has arrived; before it
+        #: waits there it may arrive at others.
         self._turn = np.zeros(machine.shape, np.int64)
         self._turn_of_cluster = np.zeros(machine.shape, np.int64)
         self._come = np.zeros(machine.shape, bool)
 
     def _gate(self, group: int, number: int | None) -> _Gate:
-        """The barrier of a CTA by its number; None: that of a cluster."""
+        """Return the barrier of a CTA by its number; None: that of a cluster."""
         key = group, number
         if key not in self._gates:
             self._gates[key] = _Gate(self.machine.shared.clocks.nothing())
         return self._gates[key]
 
     def _enter(self, gate: _Gate, lanes: Array, turns: Array) -> None:
-        """Let lanes come to a barrier, with what they have seen."""
+        """Let lanes arrive at a barrier, with what they have seen."""
         turns[lanes] = gate.times
         shared = self.machine.shared
         shared.clocks.give(np.unique(shared.own[lanes] // WARP), gate.given)
 
     def _leave(self, gate: _Gate, lanes: Array, turns: Array) -> Array:
-        """Return which lanes came before the barrier was completed last: they go on."""
+        """Return which lanes may continue: those that arrived before the last completion."""
         go = lanes & (turns < gate.times)
         if go.any():
             shared = self.machine.shared
@@ -67,14 +67,14 @@ class Gates:
         return go
 
     def _of_group(self, first: int, ctas: int) -> Array:
-        """The lanes that execute of some CTAs."""
+        """Return the executing lanes of some CTAs."""
         lanes = np.zeros(self.machine.shape, bool)
         part = slice(first, first + ctas)
         lanes[part] = self.machine.lanes()[part]
         return lanes
 
     def arrive(self, inst: Instruction, numbers: Array, wanted_counts: Array | None) -> None:
-        """Lanes that execute come to the barriers of these numbers, which wait for so many.
+        """Let executing lanes arrive at the barriers of these numbers, which wait for such counts.
 
         None: for all threads of the CTA.
         """
@@ -92,14 +92,14 @@ class Gates:
             gate.count = max(wanted)
             gate.come += int(here.sum())
             if len(wanted) > 1 or gate.come > gate.count:
-                what = f"barrier {number}: {gate.come} threads come where {gate.count} were to"
+                what = f"barrier {number}: {gate.come} threads arrive, {gate.count} expected"
                 raise machine.barriers.fault(inst, "barrier", what)
             self._enter(gate, arriving, self._turn)
             if gate.come == gate.count:
                 gate.open()
 
     def passed(self) -> Array:
-        """Which lanes that execute, of those that came to a named barrier, may go on."""
+        """Return which executing lanes, of those that arrived at a named barrier, may continue."""
         machine, lanes = self.machine, self.machine.lanes()
         free = np.zeros(machine.shape, bool)
         alive = machine.alive().sum(axis=1)
@@ -113,28 +113,30 @@ class Gates:
         return free
 
     def missing(self) -> str:
-        """What the first lane that waits at a named barrier waits for."""
+        """Return what the first lane that waits at a named barrier waits for."""
         cta, thread = (int(x) for x in np.argwhere(self.machine.lanes())[0])
         gate = self._gate(cta, int(self._which[cta, thread]))
-        return f"{gate.come} of {gate.count} threads have come"
+        return f"{gate.come} of {gate.count} threads have arrived"
 
     def arrive_cluster(self, inst: Instruction) -> None:
-        """Lanes that execute come to the barrier of their cluster."""
+        """Let executing lanes arrive at the barrier of their cluster."""
         machine, lanes = self.machine, self.machine.lanes()
         if (self._come & lanes).any():
-            raise machine.barriers.fault(inst, "barrier", "it arrives twice, and waits not between")
+            raise machine.barriers.fault(
+                inst, "barrier", "it arrives twice without a wait in between"
+            )
         self._come |= lanes
         for cluster in self._clusters():
             here = self._of_group(cluster, machine.cluster)
             self._enter(self._gate(cluster, None), here, self._turn_of_cluster)
 
     def _clusters(self) -> list[int]:
-        """The first CTAs of the clusters with lanes that execute."""
+        """Return the first CTAs of the clusters with executing lanes."""
         size = self.machine.cluster
         return np.unique(np.nonzero(self.machine.lanes())[0] // size * size).tolist()
 
     def passed_cluster(self) -> Array:
-        """Which lanes that execute may go on behind the barrier of their cluster."""
+        """Return which executing lanes may continue after the barrier of their cluster."""
         free, alive = np.zeros(self.machine.shape, bool), self.machine.alive()
         for cluster in self._clusters():
             gate, here = self._gate(cluster, None), self._of_group(cluster, self.machine.cluster)
@@ -147,5 +149,5 @@ class Gates:
         return free
 
     def missing_cluster(self) -> str:
-        """How many threads have come to the barrier of a cluster."""
-        return f"{int(self._come.sum())} of {int(self.machine.alive().sum())} threads have come"
+        """Return how many threads have arrived at the barrier of a cluster."""
+        return f"{int(self._come.sum())} of {int(self.machine.alive().sum())} threads have arrived"

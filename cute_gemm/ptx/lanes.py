@@ -1,4 +1,4 @@
-"""The threads that are executed together."""
+"""Threads that are executed together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cute_gemm.ptx.memory import Array, SharedMemory
 class Lanes:
     """All threads of a batch of CTAs of a launch, and which of them execute.
 
-    ``first``: the number of the first CTA; ``mask``: which lanes execute, None for all;
-    ``shared``: the CTAs' shared memory.
+    ``first``: number of the first CTA; ``mask``: the executing lanes, None for all; ``shared``: the
+    CTAs' shared memory.
     """
 
     shared: SharedMemory
@@ -23,9 +23,9 @@ class Lanes:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """CTAs and threads of the batch."""
+        """Numbers of CTAs and threads of the batch."""
         return self.ctas, self.threads
 
     def lanes(self) -> Array:
-        """Which lanes execute, whole."""
+        """Return the mask of executing lanes at full size."""
         return np.broadcast_to(True if self.mask is None else self.mask, self.shape)

@@ -1,4 +1,4 @@
-"""Operands of instructions that lanes execute one by one, on barriers and of bulk copies."""
+"""Operands of instructions on barriers and bulk copies, which lanes execute one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cute_gemm.ptx.undefined import demand
 
 
 class Lanewise:
-    """An operand as a number of each executing lane; for an address, one in shared memory."""
+    """An operand as a number per executing lane; for an address, one in shared memory."""
 
     def __init__(self, code: Code, inst: Instruction, operand: Operand, kind: str = "u32") -> None:
         self.machine, self.inst, self.values, self.offset = code.machine, inst, code.values, 0
@@ -22,7 +22,7 @@ class Lanewise:
         self.source: Source = code.source(inst, operand, kind)
 
     def __call__(self, what: str = "its address") -> Array:
-        """Return the numbers, one a lane; a fault where one is undefined."""
+        """Return the numbers, one per lane; fault if one is undefined."""
         demand(self.machine, self.inst, self.source.slot, what)
         values = self.values[self.source.slot].astype(np.int64)
         values = np.broadcast_to(values, self.machine.shape)[self.machine.lanes()]

@@ -1,4 +1,4 @@
-"""A launch: PTX, a grid, arguments -> the kernel executed on NumPy arrays."""
+"""A launch: PTX, a grid and arguments -> the kernel executed on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from cute_gemm.ptx.record import Accesses, Boxes, Recorder
 from cute_gemm.ptx.tensor import Tensor
 from cute_gemm.ptx.waiting import WaitingMachine, needed
 
-#: Threads that are executed together: enough that NumPy's time a call is small, few enough that
+#: Threads that are executed together: enough to amortise NumPy's time per call, and few enough that
 #: registers stay in the caches.
 _LANES = 16384
-#: Bytes of shared memory of CTAs that are executed together, where each access is dated.
+#: Bytes of shared memory of CTAs that are executed together, if accesses have stamps.
 _SHARED = 1 << 22
-#: Bytes of a buffer up to which those between its elements are set.
+#: Bytes of a buffer up to which the gaps between its elements are set.
 _FILLED = 1 << 28
-#: Extents of a grid and of a CTA that a GPU takes.
+#: Largest extents of a grid and of a CTA on a GPU.
 _MOST = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64)}
-#: 4-byte registers of all lanes together.
+#: Largest number of 4-byte registers of all lanes together.
 _REGISTERS = 1 << 26
-#: What is told how many CTAs of a launch have ended, and of how many: that of whoever shows it.
+#: Callback that gets the number of ended CTAs of a launch and their total, for a progress display.
 PROGRESS: ContextVar[Callable[[int, int], None] | None] = ContextVar("PROGRESS", default=None)
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A NumPy array as a kernel's argument: its address, in memory of its own.
+    """A NumPy array as a kernel's argument: its address, in separate memory.
 
-    The kernel may write its elements alone, and read from the first of them to the last. What it
-    wrote is put back into the array when it has ended.
+    The kernel may write only its elements, and read from the first to the last of them. The results
+    are copied back into the array when the kernel has ended.
 
     Attributes
     ----------
     array
-        Of any strides.
+        An array with any strides.
     name
-        What faults call it.
+        Its name in faults.
     residue
-        Its address modulo 256; by default that of the array's own.
+        Its address modulo 256; by default that of the array.
     """
 
     array: Array
@@ -65,7 +65,7 @@ class Buffer:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Bytes before and behind the first element's first that elements have."""
+        """Bytes before and after the start of the first element that elements occupy."""
         steps = [(n - 1) * s for n, s in zip(self.array.shape, self.array.strides, strict=True)]
         if 0 in self.array.shape:
             return 0, 0
@@ -74,7 +74,7 @@ class Buffer:
 
     @property
     def place(self) -> tuple[int, int, bool]:
-        """Bytes, the address of the first modulo 256, whether all of them are elements'."""
+        """Bytes, address of the first modulo 256, and whether all of them belong to elements."""
         before, behind = self.span
         residue = self.array.ctypes.data if self.residue is None else self.residue
         dense, size = True, self.array.itemsize
@@ -88,7 +88,7 @@ class Buffer:
         """Copy the array into global memory, and mark the bytes that may be written."""
         content, whole = memory.content(self.name), self.place[2]
         if not whole and len(content) <= _FILLED:
-            content[:] = 255  # what nobody has written is no number
+            content[:] = 255  # NaN in bytes that are never written
         if self.array.size:
             self.elements(content)[...] = self.array
         if self.array.size and not whole:
@@ -97,7 +97,7 @@ class Buffer:
             np.ndarray(each, np.uint8, flags, self.span[0], strides)[...] = 255
 
     def elements(self, content: Array) -> Array:
-        """The array in these bytes."""
+        """Return the array in these bytes."""
         return np.ndarray(
             self.array.shape, self.array.dtype, content, self.span[0], self.array.strides
         )
@@ -105,14 +105,14 @@ class Buffer:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map as a kernel's argument, 128 bytes that only TMA understands.
+    """A tensor map as a kernel's argument, 128 bytes that only TMA reads.
 
     Attributes
     ----------
     buffer
         The name of the `Buffer` that it describes, from its first element on.
     tensor
-        What is said of it; None for a map that nobody uses.
+        The tensor; None for an unused map.
     """
 
     buffer: str
@@ -124,22 +124,22 @@ Argument = Buffer | TensorMap | int | float | bytes | np.generic
 
 @dataclass(frozen=True)
 class Execution:
-    """What a launch did.
+    """The result of a launch.
 
     Attributes
     ----------
     kernel
         The instructions, to which indices refer.
     steps
-        Instructions that were executed, each for a batch of CTAs and lanes that went together.
+        Executed instructions, each for a batch of CTAs and lanes on the same path.
     regions
         The buffers, as offsets from the first global address (`memory.GLOBAL`).
     accesses
-        Memory instructions by warp; None unless they were asked for.
+        Memory instructions by warp; None unless requested.
     counts
-        Instructions of warps by opcode; None unless they were asked for.
+        Instructions of warps by opcode; None unless requested.
     boxes
-        What bulk tensor copies moved, by buffer and direction; None unless it was asked for.
+        Bulk tensor copies by buffer and direction; None unless requested.
     """
 
     kernel: Kernel
@@ -156,40 +156,40 @@ def run(
     most_steps: int | None = None, lanes: int = _LANES, cluster: int = 1,
     dependent: bool = False,
 ) -> Execution:  # fmt: skip
-    """Execute a kernel, all CTAs in order, a batch of them at a time.
+    """Execute a kernel, all CTAs in order, one batch at a time.
 
     Parameters
     ----------
     ptx, entry
-        The text, and the name of the entry; None where there is one only.
+        The text, and the name of the entry; None if there is only one.
     grid, block
-        CTAs along x, y, z and threads of a CTA; what is left out is 1.
+        CTAs along x, y, z and threads of a CTA; missing extents are 1.
     shared_bytes
         Dynamic shared memory of a CTA.
     arguments
         One for each parameter: a `Buffer`, a `TensorMap`, a number, or the bytes of a struct.
     record
-        Whether to keep every access and to count instructions.
+        Whether to record every access and to count instructions.
     watch
-        Whether shared memory is watched for races, reads of what nobody wrote, and copies that have
-        not been waited for, and global memory for stores of two CTAs to the same bytes. Bounds,
-        alignment, registers and barriers always are.
+        Whether shared memory is checked for races, uninitialised reads, and copies that have not
+        been waited for, and global memory for stores of two CTAs to the same bytes. Bounds,
+        alignment, registers and barriers are always checked.
     most_steps
-        Instructions after which a kernel counts as one that does not end; by default 20,000,000,
-        or 500,000 in which no thread stores, passes a barrier or accesses another address.
+        Instructions after which a kernel is considered endless; by default 20,000,000, or 500,000
+        in which no thread stores, passes a barrier or accesses another address.
     lanes
-        Threads that are executed together, if a CTA has not more.
+        Threads that are executed together, if a CTA does not have more.
     cluster
         CTAs of a cluster, along x.
     dependent
-        Whether it may start before the launch ahead has ended, for which it then has to wait.
+        Whether it may start before the previous launch has ended, for which it then must wait.
 
     Raises
     ------
     PtxError
-        For text that is not understood or an instruction that is not executed here.
+        For text that is not understood, or an unsupported instruction.
     FaultError
-        For what the kernel does and must not; the arrays keep what they had.
+        For an illegal action of the kernel; the arrays are unchanged.
     """
     kernel, arrays = _placed(parsed(ptx, entry), shared_bytes)
     grid, block = _three(grid, "grid"), _three(block, "block")
@@ -207,7 +207,7 @@ def run(
         raise PtxError(f"cluster={cluster} does not divide the {grid[0]} CTAs of the grid along x")
     waits = needed(kernel)
     if waits and math.prod(block) % WARP:
-        raise PtxError(f"block={tuple(block)!r} is not of whole warps, and threads wait one by one")
+        raise PtxError(f"block={tuple(block)!r} must be a multiple of {WARP} threads")
     kind = WaitingMachine if waits else Machine
     machine = kind(grid, block, memory, most_steps, recorder, len(kernel.registers), cluster)
     machine.dependent = dependent
@@ -254,7 +254,7 @@ def parsed(ptx: str, entry: str | None) -> Kernel:
 
 
 def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
-    """Extents along x, y and z."""
+    """Return extents along x, y and z."""
     x, y, z = (*(int(extent) for extent in extents[:3]), 1, 1)[:3]
     triple = x, y, z
     if len(extents) > 3 or min(triple) < (1 if name == "block" else 0):
@@ -268,7 +268,7 @@ def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
 
 
 def _variables(variables: dict[str, Variable]) -> Array:
-    """The bytes of the global variables that the kernel names."""
+    """Return the bytes of the global variables that the kernel names."""
     content = np.zeros(end_of(variables), np.uint8)
     for v in variables.values():
         content[v.offset : v.offset + len(v.value)] = np.frombuffer(v.value, np.uint8)
@@ -276,9 +276,9 @@ def _variables(variables: dict[str, Variable]) -> Array:
 
 
 def _placed(kernel: Kernel, dynamic: int) -> tuple[Kernel, list[Region]]:
-    """The kernel with its arrays in shared memory apart from each other, and where they are.
+    """Return the kernel with its arrays in shared memory apart from each other, and their places.
 
-    The dynamic part begins where its alignment lets it; all arrays that take it begin there.
+    The dynamic part begins at its alignment; all arrays that use it begin there.
     """
     static = [array for array in kernel.shared.values() if array.size is not None]
     unsized = [array for array in kernel.shared.values() if array.size is None]
@@ -295,13 +295,13 @@ def _placed(kernel: Kernel, dynamic: int) -> tuple[Kernel, list[Region]]:
 
 
 def _ordered(kernel: Kernel) -> bool:
-    """Whether CTAs of a kernel may wait for each other: by what one stores and another reads."""
+    """Return whether CTAs may wait for each other: one stores what another one reads."""
     words = {"acquire", "acq_rel", "volatile", "relaxed"}
     return any(inst.op[0] == "atom" or words & set(inst.op) for inst in kernel.instructions)
 
 
 def _granule(kernel: Kernel, space: str) -> int:
-    """The narrowest access to what may be shared memory, or store to global memory, in bytes."""
+    """Return the narrowest possible access to shared memory, or store to global, in bytes."""
     widths = [16]
     for inst in kernel.instructions:
         shape = shape_of(inst) if inst.op[0] in ("ld", "st") else None
@@ -314,7 +314,7 @@ def _granule(kernel: Kernel, space: str) -> int:
 
 
 def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> bytes:
-    """The bytes of the parameters; ``PtxError`` for an argument that does not fit its parameter."""
+    """Return the bytes of the parameters; ``PtxError`` if an argument does not fit its own."""
     parameters = list(kernel.parameters.values())
     if len(arguments) != len(parameters):
         raise PtxError(f"{len(arguments)} arguments; {kernel.name} takes {len(parameters)}")
@@ -333,7 +333,7 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
 
 
 def _typed(argument: int | float, parameter: Variable, position: int) -> int | float:
-    """Return a number as its parameter takes it; ``PtxError`` where it does not."""
+    """Return a number in the type of its parameter; ``PtxError`` if it does not fit."""
     kind, what = parameter.type, f"argument {position} is {argument!r}"
     if parameter.count or kind == "pred":
         of = f"{parameter.count} x .{kind}" if parameter.count else f".{kind}"
@@ -364,7 +364,7 @@ def _typed(argument: int | float, parameter: Variable, position: int) -> int | f
 
 
 def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> dict[int, Map]:
-    """The tensor maps among the arguments, by where their parameters lie."""
+    """Return the tensor maps among the arguments, by the places of their parameters."""
     buffers = {buffer.name: buffer for buffer in arguments if isinstance(buffer, Buffer)}
     maps = {}
     for parameter, argument in zip(kernel.parameters.values(), arguments, strict=False):

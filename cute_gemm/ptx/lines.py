@@ -1,4 +1,4 @@
-"""Where instructions come from: lines of PTX -> lines of the source (``.loc``, PTX ISA 11.5.3)."""
+"""Lines of PTX -> lines of the source (``.loc``, PTX ISA 11.5.3)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"\n]*)"', re.MULTILINE)
-#: A place, and the call that was inlined there: the place that calls.
+#: A place, and the place of the call that was inlined there.
 _LOC = re.compile(
     r"^[ \t]*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:[^\n]*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
     r"|\.entry\b",
@@ -23,9 +23,9 @@ class SourceLine(NamedTuple):
 
 
 class Sources:
-    """The places of the instructions of a text that was compiled with line numbers.
+    """The source places of the instructions of a text that was compiled with line numbers.
 
-    ``unit``: the name that the compiler has for the text it was given, which is called ``name``.
+    ``unit``: the compiler's name of the source text, which is reported as ``name``.
     """
 
     def __init__(self, text: str, unit: str, name: str) -> None:
@@ -39,9 +39,9 @@ class Sources:
         return re.split(r"[/\\]", self._files.get(file, ""))[-1] == self._unit
 
     def place(self, line: int) -> SourceLine | None:
-        """Return where a line of the PTX comes from; None if the text does not say.
+        """Return the source of a line of the PTX; None if the text does not give it.
 
-        Of a function of another file that was inlined, the line that calls it.
+        For an inlined function of another file, return the line that calls it.
         """
         index = bisect_right(self._lines, line) - 1
         if index < 0 or not self._marks[index][1]:
@@ -61,7 +61,7 @@ class Sources:
         return SourceLine(name, int(number)) if name else None
 
     def told(self, message: str) -> str:
-        """Return a message in which lines of the PTX have their places in the source too."""
+        """Return a message with source places next to lines of the PTX."""
 
         def with_place(match: re.Match[str]) -> str:
             place = self.place(int(match[1]))

@@ -1,12 +1,11 @@
 """Threads that execute a kernel: lanes of NumPy arrays, their divergence and their barriers.
 
 All threads of a batch of CTAs are lanes. A register is an array that broadcasts to (CTAs, threads):
-where all threads of a CTA, the same thread of all CTAs, or everybody has the same value, it is kept
-once. Arrays are never changed in place.
+a value that all threads of a CTA, the same thread of all CTAs, or all threads share is stored once.
+Arrays are never changed in place.
 
-Lanes that go different ways are apart until they meet: of all that are under way those at the
-least instruction go on, which is where code that compilers lay out meets again. They wait for each
-other at barriers only.
+Diverged lanes run separately until they meet: the lanes at the lowest instruction continue first,
+which is where the code of compilers reconverges. Lanes wait for each other only at barriers.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.warpwait import WarpBarriers
 
-#: Instructions of a batch of CTAs, after which a kernel counts as one that does not end; and those
-#: after which it does if nothing comes of them.
+#: Instructions of a batch of CTAs after which a kernel is considered endless; and the same for
+#: instructions without an effect.
 MOST_STEPS, IDLE_STEPS = 20_000_000, 500_000
 
 Step = Callable[[], None]
@@ -38,7 +37,7 @@ class Wait:
     """A condition for which lanes wait individually (`cute_gemm.ptx.waiting`)."""
 
     inst: Instruction
-    #: Return which executing lanes go on now, and apply the effects of that.
+    #: Return which executing lanes continue now, and apply the effects of that.
     poll: Callable[[], Array]
     #: Return what the executing lanes still wait for.
     says: Callable[[], str]
@@ -48,24 +47,24 @@ class Wait:
 class Piece:
     """A block of instructions as functions.
 
-    ``plain`` leaves open what becomes of registers of lanes that are not here, ``apart`` keeps
-    them. Then comes one of: a branch of those with ``choice`` to ``target``, of the others to the
-    next piece (None: the end); a wait at the ``barrier``.
+    ``plain`` may change registers of lanes that are not here, ``apart`` preserves them. Then
+    follows one of: a branch of lanes with ``choice`` to ``target``, and of others to the next piece
+    (None: the end); a wait at the ``barrier``.
     """
 
     plain: list[Step] = field(default_factory=list)
     apart: list[Step] = field(default_factory=list)
     next: int | None = None
     target: int | None = None
-    #: Slot of the predicate of a branch, and whether it is negated; -1: there is no choice.
+    #: Slot of the predicate of a branch, and whether it is negated; -1: unconditional.
     choice: int = -1
     negated: bool = False
     barrier: Instruction | None = None
-    #: What is done when all have come to the barrier.
+    #: What is executed when all have arrived at the barrier.
     met: Step | None = None
-    #: What is waited for otherwise, behind the steps.
+    #: Another wait, after the steps.
     wait: Wait | None = None
-    #: Index of its first instruction, and how many there are.
+    #: Index of its first instruction, and their number.
     begin: int = 0
     count: int = 0
 
@@ -76,7 +75,7 @@ class Piece:
 
 
 class Machine(Lanes):
-    """A batch of CTAs of a launch, with its registers and what it has under way."""
+    """A batch of CTAs of a launch, with its registers and pending operations."""
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], memory: GlobalMemory,
@@ -87,27 +86,27 @@ class Machine(Lanes):
         self.memory = memory
         self.recorder = recorder
         self.values: list[Any] = [None] * slots
-        #: Of each value the bits that are undefined (`cute_gemm.ptx.undefined`), or None.
+        #: The undefined bits of each value (`cute_gemm.ptx.undefined`), or None.
         self.undefined: list[Array | None] = [None] * slots
         self.steps, self.most_steps = 0, most_steps
-        #: Steps after which lanes last stored something, passed a barrier or went to a new address.
+        #: Steps at which lanes last stored a value, passed a barrier or went to a new address.
         self.moved = 0
-        #: Whether the kernel may start before the launch ahead of it has ended.
+        #: Whether the kernel may start before the previous launch has ended.
         self.dependent = False
-        #: Tensor maps by where their parameters lie.
+        #: Tensor maps by the places of their parameters.
         self.maps: dict[int, Any] = {}
         self.copies: Copies
 
     # ---- a batch -------------------------------------------------------------------------------
 
     def begin(self, first: int, ctas: int, shared: SharedMemory, specials: dict[str, int]) -> None:
-        """Start over with CTAs ``first`` up to ``first + ctas``; ``specials``: slots by name."""
+        """Restart with CTAs ``first`` up to ``first + ctas``; ``specials``: slots by name."""
         self.first, self.ctas, self.shared = first, ctas, shared
         self.copies = Copies(self)
-        #: Lanes that know that the launch ahead has ended.
+        #: Lanes that have waited for the end of the previous launch.
         self.followed = np.full(self.shape, not self.dependent)
         self.mask = None
-        #: Lanes that are ready to go on at a piece, and those that stand still at one.
+        #: Lanes that are ready to continue at a piece, and lanes that wait at one.
         self.ready: dict[int, Array | None] = {0: None}
         self.parked: dict[int, Array | None] = {}
         self.warps = WarpBarriers(self)
@@ -117,7 +116,7 @@ class Machine(Lanes):
             self.values[slot] = self._special(name, numbers, lanes)
 
     def _special(self, name: str, numbers: Array, lanes: Array) -> Array:
-        """The value of a special register (PTX ISA, chapter 10)."""
+        """Return the value of a special register (PTX ISA, chapter 10)."""
         kind, _, axis = name.partition(".")
         # CTAs of a cluster lie along x.
         size = self.cluster
@@ -143,50 +142,52 @@ class Machine(Lanes):
     # ---- lanes ---------------------------------------------------------------------------------
 
     def alive(self) -> Array:
-        """The lanes that have not ended."""
+        """Return the lanes that have not ended."""
         lanes_alive = self.lanes().copy()
         for mask in (*self.ready.values(), *self.parked.values()):
             lanes_alive |= self._lanes(mask)
         return lanes_alive
 
     def who(self, lanes: Array) -> str:
-        """Lanes in words: the warps of the first CTA among them."""
+        """Return lanes as text: the warps of the first CTA among them."""
         cta = int(np.argwhere(lanes)[0][0])
         warps = np.unique(np.flatnonzero(lanes[cta]) // 32).tolist()
         return f"CTA {self.name(cta)}, warp{'s' * (len(warps) > 1)} {', '.join(map(str, warps))}"
 
     def follow(self) -> None:
-        """``griddepcontrol.wait``: lanes that execute wait for the launch ahead."""
+        """Execute ``griddepcontrol.wait``: lanes wait for the previous launch."""
         self.followed = self.followed | self.lanes()
 
     def behind(self, inst: Instruction) -> None:
-        """A fault where lanes that execute access global memory before the launch ahead ended."""
+        """Fault if executing lanes access global memory before the previous launch has ended."""
         if self.dependent:
-            what = "race: the launch ahead may not have ended: no griddepcontrol.wait before"
+            what = "race: the previous launch may not have ended: no griddepcontrol.wait before"
             self.fault(inst, "race", what, self.lanes() & ~self.followed)
 
     def whole(self, inst: Instruction, size: int, name: str) -> Array:
-        """Which groups of ``size`` threads execute, (CTAs, groups); a fault if one does in part."""
+        """Return which groups of ``size`` threads execute, (CTAs, groups); fault if partial."""
         if self.threads % size:
-            self.fault(inst, "divergent", f"the CTA is not of whole {name}s", self.lanes())
+            self.fault(
+                inst, "divergent", f"the CTA does not consist of whole {name}s", self.lanes()
+            )
         self.together()
         if self.mask is None:
             return np.ones((self.ctas, self.threads // size), bool)
         lanes = self.lanes().reshape(self.ctas, -1, size)
         some = np.asarray(lanes.any(axis=2))
         missing = ~lanes & some[..., None]
-        what = f"divergent: this thread of the {name} does not execute it, and all must"
+        what = f"divergent: this thread of the {name} does not execute it, but all must"
         self.fault(inst, "divergent", what, missing.reshape(self.shape))
         return some
 
     def together(self) -> None:
-        """Lanes of warps that execute one instruction of the warp know of each other.
+        """Let lanes of warps that execute a warp instruction see each other's accesses.
 
-        Of memory that PTX promises for ``bar.warp.sync`` alone; the lanes are in one place then.
+        PTX guarantees this for memory only with ``bar.warp.sync``; the lanes are converged then.
         """
 
     def set(self, slot: int, value: Array, undefined: Array | None = None) -> None:
-        """Set a register, and which of its bits are undefined."""
+        """Set a register and its undefined bits."""
         self.values[slot] = value
         self.undefined[slot] = None if undefined is None or not undefined.any() else undefined
 
@@ -212,7 +213,7 @@ class Machine(Lanes):
     def fault(
         self, inst: Instruction, kind: str, what: str, bad: Array, address: Any = None
     ) -> None:
-        """Raise a fault for the first lane of ``bad``, if there is one, with its address."""
+        """Raise a fault for the first lane of ``bad``, if any, with its address."""
         if not bad.any():
             return
         bad = np.broadcast_to(bad, self.shape)
@@ -229,7 +230,7 @@ class Machine(Lanes):
         return (self.first + rows) // self.cluster + 1
 
     def name(self, row: int) -> str:
-        """A CTA of the batch by its place in the grid."""
+        """Return the place of a CTA of the batch in the grid."""
         number = self.first + row
         x, y, _ = self.grid
         return f"({number % x}, {number // x % y}, {number // (x * y)})"
@@ -237,7 +238,7 @@ class Machine(Lanes):
     # ---- execution -----------------------------------------------------------------------------
 
     def execute(self, pieces: list[Piece]) -> None:
-        """Run the batch to its end; `FaultError` for what must not be."""
+        """Run the batch to its end; `FaultError` for illegal actions."""
         self.moved = begin = self.steps
         limit = begin + (MOST_STEPS if self.most_steps is None else self.most_steps)
         ready, parked = self.ready, self.parked
@@ -261,7 +262,7 @@ class Machine(Lanes):
                 join(ready, piece.next, mask)
 
     def wake(self, pieces: list[Piece]) -> None:
-        """Let lanes go on where all that have not ended stand still; a fault if none can."""
+        """Let lanes continue after all that have not ended wait; fault if none can."""
         if not self.poll(pieces):
             self._meet(pieces)
 
@@ -272,13 +273,13 @@ class Machine(Lanes):
         if self.steps > limit:
             most = MOST_STEPS if self.most_steps is None else self.most_steps
             what = (
-                f"the kernel has not ended after {most:,} instructions: a wait that nothing ends, "
+                f"the kernel has not ended after {most:,} instructions: a wait that never ends, "
                 "or a limit that is too low"
             )
         elif self.most_steps is None and self.steps > self.moved + IDLE_STEPS:
             what = (
-                f"the kernel goes round: in {IDLE_STEPS:,} instructions no thread has stored "
-                "anything, passed a barrier or accessed another address; a wait that nothing ends, "
+                f"the kernel loops: in {IDLE_STEPS:,} instructions no thread has stored "
+                "anything, passed a barrier or accessed another address; a wait that never ends, "
                 "or one that needs a limit of instructions"
             )
         if what:
@@ -299,7 +300,7 @@ class Machine(Lanes):
             join(self.parked, place, None if stay.all() else stay)
 
     def poll(self, pieces: list[Piece]) -> bool:
-        """Poll all parked lanes; return whether any goes on."""
+        """Poll all parked lanes; return whether any continues."""
         for place, mask in list(self.parked.items()):
             if pieces[place].wait is not None:
                 del self.parked[place]
@@ -315,7 +316,7 @@ class Machine(Lanes):
             inst = wait.inst if wait is not None else pieces[place].barrier
             assert inst is not None
             line = line or inst.line
-            reason = "the others of its CTA have not come" if wait is None else wait.says()
+            reason = "other threads of its CTA have not arrived" if wait is None else wait.says()
             waits.append(f"line {inst.line}: {inst.brief}: {reason} ({self.who(self.lanes())})")
         raise FaultError("a wait that never ends: " + "; ".join(waits), "deadlock", line)
 
@@ -335,11 +336,11 @@ class Machine(Lanes):
                 join(ready, to, lanes if others.any() else mask)
 
     def _meet(self, pieces: list[Piece]) -> None:
-        """All that go on wait at barriers: see that they are whole CTAs, and go on.
+        """Check that lanes that wait at barriers form whole CTAs, and let them continue.
 
         ``bar.sync`` is ``barrier.sync.aligned``: all threads of a warp execute the same one (PTX
-        ISA, 9.7.13.1). Here all threads of a CTA must, which is what compute-sanitizer asks, but
-        for those that have ended.
+        ISA, 9.7.13.1). Like compute-sanitizer, this requires it of all threads of the CTA that have
+        not ended.
         """
         waiting = {place: self._lanes(mask) for place, mask in self.parked.items()}
         if any(pieces[place].barrier is None for place in waiting):
@@ -352,7 +353,7 @@ class Machine(Lanes):
                 where = next(place for place in waiting if waiting[place][cta, thread])
                 inst, other = pieces[place].barrier, pieces[where].barrier
                 assert inst is not None and other is not None
-                what = f"the others of its CTA wait here, it waits at line {other.line}"
+                what = f"other threads of its CTA wait here, but it waits at line {other.line}"
                 self.fault(inst, "barrier", what, missing)
         parked = self.parked.copy()
         self.parked.clear()
@@ -364,7 +365,7 @@ class Machine(Lanes):
         self.shared.next_epoch()
 
     def _lanes(self, mask: Array | None) -> Array:
-        """The lanes of a mask, whole."""
+        """Return the lanes of a mask at full size."""
         return np.broadcast_to(True if mask is None else mask, self.shape)
 
 

@@ -1,7 +1,7 @@
-"""The memory that a kernel sees: one space of global buffers, and shared memory of each CTA.
+"""The memory of a kernel: one space of global buffers, and the shared memory of each CTA.
 
-Both are flat arrays of bytes; an access is an array of offsets into them. What is not to be
-accessed is known byte by byte (global), and who wrote it when, granule by granule (shared).
+Both are flat arrays of bytes; an access is an array of offsets into them. Illegal places are known
+by byte (global), and the last writers by granule (shared).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-#: Where global memory begins, and the window of shared memory among generic addresses.
+#: Start of global memory, and of the window of shared memory among generic addresses.
 GLOBAL, SHARED_WINDOW = 0x7F00_0000_0000, 0x7E00_0000_0000
-#: Where the parameters begin: nothing reads them there but TMA, which finds its tensor maps.
+#: Start of the parameters: only TMA reads there, for its tensor maps.
 PARAMETERS = 0x7D00_0000_0000
-#: Bytes before, between and behind buffers, at least; and between arrays in shared memory, where
-#: they keep banks and swizzles as they are.
+#: Least number of bytes before, between and after buffers, and between arrays in shared memory,
+#: where they preserve banks and swizzles.
 GUARD, SHARED_GUARD = 4096, 1024
 #: Lanes of a warp.
 WARP = 32
-#: Units of 1, 2, 4, 8 and 16 bytes, of which NumPy moves bits as they are.
+#: Units of 1, 2, 4, 8 and 16 bytes, whose bits NumPy moves unchanged.
 UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
@@ -41,31 +41,31 @@ class Region:
 class Bytes:
     """Bytes that are read and written as units of any type."""
 
-    #: The parts that may be accessed.
+    #: The accessible parts.
     regions: Sequence[Region] = ()
 
     def __init__(self, size: int) -> None:
-        # 16 bytes are the widest unit: the views need a length and an address that are multiples.
+        # 16 bytes are the widest unit: views need a length and an address that are multiples.
         self.size = -(-size // 16) * 16
         self.raw = np.zeros(self.size // 16, np.complex128).view(np.uint8)
         self._views: dict[Any, Array] = {}
 
     def view(self, kind: Any) -> Array:
-        """All bytes as units of a dtype."""
+        """Return all bytes as units of a dtype."""
         view = self._views.get(kind)
         if view is None:
             view = self._views[kind] = self.raw.view(kind)
         return view
 
     def inside(self, low: int, high: int, write: bool) -> bool:
-        """Whether one region has all bytes from ``low`` up to ``high``, for this access."""
+        """Return whether one region has all bytes from ``low`` up to ``high``, for this access."""
         return any(
             region.begin <= low and high <= region.end and (region.whole or not write)
             for region in self.regions
         )
 
     def forbidden(self, offsets: Array, width: int, write: bool) -> Array:
-        """Which accesses of ``width`` bytes, aligned, touch a byte that they must not."""
+        """Return which aligned accesses of ``width`` bytes touch an illegal byte."""
         bad = np.ones(np.shape(offsets), bool)
         for region in self.regions:
             here = (offsets >= region.begin) & (offsets <= region.end - width)
@@ -75,22 +75,22 @@ class Bytes:
         return bad
 
     def may_write(self, offsets: Array, width: int) -> Array:
-        """Which stores go to bytes that may be written, in regions of which not all may be."""
+        """Return which stores go to writable bytes, in regions that are partly writable."""
         raise NotImplementedError
 
 
 class GlobalMemory(Bytes):
     """Buffers with guard zones around them, at addresses from `GLOBAL`.
 
-    What lies between the elements of a buffer may be read, as kernels do that read a column's end
-    in vectors; it may not be written. Pages of it are only there once they are touched: buffers may
-    have rows that are gigabytes apart.
+    Bytes between the elements of a buffer may be read, since kernels read a column's end in
+    vectors, but not written. Pages exist only once they are touched: rows of a buffer may be
+    gigabytes apart.
     """
 
     def __init__(self, buffers: dict[str, tuple[int, int, bool]]) -> None:
-        """``buffers``: name -> bytes, address modulo 256, whether all of them may be written.
+        """``buffers``: name -> bytes, address modulo 256, whether all bytes may be written.
 
-        What they hold goes to `content`, and where others may be written to `writable`.
+        `content` has their bytes, and `writable` marks those that may be written.
         """
         self.regions = regions = list[Region]()
         end = GUARD
@@ -100,26 +100,26 @@ class GlobalMemory(Bytes):
             end = begin + size + GUARD
         super().__init__(end)
         self._writable = Bytes(end)
-        #: By granule who stored there last, 0: nobody, and which granules that can be.
+        #: The last CTA that stored to each granule, 0: none, and the possible granules.
         self._stored_by: Any = None
         self._granule, self._first, self._last = 1, end, -1
 
     def region(self, name: str) -> Region:
-        """The buffer of that name."""
+        """Return the buffer of that name."""
         return next(region for region in self.regions if region.name == name)
 
     def content(self, name: str) -> Array:
-        """The bytes of a buffer, in place."""
+        """Return the bytes of a buffer, in place."""
         region = self.region(name)
         return self.raw[region.begin : region.end]
 
     def writable(self, name: str) -> Array:
-        """Of each byte of a buffer of which not all may be written: 255 if it may, or 0."""
+        """Return 255 for each writable byte of a partly writable buffer, 0 for other bytes."""
         region = self.region(name)
         return self._writable.raw[region.begin : region.end]
 
     def address(self, name: str) -> int:
-        """The address of a buffer."""
+        """Return the address of a buffer."""
         return GLOBAL + self.region(name).begin
 
     def may_write(self, offsets: Array, width: int) -> Array:
@@ -131,7 +131,7 @@ class GlobalMemory(Bytes):
         return writable
 
     def watch(self, granule: int) -> None:
-        """Begin to record who stores, in granules of the narrowest store."""
+        """Begin to record stores, in granules of the narrowest store."""
         self._granule = granule
         self._stored_by = np.zeros(self.size // granule, np.int32)
 
@@ -163,7 +163,7 @@ class GlobalMemory(Bytes):
         return bad if bad.any() else None
 
     def near(self, offset: int) -> str:
-        """Describe where an address lies."""
+        """Describe the place of an address."""
         for region in self.regions:
             if region.begin <= offset < region.end:
                 return f"byte {offset - region.begin} of {region.name}, between its elements"
@@ -171,26 +171,26 @@ class GlobalMemory(Bytes):
 
 
 def nearest(offset: int, regions: Sequence[Region]) -> str:
-    """How far before or behind the nearest region an offset lies; "" of one that is far."""
+    """Return how far before or after the nearest region an offset lies; "" if it is far."""
     known = [(max(region.begin - offset, offset - region.end + 1), region) for region in regions]
     if not known or min(way for way, _ in known) > GUARD:
         return ""
     way, region = min(known, key=lambda pair: pair[0])
-    side = "before" if offset < region.begin else "behind"
-    return f"{way} bytes {side} {'the end of ' if side == 'behind' else ''}{region.name}"
+    side = "before" if offset < region.begin else "after"
+    return f"{way} bytes {side} {'the end of ' if side == 'after' else ''}{region.name}"
 
 
-#: What is wrong with an access: of which lanes, and what it is called.
+#: The fault of an access: its lanes, and its kind.
 Wrong = tuple[Array, str]
 
 
 class SharedMemory(Bytes):
     """Shared memory of a batch of CTAs.
 
-    ``undefined`` has a byte of ones where nothing was written, or what is undefined itself. Who
-    wrote and read what since the last barrier is known by the classes that derive from this one,
-    granule by granule: `cute_gemm.ptx.epochs` where threads wait at barriers of their CTA alone,
-    `cute_gemm.ptx.clocks` elsewhere. ``own`` says which thread a lane is, in their terms.
+    ``undefined`` has a byte of ones where nothing was written, or the undefined bits. Derived
+    classes know the accesses since the last barrier by granule: `cute_gemm.ptx.epochs` if threads
+    wait only at barriers of their CTA, `cute_gemm.ptx.clocks` otherwise. ``own`` identifies the
+    thread of a lane in their terms.
     """
 
     own: Array
@@ -198,7 +198,7 @@ class SharedMemory(Bytes):
     def __init__(
         self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
     ) -> None:
-        """``arrays``: those of a CTA, with their places there."""
+        """``arrays``: those of a CTA, with their places in it."""
         self.regions = arrays
         self.bytes = size = max((array.end for array in arrays), default=0)
         self.pitch = -(-size // 16) * 16
@@ -214,7 +214,7 @@ class SharedMemory(Bytes):
         self.flying = 0
 
     def next_epoch(self) -> None:
-        """All threads of the CTAs have met at a barrier."""
+        """Note that all threads of the CTAs have met at a barrier."""
         raise NotImplementedError
 
     def landing(self, offsets: Array, ctas: Array, threads: Array, width: int) -> None:
@@ -222,13 +222,13 @@ class SharedMemory(Bytes):
         raise NotImplementedError
 
     def near(self, offset: int) -> str:
-        """Describe where an address lies that is in no array of a CTA."""
+        """Describe the place of an address that is in no array of a CTA."""
         whole = sum(array.end - array.begin for array in self.regions)
         where = nearest(offset, self.regions) if len(self.regions) > 1 else ""
         return where or f"the CTA has {whole} bytes of shared memory"
 
     def holes(self, offsets: Array, width: int) -> bool:
-        """Whether a read of ``width`` bytes at flat offsets meets an undefined bit."""
+        """Return whether a read of ``width`` bytes at flat offsets meets an undefined bit."""
         flags, places = self._flags(offsets, width)
         return any(flags.take(place).any() for place in places)
 
@@ -239,18 +239,18 @@ class SharedMemory(Bytes):
             flags[place] = 0
 
     def _flags(self, offsets: Array, width: int) -> tuple[Array, list[Array]]:
-        """The undefined bits in words, and the words of accesses."""
+        """Return the undefined bits in words, and the words of accesses."""
         unit = min(width, 8)
         places = [offsets // unit + step for step in range(width // unit)]
         return self.undefined.view(UNITS[unit]), places
 
     def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
-        """Note a read at flat offsets by the threads ``own``; what is wrong with it."""
+        """Note a read at flat offsets by the threads ``own``; return its fault, or None."""
         raise NotImplementedError
 
     def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
-        """Note a write; ``flying``: of a copy that may land from now on. What is wrong with it."""
+        """Note a write, ``flying`` of a pending copy; return its fault, or None."""
         raise NotImplementedError
 
     def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
-        """``bar.warp.sync``: from now on these lanes of warps know what each of them has done."""
+        """Execute ``bar.warp.sync``: these lanes see each other's accesses from now on."""

@@ -1,7 +1,7 @@
 """PTX text -> the instructions of one kernel, with registers and symbols resolved.
 
-The grammar is that of the PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables), as
-far as compilers emit it for a kernel without calls.
+The grammar is that of the PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables), in
+the subset that compilers emit for a kernel without calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from cute_gemm.errors import FaultError, PtxError, shown
 
-#: Bytes of every fundamental type; predicates have none in memory.
+#: Bytes of every fundamental type; predicates have no memory type.
 BYTES = {
     **{f"{kind}{bits}": bits // 8 for kind in "bsu" for bits in (8, 16, 32, 64)},
     "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "f32": 4, "tf32": 4, "f64": 8,
@@ -33,7 +33,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A constant as written: an int, or a float with the bits that it was given by."""
+    """A constant as written: an int, or a float with its given bits."""
 
     value: int | float
 
@@ -47,7 +47,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``[base + offset]``; of a tensor ``[base, {coordinates}]``."""
+    """``[base + offset]``; for a tensor ``[base, {coordinates}]``."""
 
     base: Register | Name | Immediate
     offset: int
@@ -56,7 +56,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """``{a, b}``; ``d|p`` as well."""
+    """``{a, b}``, or ``d|p``."""
 
     parts: tuple[Operand, ...]
 
@@ -66,7 +66,7 @@ Operand = Register | Immediate | Name | Address | Vector
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: its opcode cut at the dots, its operands and who executes it."""
+    """One instruction: its opcode split at the dots, its operands and its predicate."""
 
     op: tuple[str, ...]
     operands: tuple[Operand, ...]
@@ -76,20 +76,20 @@ class Instruction:
     text: str
 
     def fault(self, kind: str, what: str) -> FaultError:
-        """Return a fault of the instruction: ``what`` says who, where and why."""
+        """Return a fault of the instruction: ``what`` has thread, place and reason."""
         return FaultError(f"line {self.line}: {self.brief}: {what}", kind, self.line)
 
     @property
     def brief(self) -> str:
-        """The text, shortened for messages."""
+        """Text shortened for messages."""
         return self.text if len(self.text) < 120 else f"{self.text[:100]} ..."
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A parameter or a variable: bytes, alignment, and where it begins in its space.
+    """A parameter or a variable: bytes, alignment, and its offset in its space.
 
-    ``size`` is None of an array that takes what the launch leaves (``extern .shared``).
+    ``size`` is None for an array that takes the rest of the launch's memory (``extern .shared``).
     """
 
     name: str
@@ -97,7 +97,7 @@ class Variable:
     align: int
     offset: int
     value: bytes = b""
-    #: Of its elements; and how many there are, 0 where it is no array.
+    #: Type and number of its elements; 0 if it is not an array.
     type: str = "b8"
     count: int = 0
 
@@ -109,7 +109,7 @@ class Kernel:
     name: str
     parameters: dict[str, Variable]
     instructions: list[Instruction] = field(default_factory=list)
-    #: By name: the instruction behind the label.
+    #: Labels: the index of the instruction after each.
     labels: dict[str, int] = field(default_factory=dict)
     registers: list[Register] = field(default_factory=list)
     shared: dict[str, Variable] = field(default_factory=dict)
@@ -123,20 +123,20 @@ class Kernel:
 
 
 def end_of(variables: dict[str, Variable]) -> int:
-    """The byte behind the last of variables; what takes what is left counts for nothing."""
+    """Return the end of variables in bytes; those without a size do not count."""
     return max((v.offset + v.size for v in variables.values() if v.size is not None), default=0)
 
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%.]+)\s*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-#: A brace, a line that says where the source is, a label, or what a semicolon ends.
+#: A brace, a line with source information, a label, or a statement that ends with a semicolon.
 _ITEM = re.compile(
     r"\s*(?:(?P<open>\{)|(?P<close>\})|;|\.(?:loc|file)[^\n]*"
     r"|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)|(?P<statement>[^;]*);?)"
 )
 _GUARD = re.compile(r"@(!?)\s*([\w$%]+)\s+")
 _OPCODE = re.compile(r"[A-Za-z][\w.:]*")
-#: The opcodes that have no other part.
+#: Opcodes without other parts.
 _BARE = ("ret", "exit", "bra", "trap", "brkpt")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s|]+(?:\s*\|\s*[^,\s|]+)?")
 _ADDRESS = re.compile(r"([^+,{]+?)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*\{([^{}]*)\})?")
@@ -150,13 +150,13 @@ _VARIABLE = re.compile(
     r"\s*(?P<array>\[\s*\d*\s*\])?\s*(?:=\s*(?P<value>.*))?$",
     re.DOTALL,
 )
-#: What is said of a pointer: perhaps its space, perhaps its alignment (PTX ISA, 5.4.1).
+#: Attributes of a pointer: optional space and alignment (PTX ISA, 5.4.1).
 _POINTER = re.compile(r"\s+\.ptr(\s*\.(const|global|local|shared)\b)?(\s*\.align\s+\d+)?")
-#: Braces within each other, and characters of a statement: more than compilers ever write.
+#: Nested braces, and characters of a statement: more than compilers ever write.
 _DEEPEST, _LONGEST = 64, 20_000
-#: Bytes of a variable that are held here.
+#: Largest size of a variable in bytes.
 _LARGEST = 1 << 30
-#: Directives that say nothing of what is computed.
+#: Directives without an effect on results.
 _IGNORED = (".pragma", ".maxntid", ".minnctapersm", ".reqntid")
 
 
@@ -166,10 +166,10 @@ def entries(text: str) -> tuple[str, ...]:
 
 
 def parse(text: str, entry: str | None = None) -> Kernel:
-    """Return an entry of a PTX text; ``PtxError`` for what is not understood, with its line.
+    """Return an entry of a PTX text; ``PtxError``, with its line, if it is not understood.
 
-    Nothing else of the text is looked at but the variables that the entry names, so that the
-    thousands of constants that headers leave there cost nothing.
+    Apart from it, only the variables that the entry names are read, so the thousands of constants
+    from headers cost nothing.
     """
     text = _COMMENT.sub(lambda kernels: "\n" * kernels[0].count("\n"), text)
     kernels = [match for match in _ENTRY.finditer(text) if entry in (None, match[1])]
@@ -184,7 +184,7 @@ def parse(text: str, entry: str | None = None) -> Kernel:
 
 
 class _Scope:
-    """Names between two braces: types of registers (``%r<>`` of a family) and labels."""
+    """Names between two braces: types of registers (``%r<>`` for a family) and labels."""
 
     def __init__(self) -> None:
         self.types: dict[str, str] = {}
@@ -204,7 +204,7 @@ class _Parser:
         if text[at : at + 1] == "(":
             end = text.find(")", at)
             if end < 0:
-                raise self.error(at, "parameters that no parenthesis ends")
+                raise self.error(at, "parameters without a closing parenthesis")
             self._parameters(text[at + 1 : end], at)
             at = end + 1
         start = text.find("{", at)
@@ -212,7 +212,7 @@ class _Parser:
             raise self.error(at, "an entry without a body")
         for directive in re.findall(r"\.\w+", text[at:start]):
             if not directive.startswith((*_IGNORED, ".max", ".min")):
-                raise self.error(at, f"the directive {directive} of an entry is not executed")
+                raise self.error(at, f"the directive {directive} of an entry is not supported")
         for position, statement in self._statements(start):
             self._statement(position, statement)
         for index, jump, scopes in self.jumps:
@@ -230,12 +230,12 @@ class _Parser:
         """Yield the statements that end in a semicolon; handle braces and labels on the way."""
         while True:
             item = _ITEM.match(self.text, position)
-            assert item is not None  # which also matches nothing
+            assert item is not None  # it also matches nothing
             kind = item.lastgroup
             position = item.start(kind or 0)
             if kind == "open":
                 if len(self.scopes) == _DEEPEST:
-                    raise self.error(position, f"more than {_DEEPEST} braces within each other")
+                    raise self.error(position, f"more than {_DEEPEST} nested braces")
                 self.scopes.append(_Scope())
             elif kind == "close":
                 self.scopes.pop()
@@ -249,7 +249,7 @@ class _Parser:
             elif kind == "statement":
                 statement = item["statement"]
                 if not item[0].endswith(";"):
-                    raise self.error(position, "a statement that no semicolon ends")
+                    raise self.error(position, "a statement without a semicolon")
                 if len(statement) > _LONGEST:
                     raise self.error(position, f"a statement of {len(statement):,} characters")
                 yield position, statement
@@ -263,7 +263,7 @@ class _Parser:
         elif text.startswith((".shared", ".extern")):
             self._shared(position, text)
         elif not text.startswith(_IGNORED):
-            raise self.error(position, f"the directive {shown(text.split()[0])} is not executed")
+            raise self.error(position, f"the directive {shown(text.split()[0])} is not supported")
 
     # ---- declarations --------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class _Parser:
             known[variable.name] = variable
 
     def _variable(self, text: str, position: int, end: int) -> Variable:
-        """A declared variable that is put behind ``end`` bytes of others."""
+        """Return a declared variable, placed after ``end`` bytes of others."""
         match = _VARIABLE.match(text.strip())
         if match is None or match["type"] not in BYTES:
             raise self.error(position, f"the declaration {shown(text)} is not understood")
@@ -289,20 +289,22 @@ class _Parser:
             ]
             values = [part.value for part in parts if isinstance(part, Immediate)]
             if len(values) != len(parts) or any(isinstance(part, float) for part in values):
-                raise self.error(position, f"the value of {match['name']} is not of integers")
+                raise self.error(
+                    position, f"the value of {match['name']} does not consist of integers"
+                )
             mask = (1 << 8 * width) - 1
             value = b"".join((int(part) & mask).to_bytes(width, "little") for part in values)
             count = count or str(len(values))
         size = self._integer(count, position) * width if count else None
         if not width or align < 1 or align & (align - 1) or max(align, size or 0) > _LARGEST:
-            what = f"{match['name']} has a size or an alignment that no variable has"
+            what = f"{match['name']} has an illegal size or alignment"
             raise self.error(position, what)
         place = -(-end // align) * align
         elements = (size or 0) // width if match["array"] else 0
         return Variable(match["name"], size, align, place, value, match["type"], elements)
 
     def _integer(self, text: str, position: int) -> int:
-        """The number of decimal digits."""
+        """Return the number of decimal digits."""
         if len(text) > 20:
             raise self.error(position, f"the number {shown(text)} has more than 64 bits")
         return int(text)
@@ -324,7 +326,7 @@ class _Parser:
         self.kernel.shared[variable.name] = variable
 
     def _symbol(self, name: str, position: int) -> Name:
-        """A name that is no register; a variable outside of the entry is looked up by it."""
+        """Return a name that is not a register; look up a variable outside the entry."""
         kernel = self.kernel
         known = (kernel.parameters, kernel.shared, kernel.globals)
         if name.startswith("%") or any(name in each for each in known):
@@ -334,7 +336,7 @@ class _Parser:
         )
         match = re.search(pattern, self.text, re.MULTILINE)
         if match is None:
-            return Name(name)  # a label, or nothing: whoever uses it says so
+            return Name(name)  # a label, or undefined: its user reports it
         if match[2] == "shared":
             self._shared(match.start(1), match[1])
         else:
@@ -368,12 +370,12 @@ class _Parser:
         self.kernel.instructions.append(inst)
 
     def _resolved(self, inst: Instruction, scopes: list[_Scope]) -> Instruction:
-        """A branch whose label is that of the innermost braces around it that have one."""
+        """Return a branch with the label of the innermost braces around it that have one."""
         target = inst.operands[0]
         for scope in reversed(scopes):
             if isinstance(target, Name) and target.name in scope.labels:
                 return replace(inst, operands=(Name(scope.labels[target.name]),))
-        raise PtxError(f"line {inst.line}: {shown(inst.text)} goes to a label that is not there")
+        raise PtxError(f"line {inst.line}: {shown(inst.text)} goes to an undefined label")
 
     def _register(self, name: str) -> Register | None:
         for scope in reversed(self.scopes):
@@ -400,19 +402,19 @@ class _Parser:
         return self._single(text, position)
 
     def _single(self, text: str, position: int) -> Register | Immediate | Name:
-        """A register, a number or a symbol: vectors and addresses have no other parts."""
+        """Return a register, a number or a symbol: the parts of vectors and addresses."""
         text = text.strip()
         if _NUMBER.match(text):
             number = _number(text)
             if number is None:
-                raise self.error(position, f"the number {shown(text)} is none of 64 bits")
+                raise self.error(position, f"the number {shown(text)} is not one of 64 bits")
             immediate = self.numbers[text] = Immediate(number)
             return immediate
         register = self._register(text)
         if register is not None:
             return register
         if text.startswith("!"):
-            raise self.error(position, f"the negated operand {shown(text)} is not executed")
+            raise self.error(position, f"the negated operand {shown(text)} is not supported")
         if not re.fullmatch(r"[\w$%.]+", text):
             raise self.error(position, f"the operand {shown(text)} is not understood")
         return self._symbol(text, position)
@@ -425,7 +427,7 @@ class _Parser:
         parts = () if coordinates is None else coordinates.split(",")
         number = self._single(offset, position) if offset else Immediate(0)
         if not isinstance(number, Immediate) or not -(1 << 31) <= number.value < 1 << 32:
-            raise self.error(position, f"the offset {shown(offset)} is no number of 32 bits")
+            raise self.error(position, f"the offset {shown(offset)} is not a number of 32 bits")
         return Address(
             self._single(base, position),
             int(number.value),
@@ -434,7 +436,7 @@ class _Parser:
 
 
 def _number(text: str) -> int | float | None:
-    """A constant of the PTX ISA, section 4.5; None for what is none."""
+    """Return a constant of the PTX ISA, section 4.5; None if it is not one."""
     sign = -1 if text.startswith("-") else 1
     text = text.lstrip("-").rstrip("U")
     kind = text[:2].lower()

@@ -1,4 +1,4 @@
-"""Where a memory instruction goes: addresses of lanes -> checked offsets into memory."""
+"""Places of memory instructions: addresses of lanes -> checked offsets into memory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cute_gemm.ptx.memory import GLOBAL, SHARED_WINDOW, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import BYTES, Address, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
 
-#: What is wrong with a read or a write of shared memory, in words.
+#: Faults of a read or a write of shared memory, as text.
 _WRONG = {
-    "in flight": "an access to shared memory that an asynchronous copy, not waited for, writes",
-    "race": "another thread wrote or read these bytes, and no barrier is between",
+    "in flight": "an asynchronous copy, not waited for, writes these bytes",
+    "race": "another thread wrote or read these bytes without a barrier in between",
     "being read": "a wgmma or a bulk store, not waited for, reads these bytes",
 }
-#: What is wrong with an access to what another CTA has stored.
+#: The fault of an access to bytes that another CTA stores.
 OTHERS = "race: another CTA stores these bytes, and neither waits for the other"
 
 
 class AddressOperand:
-    """The address operand of one instruction, ``width`` bytes of a lane at a time.
+    """The address operand of one instruction, with ``width`` bytes per lane.
 
-    `offsets` gives, for the lanes that execute, flat offsets into the bytes of a space: an array
-    that broadcasts to all lanes where all execute, and else one-dimensional. What was found out
-    about a base register serves all instructions that add a constant to it.
+    `offsets` returns, for the executing lanes, flat offsets into the bytes of a space: an array
+    that broadcasts to all lanes if all execute, otherwise a one-dimensional array. Results about a
+    base register serve all instructions that add a constant to it.
     """
 
     def __init__(self, code: Code, inst: Instruction, operand: Operand, width: int, space: str):
@@ -46,34 +46,34 @@ class AddressOperand:
     # ---- addresses -----------------------------------------------------------------------------
 
     def shared(self) -> bool:
-        """Whether the executing lanes access shared memory, which generic addresses tell."""
+        """Return whether the executing lanes access shared memory, by their generic addresses."""
         if self.space:
             return self.space == "shared"
         values = self._executing(self.machine.values[self.slot]).astype(np.int64) + self.offset
         inside = (values >= SHARED_WINDOW) & (values < GLOBAL)
         if inside.any() and not inside.all():
             raise PtxError(
-                f"line {self.inst.line}: {self.inst.brief}: lanes name global and shared memory in "
-                "one generic access, which the interpreter does not execute"
+                f"line {self.inst.line}: {self.inst.brief}: lanes access global and shared memory "
+                "by one generic instruction, which the interpreter does not support"
             )
         return bool(inside.all())
 
     def _executing(self, values: Array) -> Array:
-        """Values of lanes that execute."""
+        """Return values of executing lanes."""
         machine = self.machine
         if machine.mask is None:
             return values
         return np.asarray(np.broadcast_to(values, machine.shape)[machine.lanes()])
 
     def addresses(self) -> Array:
-        """The addresses as the text has them, of all lanes."""
+        """Return the addresses of all lanes as in the text."""
         addresses = self.machine.values[self.slot].astype(np.int64) + self.offset
         if self.narrow:
             addresses = addresses & 0xFFFFFFFF
         return addresses - SHARED_WINDOW if not self.space and self.shared() else addresses
 
     def offsets(self, shared: bool, write: bool) -> Array:
-        """Flat offsets into shared or global memory, all checked."""
+        """Return checked flat offsets into shared or global memory."""
         machine = self.machine
         if not shared:
             machine.behind(self.inst)
@@ -92,7 +92,7 @@ class AddressOperand:
         return self._carefully(shared, write)
 
     def _look(self, values: Array, shared: bool) -> tuple[Any, ...]:
-        """The offsets of a base register, the least and the greatest of them and all their bits."""
+        """Return the offsets of a base register, the least and greatest of them and all bits."""
         machine = self.machine
         machine.moved = machine.steps
         relative = self._relative(values, shared)
@@ -102,13 +102,13 @@ class AddressOperand:
         return values, machine.mask, flat, int(relative.min()), int(relative.max()), bits
 
     def _relative(self, values: Array, shared: bool) -> Array:
-        """Offsets in their space, in 64 bits with a sign."""
+        """Return signed 64-bit offsets in their space."""
         if not shared:
             return values.astype(np.int64) - GLOBAL
         return values.astype(np.int64) - (0 if self.space else SHARED_WINDOW)
 
     def _carefully(self, shared: bool, write: bool) -> Array:
-        """Check the offsets lane by lane; a fault names the first that is wrong."""
+        """Check the offsets by lane; a fault names the first illegal one."""
         machine = self.machine
         relative = self._relative(machine.values[self.slot], shared) + self.offset
         if self.narrow:
@@ -131,7 +131,7 @@ class AddressOperand:
             self.machine.fault(self.inst, kind, what, self.spread(bad), self.addresses())
 
     def spread(self, some: Array) -> Array:
-        """Values of lanes that execute, at their places among all; the others have 0."""
+        """Return values of executing lanes at their places among all lanes; others have 0."""
         mask = self.machine.mask
         if mask is None:
             return some
@@ -148,7 +148,7 @@ class AddressOperand:
             view[places] = self._executing(value)
 
     def note(self, shared: bool, store: bool) -> None:
-        """Tell the recorder, if there is one, of an access by the lanes that execute."""
+        """Tell the recorder, if any, of an access by the executing lanes."""
         recorder = self.machine.recorder
         if recorder is not None:
             what = (self.index, shared, store, self.width)
@@ -161,7 +161,7 @@ class AddressOperand:
         return self.machine.shared if shared else self.machine.memory
 
     def reads(self, shared: bool, noted: bool = True) -> Array:
-        """`offsets` of a read; ``noted``: whether to tell the recorder."""
+        """Return `offsets` of a read; ``noted``: whether to tell the recorder."""
         machine = self.machine
         offsets = self.offsets(shared, False)
         if not shared:
@@ -175,7 +175,7 @@ class AddressOperand:
         return offsets
 
     def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
-        """`offsets` of a write; ``flying``: of an asynchronous copy."""
+        """Return `offsets` of a write; ``flying``: of an asynchronous copy."""
         machine = self.machine
         machine.moved = machine.steps
         offsets = self.offsets(shared, True)
@@ -189,19 +189,19 @@ class AddressOperand:
         return offsets
 
     def _ctas(self) -> Array:
-        """Numbers, from 1 on, of CTAs or clusters of the lanes that execute."""
+        """Return numbers, from 1 on, of CTAs or clusters of the executing lanes."""
         numbers = self.machine.number(np.arange(self.machine.ctas, dtype=np.int32))
         return self._executing(numbers[:, None])
 
     def _judge(self, wrong: Wrong | None) -> None:
-        """Raise for what is wrong with an access to shared memory."""
+        """Raise the fault of an access to shared memory."""
         if wrong is not None:
             bad, what = wrong
             kind = "in flight" if what == "being read" else what
             self._fault(bad, kind, f"{what}: {_WRONG[what]}")
 
     def bytes(self, count: int) -> Array:
-        """The first bytes of global memory at each lane's address, (lanes that execute, count)."""
+        """Return the first bytes of global memory at each lane's address, (lanes, count)."""
         machine = self.machine
         machine.behind(self.inst)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)

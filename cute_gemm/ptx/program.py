@@ -6,7 +6,7 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 
-# The translators put themselves into the table.
+# The translators register themselves.
 from cute_gemm.ptx import (  # noqa: F401
     access,
     approximate,
@@ -39,16 +39,16 @@ from cute_gemm.ptx.undefined import demand, followed, possible, ruled
 from cute_gemm.ptx.waiting import WaitingMachine
 
 _ENDS = ("bra", "ret", "exit")
-#: What orders accesses to memory, which are in order here, or says how long they take; and lets
-#: other launches begin, of which there are none.
+#: Instructions that order memory accesses, which are in order here, or give hints about time, or
+#: let other launches begin, which do not exist here.
 _FENCES = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep")
-#: Fences between threads and what is asynchronous, which count where threads wait one by one.
+#: Fences between threads and asynchronous operations, which matter if threads wait individually.
 _PROXIES = ("proxy", "mbarrier_init")
-#: What translators run into where no compiler wrote the text: operands that are missing, or others.
+#: Errors of translators on text that no compiler wrote: missing or other operands.
 _UNFIT = (
     LookupError, ArithmeticError, ValueError, TypeError, AttributeError, AssertionError,
 )  # fmt: skip
-#: Instructions that look themselves at what is undefined.
+#: Instructions that check undefined values themselves.
 _LOOKING = (
     "ld", "st", "cp", "ldmatrix", "stmatrix", "mma", "shfl", "vote", "redux", "atom", "red",
     "mbarrier", "elect", "wgmma",
@@ -56,7 +56,7 @@ _LOOKING = (
 
 
 class Program:
-    """The pieces of a kernel; ``PtxError`` for an instruction that is not executed.
+    """The pieces of a kernel; ``PtxError`` for an unsupported instruction.
 
     ``watched``: whether undefined values are followed.
     """
@@ -103,7 +103,7 @@ class Program:
             self._put(piece, inst)
 
     def reset(self) -> None:
-        """Forget all registers: those that may be read before they are set are there, unset."""
+        """Forget all registers; those that may be read before they are set become unset."""
         known = self.code.kernel.registers
         count = len(known)
         self.machine.values[:count] = [None] * count
@@ -123,7 +123,7 @@ class Program:
         code.rules = []
         step = translator(code, inst)
         slots: tuple[int, ...] = ()
-        if not accumulators(inst):  # which are set when it is waited for
+        if not accumulators(inst):  # a wait sets these
             slots = tuple(register.slot for register in results(inst))
             step = self._apart(inst, step)
         if inst.op[0] not in _LOOKING and set(slots) & self._followed:
@@ -164,11 +164,11 @@ class Program:
         return followed(machine, step, read, tuple((x.slot, STORED[x.type]) for x in written))
 
     def _guarded(self, inst: Instruction, step: Step, slots: tuple[int, ...]) -> Step:
-        """Execute an instruction in lanes whose predicate says so."""
+        """Execute an instruction in lanes whose predicate is true."""
         assert inst.guard is not None
         machine, values = self.machine, self.code.values
         slot, negated = inst.guard[0].slot, inst.guard[1]
-        # Where nobody knows whether registers are set their values are undefined; all else matters.
+        # Registers that may be unset have undefined values; all other registers are preserved.
         registers_alone = inst.op[0] not in _LOOKING and set(slots) <= self._followed
 
         def some() -> None:
@@ -203,7 +203,7 @@ class Program:
         return some if slot in self._followed else execute
 
     def _end(self, piece: Piece, inst: Instruction) -> None:
-        """A branch or the end of a thread."""
+        """Append a branch or the end of a thread."""
         if inst.op[0] == "bra":
             piece.target = self._number[self.code.kernel.labels[target(inst)]]
         if inst.guard is None:
@@ -215,12 +215,12 @@ class Program:
         if slot in self._followed:
 
             def look() -> None:
-                demand(machine, inst, slot, "where the thread goes")
+                demand(machine, inst, slot, "the branch")
 
             piece.append(look)
 
     def _barrier(self, piece: Piece, inst: Instruction) -> None:
-        """``bar.sync`` of all threads of the CTA, and ``bar.red`` (PTX ISA, 9.7.13.1)."""
+        """Append ``bar.sync`` of all threads of the CTA, or ``bar.red`` (PTX ISA, 9.7.13.1)."""
         code, machine = self.code, self.machine
         what = inst.op[1:]
         operands = list(inst.operands)
@@ -234,8 +234,8 @@ class Program:
             values = code.values
 
             def reduce() -> None:
-                demand(machine, inst, source, "what is reduced")
-                # Threads that have ended take no part.
+                demand(machine, inst, source, "the reduced value")
+                # Ended threads take no part.
                 whole = np.where(machine.lanes(), values[source], what[1] == "and")
                 machine.set(to.slot, together(whole, axis=1, keepdims=True))
 

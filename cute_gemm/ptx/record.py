@@ -1,4 +1,4 @@
-"""What was executed: memory instructions by warp with the addresses of their lanes, and counts."""
+"""Executed memory instructions by warp with the addresses of their lanes, and counts."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ SECTOR = 32
 
 @dataclass(frozen=True)
 class Accesses:
-    """Memory instructions of warps, in the order in which they were executed.
+    """Memory instructions of warps, in order of execution.
 
     Attributes
     ----------
     instruction
         Index into the instructions of the kernel, (requests,).
     shared, store
-        Whether it is to shared memory, and whether it is a store, (requests,); ``cp.async`` is two:
-        a load of global memory and a store to shared memory.
+        Whether it accesses shared memory, and whether it is a store, (requests,); ``cp.async`` has
+        two: a load of global memory and a store to shared memory.
     width
-        Bytes that a lane names with its address, (requests,).
+        Bytes at the address of a lane, (requests,).
     cta, warp
         The CTA, x fastest, and the warp in it, (requests,).
     lanes
-        Which of the 32 lanes take part, (requests, 32).
+        Which of the 32 lanes are active, (requests, 32).
     addresses
-        The byte that each lane names, (requests, 32): a global address, or one in shared memory,
-        from 0. A lane that does not take part has -1.
+        The byte address of each lane, (requests, 32): a global address, or one in shared memory,
+        from 0. An inactive lane has -1.
     order
-        Number of the execution for all CTAs of a batch at once, (requests,): what a copy reads has
-        the number behind that of where it writes.
+        Number of the execution for all CTAs of a batch, (requests,): the read of a copy has the
+        number after that of its write.
     """
 
     instruction: Array
@@ -70,17 +70,17 @@ class Boxes(NamedTuple):
 
 
 class Recorder:
-    """Notes accesses while a kernel is executed."""
+    """A recorder of accesses while a kernel is executed."""
 
     def __init__(self) -> None:
-        #: Each what, CTAs, warps, lanes and addresses of its requests; those of wgmma apart.
+        #: Instruction, CTAs, warps, lanes and addresses of requests; those of wgmma separately.
         self._accesses: list[tuple[tuple[int, bool, bool, int], Any, Any, Array, Array]] = []
         self._products: list[tuple[tuple[int, bool, bool, int], Any, Any, Array, Array]] = []
         self._warps: Counter[tuple[int, int]] = Counter()
         self._boxes: dict[tuple[str, bool], list[int]] = {}
 
     def access(self, what: tuple[int, bool, bool, int], machine: Lanes, addresses: Array) -> None:
-        """Note the addresses of all lanes; those that execute take part.
+        """Note the addresses of all lanes; executing lanes are active.
 
         ``what``: the instruction, whether shared memory, whether a store, and the width.
         """
@@ -92,27 +92,27 @@ class Recorder:
         self._accesses.append((what, machine.first + ctas, warps, lanes, places))
 
     def requests(self, instruction: int, cta: int, warp: int, addresses: Array) -> None:
-        """Note reads of 16 bytes of shared memory, at these addresses, (requests, 32)."""
+        """Note reads of 16 bytes of shared memory at these addresses, (requests, 32)."""
         what = (instruction, True, False, 16)
         self._products.append((what, cta, warp, np.ones(addresses.shape, bool), addresses))
 
     def box(self, name: str, store: bool, offsets: Array, rows: Array, size: int) -> None:
-        """Note a box: of each element that the buffer has its offset, and its row in the box."""
+        """Note a box: for each element in the buffer, its offset and its row in the box."""
         sectors = rows.astype(np.int64) << 48 | offsets // SECTOR
         counts = self._boxes.setdefault((name, store), [0, 0, 0])
         for index, more in enumerate((1, len(np.unique(sectors)), len(offsets) * size)):
             counts[index] += more
 
     def boxes(self) -> tuple[Boxes, ...]:
-        """All boxes that were noted."""
+        """Return all boxes."""
         return tuple(Boxes(*what, *counts) for what, counts in self._boxes.items())
 
     def executed(self, begin: int, count: int, machine: Lanes) -> None:
-        """Note that the warps of the lanes that execute took these instructions."""
+        """Note that the warps of the executing lanes executed these instructions."""
         self._warps[begin, count] += int(_warps(machine.lanes(), machine).any(axis=2).sum())
 
     def counts(self, code: list[Instruction]) -> dict[str, int]:
-        """Instructions of warps by opcode."""
+        """Return instructions of warps by opcode."""
         counter: Counter[str] = Counter()
         for (begin, count), warps in self._warps.items():
             for inst in code[begin : begin + count]:
@@ -137,7 +137,7 @@ class Recorder:
 
 
 def _warps(values: Array, machine: Lanes) -> Array:
-    """Values of all lanes, filled up to whole warps: (CTAs, warps, 32)."""
+    """Return values of all lanes, padded to whole warps: (CTAs, warps, 32)."""
     missing = -machine.threads % WARP
     whole = np.pad(values, ((0, 0), (0, missing))) if missing else values
     return whole.reshape(machine.ctas, -1, WARP)

@@ -1,4 +1,4 @@
-"""More instructions of one lane, which compilers emit for kernels beside ours: PTX ISA, 9.7."""
+"""More instructions of single lanes, which compilers emit for other kernels: PTX ISA, 9.7."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cute_gemm.ptx.parser import BYTES, Immediate, Instruction
 _U32 = np.uint32
 
 
-#: Functions that NumPy rounds to nearest, as IEEE 754 has it; of NaN and a number it is NaN.
+#: Functions that NumPy rounds to nearest as IEEE 754; with NaN and a number they return NaN.
 _PLAIN: dict[str, np.ufunc] = {
     "div.rn": np.divide, "sqrt.rn": np.sqrt, "rcp.rn": np.reciprocal, "min.NaN.f32": np.minimum,
     "max.NaN.f32": np.maximum,
@@ -31,7 +31,7 @@ def _plain(code: Code, inst: Instruction) -> Step:
 
 @opcode("min.f32", "max.f32", "min.f64", "max.f64", parts="f(32|64)")
 def _least(code: Code, inst: Instruction) -> Step:
-    """Of a number and NaN the number, and -0 is less than +0 (9.7.3.12)."""
+    """Return the lesser operand: the number next to NaN, and -0 before +0 (9.7.3.12)."""
     kind, least = inst.op[-1], inst.op[0] == "min"
 
     def choose(a: Array, b: Array) -> Array:
@@ -46,7 +46,7 @@ def _least(code: Code, inst: Instruction) -> Step:
 
 @opcode("bfe", parts="[us]32")
 def _bfe(code: Code, inst: Instruction) -> Step:
-    """Bits of a from a position on, with a sign for s32 (9.7.1.19); here 32 bits."""
+    """Extract bits of a from a position on, signed for s32 (9.7.1.19); here 32 bits."""
     kind = inst.op[-1]
 
     def extract(a: Array, position: Array, length: Array) -> Array:
@@ -56,7 +56,7 @@ def _bfe(code: Code, inst: Instruction) -> Step:
         mask = (np.int64(1) << np.minimum(length, 33).astype(np.int64)) - 1
         if kind == "u32":
             return (bits & mask).astype(np.uint32)
-        # The sign is the last bit of the field, or that of a where the field goes beyond it.
+        # The sign is the field's last bit, or a's if the field extends beyond it.
         last = np.minimum(position.astype(np.int64) + length - 1, 31)
         sign = (wide >> np.maximum(last, 0) & 1).astype(bool) & (length != 0)
         bits = np.where(sign, bits | ~mask, bits & mask)
@@ -67,7 +67,7 @@ def _bfe(code: Code, inst: Instruction) -> Step:
 
 @opcode("lop3", parts="b32")
 def _lop3(code: Code, inst: Instruction) -> Step:
-    """Any function of three bits: bit 4 a + 2 b + c of a table says its value (9.7.8.6)."""
+    """Compute any function of three bits: bit 4 a + 2 b + c of a table is its value (9.7.8.6)."""
     table = inst.operands[4] if len(inst.operands) == 5 else None
     if not isinstance(table, Immediate):
         raise code.refuse(inst)
@@ -85,7 +85,7 @@ def _lop3(code: Code, inst: Instruction) -> Step:
 
 @opcode("shf", parts=r"[lr]\.(wrap|clamp)\.b32")
 def _shf(code: Code, inst: Instruction) -> Step:
-    """Shift 64 bits, a below b, and take one word (9.7.8.8)."""
+    """Shift 64 bits, with a below b, and return one word (9.7.8.8)."""
     left, wrap = inst.op[1] == "l", inst.op[2] == "wrap"
 
     def shift(a: Array, b: Array, count: Array) -> Array:
@@ -100,7 +100,7 @@ def _shf(code: Code, inst: Instruction) -> Step:
 
 @opcode("popc", "clz", parts="b(32|64)")
 def _count(code: Code, inst: Instruction) -> Step:
-    """Ones, or zeros before the first one; the result has 32 bits."""
+    """Count ones, or leading zeros; the result has 32 bits."""
     kind = inst.op[-1]
     bits, ones = 8 * BYTES[kind], inst.op[0] == "popc"
     powers = np.arange(bits, dtype=DTYPES[kind])
@@ -123,7 +123,7 @@ _ROUNDINGS: dict[str, Any] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, 
     parts=r"\w+\.([us](32|64)\.f(32|64)|f32\.f32|f64\.f64)",
 )
 def _to_integer(code: Code, inst: Instruction) -> Step:
-    """The nearest integer that a type has: NaN gives 0 (9.7.9.21); of a float what it is."""
+    """Round to an integer; integer types clamp, and turn NaN into 0 (9.7.9.21)."""
     _, how, to, kind = inst.op
     if to == kind:
         return code.apply(inst, _ROUNDINGS[how], to, (kind,))
@@ -141,7 +141,7 @@ def _to_integer(code: Code, inst: Instruction) -> Step:
 
 @opcode("copysign", parts="f(32|64)")
 def _copysign(code: Code, inst: Instruction) -> Step:
-    """The sign of a, and all else of b (9.7.3.8)."""
+    """Combine the sign of a with the rest of b (9.7.3.8)."""
     kind = inst.op[-1]
     word = UNITS[BYTES[kind]]
     sign = word(1 << 8 * BYTES[kind] - 1)

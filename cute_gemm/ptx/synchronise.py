@@ -1,4 +1,4 @@
-"""Instructions by which threads wait for each other one by one: PTX ISA, 9.7.13."""
+"""Instructions by which threads wait for each other individually: PTX ISA, 9.7.13."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cute_gemm.ptx.machine import Step, Wait
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Name
 
-#: Of a barrier: CTA, address there, and row of the warp that names it.
+#: A barrier: CTA, address in it, and row of the warp that names it.
 _Place = tuple[int, int, int]
 
-#: Parts of opcodes that say in which order others see it, or where it is: nothing here.
+#: Parts of opcodes for memory order or space, which have no effect here.
 _SAID = frozenset(
     ("acquire", "release", "cta", "cluster", "shared", "shared::cta", "shared::cluster", "b64",
      "parity")
@@ -27,9 +27,9 @@ _SAID = frozenset(
 
 @opcode("mbarrier")
 def _mbarrier(code: Code, inst: Instruction) -> Step:
-    """All of them but the waits: ``init``, ``inval``, ``expect_tx``, ``arrive``."""
+    """Translate all of them but the waits: ``init``, ``inval``, ``expect_tx``, ``arrive``."""
     machine, what = machine_of(code), inst.op[1]
-    # Bytes are expected without an order to anything else.
+    # Expected bytes have no order relative to anything else.
     said = _SAID | {"relaxed" if what == "expect_tx" else "expect_tx"}
     code.require(inst, set(inst.op[2:]) <= said)
     operands = list(inst.operands)
@@ -64,7 +64,7 @@ def _mbarrier(code: Code, inst: Instruction) -> Step:
 
 @opcode("cp.async.mbarrier", parts=r"async\.mbarrier\.arrive\.noinc(\.shared(::cta)?)?\.b64")
 def _arrive_copied(code: Code, inst: Instruction) -> Step:
-    """``cp.async.mbarrier.arrive.noinc``: the lanes' copies land, and they arrive."""
+    """Translate ``cp.async.mbarrier.arrive.noinc``: the lanes' copies land, then they arrive."""
     machine, where = machine_of(code), Lanewise(code, inst, inst.operands[0])
 
     def act() -> None:
@@ -76,9 +76,10 @@ def _arrive_copied(code: Code, inst: Instruction) -> Step:
 
 
 def _phase(code: Code, inst: Instruction) -> Wait:
-    """``mbarrier.try_wait.parity`` and ``test_wait``: false at first, where it has to wait.
+    """Translate ``mbarrier.try_wait.parity`` and ``test_wait``, which first return false.
 
-    So a wait that nobody repeats is none. The second time the lane stands still until it is true.
+    A wait that is not repeated therefore does not wait. The second time, the lane waits until the
+    result is true.
     """
     machine = machine_of(code)
     code.require(inst, {"parity"} <= set(inst.op[2:]) <= _SAID, "only with .parity")
@@ -105,7 +106,7 @@ def _phase(code: Code, inst: Instruction) -> Wait:
 
 
 def _warp(code: Code, inst: Instruction) -> Wait:
-    """``bar.warp.sync``."""
+    """Translate ``bar.warp.sync``."""
     code.only(inst, "warp", "sync")
     machine, mask = code.machine, Lanewise(code, inst, inst.operands[0])
 
@@ -117,13 +118,13 @@ def _warp(code: Code, inst: Instruction) -> Wait:
         machine.fault(inst, "divergent", what, lanes & ~named)
         return machine.warps.passed(masks, machine.alive())
 
-    return Wait(inst, poll, lambda: f"not all lanes of the mask {int(mask()[0]):#x} have come")
+    return Wait(inst, poll, lambda: f"not all lanes of the mask {int(mask()[0]):#x} have arrived")
 
 
 def _acquire(code: Code, inst: Instruction) -> Wait:
-    """``ld.acquire``: a lane that reads what it has read there before waits until it changes.
+    """Translate ``ld.acquire``: a lane that reads the same value again waits until it changes.
 
-    Lanes that only wait go on reading when nobody else goes on (`WaitingMachine`): they may do
+    Lanes that only wait read again when no other lane continues (`WaitingMachine`): they may do
     something else if nothing changes.
     """
     machine, values = machine_of(code), code.values
@@ -150,7 +151,7 @@ def _acquire(code: Code, inst: Instruction) -> Wait:
 
 
 def _come(code: Code, inst: Instruction) -> Step:
-    """The arrival of ``bar.sync`` and ``bar.arrive``, at a barrier by its number."""
+    """Translate the arrival of ``bar.sync`` and ``bar.arrive`` at a numbered barrier."""
     machine = machine_of(code)
     kinds = [part for part in inst.op[1:] if part != "aligned"]
     fits = kinds in (["sync"], ["arrive"]) and inst.guard is None
@@ -166,7 +167,7 @@ def _come(code: Code, inst: Instruction) -> Step:
 
 
 def waited(code: Code, inst: Instruction) -> tuple[Step | None, Wait | None]:
-    """What an instruction that may wait does at once, and what it waits for."""
+    """Return the immediate step of an instruction that may wait, and its wait."""
     if inst.op[:2] == ("bar", "warp"):
         return None, _warp(code, inst)
     machine = machine_of(code)
@@ -198,20 +199,20 @@ def _fence(code: Code, inst: Instruction) -> Step:
 
 @opcode("griddepcontrol")
 def _griddepcontrol(code: Code, inst: Instruction) -> Step:
-    """``wait``: for the launch ahead (PTX ISA, 9.7.13.13)."""
+    """Translate ``wait`` for the previous launch (PTX ISA, 9.7.13.13)."""
     machine = code.machine
     return lambda: machine.follow()
 
 
 @opcode("setmaxnreg")
 def _setmaxnreg(code: Code, inst: Instruction) -> Step:
-    """Registers are not counted here."""
+    """Translate a change of the number of registers, which has no effect here."""
     return lambda: None
 
 
 @opcode("elect")
 def _elect(code: Code, inst: Instruction) -> Step:
-    """The lowest lane that its mask names and that executes (PTX ISA, 9.7.13.14)."""
+    """Elect the lowest executing lane in the mask (PTX ISA, 9.7.13.14)."""
     code.only(inst, "sync")
     lane, predicate = code.parts(inst.operands[0])
     members = Lanewise(code, inst, inst.operands[1])
@@ -234,7 +235,7 @@ def _elect(code: Code, inst: Instruction) -> Step:
 
 @opcode("mapa", parts=r"shared::cluster\.u32")
 def _mapa(code: Code, inst: Instruction) -> Step:
-    """The address of the same place in the shared memory of another CTA of the cluster."""
+    """Return the address of the same place in the shared memory of another CTA of the cluster."""
     shift, inside = np.uint32(REMOTE), np.uint32((1 << REMOTE) - 1)
 
     def move(address: Array, rank: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A matrix as TMA is told of it, in plain numbers: what a tensor map says but for the address."""
+"""A matrix for TMA in plain numbers: a tensor map without the address."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor's modes, the unit-stride one first.
+    """The modes of a tensor, the unit-stride one first.
 
-    ``extents`` in elements, ``steps`` of the other modes in bytes, ``box``: what a copy moves, in
-    elements; ``swizzle``: bytes of the span in shared memory, 0 for none.
+    ``extents`` in elements; ``steps`` of the other modes in bytes; ``box``: the elements of a copy;
+    ``swizzle``: bytes of the span in shared memory, 0 for none.
     """
 
     dtype: str

@@ -1,13 +1,12 @@
-"""Values that come of what nobody has set, followed bit by bit until they matter.
+"""Uninitialised values, followed bit by bit until they matter.
 
-Registers that have not been set and shared memory that nobody has written may be read, as long as
-nothing comes of it: kernels read ahead, and multiply rows that lie outside of a matrix and are not
-stored. So beside each register there are the bits of it that are undefined, as Valgrind's memcheck
-has them (J. Seward and N. Nethercote, Using Valgrind to detect undefined value errors with
-bit-precision, USENIX 2005): unsigned integers of its width, None where all is defined. Integers are
-followed bit by bit (`cute_gemm.ptx.follow`); of floats the whole result is undefined if a bit of an
-operand is. It is a fault that an undefined value is stored to global memory, decides where a thread
-goes, or is an address.
+Kernels may read unset registers and unwritten shared memory if the result has no effect: they read
+ahead, and multiply rows outside a matrix that they do not store. So each register also has its
+undefined bits, as in Valgrind's memcheck (J. Seward and N. Nethercote, Using Valgrind to detect
+undefined value errors with bit-precision, USENIX 2005): unsigned integers of its width, None if all
+bits are defined. Integers are followed bit by bit (`cute_gemm.ptx.follow`); a float result is
+undefined as a whole if a bit of an operand is. It is a fault if an undefined value is stored to
+global memory, decides a branch, or is an address.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from cute_gemm.ptx.parser import Instruction, Kernel
 
 
 def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
-    """Registers that may be undefined: ``unset``, what is loaded, and what comes of these."""
+    """Return registers that may be undefined: ``unset``, loaded ones, and what depends on them."""
     slots = set(unset)
     flows = []
     for inst in kernel.instructions:
@@ -43,12 +42,12 @@ def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
 
 
 def demand(machine: Machine, inst: Instruction, slot: int, what: str) -> None:
-    """A fault where a value that matters is undefined in a lane that executes."""
+    """Fault if a value that matters is undefined in an executing lane."""
     bits = machine.undefined[slot]
     if bits is None:
         return
     bad = bits != 0 if machine.mask is None else (bits != 0) & machine.mask
-    came = "comes of a register or of shared memory that nobody has set"
+    came = "depends on a register or shared memory that no thread has set"
     machine.fault(inst, "uninitialised", f"{what} {came}", bad)
 
 
@@ -70,7 +69,7 @@ def some(machine: Machine, slots: tuple[int, ...]) -> Array | None:
 def followed(
     machine: Machine, step: Step, read: tuple[int, ...], written: tuple[tuple[int, Any], ...]
 ) -> Step:
-    """A step whose results, slots with dtypes, are undefined where an operand is."""
+    """Return a step whose results, slots with dtypes, are undefined if an operand is."""
     undefined = machine.undefined
     if len(written) == 1 and 1 <= len(read) <= 3:
         ((to, dtype),) = written
@@ -95,9 +94,9 @@ def followed(
 
 
 def ruled(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]) -> Step:
-    """A step of which the undefined bits of each result are what its rule says.
+    """Return a step whose results have undefined bits by rules.
 
-    Of each result there are its slot, the rule, and the sources with how they are viewed.
+    Each result has its slot, the rule, and the sources with their views.
     """
     undefined, values = machine.undefined, machine.values
 
@@ -109,7 +108,7 @@ def ruled(machine: Machine, step: Step, rules: list[tuple[int, Rule, list[Any]]]
         return value.view(view), lost if lost.dtype == view else lost.view(view)
 
     def follow() -> None:
-        # Before the step: a register may be read and set.
+        # Before the step: it may set a register that it reads.
         lost: list[Array | None] = []
         for _, rule, operands in rules:
             bits = None

@@ -1,10 +1,10 @@
-"""Threads that wait for each other one by one: mbarriers, named barriers, clusters, wgmma, TMA.
+"""Threads that wait for each other individually: mbarriers, named barriers, clusters, wgmma, TMA.
 
-Lanes that wait for a barrier object stand still there, and all others go on. What is asynchronous
-lands as late as it may: bytes of a bulk copy when no thread can go on otherwise, of the barriers
-that are waited for the oldest copy first; the sums of a wgmma, which is also when it reads its
-operands, when its group is waited for; a bulk store likewise. In between it is a fault to touch
-what is read or written. Where nothing lands any more and nobody can go on, the wait never ends.
+Lanes that wait for a barrier object stop there, and all others continue. Asynchronous operations
+complete as late as possible: a bulk copy when no thread can continue otherwise, the oldest copy of
+each barrier waited for first; a wgmma, including the reads of its operands, when its group is
+waited for; a bulk store likewise. Until then it is a fault to access the bytes that they read or
+write. If nothing completes and no thread can continue, the wait never ends.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cute_gemm.ptx.memory import SharedMemory
 from cute_gemm.ptx.parser import Immediate, Kernel
 from cute_gemm.ptx.wgmma import Products
 
-#: How often lanes may read the same again while nobody else goes on.
+#: How often lanes may repeat a read while no other lane continues.
 _PATIENCE = 100
 _OPCODES = frozenset(("mbarrier", "wgmma", "elect", "mapa", "setmaxnreg"))
 
 
 def needed(kernel: Kernel) -> bool:
-    """Whether threads of a kernel wait for more than barriers of whole CTAs."""
+    """Return whether threads of a kernel wait for more than barriers of whole CTAs."""
     for inst in kernel.instructions:
         if inst.op[0] in _OPCODES or inst.op[:2] == ("barrier", "cluster"):
             return True
@@ -39,7 +39,7 @@ def needed(kernel: Kernel) -> bool:
 
 
 class WaitingMachine(ClusterMachine):
-    """A batch of whole clusters whose lanes wait one by one."""
+    """A batch of whole clusters whose lanes wait individually."""
 
     def begin(self, first: int, ctas: int, shared: SharedMemory, specials: dict[str, int]) -> None:
         super().begin(first, ctas, shared, specials)
@@ -47,7 +47,7 @@ class WaitingMachine(ClusterMachine):
         self.gates = Gates(self)
         self.bulk = Bulk(self)
         self.products = Products(self)
-        #: How often nobody but lanes that read the same again went on.
+        #: How often only lanes that repeat a read have continued.
         self._idle = 0
 
     def execute(self, pieces: list[Piece]) -> None:

@@ -1,7 +1,7 @@
 """Instructions that a whole warp executes together: shuffles, ldmatrix, mma.sync.
 
-Layouts of fragments are written down from the PTX ISA, section 9.7.14, and from nothing else in
-this package: what the interpreter computes is to say whether those are right.
+Layouts of fragments follow the PTX ISA, section 9.7.14, and nothing else in this package: the
+interpreter serves to check the package's layouts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cute_gemm.ptx.undefined import demand
 
 
 def _by_warp(machine: Machine, values: Array) -> Array:
-    """Values of all lanes, (warps, 32), whole and contiguous."""
+    """Return values of all lanes, (warps, 32), whole and contiguous."""
     return np.ascontiguousarray(np.broadcast_to(values, machine.shape)).reshape(-1, WARP)
 
 
@@ -32,7 +32,7 @@ def _by_warp(machine: Machine, values: Array) -> Array:
 
 @opcode("shfl", parts=r"sync\.(up|down|bfly|idx)\.b32")
 def _shfl(code: Code, inst: Instruction) -> Step:
-    """A value of another lane: the pseudo-code of PTX ISA 9.7.9.6."""
+    """Return a value of another lane: the pseudo-code of PTX ISA 9.7.9.6."""
     mode = inst.op[2]
     targets = code.parts(inst.operands[0])
     to = code.register(inst, targets[0], "b32")
@@ -45,7 +45,7 @@ def _shfl(code: Code, inst: Instruction) -> Step:
 
     def shuffle() -> None:
         for source in sources[1:]:
-            demand(machine, inst, source.slot, "what is shuffled")
+            demand(machine, inst, source.slot, "the shuffled value")
         value, by, clamp, members = (
             _by_warp(machine, values[source.slot].view(np.uint32)).astype(np.int64)
             for source in sources
@@ -75,12 +75,12 @@ def _shfl(code: Code, inst: Instruction) -> Step:
 
 
 def _bits(lanes: Array) -> Array:
-    """Lanes as bits of a number, along the last axis, which stays."""
+    """Return lanes as bits of a number, along the last axis, which stays."""
     return np.asarray((lanes.astype(np.int64) << np.arange(WARP)).sum(axis=-1, keepdims=True))
 
 
 def _members(code: Code, inst: Instruction, source: Source) -> Array:
-    """Which lanes the mask of each lane names, (warps, 32, 32); a fault as of `_named_lanes`."""
+    """Return the lanes in each lane's mask, (warps, 32, 32); faults are those of `_named_lanes`."""
     machine = code.machine
     demand(machine, inst, source.slot, "its mask")
     named = _by_warp(machine, code.values[source.slot]).astype(np.int64)
@@ -90,7 +90,7 @@ def _members(code: Code, inst: Instruction, source: Source) -> Array:
 
 
 def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
-    """A fault where lanes that execute name others as members that do not."""
+    """Fault if executing lanes name members that do not execute."""
     lanes = machine.lanes().reshape(-1, WARP)
     absent = (members & ~_bits(lanes) != 0) & lanes
     what = "divergent: its mask names lanes that do not execute it with this one"
@@ -100,7 +100,7 @@ def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
 
 @opcode("vote", parts=r"sync\.((all|any|uni)\.pred|ballot\.b32)")
 def _vote(code: Code, inst: Instruction) -> Step:
-    """``vote.sync`` (PTX ISA, 9.7.13.10): of the predicates of the lanes that its mask names."""
+    """Translate ``vote.sync`` (PTX ISA, 9.7.13.10), on the predicates of the lanes in its mask."""
     mode = inst.op[2]
     to = code.register(inst, inst.operands[0], inst.op[-1])
     predicate = code.source(inst, inst.operands[1], "pred")
@@ -114,7 +114,7 @@ def _vote(code: Code, inst: Instruction) -> Step:
         return np.asarray({"all": all_lanes, "any": some, "uni": all_lanes | ~some}[mode])
 
     def undefined(each: Array, lost: Array, inside: Array) -> Array:
-        """Where another choice of what is undefined gives another result."""
+        """Return where other values of undefined bits give another result."""
         if mode == "ballot":
             return result(lost, inside).reshape(machine.shape)
         least, most = (result(x, inside) for x in (each & ~lost, each | lost))
@@ -137,7 +137,7 @@ def _vote(code: Code, inst: Instruction) -> Step:
 
 @opcode("activemask", parts="b32")
 def _activemask(code: Code, inst: Instruction) -> Step:
-    """The lanes of a warp that execute it together, as bits (PTX ISA, 9.7.13.12)."""
+    """Return the lanes of a warp that execute it together, as bits (PTX ISA, 9.7.13.12)."""
     to = code.register(inst, inst.operands[0], "b32")
     machine = code.machine
 
@@ -150,7 +150,7 @@ def _activemask(code: Code, inst: Instruction) -> Step:
 
 @opcode("redux", parts=r"sync\.(max|min)\.u32")
 def _redux(code: Code, inst: Instruction) -> Step:
-    """The greatest or least of the lanes that its mask names (PTX ISA, 9.7.13.14)."""
+    """Return the greatest or least value of the lanes in its mask (PTX ISA, 9.7.13.14)."""
     to = code.register(inst, inst.operands[0], "b32")
     value, members = (code.source(inst, each, "b32") for each in inst.operands[1:])
     machine, values, greatest = code.machine, code.values, inst.op[2] == "max"
@@ -183,12 +183,12 @@ def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
     known = {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
     code.require(inst, number > 0 and {"sync", "aligned", "m8n8", "b16"} <= parts <= known)
     space = parts & {"shared", "shared::cta"}
-    code.require(inst, bool(space), "it is not said to be in shared memory")
+    code.require(inst, bool(space), "its state space is not .shared")
     return number, "trans" in parts
 
 
 def _rows(place: AddressOperand, number: int, store: bool) -> tuple[Array, Array]:
-    """Which warps execute, and the offsets of the rows that their lanes name."""
+    """Return which warps execute, and the offsets of the rows that their lanes name."""
     machine = place.machine
     warps = machine.whole(place.inst, WARP, "warp").reshape(-1)
     before = machine.mask
@@ -200,10 +200,10 @@ def _rows(place: AddressOperand, number: int, store: bool) -> tuple[Array, Array
 
 @opcode("ldmatrix")
 def _ldmatrix(code: Code, inst: Instruction) -> Step:
-    """1, 2 or 4 matrices of 8 rows of 16 bytes, whose addresses the first 8, 16 or 32 lanes have.
+    """Load 1, 2 or 4 matrices of 8 rows of 16 bytes at the addresses of 8, 16 or 32 lanes.
 
-    Lane i gets of each matrix the elements 2 (i % 4) and the next of row i // 4; transposed, those
-    of that column (PTX ISA, 9.7.14.5.15).
+    Lane i gets elements 2 (i % 4) and the next of row i // 4 of each matrix; transposed, those of
+    that column (PTX ISA, 9.7.14.5.15).
     """
     number, transposed = _matrices(code, inst)
     targets = code.parts(inst.operands[0])
@@ -224,7 +224,7 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
             machine.set(slot, *each)
 
     def fragments(memory: Bytes, words: Array, warps: Array) -> Array:
-        """Words of all rows, (warps that execute * number * 8, 4) -> (number, CTAs, threads)."""
+        """Convert words of rows, (executing warps * number * 8, 4), to (number, CTAs, threads)."""
         rows = memory.view(np.uint32).take(words).reshape(-1, number, 8, 4)
         if transposed:
             halves = rows.view(np.uint16).swapaxes(2, 3)
@@ -247,7 +247,7 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
     machine, values = code.machine, code.values
 
     def rows(words: list[Array], warps: Array) -> Array:
-        """A word of each lane of each matrix -> rows of 4 words, warp by warp."""
+        """Convert one word per lane and matrix to rows of 4 words, by warp."""
         whole = np.stack([_by_warp(machine, word) for word in words], axis=1)[warps]
         matrices = np.ascontiguousarray(whole).reshape(-1, 8, 4)
         if transposed:
@@ -272,9 +272,9 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
 
 
 class _Factors(NamedTuple):
-    """A type of A and B: elements in a register, numbers of a lane's registers, sums, shapes.
+    """A type of A and B: elements per register, registers per lane, accumulators, shapes.
 
-    In PTX ISA 9.7.14.5 each shape has a section on its fragments.
+    PTX ISA 9.7.14.5 has a section on the fragments of each shape.
     """
 
     per: int
@@ -285,7 +285,7 @@ class _Factors(NamedTuple):
 
 
 def _tf32(bits: Array) -> Array:
-    """The upper 19 bits of a float32: the others are not looked at."""
+    """Return the upper 19 bits of a float32; the others are ignored."""
     stored = bits & np.uint32(0xFFFFE000)
     return stored.view(np.float32).astype(np.float64)
 
@@ -315,11 +315,12 @@ _FLOAT8 = {"e4m3", "e5m2"}
 
 @opcode("mma", parts=r"sync\.aligned\.\w+\.row\.col(\.\w+){4,5}")
 def _mma(code: Code, inst: Instruction) -> Step:
-    """``mma.sync.aligned.SHAPE.row.col.D.A.B.C``, with ``.satfinite`` of integers.
+    """Translate ``mma.sync.aligned.SHAPE.row.col.D.A.B.C``, with ``.satfinite`` for integers.
 
-    Sums: of integers exact, wrapped or clamped at the end. Of float64, one ``fma.rn`` after the
-    other from k = 0 on. Else the products, exact in float64, are added there to C from k = 0 on,
-    and rounded once to float32; the order and precision of the hardware are its own (9.7.14.5.14).
+    Integer sums are exact, wrapped or clamped at the end. Float64 sums are one ``fma.rn`` after the
+    other from k = 0 on. For other types, products are exact in float64, are added to C in float64
+    from k = 0 on, and rounded once to float32; order and precision of the hardware are undocumented
+    (9.7.14.5.14).
     """
     shape, clamped = inst.op[3], "satfinite" in inst.op
     result, a, b, c = (part for part in inst.op[6:] if part != "satfinite")
@@ -339,7 +340,7 @@ def _mma(code: Code, inst: Instruction) -> Step:
 
 
 def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
-    """Return a register of a result: of its type, or of bits, in which floats may be too."""
+    """Return a result register of the given type, or of bits, which may hold floats too."""
     register = code.register(inst, operand, kind)
     code.require(inst, register.type[0] != "f" or kind[0] == "f")
     return register
@@ -349,12 +350,12 @@ def _product(
     code: Code, inst: Instruction, what: tuple[str, str, bool], targets: list[Register],
     left: list[Source], right: list[Source], sums: list[Source],
 ) -> Step:  # fmt: skip
-    """The step of an mma."""
+    """Return the step of an mma."""
     kind, other, clamped = what
     machine = code.machine
 
     def fragment(source: Source, kind: str) -> Array:
-        """Elements of a register: (warps, g, p t)."""
+        """Return elements of a register: (warps, g, p t)."""
         return FACTORS[kind].numbers(_by_warp(machine, code.read(source)).reshape(-1, 8, 4))
 
     def multiply() -> None:
@@ -378,11 +379,11 @@ def _product(
 
 
 def _matrices_of(left: list[Array], right: list[Array]) -> tuple[Array, Array]:
-    """A, (k, warps, m, 1), and B, (k, warps, 1, 8), of their registers, (warps, g, p t) each.
+    """Return A, (k, warps, m, 1), and B, (k, warps, 1, 8), from registers, (warps, g, p t) each.
 
-    With g = lane // 4, t = lane % 4 and p elements in a register (PTX ISA, 9.7.14.5): register i of
+    With g = lane // 4, t = lane % 4 and p elements per register (PTX ISA, 9.7.14.5): register i of
     A has row g + 8 (i % 2) of 16 (g of 8) and columns p t to p t + p - 1 of block i // 2, of 4 p;
-    of B column g and the same rows of block i; of C and D row g + 8 (i // 2), column 2 t + i % 2.
+    for B column g and the same rows of block i; for C and D row g + 8 (i // 2), column 2 t + i % 2.
     """
     rows, (warps, _, block) = len(left) // len(right), left[0].shape
     k = len(right) * block
@@ -396,17 +397,17 @@ def _matrices_of(left: list[Array], right: list[Array]) -> tuple[Array, Array]:
 
 
 def _of_sum(i: int) -> tuple[slice, slice, slice]:
-    """Where register i of C and D has its elements, of (warps, m, 8)."""
+    """Return the place of register i of C and D in (warps, m, 8)."""
     return np.s_[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2]
 
 
 def _undefined(
     machine: Machine, groups: Any, per: int, integers: tuple[Array, Array] | None
 ) -> Array | None:
-    """Where what an mma computes is undefined, (warps, m, 8): by its row, its column and C.
+    """Return where the result of an mma is undefined, (warps, m, 8): by its row, column and C.
 
-    ``per``: elements in a register; ``integers``: A, (k, warps, m, 1), and B, (k, warps, 1, 8), of
-    which a zero makes a defined product; of floats none does, as what is undefined may be NaN.
+    ``per``: elements per register. ``integers``: A, (k, warps, m, 1), and B, (k, warps, 1, 8), in
+    which a zero makes a product defined; for floats it does not, since undefined may be NaN.
     """
     undefined = machine.undefined
     if all(undefined[source.slot] is None for group in groups for source in group):
@@ -414,7 +415,7 @@ def _undefined(
     warps = machine.ctas * machine.threads // WARP
 
     def words(source: Source) -> Array:
-        """Which elements of a register are undefined: (warps, g, p t)."""
+        """Return which elements of a register are undefined: (warps, g, p t)."""
         bits = undefined[source.slot]
         if bits is None:
             return np.zeros((warps, 8, 4 * per), bool)
@@ -435,7 +436,7 @@ def _undefined(
 
 
 def rounded(total: Array, kind: str, clamped: bool = False) -> Array:
-    """The sums as D has them; those of integers are exact in float64."""
+    """Return the accumulators in the type of D; integers are exact in float64."""
     if FACTORS[kind].sums == "f64":
         return total
     if FACTORS[kind].sums == "f32":

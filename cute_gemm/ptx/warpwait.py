@@ -1,4 +1,4 @@
-"""``bar.warp.sync``: lanes wait for others of their warp (PTX ISA, 9.7.13.2)."""
+"""``bar.warp.sync``: lanes wait for other lanes of their warp (PTX ISA, 9.7.13.2)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from cute_gemm.ptx.memory import WARP, Array
 
 
 class WarpBarriers:
-    """Which lanes of a batch wait for lanes of their warp, and for which.
+    """The lanes of a batch that wait for lanes of their warp, with their masks.
 
-    Those that a mask names may come by several instructions; those that have ended are not waited
-    for.
+    Lanes in a mask may arrive by different instructions; ended lanes are not waited for.
     """
 
     def __init__(self, machine: Lanes) -> None:
-        self.machine: Lanes = proxy(machine)  # which holds this
+        self.machine: Lanes = proxy(machine)  # which owns this
         shape = machine.ctas, -(-machine.threads // WARP), WARP
-        #: Masks of the lanes that wait, 0 of others; and those that need to wait no longer.
+        #: Masks of the waiting lanes, 0 for others; and lanes that need not wait any more.
         self._masks = np.zeros(shape, np.int64)
         self._free = np.zeros(shape, bool)
 
     def _of_threads(self, lanes: Array) -> Array:
-        """The part of lanes of whole warps that the CTAs have, as all threads."""
+        """Return the part of lanes of whole warps that the CTAs have, as all threads."""
         return lanes.reshape(self.machine.ctas, -1)[:, : self.machine.threads]
 
     def passed(self, masks: Array, alive: Array) -> Array:
-        """Which lanes that execute may go on, of those that came with these masks.
+        """Return which executing lanes may continue, of those that arrived with these masks.
 
         ``alive``: all lanes that have not ended.
         """

@@ -1,21 +1,21 @@
 """Products of warp groups: PTX ISA, 9.7.15 (``wgmma``).
 
-Of 8- and 16-bit floats and tf32, added up in float32, and of 8-bit integers, in int32.
+Supported are 8- and 16-bit floats and tf32, accumulated in float32, and 8-bit integers, in int32.
 
-Operands lie in shared memory as their descriptors say (9.7.15.5.1). One is made of parts of 16
-bytes of the unit-stride mode, two along k; ``s`` parts lie side by side in a span of 16 s bytes, 1
+Descriptors give the places of operands in shared memory (9.7.15.5.1). An operand consists of parts
+of 16 bytes of the unit-stride mode, two along k; ``s`` adjacent parts fill a span of 16 s bytes, 1
 without a swizzle, 2, 4 or 8 with one. K-major, part j of row i is at
 
     (i % 8) 16 s + (i / 8) SBO + j (16 with a swizzle, LBO without),
 
-and MN-major, of 16-bit elements alone, part j along the rows, of column i of k, at
+and MN-major, for 16-bit elements only, part j along the rows, of column i of k, at
 
     (j % s) 16 + (j / s) LBO + (i % 8) 16 s + (i / 8) SBO     with a swizzle,
     j SBO + (i % 8) 16 + (i / 8) LBO                          without,
 
-from the start on; the swizzle is that of the address (`cute_gemm.ptx.bulk.swizzled`).
+relative to the start; the swizzle is that of the address (`cute_gemm.ptx.bulk.swizzled`).
 
-A may be in registers: of a thread four words, of 32 bytes of k words t and t + 4 of rows g and
+A may be in registers, four words per thread: of 32 bytes of k, words t and t + 4 of rows g and
 g + 8 of its warp's 16, g = lane / 4, t = lane % 4, rows first.
 """
 
@@ -42,7 +42,7 @@ from cute_gemm.ptx.warps import FACTORS, rounded
 
 #: Threads of a warp group, its warps, and the rows of an instruction.
 _GROUP, _WARPS, _ROWS = 128, 4, 64
-#: Bytes of k of an instruction, those of a part, and k of 16-bit elements.
+#: Bytes along k of an instruction and of a part, and k of 16-bit elements.
 _BYTES, _PART, _DEEP = 32, 16, 16
 #: Bytes of the span by the descriptor's layout type.
 _SPANS = (0, 128, 64, 32)
@@ -57,7 +57,7 @@ class WgmmaOperand(NamedTuple):
 
 
 def parts(operand: WgmmaOperand, descriptor: int) -> Array:
-    """Addresses in shared memory of the operand's parts of 16 bytes, the rows of each in turn.
+    """Return addresses in shared memory of the operand's parts of 16 bytes, by part and row.
 
     K-major (parts along k, rows), MN-major (parts along the rows, k).
     """
@@ -68,7 +68,7 @@ def parts(operand: WgmmaOperand, descriptor: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _steps(operand: WgmmaOperand, lead: int, step: int, span: int) -> Array:
-    """From the start of an operand to its parts, without the swizzle."""
+    """Return offsets of an operand's parts from its start, without the swizzle."""
     side = max(span // 16, 1)
     if operand.major_k:
         j, i = np.ogrid[: _BYTES // _PART, : operand.rows]
@@ -95,13 +95,14 @@ class _Product:
     kinds: tuple[str, str]
     #: A, (rows, k), if it is in registers.
     known: tuple[Array, ...]
-    #: The registers that nobody may touch.
+    #: The registers in use.
     held: frozenset[int]
-    #: Whether what was there is added to.
+    #: Whether it adds to the accumulators.
     adds: bool
     index: int
     serial: int
-    #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
+    #: Operands in shared memory, with the places of their parts in the bytes of all CTAs: A and B,
+    #: or B.
     operands: list[tuple[WgmmaOperand, Array]] = field(default_factory=list)
     #: The group of instructions that it belongs to.
     batch: int = 0
@@ -112,16 +113,16 @@ class Products:
     """The pending products of a batch."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine: ClusterMachine = proxy(machine)  # which holds this
+        self.machine: ClusterMachine = proxy(machine)  # which owns this
         groups = machine.ctas, max(1, machine.threads // _GROUP)
         self._flying: dict[tuple[int, int], list[_Product]] = {}
         self._committed = np.zeros(groups, np.int64)
-        #: Where registers have been touched since the last fence.
+        #: Where registers have been used since the last fence.
         self._touched = np.ones(groups, bool)
         self._serial = 0
 
     def groups(self, inst: Instruction) -> list[tuple[int, int]]:
-        """The warp groups that execute, (CTA, group); a fault where one does not as a whole."""
+        """Return the executing warp groups, (CTA, group); fault if one executes in part."""
         some = self.machine.whole(inst, _GROUP, "warp group")
         return [(int(cta), int(group)) for cta, group in np.argwhere(some)]
 
@@ -134,7 +135,7 @@ class Products:
         return FaultError(f"line {inst.line}: {inst.text[:60]}..: {who}: {what}", kind, inst.line)
 
     def touch(self, inst: Instruction, slots: frozenset[int]) -> None:
-        """Fault where executing lanes touch registers of pending products."""
+        """Fault if executing lanes use registers of pending products."""
         machine = self.machine
         lanes = machine.lanes()
         for (cta, group), flying in self._flying.items():
@@ -148,10 +149,10 @@ class Products:
         if machine.threads % _GROUP == 0:
             self._touched |= lanes.reshape(machine.ctas, -1, _GROUP).any(axis=2)
 
-    # ---- what is done --------------------------------------------------------------------------
+    # ---- operations ----------------------------------------------------------------------------
 
     def fence(self, inst: Instruction) -> None:
-        """``wgmma.fence``."""
+        """Execute ``wgmma.fence``."""
         for place in self.groups(inst):
             self._touched[place] = False
 
@@ -160,9 +161,9 @@ class Products:
         operands: tuple[WgmmaOperand, ...],
         descriptors: Array, adds: Array, index: int, own: tuple[int, ...],
     ) -> None:  # fmt: skip
-        """Begin the products of the groups that execute; descriptors (operands, CTAs, threads).
+        """Begin the products of the executing groups; descriptors (operands, CTAs, threads).
 
-        ``own``: the used that A is in, of which the operands have the sign alone; or none.
+        ``own``: slots of the registers of A, whose operand then only has the sign; or none.
         """
         shared, used = self.machine.shared, frozenset((*slots, *own))
         for cta, group in self.groups(inst):
@@ -180,7 +181,7 @@ class Products:
                 raise self._fault(product, "fence", what)
             for operand, word in zip(operands[len(known) :], words[:, 0].tolist(), strict=True):
                 if word >> 49 & 7:
-                    raise self._fault(product, "misaligned", "a base offset is not executed here")
+                    raise self._fault(product, "misaligned", "a base offset is not supported")
                 places = parts(operand, word)
                 if places.min() < 0 or places.max() > shared.bytes - 16:
                     what = f"out of bounds: the CTA has {shared.bytes} bytes of shared memory"
@@ -194,7 +195,7 @@ class Products:
             self._flying.setdefault((cta, group), []).append(product)
 
     def _rows_in(self, own: tuple[int, ...], kind: str, cta: int, group: int) -> Array:
-        """A, (rows, k), from the registers of a group's threads."""
+        """Return A, (rows, k), from the registers of a group's threads."""
         machine, threads = self.machine, slice(group * _GROUP, (group + 1) * _GROUP)
         thread = np.arange(_GROUP)
         row, word = thread // 32 * 16 + thread % 32 // 4, thread % 4
@@ -223,12 +224,12 @@ class Products:
             recorder.requests(product.index, self.machine.first + cta, warp, lanes)
 
     def commit(self, inst: Instruction) -> None:
-        """``wgmma.commit_group``."""
+        """Execute ``wgmma.commit_group``."""
         for place in self.groups(inst):
             self._committed[place] += 1
 
     def wait(self, inst: Instruction, left: int) -> None:
-        """``wgmma.wait_group``: all but the last groups are read, multiplied and added up."""
+        """Execute ``wgmma.wait_group``: complete all groups but the last ones."""
         done: dict[tuple[int, ...], list[_Product]] = {}
         groups = self.groups(inst)
         for place in groups:
@@ -241,16 +242,16 @@ class Products:
                 self._flying[place] = later
         for slots, products in done.items():
             self._add(slots, products)
-        for place in groups:  # what a product read, its warps have read as one
+        for place in groups:  # the warps of a group read together
             self.machine.shared.clocks.meet(self._rows(*place))
 
     def _add(self, slots: tuple[int, ...], products: list[_Product]) -> None:
-        """Products in order, added to the registers of their groups.
+        """Add products in order to the registers of their groups.
 
         Thread t of the group has rows 16 (t / 32) + t % 32 / 4 and 8 below, of each 8 columns
-        2 (t % 4) and the next; value i is of block i / 4 of columns, below where i / 2 is odd
-        (9.7.15.5.1.1). Of an instruction the products, exact in float64, are added up there by
-        NumPy's matmul, in its order, and to what was there; that is rounded once to float32, or
+        2 (t % 4) and the next; value i is of block i / 4 of columns, below if i / 2 is odd
+        (9.7.15.5.1.1). The products of an instruction, exact in float64, are added by NumPy's
+        matmul, in its order, and to the accumulators; the sum is rounded once to float32, or
         wrapped to int32.
         """
         machine = self.machine
@@ -300,7 +301,7 @@ class Products:
                 machine.undefined[slot] = bits if bits.any() else None
 
     def _numbers(self, kind: str, operand: WgmmaOperand, places: Array) -> Array:
-        """The elements of an operand, (rows, k)."""
+        """Return the elements of an operand, (rows, k)."""
         bits = self.machine.shared.view(np.uint64).take(places[..., None] // 8 + np.arange(2))
         numbers = FACTORS[kind].numbers(bits.view(np.uint32)).reshape(*places.shape, -1)
         # (parts, rows, elements) or (parts, k, elements)
@@ -311,14 +312,14 @@ class Products:
 
 # ---- instructions --------------------------------------------------------------------------------
 
-#: Of A's and B's type: k of an instruction, and how many signs and majors it is told.
+#: By type of A and B: k of an instruction, and the number of its sign and major operands.
 _SAID = {"f16": (16, 2, 2), "bf16": (16, 2, 2), "tf32": (8, 2, 0), "s8": (32, 0, 0)}
 _SAID |= {"e4m3": (32, 2, 0), "e5m2": (32, 2, 0)}
 
 
 @opcode("wgmma", parts=r"(fence|commit_group|wait_group)\.sync\.aligned")
 def _group(code: Code, inst: Instruction) -> Step:
-    """``wgmma.fence``, ``commit_group``, ``wait_group``."""
+    """Translate ``wgmma.fence``, ``commit_group``, ``wait_group``."""
     machine = machine_of(code)
     if inst.op[1] == "fence":
         return lambda: machine.products.fence(inst)
@@ -327,7 +328,7 @@ def _group(code: Code, inst: Instruction) -> Step:
 
 @opcode("wgmma.mma_async")
 def _mma(code: Code, inst: Instruction) -> Step:
-    """``wgmma.mma_async.sync.aligned.SHAPE.D.T.T``, with A in shared memory or in registers."""
+    """Translate ``wgmma.mma_async.sync.aligned.SHAPE.D.T.T``, with A in shared memory or not."""
     machine, values = machine_of(code), code.values
     op, operands = inst.op, inst.operands
     shape = op[4] if len(op) == 8 else ""
@@ -337,13 +338,13 @@ def _mma(code: Code, inst: Instruction) -> Step:
     fits = fits and op[2:4] == ("sync", "aligned") and op[5:-2] == (FACTORS[kind].sums,)
     match = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
     rows = code.parts(operands[1]) if isinstance(operands[1], Vector) else ()
-    flips -= bool(rows and flips)  # which are of what lies in shared memory
+    flips -= bool(rows and flips)  # these apply to shared memory
     if not fits or not match or len(operands) != 4 + signs + flips:
-        raise code.refuse(inst, f"only of {', '.join(_SAID)}")
+        raise code.refuse(inst, f"only for {', '.join(_SAID)}")
     columns, sums = int(match[1]), FACTORS[kind].sums
     targets = code.parts(operands[0])
     slots = tuple(code.register(inst, each, sums).slot for each in targets)
-    # Floats may be in registers of bits; integers are not in those of floats.
+    # Float accumulators may be in registers of bits; integers not in those of floats.
     typed = all(isinstance(each, Register) and each.type != "f32" for each in targets)
     typed = typed or (sums == "f32" and all(isinstance(each, Register) for each in targets))
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:

@@ -1,1 +1,1 @@
-"""Tables, HTML and pictures that reports are shown as."""
+"""Tables, HTML and pictures of reports."""

@@ -1,4 +1,4 @@
-"""A row of a report: one memory instruction and what it costs, in figures, words and tables."""
+"""A row of a report: one memory instruction and its cost, in figures, words and tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from cute_gemm.access.accesses import Access, GlobalAccess
     from cute_gemm.access.fix import Fix
 
-#: Verdict on an access with a lane whose address is not a multiple of its vector.
+#: Verdict on an access in which a lane's address is not a multiple of its vector.
 MISALIGNED = "misaligned"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchTotals:
-    """Totals of one instruction over the whole launch; None for figures of the other memory space.
+    """Totals of one instruction over the launch; None for figures of the other memory space.
 
     ``GlobalCounts`` and ``SharedCounts`` define the figures. A bulk copy (TMA) has no lanes, and
     its bytes are those that arrive in every CTA.
@@ -46,7 +46,7 @@ class LaunchTotals:
 
 
 class _Mean:
-    """The mean per request of the count of this name; None where the memory space has none."""
+    """The mean per request of the count of this name; None if the memory space has none."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class _Mean:
 
 
 def _per_request(counts: gmem.GlobalCounts | smem.SharedCounts, name: str) -> float | None:
-    """The mean over the requests, exactly an integer where it is one."""
+    """Return the mean over requests, as an integer if it is one."""
     total = getattr(counts, name, None)
     if total is None or not counts.requests:
         return total
@@ -68,16 +68,16 @@ def _per_request(counts: gmem.GlobalCounts | smem.SharedCounts, name: str) -> fl
 class AccessRow:
     """One memory instruction of a kernel: the access, its analysis by the model, and its fixes.
 
-    Everything else is derived from these. ``operand``, ``direction``, ``instruction``, ``part``,
-    ``bits`` (of a lane; 0 for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and ``limit``
-    (what keeps the vector from being wider) are the access's. Figures per request (``lanes``,
-    ``bytes``, ``sectors``, ...) are means over the requests that the verdict is about: for global
-    memory those of the interior tiles (of all tiles if the matrix fills none), for shared memory
-    all. ``sectors`` are those that the hardware counts, ``l2_sectors`` those that L2 is asked for;
-    they differ for 16-byte ``cp.async`` off a sector (``gmem.analyze``). ``interior_tiles`` and
-    ``edge_tiles`` are visits of tiles that the matrix fills, and of those it does not; the figures
-    ``edge_...`` are those of the latter, if there are any. ``verdict`` is ``good`` in words, and
-    ``why`` says why it is not. A figure that the memory space does not have is None.
+    All other attributes are derived from these. ``operand``, ``direction``, ``instruction``,
+    ``part``, ``bits`` (per lane; 0 for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and
+    ``limit`` (what keeps the vector from being wider) are those of the access. Figures per request
+    (``lanes``, ``bytes``, ``sectors``, ...) are means over the requests that the verdict is about:
+    for global memory those of interior tiles (of all tiles if no tile is full), for shared memory
+    all. ``sectors`` are counted by the hardware, ``l2_sectors`` requested from L2; they differ for
+    16-byte ``cp.async`` off a sector (``gmem.analyze``). ``interior_tiles`` and ``edge_tiles`` are
+    visits of full and of partial tiles; figures ``edge_...`` are those of partial tiles, if any.
+    ``verdict`` is ``good`` in words, and ``why`` the reason if it is not good. A figure that the
+    memory space does not have is None.
     """
 
     access: Access
@@ -98,12 +98,12 @@ class AccessRow:
 
     @property
     def limit(self) -> str:
-        """What keeps the vector from being wider, in words; "" where nothing does."""
+        """What keeps the vector from being wider, in words, or ""."""
         return str(self.access.limit)
 
     @property
     def counts(self) -> gmem.GlobalCounts | smem.SharedCounts:
-        """The counts whose means the figures per request are."""
+        """Counts whose means are the figures per request."""
         analysis = self.analysis
         return analysis.once if isinstance(analysis, smem.SharedAnalysis) else analysis.judged
 
@@ -116,7 +116,7 @@ class AccessRow:
 
     @property
     def efficiency(self) -> float | None:
-        """Bytes used over bytes of the sectors that L2 is asked for."""
+        """Bytes used over bytes of the sectors requested from L2."""
         return getattr(self.counts, "efficiency", None)
 
     interior_tiles = property(lambda row: getattr(row.analysis.interior, "tiles", None))
@@ -133,7 +133,7 @@ class AccessRow:
 
     @property
     def at_edges(self) -> bool:
-        """Whether it is a part of the launch with edge tiles alone, such as a last k-tile."""
+        """Whether the access belongs to edge tiles alone, such as a last k-tile."""
         return bool(self.part and self.edge_tiles and not self.interior_tiles)
 
     @cached_property
@@ -151,7 +151,7 @@ class AccessRow:
 
     @property
     def good(self) -> bool:
-        """Whether it is coalesced (and legal, for a bulk copy), or free of conflicts."""
+        """Whether the access is coalesced (and legal, for a bulk copy) or free of conflicts."""
         analysis = self.analysis
         if isinstance(analysis, smem.SharedAnalysis):
             return analysis.conflict_free
@@ -183,30 +183,30 @@ class AccessRow:
 
     @property
     def fix(self) -> str:
-        """The fix of a bad access: the kernel's own option for it, and the best of ``fixes``."""
+        """Fix of a bad access: the kernel's option for it, and the best of ``fixes``."""
         best, own = self.fixes[:1], str(self.access.fix)
         words = [own] * all(fix.what != own for fix in best)
         return "" if self.good else "; or ".join(filter(None, (*words, *map(str, best))))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The findings about a bulk copy, one sentence each."""
+        """Findings about a bulk copy, one sentence each."""
         return self.analysis.findings if isinstance(self.analysis, tma.TmaAnalysis) else ()
 
     @property
     def name(self) -> str:
-        """``"cp.async (last k-tile)"``."""
+        """Instruction and part: ``"cp.async (last k-tile)"``."""
         return f"{self.instruction} ({self.part})" if self.part else self.instruction
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AccessRow) and self.to_dict() == other.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every figure and text by its name."""
+        """Return every figure and text by name."""
         return named(self, *_KEYS) | {"launch": asdict(self.launch)}
 
     def findings(self) -> list[str]:
-        """Return one plain sentence for each fault or inefficiency of the access."""
+        """Return one sentence for each fault or inefficiency of the access."""
         kind = f"{self.operand}: {self.instruction}" + (f" of {self.bits} bits" * bool(self.bits))
         what = f"{kind} ({self.part})" if self.part else kind
         fix = f" Fix: {self.fix.rstrip('.')}." if self.fix else ""
@@ -232,7 +232,7 @@ class AccessRow:
         return out + self._of_edges(what)
 
     def _of_edges(self, what: str) -> list[str]:
-        """The finding about edge tiles, where they are worse than the interior ones."""
+        """Return the finding about edge tiles if they are worse than interior tiles."""
         if self.edge_efficiency is None or self.efficiency is None:
             return []
         there = f"{percent(self.edge_efficiency)} efficiency there."
@@ -261,12 +261,12 @@ def make_row(access: Access, fixes: tuple[Fix, ...] = ()) -> AccessRow:
 
 
 def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
-    """One plain sentence for each fault or inefficiency of the accesses."""
+    """Return one sentence for each fault or inefficiency of the accesses."""
     return tuple(dict.fromkeys(sentence for row in rows for sentence in row.findings()))
 
 
 def _why_global(access: GlobalAccess, analysis: gmem.GlobalAnalysis) -> tuple[str, str]:
-    """Verdict and reason of a global access; modes and ld are named for A, B and C alone."""
+    """Return verdict and reason of a global access; modes and ld are named for A, B and C only."""
     worst, matrix = analysis.worst, access.matrix
     a_matrix, size = matrix.name in "ABC", matrix.element.bytes
     if worst is None:
@@ -301,7 +301,7 @@ _Columns = dict[str, "Callable[[AccessRow], str | Cell]"]
 
 
 def _numbers(**figures: str) -> _Columns:
-    """Columns of numbers: head (with underscores for blanks) -> the row's figure of that name."""
+    """Return columns of numbers: head (with underscores for spaces) -> figure of a row."""
 
     def column(figure: str) -> Callable[[AccessRow], str]:
         return lambda row: number(attrgetter(figure)(row))
@@ -310,7 +310,7 @@ def _numbers(**figures: str) -> _Columns:
 
 
 _FIRST: _Columns = {"": attrgetter("operand"), "access": lambda row: _name(row)}
-#: "lanes" is left out where every request has all of them.
+#: The "lanes" column is left out if every request has all lanes.
 _LANES: _Columns = {
     "bits": lambda row: str(row.bits or "-"),
     "lanes": lambda row: number(row.lanes if row.bits else None),
@@ -336,7 +336,7 @@ _LAUNCH = {
 
 
 def _within_a_sector(counts: Any) -> bool:
-    """Whether requests are coalesced, and use less than a sector: their efficiency says nothing."""
+    """Return whether coalesced requests use less than a sector, so that efficiency says nothing."""
     return counts.coalesced and 0 < counts.bytes < gmem.SECTOR * counts.requests
 
 
@@ -345,24 +345,24 @@ def _efficiency(counts: Any) -> str:
 
 
 def _verdict(row: AccessRow) -> str:
-    """The verdict, with the bytes of a request where they are less than a sector."""
+    """Return the verdict, with the bytes of a request if they are less than a sector."""
     if row.space == "shared" or not row.good or not _within_a_sector(row.counts):
         return row.verdict
     return f"{row.verdict}, {number(row.bytes)} {'byte' if row.bytes == 1 else 'bytes'} used"
 
 
 def _name(row: AccessRow, space: str = "") -> Cell:
-    """The instruction, and on a second line the part of the launch that the row is about."""
+    """Return the instruction, with the part of the launch on a second line."""
     return Cell(f"{row.instruction} ({space})" if space else row.instruction, row.part, code=True)
 
 
 def _table(
     title: str, columns: _Columns, rows: Iterable[tuple[int, AccessRow]]
 ) -> tuple[Table, list[int | None]]:
-    """A table of rows, and the place in ``rows`` of each line.
+    """Return a table of rows, and the index in ``rows`` of each line.
 
-    Where L2 is asked for more sectors than L1 counts, these are on a line of their own below
-    (there is no room for another column).
+    If L2 gets more sectors than L1 counts, a separate line has them (there is no room for another
+    column).
     """
     columns, rows = dict(columns), list(rows)
     if all(row.lanes == gmem.LANES for _, row in rows if row.bits):
@@ -382,7 +382,7 @@ def _table(
 
 
 def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int | None]]]:
-    """The tables of a kernel's accesses, each with the place in ``rows`` of each of its lines."""
+    """Yield the tables of a kernel's accesses, each with the index in ``rows`` of each line."""
     judged = "per request of the interior tiles (sectors of 32 bytes, lines of 128)"
     of_global = [(place, row) for place, row in enumerate(rows) if row.space == "global"]
     of_shared = [(place, row) for place, row in enumerate(rows) if row.space == "shared"]
@@ -398,7 +398,7 @@ def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int |
 
 
 def copy_table(row: AccessRow) -> Table:
-    """The table of one side of a copy of the user's own, which is executed once."""
+    """Return the table of one side of the user's own copy, which is executed once."""
     title, columns = "Shared memory, per request", _LANES | _WAVEFRONTS
     if row.space == "global":
         title = "Global memory, per request (sectors of 32 bytes, lines of 128)"

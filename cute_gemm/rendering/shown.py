@@ -1,4 +1,4 @@
-"""The base classes of reports, which are printed, written as JSON and shown as HTML pages."""
+"""Base classes of reports, which are printed, written as JSON and shown as HTML pages."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 def size_text(problem: GemmProblem) -> str:
-    """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
+    """Return the text after the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
     size = f"M={problem.m} N={problem.n} K={problem.k}"
     if problem.groups:
         size += f" in {counted(problem.l, 'group')} along {problem.groups.mode}"
-        size += ", zeros behind the last" * problem.groups.zero_tail
+        size += ", zeros after the last" * problem.groups.zero_tail
     elif problem.l != 1:
         size += f" L={problem.l}"
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"
 
 
 def verdict_dict(verdict: Verdict) -> dict[str, Any]:
-    """Return a comparison with float64 as JSON has it: a ratio that is infinite is None."""
+    """Return a comparison with float64 for JSON, in which an infinite ratio is None."""
     ratio = verdict.max_ratio
     return {
         **named(verdict, "ok", "elements", "wrong", "max_error"),
@@ -45,18 +45,18 @@ def verdict_dict(verdict: Verdict) -> dict[str, Any]:
 
 
 def spilled(resources: Resources) -> str:
-    """Return what a build spills: ``"no spills"``."""
+    """Return the spills of a build as text: ``"no spills"``."""
     count = resources.spill_stores + resources.spill_loads
     return f"{count} bytes spilled" if count else "no spills"
 
 
 def differing(figures: Sequence[Any], all_figures: int) -> str:
-    """Return how many of ``all_figures`` differ: those with a ``difference``."""
+    """Return how many of ``all_figures`` differ; ``figures`` are those that do."""
     return f"{len(figures)} of {all_figures} figures differ" if figures else "no difference"
 
 
 class Shown(ABC):
-    """A result that can be printed, with colours or without, and returned as JSON."""
+    """A result that is printed, with or without colours, and returned as JSON."""
 
     #: Characters per line of ``str(...)``.
     width = WIDTH
@@ -76,7 +76,7 @@ class Shown(ABC):
         return plain(self, self.width)
 
     def show(self, console: Console | None = None) -> None:
-        """Print with colours to ``console``, by default to a new one on standard output."""
+        """Print with colours to ``console``, by default a new one on standard output."""
         if console is None:
             from rich.console import Console
 
@@ -85,7 +85,7 @@ class Shown(ABC):
 
 
 class Paged(Shown):
-    """A report on the accesses of ``rows``, which can be shown as an HTML page too."""
+    """A report on the accesses of ``rows``, also shown as an HTML page."""
 
     rows: tuple[AccessRow, ...]
 
@@ -96,7 +96,7 @@ class Paged(Shown):
 
     @property
     def fixes(self) -> tuple[tuple[Fix, ...], ...]:
-        """The fixes of each access, that of fewest changes first."""
+        """Fixes of each access; the one with the fewest changes is first."""
         return tuple(row.fixes for row in self.rows)
 
     @abstractmethod
@@ -106,8 +106,8 @@ class Paged(Shown):
     def to_html(self) -> str:
         """Return the report with its pictures as one self-contained HTML file.
 
-        HTML5 in UTF-8, with inline style sheet and pictures, without scripts and without references
-        to the network. It prints on A4, landscape.
+        HTML5 in UTF-8, with inline style sheet and pictures, without scripts or references to the
+        network. It prints on A4, landscape.
 
         Examples
         --------
@@ -118,7 +118,7 @@ class Paged(Shown):
         return page_html(self.page())
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook; ids are hashes of it, so that cells do not collide."""
+        """Return the report for a notebook; ids are hashes, so that cells do not collide."""
         from cute_gemm.rendering.html import cell_html
 
         return cell_html(self.page(), "cg-" + sha256(self.to_json().encode()).hexdigest()[:8])

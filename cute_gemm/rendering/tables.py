@@ -1,8 +1,8 @@
-"""Tables, lists of pairs and of sentences as values, each with two renderers: rich text and HTML.
+"""Tables, lists of pairs and lists of sentences, each with two renderers: rich text and HTML.
 
-Text is given to ``rich`` as ``Text``, never as ``str``, in which the brackets of a config or a
-layout would be read as markup. It is ASCII, and never cut: a table that is wider than the terminal
-is continued under itself. In HTML everything but ``Markup`` is escaped.
+``rich`` gets ``Text``, never ``str``, in which it would read the brackets of a config or layout as
+markup. The text is ASCII and never cut: a table wider than the terminal continues below itself. In
+HTML everything but ``Markup`` is escaped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-#: Characters of a symbol beyond which it may be broken, after an underscore.
+#: Length in characters from which a symbol may break after an underscore.
 LONG = 20
 
 
@@ -28,7 +28,7 @@ class Part(Protocol):
     """A part of a page."""
 
     def html(self) -> str:
-        """Return it as HTML; nothing where it is empty."""
+        """Return the part as HTML, or "" if it is empty."""
 
 
 class Markup(str):
@@ -40,7 +40,7 @@ class Markup(str):
 class Column(NamedTuple):
     """A column: its head, and whether it is aligned to the ``left`` (words) or right (numbers).
 
-    A ``joined`` column stays with the column before it where a table is divided.
+    A ``joined`` column stays with the previous column when a table is divided.
     """
 
     head: str
@@ -51,8 +51,8 @@ class Column(NamedTuple):
 class Cell(NamedTuple):
     """A cell with a style.
 
-    ``under`` is a second, smaller line; ``good`` makes the cell a verdict; ``code``, ``bold`` and
-    ``link`` (the id of an element) are for HTML alone.
+    ``under`` is a second, smaller line. ``good`` makes the cell a verdict. ``code``, ``bold`` and
+    ``link`` (the id of an element) apply to HTML only.
     """
 
     text: str
@@ -63,7 +63,7 @@ class Cell(NamedTuple):
     link: str = ""
 
     def rich(self) -> Any:
-        """Return rich's text."""
+        """Return the cell for rich."""
         from rich.text import Text
 
         style = "" if self.good is None else "green" if self.good else "bold red"
@@ -71,7 +71,7 @@ class Cell(NamedTuple):
         return Text("\n ".join((self.text, *under)), style=style)
 
     def html(self) -> Markup:
-        """Return the cell as HTML; a verdict has a sign as well as a colour."""
+        """Return the cell as HTML; a verdict has a sign in addition to its colour."""
         out = markup(self.text)
         if self.good is not None:
             sign, kind = ("\u2713", "good") if self.good else ("\u2717", "bad")
@@ -87,19 +87,19 @@ class Cell(NamedTuple):
 
 
 def markup(value: Any) -> Markup:
-    """Return a cell or text as HTML."""
+    """Return a cell or a text as HTML."""
     if isinstance(value, Cell):
         return value.html()
     return value if isinstance(value, Markup) else Markup(escape(str(value), quote=False))
 
 
 def figure(svg: str) -> str:
-    """Return a picture as a figure, which scrolls where there is no room for it."""
+    """Return a picture as a figure, which scrolls if it is too wide."""
     return f'<figure tabindex="0">{svg}</figure>\n'
 
 
 def _line(text: Any) -> Any:
-    """The line, set to be neither broken nor cut."""
+    """Return the line, set to be neither broken nor cut."""
     text.no_wrap, text.overflow = True, "ignore"
     text.rstrip()
     return text
@@ -110,14 +110,14 @@ def _width(text: Any) -> int:
 
 
 def _folded(text: Any, width: int) -> Any:
-    """The text, wrapped."""
+    """Return the wrapped text."""
     from rich.text import Text
 
     return Text("\n".join(wrapped(text.plain, max(width, 1))), text.style)
 
 
 def _divided(groups: Sequence[list[int]], widths: Sequence[int], room: int) -> list[list[int]]:
-    """Divide columns into as few parts as fit into ``room``, about equally wide."""
+    """Divide columns into as few parts as fit into ``room``, of about equal width."""
 
     def divided(width: int) -> list[list[int]]:
         parts: list[list[int]] = [[]]
@@ -132,7 +132,7 @@ def _divided(groups: Sequence[list[int]], widths: Sequence[int], room: int) -> l
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Any], *left: str) -> Table:
-    """Return a table with these heads; the columns of the heads in ``left`` are words."""
+    """Return a table with these heads; columns whose heads are in ``left`` are words."""
     return Table(title, tuple(Column(head, left=head in left) for head in heads), rows)
 
 
@@ -156,10 +156,10 @@ class Table:
             yield from map(_line, [Text(), *part] if number else part)
 
     def _parts(self, cells: list[list[Any]], width: int) -> Iterator[list[Any]]:
-        """The lines of the table, or of the parts of one that is wider than ``width``.
+        """Yield the lines of the table, or of its parts if it is wider than ``width``.
 
-        Before a table is divided, columns move together and a last column of words is folded. Each
-        part begins with the first columns of words, which say what a line is of.
+        Before the table is divided, columns are brought closer and a last column of words is
+        folded. Each part begins with the first columns of words, which identify its lines.
         """
         for gap in (3, 2, 1):
             widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
@@ -181,14 +181,14 @@ class Table:
                 widths[at] = max(_width(row[at]) for row in cells)
             groups = [*groups[:-1], [*groups[-1], at]] if column.joined else [*groups, [at]]
         for part in _divided(groups, [each + gap for each in widths], room):
-            # Lines that are empty in the columns of this part are left out of it.
+            # Leave out lines that are empty in the columns of this part.
             filled = [row for row in cells if any(row[at].plain for at in part)]
             yield self._lines(filled, [*range(words), *part], widths, gap)
 
     def _lines(
         self, cells: list[list[Any]], chosen: Sequence[int], widths: list[int], gap: int
     ) -> list[Any]:
-        """The head, a rule and the other rows, as lines of text with some of the columns."""
+        """Yield the head, a rule and the rows as lines of text with some of the columns."""
         from rich.text import Text
 
         lines: list[Any] = []
@@ -207,7 +207,7 @@ class Table:
         return lines
 
     def html(self) -> str:
-        """Return the table as HTML; nothing when there are no rows."""
+        """Return the table as HTML, or "" if there are no rows."""
         if not self.rows:
             return ""
 
@@ -222,7 +222,7 @@ class Table:
 
         head = line("th", [column.head for column in self.columns])
         body = "".join(line("td", row) for row in self.rows)
-        # A table that is longer than a page is broken, and its head printed again.
+        # A table longer than a page breaks, and its head is printed again.
         kinds = ["short"] * (len(self.rows) <= 25)
         kinds += ["words"] * all(column.left for column in self.columns)
         kind = f' class="{" ".join(kinds)}"' if kinds else ""
@@ -237,7 +237,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labels and their values; ``compact`` ones are short, and stand side by side in HTML."""
+    """Labels and their values; ``compact`` ones are short and laid out side by side in HTML."""
 
     pairs: Sequence[tuple[str, str | Cell]]
     title: str = ""
@@ -256,7 +256,7 @@ class Pairs:
                 yield _line(Text.assemble(start.ljust(left), (line, text.style)))
 
     def html(self) -> str:
-        """Return a list of definitions, without the title, which the section of the page has."""
+        """Return a list of definitions without the title, which the page's section has."""
         kind = ' class="compact"' if self.compact else ""
         start, end = ("<div>", "</div>") if self.compact else ("", "")
         values = [b if isinstance(b, Cell) else bound(b) for _, b in self.pairs]
@@ -269,23 +269,23 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, for HTML pages alone."""
+    """A picture, for HTML pages only."""
 
     svg: str
 
     def html(self) -> str:
-        """Return it as a figure."""
+        """Return the picture as a figure."""
         return figure(self.svg)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Pictures beside each other, for HTML pages alone."""
+    """Pictures next to each other, for HTML pages only."""
 
     svgs: Sequence[str]
 
     def html(self) -> str:
-        """Return them as figures; nothing without any."""
+        """Return the pictures as figures, or "" without any."""
         inner = "".join(map(figure, self.svgs))
         return f'<div class="figures">\n{inner}</div>\n' if inner else ""
 
@@ -307,7 +307,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Findings:
-    """Sentences, each of which may end in a fix."""
+    """Sentences, each of which may end with a fix."""
 
     sentences: Sequence[str]
 
@@ -316,7 +316,7 @@ class Findings:
             yield Paragraph(f"- {sentence}", hang=2)
 
     def html(self) -> str:
-        """Return a list, or a sentence where there are no findings."""
+        """Return a list, or a sentence if there are no findings."""
         items = []
         for sentence in self.sentences:
             finding, mark, fix = sentence.partition(" Fix: ")

@@ -1,1 +1,1 @@
-"""Reports: every memory access of a kernel, what it costs, and what would mend it."""
+"""Reports: every memory access of a kernel, its cost and its fix."""

@@ -1,4 +1,4 @@
-"""Reports of the auxiliary: launches before and after the kernel that multiplies."""
+"""Reports of auxiliary kernels, which are launched before and after the GEMM kernel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AuxiliaryReport:
-    """A launch that packs operands, or adds up slices of K.
+    """A launch that packs operands or adds slices of K.
 
     Attributes
     ----------
     kernel, config
         ``"pack"``, ``"components"`` or ``"reduce"``, and its config.
     problem
-        The operands and their copies (`Packing`), or the sums of slices and C (`Reduction`).
+        The operands and their copies (`Packing`), or the partial sums and C (`Reduction`).
     launch
         CTAs, threads per CTA, dynamic shared memory (bytes).
     rows
@@ -42,7 +42,7 @@ class AuxiliaryReport:
 
     @property
     def what(self) -> tuple[str, ...]:
-        """What the pass does, a line for each matrix."""
+        """What the kernel does, one line per matrix."""
         problem = self.problem
         if isinstance(problem, Packing):
             return tuple(f"{a.name}  {a} to {b} in scratch" for a, b, _ in problem.copies)
@@ -52,17 +52,17 @@ class AuxiliaryReport:
 
     @property
     def packs(self) -> tuple[str, ...]:
-        """Names of the operands that it packs."""
+        """Names of the packed operands."""
         sources = self.problem.sources if isinstance(self.problem, Packing) else ()
         return tuple(source.name for source in sources)
 
     @property
     def coalesced(self) -> bool:
-        """Whether all its accesses are coalesced and free of bank conflicts, edge tiles apart."""
+        """Whether all accesses are coalesced and free of bank conflicts, apart from edge tiles."""
         return all(row.good for row in self.rows if not row.at_edges)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as strings, numbers, lists and dicts."""
+        """Return the report as strings, numbers, lists and dicts."""
         return {
             "kernel": self.kernel,
             "config_name": self.config.name,
@@ -74,7 +74,7 @@ class AuxiliaryReport:
         }
 
     def shown(self) -> Iterator[Any]:
-        """Yield its lines and tables."""
+        """Yield the lines and tables of the report."""
         from rich.text import Text
 
         yield Text.assemble((self.kernel, "bold"), f"  config {self.config.name}")
@@ -88,7 +88,7 @@ class AuxiliaryReport:
 def auxiliary_report(
     kernel: str, config: Any, problem: Any, launch: Launch, accesses: Iterable[Access]
 ) -> AuxiliaryReport:
-    """Count the accesses of a pass."""
+    """Count the accesses of an auxiliary kernel."""
     return AuxiliaryReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))
 
 

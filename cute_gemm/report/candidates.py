@@ -1,4 +1,4 @@
-"""The table of the configs that a kernel was chosen from, with their predicted times."""
+"""The table of candidate configs with their predicted times."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from cute_gemm._text import counted, duration, named
 from cute_gemm.kernels.candidate import Candidate, labels
 from cute_gemm.rendering.tables import Table, table
 
-#: Configs that are shown.
+#: Number of configs in the table.
 SHOWN = 5
 
 
 def candidates_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
-    """Return the fastest configs, each with the two largest terms of its predicted time, or [].
+    """Return a table of the fastest configs, or [].
 
-    The terms are times of units that work at the same time: they do not add up to the prediction.
+    Each row has the two largest terms of the predicted time. The terms are times of units that work
+    in parallel, so they do not add up to the predicted time.
     """
     rows = []
     for name, candidate in zip(labels(candidates[:SHOWN]), candidates, strict=False):
@@ -32,7 +33,7 @@ def candidates_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
 
 
 def candidates_dict(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Return all candidates as strings, numbers, lists and dicts; times in seconds."""
+    """Return all candidates as strings, numbers, lists and dicts, with times in seconds."""
     return [
         {"kernel": x.kernel.name, "config": x.config.name, **x.algorithm._asdict()}
         | named(

@@ -1,16 +1,14 @@
-"""Why a kernel takes the time that it does: each cause once, with its cost in time and its fix.
+"""Why a kernel takes its time: each cause once, with its cost in time and its fix.
 
-The cost of a cause is the predicted time less the predicted time with its accesses ideal: the
-prediction model (`cost_model/prediction.py`) is evaluated with counts of the same bytes in ideal
-requests, that is with
+The cost of a cause is the predicted time minus the predicted time with ideal accesses. The model
+(`cost_model/prediction.py`) evaluates counts of the same bytes in ideal requests:
 
-- in global memory the ideal sectors, no line touched in part, 16 bytes per lane, and without the
-  waits and the additional work that narrow copies of the operand make,
-- in shared memory the ideal wavefronts,
+- in global memory, ideal sectors, no partly touched lines and 16 bytes per lane, without the waits
+  and the additional work of narrow copies,
+- in shared memory, ideal wavefronts,
 
-and in launches beside the kernel accesses of 16 bytes; and it is at least what its fix saves, which
-may do more than that. The time of a kernel's units overlaps, so that the costs of several causes do
-not add up.
+and in auxiliary kernels accesses of 16 bytes. A cost is at least what its fix saves, since a fix
+may save more. The times of a kernel's units overlap, so costs of several causes do not add up.
 """
 
 from __future__ import annotations
@@ -43,24 +41,24 @@ if TYPE_CHECKING:
     from cute_gemm.report.auxiliary import AuxiliaryReport
     from cute_gemm.report.performance import Performance
 
-#: Part of the predicted time below which a cost is not told in figures.
+#: Share of the predicted time below which the report gives no figure for a cost.
 LITTLE = 0.01
-#: Part of what the best remedy saves from which on the first one that saves it is offered.
+#: The first remedy that saves this share of what the best one saves is suggested.
 ENOUGH = 0.9
-#: Part of the time above the bound from which on one cause explains it.
+#: Share of the time above the bound from which one cause explains it.
 MOST = 0.5
-#: Times of the bound beyond which it says nothing: that of a few bytes is less than any launch.
+#: Multiple of the bound above which it is not informative: a few bytes take less than any launch.
 FAR = 1000
 
 
 class Predictor(NamedTuple):
-    """How a report asks for predicted times, in seconds, on the GPU of this name.
+    """Predicted times in seconds on one GPU.
 
-    ``prediction``: that of the report's config, None where it has none; ``ideal(kinds, wide)``: the
-    time with these accesses of the kernel ideal, and those of these launches beside it of 16 bytes;
-    ``changed(**change)``: the time of the cheapest config with other options, or another ``kernel``
-    or ``problem``; None where there is none. ``sizes``: whether base addresses are told by
-    ``base_offset``, and not by arrays on a device.
+    ``prediction`` is that of the report's config, or None. ``ideal(kinds, wide)`` returns the time
+    with ideal accesses of ``kinds`` in the kernel, and accesses of 16 bytes in the auxiliary
+    kernels ``wide``. ``changed(**change)`` returns the time of the fastest config with other
+    options, or another ``kernel`` or ``problem``, or None if there is no config. ``sizes``: whether
+    ``base_offset`` gives base addresses, rather than arrays on a device.
     """
 
     prediction: Prediction | None
@@ -68,30 +66,30 @@ class Predictor(NamedTuple):
     ideal: Callable[[frozenset[Kind], frozenset[str]], float]
     changed: Callable[..., float | None]
     sizes: bool = True
-    #: What of the predicted time no measured times stand behind (`predicted.unmeasured`).
+    #: Parts of the predicted time without measured times (`predicted.unmeasured`).
     unmeasured: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of time that is lost, and the accesses that it explains.
+    """One cause of lost time, and the accesses that it explains.
 
     Attributes
     ----------
     what
-        The cause: ``"C's ldc of 1001 (2,002 bytes) is no multiple of 16 bytes"``.
+        The cause: ``"C's ldc of 1001 (2,002 bytes) is not a multiple of 16 bytes"``.
     because
         Its costliest access, as a clause: ``"B's ld.global is not coalesced"``.
     accesses
-        Every access that it explains: ``"B ld.global: strided, 12.5 % of the bytes used"``.
+        Every access it explains: ``"B ld.global: strided, 12.5 % of the bytes used"``.
     fault
         Whether an access would fault.
     seconds, share
-        What it costs, and as a part of the predicted time; None where that is not predicted.
+        The lost time, and its share of the predicted time; None without a prediction.
     fix
-        What to write, or to change; ``""`` where nothing is known.
+        What to write or to change; ``""`` if no fix is known.
     change
-        The arguments of ``analyze`` that the fix changes; {} where it is no argument.
+        The arguments of ``analyze`` that the fix changes; {} if it changes none.
     fixed_seconds
         The predicted time with the fix, or None.
     """
@@ -107,17 +105,17 @@ class Cause:
     fixed_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its attributes by their names."""
+        """Return the attributes by name."""
         return asdict(self) | {"accesses": list(self.accesses), "change": dict(self.change)}
 
     @property
     def little(self) -> bool:
-        """Whether it is known to cost little."""
+        """Whether the cost is known and small."""
         return self.share is not None and self.share < LITTLE and not self.fault
 
     @property
     def cost(self) -> str:
-        """What it costs, in words: ``"9.10 ms, 94.0 % of the time"``; "" where that is unknown."""
+        """Cost as text: ``"9.10 ms, 94.0 % of the time"``; "" if unknown."""
         if self.fault:
             return "it would fault"
         if self.seconds is None or self.share is None:
@@ -128,24 +126,24 @@ class Cause:
 
     @property
     def remedy(self) -> str:
-        """The fix and what it takes; "" without one."""
+        """Fix and predicted time with it; "" without a fix."""
         if not self.fix or self.fixed_seconds is None:
             return self.fix
         return f"{self.fix} ({duration(self.fixed_seconds)} predicted)"
 
 
 class _Member(NamedTuple):
-    """An access that is not as good as it could be, and the launch that makes it."""
+    """An access that is not ideal, and its launch."""
 
     row: AccessRow
-    launch: str  #: ``""`` for that of the kernel.
+    launch: str  #: ``""`` for the GEMM kernel.
 
 
 class _Group(NamedTuple):
-    """What is known of a cause before it is priced.
+    """A cause before its cost is predicted.
 
-    ``fix`` says what to do where no remedy helps; ``otherwise`` is the cause where no other place
-    of a matrix helps; ``ideal``: whether the fix makes its accesses ideal.
+    ``fix`` is the text if no remedy helps, ``otherwise`` the cause if no other place of a matrix
+    helps. ``ideal``: whether the fix makes the accesses ideal.
     """
 
     what: str
@@ -153,14 +151,14 @@ class _Group(NamedTuple):
     fix: str = ""
     otherwise: str = ""
     ideal: bool = False
-    option: Option | None = None  #: That is the cause, as it is now.
+    option: Option | None = None  #: The option that is the cause, with its present value.
 
 
 def causes(
     problem: GemmProblem, kernel: str, config: Any, rows: Sequence[AccessRow],
     auxiliary: Sequence[AuxiliaryReport], predictor: Predictor | None,
 ) -> tuple[Cause, ...]:  # fmt: skip
-    """Return the causes of time that is lost, the costliest first; faults before them."""
+    """Return the causes of lost time: faults first, then the costliest."""
     groups: dict[Any, tuple[_Group, list[_Member]]] = {}
     sizes = predictor is None or predictor.sizes
     packed = {name for each in auxiliary for name in each.packs}
@@ -177,41 +175,41 @@ def causes(
 
 
 class _About(NamedTuple):
-    """What a report is about, as far as causes are found by it."""
+    """The properties of a report from which causes follow."""
 
     problem: GemmProblem
     kernel: str
     config: Any
-    sizes: bool  #: Whether base addresses are told by ``base_offset``.
+    sizes: bool  #: Whether ``base_offset`` gives base addresses.
     packed: set[str]  #: Names of the operands that are packed.
 
 
 def _is_bad(row: AccessRow) -> bool:
-    """Whether an access has a finding."""
+    """Return whether an access has a finding."""
     return bool(row.counts.requests) and (
         not row.good or bool(row.notes) or bool(row.limit and row.bits < 128)
     )
 
 
 def _at_edges(row: AccessRow) -> bool:
-    """Whether only tiles at an edge make an access, or nothing does."""
+    """Return whether only edge tiles, or no tiles, make an access."""
     return row.at_edges or row.access.tail == "elements" or not row.counts.requests
 
 
 def _copy_of(member: _Member) -> tuple[str, ...]:
-    """What an access at edges has in common with that of interior tiles, which decides."""
+    """Return what an edge access shares with the interior access that decides for it."""
     return member.launch, member.row.operand, member.row.space, member.row.direction
 
 
-# -- which accesses have one cause ----------------------------------------------------------------
+# -- accesses with a common cause -----------------------------------------------------------------
 
 
 def _group(about: _About, member: _Member) -> tuple[Any, _Group]:
-    """The cause of an access, and the key that accesses of the same cause share."""
+    """Return the cause of an access, and the key that all accesses of this cause share."""
     row, problem = member.row, about.problem
     own = {Option(*change) for fix in row.fixes for change in fix.change.items()}
     own |= {row.access.fix} if isinstance(row.access.fix, Option) else set()
-    if row.good:  # but narrow: by the option that limits it
+    if row.good:  # but narrow: an option limits it
         own = {option for option in own if option.name == _limiting(row).name}
     if own:
         options = tuple(sorted(own))
@@ -244,7 +242,7 @@ def _group(about: _About, member: _Member) -> tuple[Any, _Group]:
 
 
 def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
-    """The cause that a matrix lies where it does, of which these are the words."""
+    """Return the cause that a matrix is misplaced, described by ``words``."""
     problem = about.problem
     if not problem.groups_along_unit(matrix):
         remedies = (placed(problem, matrix, about.sizes),)
@@ -261,25 +259,25 @@ def _of_place(about: _About, matrix: Matrix, words: str) -> _Group:
 
 
 def _limiting(row: AccessRow) -> Option:
-    """The option that keeps an access from being wider; one without a name where none does."""
+    """Return the option that limits the width of an access; one without a name if none does."""
     limit = row.access.limit
     return limit.option if isinstance(limit, LimitOfOption) else Option("", "")
 
 
 def _ends_short(row: AccessRow) -> bool:
-    """Whether an access of C is narrow, or goes element by element, by where rows end."""
+    """Return whether the ends of rows make an access of C narrow or element by element."""
     limit = row.access.limit
     short = isinstance(limit, OfMatrix) and limit.what == "extent"
     return short or (not row.good and _fixed_by(row, "C"))
 
 
 def _fixed_by(row: AccessRow, name: str) -> bool:
-    """Whether another place of a matrix of this name would fix an access, as its kernel says."""
+    """Return whether the kernel says that another place of this matrix fixes an access."""
     return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
 def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
-    """Whether where a matrix lies is the cause of an access."""
+    """Return whether the place of a matrix is the cause of an access."""
     row, access = member.row, member.row.access
     limit = access_bytes(matrix, False)[1]
     said = access.limit
@@ -287,7 +285,7 @@ def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
         return limit.what == "ld" or row.operand == matrix.name
     if row.operand != matrix.name:
         return False
-    if row.space == "shared":  # rows that are put in place on their way
+    if row.space == "shared":  # rows that are shifted on their way
         return bool(limit) and row.instruction == "cp.async" and not row.fixes
     if member.launch:
         return not row.good
@@ -301,7 +299,7 @@ def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
 
 
 def _widens(about: _About, matrix: Matrix) -> bool:
-    """Whether another place alone would allow wider accesses of a matrix."""
+    """Return whether another place alone allows wider accesses to a matrix."""
     if about.problem.groups_along_unit(matrix):
         return True
     there = placed(about.problem, matrix, about.sizes).problem
@@ -311,11 +309,11 @@ def _widens(about: _About, matrix: Matrix) -> bool:
     return access_bytes(new, stores)[0] > access_bytes(matrix, stores)[0]
 
 
-# -- what a cause costs, and what its fix takes ---------------------------------------------------
+# -- costs of causes, and predicted times of fixes ------------------------------------------------
 
 
 def _cause(group: _Group, members: Sequence[_Member], predictor: Predictor | None) -> Cause:
-    """Prediction a cause and its fix."""
+    """Predict the cost of a cause and the time with its fix."""
     first = next(iter(group.remedies), Remedy(group.fix, {}))
     what, fix, change, worst = group.what, group.fix or first.what, first.change, members[0]
     seconds = fixed = share = None
@@ -332,7 +330,7 @@ def _cause(group: _Group, members: Sequence[_Member], predictor: Predictor | Non
             fixed = predicted - seconds if group.ideal and seconds else None
         if group.otherwise and not any(remedy.moves for _, remedy in helpful):
             what = group.otherwise
-        # A fix may do more than to make these accesses ideal.
+        # A fix may do more than make these accesses ideal.
         seconds = seconds if fixed is None else max(seconds, predicted - fixed)
         share = seconds / predicted
     return Cause(
@@ -345,7 +343,7 @@ def _cause(group: _Group, members: Sequence[_Member], predictor: Predictor | Non
 def _helpful(
     remedies: Sequence[Remedy], predictor: Predictor, predicted: float
 ) -> Iterator[tuple[float, Remedy]]:
-    """The remedies with which less time is predicted, each with that time."""
+    """Return the remedies that reduce the predicted time, each with that time."""
     for remedy in remedies:
         change = remedy.change if remedy.problem is None else {"problem": remedy.problem}
         time = predictor.changed(**change)
@@ -354,7 +352,7 @@ def _helpful(
 
 
 def _cost(members: Sequence[_Member], predictor: Predictor) -> tuple[float, _Member]:
-    """What accesses cost, and the one of them that costs most."""
+    """Return the cost of accesses, and the costliest one."""
     kinds = [frozenset([kind_of(x.row.access)] if not x.launch else []) for x in members]
     wide = [frozenset([x.launch] if x.launch else []) for x in members]
     now = predictor.ideal(frozenset(), frozenset())
@@ -369,7 +367,7 @@ def _faults(row: AccessRow) -> bool:
 
 
 def _reason(option: Option | None, members: Sequence[_Member]) -> str:
-    """What the kernel says of an option, of all operands that it says it of; "" if nothing."""
+    """Return why an option limits all operands that it limits; "" without a limit."""
     limits = {x.row.access.limit for x in members if _limiting(x.row) == option}
     said = sorted(limit for limit in limits if isinstance(limit, LimitOfOption))
     of_each = " and ".join(limit.own for limit in said)
@@ -377,7 +375,7 @@ def _reason(option: Option | None, members: Sequence[_Member]) -> str:
 
 
 def _clause(member: _Member) -> str:
-    """What is wrong with an access: ``"B's ld.global is not coalesced"``."""
+    """Return the fault of an access: ``"B's ld.global is not coalesced"``."""
     row = member.row
     of_launch = f" of the {member.launch} launch" * bool(member.launch)
     access = f"{row.operand}'s {row.instruction}{of_launch}"
@@ -389,7 +387,7 @@ def _clause(member: _Member) -> str:
 
 
 def _listed(members: Sequence[_Member]) -> Iterator[str]:
-    """The accesses, each once, those of one verdict together with the figures of the first."""
+    """Yield each access once; accesses of one verdict share the figures of the first."""
     listed: dict[str, list[str]] = {}
     seen = set()
     for member in members:
@@ -407,11 +405,11 @@ def _listed(members: Sequence[_Member]) -> Iterator[str]:
         yield f"{', '.join(names)}: {words}"
 
 
-# -- the first line -------------------------------------------------------------------------------
+# -- the headline ---------------------------------------------------------------------------------
 
 
 def headline(bounds: Performance, listed: Sequence[Cause], predictor: Predictor | None) -> str:
-    """Say in a line what a kernel takes, its bound, what it loses most by, and what a fix takes."""
+    """Return a line: predicted time, bound, largest loss, and the predicted time with its fix."""
     roof, prediction = bounds.roofline, predictor.prediction if predictor else None
     priced = prediction is not None
     named = (x for x in listed if not x.little and (x.fault or not priced or x.seconds is not None))
@@ -448,17 +446,17 @@ def headline(bounds: Performance, listed: Sequence[Cause], predictor: Predictor 
     return "; ".join(filter(None, parts))
 
 
-# -- all of them ----------------------------------------------------------------------------------
+# -- the list -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Causes:
-    """The causes as a numbered list; those of little cost that nothing is known for in one item."""
+    """The causes as a numbered list; cheap ones without a known fix share one item."""
 
     causes: Sequence[Cause]
 
     def _divided(self) -> tuple[list[Cause], str]:
-        """Those with an item of their own, and what is said of the others."""
+        """Return the causes with an item each, and a text on the rest."""
         others = [cause for cause in self.causes if cause.little and not cause.fix]
         own = [cause for cause in self.causes if cause not in others]
         if not others:
@@ -483,7 +481,7 @@ class Causes:
             yield Paragraph(f"-  {others}", 1, hang=3)
 
     def html(self) -> str:
-        """Return an ordered list, or a sentence where there is no cause."""
+        """Return an ordered list, or a sentence without causes."""
         own, others = self._divided()
         if not self.causes:
             return "<p>No finding: every access is as good as it can be.</p>\n"

@@ -1,13 +1,12 @@
-"""The accesses that a kernel executed, counted as the report counts those that it predicts.
+"""Accesses that a kernel executed, counted in the same way as the predicted ones.
 
 The interpreter (`cute_gemm.ptx`) records each memory instruction of each warp with the addresses of
-its lanes. They are counted here as requests, sectors and wavefronts by the model's rules of the
-hardware, and compared with the rows of a report: the instructions, the lanes that take part in
-them, and their addresses.
+its lanes. This module counts requests, sectors and wavefronts by the model's rules of the hardware,
+and compares instructions, active lanes and addresses with the rows of a report.
 
-ptxas merges neighbouring loads or stores of shared memory into wider ones. Where the report has
-these and the PTX has not, the bytes of both are compared. Bulk tensor copies (TMA) are counted as
-boxes and the sectors of their rows in the matrix; a request of wgmma is 32 parts of 16 bytes.
+ptxas merges adjacent loads or stores of shared memory into wider ones. If the report has these and
+the PTX does not, the bytes of both are compared. Bulk tensor copies (TMA) count as boxes and the
+sectors of their rows in the matrix. A request of wgmma is 32 parts of 16 bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from cute_gemm.ptx.record import Accesses
     from cute_gemm.rendering.rows import AccessRow
 
-#: The figures that are compared in each space, by their names in the rows of a report.
+#: The compared figures in each space, by their names in the rows of a report.
 FIGURES = {
     "global": ("requests", "lanes", "sectors"),
     "shared": ("requests", "lanes", "wavefronts", "counted_wavefronts"),
@@ -50,23 +49,23 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of a kind of access, by the report and as executed."""
+    """One figure of a kind of access, predicted and executed."""
 
     kind: Kind
     figure: str
     predicted: int
     executed: int
-    #: Whether less is right too: a warp whose results are all 0 has no atomic.
+    #: Whether a smaller figure is right too: a warp whose results are all 0 executes no atomic.
     at_most: bool = False
 
     @property
     def difference(self) -> int:
-        """Executed less predicted."""
+        """Executed minus predicted."""
         difference = self.executed - self.predicted
         return max(difference, 0) if self.at_most else difference
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, those of the kind, and the difference."""
+        """Return the fields, the fields of the kind, and the difference."""
         own = named(self, "figure", "predicted", "executed", "difference")
         return {**self.kind._asdict(), **own}
 
@@ -77,10 +76,10 @@ def compare(
     at_most: Collection[str] = (),
     by_lanes: Collection[str] = (),
 ) -> tuple[Compared, ...]:
-    """Compare what a report predicts of a launch with what was executed.
+    """Compare the predictions of a report for a launch with its execution.
 
-    ``at_most``: operands of which less may be executed; ``by_lanes``: those of which lanes alone
-    are compared: where those of a warp diverged before, a load is more requests than one.
+    ``at_most``: operands whose executed figures may be smaller. ``by_lanes``: operands for which
+    only lanes are compared, since a load of a diverged warp is several requests.
     """
     old, new = (defaultdict(Counter, x) for x in (predicted(rows), executed(execution)))
     kinds = sorted(old.keys() | new.keys())
@@ -91,7 +90,7 @@ def compare(
             Compared(kind, figure, old[kind][figure], new[kind][figure], kind.operand in at_most)
             for kind in widths
             for figure in FIGURES[kind.space]
-            # Counters show another figure for copies only; a box has no lanes.
+            # Only copies have another figure in counters; a box has no lanes.
             if (figure != "counted_wavefronts" or kind.instruction == "cp.async")
             and (figure != "lanes" or kind.bits)
             and (figure == "lanes" or kind.operand not in by_lanes)
@@ -108,7 +107,7 @@ def compare(
 
 
 def predicted(rows: Iterable[AccessRow]) -> dict[Kind, Counter[str]]:
-    """Sum what a report predicts by kind of access; what is never executed is left out."""
+    """Sum the predictions of a report by kind of access, without those that never execute."""
     counts: dict[Kind, Counter[str]] = {}
     for row in rows:
         if row.launch.requests:
@@ -120,7 +119,7 @@ def predicted(rows: Iterable[AccessRow]) -> dict[Kind, Counter[str]]:
 
 
 def executed(execution: Execution) -> dict[Kind, Counter[str]]:
-    """Count what was executed, by kind of access."""
+    """Count the executed accesses by kind."""
     counts: dict[Kind, Counter[str]] = {}
     accesses = execution.accesses
     assert accesses is not None
@@ -137,7 +136,7 @@ def executed(execution: Execution) -> dict[Kind, Counter[str]]:
 def _counted(
     execution: Execution, instruction: Instruction, accesses: Accesses
 ) -> Iterator[tuple[Kind, dict[str, int]]]:
-    """The figures of one instruction, by the operands that it accessed."""
+    """Return the figures of one instruction by operand."""
     name, direction, bits = described(instruction)
     is_global = ~accesses.shared
     shared, far = accesses.addresses[~is_global], accesses.addresses[is_global]
@@ -155,9 +154,9 @@ def _counted(
 
 
 def _sources(accesses: Accesses, is_global: np.ndarray) -> np.ndarray:
-    """The source addresses of each copy request, [requests, 32]; -1 for a lane that writes zeros.
+    """Return the source addresses of each copy request, [requests, 32]; -1 for a lane of zeros.
 
-    The target of a copy is recorded first, and its source, for lanes that read, right after it.
+    The target of a copy is recorded first, then its source for the lanes that read.
     """
     moments = np.stack((accesses.order - is_global, accesses.cta, accesses.warp), axis=1).tolist()
     keys = [tuple(moment) for moment in moments]
@@ -169,7 +168,7 @@ def _sources(accesses: Accesses, is_global: np.ndarray) -> np.ndarray:
 
 
 def _operands(execution: Execution, lanes: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """The buffers that requests touch, each with the mask of its requests."""
+    """Yield the buffers that requests touch, each with the mask of its requests."""
     first = np.where(lanes < 0, _FAR, lanes).min(axis=1, initial=_FAR) - GLOBAL
     for region in execution.regions:
         chosen = (first >= region.begin) & (first < region.end)
@@ -178,7 +177,7 @@ def _operands(execution: Execution, lanes: np.ndarray) -> Iterator[tuple[str, np
 
 
 def distinct(rows: np.ndarray) -> int:
-    """Return the sum over the rows of their numbers of distinct values, -1 not counted."""
+    """Return the number of distinct values of each row, added over rows; -1 does not count."""
     ordered = np.sort(rows, axis=-1)
     fresh = np.ones(ordered.shape, bool)
     fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -186,7 +185,7 @@ def distinct(rows: np.ndarray) -> int:
 
 
 def _global(lanes: np.ndarray, targets: np.ndarray | None) -> dict[str, int]:
-    """Figures of requests to global memory; ``targets`` are those of copies that bypass L1."""
+    """Count requests to global memory; ``targets`` are those of copies that bypass L1."""
     active = lanes >= 0
     places = lanes // gmem.SECTOR
     if targets is not None:
@@ -196,7 +195,7 @@ def _global(lanes: np.ndarray, targets: np.ndarray | None) -> dict[str, int]:
 
 
 def _shared(instruction: str, bits: int, lanes: np.ndarray, sources: np.ndarray) -> dict[str, int]:
-    """Figures of requests to shared memory; ``sources`` are the source addresses of copies."""
+    """Count requests to shared memory; ``sources`` are the source addresses of copies."""
     if number := smem.matrices(instruction):
         lanes = np.where(np.arange(smem.LANES) < number * smem.MATRIX_ROWS, lanes, -1)
     waves = int(smem.phase_wavefronts(smem.phase_words(instruction, bits, lanes))[0].sum())

@@ -1,6 +1,6 @@
-"""``explain``: the idea of a kernel, its accesses per result counted two ways, its predicted time.
+"""``explain``: the idea of a kernel, its accesses per result, and its predicted time.
 
-The figures are compared with those of the next kernel of the ladder.
+Accesses are counted in two ways. The figures are compared with those of the ladder's next kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of a kernel and of the next one, as text."""
+    """A figure of a kernel and of the next kernel, as text."""
 
     what: str
     this: str
@@ -38,9 +38,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What the next kernel of the ladder changes, or why it does not take the problem.
+    """What the next kernel of the ladder changes, or why it refuses the problem.
 
-    ``changes`` are the figures that differ; none where one of the two kernels has no report.
+    ``changes`` are the figures that differ; empty if one of the two kernels has no report.
     """
 
     kernel: str
@@ -51,13 +51,13 @@ class Next:
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Shown):
-    """The explanation of a kernel on a problem; ``print`` it, or take ``to_dict()``.
+    """The explanation of a kernel on a problem; ``print`` it, or call ``to_dict()``.
 
-    ``idea`` is what the kernel adds to the one before; ``plan`` a ``cute_gemm.plan.plan.Plan``;
-    ``counts`` the accesses per result; the intensities are operations per compulsory byte, and per
-    requested byte (`Traffic`; None without a report); ``report`` is None for ``host`` and
-    ``cublas``. ``next`` has the next kernel of the ladder, and those after it up to the first that
-    takes the problem.
+    ``idea`` is what the kernel adds to the previous one, ``plan`` a ``cute_gemm.plan.plan.Plan``,
+    ``counts`` the accesses per result. The intensities are operations per compulsory byte and per
+    requested byte (`Traffic`; None without a report). ``report`` is None for ``host`` and
+    ``cublas``. ``next`` has the next kernels of the ladder, up to the first that accepts the
+    problem.
     """
 
     kernel: str
@@ -81,11 +81,11 @@ class Explanation(Shown):
 
     @property
     def prediction(self) -> Prediction | None:
-        """The predicted time and its terms; None where there is no prediction."""
+        """Predicted time and its terms, or None."""
         return None if self.report is None else self.report.predicted
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as strings, numbers, lists and dicts; None for what is not known."""
+        """Return everything as strings, numbers, lists and dicts; None for unknown values."""
         counts = [
             {**asdict(count), "formula": None if count.formula is None else str(count.formula)}
             for count in self.counts
@@ -140,10 +140,10 @@ class Explanation(Shown):
         yield table("", ("", "alone"), rows, "")
         yield ""
         yield f"{duration(seconds)}, {self.problem.flops / seconds / 1e12:.3g} TFLOP/s."
-        yield "Units work at the same time: their times do not add up to it."
+        yield "Units work in parallel: their times do not add up to it."
 
     def _worded(self, idea: str) -> str:
-        """An idea, with a note where it is about words and an element is not one word."""
+        """Return an idea, with a note if it is about words and an element is not one word."""
         element = DTYPES[self.problem.A.dtype]
         if element.bytes == 4 or "word" not in idea:
             return idea
@@ -153,7 +153,7 @@ class Explanation(Shown):
         )
 
     def before(self, other: Explanation) -> tuple[Change, ...]:
-        """Return the figures in which another kernel differs."""
+        """Return the figures that differ from those of another kernel."""
         figures, others = self.figures, other.figures
         if not figures or not others:
             return ()
@@ -165,7 +165,7 @@ class Explanation(Shown):
 
     @property
     def figures(self) -> dict[str, str]:
-        """The figures that kernels are compared by, as text; none without a report."""
+        """Compared figures of the kernel as text; empty without a report."""
         return dict(self._figures())
 
     def _figures(self) -> Iterator[tuple[str, str]]:
@@ -201,7 +201,7 @@ class Explanation(Shown):
 def explanation(
     kernel: Kernel, plan: Any, report: Report | None, reads_c: bool = False
 ) -> Explanation:
-    """Explain a plan of a kernel by its report, which kernels of other libraries do not have."""
+    """Explain a plan of a kernel by its report; kernels of other libraries have none."""
     problem: GemmProblem = plan.problem
     moved = sum(compulsory_bytes(problem, reads_c).values())
     rows = report.rows if report is not None else ()
@@ -212,11 +212,11 @@ def explanation(
     return Explanation(*texts, plan, per_result, intensity, requested, report)
 
 
-# ---- printing it --------------------------------------------------------------------------------
+# ---- printing -----------------------------------------------------------------------------------
 
 
 def _figure(value: float | None) -> str:
-    """Return a figure per result: whole ones in full, others with three digits or more."""
+    """Return a figure per result: integers in full, other numbers with at least three digits."""
     if value is None:
         return "-"
     return number(value) if value >= 100 or value == int(value) else f"{value:.3g}"

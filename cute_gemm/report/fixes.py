@@ -1,8 +1,8 @@
-"""The fixes of the accesses of a kernel, with the figures of the report after each.
+"""Fixes of the accesses of a kernel, with the figures of the report after each.
 
 A fix is a concrete change: another thread and value layout, a padded leading dimension, a better
-aligned base address, the op whose storage fits, another swizzle, another layout of shared memory.
-Each is evaluated by the same model as the access itself; one that does not help is not offered.
+aligned base address, the op that fits the storage, another swizzle, another layout of shared
+memory. The model of the access evaluates each fix; only those that help are suggested.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ IDEAL = (True, 1.0, 8 * VECTOR)
 
 
 def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...]]:
-    """The fixes of each access of a kernel of ``threads`` per CTA.
+    """Return the fixes of each access of a kernel with ``threads`` per CTA.
 
-    The accesses of a kernel are given together: a shared-memory layout is fixed for every access of
-    its buffer, and a copy into shared memory together with the buffer it fills. One tuple per
-    access, the fix of fewest changes first; empty where there is nothing to fix, or no fix known.
+    The accesses of a kernel must be given together: a shared-memory layout is fixed for every
+    access to its buffer, and a copy into shared memory together with the buffer it fills. Return
+    one tuple per access, the fix with the fewest changes first; empty without a known fix.
 
-    A global access is to become coalesced and 128 bits wide. In each place of the tile (`rounds`)
-    the present copy is tried, and the copy that `choose` has for it with the widest vectors that
-    memory allows.
+    A fixed global access is coalesced and 128 bits wide. For each place of the tile (`rounds`) the
+    search tries the present copy and the copy that `choose` returns for the widest legal vectors.
     """
     offered: list[tuple[Fix, ...]] = [() for _ in accesses]
     tiles: dict[tuple[str, str], dict[int, SharedAccess]] = {}
@@ -74,7 +73,7 @@ def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...
         buffer = buffers[access.operand] if filled else []
         copies = _GlobalSearch(access, threads, letters, buffer).fixes()
         offered[index] = tuple(fix for fix, _ in copies)
-        # Where no layout frees the whole buffer of conflicts, a fix of the copy may.
+        # If no layout frees the whole buffer of conflicts, a fix of the copy may.
         bad = {at: row for at, item in filled.items() if not (row := make_row(item)).good}
         if not any(all(fix.figures["conflicts"] for fix in offered[at]) for at in bad):
             continue
@@ -93,19 +92,19 @@ def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...
 
 
 class _Tried(NamedTuple):
-    """A change of a global access: the access then, by ``copy`` where the copy is new."""
+    """A change of a global access: the new access, by ``copy`` if the copy is new."""
 
     words: tuple[str, ...]
     row: AccessRow
     copy: TiledCopy | None
-    sides: tuple[AccessRow, ...] = ()  #: The accesses of the shared memory that it fills.
+    sides: tuple[AccessRow, ...] = ()  #: Accesses to the shared memory that it fills.
 
 
 class _GlobalSearch:
-    """The fixes of one global access.
+    """The search for fixes of one global access.
 
-    ``letters`` is the op by operand; ``buffer`` has the accesses of the shared memory that is
-    filled: where a new copy does not fit their layout, one that does is part of the fix.
+    ``letters`` is the op by operand. ``buffer`` has the accesses to the shared memory that the copy
+    fills: if a new copy does not fit their layout, a layout that fits is part of the fix.
     """
 
     def __init__(
@@ -119,10 +118,10 @@ class _GlobalSearch:
         self.instruction = "cp.async" if narrow else access.instruction
 
     def fixes(self) -> list[tuple[Fix, tuple[AccessRow, ...]]]:
-        """The fixes, each with the accesses of the shared memory that the new copy fills."""
+        """Return the fixes, each with the accesses to the shared memory that the copy fills."""
         matrix, worst = self.access.matrix, getattr(self.now.analysis, "worst", None)
         if worst is None or quality(self.now) >= IDEAL or self.access.products is not None:
-            return []  # no copies of several matrices are searched
+            return []  # copies of several matrices have no search
         tile = TilePlacement(Layout(self.access.tile, matrix.stride), matrix.alignment)
         changes = search(
             rounds(tile, self.size, matrix.shape, 0, self.stored),
@@ -134,9 +133,9 @@ class _GlobalSearch:
         return [(fix_to(", ".join(tried.words), tried.row), tried.sides) for tried in changes]
 
     def best_of(self, places: Iterable[TilePlacement]) -> _Tried | None:
-        """The best change of a round, with the shared memory that it needs.
+        """Return the best change of a round, with the shared memory that it needs.
 
-        None where no change helps, or where shared memory has no layout for it or costs more.
+        Return None if no change helps, or if shared memory has no layout for it or costs more.
         """
         changes = (
             tried
@@ -150,27 +149,27 @@ class _GlobalSearch:
         return self.with_buffer(best) if self.buffer else best
 
     def tried(self, place: TilePlacement) -> Iterator[_Tried]:
-        """The present copy in a place that is new, then the best copy for it."""
+        """Yield the present copy if the place is new, then the best copy."""
         if place.words and self.movable(place.layout):
             yield _Tried(place.words, make_row(self.in_place(place)), None)
         if (copied := self.copied(place)) is not None:
             yield copied
 
     def movable(self, layout: Layout) -> bool:
-        """Whether the present copy fits a tile of another layout."""
+        """Return whether the present copy fits a tile with another layout."""
         old, stride = self.access, layout.stride
         assert isinstance(stride, tuple)
         unit = old.bits <= 8 * self.size or stride[old.axis] == 1
         return layout.extents == old.tile and unit
 
     def in_place(self, place: TilePlacement) -> GlobalAccess:
-        """The present access of a matrix that lies as a place says."""
-        stride: Any = place.layout.stride  # two integers, as the matrix's
+        """Return the present access to a matrix at the given place."""
+        stride: Any = place.layout.stride  # two integers, as for the matrix
         matrix = replace(self.access.matrix, stride=stride, alignment=place.alignment)
         return replace(self.access, matrix=matrix)
 
     def copied(self, place: TilePlacement) -> _Tried | None:
-        """The best copy of a tile, by the widest vectors that memory allows."""
+        """Return the best copy of a tile with the widest vectors that memory allows."""
         extents, axis = place.layout.extents, choose.contiguous_axis(place.layout)
         if axis is None:
             return None
@@ -183,7 +182,7 @@ class _GlobalSearch:
             thread, value = copy.layouts
             vector, name = "({},{})".format(*value.extents), f"{copy.atom.name} of {copy.bits} bits"
             words = (f"threads {thread}", f"values {vector}", name, *place.words)
-            # The targets of vectors lie side by side, where a new layout puts them.
+            # The targets of vectors are adjacent in a new layout.
             access = replace(
                 self.in_place(place), tile=(extents[0], extents[1]), coords=copy.requests(extents),
                 axis=axis, bits=copy.bits, instruction=copy.atom.name, targets=None, least=None,
@@ -192,13 +191,13 @@ class _GlobalSearch:
         return None
 
     def ends_whole(self, axis: int, width: int) -> bool:
-        """Whether vectors end where the matrix does: stores must not pass it."""
-        # Of the matrix too: the report may look at a region of full tiles alone.
+        """Return whether vectors end where the matrix does: stores must not go beyond it."""
+        # Check the matrix too: the region may consist of full tiles alone.
         ends = self.access.region[axis], self.access.matrix.shape[axis]
         return self.access.direction == "load" or not any(end % width for end in ends)
 
     def stored(self, pitched: int, pitch: int) -> tuple[str, ...]:
-        """How to ask for an operand of another major: by the op, or for C by the order."""
+        """Return how to ask for an operand of another major: by the op, or by C's order."""
         matrix, letters = self.access.matrix, self.letters
         words = f"{matrix.name} {matrix.modes[pitched]}-major"
         if matrix.name == "C":
@@ -211,9 +210,9 @@ class _GlobalSearch:
         return (words, more) if pitch > matrix.shape[pitched] else (words,)
 
     def with_buffer(self, tried: _Tried) -> _Tried | None:
-        """A change with the shared memory that it needs, which is the present one if the copy fits.
+        """Return a change with its shared memory, which is the present one if the copy fits.
 
-        None where no layout is known in which its vectors are contiguous, or if that costs more.
+        Return None if no layout makes its vectors contiguous, or if that costs more.
         """
         copy, layout, access = tried.copy, self.buffer[0].layout, tried.row.access
         assert isinstance(access, GlobalAccess)
@@ -224,7 +223,7 @@ class _GlobalSearch:
         loads = [access for access in self.buffer if access.direction == "load"]
         sides, read = loads, ""
         if not fits:
-            # The operand is stored the other way now: loads of single elements stay, ldmatrix turn.
+            # The operand changes its major: loads of single elements stay, ldmatrix transposes.
             layout = (row_major if axis else column_major)(*extents)
             sides = [move_to(load, layout) for load in loads if load.bits == load.element_bits]
             if any(smem.matrices(load.instruction) for load in loads):
@@ -249,7 +248,7 @@ class _GlobalSearch:
 
 
 def _by_quality(tried: _Tried) -> tuple[bool, float, int]:
-    """The rank of a change: the best quality first."""
+    """Return the rank of a change: the best quality first."""
     aligned, ideal, bits = quality(tried.row)
     return not aligned, -ideal, -bits
 
@@ -259,12 +258,12 @@ def _ideal(tried: _Tried) -> bool:
 
 
 def _as_efficient(new: AccessRow, old: AccessRow) -> bool:
-    """Whether something is moved, and no more bytes are unused than before."""
+    """Return whether bytes are moved, and no more of them are unused than before."""
     return bool(new.counts.requests) and (new.efficiency or 0) >= (old.efficiency or 0)
 
 
 def of_part(fixes: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
-    """The fixes of one part of a copy as another part has them; those that fix it too."""
+    """Return another part's fixes, applied to this part of the copy, if they fix it too."""
     now, offered = make_row(part), []
     for fix in fixes:
         assert fix.access is not None
@@ -278,7 +277,7 @@ def of_part(fixes: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
 
 
 def _widths(place: TilePlacement, axis: int, size: int) -> Iterator[int]:
-    """Elements of the vectors along ``axis`` that memory allows, the widest first."""
+    """Yield the vector widths in elements that memory allows along ``axis``, the widest first."""
     table = place.layout.table()
     width = min(VECTOR // size, choose.run(table, axis))
     while width:
@@ -292,7 +291,7 @@ def _widths(place: TilePlacement, axis: int, size: int) -> Iterator[int]:
 
 
 def _dearer(new: Sequence[AccessRow], old: Sequence[AccessRow]) -> bool:
-    """Whether shared memory costs more: its stores in all, or its loads relative to their ideal."""
+    """Return whether shared memory costs more: its stores, or its loads relative to their ideal."""
 
     def total(rows: Sequence[AccessRow], direction: str) -> tuple[int, int]:
         counts: list[Any] = [row.counts for row in rows if row.direction == direction]
@@ -304,9 +303,9 @@ def _dearer(new: Sequence[AccessRow], old: Sequence[AccessRow]) -> bool:
 
 
 def _other_side(known: Sequence[SharedAccess], threads: int) -> list[SharedAccess]:
-    """The assumed loads of a buffer of which only stores are known, or the assumed stores.
+    """Return the assumed loads of a buffer with known stores, or the assumed stores.
 
-    Stores are read by ldmatrix, and ldmatrix reads what 16-byte vectors stored.
+    ldmatrix reads stores; vectors of 16 bytes store what ldmatrix reads.
     """
     layout, direction = known[0].layout, known[0].direction
     loaded = direction == "load" and not any(smem.matrices(x.instruction) for x in known)

@@ -1,4 +1,4 @@
-"""What a distribution of groups costs: tiles that end beyond their group, and waves."""
+"""Cost of a distribution of groups: tiles that extend beyond their group, and waves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def describe_groups(
 ) -> str:
     """Return a sentence on the groups of a problem in tiles (bM, bN, bK), ``places`` at a time.
 
-    ``ends``: where they end; by default they are of equal sizes.
+    ``ends``: the ends of the groups; by default groups are of equal size.
     """
     mode, equal = problem.groups.mode, ends is None
     ends = equal_ends(problem) if ends is None else ends
@@ -40,7 +40,7 @@ def describe_groups(
     if problem.groups.zero_tail:
         rows, columns = tail_of(problem, ends).shape
         zeros = -(-rows // tile[0]) * -(-columns // tile[1])
-        behind = f"; {counted(zeros, 'tile')} of zeros behind the last group"
+        behind = f"; {counted(zeros, 'tile')} of zeros after the last group"
     return (
         f"{counted(problem.l, 'group')} of {spread} along {mode}"
         + ", taken to be equal" * equal

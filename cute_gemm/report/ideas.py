@@ -1,4 +1,4 @@
-"""The idea of a kernel: a paragraph of its template's header, or an attribute of its class."""
+"""The idea of a kernel: a paragraph of its template's header, or a class attribute."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cute_gemm.toolchain.headers import templates_path
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
 
-#: The beginning of that paragraph.
+#: Start of that paragraph.
 _MARK = "The idea: "
 
 
 def idea(kernel: Kernel) -> str:
-    """Return what a kernel adds to the one before; LookupError where its template says nothing."""
+    """Return what a kernel adds to the previous one; LookupError if its template has no idea."""
     return kernel.idea or _of_template(kernel.compiled().template)
 
 

@@ -1,4 +1,4 @@
-"""Which of a kernel's own options would fix accesses that no other copy fixes."""
+"""Options of a kernel that fix accesses for which no other copy is a fix."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cute_gemm.access.fix import Fix
 from cute_gemm.fixes.search import fix_to
 from cute_gemm.rendering.rows import MISALIGNED, AccessRow, make_row
 
-#: Yields other values of options, each with the accesses that the kernel then has.
+#: Yields other values of options, each with the resulting accesses.
 Others = Callable[[], Iterable[tuple[dict[str, Any], Iterable[Access]]]]
 
 
 def with_options(rows: Sequence[AccessRow], others: Others) -> tuple[AccessRow, ...]:
-    """The rows, those of bad global accesses with the options that fix them before other fixes.
+    """Return the rows; bad global accesses have fixing options before other fixes.
 
-    An option is offered where the whole launch has fewer sectors then, no more wavefronts, and all
-    accesses of that operand and direction are coalesced, with no more unused bytes.
+    An option is suggested if the whole launch has fewer sectors and no more wavefronts, and all
+    accesses of that operand and direction are coalesced with no more unused bytes.
     """
     bad = [row for row in rows if row.space == "global" and not row.good]
     fixes: dict[int, list[Fix]] = {id(row): [] for row in bad}
@@ -48,7 +48,7 @@ def _kind(row: AccessRow) -> tuple[str, str, str]:
 
 
 def _cost(rows: Iterable[AccessRow]) -> tuple[int, int]:
-    """Sectors of L1 and L2, and wavefronts, of the whole launch."""
+    """Sum sectors of L1 and L2, and wavefronts, over the launch."""
     totals = [row.launch for row in rows]
     sectors = sum((x.sectors or 0) + (x.l2_sectors or 0) for x in totals)
     return sectors, sum(x.wavefronts or 0 for x in totals)

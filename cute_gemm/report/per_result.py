@@ -1,4 +1,4 @@
-"""Accesses per result (element of C), by the formulas of tutorials and as the model counts them.
+"""Accesses per result (element of C), by tutorials' formulas and by the model.
 
 The tutorials' counts (elements of A and B per element of C, for a tile of bM x bN x bK and TM x TN
 results per thread) are those of S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.rendering.rows import AccessRow
 
-#: Names of the kinds of accesses, in the order in which data move.
+#: Names of the kinds of accesses, in the order of data movement.
 KINDS = {
     ("global", "load"): "gmem load",
     ("shared", "store"): "smem store",
@@ -33,12 +33,12 @@ KINDS = {
 def per_result(
     problem: GemmProblem, rows: Iterable[AccessRow], operands: str, space: str, direction: str
 ) -> dict[str, float]:
-    """The figures of the launch's accesses of one kind, over m * n; {} without such an access.
+    """Return figures of the launch's accesses of one kind over m * n; {} without such an access.
 
     They are ``elements``, ``requests``, and ``sectors`` or ``wavefronts``. Elements are lanes x
-    width: a lane that loads a vector loads all its elements, even where the end of the matrix cuts
-    it short, and every row address of ldmatrix stands for 16 bytes. Those of a bulk copy, which has
-    no lanes, are the elements that arrive.
+    width: a lane that loads a vector counts all its elements, even those beyond the end of the
+    matrix, and every row address of ldmatrix counts 16 bytes. A bulk copy has no lanes and counts
+    the elements that arrive.
     """
     sizes = {x.name: x.element.bytes for x in problem.matrices}
     cost = "sectors" if space == "global" else "wavefronts"
@@ -61,7 +61,7 @@ def per_result(
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Elements per result, as a multiple of K and in the names of the extents: ``"K/bN"``."""
+    """Elements per result, as a multiple of K and with names of extents: ``"K/bN"``."""
 
     symbols: str
     factor: Fraction
@@ -75,9 +75,8 @@ class Formula:
 def formulas(shares: Shares, reads: bool, products: int = 1) -> dict[str, Formula]:
     """Return the elements of A, of B and of both (``"AB"``) per result.
 
-    Those that are read from shared memory if ``reads``, else those that are loaded from global
-    memory, which are as many as are written to shared memory. ``products``: columns of the product
-    that a result is made of.
+    With ``reads`` these are reads from shared memory; otherwise loads from global memory, whose
+    number equals that of writes to shared memory. ``products``: columns of the product per result.
     """
     extents = (shares.reader if reads else None) or shares.cta
     rows, columns = (Fraction(products, extent) for extent in extents)
@@ -91,9 +90,9 @@ def formulas(shares: Shares, reads: bool, products: int = 1) -> dict[str, Formul
 class Count:
     """Accesses per result of one kind.
 
-    ``operand`` is ``"A"``, ``"B"``, ``"AB"`` (both) or ``"C"``; ``formula`` and ``tutorial`` are
-    the tutorials' count as a formula and as a number (None and 1 for C). The others are the model's
-    counts over the whole launch (``per_result``), None where the model has none.
+    ``operand`` is ``"A"``, ``"B"``, ``"AB"`` (both) or ``"C"``. ``formula`` and ``tutorial`` are
+    the tutorials' count as a formula and as a number (None and 1 for C). The other fields are the
+    model's counts over the launch (``per_result``), or None.
     """
 
     space: str
@@ -110,7 +109,7 @@ class Count:
 def counts(
     shares: Shares | None, problem: GemmProblem, rows: Iterable[AccessRow]
 ) -> Iterator[Count]:
-    """Count the accesses per result of A, B and both, both ways, in the order of ``KINDS``."""
+    """Count the accesses per result of A, B and both in both ways, in the order of ``KINDS``."""
     if shares is None or not problem.m * problem.n * problem.l:
         return
     rows = tuple(rows)
@@ -123,7 +122,7 @@ def counts(
             products = problem.n // problem.columns
             by_operand.update(formulas(shares, kind == ("shared", "load"), products))
         if space == "global" and (direction == "store" or per_result(problem, rows, "C", *kind)):
-            by_operand["C"] = None  # loaded, if beta is not 0
+            by_operand["C"] = None  # loaded if beta is not 0
         for operand, formula in by_operand.items():
             model = per_result(problem, rows, operand, *kind)
             tutorial = 1.0 if formula is None else float(formula.factor * problem.k)

@@ -1,4 +1,4 @@
-"""What bounds a kernel on a GPU: bytes and operations, the roofline, occupancy and waves."""
+"""Bounds of a kernel on a GPU: bytes and operations, the roofline, occupancy and waves."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.signature import Launch
 
 
-#: The name of what slices of K leave in scratch.
+#: Name of the partial sums that slices of K leave in scratch.
 SUMS = "partial sums"
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that the launches move, by operand and in all.
+    """Bytes that the launches move, by operand and in total.
 
-    ``compulsory``: the bytes that any kernel must move to or from DRAM: A and B read once, C
-    written once, and read once if beta is not 0. ``requested``: bytes of the sectors that all
-    launches request, of ``"A"``, ``"B"``, ``"C"``, and of scratch (``"packed A"``, ``"packed B"``,
-    ``"partial sums"``). ``through_l1``: the part of these that loads request from
-    L1 first (``l1tex__t_sectors``); L2 sees (``lts__t_sectors``) the misses of L1, which are not
-    predicted, and all others.
+    ``compulsory``: bytes that any kernel must move to or from DRAM: A and B read once, C written
+    once, and read once if beta is not 0. ``requested``: bytes of the sectors that all launches
+    request, of ``"A"``, ``"B"``, ``"C"`` and scratch (``"packed A"``, ``"packed B"``,
+    ``"partial sums"``). ``through_l1``: the part of these that loads request from L1 first
+    (``l1tex__t_sectors``). L2 gets (``lts__t_sectors``) the misses of L1, which are not predicted,
+    and all other requests.
     """
 
     compulsory: dict[str, int]
@@ -76,12 +76,12 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class PerResult:
-    """Elements of A and B (of C where it is stored) that the kernel's lanes move, over m * n.
+    """Elements of A and B (for stores, of C) that the kernel's lanes move, over m * n.
 
-    Where K is cut into slices, a partial sum is stored for each slice. For a tile of bM x bN x bK
-    ``global_loads`` is k / bM + k / bN when m, n and k are multiples of the tile. C staged in
-    shared memory by an epilogue is left out; both shared-memory figures are None for a kernel that
-    does not describe its shared-memory accesses.
+    With split-k, each slice stores a partial sum. For a tile of bM x bN x bK ``global_loads`` is
+    k / bM + k / bN if m, n and k are multiples of the tile. C that an epilogue stages in shared
+    memory does not count. Both shared-memory figures are None for a kernel that does not describe
+    its shared-memory accesses.
     """
 
     global_loads: float
@@ -92,13 +92,13 @@ class PerResult:
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """What bounds a kernel for one problem.
+    """Bounds of a kernel for one problem.
 
     ``intensity`` and ``requested_intensity`` are operations per compulsory and per requested byte,
-    0.0 without bytes. ``gpu`` is None when none was named and none stands for the arch, and then
-    ``roofline`` (also without a known rate) and ``waves`` (also when no CTA fits) are too;
-    ``occupancy`` when the limits of the compute capability are not known. ``saved_bytes`` are those
-    that an epilogue's own kernel behind this one would move more: C, written and read again.
+    0.0 without bytes. ``gpu`` is None if none was named and none stands for the arch. ``roofline``
+    is None without a GPU or a known rate, ``waves`` without a GPU or if no CTA fits, ``occupancy``
+    if the limits of the compute capability are not known. ``saved_bytes`` are the bytes that a
+    separate epilogue kernel after this one would move in addition: C, written and read again.
     """
 
     flops: int
@@ -113,7 +113,7 @@ class Performance:
     saved_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as strings, numbers, lists and dicts; None for what is not known."""
+        """Return everything as strings, numbers, lists and dicts; None for unknown values."""
         of_gpu = ("name", "cc", "sms", "clock_ghz", "bandwidth_gbs", "l2_bytes", "source")
         return {
             **named(self, "flops", "saved_bytes"),
@@ -144,7 +144,7 @@ class Performance:
         ]
         if self.saved_bytes:
             text = (
-                f"{si(self.saved_bytes)}B and a launch less than with an elementwise kernel behind"
+                f"{si(self.saved_bytes)}B and a launch less than with an elementwise kernel after"
             )
             pairs.append(("fused", text))
         if self.gpu is not None and self.roofline is not None:
@@ -164,7 +164,7 @@ class Performance:
 
 
 def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
-    """The fields of a dataclass, and some of its properties."""
+    """Return the fields of a dataclass, and some of its properties."""
     if value is None:
         return None
     return asdict(value) | named(value, *properties)
@@ -213,9 +213,9 @@ def _traffic(
     auxiliary: Iterable[AuxiliaryReport],
     reads_c: bool,
 ) -> Traffic:
-    """The traffic of the kernel and of its auxiliary kernels."""
+    """Return the traffic of the kernel and of its auxiliary kernels."""
     compulsory = compulsory_bytes(problem, reads_c)
-    # The names of what the kernel reads from scratch or leaves there, by its operand.
+    # Names of what the kernel reads from or writes to scratch, by its operand.
     scratch: dict[str, str] = {}
     moved_by: list[tuple[str, AccessRow]] = []
     for each in auxiliary:
@@ -251,20 +251,20 @@ def performance(
     resources: Resources | None = None, gpu: GpuLike | None = None, reads_c: bool = False,
     auxiliary: Iterable[AuxiliaryReport] = (),
 ) -> Performance:  # fmt: skip
-    """Return what bounds a kernel for a problem.
+    """Return the bounds of a kernel for a problem.
 
-    ``launch`` is that of a kernel compiled for ``arch``, ``rows`` its memory instructions; without
-    the ``resources`` of a build occupancy is an upper bound. ``gpu``: what ``gpus.table.gpu``
-    takes, by default the GPU that stands for the arch; OptionError for one that is not known or
-    does not run kernels of ``arch``. ``reads_c``: whether beta is not 0. ``auxiliary``: the
-    launches before and after.
+    ``launch`` is that of a kernel compiled for ``arch``, ``rows`` its memory instructions. Without
+    the ``resources`` of a build, occupancy is an upper bound. ``gpu`` is an argument of
+    ``gpus.table.gpu``, by default the GPU that stands for the arch; OptionError if it is not known
+    or does not run kernels of ``arch``. ``reads_c``: whether beta is not 0. ``auxiliary``: the
+    launches of auxiliary kernels.
     """
     rows, auxiliary = tuple(rows), tuple(auxiliary)
     place = stands_for(Arch(arch)) if gpu is None else of_arch(gpu, Arch(arch))
     traffic = _traffic(problem, rows, auxiliary, reads_c)
     reductions = [x.problem for x in auxiliary if isinstance(x.problem, Reduction)]
     stored = replace(problem, C=reductions[0].sums if reductions else problem.C)
-    # What an elementwise kernel would read and write, of the product; one for pairs alone is there.
+    # Product elements that an elementwise kernel would read and write; pairs alone need one.
     saved = 2 * problem.C.nbytes * (problem.epilogue != LINEAR_COMBINATION)
     if problem.epilogue.pairs:
         saved *= 2 * all(x.slices > 1 for x in reductions)

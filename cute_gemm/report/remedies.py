@@ -1,4 +1,4 @@
-"""What would make accesses better by other arguments: another place, order or option."""
+"""Arguments that improve accesses: another place of a matrix, another order, another option."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: Bytes of the widest vector.
+#: Size of the widest vector in bytes.
 VECTOR = 16
 
 
 class Remedy(NamedTuple):
-    """A change of arguments: what to write, the arguments of ``analyze``, the problem then.
+    """A change of arguments: the text, the arguments of ``analyze``, and the new problem.
 
-    ``problem`` is None where options change. ``moves``: whether a matrix lies elsewhere then, in
-    its order.
+    ``problem`` is None for a change of options. ``moves``: whether a matrix moves, in its order.
     """
 
     what: str
@@ -32,14 +31,14 @@ class Remedy(NamedTuple):
 
 
 def of_option(option: Option) -> Remedy:
-    """Return the remedy of another value of an option."""
+    """Return the remedy that sets an option."""
     return Remedy(str(option), {option.name: option.value})
 
 
 def misplaced(problem: GemmProblem, matrix: Matrix) -> str:
-    """Return what is wrong with a leading dimension and a base address; "" if nothing.
+    """Return the fault of a leading dimension and a base address; "" without a fault.
 
-    Groups along the unit-stride mode begin anywhere; those along the other one where a row begins.
+    Groups along the unit-stride mode begin at any element; along the other mode, at a row.
     """
     if matrix.alignment < SECTOR and problem.groups_along_unit(matrix):
         return (
@@ -51,33 +50,34 @@ def misplaced(problem: GemmProblem, matrix: Matrix) -> str:
     if matrix.shape[1 - matrix.unit] > 1 and pitch % SECTOR:
         of = VECTOR if pitch % VECTOR else SECTOR
         words.append(
-            f"ld{matrix.name.lower()} of {matrix.ld} ({pitch:,} bytes) is no multiple of {of} bytes"
+            f"ld{matrix.name.lower()} of {matrix.ld} ({pitch:,} bytes) is not a multiple of "
+            f"{of} bytes"
         )
     if _apart(problem, matrix):
-        words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
+        words.append(f"batch stride of {matrix.batch_stride} is not a multiple of {SECTOR} bytes")
     if _first(matrix) < SECTOR:
         words.append(f"base address is aligned to {_first(matrix)} bytes only")
     return f"{matrix.name}'s {' and its '.join(words)}" if words else ""
 
 
 def rows_that_end_anywhere(C: Matrix) -> str:
-    """Return what is wrong with the extent of C's rows, which wide stores must not pass.
+    """Return the fault of the extent of C's rows, beyond which wide stores must not go.
 
-    "" where its leading dimension or its address limits stores more, or nothing does.
+    Return "" if C's leading dimension or address limits stores more, or nothing does.
     """
     elements = C.shape[C.unit]
     size = elements * C.element.bytes
     if access_bytes(C, True)[0] == access_bytes(C, False)[0]:
         return ""
     counted = "1 element" if elements == 1 else f"{elements:,} elements"
-    return f"C's rows of {counted} ({size:,} bytes) are no multiple of {VECTOR} bytes"
+    return f"C's rows of {counted} ({size:,} bytes) are not multiples of {VECTOR} bytes"
 
 
 def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
-    """Return a matrix whose rows begin with a sector, in its order.
+    """Return a matrix in the same order whose rows begin at a sector.
 
-    ``sizes``: whether base addresses are told by ``base_offset``, of A, B and C together; those of
-    arrays on a device are no arguments.
+    ``sizes``: whether ``base_offset`` gives the base addresses of A, B and C together; those of
+    arrays on a device are not arguments.
     """
     step, words, stride = max(1, SECTOR // matrix.element.bytes), [], list(matrix.stride)
     change: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
         words.append(f"ld{letter}={ld}")
         change[f"ld{letter}"] = ld
         batch = ld * rows if batch == matrix.ld * rows else batch
-    if _apart(problem, matrix) and not problem.groups:  # of groups no batch stride is an argument
+    if _apart(problem, matrix) and not problem.groups:  # groups have no batch stride argument
         batch = -(-max(batch, ld * rows) // step) * step
         words.append(f"batch_{letter}={batch}")
         change[f"batch_{letter}"] = batch
@@ -110,9 +110,9 @@ def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:
 
 
 def turned(problem: GemmProblem) -> Iterator[Remedy]:
-    """Yield C in the other order: without padding as it is now, or with its leading dimension."""
+    """Yield C in the other order: unpadded if it is now, or with its leading dimension."""
     C, order = problem.C, "FC"[problem.C.unit == 0]
-    rows, extent = C.shape[C.unit], C.shape[1 - C.unit]  # then as many rows, of so many elements
+    rows, extent = C.shape[C.unit], C.shape[1 - C.unit]  # rows and their elements in that order
     if min(C.shape) <= 1:
         return
     step = max(1, SECTOR // C.element.bytes)
@@ -133,21 +133,21 @@ def turned(problem: GemmProblem) -> Iterator[Remedy]:
 
 
 def _first(matrix: Matrix) -> int:
-    """The alignment of the first matrix of a batch, in bytes."""
+    """Return the alignment of the first matrix of a batch in bytes."""
     return max(matrix.alignment, matrix.first_alignment)
 
 
 def _apart(problem: GemmProblem, matrix: Matrix) -> bool:
-    """Whether the matrices of a batch begin off sectors by their batch stride.
+    """Return whether the batch stride moves matrices of a batch off sectors.
 
-    Groups lie one behind the other in a matrix, which has none then.
+    Groups lie one after the other in a matrix, which then has no batch stride.
     """
     in_groups = bool(problem.groups) and problem.groups.mode in matrix.modes
     return not in_groups and matrix.l > 1 and bool(matrix.batch_bytes % SECTOR)
 
 
 def _with(problem: GemmProblem, matrix: Matrix) -> GemmProblem:
-    """The problem with a matrix in the place of that of its name."""
+    """Return the problem with this matrix in place of the one of its name."""
     if matrix.name in ("A", "B", "C"):
         field: dict[str, Any] = {matrix.name: matrix}
         return replace(problem, **field)

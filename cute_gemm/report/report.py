@@ -1,4 +1,4 @@
-"""The report of a kernel: every memory access, what it costs, and what would fix it."""
+"""The report of a kernel: every memory access, its cost and its fix."""
 
 from __future__ import annotations
 
@@ -43,38 +43,38 @@ _OF_MATRIX = (
     "modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj", "l", "batch_stride",
 )  # fmt: skip
 
-#: Characters of a config's value beyond which it has a line of its own.
+#: Length in characters from which a config's value has its own line.
 COMPACT = 40
 
 
 @dataclass(frozen=True, slots=True)
 class OperandView:
-    """The accesses of one operand, as ``report["A"]`` gives them."""
+    """The accesses of one operand, as ``report["A"]`` returns them."""
 
     name: str
     rows: tuple[AccessRow, ...]
 
     def of(self, space: str) -> list[AccessRow]:
-        """Its accesses of ``"global"`` or ``"shared"`` memory."""
+        """Return the accesses to ``"global"`` or ``"shared"`` memory."""
         return [row for row in self.rows if row.space == space]
 
     @property
     def coalesced(self) -> bool:
-        """Whether all its global accesses (of C: loads and stores) are coalesced.
+        """Whether all global accesses (for C, loads and stores) are coalesced.
 
-        Judged are those with interior tiles, or all when none has one: a last k-tile that K does
-        not fill decides as little as the edge of a matrix.
+        Only accesses with interior tiles count, or all if there are none: neither the edge of a
+        matrix nor a partial last k-tile decides.
         """
         rows = self.of("global")
         return all(row.good for row in rows if not row.at_edges or all(r.at_edges for r in rows))
 
     @property
     def conflict_free(self) -> bool:
-        """Whether all its shared-memory accesses take the fewest wavefronts possible."""
+        """Whether all shared-memory accesses take the fewest possible wavefronts."""
         return all(row.good for row in self.of("shared"))
 
     def summary(self) -> list[str | Cell]:
-        """Its verdicts on global and on shared memory: a line of a table."""
+        """Return the verdicts on global and shared memory: a line of a table."""
         of_global, of_shared = self.of("global"), self.of("shared")
         bad = [row.efficiency for row in of_global if not row.good and row.efficiency is not None]
         coalesced = "coalesced" if self.coalesced else "not coalesced"
@@ -90,12 +90,12 @@ class OperandView:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return ``value`` in the types of JSON: dataclasses as dicts, other objects as their text."""
+    """Return ``value`` in JSON types: dataclasses as dicts, other objects as text."""
     return json.loads(json.dumps(value, default=lambda x: _fields(x) or str(x)))
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, as its repr has them; {} for other objects."""
+    """Return the fields of a dataclass that its repr has; {} for other objects."""
     names = (f.name for f in fields(value) if f.repr) if is_dataclass(value) else ()
     return named(value, *names)
 
@@ -156,7 +156,7 @@ class Report(Paged):
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
-        """One sentence for each access that is not as good as it could be."""
+        """One sentence for each access that is not ideal."""
         of_auxiliary = (
             [f"{x.kernel}: {line}" for line in findings(x.rows)] for x in self.auxiliary
         )
@@ -164,23 +164,23 @@ class Report(Paged):
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
-        """Why time is lost, the costliest first: each explains one or more of the accesses."""
+        """Causes of lost time, the costliest first; each explains one or more accesses."""
         parts = self.problem, self.kernel, self.config, self.rows, self.auxiliary, self.predictor
         return causes(*parts)
 
     @cached_property
     def headline(self) -> str:
-        """The predicted time, its bound, the costliest cause and what its fix takes, in a line."""
+        """Predicted time, bound, costliest cause and the time with its fix, in one line."""
         return headline(self.performance, self.causes, self.predictor)
 
     @property
     def predicted(self) -> Prediction | None:
-        """The prediction of the config; None where it has none."""
+        """Prediction of the config, or None."""
         return self.predictor.prediction if self.predictor else None
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """What of the predicted time no measured times stand behind; () where they do."""
+        """Parts of the predicted time without measured times; () if all are measured."""
         return tuple(self.predictor.unmeasured) if self.predicted and self.predictor else ()
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ class Report(Paged):
     def __getitem__(self, operand: str) -> OperandView:
         """Return the accesses of ``"A"``, ``"B"`` or ``"C"``: ``report["A"].coalesced``.
 
-        KeyError for another name; the message lists those there are.
+        KeyError for another name; the message lists the names.
         """
         names = tuple(self)
         if operand not in names:
@@ -199,19 +199,19 @@ class Report(Paged):
         return OperandView(operand, tuple(row for row in self.rows if row.operand == operand))
 
     def __iter__(self) -> Iterator[str]:
-        """The names that ``report[name]`` takes."""
+        """Iterate over the names that ``report[name]`` accepts."""
         names = (matrix.name for matrix in self.problem.matrices)
         return iter(dict.fromkeys((*names, *(row.operand for row in self.rows))))
 
     @property
     def operands(self) -> tuple[OperandView, ...]:
-        """The views of A, B and C, and of the epilogue's operands."""
+        """Views of A, B, C and the epilogue's operands."""
         return tuple(self[matrix.name] for matrix in self.problem.matrices)
 
     # -- machine-readable ---------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report in strings, numbers, lists and dicts, with keys that stay.
+        """Return the whole report in strings, numbers, lists and dicts, with stable keys.
 
         Examples
         --------
@@ -252,7 +252,7 @@ class Report(Paged):
 
     @property
     def _matrices(self) -> dict[str, Any]:
-        """The matrices by name and modes: ``"A(M,K)"``."""
+        """Matrices by name and modes: ``"A(M,K)"``."""
         return {f"{x.name}({','.join(x.modes)})".replace("offsets(M,N)", "offsets(L)"): x
                 for x in self.problem.matrices}  # fmt: skip
 
@@ -305,7 +305,7 @@ class Report(Paged):
         if self.config is not None:
             yield Text(f"config {self._configured}")
         if self.measured is not None:
-            yield Text(f"choice {self.measured}")
+            yield Text(f"selection {self.measured}")
         launch, built = f"launch {self._launched}", self.resources
         if built is not None:
             used = f"{built.registers} registers, {built.shared_static:,} bytes static"
@@ -313,7 +313,7 @@ class Report(Paged):
         yield Text(launch)
 
     def _performance_lines(self) -> list[tuple[str, str]]:
-        """What bounds the kernel, and what the predicted time rests on."""
+        """Return the bounds of the kernel, and parts of the prediction without measurements."""
         lines = self.performance.lines()
         if self.unmeasured:
             *others, last = self.unmeasured
@@ -351,7 +351,7 @@ class Report(Paged):
         )
 
     def _figures(self) -> list[tuple[str, str]]:
-        """The times of the first line, each with a label."""
+        """Return the times of the headline, each with a label."""
         prediction, roof = self.predicted, self.performance.roofline
         figures = [("predicted", duration(prediction.seconds))] if prediction else []
         if roof is not None:
@@ -363,7 +363,7 @@ class Report(Paged):
         return figures
 
     def _drawn(self) -> Figures:
-        """The roofline and the terms of the prediction, as far as they are known."""
+        """Return the roofline and the terms of the prediction, if known."""
         from cute_gemm.report.times import predicted_terms, roofline
 
         prediction, bounds = self.predicted, self.performance
@@ -406,8 +406,8 @@ class Report(Paged):
         if config is not None:
             pairs.append(("config", Cell(self._configured, code=True)))
         if self.measured is not None:
-            pairs.append(("choice", str(self.measured)))
-        # A dataclass, the operation, says what the section of the problem has.
+            pairs.append(("selection", str(self.measured)))
+        # The operation, a dataclass, is shown in the section of the problem.
         codes = [
             (name, Cell(_shown(value), code=True))
             for name, value in _fields(config).items()
@@ -418,14 +418,14 @@ class Report(Paged):
         return Pairs(pairs), Pairs(short_ones, compact=True)
 
 
-#: Fixes by all that they depend on: the search takes half a second for some kernels.
+#: Fixes by everything they depend on: the search takes half a second for some kernels.
 _looked_for: Kept[Any, tuple[tuple[Fix, ...], ...]] = Kept(64)
 
 
 def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...], ...]:
-    """Find the fixes of every access, once for each copy, of which a launch may have several parts.
+    """Return the fixes of every access; each copy is searched once for all its parts.
 
-    Edge tiles are left out where there are interior ones, which the verdict is about.
+    Edge tiles are left out if there are interior tiles, which the verdict is about.
     """
     copies: dict[Any, Access] = {}
     keys = [_copy_key(access) for access in accesses]
@@ -433,7 +433,7 @@ def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...],
         access = _of_full_tiles(access)
         known = copies.setdefault(key, access)
         if isinstance(known, GlobalAccess) and isinstance(access, GlobalAccess):
-            copies[key] = max(known, access, key=_full_tiles)  # the first of equals
+            copies[key] = max(known, access, key=_full_tiles)  # the first of equal ones
     question = (threads, *(_content(*item) for item in copies.items()))
     answer = _looked_for.get(question)
     if answer is None:
@@ -446,18 +446,18 @@ def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...],
 
 
 def _copy_key(access: Access) -> Any:
-    """What the parts of one copy have in common."""
+    """Return what the parts of one copy have in common."""
     if isinstance(access, TmaAccess):
         return access
     key = named(access, "operand", "direction", "instruction", "bits").values()
     if isinstance(access, GlobalAccess):
-        # Straddling vectors, which are copied element by element, have no fixes.
+        # Straddling vectors are copied element by element and have no fixes.
         return *key, access.tail == "elements", *contents(access.coords)
     return *key, access.layout, *contents(access.offsets)
 
 
 def _content(key: Any, access: Access) -> Any:
-    """All that the fixes of a copy depend on."""
+    """Return everything that the fixes of a copy depend on."""
     names: tuple[str, ...] = ()
     if isinstance(access, GlobalAccess):
         names = "matrix", "unit", "tile", "axis", "region", "origin"
@@ -471,11 +471,11 @@ def _full_tiles(access: GlobalAccess) -> int:
 
 
 def _of_full_tiles(access: Access) -> Access:
-    """The access without edge tiles, unless it has no others.
+    """Return the access without edge tiles, unless it has no other tiles.
 
-    Stores to a part of a matrix keep their region: whether vectors may be wider depends on where
-    it ends. The targets of the present vectors in shared memory, and what becomes of those that
-    straddle the end, are left out: other vectors have others.
+    Stores to a part of a matrix keep their region, since its end limits the width of vectors. The
+    targets in shared memory and the handling of straddling vectors are removed: they belong to the
+    present vectors only.
     """
     if not isinstance(access, GlobalAccess) or access.tail == "elements":
         return access
@@ -495,15 +495,14 @@ def make_report(
     auxiliary: Iterable[AuxiliaryReport] = (), measured: Measured | None = None,
     predictor: Predictor | None = None, groups: str = "",
 ) -> Report:  # fmt: skip
-    """Evaluate every access of a kernel and put the result in a ``Report``.
+    """Evaluate every access of a kernel and return a ``Report``.
 
-    ``resources`` are those of a build, if there was one; ``gpu`` is the GPU of the roofline, by
-    default the one that stands for the arch; ``reads_c``: whether beta is not 0; ``candidates`` are
-    the configs that were compared, by their predictions on the GPU of ``predictor``; ``others``
-    yields the accesses for other values of the kernel's options; ``auxiliary`` are the launches
-    before and after the kernel; ``predictor`` predicts times, in which causes are told; ``groups``
-    says what those of groups are. OptionError for a GPU that is not known, or does not run kernels
-    of ``arch``.
+    ``resources`` are those of a build, or None. ``gpu`` is the GPU of the roofline, by default the
+    one that stands for the arch; OptionError if it is not known or does not run kernels of
+    ``arch``. ``reads_c``: whether beta is not 0. ``candidates`` are the compared configs with their
+    predictions on the GPU of ``predictor``. ``others`` yields the accesses for other values of the
+    kernel's options. ``auxiliary`` are the launches of auxiliary kernels. ``predictor`` predicts
+    the costs of causes. ``groups`` is a sentence on the groups.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
@@ -517,7 +516,7 @@ def make_report(
 
 
 def _laid_out(matrix: Matrix) -> str:
-    """A matrix's major and leading dimension, of an epilogue's operand what it is along."""
+    """Return the major and leading dimension; for an epilogue's operand, the modes it is along."""
     if matrix.name == "offsets":
         return "where each group ends, "
     if matrix.name in ("A", "B", "C"):

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from cute_gemm.cost_model.prediction import Prediction
     from cute_gemm.report.performance import Performance
 
-#: The plot of a roofline, in pixels, and the room for numbers at its left, right and below.
+#: Size of a roofline plot in pixels, and the margins for numbers on the left, right and below.
 _WIDE, _HIGH, _LEFT, _RIGHT, _BELOW = 246, 220, 56, 32, 40
 _LINE = "#bbbbbb"
 _SMALL = f'font-size="11" fill="{GREY}"'
-#: Pixels of a bar of the prediction, of its label, and from one to the next.
+#: Lengths in pixels: a bar of the prediction, its label, and the distance between bars.
 _BAR, _LABEL, _STEP = 136, 112, 24
 
 
 def roofline(bounds: Performance, seconds: float | None = None, title: str = "Roofline") -> str:
-    """Draw where a kernel stands on the roofline of its GPU, logarithmic on both axes.
+    """Draw a kernel on the roofline of its GPU, logarithmic on both axes.
 
-    ``bounds.roofline`` must be known. With the ``seconds`` that the kernel takes its compulsory and
-    its requested intensity are points at its speed; without, lines at these intensities.
+    ``bounds.roofline`` must be known. With ``seconds``, the compulsory and the requested intensity
+    are points at the kernel's speed; without, lines.
     """
     roof, gpu = bounds.roofline, bounds.gpu
     if roof is None or gpu is None:
@@ -73,7 +73,7 @@ def roofline(bounds: Performance, seconds: float | None = None, title: str = "Ro
     marks.append(text(_LEFT + 6, 13, "TFLOP/s"))
 
     ridge = at(roof.ridge, roof.peak_tflops)
-    # The roof enters at the left edge, or at the lower one.
+    # The roof begins at the left edge or at the lower edge.
     first = max(10.0**low, 10.0**bottom / slope)
     start, end = at(first, slope * first), (_LEFT + _WIDE, ridge[1])
     corners = ((*start, "M"), (*ridge, "L"), (*end, "L"))
@@ -107,7 +107,7 @@ def roofline(bounds: Performance, seconds: float | None = None, title: str = "Ro
     if speed is not None:
         caption += f", {short(speed)} predicted"
         caption += f" ({100 * speed / roof.attainable_tflops:.1f} % of it)"
-    caption += ". What L1 and L2 serve of the requested bytes may lie above the line of memory."
+    caption += ". Requested bytes that L1 and L2 serve may lie above the memory line."
     size = (_LEFT + _WIDE + _RIGHT + 0.0, _HIGH + _BELOW + 0.0)
     return document(title, [caption], body, size, legend)
 
@@ -119,7 +119,7 @@ def _power(exponent: int) -> str:
 def predicted_terms(prediction: Prediction, title: str = "Predicted time") -> str:
     """Draw the terms of a prediction as bars, the longest first, and the predicted time as a line.
 
-    The terms are times of units that work side by side, not parts of a sum.
+    The terms are times of units that work in parallel; they do not add up.
     """
     terms = [term for term in prediction.largest(len(prediction.terms)) if term[1] > 0]
     longest = max([prediction.seconds, *(seconds for _, seconds in terms)])
@@ -136,7 +136,7 @@ def predicted_terms(prediction: Prediction, title: str = "Predicted time") -> st
     body.append(path([f"M{number(at)} -4V{high}"], f'stroke="{BAD}" stroke-dasharray="4 3"'))
     said = f"{duration(prediction.seconds)} predicted"
     body.append(text(at, high + 12, said, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
-    caption = "What each unit would take if it were the only one. They work side by side: the "
-    caption += "terms do not add up to the predicted time."
+    caption = "The time of each unit if it were the only one. Units work in parallel: the terms do "
+    caption += "not add up to the predicted time."
     size = (_LABEL + _BAR + 12 * SANS_EM * 14, high + 16.0)
     return document(title, [caption], body, size, [])

@@ -1,4 +1,4 @@
-"""``Trace``: a kernel executed instruction by instruction, compared with its report."""
+"""``Trace``: the execution of a kernel, compared with its report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cute_gemm.rendering.rows import AccessRow
 
 
-#: Parts of opcodes that the table of instructions distinguishes.
+#: Opcode parts that the table of instructions distinguishes.
 _SPACES = frozenset(("global", "shared", "shared::cta", "param", "local", "async"))
 
 
@@ -41,17 +41,17 @@ class Request(NamedTuple):
     Attributes
     ----------
     where
-        The array that was accessed, ``"A"``, ``"B"``, ``"C"`` or another, or ``"shared"``.
+        The accessed array, ``"A"``, ``"B"``, ``"C"`` or another, or ``"shared"``.
     instruction, bits
-        As in a report: ``"ld.shared"``, and the bits of a lane.
+        As in a report: ``"ld.shared"``, and the bits per lane.
     text
         The instruction, as in the PTX.
     line
-        Its line there.
+        The line of the instruction in the PTX.
     offsets
         Bytes from the operand's element (0, 0), or into shared memory, int [32]; -1: lane off.
     elements
-        (row, column) of each lane's first element of A, B or C, int [32, 2]; None elsewhere.
+        (row, column) of each lane's first element of A, B or C, int [32, 2]; None otherwise.
     """
 
     where: str
@@ -63,7 +63,7 @@ class Request(NamedTuple):
     elements: np.ndarray | None
 
     def table(self) -> Table:
-        """Return a table of the lanes: bytes, elements, and the sector or bank that serves them."""
+        """Return a table of lanes: bytes, elements, and the sector or bank that serves them."""
         shared = self.where == "shared"
         heads = ["lane", "byte", "bank" if shared else "sector"]
         if self.elements is not None:
@@ -82,7 +82,7 @@ class Request(NamedTuple):
         return table(title, heads, rows, "element")
 
     def picture(self) -> str:
-        """Return a drawing (SVG) of the sectors or the banks that the request touches."""
+        """Return an SVG drawing of the sectors or banks that the request touches."""
         from cute_gemm.rendering.pictures import banks, request
 
         title = f"{self.where}: {self.text}"
@@ -141,7 +141,7 @@ class Trace(Paged):
 
     @property
     def differences(self) -> tuple[Compared, ...]:
-        """The figures that differ, those of auxiliary too; none when the report is right."""
+        """Figures that differ, of auxiliary kernels too; empty when the report is right."""
         return tuple(figure for figure in self._all_figures if figure.difference)
 
     @property
@@ -150,7 +150,7 @@ class Trace(Paged):
 
     @property
     def agrees(self) -> bool:
-        """Whether the result is right and every access is as predicted."""
+        """Whether the result is right and every access agrees with its prediction."""
         return self.verdict.ok and not self.differences
 
     @property
@@ -159,14 +159,14 @@ class Trace(Paged):
         return dict(Counter(self.execution.counts or {}).most_common())
 
     def requests(self, operand: str, cta: int = 0, warp: int = 0) -> list[Request]:
-        """Return the requests of one warp in the order of execution.
+        """Return the requests of one warp in order of execution.
 
         Parameters
         ----------
         operand
             ``"A"``, ``"B"`` or ``"C"`` in global memory, or ``"shared"``.
         cta, warp
-            The CTA, x fastest, and the warp in it.
+            The CTA, with x fastest, and the warp within it.
 
         Raises
         ------
@@ -259,9 +259,9 @@ def _table(title: str, figures: Sequence[Compared]) -> Table:
 def requests_of(
     execution: Execution, where: str, cta: int, warp: int, names: Sequence[str]
 ) -> list[Request]:
-    """Return the requests of one warp to an array, one of ``names``, or to ``"shared"``.
+    """Return the requests of one warp to an array in ``names``, or to ``"shared"``.
 
-    ``OptionError`` for an array, a CTA or a warp that does not exist.
+    ``OptionError`` if the array, CTA or warp does not exist.
     """
     accesses = execution.accesses
     assert accesses is not None
@@ -295,7 +295,7 @@ def requests_of(
 
 
 def _elements(matrix: Matrix, offsets: np.ndarray) -> np.ndarray:
-    """(row, column) of the elements at these bytes of a matrix, -1 for a lane that is off."""
+    """Return (row, column) of the elements at these bytes of a matrix; -1 for inactive lanes."""
     at = np.where(offsets < 0, 0, offsets) // DTYPES[matrix.dtype].bytes
     if matrix.l > 1 and matrix.batch_stride:
         at %= matrix.batch_stride
@@ -305,7 +305,7 @@ def _elements(matrix: Matrix, offsets: np.ndarray) -> np.ndarray:
 
 
 def instructions_table(counts: Mapping[str, int]) -> Table:
-    """Instructions of warps by kind: opcodes without types and rounding, but with the space."""
+    """Count instructions of warps by kind: opcodes with the space, without types and rounding."""
     kinds: Counter[str] = Counter()
     for opcode, count in counts.items():
         first, *rest = opcode.split(".")

@@ -1,8 +1,8 @@
-"""How the operators of ``torch.ops.cute_gemm`` are defined: as PyTorch's own, at its dispatcher.
+"""Definitions of the operators of ``torch.ops.cute_gemm``, at PyTorch's dispatcher.
 
-``torch.library.custom_op`` has no derivatives of forward mode, which are silently zero there, and
-none within ``torch.func``. Here a key of the dispatcher records a node of its own for one level of
-transforms and leaves the rest to the keys below, as PyTorch's operators in C++ do.
+``torch.library.custom_op`` has no forward-mode derivatives, which are silently zero then, and no
+derivatives within ``torch.func``. Here a dispatch key records its node for one level of transforms
+and leaves the rest to the keys below, as PyTorch's C++ operators do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _library = torch.library.Library("cute_gemm", "FRAGMENT")
 
 
 def knows_dtensor() -> bool:
-    """Register how operators are sharded, once DTensor is imported, which takes half a second."""
+    """Register sharding rules once DTensor is imported, which takes half a second."""
     if "torch.distributed.tensor" in sys.modules:
         from cute_gemm.torch import sharding  # noqa: F401
     return True
@@ -36,8 +36,8 @@ knows_dtensor._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as
 class Operator:
     """An operator of ``torch.ops.cute_gemm``, as functions of this package call it.
 
-    Where nothing but autograd is to see a call it is none of PyTorch's dispatcher, which takes
-    12 us for it, and as long again for a node of autograd.
+    If only autograd needs to see a call, it bypasses PyTorch's dispatcher, which takes 12 us, and
+    as long again for a node of autograd.
     """
 
     def __init__(self, overload: Any, kernel: Callable[..., Any]) -> None:
@@ -47,12 +47,12 @@ class Operator:
         self._defaults = tuple(argument.default_value for argument in self.arguments)
 
     def __call__(self, *given: Any) -> Any:
-        """Compute, as the operator or at once."""
+        """Compute by the operator, or directly."""
         if not eager():
             knows_dtensor()
             return self.overload(*given)
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
-        # In backward, those of a batch of gradients have no memory of their own.
+        # In backward, tensors of a batch of gradients have no memory.
         if not all(type(x) in PLAIN and torch._C._has_storage(x) for x in tensors):
             knows_dtensor()
             return self.overload(*given)
@@ -67,7 +67,7 @@ class Operator:
         return self._node(compute, *self.whole(given))
 
     def whole(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return arguments with the defaults of those that are missing."""
+        """Return the arguments with defaults for the missing ones."""
         return *given, *self._defaults[len(given) :]
 
 
@@ -81,18 +81,18 @@ def define(
     schema
         ``name(arguments) -> results``.
     kernel
-        What it computes, on the CPU and on GPUs.
+        The function that computes it, on the CPU and on GPUs.
     shape
-        The same of fake tensors, which have shapes, strides and types alone.
+        The same for fake tensors, which have only shapes, strides and types.
     conjugates
-        Whether the kernel reads tensors that are conjugated lazily.
+        Whether the kernel reads lazily conjugated tensors.
     """
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, torch._disable_dynamo(kernel), "CompositeExplicitAutograd")
 
     def without_data(first: Any, *given: Any) -> Any:
-        # Tensors of the meta device themselves get the checks of a call too.
+        # Tensors of the meta device get the checks of a call too.
         function = shape if observes(first) else kernel
         return function(first, *given)
 
@@ -108,21 +108,21 @@ def differentiable(
     backward: Callable[..., Any],
     tangent: Callable[..., Any],
 ) -> None:
-    """Register how an operator is differentiated.
+    """Register the derivatives of an operator.
 
     Parameters
     ----------
     op
-        The operator; of lists of tensors it takes one at most, its last argument, which has no
+        The operator. It takes at most one list of tensors, its last argument, which has no
         derivative.
     save
-        Called with a context, the arguments and the results; keeps what the others read.
+        Called with a context, the arguments and the results; keeps what the other functions read.
     backward
-        Of the context and the gradients of the results, of which one is not None: those of the
-        arguments.
+        Called with the context and the gradients of the results, at least one not None; returns
+        the gradients of the arguments.
     tangent
-        Of the context and the tangents of the arguments, of which one is not None: those of the
-        results.
+        Called with the context and the tangents of the arguments, at least one not None; returns
+        the tangents of the results.
     """
     arguments = op.arguments
     has_list = str(arguments[-1].type) == "List[Tensor]"
@@ -131,7 +131,7 @@ def differentiable(
         @staticmethod
         def forward(ctx: Any, keys: Any, *flat: Any) -> Any:
             given = _nested(flat, len(arguments)) if has_list else flat
-            if callable(keys):  # what computes, where there is no transform
+            if callable(keys):  # the function that computes, without a transform
                 results = keys(*given)
                 save(ctx, given, results)
             else:
@@ -157,7 +157,7 @@ def differentiable(
                 return tangent(ctx, *tangents)
 
     Node.__name__ = f"{op.name}_of_cute_gemm"
-    # `torch.autograd.Function.apply` itself would enter the transforms of torch.func again.
+    # `torch.autograd.Function.apply` would enter the transforms of torch.func again.
     record = super(torch.autograd.Function, Node).apply
 
     if not has_list:
@@ -181,12 +181,12 @@ def _nested(flat: tuple[Any, ...], count: int) -> tuple[Any, ...]:
 
 
 def _is_recorded(given: tuple[Any, ...]) -> bool:
-    """Return whether a call is to have a derivative, of one of the modes."""
+    """Return whether a call needs a derivative in either mode."""
     if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
         return True
     if torch._C._are_functorch_transforms_active():
         return True
-    # A compiled graph enters the level of dual numbers past `forward_ad`, which does not know it.
+    # A compiled graph enters the level of dual numbers without `forward_ad`, which misses it.
     looked_at = forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack() > 0
     flat = (*given, *given[-1]) if isinstance(given[-1], list) else given
     return any(
@@ -196,18 +196,18 @@ def _is_recorded(given: tuple[Any, ...]) -> bool:
 
 
 def _tangent(x: Any) -> Any:
-    """Return the tangent of forward mode, or None, as no tracer sees it.
+    """Return the forward-mode tangent, or None, without a tracer seeing it.
 
-    It would have an ``alias`` in the graph, which inductor refuses beside an operator that writes.
+    The graph would have an ``alias``, which inductor refuses next to an operator that writes.
     """
     with torch._C._DisableTorchDispatch():
         return torch._unpack_dual(x, level=0)[1]
 
 
 def _recording() -> Any:
-    """Return a context in which derivatives are recorded for the levels of transforms below.
+    """Return a context that records derivatives for the levels of transforms below.
 
-    PyTorch stops it for all of them where it calls a node of one.
+    PyTorch stops recording for all of them when it calls a node of one level.
     """
     stack = ExitStack()
     if torch._C._are_functorch_transforms_active():
@@ -232,9 +232,9 @@ def _below(op: Operator, keys: Any, given: tuple[Any, ...]) -> Any:
 def differentiated_as(
     op: Operator, function: Callable[..., Any], written: int | None = None
 ) -> None:
-    """Let a function of other operators stand for an operator where it is differentiated.
+    """Differentiate an operator as a function of other operators.
 
-    ``written``: the place of the argument that the operator writes to.
+    ``written``: the index of the argument to which the operator writes.
     """
 
     def kernel(keys: Any, *given: Any) -> Any:
@@ -249,16 +249,16 @@ def differentiated_as(
 
 
 def batched(op: Operator, rule: Callable[..., Any] | None = None) -> None:
-    """Register what computes an operator on a batch, within ``torch.func.vmap``.
+    """Register the computation of an operator on a batch, within ``torch.func.vmap``.
 
     Parameters
     ----------
     op
         The operator.
     rule
-        Called with which of the arguments have a batch, and the arguments, the batch in front;
-        returns the results, the batch in front, or None where it has none. They are computed one
-        after the other then.
+        Called with flags that say which arguments have a batch, and the arguments with the batch
+        first. Returns the results with the batch first, or None if it does not apply; the entries
+        are then computed one after the other.
     """
     arguments = op.arguments
 
@@ -287,9 +287,9 @@ def _has_batch(dim: Any) -> bool:
 
 
 def _in_front(x: Any, dim: Any) -> Any:
-    """Return a tensor, or those of a list, whose dimension of the batch is the first.
+    """Return a tensor, or the tensors of a list, with the batch dimension first.
 
-    Matrices have a unit stride then, if those of the batch have.
+    Matrices then have a unit stride if those of the batch have one.
     """
     if isinstance(x, list):
         return [_in_front(each, of_it) for each, of_it in zip(x, dim, strict=True)]
@@ -297,13 +297,13 @@ def _in_front(x: Any, dim: Any) -> Any:
 
 
 def _entry(x: Any, dim: Any, place: int) -> Any:
-    """Return what one entry of the batch has of an argument."""
+    """Return an argument's value for one entry of the batch."""
     if isinstance(x, list):
         return [_entry(each, of_it, place) for each, of_it in zip(x, dim, strict=True)]
     return x if dim is None else x[place]
 
 
 def counted(op: Operator, flops: Callable[..., int]) -> None:
-    """Register how many floating-point operations an operator has: of shapes for tensors."""
+    """Register the floating-point operations of an operator: a function of shapes."""
     packet = getattr(torch.ops.cute_gemm, op.name)
     register_flop_formula(packet)(lambda *given, out_shape=None, **_: flops(*given))

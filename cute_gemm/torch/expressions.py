@@ -1,4 +1,4 @@
-"""Expressions of epilogues by PyTorch, which differentiates what they are made of."""
+"""Epilogue expressions in PyTorch, which differentiates them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cute_gemm.problem.layers import GATED, columns_of, gradient
 _FUNCTIONS = functions_of(torch, torch, torch.nn.functional) | {
     name: row.numpy for name, row in COLUMNS.items()
 }
-#: Activations by PyTorch.
+#: PyTorch's activations.
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     name: _FUNCTIONS.get(name) or getattr(torch.nn.functional, name)
     for name in ROWS
@@ -29,7 +29,7 @@ ACTIVATIONS["relu2"] = lambda x: torch.relu(x).square()
 def activated(activation: Any, z: Any, operands: dict[str, Any] | None = None) -> Any:
     """Return an activation of ``z = x w^T + b`` by PyTorch: a name, or an epilogue or its text.
 
-    A name's is the unfused program; an epilogue's is computed in float32 at least.
+    A name gives the unfused program; an epilogue computes in float32 at least.
     """
     if isinstance(activation, str) and activation[:1] == "[":
         activation = from_text(activation)
@@ -47,13 +47,13 @@ def activated(activation: Any, z: Any, operands: dict[str, Any] | None = None) -
 
 
 def evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
-    """Return the results of an expression, of tensors by name, the accumulator among them."""
+    """Return the results of an expression of tensors by name, including the accumulator."""
     acc = values[ACCUMULATOR]
     return fold(expression, values, _FUNCTIONS.__getitem__, lambda number: acc.new_full((), number))
 
 
 def results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
-    """Return what `gemm` does: a tensor of a type, or a tuple of them and of further results."""
+    """Return results as `gemm` does: a tensor of one type, or a tuple with further results."""
     returned: list[Any] = []
     for result, value in zip(expression.results, evaluate(expression, values), strict=True):
         kind = getattr(torch, result.dtype) if result.dtype else out
@@ -74,7 +74,7 @@ def results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
 def times_derivative(activation: str, g: Any, kept: Any) -> Any:
     """Return g times the derivative of an activation; ``kept`` is its argument or its result.
 
-    By PyTorch's kernel, which may have no derivative itself, where nothing differentiates it.
+    If nothing differentiates it, PyTorch's kernel computes it, which may have no derivative.
     """
     if not activation:
         return g
@@ -86,5 +86,5 @@ def times_derivative(activation: str, g: Any, kept: Any) -> Any:
 
 
 def wide(dtype: Any) -> Any:
-    """Return the type that sums of a type are kept in."""
+    """Return the accumulation type of a type."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

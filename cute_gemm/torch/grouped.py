@@ -1,4 +1,4 @@
-"""The operator below `cute_gemm.torch.grouped_mm`, with its gradients, which are grouped too."""
+"""The operator that `cute_gemm.torch.grouped_mm` calls, with its gradients, also grouped."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def run_grouped(
     dtype: Any = None, fast_accum: bool = False, tail: str = UNWRITTEN, main_grad: Any = None,
     check: str = UNCHECKED,
 ) -> Any:  # fmt: skip
-    """Return the row-major product of groups, which a bias is added to in the epilogue."""
+    """Return the row-major product of groups, to which the epilogue adds a bias."""
     compute = FAST_ACCUM if fast_accum else None
 
     def run(calls: list[Any]) -> Any:
         letters, operands = as_stored(a, b)
         A, B = map(readable, operands)
-        # (G, 1, N) is a row for each group whatever M is.
+        # (G, 1, N) is a row per group for any M.
         added = bias if bias is None or bias.dim() == 1 else bias[:, None]
         epilogue = None if bias is None else "bias"
         operands_of = {"bias": added, "scale_a": scale_a, "scale_b": scale_b, "offsets": offs}
@@ -95,16 +95,16 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, g: Any) -> Any:
-    """Return gradients: of what is ragged along M one along N or K, and so on."""
+    """Return gradients: operands ragged along M have one that is ragged along N or K, and so on."""
     if ctx.scaled:
         raise ArrayError(
-            "grouped_mm with scales is differentiated, and has no gradient: detach what requires "
-            "grad, or call it under torch.no_grad()"
+            "grouped_mm with scales has no gradient: detach the tensors that require grad, or "
+            "call it under torch.no_grad()"
         )
     a, b, _, _, offs = ctx.saved_tensors
     needs = ctx.needs
     g = g.to(a.dtype)
-    how = None, None, None, None, False, ctx.how[2]  # with the same tail, and nothing else
+    how = None, None, None, None, False, ctx.how[2]  # the same tail, and nothing else
     da = grouped_mm(g, b.mH, offs, *how) if needs[0] else None
     db = None
     if needs[1] and ctx.main_grad is not None:
@@ -136,7 +136,7 @@ def _tangent(
 
 
 def _groups(offs: Any, rows: int) -> Any:
-    """Return the group of each row; behind the last one, the number of groups."""
+    """Return the group of each row; after the last group, the number of groups."""
     places = torch.arange(rows, device=offs.device, dtype=offs.dtype)
     return torch.searchsorted(offs, places, right=True)
 
@@ -144,7 +144,7 @@ def _groups(offs: Any, rows: int) -> Any:
 def _bias_gradient(g: Any, offs: Any, shape: Any) -> Any:
     """Return the sums of the rows of each group, or of all groups."""
     groups = offs.shape[0]
-    # Rows behind the last group are summed apart: nobody knows what they hold.
+    # Rows after the last group, whose contents are undefined, are summed separately.
     numbers = _groups(offs, g.shape[0])
     values = g.to(wide(g.dtype))
     sums = values.new_zeros((groups + 1, g.shape[1])).index_add(0, numbers, values)[:groups]

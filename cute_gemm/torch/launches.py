@@ -1,7 +1,7 @@
-"""Launches of products that are kept.
+"""Kept launches of products.
 
-On tensors that lie as those of a call before, which passed every check, a call takes memory for the
-result and starts the kernel.
+A call on tensors with the layout of a previous call, which passed all checks, only allocates the
+result and launches the kernel.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from cute_gemm.api import recent_call
 from cute_gemm.plan import reused
 from cute_gemm.problem.scalars import ONE, ZERO
 
-#: What addresses are multiples of, as those of new tensors are.
+#: Addresses of new tensors are multiples of this many bytes.
 _ALIGNMENT = 256
 
 
 class _Launch(NamedTuple):
     """A launch on the addresses of A, B, C, other operands and a second result, and a stream.
 
-    ``stream`` returns PyTorch's current one; ``shape`` and ``dtype`` are those of the results;
-    ``order``: places of the other operands among the tensors behind A and B.
+    ``stream`` returns PyTorch's current stream. ``shape`` and ``dtype`` are those of the results.
+    ``order``: indices of the other operands among the tensors after A and B.
     """
 
     bound: Callable[..., None]
@@ -36,7 +36,7 @@ class _Launch(NamedTuple):
 
 
 def _run(launch: _Launch, a: torch.Tensor, at: list[int], *_: Any) -> Any:
-    """Compute on tensors at these addresses, of which A is one; return the result, or both."""
+    """Compute on tensors at these addresses, A among them; return one or two results."""
     bound, stream, shape, dtype, two_results, order = launch
     y = a.new_empty(shape, dtype=dtype)
     if not two_results:
@@ -49,10 +49,10 @@ def _run(launch: _Launch, a: torch.Tensor, at: list[int], *_: Any) -> Any:
 
 
 def find(what: tuple[Any, ...], *tensors: Any) -> Callable[..., Any] | None:
-    """Return what computes a product of tensors, or None, by a kept launch, or None.
+    """Return a function that computes a product of tensors, or None, by a kept launch, or None.
 
-    ``what``: all that the product depends on beside the tensors, of which A and B are the first.
-    What is returned ignores its arguments.
+    ``what``: everything that the product depends on besides the tensors, of which A and B are the
+    first. The returned function ignores its arguments.
     """
     try:
         launch = reused.torch_launches.get(_key(what, tensors))
@@ -65,16 +65,16 @@ def find(what: tuple[Any, ...], *tensors: Any) -> Callable[..., Any] | None:
                 if not address or address % _ALIGNMENT or x.is_neg():
                     return None
                 at.append(address)
-    except RuntimeError:  # a tensor that has no strides, or no memory
+    except RuntimeError:  # a tensor without strides or memory
         return None
     return partial(_run, launch, tensors[0], at)
 
 
 def kept(what: tuple[Any, ...], *tensors: Any, compute: Callable[[list[Any]], Any]) -> Any:
-    """Return a product of tensors, or None: by the launch that is kept, or by ``compute``.
+    """Return a product of tensors, or None: by the kept launch, or by ``compute``.
 
-    ``what``: as of `find`. ``compute`` is called with a list that it appends a call of `gemm` to:
-    what `recent_call` takes, and the result. What it returns is a tensor, or two.
+    ``what``: as for `find`. ``compute`` gets a list to which it appends a call of `gemm`: the
+    argument of `recent_call`, and the result. It returns one or two tensors.
     """
     if not _on_gpu(tensors[0]) or tensors[0].dtype.is_complex:
         return compute([])
@@ -103,9 +103,9 @@ def _key(what: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _keep(key: Any, call: tuple[Any, ...], tensors: tuple[Any, ...], results: Any) -> None:
-    """Keep the launch of a call of `gemm` on tensors as they lie, at addresses that new ones have.
+    """Keep the launch of a call of `gemm` if new tensors can lie in the same way.
 
-    ``results``: views of what the call returned.
+    ``results``: views of the results of the call.
     """
     words, A, B, keywords, product = call
     given = [x for x in tensors if x is not None]
@@ -115,7 +115,7 @@ def _keep(key: Any, call: tuple[Any, ...], tensors: tuple[Any, ...], results: An
         return
     if addresses[:2] != of_call[:2] or sorted(addresses) != sorted(of_call):
         return
-    if len(set(addresses)) < len(addresses):  # one tensor for two, as others will not be
+    if len(set(addresses)) < len(addresses):  # one tensor for two, unlike later calls
         return
     new, made = (x if isinstance(x, tuple) else (x,) for x in (results, product))
     if [x.data_ptr() for x in new] != [x.data_ptr() for x in made] or len(new) > 2:
@@ -125,10 +125,10 @@ def _keep(key: Any, call: tuple[Any, ...], tensors: tuple[Any, ...], results: An
     recent = recent_call(words, A, B, keywords)
     if recent is None or len(new) != 1 + len(recent.executable.results):
         return
-    if recent.executable.is_replaced is not None:  # once another kernel is built
+    if recent.executable.is_replaced is not None:  # after another kernel is built
         return
     bound = recent.executable.launch(ONE, ZERO, recent.numbers)
-    # Operands of the call, in their order, among the tensors.
+    # Operands of the call, in order, among the tensors.
     order = tuple(addresses.index(of_call[2 + place]) for place in recent.order)
     reused.torch_launches[key] = _Launch(
         bound, recent.stream, new[0].shape, new[0].dtype, len(new) == 2, order

@@ -1,7 +1,7 @@
-"""Gradients of weights that are added to a tensor of the caller's: Megatron's ``main_grad``.
+"""Gradients of weights that are added to the caller's tensor: Megatron's ``main_grad``.
 
-The product that makes the gradient has it as C, with beta 1: what half types lose where gradients
-of many batches are added is kept, and the gradient is written and read once less.
+The product of the gradient takes it as C with beta 1. This keeps the bits that half types lose when
+gradients of many batches are added, and saves one write and one read of the gradient.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _HALF = torch.float16, torch.bfloat16
 
 
 def check_main_grad(name: str, main_grad: Any, w_name: str, w: Any, wide: Any = None) -> None:
-    """Refuse what the gradient of a weight cannot be added to.
+    """Refuse a tensor to which the gradient of a weight cannot be added.
 
-    ``wide``: the type that the weight is converted to by autocast, or its own.
+    ``wide``: the type to which autocast converts the weight, or its own type.
     """
     if not isinstance(main_grad, torch.Tensor):
         kind = type(main_grad).__name__
@@ -53,7 +53,7 @@ def check_main_grad(name: str, main_grad: Any, w_name: str, w: Any, wide: Any = 
 
 
 def main_grad_of(weight: Any) -> Any:
-    """Return the ``main_grad`` of a parameter; OptionError where it has none."""
+    """Return the ``main_grad`` of a parameter; OptionError without one."""
     main_grad = getattr(weight, "main_grad", None)
     if main_grad is None:
         raise OptionError(
@@ -64,11 +64,11 @@ def main_grad_of(weight: Any) -> Any:
 
 
 def added(w: Any, main_grad: Any, add: Any, *factors: Any) -> Any:
-    """Add the gradient of w, a product of factors, to ``main_grad``; return what w.grad gets.
+    """Add the gradient of w, a product of factors, to ``main_grad``; return the value of w.grad.
 
-    That is None or, as Megatron's layers have it, of a parameter with the attribute
-    ``grad_added_to_main_grad``, which becomes True, a tensor that nobody reads: hooks of the
-    parameter run in the thread of the others then.
+    It is None, except for a parameter with Megatron's attribute ``grad_added_to_main_grad``. Then
+    the attribute becomes True and the value is an unused tensor, so that hooks of the parameter run
+    in the same thread as other hooks.
     """
     if torch.is_grad_enabled():
         refuse_second_derivative()
@@ -81,14 +81,14 @@ def added(w: Any, main_grad: Any, add: Any, *factors: Any) -> Any:
 
 
 def refuse_second_derivative(*_: Any) -> None:
-    """Refuse to differentiate what is added in place."""
+    """Refuse to differentiate a gradient that is added in place."""
     raise ArrayError(
-        "a gradient that is added to main_grad is differentiated, and has no gradient: leave "
-        "main_grad out"
+        "a gradient that is added to main_grad has no gradient: leave main_grad out to "
+        "differentiate it"
     )
 
 
 def refuse_batch(*main_grads: Any) -> None:
-    """Refuse what would be added for each entry of a batch of ``torch.func.vmap``."""
+    """Refuse to add a gradient for each entry of a batch of ``torch.func.vmap``."""
     if any(x is not None for x in main_grads):
         raise ArrayError("main_grad came within torch.func.vmap: leave it out")

@@ -1,7 +1,7 @@
-"""What PyTorch sees of a call that it traces or differentiates: one operator, with its gradient.
+"""Operators for calls that PyTorch traces or differentiates: one per call, with its gradient.
 
-`cute_gemm.torch` hands `call` over to `cute_gemm.arrays.torch`, where `gemm` and plans find it.
-The operators take what a schema can say, so keywords travel as a text of ``name=value``, as on the
+`cute_gemm.torch` passes `call` to `cute_gemm.arrays.torch`, where `gemm` and plans find it. A
+schema limits the arguments of operators, so keywords are passed as text, ``name=value``, as on the
 command line.
 """
 
@@ -46,17 +46,17 @@ from cute_gemm.torch.definitions import (
 from cute_gemm.torch.expressions import results
 from cute_gemm.torch.products import matmul, matmul_gradients, of_factors
 
-#: What both operators take beside the matrices.
+#: Arguments of both operators besides the matrices.
 _GIVEN = (
     "str op, Scalar alpha, Tensor? alpha_at, Scalar beta, Tensor? beta_at, str keywords, "
     "Tensor[] operands"
 )
 
-#: The epilogue of a call that has scales and no other.
+#: The epilogue of a call with scales and no other epilogue.
 _NONE = with_scales(None, ())
 
 
-#: The words of a call behind op, in the order in which they come.
+#: Arguments of a call after op, in order.
 _WORDS = ("order", "out_dtype", "compute", "epilogue", "kernel", "backend", "arch")
 
 
@@ -66,8 +66,8 @@ def call(
 ) -> Any:  # fmt: skip
     """Put a call of `gemm`, or of a plan, into the graph.
 
-    ``words``: op and `_WORDS`, the first of them for a plan; ``keywords``: others, of a plan its
-    number; those that are tensors are the epilogue's operands.
+    ``words``: op and `_WORDS`; for a plan, only the first of them. ``keywords``: other arguments,
+    for a plan its number. Tensors among them are the epilogue's operands.
     """
     knows_dtensor()
     op, *rest = words
@@ -79,12 +79,12 @@ def call(
     keywords["tune"] = str(keywords["tune"]) if keywords.get("tune") else None
     if stream is not None:
         raise OptionError(
-            "stream cannot be given where PyTorch traces or differentiates the call, whose code "
+            "stream must not be given when PyTorch traces or differentiates the call, whose code "
             "runs on PyTorch's current stream: leave it out"
         )
     if keywords.get("order_of_summation") is not None:
         raise OptionError(
-            "order_of_summation is not taken where PyTorch traces or differentiates the call: "
+            "order_of_summation is not supported when PyTorch traces or differentiates the call: "
             "leave it out, or call cute_gemm.torch.linear(..., unfused_bits=True)"
         )
     for name, x in {"A": A, "B": B, "C": C, **keywords}.items():
@@ -139,7 +139,7 @@ def call(
 def _composed(
     op: str, A: Any, B: Any, alpha: Any, beta: Any, epilogue: Any, keywords: dict[str, Any]
 ) -> Any:
-    """Compute the product by `gemm`, scales and epilogue by PyTorch, which differentiates them."""
+    """Compute the product by `gemm`; PyTorch computes and differentiates scales and epilogue."""
     function = _NONE if epilogue is None else _function(epilogue)
     names = function.expression.operands
     operands = {name: keywords.pop(name) for name in names if name in keywords}
@@ -161,7 +161,7 @@ def _composed(
 
 
 def _broadcast(name: str, scale: Any, acc: Any) -> Any:
-    """Return a scale of the tensor or of rows as it broadcasts to the accumulators."""
+    """Return a tensor scale or row scales, shaped to broadcast to the accumulators."""
     if not isinstance(scale, torch.Tensor) or scale.dim() == 0:
         return scale
     rows = acc.shape[-2 if name == "scale_a" else -1]
@@ -170,8 +170,8 @@ def _broadcast(name: str, scale: Any, acc: Any) -> Any:
         mode = "M" if name == "scale_a" else "N"
         raise ShapeError(
             f"{name} has shape {tuple(scale.shape)} where PyTorch differentiates the call; "
-            f"expected () for the tensor or ({mode}, 1) = ({rows}, 1) for rows: scales of blocks "
-            "have no gradient, so detach the tensors, or call it under torch.no_grad()"
+            f"expected () for a tensor scale or ({mode}, 1) = ({rows}, 1) for row scales: block "
+            "scales have no gradient, so detach the tensors, or call it under torch.no_grad()"
         )
     return whole if name == "scale_a" else whole.mT
 
@@ -184,12 +184,12 @@ _named._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `ar
 
 
 def _function(epilogue: Any) -> Any:
-    """Return an epilogue, of whose name PyTorch's compiler knows that it always is the same."""
+    """Return an epilogue whose name PyTorch's compiler takes as constant."""
     return _named(epilogue) if isinstance(epilogue, str) else as_function(epilogue)
 
 
 def _factor(value: Any) -> tuple[Any, Any]:
-    """Return a number and None; of a tensor, which the operator reads, 1 and the tensor."""
+    """Return a number and None; for a tensor, which the operator reads, 1 and the tensor."""
     if isinstance(value, torch.Tensor):
         return 1, value
     return value.item() if isinstance(value, (np.ndarray, np.generic)) else value, None
@@ -208,7 +208,7 @@ def _shape(A: Any, B: Any, op: str, *given: Any) -> Any:
     m, n, _ = _extents(A.shape, B.shape, op)
     n //= 2 if _takes_pairs(keywords) else 1
     operands = dtype_name(A.dtype)
-    # What no kernel multiplies is refused when the graph runs.
+    # The call refuses unsupported products when the graph runs.
     outputs = DTYPES[operands].outputs if operands in DTYPES else ()
     name = keywords.get("out_dtype") or next(iter(outputs), operands)
     shape: tuple[Any, ...] = (m, n)
@@ -220,7 +220,7 @@ def _shape(A: Any, B: Any, op: str, *given: Any) -> Any:
 
 
 def _extents(a: Any, b: Any, op: str) -> tuple[Any, Any, Any]:
-    """Return m, n and k of the shapes of A and B."""
+    """Return m, n and k from the shapes of A and B."""
     m, k = a[-2:] if op[0] in "Nn" else (a[-1], a[-2])
     return m, b[-1 if op[1] in "Nn" else -2], k
 
@@ -231,7 +231,7 @@ def _flops(a: Any, b: Any, op: str, *_: Any) -> int:
 
 
 def _takes_pairs(keywords: dict[str, str]) -> bool:
-    """Return whether the epilogue of a call, or of a plan's, makes C of pairs of columns."""
+    """Return whether the epilogue of a call or plan makes C of pairs of columns."""
     if (number := keywords.get("plan")) is not None:
         plan = numbered(number)
         return plan is not None and bool(plan.problem.epilogue.pairs)
@@ -259,12 +259,12 @@ def _backward(ctx: Any, g: Any) -> Any:
 
 
 def _differentiable(ctx: Any) -> dict[str, str]:
-    """Return the keywords of a call; refuse those of one that has no derivative."""
+    """Return the keywords of a call; refuse a call that has no derivative."""
     keywords = _read(ctx.rest[2])
     if not keywords.keys().isdisjoint(("epilogue", "plan", "operands", *SCALES)):
         raise ArrayError(
-            "a graph that was traced without gradients is differentiated, and a call in it has an "
-            "epilogue or scales, or is a plan's: trace it where gradients are enabled"
+            "a graph traced without gradients has no gradient if a call in it has an epilogue or "
+            "scales, or is a plan's: trace it with gradients enabled"
         )
     return keywords
 
@@ -296,7 +296,7 @@ def _batch(own: Any, A: Any, B: Any, *given: Any) -> Any:
     return gemm(A, B, *given)
 
 
-@torch.no_grad()  # whether gradients are wanted was asked where the call was traced
+@torch.no_grad()  # the trace of the call decided whether gradients are needed
 def _run(
     A: Any, B: Any, C: Any, op: str, alpha: Any, alpha_at: Any, beta: Any, beta_at: Any,
     keywords: str, operands: list[Any],
@@ -326,7 +326,7 @@ def _run(
     return plan(A, B, C, **factors, **tensors, **numbers)
 
 
-#: A new C.
+#: A call that returns a new C.
 gemm = define(
     f"gemm(Tensor A, Tensor B, {_GIVEN}) -> Tensor",
     lambda A, B, *given: _run(A, B, None, *given),
@@ -339,8 +339,7 @@ counted(gemm, _flops)
 
 def _refuse(*given: Any) -> None:
     raise ArrayError(
-        "a graph in which gemm computes into a C is differentiated, and such a call has no "
-        "gradient: leave C out"
+        "a graph in which gemm computes into a C has no gradient: leave C out to differentiate it"
     )
 
 
@@ -348,7 +347,7 @@ def _run_in_place(*given: Any) -> None:
     _run(*given)
 
 
-#: C in place.
+#: A call that updates C in place.
 gemm_ = define(
     f"gemm_(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()",
     _run_in_place,

@@ -1,8 +1,8 @@
-"""The operators below `cute_gemm.torch`: matmul, weight_gradient, linear, with their gradients.
+"""Operators that `cute_gemm.torch` calls: matmul, weight_gradient, linear, with their gradients.
 
-Each is one node of PyTorch's graphs, ``torch.ops.cute_gemm``. Strides are looked at where an
-operator runs, so that graphs do not depend on them. Gradients are written in the same operators,
-so that they can be differentiated again.
+Each is one node of PyTorch's graphs, ``torch.ops.cute_gemm``. Operators examine strides when they
+run, so graphs do not depend on strides. Gradients consist of the same operators, so they can be
+differentiated again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _matmul_shape(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=dtype or sums)
 
 
-#: ``a @ b``, row-major, of a type; two dimensions or more each.
+#: ``a @ b``, row-major, of a given type; two or more dimensions each.
 matmul = define(
     "matmul(Tensor a, Tensor b, ScalarType? dtype=None, str? compute=None) -> Tensor",
     multiply, _matmul_shape, conjugates=True,
@@ -62,7 +62,7 @@ def _matmul_tangent(ctx: Any, da: Any, db: Any, *_: Any) -> Any:
 
 
 def of_factors(product: Callable[..., Any], factors: Any, tangents: Any) -> Any:
-    """Return the tangent of a product that is linear in each of its factors."""
+    """Return the tangent of a product that is linear in each factor."""
     total = None
     for place, tangent in enumerate(tangents):
         if tangent is not None:
@@ -82,9 +82,9 @@ def _batch_of_matmul(own: Any, a: Any, b: Any, dtype: Any, compute: Any) -> Any:
 def matmul_gradients(
     g: Any, a: Any, b: Any, needs: tuple[bool, ...], compute: str | None
 ) -> tuple[Any, Any]:
-    """Return the gradients of a and b, in their layouts, of that of ``a @ b``, or None.
+    """Return the gradients of a and b, in their layouts, from that of ``a @ b``, or None.
 
-    What is summed over a batch, since an operand is shared, is summed in float32 at least.
+    Sums over a batch with a shared operand have at least float32 precision.
     """
     g = g.to(a.dtype)
     da = db = None
@@ -110,7 +110,7 @@ def _is_column_major(x: Any) -> bool:
 
 
 def _summed_to(like: Any, a: Any, b: Any, compute: str | None, turned: bool = False) -> Any:
-    """Return ``a @ b``, transposed if asked, summed over what ``like`` is broadcast over."""
+    """Return ``a @ b``, transposed if asked, summed over dimensions that ``like`` broadcasts."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     if batch == like.shape[:-2]:
         product = matmul(a, b, None, compute)
@@ -130,7 +130,7 @@ counted(
 # ---- weight_gradient ----------------------------------------------------------------------------
 
 
-#: ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before.
+#: ``g^T x`` (N, K) of (..., N) and (..., K), summed over the leading dimensions.
 weight_gradient = define(
     "weight_gradient(Tensor g, Tensor x, str? compute=None) -> Tensor",
     run_weight_gradient,
@@ -157,7 +157,7 @@ batched(weight_gradient, _batch_of_weight_gradient)
 counted(weight_gradient, lambda g, x, *_: 2 * math.prod(g) * x[-1])
 
 
-#: ``main_grad += g^T x``, with the sums of the product in its accumulators.
+#: ``main_grad += g^T x``, added to the accumulators of the product.
 add_weight_gradient_ = define(
     "add_weight_gradient_(Tensor(a!) main_grad, Tensor g, Tensor x) -> ()",
     add_weight_gradient,
@@ -174,8 +174,8 @@ def _linear_shape(x: Any, w: Any, b: Any, activation: str, *_: Any) -> Any:
     return x.new_empty((*x.shape[:-1], width(activation, w.shape[0])))
 
 
-#: ``activation(x w^T + b)``, row-major; an empty text is no activation, and an epilogue has one.
-#: The gradient of w is added to ``main_grad``, if there is one.
+#: ``activation(x w^T + b)``, row-major. An empty activation is none; the text of an epilogue is
+#: also an activation. The gradient of w is added to ``main_grad``, if given.
 linear = define(
     "linear(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False, "
     "bool unfused_bits=False, Tensor? main_grad=None) -> Tensor",
@@ -195,12 +195,12 @@ linear_with_preactivation = define(
 
 
 def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
-    # Others may write to a `main_grad` meanwhile, which nobody may to what is saved.
+    # Other code may write to `main_grad` in between, but not to saved tensors.
     x, w, b, ctx.activation, ctx.batch_invariant, _, ctx.main_grad = inputs
     if not is_elementwise(ctx.activation):
         raise ArrayError(
-            "a graph that was traced without gradients is differentiated, and a layer in it has "
-            f"activation={ctx.activation!r}: trace it where gradients are enabled"
+            "a graph traced without gradients has no gradient if a layer in it has "
+            f"activation={ctx.activation!r}: trace it with gradients enabled"
         )
     ctx.returns_z = isinstance(output, tuple)
     y, z = output if ctx.returns_z else (output, None)
@@ -209,9 +209,9 @@ def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _saved(ctx: Any) -> Any:
-    """Return x, w, b and what the derivative of the activation takes."""
+    """Return x, w, b and the argument of the activation's derivative."""
     x, w, b, kept = ctx.saved_tensors
-    if kept is None and ctx.activation:  # computed once more: nobody kept it
+    if kept is None and ctx.activation:  # not kept, so computed again
         kept = linear(x, w, b, "", ctx.batch_invariant)
     return x, w, b, kept
 
@@ -219,7 +219,7 @@ def _saved(ctx: Any) -> Any:
 def _linear_backward(ctx: Any, g: Any, gz: Any = None) -> Any:
     x, w, b, kept = _saved(ctx)
     of_y = None if g is None else times_derivative(ctx.activation, g, kept)
-    # z has a gradient only where gradients are differentiated.
+    # z has a gradient only if gradients are differentiated.
     return _linear_gradients(sum_of(of_y, gz), x, w, b, ctx.needs, ctx.main_grad)
 
 
@@ -231,7 +231,7 @@ def _linear_tangent(ctx: Any, dx: Any, dw: Any, db: Any, *_: Any) -> Any:
 
 
 def _preactivation_tangent(x: Any, w: Any, dx: Any, dw: Any, db: Any) -> Any:
-    """Return the tangent of ``x w^T + b``, None of that without any."""
+    """Return the tangent of ``x w^T + b``, None if no argument has one."""
     dz = of_factors(lambda x, w: linear(x, w, None, ""), (x, w), (dx, dw))
     return dz if db is None else sum_of(dz, db.expand(*x.shape[:-1], w.shape[0]))
 
@@ -239,7 +239,7 @@ def _preactivation_tangent(x: Any, w: Any, dx: Any, dw: Any, db: Any) -> Any:
 def _linear_gradients(
     dz: Any, x: Any, w: Any, b: Any, needs: tuple[bool, ...], main_grad: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Return the gradients of x, w and b, those that are asked for, of that of ``x w^T + b``."""
+    """Return the requested gradients of x, w and b, from that of ``x w^T + b``."""
     if dz is None:
         return None, None, None
     dx = matmul(dz, w) if needs[0] else None
@@ -250,14 +250,14 @@ def _linear_gradients(
         dw = weight_gradient(x, dz).mT if _is_column_major(w) else weight_gradient(dz, x)
     if b is not None and needs[2]:
         lead = tuple(range(dz.dim() - 1))
-        # On a GPU sums of half types are rounded once, at their end.
+        # On a GPU, sums of half types are rounded once, at the end.
         sums = dz.sum(lead) if dz.is_cuda else dz.sum(lead, dtype=wide(dz.dtype))
         db = sums.to(b.dtype)
     return dx, dw, db
 
 
 def sum_of(x: Any, y: Any) -> Any:
-    """Return the sum of two gradients, of which either may be None."""
+    """Return the sum of two gradients, either of which may be None."""
     return y if x is None else x if y is None else x + y
 
 
@@ -298,7 +298,7 @@ def _activation_gradient(g: Any, w: Any, kept: Any, activation: str) -> Any:
     return product.view(kept.shape)
 
 
-#: ``(g w) * activation'``, the derivative in the product's epilogue.
+#: ``(g w) * activation'``, with the derivative in the product's epilogue.
 activation_gradient = define(
     "activation_gradient(Tensor g, Tensor w, Tensor kept, str activation) -> Tensor",
     _activation_gradient,
@@ -332,8 +332,8 @@ def _mlp_shape(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str, *_: 
     return tuple(x.new_empty((*x.shape[:-1], width)) for width in widths)
 
 
-#: ``y = h w2^T + b2``, ``h = activation(z)`` and ``z = x w1^T + b1``; z is (..., 0) where the
-#: gradient takes h alone.
+#: ``y = h w2^T + b2``, ``h = activation(z)`` and ``z = x w1^T + b1``; z is (..., 0) if the gradient
+#: needs only h.
 mlp = define(
     "mlp(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation, "
     "bool unfused_bits=False, Tensor? main_grad1=None, Tensor? main_grad2=None) "
@@ -353,7 +353,7 @@ def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
     x, w1, b1, w2, b2, h, kept = ctx.saved_tensors
     needs = ctx.needs
     _, dw2, db2 = _linear_gradients(g, h, w2, b2, (False, *needs[3:5]), ctx.main_grad2)
-    # h and z have gradients of their own only where gradients are differentiated.
+    # h and z have gradients of their own only if gradients are differentiated.
     # The unfused program stores the gradient of h.
     if g is None or gh is not None or torch.is_grad_enabled() or ctx.unfused_bits:
         dh = sum_of(None if g is None else matmul(g, w2), gh)

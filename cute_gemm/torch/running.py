@@ -1,4 +1,4 @@
-"""What the operators below `cute_gemm.torch` run: calls of `gemm` on tensors as they lie."""
+"""Calls of `gemm` by the operators of `cute_gemm.torch`, on tensors in any layout."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cute_gemm.problem.layers import biases, forward, is_elementwise, pairs_of, 
 from cute_gemm.torch.expressions import activated
 from cute_gemm.torch.launches import kept
 
-#: Classes of tensors that are no subclass of others.
+#: Classes of plain tensors, without subclasses.
 PLAIN = torch.Tensor, torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
 
 
 def eager(x: Any = None, y: Any = None, z: Any = None) -> bool:
-    """Return whether nothing but autograd is to see a call on these tensors, or None.
+    """Return whether only autograd needs to see a call on these tensors, or None.
 
-    Not where something is to see the operator, which takes PyTorch 12 us: a compiler or tracer, a
-    transform of ``torch.func``, forward mode, a mode of dispatch, a subclass of tensors.
+    It is not so if another observer needs the operator, which takes PyTorch 12 us: a compiler or
+    tracer, a transform of ``torch.func``, forward mode, a dispatch mode, a subclass of tensors.
     """
     if _is_compiling() or is_watched() or torch._C._are_functorch_transforms_active():
         return False
@@ -51,7 +51,7 @@ def row_major(
 ) -> Any:  # fmt: skip
     """Return the row-major product of two matrices, or batches of them, that `gemm` can read.
 
-    ``calls``: a list that the call of `gemm` is appended to, as `kept` takes it.
+    ``calls``: a list to which the call of `gemm` is appended, as for `kept`.
     """
     letters, operands = as_stored(a, b)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def row_major(
 
 
 def as_stored(a: Any, b: Any) -> tuple[str, list[Any]]:
-    """Return the letters of op, and the operands as they lie: conjugated ones without that."""
+    """Return the letters of op, and the operands as stored, without lazy conjugation."""
     letters, operands = "", []
     for x in (a, b):
         conjugated = x.is_conj()
@@ -74,7 +74,7 @@ def as_stored(a: Any, b: Any) -> tuple[str, list[Any]]:
 
 
 def readable(x: Any) -> Any:
-    """Return matrices with a unit stride: x, or a copy where it has none."""
+    """Return matrices with a unit stride: x, or a copy if it has none."""
     rows, columns = x.shape[-2:]
     down, across = x.stride()[-2:]
     row_major = (across == 1 or columns == 1) and (down >= columns or rows == 1)
@@ -83,12 +83,12 @@ def readable(x: Any) -> Any:
 
 
 def rows_of(x: Any) -> Any:
-    """Return a tensor (..., K) as a matrix (rows, K), copied if its strides ask for it."""
+    """Return a tensor (..., K) as a matrix (rows, K), copied if its strides require it."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _is_shared(x: Any, batch: tuple[int, ...]) -> bool:
-    """Return whether all products of a batch have this operand in common."""
+    """Return whether all products of a batch share this operand."""
     if x.dim() == 2:
         return True
     lead = zip(x.expand(*batch, *x.shape[-2:]).stride(), batch, strict=False)
@@ -101,7 +101,7 @@ def _first(x: Any) -> Any:
 
 
 def _batch(x: Any, batch: tuple[int, ...]) -> Any:
-    """Return an operand as one matrix that is shared, or with one batch dimension."""
+    """Return an operand as one shared matrix, or with one batch dimension."""
     if 0 not in batch and _is_shared(x, batch):
         return readable(_first(x))
     whole = x.expand(*batch, *x.shape[-2:])
@@ -118,7 +118,7 @@ def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
 
 
 def product_of(dtype: Any, compute: Any) -> tuple[Any, ...]:
-    """Return what a product of matrices is, as `kept` takes it."""
+    """Return the identification of a product of matrices for `kept`."""
     return "matmul", dtype, compute
 
 
@@ -127,13 +127,13 @@ def _multiply(a: Any, b: Any, **given: Any) -> Any:
     if a.dim() == b.dim() == 2:
         return product
     shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    if product.numel() != math.prod(shape):  # all of a batch have one product
+    if product.numel() != math.prod(shape):  # all entries of the batch share one product
         return product.expand(shape).contiguous()
     return product.view(shape)
 
 
 def _matrices(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return the matrices, or batches of them, whose product that of a and b is."""
+    """Return the matrices, or batches of them, whose product is that of a and b."""
     if a.dim() == b.dim() == 2:
         return readable(a), readable(b)
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -148,7 +148,7 @@ def _matrices(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
-    """Return ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before."""
+    """Return ``g^T x`` (N, K) of (..., N) and (..., K), summed over the leading dimensions."""
 
     def run(calls: list[Any]) -> Any:
         return row_major(readable(rows_of(g)).mT, readable(rows_of(x)), None, compute, calls)
@@ -157,7 +157,7 @@ def run_weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
 
 
 def add_weight_gradient(main_grad: Any, g: Any, x: Any) -> None:
-    """Add ``g^T x`` (N, K) of (..., N) and (..., K) to a tensor, by the product itself."""
+    """Add ``g^T x`` (N, K) of (..., N) and (..., K) to a tensor within the product."""
     letters, (A, B) = as_stored(readable(rows_of(g)).mT, readable(rows_of(x)))
     with torch.no_grad():
         gemm(letters, A, B, main_grad, beta=1.0)
@@ -167,7 +167,7 @@ def with_preactivation(
     x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
     unfused_bits: bool = False, main_grad: Any = None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
+    """Return ``activation(z)`` and ``z = x w^T + b``, both from one epilogue."""
     if unfused_bits and not x.is_cuda:
         z = run_linear(x, w, b, "", batch_invariant)
         return activated(activation, z), z
@@ -185,12 +185,12 @@ def with_preactivation(
 def layer_of(
     activation: str, batch_invariant: bool, with_argument: bool, unfused_bits: bool
 ) -> tuple[Any, ...]:
-    """Return what a layer computes, as `kept` takes it."""
+    """Return the identification of a layer for `kept`."""
     return "linear", activation, batch_invariant, with_argument, unfused_bits
 
 
 def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
-    """Return the keywords of `gemm` for a bias or None, and an activation or an empty text."""
+    """Return the keywords of `gemm` for a bias, or None, and an activation, or an empty text."""
     name = "+".join(part for part in ("bias" if b is not None else "", activation) if part)
     keywords = {"epilogue": name} if name else {}
     return keywords if b is None else keywords | {"bias": b}
@@ -213,7 +213,7 @@ def _given(
 
 
 def _order_of_product(x: Any, w: Any, b: Any) -> Any:
-    """Return the order of summation of a layer without activation, of another kernel maybe."""
+    """Return the order of summation of the layer without activation, by any kernel."""
     letters, (rows, columns) = as_stored(*_matrices(x, w.mT))
     keywords = bias_and_activation(b, "")
     seen = fingerprint(rows, columns, None, keywords)
@@ -230,16 +230,16 @@ def run_linear(
     x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
     unfused_bits: bool = False, main_grad: Any = None,
 ) -> Any:  # fmt: skip
-    """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
+    """Return ``activation(x w^T + b)``, row-major; an empty text means no activation."""
     unfused_bits = unfused_bits and bool(activation)
-    if unfused_bits and not x.is_cuda:  # NumPy's functions have other bits than PyTorch's
+    if unfused_bits and not x.is_cuda:  # NumPy's functions differ from PyTorch's in bits
         return activated(activation, run_linear(x, w, b, "", batch_invariant))
 
     def run(calls: list[Any]) -> Any:
         given = _given(x, w, b, activation, batch_invariant, False, unfused_bits)
         if not batch_invariant and is_elementwise(activation):
             return _multiply(x, w.mT, calls=calls, **given)
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product, however x lies
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product for every layout of x
         y = _multiply(rows, w.mT, calls=calls, **given)
         return y.view(*x.shape[:-1], width(activation, w.shape[0]))
 

@@ -1,7 +1,7 @@
-"""How DTensor shards the operators of `products`: along each mesh dimension by itself.
+"""DTensor's sharding of the operators of `products`, along each mesh dimension separately.
 
-A rule is placements of the results and of the arguments that go together. DTensor moves what has
-none of them to the nearest.
+A rule is a set of placements of the results and the arguments. DTensor redistributes arguments that
+fit no rule to the nearest one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _REPLICATED = Replicate()
 
 
 def summed(x: Any) -> Any:
-    """Return a DTensor whose parts are summed, if it is of parts."""
+    """Return a DTensor with its partial values summed."""
     return x.redistribute(placements=[_REPLICATED if p.is_partial() else p for p in x.placements])
 
 
 @register_sharding(_ops.matmul.default)
 def _matmul(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Rules:
-    """Shard M, N or a batch dimension; of a sharded K the result is partial."""
+    """Shard M, N or a batch dimension; with a sharded K the result is partial."""
     rest = [None, None]
     last = max(a.ndim, b.ndim)
     rules: Rules = [
@@ -44,14 +44,14 @@ def _matmul(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Rules:
 
 
 def _batch_dim(x: Any, dim: int) -> Any:
-    """Return the placement of an operand whose result is sharded in a batch dimension."""
+    """Return the placement of an operand if the result is sharded in a batch dimension."""
     at = x.ndim + dim
     return _REPLICATED if at < 0 or x.shape[at] == 1 else Shard(at)
 
 
 @register_sharding(_ops.weight_gradient.default)
 def _weight_gradient(g: Any, x: Any, compute: Any = None) -> Rules:
-    """Shard N or K; of a sharded dimension that is summed over the result is partial."""
+    """Shard N or K; if a summed dimension is sharded, the result is partial."""
     rules: Rules = [
         ([_REPLICATED], [_REPLICATED, _REPLICATED, None]),
         ([Shard(0)], [Shard(g.ndim - 1), _REPLICATED, None]),
@@ -63,7 +63,7 @@ def _weight_gradient(g: Any, x: Any, compute: Any = None) -> Rules:
 
 
 def _linear(results: int, x: Any, w: Any, b: Any, *_: Any) -> Rules:
-    """Shard N or a dimension of x before K; never K, whose parts have no activation yet."""
+    """Shard N or a leading dimension of x; never K, since partial sums precede the activation."""
     n = x.ndim - 1
     bias = [] if b is None else [_REPLICATED]
     placed: list[tuple[Any, list[Any]]] = [

@@ -1,10 +1,10 @@
 // components: float32 operands as sums of three bfloat16, the components of compute="bf16x9".
 //
-// The idea: the first component is the element rounded to nearest, the second what is left of it, rounded, and the
-// third what is left then, which bfloat16 holds: 3 x 8 bits are the 24 of a float32. Each component is a matrix of
-// its own in scratch, and keeps the operand's major.
+// The idea: the first component is the element rounded to nearest, the second the rounded remainder, and the third
+// the remainder of that, which bfloat16 represents exactly: 3 x 8 bits are the 24 of a float32. Each component is a
+// separate matrix in scratch with the operand's major.
 //
-// A warp has 32 neighbouring vectors of a row, and the same of the next rows.
+// A warp has 32 adjacent vectors of a row, and the same of the next rows.
 
 #pragma once
 
@@ -16,19 +16,19 @@
 
 namespace cute_gemm {
 
-// Where an operand lies and goes. A row is what has unit stride.
+// Source and target of an operand. A row has unit stride.
 struct ComponentsOperand {
-  int64_t ld, batch;                // of the source, in elements
-  int64_t target_ld, target_batch;  // of the components
+  int64_t ld, batch;                // source, in elements
+  int64_t target_ld, target_batch;  // components
   int64_t component;                // elements from one component to the next
-  int64_t offset;                   // of the components in scratch, in bytes
+  int64_t offset;                   // of components in scratch, in bytes
   uint32_t extent, rows;            // elements of a row; rows
   uint32_t along;                   // tiles along a row
-  int tiles, matrices;              // tiles of a matrix; matrices that are copied
+  int tiles, matrices;              // tiles of a matrix; copied matrices
   int unused;
 };
 
-// The components of an element, which is their sum. What is not finite is its first component.
+// The components of an element, which is their sum. The first component of infinity and NaN is the element.
 struct Float32Components {
   cutlass::bfloat16_t values[3];
 
@@ -45,7 +45,7 @@ struct Float32Components {
   }
 };
 
-// Vector: elements that are loaded at a time; 0: there is nothing to copy.
+// Vector: elements per load; 0: nothing to copy.
 template <int Vector>
 struct CopyComponents {
   enum : int { kRows = 4, kWarps = 8 };
@@ -92,7 +92,7 @@ struct CopyComponents<0> {
   CUTE_DEVICE static void copy(void const*, void*, ComponentsOperand const&, uint32_t) {}
 };
 
-// A CTA has a tile of A, or of B.
+// A CTA has one tile of A or of B.
 template <class Config>
 CUTE_DEVICE void components(void const* A, void const* B, void* scratch, ComponentsOperand const& a,
                             ComponentsOperand const& b) {

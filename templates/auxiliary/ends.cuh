@@ -1,4 +1,4 @@
-// check_ends: whether the ends of groups decrease, or exceed the extent of all.
+// check_ends: whether the ends of groups decrease or exceed the total extent.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace cute_gemm {
 
-// Writes `number` to `flag`, which the host reads when it likes, if an end is not one. One warp.
+// Writes `number` to `flag`, which the host reads later, if an end is invalid. One warp.
 CUTE_DEVICE void check_ends(int const* offsets, int* flag, int groups, int total, int number) {
   bool wrong = false;
   for (int group = threadIdx.x; group < groups; group += 32) {

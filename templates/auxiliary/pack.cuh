@@ -1,12 +1,12 @@
-// pack: operands copied into aligned scratch, as they lie or with their major transposed.
+// pack: operands copied into aligned scratch, with the same or the transposed major.
 //
 // The idea: a row that begins anywhere is read by the aligned 16-byte words that cover it, and each
-// vector of it is put together from two of them in registers: what is read and what is written are
-// whole vectors side by side. Where the other mode becomes the one of unit stride, a tile goes
-// through shared memory, in words of at least 4 bytes and swizzled, so that no bank conflicts.
+// vector is assembled from two of them in registers, so all reads and writes are whole adjacent
+// vectors. If the other mode becomes the one of unit stride, a tile goes through shared memory in
+// words of at least 4 bytes, swizzled to avoid bank conflicts.
 //
-// A tile is 16 KB, 4 vectors for each of 256 threads. A warp takes 8 vectors (a line of L2, where
-// rows are aligned) of 4 rows at a time, or of 4 groups of rows whose elements make a 4-byte word.
+// A tile is 16 KB, 4 vectors for each of 256 threads. A warp takes 8 vectors (a line of L2 if rows
+// are aligned) of 4 rows at a time, or of 4 groups of rows whose elements form a 4-byte word.
 
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace cute_gemm {
 
-// Division of a number below 2^31 by one of which the host made the reciprocal, 2^shift / divisor
-// rounded up: exact, and many times as fast.
+// Division of a number below 2^31 by one whose reciprocal, 2^shift / divisor rounded up, comes from
+// the host: exact, and many times faster.
 struct Divisor {
   uint32_t reciprocal, shift;
   CUTE_DEVICE uint32_t divide(uint32_t number) const {
@@ -27,38 +27,38 @@ struct Divisor {
   }
 };
 
-// Where an operand lies and goes. A row is what has unit stride in the source.
+// Source and target of an operand. A row has unit stride in the source.
 struct PackOperand {
-  int64_t ld, batch;                // of the source, in elements
-  int64_t target_ld, target_batch;  // of the target
-  int64_t offset;                   // of the target in scratch, in bytes
+  int64_t ld, batch;                // source, in elements
+  int64_t target_ld, target_batch;  // target
+  int64_t offset;                   // target in scratch, in bytes
   Divisor by_group, by_along;
   uint32_t extent, rows;  // elements of a row; rows
-  int matrices;           // that are copied
-  int tiles;              // of one matrix
+  int matrices;           // copied matrices
+  int tiles;              // tiles of one matrix
   int lines;              // log2 of the lines of a tile's row
-  uint32_t group, along;  // rows of tiles that are walked together; tiles along a row
+  uint32_t group, along;  // rows of tiles in a group; tiles along a row
   int unused;
 };
 
 // 16 bytes.
 using PackVector = cutlass::AlignedArray<uint32_t, 4>;
 
-// How elements of so many bytes are copied. Words: 16-byte words that a vector is made of; 1 where
-// all rows are aligned. Turned: whether the target's unit stride is the other mode's; then Lines is
-// log2 of the lines of a tile's row. 0 bytes: there is nothing to copy.
+// Copies of elements of `Bytes` bytes. Words: 16-byte words that form a vector; 1 if all rows are
+// aligned. Turned: whether the other mode has unit stride in the target; then Lines is log2 of the
+// lines of a tile's row. 0 bytes: nothing to copy.
 template <int Bytes, int Words, bool Turned, int Lines>
 struct Pack {
   enum : int {
-    kElements = 16 / Bytes,  // of a vector
+    kElements = 16 / Bytes,  // per vector
     kGroup = Turned && Bytes < 4 ? 4 / Bytes : 1,
     kWarps = 8,
-    kRowBytes = (128 >> Lines) * Bytes,  // of a transposed tile's rows as they are written
-    kChunks = kRowBytes / 16 / 8,        // 8 vectors of those
+    kRowBytes = (128 >> Lines) * Bytes,  // written row of a transposed tile
+    kChunks = kRowBytes / 16 / 8,        // 8 vectors each
   };
   using Element = cute::uint_bit_t<8 * Bytes>;
 
-  // 16 bytes from this address on, out of the aligned words that hold them.
+  // 16 bytes from this address on, from the aligned words that hold them.
   CUTE_DEVICE static PackVector shifted(PackVector const& first, PackVector const& second, uint32_t address) {
     uint32_t w[8];
     CUTE_UNROLL
@@ -71,8 +71,8 @@ struct Pack {
       CUTE_UNROLL
       for (int i = 0; i < 5; ++i) w[i] = address & 4 ? w[i + 1] : w[i];
     }
-    // Of 4 bytes nothing is left to shift, but the last word is used: else ptxas makes narrower loads of its
-    // vector, and more of them.
+    // For 4 bytes no shift remains, but the last word is used: otherwise ptxas makes narrower and more
+    // loads of its vector.
     PackVector found;
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -81,9 +81,9 @@ struct Pack {
     return found;
   }
 
-  // Those of a word's elements that lie in the matrix, one by one; each goes in at the end.
+  // Those of a word's elements that lie in the matrix, one by one; each is shifted in at the end.
   CUTE_DEVICE static PackVector element_by_element(Element const* at, Element const* begin, Element const* end) {
-    constexpr int kStep = Bytes / 4;  // words that the others move on by
+    constexpr int kStep = Bytes / 4;  // distance in words between them
     PackVector found{};
     CUTE_NO_UNROLL
     for (int e = 0; e < kElements; ++e) {
@@ -104,13 +104,13 @@ struct Pack {
     return found;
   }
 
-  // Where a vector of a transposed tile's target row lies in shared memory. Threads write columns of 8
-  // neighbouring vectors at a time, and read rows: each column has a place of its own in a row.
+  // Place in shared memory of a vector of a transposed tile's target row. Threads write columns of 8
+  // adjacent vectors at a time and read rows: each column has a separate place in a row.
   CUTE_DEVICE static int swizzled(int row, int vector, int column) {
     return row * kRowBytes + 16 * (vector ^ (column % 8));
   }
 
-  // The vectors of a group of rows, to shared memory as the target's rows have them.
+  // Stores the vectors of a group of rows to shared memory in the order of the target's rows.
   CUTE_DEVICE static void store(char* shared, PackVector const (&rows)[kGroup], int row, int column) {
     char* const to = shared + swizzled(column * kElements, row * Bytes / 16, column) + row * Bytes % 16;
     if constexpr (Bytes >= 4) {
@@ -125,7 +125,7 @@ struct Pack {
     } else {
       CUTE_UNROLL
       for (int w = 0; w < 4; ++w) {
-        uint32_t words[4];  // of the columns that these words of the rows hold
+        uint32_t words[4];  // columns of these words of the rows
         if constexpr (Bytes == 2) {
           words[0] = __byte_perm(rows[0][w], rows[1][w], 0x5410);
           words[1] = __byte_perm(rows[0][w], rows[1][w], 0x7632);
@@ -171,19 +171,19 @@ struct Pack {
 
     int const lines = Turned ? Lines : operand.lines;
     uint32_t const vectors = operand.extent / kElements + (operand.extent % kElements != 0);
-    // Tiles are walked in groups of rows, so that those that run together make long pieces of the
-    // target's rows too. The last group may have rows that are none.
+    // Tiles are walked in groups of rows, so that concurrent CTAs also write long pieces of the
+    // target's rows. The last group may have missing rows.
     uint32_t const step = operand.by_group.divide(tile);
     uint32_t const whole = operand.by_along.divide(step);  // groups before this one
     uint32_t const first_column = (step - whole * operand.along) * (8 << lines);
     uint32_t const first_row = (tile + (whole - step) * operand.group) * (128 >> lines);
     if (first_row >= operand.rows) return;
-    // Words that have elements of the tile's rows are read: whole if they lie in the matrix, and
-    // with what is between its rows. Nothing before its first byte is read, or behind its last.
+    // Reads words that have elements of the tile's rows: whole words if they lie in the matrix,
+    // including bytes between rows, but nothing before its first byte or after its last.
     Element const* const end = from + (operand.rows - 1) * operand.ld + operand.extent;
     uint32_t const last = min(operand.extent, (first_column + (8 << lines)) * kElements);
     PackVector words[4][Words];
-    uint32_t cut = 0;  // words that do not, one bit each
+    uint32_t cut = 0;  // other words, one bit each
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
       Place const place(i, lines, first_row, first_column);
@@ -235,7 +235,7 @@ struct Pack {
       CUTE_UNROLL
       for (int i = 0; i < 4; ++i) {
         int const block = warp + i * kWarps;
-        int const column = block / kChunks * 4 + lane / 8;  // of elements
+        int const column = block / kChunks * 4 + lane / 8;  // column of elements
         int const chunk = block % kChunks * 8 + lane % 8;
         uint64_t const target = uint64_t(first_column) * kElements + column;
         uint32_t const row = first_row + chunk * kElements;
@@ -253,7 +253,7 @@ struct Pack<0, Words, Turned, Lines> {
   CUTE_DEVICE static void copy(void const*, void*, PackOperand const&, uint32_t, char*) {}
 };
 
-// A CTA has a tile of A, or of B.
+// A CTA has one tile of A or of B.
 template <class Config>
 CUTE_DEVICE void pack(void const* A, void const* B, void* scratch, PackOperand const& a, PackOperand const& b) {
   extern __shared__ __align__(128) char shared[];

@@ -1,8 +1,8 @@
-// reduce: the sums of the slices of K, added up in their order and brought to C by the epilogue.
+// reduce: adds the partial sums of the slices of K in order, and applies the epilogue to C.
 //
-// The idea: a thread has 16 bytes of sums of each slice, several slices on their way at a time. They
-// are one vector, or several narrower ones where C's rows allow no wider; neighbouring threads have
-// neighbouring vectors. Where the epilogue takes pairs of columns a thread has both.
+// The idea: a thread loads 16 bytes of partial sums of each slice, several slices at a time. They
+// are one vector, or several narrower ones if C's rows do not allow wider ones; adjacent threads
+// have adjacent vectors. If the epilogue takes pairs of columns, a thread has both.
 
 #pragma once
 
@@ -14,15 +14,15 @@
 
 namespace cute_gemm {
 
-// A row is what has unit stride, in the sums as in C.
+// A row has unit stride, in the partial sums and in C.
 struct ReduceShape {
-  int64_t ld, step;       // of the sums, in elements: from row to row, from slice to slice
-  int64_t ldc, batch;     // of C; from matrix to matrix
+  int64_t ld, step;       // partial sums, in elements: from row to row, from slice to slice
+  int64_t ldc, batch;     // C: from row to row, from matrix to matrix
   uint32_t extent, rows;  // elements of a row; rows
   int slices;
   uint32_t along;         // tiles along a row
   int across;             // log2 of the threads along a row of a tile
-  uint32_t matrices;      // of a batch; of the sums each has `slices`
+  uint32_t matrices;      // matrices of a batch; each has `slices` of partial sums
 };
 
 template <class Config>
@@ -31,7 +31,7 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
                         typename Config::Epilogue::Params const& params) {
   using Accumulator = typename Config::Accumulator;
   constexpr int kVector = Config::kVector, kRuns = 16 / sizeof(Accumulator) / kVector, kAhead = 8;
-  // The columns of a pair are two rows of the sums, or lie in one row: side by side, or half of it apart.
+  // The columns of a pair are two rows of the partial sums, or lie in one row: adjacent, or half of it apart.
   constexpr int kPairs = Config::Epilogue::kPairs;
   constexpr bool kBeside = kPairs == kPairsOfColumns, kInterleaved = kBeside && Config::kRowMajorC;
   constexpr int kStep = kInterleaved ? 2 : 1;                           // sums from an element of C to the next
@@ -80,7 +80,7 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
     }
   }
 
-  // The sums of a vector of C, as the epilogue takes them.
+  // The partial sums of a vector of C, as accumulators of the epilogue.
   auto const sums_of = [&](int run) -> decltype(auto) {
     if constexpr (kPairs == kPairsNone) {
       return (total[run]);

@@ -1,28 +1,28 @@
-// batched: small products, several of which a CTA computes.
+// batched: small products, several per CTA.
 //
-// The idea: what a batch of small products costs is to read and write its matrices, so that a CTA has
-// as many of them as keep its threads and the memory busy. Their extents are static. Lanes go along the
-// unit-stride mode and on to the next row or the next product, whichever is nearer, so that neighbours
-// read neighbours, however short the rows are; matrices that lie one behind the other are copied as one
-// run, in vectors that take no notice of where one ends. From shared memory a few threads, or a warp by
-// MMA, multiply each product, with accumulators in registers; these go back through shared memory and leave as A
-// and B came.
+// The idea: the cost of a batch of small products is to read and write its matrices, so a CTA has as
+// many of them as keep its threads and the memory busy. Their extents are static. Lanes proceed along
+// the unit-stride mode and on to the next row or the next product, whichever is nearer, so that adjacent
+// lanes read adjacent elements even if rows are short. Consecutive matrices are copied as one run, in
+// vectors that may cross the ends of matrices. From shared memory a few threads, or a warp by MMA,
+// multiply each product, with accumulators in registers, which return through shared memory and are
+// stored as A and B were loaded.
 //
-// Of a Config, beside what simt/gemm.cuh says:
+// A Config has, in addition to those of simt/gemm.cuh:
 //
 //   Tile                 Shape<M,N,K>: extents of a product
-//   kProducts, kThreads  of a CTA
+//   kProducts, kThreads  per CTA
 //   kRunsC               whether vectors of C may have elements of several rows
 //   Parts                (along C's unit-stride mode, across, product): how threads share the products
-//   RowsA, RowsB         rows of A, and of B, that a thread reads, from the first
+//   RowsA, RowsB         rows of A and of B that a thread reads, from the first
 //   Mma                  CuTe's instruction, or void: FMA
 //   kDepth               k that a thread reads at a time
 //   CopyA, CopyB, CopyC  ProductCopy: how the threads share the copies of the matrices
-//   SmemA, SmemB, SmemC  (M,K,product), (N,K,product), (M,N,product) -> element of shared memory, of C
+//   SmemA, SmemB, SmemC  (M,K,product), (N,K,product), (M,N,product) -> element of shared memory, for C
 //                        accumulator
-//   kReadA, kReadB       elements of an access of a thread that multiplies
-//   kWriteC              accumulators of an access
-//   kBeginB              byte of shared memory where B's matrices begin
+//   kReadA, kReadB       elements per access of a multiplying thread
+//   kWriteC              accumulators per access
+//   kBeginB              byte of shared memory at which B's matrices begin
 
 #pragma once
 
@@ -33,9 +33,9 @@ namespace cute_gemm {
 
 // ---- gmem -> smem -------------------------------------------------------------------------------
 
-// How the threads of a CTA copy its matrices A, B or C, vector by vector: Smem takes the number of a
-// vector, of which modes 1 and 2 are rows and products, to its first element in shared memory.
-// kProductMode says which of them is the product; 0: all matrices are one run.
+// How the threads of a CTA copy its matrices A, B or C, vector by vector: Smem maps the number of a
+// vector, with rows and products as modes 1 and 2, to its first element in shared memory.
+// kProductMode says which mode is the product; 0: all matrices are one run.
 template <int Vector, class Smem_, int ProductMode>
 struct ProductCopy {
   using Smem = Smem_;  // (vectors, rows, products) or (vectors, products, rows)
@@ -58,7 +58,7 @@ struct ProductCopy {
     return kProductMode == 1 ? Place{along, third, second} : Place{along, second, third};
   }
 
-  // How many elements of a vector belong to products that there are, all of which have `elements`.
+  // How many elements of a vector belong to existing products, which have `elements` in all.
   static CUTE_DEVICE int valid(int vector, int products, int elements) {
     if (vector >= kVectors) return 0;
     if constexpr (kProductMode == 0) {
@@ -89,7 +89,7 @@ struct ProductCopy {
         } else {
           if (left >= kVector) words[i] = *reinterpret_cast<Word const*>(source);
         }
-        if constexpr (kProductMode == 0 && kVector > 1) {  // of the last CTA, whose products end earlier
+        if constexpr (kProductMode == 0 && kVector > 1) {  // the last CTA, whose products end earlier
           if (0 < left && left < kVector) {
             CUTE_NO_UNROLL
             for (int e = 0; e < left; ++e) {
@@ -113,8 +113,8 @@ struct ProductCopy {
 
 // ---- smem -> registers --------------------------------------------------------------------------
 
-// A thread's rows of A, or of B, of its product: where they begin in shared memory, and some k of them.
-// What lies beyond the last row is the last one again.
+// A thread's rows of A or of B of its product: their start in shared memory, and some k of them. Beyond
+// the last row, the last one is repeated.
 template <class Smem, class Values, int kRead, bool kMajorK, class Element>
 struct ProductRows {
   enum : int {
@@ -133,7 +133,7 @@ struct ProductRows {
     }
   }
 
-  // From k on; with kCut what lies beyond the end of K is 0.
+  // From k on; with kCut elements beyond the end of K are 0.
   template <bool kCut = false, class T, int kDepth>
   CUTE_DEVICE void read(T (&to)[kDepth][kCount], int k) const {
     constexpr int kTogether = kMajorK ? kRead : 1;  // k
@@ -205,8 +205,8 @@ struct ProductAccumulators {
   }
 };
 
-// By MMA, a warp for 16 rows and 8 columns, or several times as many. Which k a lane has of an MMA does
-// not matter, as long as they are the same of A and of B: so it takes four neighbours.
+// By MMA, a warp for 16 rows and 8 columns, or several times as many. A lane may have any k of an MMA if
+// they are the same for A and for B, so it takes four adjacent ones.
 template <class Config>
 struct ProductAccumulators<Config, true> {
   using Mma = typename Config::Mma;
@@ -263,7 +263,7 @@ struct ProductAccumulators<Config, true> {
 
 // ---- epilogue -----------------------------------------------------------------------------------
 
-// Updates the first `left` of N elements of C that are adjacent in memory, each at a coordinate of its own.
+// Updates the first `left` of N elements of C that are adjacent in memory, each at its own coordinate.
 template <int N, class Epilogue, class ElementC, class Accumulator, class At>
 CUTE_DEVICE void update_run(Epilogue const& epilogue, ElementC* c, Accumulator const* accumulators, int left,
                             At const& coord) {
@@ -339,10 +339,10 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
     asm volatile("cp.async.wait_all;\n" ::: "memory");
     __syncthreads();
     if (has_results) accumulators.multiply(smem);
-    __syncthreads();  // before accumulators take the place of A and B
+    __syncthreads();  // before accumulators replace A and B
   }
 
-  // Accumulators to shared memory, neighbours along C's unit-stride mode together.
+  // Accumulators to shared memory, adjacent ones along C's unit-stride mode together.
   using SmemC = typename Config::SmemC;
   constexpr int kWrite = Config::kWriteC;
   if (has_results) {
@@ -369,7 +369,7 @@ CUTE_DEVICE void batched(typename Config::ElementA const* A, typename Config::El
   }
   __syncthreads();
 
-  // And on to C.
+  // From there to C.
   using CopyC = typename Config::CopyC;
   constexpr int kVector = CopyC::kVector;
   CUTE_NO_UNROLL

@@ -1,4 +1,4 @@
-// Copies of a vector to shared memory, most of them by cp.async.
+// Copies of a vector to shared memory, mostly by cp.async.
 
 #pragma once
 
@@ -8,32 +8,31 @@
 
 namespace cute_gemm {
 
-// Shared memory is addressed by 32-bit byte addresses, so that a thread's part is one register and
-// every static distance from it lies in the instruction.
+// Shared memory is addressed by 32-bit byte addresses: a thread's part is one register, and
+// instructions contain every static distance from it.
 template <class T>
 CUTE_DEVICE T* shared_pointer(uint32_t address) {
   return reinterpret_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// The bits of a float32 as tf32, rounded to nearest: of what is not rounded tensor cores take the upper
-// bits, which of some NaN are those of infinity.
+// The bits of a float32 as tf32, rounded to nearest. Without rounding tensor cores take the upper bits,
+// which turn some NaN into infinity.
 CUTE_DEVICE uint32_t nearest_tf32(uint32_t bits) {
   asm("cvt.rna.tf32.f32 %0, %0;\n" : "+r"(bits));
   return bits;
 }
 
-// How many of N elements along a column are read, where so many rows and columns are left from the first
-// on. A vector that straddles the last row is read whole, since the next column begins behind it: not
-// that of the last column.
+// How many of N elements along a column are read, if so many rows and columns remain from the first
+// one on. A vector that straddles the last row is read whole, since the next column follows it, except
+// in the last column.
 template <int N>
 CUTE_DEVICE int valid_in_column(int rows, int columns) {
   int const read = N == 1 || columns > 1 ? N : cute::min(rows, N);
   return rows > 0 && columns > 0 ? read : 0;
 }
 
-// Copies the first `valid` of N elements from global to shared memory, with zeros in place of the
-// others; nothing is read when there are none. 4, 8 and 16 bytes go asynchronously; cp.async has no
-// 1- or 2-byte form.
+// Copies the first `valid` of N elements from global to shared memory, followed by zeros; reads nothing
+// if there are none. 4, 8 and 16 bytes are copied asynchronously; cp.async has no 1- or 2-byte form.
 template <int N, class Element>
 CUTE_DEVICE void copy_async_cut(uint32_t dst, Element const* src, int valid) {
   constexpr int kBytes = N * sizeof(Element);
@@ -59,8 +58,8 @@ CUTE_DEVICE void copy_async_cut(uint32_t dst, Element const* src, int valid) {
   }
 }
 
-// Copies all of them, or nothing unless `active`: without a branch, around which ptxas would move no
-// instruction.
+// Copies all of them, or nothing unless `active`, without a branch, since ptxas moves no instruction
+// across a branch.
 template <int Bytes>
 CUTE_DEVICE void copy_async_if(uint32_t dst, void const* src, bool active) {
   if constexpr (Bytes == 16) {

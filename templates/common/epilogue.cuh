@@ -1,11 +1,11 @@
-// Epilogues: what a kernel does with its accumulators.
+// Epilogues: computations of a kernel on its accumulators.
 //
-// An epilogue is constructed from its `Params`, the parameters of the kernel's entry. A kernel asks
+// An epilogue is constructed from its `Params`, the parameters of the kernel's entry. A kernel calls
 // `skips_products(k)` before its main loop. For a block of elements of its tile it calls `load`, which returns
-// the operands' values there; the epilogue is then a functor of an accumulator (or a `Pair` of them), the element
-// of C that was there if `reads_c()`, those operands, and the element's row and column in the block. It puts
-// further results beside the operands, and `store` takes them to where they belong; reductions end when the
-// epilogue is destroyed. `update` does so for elements that are one access.
+// the operands' values; the epilogue is then a functor of an accumulator (or a `Pair` of them), the previous
+// element of C if `reads_c()`, those operands, and the element's row and column in the block. It writes
+// further results next to the operands, and `store` stores them; reductions end when the epilogue is
+// destroyed. `update` does all of this for elements of one access.
 
 #pragma once
 
@@ -33,8 +33,8 @@ struct Block {
   enum : int { kM = M, kN = N, kStepM = StepM, kStepN = StepN };
 };
 
-// Which two columns of the product an epilogue takes together: those beside each other, or those of the first and of
-// the second half. C has half as many columns then, and is not read.
+// The two columns of the product that an epilogue takes together: adjacent ones, or those of the first and of the
+// second half. C then has half as many columns and is not read.
 enum Pairs : int { kPairsNone, kPairsOfColumns, kPairsOfHalves };
 
 // The accumulators of two columns.
@@ -48,8 +48,8 @@ struct Pair {
   }
 };
 
-// An operand of an epilogue: a tensor (M,N,L). Strides are `_0` in a mode that it lacks, `_1` or dynamic. Where
-// Vector > 1, as many elements along the mode of stride 1 are aligned, and extents are multiples of it.
+// An operand of an epilogue: a tensor (M,N,L). Strides are `_0` in a missing mode, `_1` or dynamic. If Vector > 1,
+// that many elements along the mode of stride 1 are aligned, and extents are multiples of it.
 template <class Element, class StrideM = int64_t, class StrideN = int64_t, int Vector = 1>
 struct EpilogueTensor {
   enum : bool { kHasM = !cute::is_constant<0, StrideM>::value, kHasN = !cute::is_constant<0, StrideN>::value };
@@ -58,7 +58,7 @@ struct EpilogueTensor {
   StrideM stride_m;
   StrideN stride_n;
   int64_t stride_l;
-  int m, n;  // of C
+  int m, n;  // extents of C
 
   EpilogueTensor() = default;
   CUTE_DEVICE EpilogueTensor(Element const* data, int64_t stride_m, int64_t stride_n, int64_t stride_l, int m, int n)
@@ -67,7 +67,7 @@ struct EpilogueTensor {
     if constexpr (!cute::is_static<StrideN>::value) this->stride_n = stride_n;
   }
 
-  // The values of a block: one row, or one column, where the tensor lacks the mode.
+  // The values of a block: one row or one column if the tensor lacks the mode.
   template <class Block>
   struct Values {
     enum : int { kM = kHasM ? Block::kM : 1, kN = kHasN ? Block::kN : 1 };
@@ -80,7 +80,7 @@ struct EpilogueTensor {
       kCount = kAlongM ? int(kM) : kAlongN ? int(kN) : 1,
       kVector = int(kCount) < Vector ? int(kCount) : Vector,
       kLoads = kM * kN / kVector,
-      kNext = kAlongM ? int(kN) : 1  // values from one of an access to the next
+      kNext = kAlongM ? int(kN) : 1  // distance of values of an access
     };
     using Access = cutlass::AlignedArray<Element, kVector>;
     Element values[kM * kN];
@@ -89,7 +89,7 @@ struct EpilogueTensor {
     CUTE_DEVICE Element& operator()(int i, int j) { return values[(kHasM ? i : 0) * kN + (kHasN ? j : 0)]; }
   };
 
-  // Prefetches the lines of a tile of M by N elements into L2, by so many threads.
+  // Prefetches the lines of a tile of M by N elements into L2, with a given number of threads.
   template <int M, int N, int Threads>
   CUTE_DEVICE void prefetch(Coord const& at, int thread) const {
     constexpr bool kAlongM = cute::is_constant<1, StrideM>::value, kAlongN = cute::is_constant<1, StrideN>::value;
@@ -108,8 +108,8 @@ struct EpilogueTensor {
     }
   }
 
-  // Calls with each access of a block whose first element is `at`: its address, whether it lies in C, and the place of
-  // its first value, from which the others are `kNext` apart.
+  // Calls a function for each access of a block whose first element is `at`, with its address, whether it lies in C,
+  // and the place of its first value; its values are `kNext` apart.
   template <class Block, class Function>
   CUTE_DEVICE void for_each_access(Coord const& at, Function const& function) const {
     using Values = Values<Block>;
@@ -124,7 +124,7 @@ struct EpilogueTensor {
     }
   }
 
-  // Loads a block whose first element is `at`; what lies outside of C is 0.
+  // Loads a block whose first element is `at`; elements outside C are 0.
   template <class Block>
   CUTE_DEVICE Values<Block> load(Coord const& at) const {
     using Values = Values<Block>;
@@ -139,7 +139,7 @@ struct EpilogueTensor {
     return found;
   }
 
-  // Stores a block of a result; what lies outside of C is left out.
+  // Stores a block of a result, except for elements outside C.
   template <class Block>
   CUTE_DEVICE void store(Coord const& at, Values<Block> const& values) const {
     using Values = Values<Block>;
@@ -152,11 +152,11 @@ struct EpilogueTensor {
   }
 };
 
-// A result that is the greatest magnitude of all elements, at an address where 0 was.
+// A result that is the greatest magnitude of all elements, at an address that was 0 before.
 template <class Accumulator>
 struct EpilogueAmax {
   Accumulator* data;
-  int m, n;  // of C
+  int m, n;  // extents of C
 
   template <class Block>
   struct Values {
@@ -164,7 +164,7 @@ struct EpilogueAmax {
     CUTE_DEVICE Accumulator& operator()(int i, int j) { return values[i * Block::kN + j]; }
   };
 
-  // The bits of a magnitude: they have the order of the numbers, and those of NaN are the greatest.
+  // The bits of a magnitude, which have the order of the numbers, with NaN the greatest.
   using Bits = cute::conditional_t<sizeof(Accumulator) == 4, unsigned, unsigned long long>;
 
   template <class Block>
@@ -182,7 +182,7 @@ struct EpilogueAmax {
     }
   }
 
-  // The greatest of a thread, by one atomic of those threads of its warp that come here together.
+  // The greatest magnitude of a thread, with one atomic per warp for the threads that arrive together.
   CUTE_DEVICE void finish(Bits greatest) const {
     if (greatest == 0) return;
     Bits* const to = reinterpret_cast<Bits*>(data);
@@ -199,10 +199,10 @@ struct EpilogueAmax {
 // C <- alpha * accumulator + beta * C, by BLAS's rules.
 template <class Accumulator, class ElementC>
 struct LinearCombination {
-  using Sum = Accumulator;  // what it takes for an element of C: an accumulator, or a Pair
+  using Sum = Accumulator;  // argument for an element of C: an accumulator or a Pair
   enum : int { kPairs = kPairsNone };
 
-  // BLAS's two pointer modes: a value in device memory, if there is one, replaces the argument.
+  // BLAS's two pointer modes: a value in device memory, if any, replaces the argument.
   struct Params {
     Accumulator alpha, beta;
     Accumulator const *alpha_ptr, *beta_ptr;
@@ -214,8 +214,8 @@ struct LinearCombination {
       : alpha(params.alpha_ptr ? *params.alpha_ptr : params.alpha),
         beta(params.beta_ptr ? *params.beta_ptr : params.beta) {}
 
-  // Whether there is nothing to multiply: A and B are not read when alpha is 0, and an empty sum is 0 whatever
-  // alpha is.
+  // Whether there is nothing to multiply: A and B are not read if alpha is 0, and an empty sum is 0 for every
+  // alpha.
   CUTE_DEVICE bool skips_products(int k) {
     if (k == 0 || alpha == Accumulator(0)) {
       alpha = Accumulator(0);
@@ -224,7 +224,7 @@ struct LinearCombination {
     return false;
   }
 
-  // C is not read when beta is 0: NaN there does not propagate.
+  // C is not read if beta is 0, so NaN does not propagate.
   CUTE_DEVICE bool reads_c() const { return beta != Accumulator(0); }
 
   // The linear combination before its conversion to C's type.
@@ -238,10 +238,10 @@ struct LinearCombination {
   };
   template <class Block>
   CUTE_DEVICE Operands load(Coord const&) const { return {}; }
-  // Starts to bring the operands of a tile closer, by so many threads.
+  // Starts to prefetch the operands of a tile, with a given number of threads.
   template <int M, int N, int Threads>
   CUTE_DEVICE void prefetch(Coord const&, int) const {}
-  // Stores what was computed beside the results of a block.
+  // Stores further results of a block.
   template <class Block>
   CUTE_DEVICE void store(Coord const&, Operands const&) const {}
 
@@ -253,9 +253,9 @@ struct LinearCombination {
   }
 };
 
-// N elements of C that are adjacent along M, or else along N: `load` brings what the epilogue reads, C itself where it
-// does and operands of its own, and `store` computes and stores, each in one access. A caller that loads several before
-// it stores the first waits for memory once: the compiler cannot move a load of C ahead of a store to C.
+// N elements of C that are adjacent along M or along N. `load` loads the inputs of the epilogue, C if it reads it and
+// other operands; `store` computes and stores, in one access each. A caller that loads several before it stores the
+// first waits for memory once: the compiler cannot move a load of C ahead of a store to C.
 template <int N, bool kAlongM, class Epilogue, class ElementC>
 struct Update {
   using Vector = cutlass::AlignedArray<ElementC, N>;
@@ -291,7 +291,7 @@ CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators cons
   one.store(epilogue, c, accumulators, at);
 }
 
-// The same of the first `valid` of N elements.
+// The same for the first `valid` of N elements.
 template <int N, bool kAlongM, class Epilogue, class ElementC, class Accumulators>
 CUTE_DEVICE void update_valid(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at,
                               int valid) {
@@ -306,7 +306,7 @@ CUTE_DEVICE void update_valid(Epilogue const& epilogue, ElementC* c, Accumulator
   }
 }
 
-// The same of one element without products.
+// The same for one element without products.
 template <class Epilogue, class ElementC>
 CUTE_DEVICE void update_without_products(Epilogue const& epilogue, ElementC* c, Coord const& at) {
   typename Epilogue::Sum const zero[1] = {};

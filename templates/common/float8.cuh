@@ -1,4 +1,4 @@
-// 8-bit floats as numbers that products are made of.
+// 8-bit floats as numbers to multiply.
 
 #pragma once
 
@@ -12,8 +12,8 @@ template <class Element>
 constexpr bool kFloat8 =
     cute::is_same_v<Element, cutlass::float_e4m3_t> || cute::is_same_v<Element, cutlass::float_e5m2_t>;
 
-// Two neighbours, the first in the lower byte, as half2: every 8-bit float is a half. Before compute capability 8.9
-// without an instruction for it, and without branches.
+// Two adjacent elements, the first in the lower byte, as half2: every 8-bit float is a half. Before compute
+// capability 8.9 there is no instruction for it; the code has no branches.
 template <class Element>
 CUTE_DEVICE uint32_t halves(uint16_t pair) {
   constexpr bool kE4M3 = cute::is_same_v<Element, cutlass::float_e4m3_t>;
@@ -25,9 +25,9 @@ CUTE_DEVICE uint32_t halves(uint16_t pair) {
     asm("cvt.rn.f16x2.e5m2x2 %0, %1;\n" : "=r"(both) : "h"(pair));
   }
 #else
-  both = __byte_perm(pair, 0, 0x1404);  // each in an upper byte, as which an E5M2 is a half
+  both = __byte_perm(pair, 0, 0x1404);  // each in an upper byte: an E5M2 is then a half
   if constexpr (kE4M3) {
-    // Fewer bits of exponent: the number that this is lies 2^8 below.
+    // Fewer exponent bits: this number is 2^8 times smaller.
     auto const half = [](uint32_t magnitude) {
       float const scaled = float(cutlass::half_t::bitcast(uint16_t(magnitude))) * 256.0f;
       return cutlass::half_t(scaled).raw() | (magnitude == 0x3f80 ? 0x7fffu : 0u);
@@ -38,7 +38,7 @@ CUTE_DEVICE uint32_t halves(uint16_t pair) {
   return both;
 }
 
-// An element as a number of the type that products are made in.
+// An element in the type of products.
 template <class Number, class Element>
 CUTE_DEVICE Number number(Element const& element) {
   if constexpr (kFloat8<Element> && !kFloat8<Number>) {

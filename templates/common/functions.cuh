@@ -1,7 +1,7 @@
-// Functions of float and double for epilogues that are written as expressions (problem/epilogue/functions.py, which
-// states their errors).
+// Functions of float and double for epilogues written as expressions (problem/epilogue/functions.py states
+// their errors).
 //
-// They are templates over the type of the results, `Output`: where it has 16 bits, float's functions are
+// They are templates over the type of the results, `Output`: for 16-bit types, float functions are
 // the hardware's approximations, without branches.
 
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace cute_gemm {
 
-// Whether approximations do for results of this type.
+// Whether approximations are accurate enough for results of this type.
 template <class Output>
 constexpr bool kApproximate = sizeof(Output) == 2;
 
-// Additions are rounded by themselves. The compiler would fuse one with a product in some kernels and not in
-// others, by what is computed once for a column, and a row's bits would depend on the tile.
+// Additions are rounded separately. Otherwise the compiler would fuse them with a product in some kernels only,
+// depending on what it computes once per column, and a row's bits would depend on the tile.
 CUTE_DEVICE float add(float x, float y) { return __fadd_rn(x, y); }
 CUTE_DEVICE double add(double x, double y) { return __dadd_rn(x, y); }
 CUTE_DEVICE float subtract(float x, float y) { return __fsub_rn(x, y); }
@@ -59,7 +59,7 @@ CUTE_DEVICE float tanh(float x) {
   if constexpr (kApproximate<Output>) return tanh_approx(x);
   return ::tanhf(x);
 }
-// The hyperbolic tangent of a polynomial, fitted for the least absolute error, for bfloat16; for half
+// The hyperbolic tangent of a polynomial fitted for the least absolute error, for bfloat16; for half,
 // Abramowitz and Stegun, 7.1.26.
 template <class Output>
 CUTE_DEVICE float erf(float x) {
@@ -94,14 +94,14 @@ CUTE_DEVICE float sigmoid(float x) {
   }
 }
 
-// Where tanh.approx is the sigmoid, with a factor of x / 2: half of x (1 + tanh(...)).
+// For bfloat16 the sigmoid is (1 + tanh(x / 2)) / 2, by tanh.approx.
 template <class Output>
 CUTE_DEVICE float silu(float x) {
   if constexpr (!cute::is_same_v<Output, cutlass::bfloat16_t>) return x * sigmoid<Output>(x);
   float const half = 0.5f * x;
   return half * tanh_approx(half) + half;
 }
-// x (1 + erf(x / sqrt(2))) / 2; for bfloat16 the fit's first two terms do.
+// x (1 + erf(x / sqrt(2))) / 2; for bfloat16 the first two terms of the fit are enough.
 template <class Output>
 CUTE_DEVICE float gelu(float x) {
   float const half = 0.5f * x;
@@ -110,7 +110,7 @@ CUTE_DEVICE float gelu(float x) {
   }
   return half * tanh_approx(x * (0.0352821f * (x * x) + 0.7988014f)) + half;
 }
-// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; of twice that the sigmoid is the same.
+// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, which is x times the sigmoid of twice tanh's argument.
 template <class Output>
 CUTE_DEVICE float gelu_tanh(float x) {
   float const argument = x * (0.03567740813f * (x * x) + 0.7978845608f);
@@ -148,13 +148,13 @@ CUTE_DEVICE double sqrt(double x) { return ::sqrt(x); }
 CUTE_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }
 CUTE_DEVICE double rsqrt(double x) { return ::rsqrt(x); }
 
-// Numbers as another type holds them, to nearest and ties to even; those of double are rounded to float first.
+// Numbers rounded to another type, to nearest with ties to even; doubles are rounded to float first.
 template <class Type>
 CUTE_DEVICE float round_to(float x) { return float(Type(x)); }
 template <class Type>
 CUTE_DEVICE double round_to(double x) { return round_to<Type>(float(x)); }
 
-// The conversion of the hardware, and of CUTLASS, takes ties away from 0.
+// The conversion of the hardware, and of CUTLASS, rounds ties away from 0.
 CUTE_DEVICE float round_to_tf32(float x) {
   uint32_t const bits = __float_as_uint(x);
   float const rounded = __uint_as_float((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
@@ -162,8 +162,8 @@ CUTE_DEVICE float round_to_tf32(float x) {
 }
 CUTE_DEVICE double round_to_tf32(double x) { return round_to_tf32(float(x)); }
 
-// Functions with the bits of PyTorch: the operations of its CUDA kernels in their order, and where its compiler fuses a
-// product with a sum, that as one operation.
+// Functions with the bits of PyTorch: the operations of its CUDA kernels in their order. A product and a sum that its
+// compiler fuses are one operation.
 namespace torch {
 
 template <class Number>
@@ -185,7 +185,7 @@ CUTE_DEVICE Number gelu_tanh(Number x) {
 
 }  // namespace torch
 
-// A number in the type of a result: rounded to nearest, and saturated where that is integers.
+// A number in the type of a result: rounded to nearest, and saturated for integers.
 template <class Result, class Number>
 CUTE_DEVICE Result converted(Number x) {
   if constexpr (cute::is_same_v<Result, int8_t>) {
@@ -200,7 +200,7 @@ CUTE_DEVICE Result converted(Number x) {
   }
 }
 
-// A NaN of either is the result.
+// NaN in either argument gives NaN.
 CUTE_DEVICE float maximum(float x, float y) {
   float z;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));

@@ -1,4 +1,4 @@
-// Launches that overlap: programmatic dependent launch, where GPUs have it.
+// Overlapping launches: programmatic dependent launch, if the GPU supports it.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace cute_gemm {
 
-// Lets the grid after this one begin, and waits for what the one before has written.
+// Lets the next grid begin, and waits for the writes of the previous grid.
 CUTE_DEVICE void follow_grids() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n" ::: "memory");

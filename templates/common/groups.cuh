@@ -1,4 +1,4 @@
-// Groups of a grouped GEMM: parts of M, N or K one behind the other, whose ends lie in device memory.
+// Groups of a grouped GEMM: consecutive parts of M, N or K, whose ends lie in device memory.
 
 #pragma once
 
@@ -11,8 +11,8 @@ namespace cute_gemm {
 // The mode of a kernel's GEMM along which the groups lie.
 enum Ragged : int { kRaggedNone, kRaggedM, kRaggedN, kRaggedK };
 
-// Group g begins where g - 1 ends, the first at 0. Whatever the ends are, no group is less than empty, or ends
-// beyond the extent of all.
+// Group g begins at the end of g - 1, the first at 0. For all values of the ends, no group has a negative extent
+// or ends beyond the total extent.
 struct GroupEnds {
   int const* ends;
   int groups, total;
@@ -21,8 +21,8 @@ struct GroupEnds {
   CUTE_DEVICE int end(int group, int begin) const { return min(max(ends[group], begin), total); }
 };
 
-// Stores zeros to the part of C (M,N) that lies in the tile of (kBM,kBN) at (row,column), by so many threads; kVector
-// elements at a time, of which M, or else N, has a multiple.
+// Stores zeros to the part of C (M,N) in the tile of (kBM,kBN) at (row,column), with a given number of threads, kVector
+// elements at a time; M or N is a multiple of kVector.
 template <int kBM, int kBN, int kThreads, bool kRowMajor, int kVector = 1, class Element>
 CUTE_DEVICE void store_zeros(Element* C, int64_t ldc, int m, int n, int row, int column, int thread) {
   using Access = cutlass::AlignedArray<Element, kVector>;
@@ -37,9 +37,9 @@ CUTE_DEVICE void store_zeros(Element* C, int64_t ldc, int m, int n, int row, int
   }
 }
 
-// The group of a CTA whose grid has one for each tile of (kBM,kBN) that there may be, in the order of groups: its
-// number, or -1 where there are fewer tiles, where it begins and how long it is, and which of its tiles the CTA has.
-// With `kZeroTail` what lies behind the last group is one more, which has zeros in C: that of number `groups`.
+// The group of a CTA, in a grid with a CTA for each possible tile of (kBM,kBN), in the order of groups: its number, or
+// -1 if there are fewer tiles, its begin and extent, and the CTA's tile in it. With `kZeroTail` the part after the last
+// group is one more group, number `groups`, which has zeros in C.
 template <int kRagged, int kBM, int kBN, bool kZeroTail = false>
 struct CtaGroup {
   int number, size, cta;
@@ -71,12 +71,12 @@ struct CtaGroup {
     cta -= tiles_before;
   }
 
-  // Each lane of a warp has a group, of 32 at a time: the greatest end so far, then the sum of tiles so far.
+  // Each lane of a warp has one group, 32 at a time: the greatest end so far, then the number of tiles so far.
   CUTE_DEVICE void find(GroupEnds const& ends, int across) {
     constexpr int kTile = kRagged == kRaggedM ? kBM : kBN;
     int const all = ends.groups + kZeroTail;
     int const lane = threadIdx.x % 32;
-    int before = 0, above = 0;  // of the groups of the steps before: where the last ends, and their tiles
+    int before = 0, above = 0;  // end of the last group of previous steps, and their tiles
     CUTE_NO_UNROLL
     for (int first = 0; first < all; first += 32) {
       int end = first + lane < ends.groups ? ends.end(first + lane, before) : before;
@@ -97,7 +97,7 @@ struct CtaGroup {
       }
       unsigned const behind = __ballot_sync(~0u, above + sum > cta);
       if (behind) {
-        int const owner = 32 - __popc(behind);  // sums do not decrease: the first of those lanes
+        int const owner = 32 - __popc(behind);  // the first of those lanes: sums do not decrease
         size = __shfl_sync(~0u, end - start, owner);
         set(first + owner, __shfl_sync(~0u, start, owner), above + __shfl_sync(~0u, sum - count, owner));
         return;

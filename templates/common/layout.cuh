@@ -1,4 +1,4 @@
-// Layouts: offsets of which a part is static, and where they say that a thread's values lie.
+// Layouts: offsets with a static part, and the places of a thread's values.
 
 #pragma once
 
@@ -8,7 +8,7 @@ namespace cute_gemm {
 
 using namespace cute;
 
-// True when both give every linear coordinate the same offset; of compact extents
+// True if both give every linear coordinate the same offset, for compact extents
 // that are powers of two.
 template <class One, class Other>
 CUTE_HOST_DEVICE constexpr bool same_offsets(One const& one, Other const& other) {
@@ -19,7 +19,7 @@ CUTE_HOST_DEVICE constexpr bool same_offsets(One const& one, Other const& other)
   return same;
 }
 
-// The bits of an offset that a layout's swizzle changes.
+// The bits of an offset that the swizzle of a layout changes.
 template <class Shape, class Stride>
 CUTE_HOST_DEVICE constexpr int swizzled_bits(Layout<Shape, Stride> const&) {
   return 0;
@@ -33,15 +33,15 @@ CUTE_HOST_DEVICE constexpr int swizzled_bits(ComposedLayout<Swizzle<B, M, S>, Of
 
 // Offset of the sum of two coordinates, from the offsets of each. All extents are powers of two and
 // the coordinates have no bit in common, so a swizzle is linear over XOR: the thread's part is
-// computed once, the other part is a constant, and what the swizzle leaves alone stays a sum, which
-// the address field of the instruction takes.
+// computed once, the other part is a constant, and bits outside the swizzle are a sum, which fits
+// into the address field of the instruction.
 template <class Layout>
 CUTE_DEVICE int join(Layout const& layout, int thread_part, int static_part) {
   constexpr int kMask = swizzled_bits(Layout{});
   return (thread_part ^ (static_part & kMask)) + (static_part & ~kMask);
 }
 
-// Where one thread's values lie in a tile of which mode 0 has extent E0.
+// The places of one thread's values in a tile whose mode 0 has extent E0.
 template <class TV, int E0>
 struct Position {
   int row, column;

@@ -1,4 +1,4 @@
-// Which CTA computes which tile of C.
+// The order in which CTAs compute tiles of C.
 
 #pragma once
 
@@ -10,8 +10,8 @@ struct Corner {
   int row, column;
 };
 
-// The first row and column of this CTA's tile of C (M,N), or of number `cta`. The tiles are walked in groups of `Group`
-// rows, so that CTAs that run together share rows of A and columns of B in L2.
+// The first row and column of the tile of C (M,N) of this CTA, or of CTA number `cta`. The tiles are walked in groups
+// of `Group` rows, so that concurrent CTAs share rows of A and columns of B in L2.
 template <class Tile, int Group>
 CUTE_DEVICE Corner cta_corner(int m, int n, int cta = blockIdx.x) {
   constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{});

@@ -6,7 +6,7 @@
 
 namespace cute_gemm {
 
-// A tensor (MN / Rows, K / 128); Rows is 1 or 128, or 0 where there are none.
+// A tensor (MN / Rows, K / 128); Rows is 1 or 128, or 0 without scales.
 template <int Rows>
 struct BlockScales {
   enum : int { kRows = Rows };

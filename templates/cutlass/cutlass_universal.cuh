@@ -1,10 +1,10 @@
-// CUTLASS's own 2.x GemmUniversal behind the entry that every kernel of this project has.
+// CUTLASS's 2.x GemmUniversal, with the entry that every kernel of this project has.
 //
-// The idea: the same hierarchy and pipeline, written by others. CUTLASS 2.x's GemmUniversal, with
-// tile, warps, stages and alignments chosen here.
+// The idea: the same hierarchy and pipeline in another implementation, CUTLASS 2.x's GemmUniversal, with
+// tile, warps, stages and alignments selected here.
 //
-// The kernel type comes from cutlass_library's EmitGemmUniversalInstance. What is here is only what
-// CUTLASS otherwise does on the host: Arguments -> Params, and which CTA computes which tile.
+// The kernel type comes from cutlass_library's EmitGemmUniversalInstance. This file only has the parts that
+// CUTLASS otherwise executes on the host: Arguments -> Params, and the tile of each CTA.
 #pragma once
 
 #include "cutlass/gemm/kernel/default_gemm_universal.h"
@@ -14,7 +14,7 @@
 namespace cute_gemm {
 
 /// GemmIdentityThreadblockSwizzle<N> for a one-dimensional grid: bands of N columns of tiles, walked
-/// row by row. The last band may be narrower, so that no CTA is without a tile.
+/// row by row. The last band may be narrower, so that every CTA has a tile.
 template <int N>
 struct LinearThreadblockSwizzle {
   struct Tile {
@@ -66,9 +66,9 @@ CUTLASS_DEVICE void update_tile(LinearCombination<Scalar, Output> const& epilogu
 
 /// C <- alpha * op(A) @ op(B) + beta * C through `Gemm`, a cutlass::gemm::kernel::GemmUniversal.
 ///
-/// CUTLASS writes row-major outputs only. `SwapAB` says that C is column-major: then `Gemm` is the
-/// kernel of the transposed problem, whose first operand is B. Params are computed by every thread:
-/// they are a few integers of the entry's parameters, so they live in uniform registers.
+/// CUTLASS writes row-major outputs only. `SwapAB` means that C is column-major: then `Gemm` is the
+/// kernel of the transposed problem, whose first operand is B. Every thread computes the Params: they are
+/// a few integers from the entry's parameters, so they live in uniform registers.
 template <class Gemm, bool SwapAB, class Scalar, class Element, class Output>
 CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output* C, int m, int n,
                                       int k, int64_t lda, int64_t ldb, int64_t ldc,
@@ -86,7 +86,7 @@ CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output
   typename Gemm::ThreadblockSwizzle swizzle{params.grid_tiled_shape.m(), params.grid_tiled_shape.n()};
 
   if (epilogue.skips_products(k)) {
-    // GemmUniversal would read A and B all the same (with k == 0 even beyond them), and an alpha
+    // GemmUniversal would read A and B anyway (with k == 0 even beyond their ends), and an alpha
     // that is not finite would reach C.
     auto const tile = swizzle.get_tile_offset(0);
     update_tile<Gemm>(epilogue, C, params.problem_size.m(), params.problem_size.n(), ldc,

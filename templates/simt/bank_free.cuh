@@ -1,9 +1,9 @@
 // bank_free: no bank conflicts.
 //
-// The idea: vectorized, with another place in shared memory for the same words, so that the vectors of
-// eight neighbouring threads, and the words of a transposed store, lie in different banks. Either by
-// padding (16 bytes after every 128, and rows that begin in different banks), or without spending
-// any memory by an XOR of the column's chunk with the row: Swizzle<3,M,3>.
+// The idea: vectorized, with other places in shared memory for the same words, so that the vectors of
+// eight adjacent threads, and the words of a transposed store, lie in different banks. This takes
+// either padding (16 bytes after every 128, and rows that begin in different banks) or, without
+// additional memory, an XOR of the column's chunk with the row: Swizzle<3,M,3>.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace cute_gemm {
 
-// The place of an operand's tile (kRows,kColumns), whose M or N mode is contiguous.
+// The places of an operand's tile (kRows,kColumns), whose M or N mode is contiguous.
 template <class Config, class Smem, class Copy, bool kMajorK>
 struct BankFreeTile {
   enum : int {
@@ -20,12 +20,12 @@ struct BankFreeTile {
     kVector = kMajorK ? Copy::kBlockColumns : 1
   };
 
-  // 16 bytes after every 128 of a column and, of elements of 4 bytes and more, behind it.
+  // 16 bytes after every 128 of a column and, for elements of 4 bytes and more, after the column.
   enum : int { kPitch = kRows / kLine * (kLine + kChunk) + (kChunk <= 4 ? kChunk : 0) };
   using Padded = Layout<Shape<Shape<Int<kLine>, Int<kRows / kLine>>, Int<kColumns>>,
                         Stride<Stride<_1, Int<kLine + kChunk>>, Int<kPitch>>>;
 
-  // The columns of a thread's vector lie apart, so that those of neighbouring threads are neighbours.
+  // The columns of a thread's vector are apart, so that those of adjacent threads are adjacent.
   enum : int { kCopies = kColumns / kVector };
   using Plain = Layout<Shape<Int<kRows>, Shape<Int<kVector>, Int<kCopies>>>,
                        Stride<_1, Stride<Int<kRows * kCopies>, Int<kRows>>>>;

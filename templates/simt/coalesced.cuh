@@ -1,8 +1,8 @@
-// coalesced: one thread per element of C, warps laid along what is contiguous in memory.
+// coalesced: one thread per element of C, warps along the mode that is contiguous in memory.
 //
-// The idea: the lanes of a request read neighbouring words. Along m where A's unit stride is m,
-// along n where B's is n; where both have unit stride along k, a warp shares one element of C, its
-// lanes take the products of neighbouring k, and a reduction by shuffles adds them up.
+// The idea: the lanes of a request read adjacent words. Warps lie along m if A's unit stride is m,
+// and along n if B's is n. If both have unit stride along k, a warp shares one element of C, its
+// lanes take the products of adjacent k, and a reduction by shuffles adds them.
 
 #pragma once
 
@@ -16,14 +16,14 @@ CUTE_DEVICE void coalesced(Gemm<Config> const& gemm) {
   constexpr int kLanes = Config::kLanesK;  // threads that share an element of C: 1, or a warp
   Corner const corner = gemm.corner(), mine = first_result<Config>(threadIdx.x / kLanes);
   int const row = corner.row + mine.row, column = corner.column + mine.column;
-  if (row >= gemm.m || column >= gemm.n) return;  // a whole warp, where it shares the element
+  if (row >= gemm.m || column >= gemm.n) return;  // a whole warp, if it shares the element
   int const lane = threadIdx.x % kLanes;
 
   Accumulator sum[1][1] = {};
   auto const* a = gemm.a(row, lane);
   auto const* b = gemm.b(column, lane);
   int const whole = gemm.k / kLanes;
-#pragma unroll 16  // enough loads on their way to cover their latency
+#pragma unroll 16  // enough loads in flight to hide their latency
   for (int i = 0; i < whole; ++i) {
     multiply_add<Config>(sum[0][0], load<Accumulator>(a), load<Accumulator>(b));
     a += kLanes * gemm.a_step();

@@ -1,8 +1,8 @@
-// double_buffered: the next tile is loaded while this one is computed.
+// double_buffered: the next tile is loaded while the present one is computed.
 //
-// The idea: two buffers of shared memory, so that a tile's copies run behind warp_tiled's products of
-// the one before, and a k tile takes one barrier instead of two. An operand whose M or N mode is
-// contiguous is copied by cp.async; one that has to be transposed is held in registers meanwhile, and
+// The idea: two buffers of shared memory, so that a tile's copies overlap with warp_tiled's products
+// of the previous tile, and a k tile takes one barrier instead of two. An operand whose M or N mode is
+// contiguous is copied by cp.async; one that must be transposed is held in registers meanwhile, and
 // stored when the products are done. Fragments are read one column ahead of their products.
 
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace cute_gemm {
 
-// Words of a vector, read where the program says: the compiler would put a plain load next to the
-// store that uses it, behind all the products that are to hide it. Nothing is read unless `active`.
+// Words of a vector, read at this place in the program: the compiler would move a plain load next to the
+// store that uses it, after all the products that should hide it. Reads nothing unless `active`.
 CUTE_DEVICE void read_now(uint32_t (&words)[1], void const* from, bool active) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.b32 %0, [%1];\n}\n"
                : "+r"(words[0]) : "l"(from), "r"(int(active)));
@@ -30,7 +30,7 @@ CUTE_DEVICE void read_now(uint32_t (&words)[4], void const* from, bool active) {
       : "l"(from), "r"(int(active)));
 }
 
-// The part of one thread in copying an operand's tiles, by cp.async or through registers.
+// One thread's part in copying an operand's tiles, by cp.async or through registers.
 template <class Copy, class SmemLayout, class Element, bool kMajorK, bool kAsync>
 struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
   using Base = TileCopy<Copy, SmemLayout, Element, kMajorK>;
@@ -38,14 +38,14 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
   using Base::kColumnSteps, Base::kRowSteps, Base::kVectors, Base::kVector;
   enum : int { kBytes = kVector * sizeof(Element), kWords = kBytes < 4 ? 1 : kBytes / 4 };
 
-  uint32_t words[kColumnSteps][kRowSteps][kVectors][kWords];  // of the tile on its way
+  uint32_t words[kColumnSteps][kRowSteps][kVectors][kWords];  // the tile in flight
 
   CUTE_DEVICE uint32_t target(Element* smem, int row, int column) const {
     int const to = join(SmemLayout{}, this->smem_first, SmemLayout{}(row, column));
     return cast_smem_ptr_to_uint(smem) + to * sizeof(Element);
   }
 
-  // The last tile along k, gmem -> smem; what is outside becomes 0.
+  // The last tile along k, gmem -> smem; elements outside the matrix become 0.
   CUTE_DEVICE void copy_cut(Element* smem) {
     if constexpr (kAsync) {
       this->each_vector([&](int, int, int, int row, int column) {
@@ -59,9 +59,9 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
     }
   }
 
-  // Another tile, whose copy begins here and ends with `end` or with a wait for cp.async. It needs no
-  // look at K's end: a row that exists is read whole, and so is a vector that straddles the last
-  // row, because the next column begins behind it.
+  // Another tile, whose copy begins here and ends with `end` or with a wait for cp.async. It does not
+  // check the end of K: an existing row is read whole, and so is a vector that straddles the last
+  // row, because the next column follows it.
   CUTE_DEVICE void begin(Element* smem, bool active) {
     int const rows = active ? this->rows_left : 0;
     this->each_vector([&](int i, int j, int v, int row, int column) {
@@ -69,7 +69,7 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
         copy_async_if<kBytes>(target(smem, row, column), this->at(row, column), row < rows);
       } else if constexpr (kBytes >= 4) {
         read_now(words[j][i][v], this->at(row, column), row < rows);
-      } else if (row < rows) {  // 1 or 2 bytes, which alone would be read one by one
+      } else if (row < rows) {  // 1 or 2 bytes, otherwise read one by one
         auto const read = *reinterpret_cast<uint_bit_t<8 * kBytes> const*>(this->at(row, column));
         memcpy(words[j][i][v], &read, kBytes);
       }
@@ -77,7 +77,7 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
     this->advance();
   }
 
-  // Of a copy through registers: what waits there, to smem.
+  // For a copy through registers: stores them to smem.
   CUTE_DEVICE void end(Element* smem) {
     this->each_vector([&](int i, int j, int v, int, int) {
       Element vector[kVector];
@@ -88,7 +88,7 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
   }
 };
 
-// Where there are block scales, 128 is a multiple of bK, and of bM or bN where rows share them.
+// With block scales, 128 is a multiple of bK, and of bM or bN if rows share them.
 template <class Config, int RowsA = 0, int RowsB = 0>
 CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> const& scale_a = {},
                                  BlockScales<RowsB> const& scale_b = {}) {
@@ -113,7 +113,7 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> co
 
   int const k_tiles = ceil_div(gemm.k, kBK);
   if (k_tiles > 0) {
-    // The last tile, the only one that K can cut, comes first: the order of a sum is free.
+    // The last tile, the only one that K can cut, comes first: the order of summation is free.
     int const last = (k_tiles - 1) * kBK;
     using CopyA =
         BufferedCopy<typename Config::CopyA, SmemA, typename Config::ElementA, Config::kMajorKA, Config::kAsyncA>;
@@ -137,7 +137,7 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> co
     rows.read(row_parts[0], 0);
     columns.read(column_parts[0], 0);
 
-    constexpr int kChunk = Config::kChunk, kChunks = kBK / kChunk;  // columns that are unrolled
+    constexpr int kChunk = Config::kChunk, kChunks = kBK / kChunk;  // unrolled columns
     constexpr int kChunkA = SmemA{}(0, kChunk % kBK) * sizeof(Element);
     constexpr int kChunkB = SmemB{}(0, kChunk % kBK) * sizeof(Element);
     static_assert((kChunkA / sizeof(Element) & swizzled_bits(SmemA{})) == 0 &&
@@ -145,15 +145,15 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> co
                   "a chunk further on, a fragment lies a constant further on");
     int step = kBuffer;  // from this buffer to the other
     Element* next = shared;
-    Accumulator products[kScaled ? kM : 1][kScaled ? kN : 1] = {};  // of a k tile, where they are scaled
+    Accumulator products[kScaled ? kM : 1][kScaled ? kN : 1] = {};  // products of a k tile, if scaled
     CUTE_NO_UNROLL
     for (int tile = 1; tile <= k_tiles; ++tile) {
       if constexpr (kScaled) scales.load(tile == 1 ? last : (tile - 2) * kBK);
       next += step;
-      // Predicates in place of branches, around which no product would be moved.
+      // Predicates instead of branches, across which no product would be moved.
       bool const one_more = tile < k_tiles, two_more = tile + 1 < k_tiles;
-      // By cp.async a tile is copied as soon as nobody reads the one before it in the same buffer;
-      // through registers, when the one before has left these.
+      // With cp.async a tile is copied as soon as no thread reads the previous tile in the same buffer;
+      // through registers, when the previous tile has left these.
       if constexpr (Config::kAsyncA) a.begin(next, one_more);
       if constexpr (Config::kAsyncB) b.begin(tile_b(next), one_more);
       cp_async_fence();
@@ -161,7 +161,7 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm, BlockScales<RowsA> co
       for (int chunk = 1; chunk <= kChunks; ++chunk) {
         CUTE_UNROLL
         for (int k = 0; k < kChunk; ++k) {
-          if (chunk == kChunks) {  // A's stores and B's apart: products hide some at a time
+          if (chunk == kChunks) {  // stores of A and of B separately: products hide some at a time
             if (!Config::kAsyncA && k == kChunk / 4) a.end(next);
             if (!Config::kAsyncB && k == kChunk / 2) b.end(tile_b(next));
             if (!Config::kAsyncA && k == kChunk / 2) a.begin(next, two_more);

@@ -1,20 +1,20 @@
-// The problem as the tutorial kernels' entry gets it, products of every type, and the epilogue.
+// The problem at the entry of the tutorial kernels, products of every type, and the epilogue.
 //
 // All of these kernels are templates on a `Config` that Python emits:
 //
-//   ElementA, ElementB, ElementC, Accumulator   types; Element where A and B have one
-//   Epilogue                         what becomes of the accumulators (LinearCombination)
+//   ElementA, ElementB, ElementC, Accumulator   types; Element if A and B have the same
+//   Epilogue                         computation on the accumulators (LinearCombination)
 //   kMajorKA, kMajorKB, kMajorNC     which mode of A, B and C has the unit stride
-//   kConjA, kConjB                   whether the conjugate is meant
+//   kConjA, kConjB                   whether to take the conjugate
 //   Tile                             Shape<bM,bN,bK>
 //   Threads                          thread -> m + bM * n of its first result in the CTA's tile
 //   ValuesM, ValuesN                 (run,repeat) -> m, n of its other results, from the first
 //   CopyA, CopyB                     how the threads share a tile's copy (TileCopy)
 //   SmemA, SmemB                     (bM,bK), (bN,bK) -> element of shared memory
-//   kSmemA, kSmemB                   elements of shared memory that a tile takes
-//   kVectorC, kRaster                elements of a C access; rows of tiles per L2 group
+//   kSmemA, kSmemB                   elements of shared memory per tile
+//   kVectorC, kRaster                elements per access of C; rows of tiles per L2 group
 //   kLanesK                          coalesced: lanes that share an element of C, along k
-//   kAsyncA, kAsyncB, kChunk         double_buffered: whether cp.async copies it; columns unrolled
+//   kAsyncA, kAsyncB, kChunk         double_buffered: whether cp.async copies it; unrolled columns
 
 #pragma once
 
@@ -56,7 +56,7 @@ struct Gemm {
   CUTE_DEVICE ElementB const* b(int column, int k) const {
     return B + (Config::kMajorKB ? column * ldb + k : column + k * ldb);
   }
-  // From an element of A or B to that of the next k.
+  // Distance of an element of A or B to that of the next k.
   CUTE_DEVICE int64_t a_step() const { return Config::kMajorKA ? 1 : lda; }
   CUTE_DEVICE int64_t b_step() const { return Config::kMajorKB ? 1 : ldb; }
 
@@ -78,7 +78,7 @@ CUTE_DEVICE Corner first_result(int thread) {
 
 // ---- products -----------------------------------------------------------------------------------
 
-// sum += a * b, either of them conjugated if Config says so.
+// sum += a * b, with conjugates if Config requires them.
 template <class Config, class T>
 CUTE_DEVICE void multiply_add(T& sum, T const& a, T const& b) {
   sum += a * b;
@@ -94,8 +94,8 @@ CUTE_DEVICE void multiply_add(cutlass::complex<T>& sum, cutlass::complex<T> cons
   sum.imag() += a_imag * b.real();
 }
 
-// accumulators += a b^T. The way goes back and forth through the rows: two products that follow each other
-// share an operand, which the multipliers need not read again.
+// accumulators += a b^T, in a serpentine order over the rows: two consecutive products share an operand, which need
+// not be read again.
 template <class Config, class T, int kM, int kN>
 CUTE_DEVICE void outer_product(T (&accumulators)[kM][kN], T const (&a)[kM], T const (&b)[kN]) {
   CUTE_UNROLL
@@ -108,8 +108,8 @@ CUTE_DEVICE void outer_product(T (&accumulators)[kM][kN], T const (&a)[kM], T co
   }
 }
 
-// The same of several columns in two passes, one for the real and one for the imaginary parts of b:
-// products that are added to the same sum are then far apart, and need not wait for each other.
+// The same for several columns in two passes, one for the real and one for the imaginary parts of b:
+// products that are added to the same accumulator are far apart and need not wait for each other.
 template <class Config, class T, int kM, int kN, class = enable_if_t<(kN > 1)>>
 CUTE_DEVICE void outer_product(cutlass::complex<T> (&accumulators)[kM][kN], cutlass::complex<T> const (&a)[kM],
                                cutlass::complex<T> const (&b)[kN]) {
@@ -134,7 +134,7 @@ CUTE_DEVICE void outer_product(cutlass::complex<T> (&accumulators)[kM][kN], cutl
 template <class T, int N>
 using Vector = cutlass::AlignedArray<T, N>;
 
-// N neighbouring elements, as accumulators take them.
+// N adjacent elements in the type of accumulators.
 template <int N, class To, class From>
 CUTE_DEVICE void read(To* to, From const* from) {
   Vector<From, N> const values = *reinterpret_cast<Vector<From, N> const*>(from);
@@ -149,7 +149,7 @@ CUTE_DEVICE To load(From const* from) {
   return value;
 }
 
-// A value of any type from another lane: each of its words is what `shuffle` gives for this lane's.
+// A value of any type from another lane: `shuffle` returns each of its words.
 template <class T, class Shuffle>
 CUTE_DEVICE T shuffled(T value, Shuffle const& shuffle) {
   constexpr int kWords = sizeof(T) / 4;
@@ -164,11 +164,11 @@ CUTE_DEVICE T shuffled(T value, Shuffle const& shuffle) {
 
 // ---- epilogue -----------------------------------------------------------------------------------
 
-// The accumulators of a thread, to C. Neighbours along C's unit stride go together.
+// The accumulators of a thread, to C. Results that are adjacent along C's unit stride are stored together.
 template <class Config, int kM, int kN>
 CUTE_DEVICE void write(Gemm<Config> const& gemm, int row, int column,
                        typename Config::Accumulator const (&accumulators)[kM][kN]) {
-  constexpr bool kRows = Config::kMajorNC;  // the outer loop goes over rows, or over columns
+  constexpr bool kRows = Config::kMajorNC;  // outer loop over rows, or over columns
   constexpr int kVector = Config::kVectorC;
   typename Config::ValuesM const rows;
   typename Config::ValuesN const columns;
@@ -178,7 +178,7 @@ CUTE_DEVICE void write(Gemm<Config> const& gemm, int row, int column,
     int const c = column + (kRows ? 0 : int(columns(outer)));
     int const left = kRows ? (r < gemm.m ? gemm.n - c : 0) : (c < gemm.n ? gemm.m - r : 0);
     int64_t offset = gemm.c(r, c) - gemm.C;
-    asm volatile("" : "+l"(offset));  // or all the addresses would be kept at a time
+    asm volatile("" : "+l"(offset));  // otherwise all addresses would be kept in registers
     CUTE_UNROLL
     for (int inner = 0; inner < (kRows ? kN : kM); inner += kVector) {
       typename Config::Accumulator run[kVector];

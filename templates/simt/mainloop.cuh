@@ -1,4 +1,4 @@
-// The loop over k of the kernels whose tiles of A and B are copied, waited for and multiplied.
+// The loop over k of the kernels that copy tiles of A and B, wait for them and multiply them.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace cute_gemm {
 
 // One tile's products: outer products of the thread's part of each column of A's tile and of B's,
-// unrolled `kUnroll` columns far.
+// with `kUnroll` columns unrolled.
 template <class Config, int kUnroll, class Accumulator, int kTM, int kTN>
 CUTE_DEVICE void multiply_tile(Accumulator (&accumulators)[kTM][kTN], FragmentsA<Config> const& rows,
                                FragmentsB<Config> const& columns) {
@@ -20,8 +20,8 @@ CUTE_DEVICE void multiply_tile(Accumulator (&accumulators)[kTM][kTN], FragmentsA
   }
 }
 
-// A CTA's tile of C: each tile of A and B goes gmem -> registers -> smem, where its products are made. The layouts that
-// a `Page` of the ladder states are those of its Config, which Python has emitted.
+// A CTA's tile of C: each tile of A and B goes gmem -> registers -> smem, and is multiplied there. The layouts of a
+// `Page` of the ladder are those of its Config, which Python emits.
 template <class Page, int kUnroll, class Config>
 CUTE_DEVICE void outer_products(Gemm<Config> const& gemm) {
   static_assert(same_offsets(typename Config::Threads{}, typename Page::Threads{}), "Threads");
@@ -45,7 +45,7 @@ CUTE_DEVICE void outer_products(Gemm<Config> const& gemm) {
   for (int first = 0; first < gemm.k; first += size<2>(typename Config::Tile{})) {
     copy_a.fetch();
     copy_b.fetch();
-    __syncthreads();  // nobody reads the tiles before any more
+    __syncthreads();  // no thread reads the previous tiles any more
     copy_a.store(tile_a);
     copy_b.store(tile_b);
     __syncthreads();

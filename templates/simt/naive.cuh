@@ -1,8 +1,8 @@
-// naive: one thread per element of C, blind to the layout.
+// naive: one thread per element of C, independent of the layout.
 //
-// The idea: none yet. A warp lies along one mode of C, whichever the matrices are stored in: one
-// operand's loads are then the same word for all lanes, the other's a whole line or, where its
-// unit stride is k, 32 words of 32 lines.
+// The idea: none yet. A warp lies along one mode of C for every layout of the matrices. All lanes
+// therefore load the same word of one operand, and of the other a whole line or, if its unit stride
+// is k, 32 words of 32 lines.
 
 #pragma once
 

@@ -1,7 +1,7 @@
-// register_rows: shared-memory tiles, each thread some rows of C.
+// register_rows: shared-memory tiles, several rows of C per thread.
 //
-// The idea: an element of B, once in a register, serves all of a thread's rows, which are neighbours
-// and so come out of shared memory in one vector: two rows take 3/2 words per product instead of 2.
+// The idea: an element of B in a register serves all rows of a thread, which are adjacent, so one
+// vector of shared memory has their elements of A: two rows take 3/2 words per product instead of 2.
 
 #pragma once
 
@@ -21,7 +21,7 @@ struct RegisterRows : Config {
 
 template <class Config>
 CUTE_DEVICE void register_rows(Gemm<Config> const& gemm) {
-  outer_products<RegisterRows<Config>, 4>(gemm);  // further ahead, reads would take more registers than two CTAs leave
+  outer_products<RegisterRows<Config>, 4>(gemm);  // more would take more registers than two CTAs leave
 }
 
 }  // namespace cute_gemm

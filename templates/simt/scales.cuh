@@ -1,4 +1,4 @@
-// Block scales, by which the products of a k tile are multiplied before they are added.
+// Block scales, which multiply the products of a k tile before they are added.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace cute_gemm {
 
-// The scales of a thread's results in a k tile. Those of 128 rows are one number for the CTA's tile.
+// The scales of a thread's results in a k tile. Scales of 128 rows are one number for the CTA's tile.
 template <class Config, int RowsA, int RowsB>
 struct ScaleFactors {
   using ValuesM = typename Config::ValuesM;
@@ -19,7 +19,7 @@ struct ScaleFactors {
 
   BlockScales<RowsA> const& scale_a;
   BlockScales<RowsB> const& scale_b;
-  int row, column, m, n;  // of the first result, and the extents of C
+  int row, column, m, n;  // place of the first result, and extents of C
   float a[kA + 1], b[kB + 1];
 
   CUTE_DEVICE void load(int k) {
@@ -42,7 +42,7 @@ struct ScaleFactors {
     return of_row * of_column;
   }
 
-  // Adds the products of a k tile, multiplied by their scales, and begins anew.
+  // Adds the products of a k tile, multiplied by their scales, and resets them.
   CUTE_DEVICE void add(float (&accumulators)[kM][kN], float (&products)[kM][kN]) const {
     CUTE_UNROLL
     for (int j = 0; j < kN; ++j) {

@@ -1,7 +1,7 @@
-// smem_full_k: the whole of K in shared memory.
+// smem_full_k: all of K in shared memory.
 //
-// The idea: a CTA's rows of A and columns of B are read from global memory once, into shared memory,
-// and each element is then used by a whole row or column of threads. All of K has to fit.
+// The idea: a CTA reads its rows of A and columns of B from global memory once, into shared memory,
+// and a whole row or column of threads then uses each element. All of K must fit.
 
 #pragma once
 
@@ -11,7 +11,7 @@ namespace cute_gemm {
 
 template <class Config>
 CUTE_DEVICE void smem_full_k(Gemm<Config> const& gemm) {
-  constexpr int kBK = size<2>(typename Config::Tile{});  // columns of a step of the panels' copy
+  constexpr int kBK = size<2>(typename Config::Tile{});  // columns per step of the copy
   int const thread = threadIdx.x;
   Corner const corner = gemm.corner(), mine = first_result<Config>(thread);
   int const steps = ceil_div(gemm.k, kBK);

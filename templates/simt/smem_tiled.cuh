@@ -1,8 +1,8 @@
 // smem_tiled: square tiles of A and B in shared memory, K in steps.
 //
-// The idea: what smem_full_k does, a step of K at a time, so that shared memory does not limit K. A
-// tile is stored with its M or N mode contiguous; one that comes with k contiguous is transposed on its
-// way, into rows padded so that the transposed stores hit different banks.
+// The idea: smem_full_k in steps of K, so that shared memory does not limit K. A tile is stored with
+// its M or N mode contiguous; if k is contiguous in memory, the tile is transposed on its way into
+// rows that are padded so that the transposed stores use different banks.
 
 #pragma once
 
@@ -24,7 +24,7 @@ struct SmemTiled : Config {
 
 template <class Config>
 CUTE_DEVICE void smem_tiled(Gemm<Config> const& gemm) {
-  outer_products<SmemTiled<Config>, size<2>(typename Config::Tile{})>(gemm);  // of one row and one column
+  outer_products<SmemTiled<Config>, size<2>(typename Config::Tile{})>(gemm);  // one row and one column
 }
 
 }  // namespace cute_gemm

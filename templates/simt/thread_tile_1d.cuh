@@ -1,8 +1,8 @@
-// thread_tile_1d: a column of results per thread, of larger and flatter tiles.
+// thread_tile_1d: a column of results per thread, with larger and flatter tiles.
 //
-// The idea: more of register_rows, balanced: eight results for each element of B that a thread
-// holds, in tiles of 64 x 64 whose bK of 8 keeps shared memory and the copies small. What a CTA
-// reads of global memory halves (K/32 words per result), of shared memory 9/8 K words are left.
+// The idea: more of register_rows, balanced: eight results for each element of B in a thread, in
+// tiles of 64 x 64 whose bK of 8 keeps shared memory and the copies small. A CTA reads half as much
+// from global memory (K/32 words per result), and 9/8 K words from shared memory.
 
 #pragma once
 
@@ -18,7 +18,7 @@ struct ThreadTile1D : Config {
     kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{})
   };
 
-  // A warp lies along n: its lanes take the same rows of A, and columns of B side by side.
+  // A warp lies along n: its lanes read the same rows of A, and adjacent columns of B.
   using Threads = Layout<Shape<Int<kBN / kTN>, Int<kBM / kTM>>, Stride<Int<kTN * kBM>, Int<kTM>>>;
 };
 

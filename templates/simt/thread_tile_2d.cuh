@@ -1,8 +1,8 @@
 // thread_tile_2d: TM x TN results per thread.
 //
 // The idea: outer products. TM elements of A and TN of B make TM * TN products, so that shared memory
-// gives (TM + TN) / (TM * TN) words per product: 1/4 of a word with 8 x 8. A thread's results lie
-// apart, so that the lanes' words are neighbours.
+// delivers (TM + TN) / (TM * TN) words per product: 1/4 of a word with 8 x 8. The results of a thread
+// are apart, so that the words of the lanes are adjacent.
 
 #pragma once
 
@@ -19,11 +19,11 @@ struct ThreadTile2D : Config {
     kThreadsM = kBM / kTM, kThreadsN = kBN / kTN
   };
 
-  // Neighbouring threads, neighbouring results, along C's unit stride first.
+  // Adjacent threads have adjacent results, along C's unit stride first.
   using Threads = conditional_t<Config::kMajorNC,
                                 Layout<Shape<Int<kThreadsN>, Int<kThreadsM>>, Stride<Int<kBM>, _1>>,
                                 Layout<Shape<Int<kThreadsM>, Int<kThreadsN>>, Stride<_1, Int<kBM>>>>;
-  // A thread's next result lies behind those of all threads.
+  // The next result of a thread follows the results of all threads.
   using ValuesM = Layout<Shape<_1, Int<kTM>>, Stride<_0, Int<kThreadsM>>>;
   using ValuesN = Layout<Shape<_1, Int<kTN>>, Stride<_0, Int<kThreadsN>>>;
 };

@@ -1,4 +1,4 @@
-// Tiles of A and B in shared memory: how the threads fill them, and what each reads of them.
+// Tiles of A and B in shared memory: how threads fill and read them.
 
 #pragma once
 
@@ -16,8 +16,8 @@ CUTE_DEVICE typename Config::Element* shared_tiles() {
 
 // ---- gmem -> smem -------------------------------------------------------------------------------
 
-// N neighbouring elements to shared memory, in one instruction: the compiler would take a vector apart
-// whose elements come from different ones.
+// N adjacent elements to shared memory in one instruction: the compiler would split a vector whose
+// elements come from different ones.
 template <int N, class Element>
 CUTE_DEVICE void store_shared(uint32_t to, Element const* elements) {
   constexpr int kBytes = N * sizeof(Element);
@@ -38,8 +38,8 @@ CUTE_DEVICE void store_shared(uint32_t to, Element const* elements) {
   }
 }
 
-// How the threads share the copy of a tile: Threads takes a thread to the first element of its block
-// (row + kStepRows * column), all blocks together are a step, and steps fill the tile. The mode of
+// How the threads share the copy of a tile. Threads maps a thread to the first element of its block
+// (row + kStepRows * column); all blocks together are a step, and steps fill the tile. The mode of
 // the block that is contiguous in gmem is one vector.
 template <class Threads_, int StepRows, int StepColumns, int BlockRows, int BlockColumns>
 struct Copy {
@@ -52,7 +52,7 @@ struct Copy {
                 "the threads' blocks fill a step");
 };
 
-// The part of one thread in copying the tiles (bMN,bK) of an operand, one after the other along k.
+// One thread's part in copying the tiles (bMN,bK) of an operand, one after the other along k.
 template <class Copy, class SmemLayout, class Element, bool kMajorK>
 struct TileCopy {
   enum : int {
@@ -63,7 +63,7 @@ struct TileCopy {
   static_assert(kRowSteps * Copy::kStepRows == kRows && kColumnSteps * Copy::kStepColumns == kColumns,
                 "steps fill the tile");
   enum : int {
-    kVectors = kMajorK ? Copy::kBlockRows : 1,  // of a block
+    kVectors = kMajorK ? Copy::kBlockRows : 1,  // per block
     kVector = kMajorK ? Copy::kBlockColumns : Copy::kBlockRows
   };
 
@@ -73,7 +73,7 @@ struct TileCopy {
   int smem_first;
   Element values[kColumnSteps][kRowSteps][Copy::kBlockColumns][Copy::kBlockRows];
 
-  // `matrix` points to the first of `rows` rows, of `columns` elements each, that are left.
+  // `matrix` points to the first of the remaining `rows` rows of `columns` elements each.
   CUTE_DEVICE TileCopy(Element const* matrix, int64_t ld, int rows, int columns, int thread)
       : row_stride(kMajorK ? ld : 1), column_stride(kMajorK ? 1 : ld) {
     int const at = typename Copy::Threads{}(thread);
@@ -88,7 +88,7 @@ struct TileCopy {
     return source + row * row_stride + column * column_stride;
   }
 
-  // How many elements of a vector that starts here are read: those in the matrix; kLast: of the last tile
+  // How many elements of a vector that starts here are read: those in the matrix; kLast: in the last tile
   // along k.
   template <bool kLast = false>
   CUTE_DEVICE int valid(int row, int column) const {
@@ -103,8 +103,8 @@ struct TileCopy {
     columns_left -= kColumns;
   }
 
-  // Calls with row and column step and number of each vector, and its place in the tile from the
-  // thread's first element.
+  // Calls a function with row step, column step and number of each vector, and its offset in the tile from
+  // the thread's first element.
   template <class Function>
   CUTE_DEVICE static void each_vector(Function const& function) {
     CUTE_UNROLL
@@ -119,14 +119,14 @@ struct TileCopy {
     }
   }
 
-  // The next tile, gmem -> registers. What is outside becomes 0; a vector that the matrix's end cuts
-  // is read element by element.
+  // The next tile, gmem -> registers. Elements outside the matrix become 0; a vector that the matrix's end
+  // cuts is read element by element.
   template <bool kLast = false>
   CUTE_DEVICE void fetch() {
     each_vector([&](int i, int j, int v, int row, int column) {
       auto const* from = at(row, column);
       int inside = valid<kLast>(row, column);
-      // Or nvcc would write the loads again for each way to this number.
+      // Otherwise nvcc would repeat the loads for each path to this number.
       if constexpr (kLast) asm volatile("" : "+r"(inside));
       Element vector[kVector];
       if (kVector > 1 && inside >= kVector) {
@@ -147,7 +147,7 @@ struct TileCopy {
     for (int e = 0; e < kVector; ++e) values[j][i][kMajorK ? e : 0][kMajorK ? v : e] = vector[e];
   }
 
-  // Registers -> smem, the rows of a block together.
+  // Registers -> smem, with the rows of a block together.
   CUTE_DEVICE void store(Element* smem) const {
     uint32_t const first = cast_smem_ptr_to_uint(smem);
     CUTE_UNROLL
@@ -172,8 +172,8 @@ using TileCopyB = TileCopy<typename Config::CopyB, typename Config::SmemB, typen
 
 // ---- smem -> registers --------------------------------------------------------------------------
 
-// A thread's elements of the columns of an operand's tile, from its first one on. Shared memory is
-// addressed by 32-bit byte addresses, so that the distances between them lie in the instructions.
+// A thread's elements of the columns of an operand's tile, from its first one on. 32-bit byte addresses
+// of shared memory let instructions contain the distances between them.
 template <class Values, class SmemLayout, class Element>
 struct Fragments {
   uint32_t first;

@@ -1,10 +1,10 @@
 // vectorized: 128-bit accesses.
 //
-// The idea: the outer products of thread_tile_2d, with four words to an instruction. A thread's copy
-// is a vector along the operand's unit stride; along k, it is transposed on its way into shared memory,
-// which takes a store per element. A thread's results are neighbours, so that its part of a row of
-// shared memory is read in vectors too: 4 reads for 64 products instead of 16. What it costs is bank
-// conflicts: the vectors of neighbouring threads are 32 bytes apart.
+// The idea: the outer products of thread_tile_2d with four words per instruction. A thread copies a
+// vector along the operand's unit stride; if that is k, the vector is transposed on its way into
+// shared memory, with one store per element. The results of a thread are adjacent, so that it reads
+// shared memory in vectors too: 4 reads for 64 products instead of 16. The cost is bank conflicts:
+// the vectors of adjacent threads are 32 bytes apart.
 
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace cute_gemm {
 
-// Which thread copies which vector of a tile (kRows,bK): neighbours follow each other along the
-// operand's unit stride, down a whole column or, along k, for a sector of each row (for 8 elements,
-// where they go alone and are wider than 2 bytes). A vector is as long as base pointer and leading
-// dimension allow.
+// Which thread copies each vector of a tile (kRows,bK): adjacent threads follow each other along the
+// operand's unit stride, down a whole column or, along k, for a sector of each row (for 8 elements
+// if they are stored one by one and wider than 2 bytes). A vector is as long as base pointer and
+// leading dimension allow.
 template <class Config, class Copy, int kRows, bool kMajorK>
 struct VectorCopy {
   enum : int {
@@ -41,7 +41,7 @@ struct Vectorized : Config {
   using CopyA = typename VectorCopy<Config, typename Config::CopyA, size<0>(Tile{}), Config::kMajorKA>::Threads;
   using CopyB = typename VectorCopy<Config, typename Config::CopyB, size<1>(Tile{}), Config::kMajorKB>::Threads;
 
-  // `count` neighbours, in vectors of 16 bytes where there are as many.
+  // `count` adjacent elements, in vectors of 16 bytes if there are enough.
   enum : int { kMost = 16 / sizeof(typename Config::Element) };
   template <int count, int run = count < kMost ? count : int(kMost)>
   using Neighbours = Layout<Shape<Int<run>, Int<count / run>>, Stride<_1, Int<run>>>;

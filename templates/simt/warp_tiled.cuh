@@ -1,8 +1,8 @@
-// warp_tiled: tiles of CTA, warp and thread, as CUTLASS's hierarchy has them.
+// warp_tiled: tiles of CTA, warp and thread, the hierarchy of CUTLASS.
 //
-// The idea: bank_free, with the results dealt out again. A warp takes a compact tile of C, so that it
-// reads few different words; of its 8 x 4 lanes, neighbours share a vector of A and those two apart
-// one of B, so that shared memory serves 16 lanes of a 128-bit read at a time instead of 8.
+// The idea: bank_free with another distribution of results. A warp takes a compact tile of C, so that
+// it reads few different words. Of its 8 x 4 lanes, adjacent ones share a vector of A, and lanes two
+// apart one of B, so that shared memory serves 16 lanes of a 128-bit read at a time instead of 8.
 
 #pragma once
 
@@ -21,11 +21,11 @@ struct WarpTiled : Config {
     kRunM = cute::min(kTM, kVector), kRunN = cute::min(kTN, kVector)
   };
 
-  // The bits of a lane's number are n m m m n, those of a warp's m first.
+  // The bits of a lane's number are n m m m n; those of a warp's number begin with m.
   using Threads = Layout<
       Shape<_2, _8, _2, Int<kBM / kWarpM>, Int<kBN / kWarpN>>,
       Stride<Int<kRunN * kBM>, Int<kRunM>, Int<2 * kRunN * kBM>, Int<kWarpM>, Int<kWarpN * kBM>>>;
-  // The lanes' vectors lie side by side; a thread's next one behind those of its warp.
+  // The vectors of the lanes are adjacent; a thread's next vector follows those of its warp.
   using ValuesM = Layout<Shape<Int<kRunM>, Int<kTM / kRunM>>, Stride<_1, Int<8 * kRunM>>>;
   using ValuesN = Layout<Shape<Int<kRunN>, Int<kTN / kRunN>>, Stride<_1, Int<4 * kRunN>>>;
 };

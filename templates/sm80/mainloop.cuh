@@ -1,30 +1,30 @@
-// What the loops over k of the tensor core kernels are made of: tiles on their way to shared memory,
-// and blocks of them on their way to the registers of the MMAs.
+// Parts of the loops over k of the tensor core kernels: copies of tiles to shared memory, and of blocks
+// of them to the registers of the MMAs.
 //
 // One `Config` for every element type and every layout of A(M,K), B(N,K), C(M,N):
 //
 //   Element, ElementC, Accumulator   types in gmem (B's has the size of A's), and of the accumulators
-//   Epilogue                         what becomes of the accumulators (LinearCombination)
+//   Epilogue                         computation on the accumulators (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
 //   kSwapAB                          A, B and C are the problem's B, A and C^T, of a row-major C
-//   kPromoted                        products of a k tile in accumulators of their own, then added
-//   kConjA, kConjB                   whether the conjugate is meant
-//   Mma                              CuTe's instruction; of complex numbers, that of their parts
+//   kPromoted                        products of a k tile in separate accumulators, then added
+//   kConjA, kConjB                   whether to take the conjugate
+//   Mma                              CuTe's instruction; for complex numbers, that of their parts
 //   GmemCopyA, GmemCopyB             Copy: gmem -> smem
-//   PlaceA, PlaceB                   Copy: smem -> smem, of rows that begin anywhere; void for others
+//   PlaceA, PlaceB                   Copy: smem -> smem, for rows that begin anywhere; else void
 //   SmemLayoutA, SmemLayoutB         (bM,bK,PIPE), (bN,bK,PIPE), swizzled
 //   SmemCopyA, SmemCopyB             Copy: smem -> registers, as the tiled MMA partitions
 //   FragmentA, FragmentB             ((MMA,REST_MN,REST_K),TILES,BLOCKS) -> a thread's value
 //   FragmentC                        ((MMA,REST_M,REST_N),TILES_M,TILES_N) -> a thread's sum
-//   EpilogueTile, EpilogueLayout     the part of the C tile that is staged at a time, and where
+//   EpilogueTile, EpilogueLayout     the part of the C tile that is staged at a time
 //   EpilogueStage, EpilogueCopy      Copy: registers -> smem, smem -> gmem
-//   kStageA, kStageB                 elements from a tile in shared memory to the next
+//   kStageA, kStageB                 distance of tiles in shared memory in elements
 //   kRasterGroup                     rows of tiles per L2 group
 //
-// These layouts are finished: what CuTe's make_tiled_copy, retile and partition would compute of thread
-// and value layouts is spelled out, and of CuTe come the layouts' arithmetic and the instructions. That
-// CuTe computes the same is proved by a unit of its own (common/proof.cuh).
+// These layouts are finished: they replace what CuTe's make_tiled_copy, retile and partition would compute
+// from thread and value layouts. CuTe provides the arithmetic of layouts and the instructions. A separate
+// unit proves that CuTe computes the same (common/proof.cuh).
 
 #pragma once
 
@@ -39,8 +39,8 @@
 
 namespace cute_gemm {
 
-// What each thread moves of a step (kRows,kColumns), which repeated fills a tile: TV takes (thread,value)
-// to row + kRows * column of what it addresses, kVector values at a time, with CuTe's Instruction.
+// Each thread's part of a step (kRows,kColumns); repeated steps fill a tile. TV maps (thread,value) to
+// row + kRows * column of the addressed elements, kVector values at a time, with CuTe's Instruction.
 template <class Instruction_, class TV_, int Rows, int Columns, int Vector>
 struct Copy {
   using Instruction = Instruction_;
@@ -54,12 +54,12 @@ template <class Copy, class SmemLayout, class Element, bool kVectorAlongK>
 struct TileLoader {
   using At = typename Copy::At;
   enum : int {
-    kPlaces = 0, kRun = 0,  // nothing is put in place
+    kPlaces = 0, kRun = 0,  // no rows are shifted into place
     kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}),
     kStepRows = Copy::kRows, kStepColumns = Copy::kColumns,
     kValues = Copy::kValues, kVector = Copy::kVector,
     kBytes = kVector * sizeof(Element),
-    // The copies of a tile go along the mode across the vectors first, each one step further on.
+    // The copies of a tile proceed along the mode across the vectors first, each one step further.
     kSteps = kVectorAlongK ? kRows / kStepRows : kColumns / kStepColumns,
     kRepeats = kVectorAlongK ? kColumns / kStepColumns : kRows / kStepRows
   };
@@ -67,13 +67,13 @@ struct TileLoader {
   int64_t row_stride, column_stride;
   int64_t step, k_step;   // elements to the next step, to the next tile
   Element const* next;    // the thread's first element of the tile after this
-  Element const* source;  // and of the step to come
+  Element const* source;  // and of the next step
   uint32_t smem, target;
   int smem_first;
   At first;
   int rows_left, rows;  // from the thread's first row to the matrix's last; 0 for a tile left out
 
-  // Of the matrix (extent,depth), the tiles from row `corner` on.
+  // The tiles of the matrix (extent,depth) from row `corner` on.
   CUTE_DEVICE TileLoader(Element const* matrix, int corner, int extent, int /*depth*/, int64_t ld,
                          uint32_t smem, int thread)
       : row_stride(kVectorAlongK ? ld : 1), column_stride(kVectorAlongK ? 1 : ld), smem(smem),
@@ -84,7 +84,7 @@ struct TileLoader {
     smem_first = SmemLayout{}(first.row, first.column, 0);
   }
 
-  // The tile to load is load number `number`, the next one, into stage `pipe`; of `k_tiles` there are.
+  // The tile to load is the next one, load number `number` of `k_tiles`, into stage `pipe`.
   CUTE_DEVICE void advance(int number, int pipe, int k_tiles) {
     source = next;
     next += k_step;
@@ -92,8 +92,8 @@ struct TileLoader {
     rows = number < k_tiles ? rows_left : 0;
   }
 
-  // Issues all copies of load number `number`. The last `ends` tiles come first, the last one, of which
-  // `tail` columns are in the matrix, before all others.
+  // Issues all copies of load number `number`. The last `ends` tiles come first; the last one, of which
+  // `tail` columns are in the matrix, precedes all others.
   CUTE_DEVICE void fetch(int number, int pipe, int k_tiles, int tail, int ends) {
     if (number >= ends) {
       advance(number, pipe, k_tiles);
@@ -111,13 +111,13 @@ struct TileLoader {
   }
 
   // Issues part `part` of `parts` of the tile's copies. kCut: the tile is the last along k, of which
-  // `columns_left` columns are in the matrix; what is outside is not read and becomes zeros. Rows
-  // beyond the matrix need no zeros, because what they are multiplied to is not stored: in all columns
-  // but the last one a vector that straddles the last row is read whole.
+  // `columns_left` columns are in the matrix; elements outside are not read and become zeros. Rows
+  // beyond the matrix need no zeros, because their products are not stored: in all columns but the last
+  // one a vector that straddles the last row is read whole.
   template <bool kCut>
   CUTE_DEVICE void load(int part, int parts, int columns_left = kColumns) {
     constexpr int kVectors = kValues / kVector, kInner = kRepeats * kVectors;
-    // Many narrow copies: a few at a time, or they take too many registers.
+    // Many narrow copies: a few at a time, otherwise they take too many registers.
     constexpr bool kMany = kSteps * kInner > 16;
     constexpr int kUnroll = kMany && kInner > 8 ? 8 : kInner;
     constexpr int kUnrollSteps = !kMany ? kSteps : kInner < 8 ? 8 / kInner : 1;
@@ -149,7 +149,7 @@ struct TileLoader {
   }
 };
 
-// What brings an operand: rows that begin anywhere are put in place (unaligned.cuh).
+// The loader of an operand: rows that begin anywhere are shifted into place (unaligned.cuh).
 template <class Copy, class Place, class SmemLayout, class Element, bool kMajorK, int kThreads>
 using Loader = conditional_t<is_void_v<Place>, TileLoader<Copy, SmemLayout, Element, kMajorK>,
                              WordLoader<Copy, Place, SmemLayout, Element, kMajorK, kThreads>>;
@@ -162,7 +162,7 @@ struct Tiles {
                          Config::kMajorKA, Config::kThreads>;
   using LoaderB = Loader<typename Config::GmemCopyB, typename Config::PlaceB, typename Config::SmemLayoutB, Element,
                          Config::kMajorKB, Config::kThreads>;
-  // Runs that each thread puts in place of a tile that has come, and the words of the longest.
+  // Runs of a loaded tile that each thread shifts into place, and the words of the longest.
   enum : int {
     kPlaces = LoaderA::kPlaces + LoaderB::kPlaces,
     kRun = int(LoaderA::kRun) > int(LoaderB::kRun) ? int(LoaderA::kRun) : int(LoaderB::kRun),
@@ -191,7 +191,7 @@ struct Tiles {
     b.template load<false>(part, parts);
   }
 
-  // Reads run number `i` of a tile and, when its words' time has come, puts it in place.
+  // Reads run number `i` of a tile and, once its words are complete, shifts it into place.
   CUTE_DEVICE void take(int pipe, int i, Word* words) const {
     if constexpr (LoaderA::kPlaces > 0) {
       if (i < LoaderA::kPlaces) a.take(pipe, i, words);
@@ -211,7 +211,7 @@ struct Tiles {
     }
   }
 
-  // All of a tile, of which `columns` columns are in the matrices.
+  // The whole tile, of which `columns` columns are in the matrices.
   CUTE_DEVICE void realign(int pipe, int columns) {
     CUTE_UNROLL
     for (int i = 0; i < kPlaces; ++i) {
@@ -222,7 +222,7 @@ struct Tiles {
   }
 };
 
-// One operand, smem -> registers: what the thread's MMAs take of a tile, a k block at a time.
+// One operand, smem -> registers: a thread's part of a tile for its MMAs, one k block at a time.
 template <class Copy, class Fragment, class SmemLayout, class Element, int kStage>
 struct BlockLoader {
   using Instruction = typename Copy::Instruction;
@@ -257,7 +257,7 @@ struct BlockLoader {
           Vector const vector = *shared_pointer<Vector const>(from);
           CUTE_UNROLL
           for (int i = 0; i < Copy::kVector; ++i) values[Fragment{}(v + i, mn, block)] = vector[i];
-        } else {  // a row for other threads, and words of theirs (ldmatrix)
+        } else {  // a row for other threads, and words from their rows (ldmatrix)
           static_assert(Fragment{}(Copy::kVector - 1, 0, 0) == Copy::kVector - 1);
           detail::explode(Instruction::copy, shared_pointer<Given const>(from), int_sequence<0>{},
                           reinterpret_cast<Taken*>(values + Fragment{}(v, mn, block)),
@@ -292,9 +292,9 @@ CUTE_DEVICE void multiply(Accumulator* accumulators, Element const* a, Element c
                   make_int_sequence<extent<B>::value>{}, c, registers);
 }
 
-// Half of the same of complex numbers, by two instructions on their parts: the products with the real or with
-// the imaginary parts of the problem's B, which is `a` where A and B are swapped: accumulators have one order. Signs go
-// to a, whose registers the instruction negates as it reads them.
+// Half of the same for complex numbers, by two instructions on their parts: the products with the real or with
+// the imaginary parts of the problem's B, which is `a` if A and B are swapped: accumulators have one order. Signs are
+// applied to a, whose registers the instruction negates as it reads them.
 template <class Config, class T>
 CUTE_DEVICE void multiply(cutlass::complex<T>* accumulators, cutlass::complex<T> const* a,
                           cutlass::complex<T> const* b, bool imaginary) {
@@ -326,8 +326,8 @@ CUTE_DEVICE void multiply(cutlass::complex<T>* accumulators, cutlass::complex<T>
   for (int i = 0; i < kC; ++i) accumulators[i] = {real[i], imag[i]};
 }
 
-// Calls with part `part` of `parts` of all (outer,inner), to and fro along inner, `kRun` of outer
-// together: what follows each other shares an operand.
+// Calls a function with part `part` of `parts` of all (outer,inner), in serpentine order along inner, with `kRun` of
+// outer together: consecutive calls share an operand.
 template <int kRun, int kOuter, int kInner, class Function>
 CUTE_DEVICE void serpentine(int part, int parts, Function const& function) {
   CUTE_UNROLL
@@ -370,8 +370,8 @@ struct Blocks {
   }
 
   // Part `part` of `parts` of a block's products, in the order of cute::gemm, which follows the bytes of
-  // the operands' registers. Of complex numbers the products with b's real and with its imaginary parts are a
-  // pass each over m, so that none waits for the one before it that is added to the same sum.
+  // the operands' registers. For complex numbers, products with b's real and with its imaginary parts are
+  // separate loops over m, so that no product waits for the previous one on the same accumulator.
   CUTE_DEVICE void multiply(int block, Accumulator* accumulators, int part, int parts) const {  // (MMA,MMA_M,MMA_N)
     constexpr int kBytesA = kA * sizeof(Element), kBytesB = kB * sizeof(Element);
     CUTE_UNROLL
@@ -389,7 +389,7 @@ struct Blocks {
       if constexpr (kBytesA <= 8 && kBytesA == kBytesB) {
         serpentine<(kBytesA == 4 && kMmaM > 1) ? 2 : 1, kMmaM, kMmaN>(part, parts, one);
       } else {
-        // To and fro along m, but the real parts first in each n: the order of a sum is that of every tile.
+        // Serpentine along m, but the real parts first in each n: the order of summation is that of every tile.
         serpentine<1, kMmaN, kPasses * kMmaM>(
             part, parts, [&](int n, int i) { one(i % kMmaM, n, (i / kMmaM) ^ (kPasses > 1 && n % 2)); });
       }

@@ -1,4 +1,4 @@
-// What a proof of a tensor core kernel has C++ CuTe compute, beside the Config that the kernel is made of.
+// What a proof of a tensor core kernel asks of C++ CuTe, in addition to the kernel's Config.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace cute_gemm {
 
-// Which thread of a tiled MMA holds what, and in which of its registers.
+// The values of each thread of a tiled MMA, and their registers.
 template <class Config, class TiledMma_>
 struct Partitions {
   using TiledMma = TiledMma_;

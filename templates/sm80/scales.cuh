@@ -1,5 +1,5 @@
-// Block scales, by which the products of 128 of k are multiplied before they are added: each thread loads those of
-// its accumulators from global memory while it multiplies.
+// Block scales, which multiply the products of 128 of k before they are added: each thread loads those of its
+// accumulators from global memory while it multiplies.
 
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace cute_gemm {
 
-// The scales of a thread's accumulators in a k tile: those of its rows, and those of its columns.
+// The scales of a thread's accumulators in a k tile, for its rows and for its columns.
 template <class Config, int RowsA, int RowsB>
 struct ScaleFactors {
-  using Stage = typename Config::EpilogueStage;  // where the accumulators of an MMA of all warps lie
-  // Of an MMA of a warp, m16n8, a thread has two rows, and two columns of each atom along N.
+  using Stage = typename Config::EpilogueStage;  // places of the accumulators of an MMA of all warps
+  // In an MMA of a warp, m16n8, a thread has two rows, and two columns of each atom along N.
   enum : int {
     kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{}),
     kTilesM = kBM / Stage::kRows, kTilesN = kBN / Stage::kColumns, kColumns = Stage::kValues / 2,
@@ -22,7 +22,7 @@ struct ScaleFactors {
 
   BlockScales<RowsA> scale_a;
   BlockScales<RowsB> scale_b;
-  int rows_left, columns_left;  // from the thread's first row and column
+  int rows_left, columns_left;  // remaining from the thread's first row and column
   float a[kA + 1], b[kB + 1];
 
   CUTE_DEVICE ScaleFactors(BlockScales<RowsA> const& scale_a, BlockScales<RowsB> const& scale_b, Corner const& corner,

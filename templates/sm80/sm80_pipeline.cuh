@@ -1,23 +1,23 @@
 // sm80_pipeline: multistage cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> C.
 //
-// The idea: several k tiles are on their way at a time. cp.async copies them into a ring of stages in
-// shared memory while tensor_core's products are made of the oldest, so that the time of a copy is
-// waited for once and not once per tile.
+// The idea: several k tiles are in flight at a time. cp.async copies them into a ring of stages in
+// shared memory while tensor_core's products of the oldest tile are computed, so that the kernel waits
+// for the latency of a copy once and not once per tile.
 //
-// CuTe is a calculator of layouts here, run by the compiler, and the loops are written out:
+// CuTe computes layouts at compile time here, and the loops are written out:
 //
 // - An address in shared memory is a 32-bit register with the thread's part, computed once, and a
-//   distance that the compiler knows and puts into the instruction. Where a layout is swizzled, the
-//   part of the distance that the swizzle touches is XORed into the register and the rest stays in the
+//   distance that the compiler knows and puts into the instruction. In a swizzled layout, the part of
+//   the distance that the swizzle affects is XORed into the register and the rest stays in the
 //   instruction (join). A partitioned CuTe tensor swizzles the sum of both parts at each access, which
 //   costs instructions and registers.
-// - In global memory a pointer steps through the tile. A partitioned tensor knows all offsets at a time,
+// - In global memory a pointer steps through the tile. A partitioned tensor has all offsets at a time,
 //   and the compiler keeps every multiple of the leading dimension in registers through the loop.
-// - cute::copy issues the copies of a tile together, with a predicate each. Here they go out in parts
-//   between the products, predicated by one number of rows and without a branch, around which ptxas
-//   would move nothing; only the last tile along k, which is loaded first, looks at K's end.
-// - Rows that begin at any element are copied by the aligned words that cover them, and put in place a
-//   tile before they are multiplied (unaligned.cuh).
+// - cute::copy issues the copies of a tile together, with a predicate each. Here they are issued in parts
+//   between the products, predicated by one number of rows and without a branch, across which ptxas
+//   would move nothing; only the last tile along k, which is loaded first, checks the end of K.
+// - Rows that begin at any element are copied by the aligned words that cover them, and shifted into
+//   place one tile before they are multiplied (unaligned.cuh).
 
 #pragma once
 
@@ -27,7 +27,7 @@
 
 namespace cute_gemm {
 
-// C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile. Where there are block
+// C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile. With block
 // scales, 128 is a multiple of bK.
 template <class Config, int RowsA = 0, int RowsB = 0>
 CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::ElementC* C, int m, int n, int k,
@@ -39,7 +39,7 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
   using Element = typename Config::Element;
   using Accumulator = typename Config::Accumulator;
   constexpr int kBK = size<2>(CtaTiler{}), kStages = size<2>(SmemLayoutA{});
-  // A tile that is put in place must have come one tile before it is multiplied.
+  // A tile that is shifted into place must have arrived one tile before it is multiplied.
   constexpr int kPlaces = Tiles<Config>::kPlaces, kWait = kStages - 2 - (kPlaces > 0);
   extern __shared__ __align__(128) char shared[];
   Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n, cta);
@@ -56,7 +56,7 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
                         smem_a, smem_b, threadIdx.x);
 
     // The last k tile, the only one that can be cut short, is loaded first: the loop needs no
-    // predicate along k, and the order of a sum is free.
+    // predicate along k, and the order of summation is free.
     int const tail = k - (k_tiles - 1) * kBK;
     constexpr int kUnroll = kPlaces > 0 ? 1 : kStages;
 #pragma unroll kUnroll
@@ -85,7 +85,7 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
         constexpr int kEnds = Tiles<Config>::kEnds;
         scales.load((k_tile < kEnds ? k_tiles - 1 - k_tile : k_tile - kEnds) * kBK);
       }
-      // Of 8-bit floats tensor cores keep some 14 bits of a sum: the products of a k tile are added to the
+      // For 8-bit floats tensor cores keep some 14 bits of a sum: the products of a k tile are added to the
       // accumulators in float32.
       Accumulator products[Config::kPromoted ? kAccumulators : 1] = {};
       CUTE_UNROLL
@@ -95,7 +95,7 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
           __syncthreads();
           read = read == kStages - 1 ? 0 : read + 1;
         }
-        // The next tile is put in place meanwhile, run by run, each read before some of the products
+        // The next tile is shifted into place meanwhile, run by run, each read before some of the products
         // and written after them.
         int const first = ceil_div(block * kPlaces, kBlocks - 1);
         int const runs = min(ceil_div((block + 1) * kPlaces, kBlocks - 1), kPlaces) - first;
@@ -105,7 +105,7 @@ CUTE_DEVICE void sm80_pipeline(void const* A, void const* B, typename Config::El
           Word words[Tiles<Config>::kRun + 1];
           if (part == 0) {
             blocks.load((block + 1) % kBlocks, read);
-            // The copies of a tile to come are spread over the blocks, as far as the wait above allows.
+            // The copies of a later tile are spread over the blocks, if the wait above allows it.
             if (block == 0) tiles.advance(k_tile + kStages - 1, write, k_tiles);
             if (block < kBlocks - 1) tiles.load(block, kBlocks - 1);
             if (block == kBlocks - 2) {

@@ -1,9 +1,9 @@
 // tensor_core: tiled MMA on swizzled shared memory, without a pipeline.
 //
-// The idea: the products go to the tensor cores. A warp's mma.sync takes whole blocks of A and B, which
-// ldmatrix brings from shared memory into the registers of the lanes that have to hold them; an XOR
-// swizzle keeps both the copies and ldmatrix free of conflicts. Each k tile is copied, waited
-// for and multiplied before the next.
+// The idea: tensor cores compute the products. A warp's mma.sync takes whole blocks of A and B, which
+// ldmatrix loads from shared memory into the registers of the lanes that need them; an XOR swizzle
+// keeps both the copies and ldmatrix free of conflicts. Each k tile is copied, waited for and
+// multiplied before the next.
 
 #pragma once
 
@@ -33,11 +33,11 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
     Tiles<Config> tiles(A, B, m, n, k, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
     Blocks<Config> blocks(smem_a, smem_b, threadIdx.x);
 
-    // The last k tile, the only one that K can cut, comes first: the order of a sum is free.
+    // The last k tile, the only one that K can cut, comes first: the order of summation is free.
     int const tail = k - (k_tiles - 1) * kBK;
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-      if (k_tile > 0) __syncthreads();  // nobody reads the tile before any more
+      if (k_tile > 0) __syncthreads();  // no thread reads the previous tile any more
       tiles.fetch(k_tile, 0, k_tiles, tail);
       cp_async_fence();
       cp_async_wait<0>();

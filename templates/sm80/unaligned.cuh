@@ -1,13 +1,13 @@
 // An operand whose rows begin at any element, on its way to shared memory.
 //
-// The idea: cp.async copies the aligned words of 16 bytes that cover a row, one more than the row fills,
-// and later, when they have come, each thread takes a run of words from shared memory, shifts it in its
-// registers to where the row begins, and puts it back in place. So the copies are as wide, as far ahead
-// and as coalesced as those of an aligned operand, and what that costs is a second trip through registers.
+// The idea: cp.async copies the aligned words of 16 bytes that cover a row, one more than the row fills.
+// Once they have arrived, each thread reads a run of words from shared memory, shifts it in its registers
+// to the start of the row, and writes it back in place. So the copies are as wide, as far ahead and as
+// coalesced as those of an aligned operand, at the cost of a second trip through registers.
 //
-// A row is what lies together in memory: along k of a K-major operand, along M or N of another. In
-// shared memory rows are kPitch elements apart, an odd number of words, which brings the words of
-// neighbouring rows to different banks without a swizzle.
+// A row is contiguous in memory: along k for a K-major operand, along M or N otherwise. In shared memory
+// rows are kPitch elements apart, an odd number of words, so that words of adjacent rows lie in
+// different banks without a swizzle.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace cute_gemm {
 
-// 16 bytes, and the bytes from `shift` on of two of them.
+// 16 bytes, and the bytes of two of them from `shift` on.
 struct alignas(16) Word {
   uint32_t part[4];
 };
@@ -33,7 +33,7 @@ CUTE_DEVICE Word shifted(Word const& low, Word const& high, int shift) {
   for (int i = 0; i < 4; ++i) {
     asm("shf.r.wrap.b32 %0, %1, %2, %3;\n"
         : "=r"(out.part[i])
-        : "r"(by_four[i]), "r"(by_four[i + 1]), "r"(8 * shift));  // of which 5 bits count
+        : "r"(by_four[i]), "r"(by_four[i + 1]), "r"(8 * shift));  // only 5 bits count
   }
   return out;
 }
@@ -49,7 +49,7 @@ CUTE_DEVICE Word cut(Word word, int valid) {
 }
 
 // One operand, gmem -> smem: the words of a tile in steps of a Copy, one more for each row, and the
-// runs that threads put in place in steps of a Place.
+// runs that threads shift into place in steps of a Place.
 template <class Copy, class Place, class SmemLayout, class Element, bool kAlongK, int kThreads>
 struct WordLoader {
   enum : int {
@@ -62,9 +62,9 @@ struct WordLoader {
     kSteps = kAcross / kStepAcross, kRepeats = kAlong / kStepAlong,
     kPitch = SmemLayout{}(kAlongK ? 1 : 0, kAlongK ? 0 : 1, 0),
     kStageBytes = kAcross * kPitch * kSize,
-    kRun = Place::kValues / kVector,  // words that a thread puts in place together
-    kWords = kAlong / kVector, kMore = (kSteps + kWords - 1) / kWords,  // of a row; a thread's rows' ends
-    kLanes = kAlong / Place::kValues, kNext = 32 / kLanes,  // lanes of a row, and from one to the next
+    kRun = Place::kValues / kVector,  // words that a thread shifts into place together
+    kWords = kAlong / kVector, kMore = (kSteps + kWords - 1) / kWords,  // words of a row; ends of a thread's rows
+    kLanes = kAlong / Place::kValues, kNext = 32 / kLanes,  // lanes of a row, and their distance
     kPlaceAcross = kAlongK ? Place::kRows : Place::kColumns, kPlaces = kAcross / kPlaceAcross
   };
   static_assert(kVector * kSize == 16 && int(Copy::kValues) == kVector);
@@ -72,11 +72,11 @@ struct WordLoader {
 
   int64_t stride, step;          // elements to the next row, to the next step
   Element const *begin, *end;    // the matrix
-  Element const* source;         // the thread's first element of the step to come
-  uint32_t smem, target, place;  // of the thread's first words: to copy, and to put in place
+  Element const* source;         // the thread's first element of the next step
+  uint32_t smem, target, place;  // addresses of the first words: to copy, and to shift into place
   int along;                     // the thread's first element in its rows
-  int rows_left, rows;  // M or N from there to the matrix's end; less than any for a tile left out
-  int row_address, row_step;     // bytes, as far as they count: where the next row to put in place begins
+  int rows_left, rows;  // M or N from there to the matrix's end; negative for a tile left out
+  int row_address, row_step;     // relevant bytes of the start of the next row to shift
 
   CUTE_DEVICE WordLoader(Element const* matrix, int corner, int extent, int depth, int64_t ld,
                          uint32_t smem_tile, int thread)
@@ -114,7 +114,7 @@ struct WordLoader {
     rows = number < k_tiles ? rows_left : -int(kAlong + kVector);
   }
 
-  // Words may lie across the matrix's ends in the last two tiles along k and in the first.
+  // Words may cross the matrix's ends in the last two tiles along k and in the first.
   CUTE_DEVICE void fetch(int number, int pipe, int k_tiles, int tail, int ends) {
     advance(number, pipe, k_tiles);
     if (number > ends) {
@@ -125,7 +125,7 @@ struct WordLoader {
     if (number == ends) source += kColumns * (kAlongK ? 1 : stride);
   }
 
-  // Issues part `part` of `parts` of the tile's copies: of all words that have elements of the tile.
+  // Issues part `part` of `parts` of the tile's copies: of all words with elements of the tile.
   template <bool>
   CUTE_DEVICE void load(int part, int parts) {
     if (part == 0) {
@@ -144,18 +144,18 @@ struct WordLoader {
       source += step;
       asm("" : "+l"(source));  // as in TileLoader
     }
-    // Along the rows the next tile follows at once, across them it is where the last step has led.
+    // Along the rows the next tile follows directly; across them it begins where the last step ends.
     if (kAlongK && part == parts - 1) source += kColumns - kSteps * step;
   }
 
-  // The same value, of which compilers know nothing: they keep nothing that follows of it in registers
-  // through the k loop.
+  // The same value, opaque to compilers: they keep nothing that depends on it in registers through the
+  // k loop.
   CUTE_DEVICE static int afresh(int value) {
     asm volatile("" : "+r"(value));
     return value;
   }
 
-  // Copies the word behind a row: the first lane of a row has that of its first step, and so on.
+  // Copies the word after a row: the first lane of a row copies that of its first step, and so on.
   CUTE_DEVICE void copy_behind(int turn) const {
     int const lane = afresh(along), behind = kAlong - lane, steps = lane / kVector + turn * kWords;
     Element const* const from = source + steps * step + behind;
@@ -164,8 +164,8 @@ struct WordLoader {
     copy_async_if<16>(target + kSize * (steps * (kStepAcross * kPitch) + behind), word_of(from), some);
   }
 
-  // The same of a whole tile, `tile` tiles from the first one, of which `columns` columns are in the
-  // matrix. Of words that lie across the matrix's ends the elements are copied one by one.
+  // The same for a whole tile, `tile` tiles from the first one, of which `columns` columns are in the
+  // matrix. Words that cross the matrix's ends are copied element by element.
   CUTE_DEVICE void load_carefully(int tile, int columns) const {
     Element const* const first = source + tile * (kColumns * (kAlongK ? 1 : stride));
     typename Copy::At const at(threadIdx.x, 0);
@@ -195,12 +195,12 @@ struct WordLoader {
     }
   }
 
-  // Reads run number `i` of a tile that has come, and the word behind it.
+  // Reads run number `i` of a loaded tile, and the word after it.
   CUTE_DEVICE void take(int pipe, int i, Word* words) const {
     Word const* const run = run_of(pipe, i);
     CUTE_UNROLL
     for (int j = 0; j < kRun; ++j) words[j] = run[j];
-    if constexpr (kLanes > 1) {  // the next run's first word is a neighbour's to change
+    if constexpr (kLanes > 1) {  // a neighbour may change the next run's first word
       CUTE_UNROLL
       for (int j = 0; j < 4; ++j) {
         words[kRun].part[j] = __shfl_down_sync(0xffffffff, words[0].part[j], kNext);
@@ -209,8 +209,8 @@ struct WordLoader {
     if (kLanes == 1 || threadIdx.x % 32 >= 32 - kNext) words[kRun] = run[kRun];
   }
 
-  // Puts it in place. kCut: `columns` columns of the tile are in the matrix, and what is outside becomes
-  // zeros.
+  // Writes it into place. kCut: `columns` columns of the tile are in the matrix, and elements outside
+  // become zeros.
   template <bool kCut>
   CUTE_DEVICE void put(int pipe, int i, Word const* words, int columns) {
     Word* const run = run_of(pipe, i);

@@ -1,4 +1,4 @@
-// The way of the tensor core kernels' accumulators to C.
+// Stores of the tensor core kernels' accumulators to C.
 
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace cute_gemm {
 
-// Registers -> smem -> C, a part of the tile at a time: the accumulators change hands so that neighbouring
-// threads hold neighbouring rows of C, which is column-major.
+// Registers -> smem -> C, a part of the tile at a time: the accumulators are exchanged so that adjacent
+// threads hold adjacent rows of C, which is column-major.
 template <class Config>
 CUTE_DEVICE void write_staged(typename Config::Accumulator const* accumulators, char* shared,
                               typename Config::ElementC* C, int extent_m, int extent_n, int64_t ldc,
@@ -32,7 +32,7 @@ CUTE_DEVICE void write_staged(typename Config::Accumulator const* accumulators, 
   using Copy = typename Config::EpilogueCopy;
   static_assert(int(Copy::kValues) == Copy::kVector);
   constexpr int kCopies = kRows / Copy::kRows * (kColumns / Copy::kColumns);
-  constexpr int kTogether = 4;  // what they read of C, and of operands, is loaded before the first is stored
+  constexpr int kTogether = 4;  // values of C and of operands are loaded before the first store
   typename Copy::At const mine(threadIdx.x, 0);
   Accumulator const* const staged_in = staged + layout(mine.row, mine.column);
   ElementC* const out = C + corner.row + corner.column * ldc + mine.row + mine.column * ldc;
@@ -40,7 +40,7 @@ CUTE_DEVICE void write_staged(typename Config::Accumulator const* accumulators, 
 
   CUTE_UNROLL
   for (int part = 0; part < kParts; ++part) {
-    __syncthreads();  // what was in shared memory before has been read
+    __syncthreads();  // the previous contents of shared memory have been read
     CUTE_UNROLL
     for (int n = 0; n < kColumns / Stage::kColumns; ++n) {
       CUTE_UNROLL

@@ -45,7 +45,7 @@ CUTE_DEVICE void warpgroup_sync(int group) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory");
 }
 
-// Element by element from registers, where TMA does not take C; what a few elements read is loaded together.
+// Element by element from registers, if TMA does not support C; inputs of a few elements are loaded together.
 template <class Config>
 CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, Tile<Config> const& tile, int group,
                                 int thread, TensorC<Config> const& whole,
@@ -78,7 +78,7 @@ CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, Tile<C
   }
 }
 
-// A tile of C without products, by all threads that would have computed it.
+// A tile of C without products, stored by all threads that would have computed it.
 template <class Config>
 CUTE_DEVICE void update_elements(Tile<Config> const& tile, int thread, TensorC<Config> const& whole,
                                  typename Config::Epilogue const& epilogue) {
@@ -95,8 +95,8 @@ CUTE_DEVICE void update_elements(Tile<Config> const& tile, int thread, TensorC<C
   }
 }
 
-// A tile of C that is of no group, by the same threads; 16 bytes at a time where rows or columns of C, whichever are
-// contiguous, are no parts of groups and TMA takes them.
+// A tile of C without a group, by the same threads; 16 bytes at a time if the contiguous rows or columns of C are not
+// parts of groups and TMA supports them.
 template <class Config>
 CUTE_DEVICE void zero_elements(Tile<Config> const& tile, int thread, TensorC<Config> const& c) {
   using CtaTiler = typename Config::CtaTiler;
@@ -107,9 +107,9 @@ CUTE_DEVICE void zero_elements(Tile<Config> const& tile, int thread, TensorC<Con
   store_zeros<kBM, kBN, kThreads, !Config::kColumnMajorC, kVector>(c.C, c.ldc, c.m, c.n, tile.row, tile.column, thread);
 }
 
-// The epilogue tiles (64,kColumns) of a warp group, one after the other: registers to shared memory, swizzled
-// as TMA takes it, and from there to C by TMA, which clips it; meanwhile the next is written to another stage.
-// Where C is read, TMA has loaded its tile into that stage before.
+// The epilogue tiles (64,kColumns) of a warp group, one after the other: registers to shared memory, swizzled for
+// TMA, and from there to C by TMA, which clips it; meanwhile the next is written to another stage. If C is read,
+// TMA has loaded its tile into that stage before.
 template <class Config>
 struct TmaEpilogue {
   using Accumulators = Accumulators<Config>;
@@ -125,17 +125,17 @@ struct TmaEpilogue {
     kBoxes = (Config::kColumnMajorC ? 64 : int(kColumns)) / kSpan,
     kWidth = Accumulators::kColumns / Accumulators::kPerResult,  // columns of C
     kTilesN = kWidth / kColumns, kTiles = Accumulators::kBlocks * kTilesN,
-    kDepth = Config::kColumnMajorC ? int(kColumns) : 64  // of a box, across
+    kDepth = Config::kColumnMajorC ? int(kColumns) : 64  // extent of a box across
   };
   static_assert(kTiles % kStages == 0);
-  // stmatrix has the instruction's rows, which A from registers does not.
+  // stmatrix stores the instruction's rows, which A from registers does not have.
   enum : bool { kMatrix = sizeof(ElementC) == 2 && !Config::kRegisterA };
 
   TmaDescriptor const* map;
   ElementC* smem;    // (PIPE_C,EPI_M*EPI_N)
-  uint64_t* full;    // (PIPE_C): epilogue tiles of C that were read
+  uint64_t* full;    // (PIPE_C): epilogue tiles of C that have been read
   int group, thread;
-  int offset;        // of the thread's first value in a stage; for stmatrix, of the row that it addresses
+  int offset;        // place of the thread's first value in a stage; for stmatrix, of its row
   uint32_t phase = 0;
 
   CUTE_DEVICE TmaEpilogue(TmaDescriptor const* map, ElementC* smem, uint64_t* full, int group, int thread)
@@ -183,7 +183,7 @@ struct TmaEpilogue {
     });
   }
 
-  // Starts to load the first epilogue tiles of C, and to bring the epilogue's operands into L2, before the main
+  // Starts to load the first epilogue tiles of C, and to prefetch the epilogue's operands into L2, before the main
   // loop.
   CUTE_DEVICE void prefetch(WorkTile const& tile, Epilogue const& epilogue) const {
     constexpr int kRows = 64 * Accumulators::kBlocks;
@@ -196,14 +196,14 @@ struct TmaEpilogue {
     }
   }
 
-  // A thread's four results of 8 columns: two rows of two columns.
+  // A thread's four results in 8 columns: two rows of two columns.
   enum : int { kRowStep = AccumulatorCoord<Config>::kRowStep };
   using QuadBlock = cute::conditional_t<Config::kSwapAB, Block<2, 2, 1, kRowStep>, Block<2, 2, kRowStep, 1>>;
-  // The epilogue's operands there.
+  // The epilogue's operands for these results.
   using QuadOperands = decltype(cute::declval<Epilogue>().template load<QuadBlock>(Coord{}));
 
-  // The operands of an epilogue tile, and of as many tiles ahead of it as registers allow: of none where a thread has
-  // so many accumulators that its group takes turns with another, whose products hide these loads.
+  // The operands of an epilogue tile, and of as many later tiles as registers allow: none if a thread has so many
+  // accumulators that its group takes turns with another one, whose products hide these loads.
   enum : int {
     kMostLoadsAhead = Accumulators::kBlocks * Accumulators::kValues > 144 ? 0 : 32,
     kLoads = QuadOperands::kLoads * kColumns / 8,
@@ -213,7 +213,7 @@ struct TmaEpilogue {
     QuadOperands values[kAhead + 1][kColumns / 8];
   };
 
-  // Calls with each block of 8 columns of an epilogue tile, and with the coordinate of the thread's first result there.
+  // Calls a function with each block of 8 columns of an epilogue tile, and the coordinate of the thread's first result.
   template <class Function>
   CUTE_DEVICE void for_each_block(WorkTile const& tile, int i, Function const& function) const {
     AccumulatorCoord<Config> const own(thread);
@@ -236,7 +236,7 @@ struct TmaEpilogue {
     for (int i = 0; i < kAhead; ++i) load_operands(operands, tile, i, epilogue);
   }
 
-  // A thread's 8 results of 16 columns from `column` on, into a stage.
+  // A thread's 8 results in 16 columns from `column` on, into a stage.
   template <bool kReadsC>
   CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, QuadOperands* operands,
                          Epilogue const& epilogue) const {
@@ -265,7 +265,7 @@ struct TmaEpilogue {
     } else {
       // Values that are adjacent along the unit-stride mode are one access: two columns, or two adjacent rows.
       using Coord = AccumulatorCoord<Config>;
-      constexpr int kNext = Config::kColumnMajorC ? 2 : 1;  // from a value to its neighbour
+      constexpr int kNext = Config::kColumnMajorC ? 2 : 1;  // distance to the adjacent value
       constexpr int kWidth = kNext == 1 || Coord::kRowStep == 1 ? 2 : 1;
       using Vector = cutlass::AlignedArray<ElementC, kWidth>;
       CUTE_UNROLL
@@ -315,7 +315,7 @@ struct TmaEpilogue {
       for_each_block(tile, i, [&](int block, Coord const& at) {
         epilogue.template store<QuadBlock>(at, own_operands[block]);
       });
-      asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
+      asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees these writes
       warpgroup_sync(group);
       if (thread == 0) {
         for_each_box(tile, i, [&](ElementC* from, auto const& at) { at.template copy<SM90_TMA_STORE>(map, from); });
@@ -325,7 +325,7 @@ struct TmaEpilogue {
           load(tile, i + kStages);
         }
       }
-      __syncwarp();  // else the compiler may have this thread compute the next tile on its own
+      __syncwarp();  // otherwise this thread may compute the next tile separately
     }
   }
 };

@@ -6,23 +6,23 @@
 
 namespace cute_gemm {
 
-// The part of a k tile that its group has, where groups lie along K and that is the unit-stride mode of A or B. There
-// TMA does not cut boxes, and begins them at multiples of 16 bytes: it brings elements of other groups too, in whose
-// place threads put zeros before the products.
+// The part of a k tile that belongs to its group, if groups lie along K and K is the unit-stride mode of A or B. There
+// TMA does not cut boxes, and begins them at multiples of 16 bytes: it also loads elements of other groups, which
+// threads replace by zeros before the products.
 template <class Config>
 struct GroupPart {
   enum : bool { kZeroFill = int(Config::kRagged) == kRaggedK && (Config::kMajorKA || Config::kMajorKB) };
   enum : int {
     kBK = size<2>(typename Config::CtaTiler{}), kThreads = 128 * (Config::kPingPong ? 1 : Config::kConsumers),
-    kUnit = 16 / sizeof(typename Config::ElementA)  // elements, of A as of B
+    kUnit = 16 / sizeof(typename Config::ElementA)  // elements of A and of B
   };
 
-  int begin, end;  // of the group, from the first k tile on
+  int begin, end;  // range of the group from the first k tile on
 
-  // Where the k tiles of a group begin.
+  // Start of the k tiles of a group.
   CUTE_DEVICE static int aligned(int begin) { return kZeroFill ? begin / kUnit * kUnit : begin; }
 
-  // By all threads that read the stage of a k tile.
+  // Executed by all threads that read the stage of a k tile.
   template <class Memory>
   CUTE_DEVICE void zero_fill(Memory& memory, int stage, int group, int k_tile) const {
     if constexpr (kZeroFill) {
@@ -30,13 +30,13 @@ struct GroupPart {
       if (first <= 0 && last >= kBK) return;
       zero_fill<typename Config::SmemLayoutA, Config::kMajorKA>(memory.a[stage], first, last);
       zero_fill<typename Config::SmemLayoutB, Config::kMajorKB>(memory.b[stage], first, last);
-      asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // wgmma sees what was written
+      asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // wgmma sees these writes
       asm volatile("bar.sync %0, %1;\n" ::"r"(Config::kPingPong ? 1 + group : 6), "r"(int(kThreads)) : "memory");
     }
   }
 
  private:
-  // Vectors along the unit-stride mode that are not of the group as a whole. The lanes of a warp have one along K each.
+  // Vectors along the unit-stride mode that are not entirely in the group. Each lane of a warp has one along K.
   template <class SmemLayout, bool kMajorK, class Element>
   CUTE_DEVICE static void zero_fill(Element* tile, int first, int last) {
     using Vector = cutlass::AlignedArray<Element, kUnit>;
@@ -49,7 +49,7 @@ struct GroupPart {
       CUTE_NO_UNROLL
       for (int k = 0; k < kBK; k += kUnit) {
         if (k >= first && k + kUnit <= last) continue;
-        bool const none = k + kUnit <= first || k >= last;  // of the vector is the group's
+        bool const none = k + kUnit <= first || k >= last;  // no element of the vector belongs to the group
         CUTE_UNROLL
         for (int row = thread; row < kRows; row += kThreads) {
           Vector values = zeros;
@@ -74,8 +74,8 @@ struct GroupPart {
   }
 };
 
-// What all loops need of a consumer: where its warp group reads A, B and their scales, and which peer each lane
-// releases.
+// The state that all loops share: where a consumer's warp group reads A, B and their scales, and which peer each
+// lane releases.
 template <class Config>
 struct Consumer {
   using Memory = SharedStorage<Config, StageScales<Config>>;
@@ -84,8 +84,8 @@ struct Consumer {
 
   Memory& memory;
   int group, peer;
-  uint64_t desc_a, desc_b;  // of the group's part of stage 0
-  GroupPart<Config> part;   // of a tile with groups along K, set by the caller
+  uint64_t desc_a, desc_b;  // descriptors of the group's part of stage 0
+  GroupPart<Config> part;   // for a tile with groups along K, set by the caller
   ScaleFactors<Config> scales;
 
   CUTE_DEVICE Consumer(Memory& memory, int group, int thread, int peer)
@@ -108,15 +108,15 @@ struct Consumer {
   }
 };
 
-// A and B from shared memory. The products of a k tile run while those of the next are started, so that a stage
-// is released one k tile later. Returns the last stage, which the caller releases.
+// A and B from shared memory. The products of a k tile run while those of the next are started, so a stage is
+// released one k tile later. Returns the last stage, which the caller releases.
 template <class Config>
 struct MainloopSmem : Consumer<Config> {
   using Base = Consumer<Config>;
   using Base::Base;
 
   CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state, int k_tiles) {
-    int previous = 0;  // the stage of the k tile before
+    int previous = 0;  // the stage of the previous k tile
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
       this->wait(state, k_tile);
@@ -131,7 +131,7 @@ struct MainloopSmem : Consumer<Config> {
   }
 };
 
-// A from registers: each k step of A is loaded while the products of the step before run. The last step of a k
+// A from registers: each k step of A is loaded while the products of the previous step run. The last step of a k
 // tile starts after the full barrier of the next k tile, because it loads that tile's first step.
 template <class Config>
 struct MainloopRegisterA : Consumer<Config> {

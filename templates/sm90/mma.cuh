@@ -14,7 +14,7 @@
 
 namespace cute_gemm {
 
-// The shared memory descriptor of an operand (bMN,bK), and of blocks of it. Offsets are in units of 16 bytes.
+// The shared memory descriptor of an operand (bMN,bK), and of its blocks. Offsets are in units of 16 bytes.
 template <class Element, class SmemLayout, bool kMajorK>
 struct GmmaOperand {
   enum : int {
@@ -35,14 +35,14 @@ struct GmmaOperand {
     return descriptor;
   }
 
-  // What to add to the descriptor of a tile for that of the block at (row, column).
+  // The distance from the descriptor of a tile to that of the block at (row, column).
   CUTE_HOST_DEVICE static constexpr int offset(int row, int column) {
     return SmemLayout{}.layout_b()(row, column) / kUnit;
   }
 };
 
-// The (row, column) of a thread's accumulators in a block of 64 rows: value i of the thread is that at
-// (row(i), column(i)). A thread has two rows. By the instruction they are r and r + 8. With A from registers
+// The (row, column) of a thread's accumulators in a block of 64 rows: value i of the thread is at
+// (row(i), column(i)). A thread has two rows. For the instruction they are r and r + 8. With A from registers
 // they are the rows that the thread loads of A: two adjacent ones, chosen so that the loads are free of bank
 // conflicts.
 template <class Config>
@@ -65,12 +65,12 @@ struct AccumulatorCoord {
   CUTE_HOST_DEVICE constexpr int column(int i) const { return first_column + i / 4 * 8 + i % 2; }
 };
 
-// A's fragments in registers, for elements of other than 2 bytes along M, which wgmma does not read from shared
+// A's fragments in registers, for elements of sizes other than 2 bytes along M, which wgmma does not read from shared
 // memory. For a block of 64 rows and 32 bytes of K a thread holds 4 bytes of its two rows at bytes 4 t and
-// 16 + 4 t of K, t = thread % 4. `load` starts the loads of a k step; `pack` makes wgmma's registers of what was
-// loaded, once all products but those of the last kInFlight steps are complete.
+// 16 + 4 t of K, t = thread % 4. `load` starts the loads of a k step; `pack` makes wgmma's registers from the loaded
+// values, once all products but those of the last kInFlight steps are complete.
 //
-// Elements of 4 bytes: an element is a register, and a load brings it for both rows. Of 1 byte a load brings one column
+// For elements of 4 bytes, an element is a register, and a load has it for both rows. For 1 byte, a load has one column
 // for both rows; `pack` transposes four columns by two rows. Threads with t >= 2 load adjacent columns in the opposite
 // order, which avoids bank conflicts.
 template <class Config, int Blocks>
@@ -80,7 +80,7 @@ struct RegisterA {
   enum : bool { kTransposed = sizeof(Element) == 1 };
   enum : int { kInFlight = kTransposed ? 1 : 2, kBuffers = kTransposed ? 2 : kInFlight + 2 };
 
-  int offset;  // of the thread's first element in a stage
+  int offset;  // place of the thread's first element in a stage
   uint32_t selector, columns[Blocks][2][4], values[kBuffers][Blocks][4];
 
   CUTE_DEVICE RegisterA(int row, int thread)
@@ -120,8 +120,8 @@ struct RegisterA {
 };
 
 // A warp group's accumulators: kBlocks blocks of (64,kColumns) of the CTA tile. The groups divide the tile along
-// M or, with `kGroupsAlongN`, along N; with `kPingPong` each group computes whole tiles. Where the epilogue takes
-// pairs of columns the first half of the columns are the first ones of pairs, and the second half their second ones:
+// M or, with `kGroupsAlongN`, along N; with `kPingPong` each group computes whole tiles. If the epilogue takes
+// pairs of columns, the first half of the columns are the first ones of pairs, and the second half the second ones;
 // both make one column of C.
 template <class Config>
 struct Accumulators {
@@ -134,9 +134,9 @@ struct Accumulators {
     kGroupsM = Config::kGroupsAlongN || Config::kPingPong ? 1 : Config::kConsumers,
     kBlocks = size<0>(typename Config::CtaTiler{}) / (64 * kGroupsM),
     kColumns = size<1>(typename Config::CtaTiler{}) / (Config::kGroupsAlongN ? Config::kConsumers : 1),
-    kValues = kColumns / 2,  // of a thread in a block
-    kPerResult = int(Config::Epilogue::kPairs) == kPairsNone ? 1 : 2,  // columns for one of C
-    kResults = kValues / kPerResult,                                   // of C, of a thread in a block
+    kValues = kColumns / 2,  // per thread and block
+    kPerResult = int(Config::Epilogue::kPairs) == kPairsNone ? 1 : 2,  // columns per column of C
+    kResults = kValues / kPerResult,                                   // results per thread and block
     kMmaK = 32 / sizeof(ElementA),
     kSteps = size<2>(typename Config::CtaTiler{}) / kMmaK
   };
@@ -154,7 +154,7 @@ struct Accumulators {
     return reinterpret_cast<Accumulator const*>(values[m]);
   }
 
-  // What the epilogue takes for result i of a block.
+  // The epilogue's argument for result i of a block.
   CUTE_DEVICE static decltype(auto) sum(Accumulator const* block, int i) {
     if constexpr (kPerResult == 1) {
       return (block[i]);
@@ -206,8 +206,8 @@ struct Accumulators {
   }
   CUTE_DEVICE void multiply(uint64_t a, uint64_t b, bool first) { multiply<kBlocks>(values, 0, a, b, first); }
 
-  // Starts the products of one k step with A from registers, and the loads of the next step from `next_a`, unless
-  // there are no more. All products but those of the last kInFlight steps are complete afterwards.
+  // Starts the products of one k step with A from registers, and the loads of the next step from `next_a`, if there
+  // is one. All products but those of the last kInFlight steps are complete afterwards.
   CUTE_DEVICE void multiply(int step, FragmentA& a, ElementA const* next_a, uint64_t b, bool first, bool more = true) {
     warpgroup_wait<FragmentA::kInFlight>();
     a.pack(step);

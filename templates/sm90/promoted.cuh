@@ -1,7 +1,7 @@
-// The main loops of types that tensor cores accumulate with few bits: the products of each k tile, 128 of k, go into
-// accumulators of their own, which are then added to the accumulators in float32, multiplied by their scales if there
-// are any. While a warp group adds, another one multiplies. So are products of components, those of the largest ones
-// behind the others.
+// The main loops of types that tensor cores accumulate with few bits: the products of each k tile, 128 of k, use
+// separate accumulators, which are then added to the accumulators in float32, multiplied by their scales if there
+// are any. While a warp group adds, another one multiplies. Products of components are accumulated in the same way,
+// with those of the largest components last.
 
 #pragma once
 
@@ -9,17 +9,17 @@
 
 namespace cute_gemm {
 
-// The products of components, which follow each other along K, the smallest first: a k tile of all products is one
-// of K, of a component of A and one of B.
+// The products of components, which follow each other along K, the smallest first: a k tile of all products is a k
+// tile of one product, of a component of A and one of B.
 template <int Count, bool kSwapAB>
 struct ComponentProducts {
   static_assert(Count == 1 || Count == 6 || Count == 9);
   enum : int { kCount = Count };
-  // Of each product, from the last on, 4 bits: the components of A and of B, 0 being the largest. Swapped A and B
+  // 4 bits per product, from the last one on: the components of A and of B, 0 being the largest. Swapped A and B
   // have the same order.
   static constexpr uint64_t kComponents = kSwapAB ? 0xa69285140 : 0xa96825410;
 
-  int k_tiles;  // of K
+  int k_tiles;  // k tiles of K
 
   CUTE_DEVICE explicit ComponentProducts(int all) : k_tiles(all / Count) {}
 
@@ -30,14 +30,14 @@ struct ComponentProducts {
   CUTE_DEVICE int matrix_b(int matrix, int of_all) const {
     return Count == 1 ? matrix : 3 * matrix + (components(of_all) & 3);
   }
-  // Whether the products that follow are those of the largest components.
+  // Whether the next products are those of the largest components.
   CUTE_DEVICE bool largest_from(int of_all) const { return Count > 1 && of_all == (Count - 1) * k_tiles; }
 
  private:
   CUTE_DEVICE int components(int of_all) const { return int(kComponents >> 4 * (Count - 1 - of_all / k_tiles)) & 15; }
 };
 
-// Infinity times a smaller component may be NaN: what is not finite comes from the largest components alone.
+// Infinity times a smaller component may be NaN: infinity and NaN come from the largest components alone.
 template <class Accumulators>
 CUTE_DEVICE void drop_not_finite(Accumulators& accumulators) {
   CUTE_UNROLL
@@ -49,7 +49,7 @@ CUTE_DEVICE void drop_not_finite(Accumulators& accumulators) {
   }
 }
 
-// Calls `turn` with two sets of products in turns: that of each k tile from the second on, and that of the one before;
+// Calls `turn` with two sets of products alternately: that of each k tile from the second on, and the previous one;
 // and `last` with the set of the last k tile, when its products are complete.
 template <class Products, class Turn, class Last>
 CUTE_DEVICE void in_turns(Products (&products)[2], int k_tiles, Turn const& turn, Last const& last) {
@@ -69,8 +69,8 @@ CUTE_DEVICE void in_turns(Products (&products)[2], int k_tiles, Turn const& turn
   }
 }
 
-// A and B from shared memory: one block of 64 rows after the other. While the last products of a k tile run, the next
-// k tile is waited for, its descriptors are computed and its scales are read, if they are few: nothing but additions is
+// A and B from shared memory: one block of 64 rows after the other. While the last products of a k tile run, the loop
+// waits for the next k tile, computes its descriptors and reads its scales, if they are few: only additions remain
 // between products.
 template <class Config>
 struct MainloopPromotedSmem : Consumer<Config> {
@@ -126,8 +126,8 @@ struct MainloopPromotedSmem : Consumer<Config> {
   }
 };
 
-// The same for one block with double-buffered accumulators: the products of a k tile run while those of the k tile
-// before are added. ptxas follows this where as many products run whenever a round of the loop begins.
+// The same for one block with double-buffered accumulators: the products of a k tile run while those of the previous k
+// tile are added. ptxas supports this if the same number of products is in flight at the start of each iteration.
 template <class Config>
 struct MainloopPromotedDoubleBuffered : Consumer<Config> {
   using Base = Consumer<Config>;
@@ -155,7 +155,7 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
       if (order.largest_from(k_tile)) drop_not_finite(accumulators);
       this->scales.add(0, accumulators.values[0], of_k_tile);
     };
-    // Starts the products of a k tile, and adds those of the one before.
+    // Starts the products of a k tile, and adds those of the previous one.
     auto const turn = [&](Products& of_k_tile, Products& before, int k_tile) {
       int const stage = state.stage;
       ++state;
@@ -171,7 +171,7 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
   }
 };
 
-// A from registers: all blocks of 64 rows together, whose k steps are loaded while those before are multiplied.
+// A from registers: all blocks of 64 rows together, whose k steps are loaded while the previous ones are multiplied.
 template <class Config>
 struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
   using Base = MainloopRegisterA<Config>;
@@ -218,7 +218,7 @@ struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
 
   CUTE_DEVICE int operator()(Accumulators& accumulators, typename Base::State& state, int k_tiles) {
     Accumulators products[2];
-    int stage = state.stage;  // of the k tile whose products are not added yet
+    int stage = state.stage;  // stage of the k tile whose products are not added yet
     auto const* a = this->wait(state, 0);
     accumulators.clear();
     this->fragment.load(a, 0);
@@ -228,7 +228,7 @@ struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
       if (release) this->memory.consumer_release(stage, this->peer);
       this->scales.add(0, accumulators.values[0], of_k_tile.values[0]);
     };
-    // Starts the products of a k tile, and adds those of the one before; before the first one, `_0`, there is none.
+    // Starts the products of a k tile, and adds those of the previous one; `_0`: there is none.
     auto const turn = [&](Accumulators& of_k_tile, Accumulators& before, auto k_tile) {
       uint64_t const b = this->stage_b(state.stage);
       of_k_tile.fence();

@@ -1,4 +1,4 @@
-// What a proof of a kernel on wgmma has C++ CuTe compute, beside the Config that the kernel is made of.
+// What a proof of a wgmma kernel asks of C++ CuTe, in addition to the kernel's Config.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Block scales: those of a k tile come into its stage, by TMA where those of rows lie side by side, else by a warp
-// besides the producer's. There each thread that multiplies reads those of its accumulators.
+// Block scales: those of a k tile are loaded into its stage, by TMA if those of rows are adjacent, else by a warp in
+// addition to the producer's. Each thread that multiplies reads those of its accumulators from there.
 
 #pragma once
 
@@ -9,17 +9,17 @@
 namespace cute_gemm {
 
 // Scales of A or of B: a tensor (MN / Rows, K / 128, L), where Rows is 1 or 128, and L the batch or the groups; rows
-// of all groups have a stride of 0 there.
+// of all groups have a stride of 0 in it.
 struct BlockScales {
   float const* data;
   int64_t stride_mn, stride_k, stride_l;
   TmaDescriptor const* map;
 };
 
-// How many scales a stage has, of A and then of B. Of a Config, kScaleRowsA and kScaleRowsB say how many rows share
-// a scale in memory: 1, 128, or 0 without scales. In a stage kStep of them do, which are not of two blocks of 128: a
-// tile's rows begin at a multiple of 64, and a group's columns at a multiple of their number. Those lie kApart words
-// from each other: else ptxas would merge a thread's loads, differently for each tile. 5 words have no bank conflicts.
+// The number of scales per stage, of A and then of B. In a Config, kScaleRowsA and kScaleRowsB are the rows that share
+// a scale in memory: 1, 128, or 0 without scales. In a stage kStep rows share one, which never lie in two blocks of
+// 128: a tile's rows begin at a multiple of 64, and a group's columns at a multiple of their number. Scales are kApart
+// words apart: otherwise ptxas would merge loads, differently for each tile. 5 words have no bank conflicts.
 template <class Config>
 struct ScalePlaces {
   enum : int {
@@ -32,7 +32,7 @@ struct ScalePlaces {
     kApartA = kRowsA == 128 ? 5 : 1, kApartB = kRowsB == 128 ? 5 : 1,
     kFirstB = ceil_div(kA * kApartA, 32) * 32, kCount = kFirstB + ceil_div(kB * kApartB, 32) * 32
   };
-  // Those that TMA brings, and that the warp copies.
+  // Scales that TMA loads, and scales that the warp copies.
   enum : int {
     kBoxA = Config::kTmaScalesA ? int(kA) : 0, kBoxB = Config::kTmaScalesB ? int(kB) : 0,
     kCopiedA = kA - kBoxA, kCopiedB = kB - kBoxB
@@ -62,12 +62,12 @@ CUTE_DEVICE void load_scales(BlockScales const& scales, uint64_t* full, float* t
   }
 }
 
-// The scales of a tile of A, or of B, that a warp copies to stages by cp.async: `Count`, of which a lane has each 32nd.
+// The scales of a tile of A or of B that a warp copies to stages by cp.async: `Count`, every 32nd per lane.
 template <int Rows, int Step, int Apart, int Count>
 struct CopyScales {
   BlockScales scales;
-  int lane, left;      // rows that C, or its group, has from the lane's first one on
-  float const* first;  // of the lane, in the k tile that is copied next
+  int lane, left;      // rows of C, or of its group, from the lane's first one on
+  float const* first;  // the lane's first scale in the next k tile
 
   CUTE_DEVICE explicit CopyScales(BlockScales const& scales) : scales(scales), lane(threadIdx.x % 32) {}
 
@@ -79,7 +79,7 @@ struct CopyScales {
     }
   }
 
-  // Starts the copies of a k tile. What lies outside is 0.
+  // Starts the copies of a k tile. Elements outside are 0.
   CUTE_DEVICE void operator()(float* to) {
     if constexpr (Count > 0) {
       uint32_t const own = cast_smem_ptr_to_uint(to + lane * Apart);
@@ -96,8 +96,8 @@ struct CopyScales {
   }
 };
 
-// The warp that copies scales of A and of B: those of a k tile once its stage is empty, so that as many are on their
-// way as there are stages.
+// The warp that copies scales of A and of B: those of a k tile once its stage is empty, so that as many are in flight
+// as there are stages.
 template <class Config>
 struct ScaleLoader {
   using Places = ScalePlaces<Config>;
@@ -107,7 +107,7 @@ struct ScaleLoader {
 
   CUTE_DEVICE ScaleLoader(BlockScales const& scale_a, BlockScales const& scale_b) : a(scale_a), b(scale_b) {}
 
-  // The scales of `k_tiles` of a tile of C, which has the rows up to m and the columns up to n.
+  // The scales of `k_tiles` of a tile of C with rows up to m and columns up to n.
   template <class Memory, class State>
   CUTE_DEVICE void operator()(Memory& memory, State& state, int k_tiles, WorkTile const& tile, int m, int n,
                               int batch, int first_k) {
@@ -124,7 +124,7 @@ struct ScaleLoader {
   }
 };
 
-// The scales of a thread's accumulators, of one k tile: those of its rows, and those of its columns.
+// The scales of a thread's accumulators for one k tile, of its rows and of its columns.
 template <class Config>
 struct ScaleFactors {
   using Accumulators = Accumulators<Config>;
@@ -136,7 +136,7 @@ struct ScaleFactors {
     kB = kRowsB == 1 ? kValues / 2 : kRowsB == 0 ? 0 : Accumulators::kColumns / Places::kStepB
   };
 
-  int row, column;  // of the first ones, in a stage
+  int row, column;  // places of the first scales in a stage
   float a[kA + 1], b[kB + 1];
 
   CUTE_DEVICE ScaleFactors(int group, int thread)

@@ -1,22 +1,22 @@
 // sm90_wgmma: TMA, wgmma and a persistent grid, for GPUs of compute capability 9.0.
 //
-// The idea: nothing of A and B passes through registers. One producer thread has TMA load the next k tiles
-// into stages of shared memory, which signal their bytes on a full barrier; consumer warp groups multiply
-// straight from shared memory by wgmma, 64 x N x 32 bytes at a time, and wait only for the products of the k
-// tile before. The grid is persistent: a CTA computes tile after tile, so that the loads of the next tile run
-// while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast.
-// Elements of other than 2 bytes along M, which wgmma does not read from shared memory, are loaded into
-// registers a k step ahead. Block scales come into the stages too (scales.cuh).
+// The idea: A and B bypass the registers. One producer thread has TMA load the next k tiles into stages of
+// shared memory, which signal their bytes on a full barrier; consumer warp groups multiply directly from shared
+// memory by wgmma, 64 x N x 32 bytes at a time, and wait only for the products of the previous k tile. The grid
+// is persistent: a CTA computes tile after tile, so that the loads of the next tile run while the accumulators
+// of the last one go to C, also by TMA. The CTAs of a cluster share A and B by multicast. Elements of sizes other
+// than 2 bytes along M, which wgmma does not read from shared memory, are loaded into registers a k step ahead.
+// Block scales are loaded into the stages too (scales.cuh).
 //
 // The template parameters are one `Config`, for every layout of A(M,K), B(N,K), C(M,N):
 //
 //   ElementA, ElementB, ElementC, Accumulator   types
-//   Epilogue                                 what becomes of the accumulators (LinearCombination)
+//   Epilogue                                 computation on the accumulators (LinearCombination)
 //   CtaTiler                                 Shape<BLK_M,BLK_N,BLK_K>
 //   Mma                                      CuTe's wgmma atom: 64 x columns of a group x 32 bytes
 //   kMajorKA, kMajorKB                       true: K is the unit-stride mode
 //   kRegisterA                               A from registers
-//   kPromoted                                products of a k tile in accumulators of their own, then added
+//   kPromoted                                products of a k tile in separate accumulators, then added
 //   kProducts                                products of components: 6 or 9 of bf16x6 and bf16x9; else 1
 //   kScaleRowsA, kScaleRowsB                 rows that share a scale of 128 of k: 1, 128; 0: no scales
 //   kTmaScalesA, kTmaScalesB                 scales of rows by TMA; else lane by lane
@@ -24,8 +24,8 @@
 //   kSwapAB                                  A, B and C are the problem's B, A and C^T
 //   kTmaC                                    C by TMA; else element by element
 //   kConsumers                               consumer warp groups
-//   kGroupsAlongN                            they divide the tile along N, not along M
-//   kPingPong                                each computes whole tiles, in turns
+//   kGroupsAlongN                            warp groups divide the tile along N, not along M
+//   kPingPong                                each warp group computes whole tiles, in turns
 //   kStages, kStagesC                        pipeline stages, and epilogue stages of each group
 //   Cluster                                  ClusterShape<M,N>
 //   kConsumerRegisters, kProducerRegisters   of a thread (setmaxnreg)
@@ -42,22 +42,22 @@
 namespace cute_gemm {
 
 // The order of two ping-pong groups: a group waits until the other has started all products of its tile. So no
-// group is two rounds behind the stage that it waits for, whose phase would be the same.
+// group is two rounds behind the stage that it waits for, which would have the same phase.
 CUTE_DEVICE void order_wait(int group) { asm volatile("bar.sync %0, 256;\n" ::"r"(4 + group) : "memory"); }
 CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" ::"r"(4 + group) : "memory"); }
 
-// C (M,N,L) = epilogue(A (M,K,L) B (N,K,L)^T). Each tensor map describes one matrix, its unit-stride mode first;
+// C (M,N,L) = epilogue(A (M,K,L) B (N,K,L)^T). Each tensor map describes one matrix, with its unit-stride mode first;
 // a shared matrix (`shared_a`, `shared_b`) has one for the batch. Each `slices` of the batch are slices of K of
-// one matrix; with `k_last` the last slice has that many.
+// one matrix; with `k_last` the last slice has that extent.
 //
-// With products of components A and B are three matrices each, one behind the other in the batch.
+// With products of components A and B are three consecutive matrices each in the batch.
 //
-// Of a grouped GEMM the `l` groups lie one behind the other along M, N or K, and end at `ends`: of the operand
-// without that mode, or of C, each has a matrix of its own. With `kZeroTail` rows or columns of C behind the last
-// end become zeros.
+// In a grouped GEMM the `l` groups are consecutive along M, N or K, and end at `ends`. The operand without that mode,
+// or C, has a separate matrix for each group. With `kZeroTail` rows or columns of C after the last end become
+// zeros.
 //
-// Where the epilogue takes pairs of columns C has half as many columns as the product. A tile has the first ones of
-// its pairs, and behind them the second ones: B's tensor map has a mode for the two of a pair.
+// If the epilogue takes pairs of columns, C has half as many columns as the product. A tile has the first ones of
+// its pairs, followed by the second ones: B's tensor map has a mode for the two of a pair.
 template <class Config, bool kZeroTail = false>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,
@@ -71,10 +71,10 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
   using Products = ComponentProducts<Config::kProducts, Config::kSwapAB>;
   constexpr bool kGrouped = int(Config::kRagged) != kRaggedNone, kGroupsAlongK = int(Config::kRagged) == kRaggedK;
-  // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
+  // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros after its end.
   constexpr bool kZeroFill = GroupPart<Config>::kZeroFill;
   using Place = conditional_t<kGroupsAlongK && !kZeroFill, InGroup, InBatch>;
-  constexpr int kPerResult = Accumulators<Config>::kPerResult;  // columns of B for one of C
+  constexpr int kPerResult = Accumulators<Config>::kPerResult;  // columns of B per column of C
   constexpr bool kPairs = kPerResult > 1;
   using PlaceB = conditional_t<kPairs, InPairs, Place>;
   static_assert(!kPairs || int(Config::kRagged) == kRaggedNone);
@@ -123,8 +123,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
       int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
       int const along_k = kZeroFill ? 0 : end_of(tile);  // groups along K are parts of one matrix
-      // In a cluster a tile may lie outside of C. Its CTA loads what others of the cluster need, and in place of the
-      // rows outside those of the first tile: boxes outside of a matrix take TMA longer. Without them it could release
+      // In a cluster a tile may lie outside C. Its CTA loads the data that others of the cluster need, and the rows of
+      // the first tile instead of rows outside: boxes outside a matrix take TMA longer. Without them it could release
       // a stage of a peer for the second time before all others have for the first.
       bool const rows_inside = Cluster::kM == 1 || kGrouped || tile.row < c.m;
       bool const columns_inside = Cluster::kN == 1 || kGrouped || tile.column < kPerResult * c.n;
@@ -149,7 +149,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         }
       }
     };
-    // A warp beside it copies the block scales of the same k tiles that TMA does not bring.
+    // Another warp copies the block scales of the same k tiles that TMA does not load.
     ScaleLoader<Config> copy_scales(scale_a, scale_b);
     auto const copy_scales_of = [&](auto const& tile) {
       auto const& part = of_tile(c, tile);
@@ -170,7 +170,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     TmaEpilogue<Config> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
     using Mainloop = conditional_t<Config::kPromoted, MainloopPromoted<Config>, MainloopInPlace<Config>>;
     Mainloop mainloop(memory, group, thread, peer);
-    // Ping-pong: the other group's tiles lie between a group's own; their k tiles are skipped.
+    // Ping-pong: the other group's tiles alternate with a group's own; their k tiles are skipped.
     bool const second = Config::kPingPong && group == 1;
     auto const skip = [&](int index) {
       if (index < scheduler.known(index)) state.advance(k_tiles_of(scheduler(index, rank)));

@@ -1,5 +1,5 @@
-// What a lane holds of a block of A or of B: read from global memory, or copied to a place of its own
-// in shared memory and taken from there.
+// A lane's part of a block of A or of B: read from global memory, or copied to a separate place in
+// shared memory and read from there.
 
 #pragma once
 
@@ -20,33 +20,33 @@ CUTE_DEVICE void read_words(uint32_t* words, void const* from) {
   for (int i = 0; i < cute::max(kBytes / 4, 1); ++i) words[i] = read[i];
 }
 
-// A block of an operand, rows x k, is dealt out to Lanes x 4 lanes: (row lane, k lane). A lane has
-// Rows rows of it and Depth of their k. Lanes take turns along the rows after Run of them, and along k
+// A block of an operand, rows x k, is distributed over Lanes x 4 lanes: (row lane, k lane). A lane has
+// Rows of its rows and Depth of their k. Lanes alternate along the rows after Run of them, and along k
 // after DepthRun: within such a run, along the mode that is contiguous in memory, lie its vectors of
-// Width elements. The numbers of rows and of k may be dealt out in any order that both operands agree
-// on, since a sum may.
+// Width elements. The numbers of rows and of k may have any order that both operands share, since the
+// order of summation is free.
 template <class Element, int Rows, int Lanes, int Run, int Depth, int DepthRun, int Width, bool MajorK>
 struct Part {
   using Type = Element;
   enum : int {
     kRows = Rows, kDepth = Depth, kVectors = Rows * Depth / Width, kAlongK = Depth / Width,
     kSize = sizeof(Element), kBytes = Width * kSize, kWords = kBytes < 4 ? 1 : kBytes / 4,
-    kPlaces = 32 * kBytes  // of a warp's lanes in shared memory, for one vector of each
+    kPlaces = 32 * kBytes  // a warp's places in shared memory for one vector per lane
   };
   static_assert(Rows % Run == 0 && Depth % DepthRun == 0 && (MajorK ? DepthRun : Run) % Width == 0);
 
   uint32_t held[kVectors][kWords];
 
-  // Where in the block the i-th row of a row lane is, and the e-th k of a k lane.
+  // Place in the block of the i-th row of a row lane, and of the e-th k of a k lane.
   CUTE_HOST_DEVICE static constexpr int row(int lane, int i) { return (i / Run * Lanes + lane) * Run + i % Run; }
   CUTE_HOST_DEVICE static constexpr int column(int lane, int e) {
     return (e / DepthRun * 4 + lane) * DepthRun + e % DepthRun;
   }
 
   // The lane's part of a block whose first element of the lane is `from`; from there on the matrix
-  // has so many rows and columns. What lies outside becomes 0. Where the matrix may end along k
+  // has the given numbers of rows and columns. Elements outside become 0. If the matrix may end along k
   // (`kCut`), a vector that straddles that end, or the last row in the last column, is read element by
-  // element; elsewhere it is read whole.
+  // element; otherwise it is read whole.
   template <bool kCut>
   CUTE_DEVICE void load(Element const* from, int64_t ld, int rows, int columns) {
     each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
@@ -67,7 +67,7 @@ struct Part {
   template <bool kCut>
   CUTE_DEVICE static void copy(uint32_t place, Element const* from, int64_t ld, int rows, int columns) {
     each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
-      // An element that is cut off goes as one number, not part by part.
+      // An element at the end is copied as one number, not part by part.
       using Whole = conditional_t<kSize <= 8, uint_bit_t<8 * (kSize <= 8 ? kSize : 8)>, Element>;
       copy_async_cut<Width>(place + v * kPlaces, reinterpret_cast<Whole const*>(at), inside);
     });
@@ -80,13 +80,13 @@ struct Part {
     }
   }
 
-  // The lane's place among those of a warp's vectors: what is a line of global memory stays one, and
-  // each 8 lanes have all banks.
+  // The lane's place among those of a warp's vectors: a line of global memory stays a line, and each 8
+  // lanes use all banks.
   CUTE_HOST_DEVICE static constexpr int place_of(int lane) {
     return (MajorK ? lane : lane % 4 * 8 + (lane / 4 ^ lane % 4 * 2)) * kBytes;
   }
 
-  // Calls with number and address of each vector, and how many of its elements to read from there.
+  // Calls a function with number and address of each vector, and how many of its elements to read.
   template <bool kCut, class Function>
   CUTE_DEVICE static void each_vector(Element const* from, int64_t ld, int rows, int columns,
                                       Function const& function) {
@@ -111,7 +111,7 @@ struct Part {
     }
   }
 
-  // The vector that has the e-th k of the i-th row, and its place there.
+  // The vector with the e-th k of the i-th row, and the element's place in it.
   CUTE_HOST_DEVICE static constexpr int vector(int i, int e) {
     return MajorK ? i * kAlongK + e / Width : i / Width * Depth + e;
   }
@@ -124,7 +124,7 @@ struct Part {
     return value;
   }
 
-  // A word of neighbouring k of one row, from the e-th on, as tensor cores take them.
+  // A word of adjacent k of one row, from the e-th on, for tensor cores.
   CUTE_DEVICE uint32_t word(int i, int e) const {
     if constexpr (kSize == 4 || (MajorK && kBytes >= 4)) {
       return around(i, e);
@@ -136,7 +136,7 @@ struct Part {
     }
   }
 
-  // The same of 8-bit floats, as two halves.
+  // The same for 8-bit floats, as two halves.
   CUTE_DEVICE uint32_t half_word(int i, int e) const {
     if constexpr (MajorK && kBytes >= 2) return halves<Element>(uint16_t(around(i, e) >> byte(i, e) * 8));
     return halves<Element>(uint16_t(pair(i, e)));
@@ -146,7 +146,7 @@ struct Part {
   CUTE_DEVICE uint32_t pair(int i, int e) const {
     return __byte_perm(around(i, e), around(i, e + 1), byte(i, e) + (byte(i, e + 1) + 4) * 0x10);
   }
-  // The word that an element lies in, and its first byte there.
+  // The word of an element, and the element's first byte in it.
   CUTE_DEVICE uint32_t around(int i, int e) const {
     return held[vector(i, e)][place(i, e) * kSize / 4];
   }

@@ -1,23 +1,23 @@
 // thin: a matrix of up to 32 rows or columns times a large one, which is read once at memory speed.
 //
-// The idea: what a thin product costs is to read the large operand, so nothing stands in its way. It
-// comes in the widest vectors along whichever mode is contiguous, and each lane multiplies what it
-// copied itself: shared memory is but a queue in which a lane's vectors wait, many blocks ahead. A CTA
-// has a few rows and its warps divide k, which fills the GPU where the rows are few. A sum may be made
-// in any order: so each lane takes the k that its vectors happen to hold, and the thin operand is read
-// to match.
+// The idea: the cost of a thin product is to read the large operand, so nothing delays these reads. They
+// are the widest vectors along the contiguous mode, and each lane multiplies what it copied itself:
+// shared memory is only a queue for a lane's vectors, many blocks ahead. A CTA has a few rows and its
+// warps divide k, which fills the GPU even with few rows. The order of summation is free, so each lane
+// takes the k of its vectors, and the thin operand is read to match.
 //
-// Of a Config, beside what simt/gemm.cuh says:
+// A Config has, in addition to those of simt/gemm.cuh:
+//
 //
 //   kThinM               whether A is the thin operand (m up to 32), or B (n up to 32)
-//   Large, Thin          Part of a lane of each; Thin's k are dealt out as Large's are
+//   Large, Thin          Part of a lane of each; both distribute k in the same way
 //   Mma                  CuTe's instruction, or void: FMA
 //   kColumns             columns of a CTA's tile
 //   kSkewed              whether CTAs begin at different k
 //   kWarps               warps that divide k
-//   kStages              blocks of a warp in shared memory; 1: in registers, where a vector is too
+//   kStages              blocks of a warp in shared memory; 1: in registers, if a vector is too
 //                        narrow for cp.async
-//   kThinQueued          whether the thin operand waits there too; else it is read a block ahead
+//   kThinQueued          whether the thin operand is queued too; else it is read a block ahead
 //   kPitch               accumulators from one column to the next in shared memory
 
 #pragma once
@@ -31,12 +31,12 @@ namespace cute_gemm {
 
 // ---- products -----------------------------------------------------------------------------------
 
-// Lanes are dealt out as in a fragment of an MMA: 8 along the rows, and 4 along k, which are neighbours.
+// Lanes are distributed as in a fragment of an MMA: 8 along the rows, and 4 along k, which are adjacent.
 CUTE_DEVICE int row_lane(int lane) { return lane / 4; }
 CUTE_DEVICE int depth_lane(int lane) { return lane % 4; }
 
-// By FMA: each lane with all columns of the tile; the accumulators of the lanes along k are added at the end. The thin
-// operand comes from L1 when it is needed, a few columns at a time.
+// By FMA: each lane has all columns of the tile, and the accumulators of the lanes along k are added at the end. The
+// thin operand comes from L1 when it is needed, a few columns at a time.
 template <class Config>
 struct FmaAccumulators {
   using Accumulator = typename Config::Accumulator;
@@ -78,7 +78,7 @@ struct FmaAccumulators {
     }
   }
 
-  // The lanes along k add up their accumulators, after which each has a quarter of them.
+  // The lanes along k add their accumulators, after which each has a quarter of them.
   template <int kLeft>
   CUTE_DEVICE void halve(int lane, int bit) {
     CUTE_UNROLL
@@ -101,9 +101,9 @@ struct FmaAccumulators {
   }
 };
 
-// On tensor cores: a register of a fragment is a word of neighbouring k of one row. Its rows are 8 at
-// a time those of the lanes, and so are its columns; which of the matrix's they are is our own
-// business, and so is which k.
+// On tensor cores: a register of a fragment is a word of adjacent k of one row. Rows and columns of the fragment
+// are those of the lanes, 8 at a time; the kernel may assign rows, columns and k of the matrix to them in any
+// order.
 template <class Config>
 struct TensorAccumulators {
   using Accumulator = typename Config::Accumulator;
@@ -115,16 +115,16 @@ struct TensorAccumulators {
   using C = typename Mma::CRegisters;
   using Word = typename remove_extent<A>::type;
   enum : int {
-    kWords = extent<B>::value,              // of a row, in an instruction
-    kEights = extent<A>::value / kWords,    // of rows
-    // k of a word: 8-bit floats are multiplied as halves.
+    kWords = extent<B>::value,              // words of a row in an instruction
+    kEights = extent<A>::value / kWords,    // eights of rows
+    // k per word: 8-bit floats are multiplied as halves.
     kStep = sizeof(Word) / (kFloat8<typename Large::Type> ? 2 : int(Large::kSize)),
     kDepth = kStep * kWords,
     kRows = Large::kRows, kColumns = Thin::kRows  // in eighths
   };
   static_assert(kRows % kEights == 0 && Large::kDepth % kDepth == 0 && extent<C>::value == 2 * kEights);
 
-  Thin held;  // of the next block
+  Thin held;  // the next block
   Accumulator accumulators[kRows / kEights][kColumns][2 * kEights];
 
   static CUTE_DEVICE int column_lane(int lane) { return row_lane(lane); }
@@ -134,7 +134,7 @@ struct TensorAccumulators {
     held.template load<kCut>(thin, ld, columns, depth);
   }
 
-  // Neighbouring k of the i-th row, from the e-th on; float32 as tf32, rounded to nearest.
+  // Adjacent k of the i-th row, from the e-th on; float32 as tf32, rounded to nearest.
   template <class Part>
   static CUTE_DEVICE Word word(Part const& part, int i, int e) {
     if constexpr (sizeof(Word) == 8) {
@@ -209,7 +209,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   extern __shared__ __align__(128) char shared[];
 
-  // From the lane's first element of the first tile on: what is left of each operand.
+  // The rest of each operand from the lane's first element of the first tile on.
   int const across = ceil_div(kThinM ? gemm.m : gemm.n, kColumns);
   int const first_row = blockIdx.x / across * kRows, first_column = blockIdx.x % across * kColumns;
   int const rows = (kThinM ? gemm.n : gemm.m) - first_row;
@@ -229,7 +229,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   int64_t const large_step = kTile * (kThinM ? gemm.b_step() : gemm.a_step());
   int64_t const thin_step = kTile * (kThinM ? gemm.a_step() : gemm.b_step());
 
-  // A lane's places in the warp's queue: of the large operand and, behind them, of the thin one.
+  // A lane's places in the warp's queue: for the large operand and, after them, for the thin one.
   constexpr bool kThinQueued = Config::kThinQueued;
   constexpr int kLargePlaces = Large::kVectors * Large::kPlaces;
   constexpr int kPlaces = kLargePlaces + (kThinQueued ? Thin::kVectors * Thin::kPlaces : 0);
@@ -240,9 +240,9 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   Accumulators accumulators = {};
   Large block;
   int const tiles = ceil_div(gemm.k, kTile);
-  // The last tile, which alone may be cut, comes first: its way is hidden as that of any other. Where
-  // rows lie along k, CTAs go through the others from different places on, so that they do not all want
-  // the same channels of memory at a time; columns are best read by all CTAs together.
+  // The last tile, which alone may be cut, comes first: its latency is hidden like that of the others. If
+  // rows lie along k, CTAs process the other tiles from different places on, so that they do not use
+  // the same memory channels at a time; columns are best read by all CTAs together.
   int const skew = Config::kSkewed && tiles > 1 ? blockIdx.x / across % (tiles - 1) : 0;
   auto const tile_of = [&](int turn) {
     int const tile = turn - 1 + skew;
@@ -293,7 +293,7 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
     for (int turn = 1; turn < tiles; ++turn) multiply(false_type{}, turn, tile_of(turn));
   }
 
-  // The accumulators of all warps, column by column, where the queues were; and to C along its unit stride.
+  // The accumulators of all warps replace the queues, column by column; then they go to C along its unit stride.
   auto* const partial = reinterpret_cast<Accumulator*>(shared);
   constexpr int kPartial = kColumns * Config::kPitch;
   if (kQueued) {

@@ -14,7 +14,7 @@
 
 namespace cute_gemm {
 
-// Elements of a swizzle's span: the contiguous elements of a TMA box.
+// Elements per swizzle span: the contiguous elements of a TMA box.
 template <int B, int M, int S, class Offset, class Affine>
 CUTE_HOST_DEVICE constexpr int swizzle_span(ComposedLayout<Swizzle<B, M, S>, Offset, Affine> const&) {
   return 1 << (B + M);
@@ -64,8 +64,8 @@ struct ClusterShape {
   }
 };
 
-// A box as a tensor map has it: its coordinates along the unit-stride mode, across, and of the third mode. To CuTe's
-// copy between global and shared memory it gives them behind the other arguments.
+// A box in the terms of a tensor map: its coordinates along the unit-stride mode, across it, and in the third mode.
+// It passes them to CuTe's copy between global and shared memory after the other arguments.
 struct BoxCoord {
   int along, across, third;
 
@@ -89,18 +89,18 @@ struct GroupBoxCoord : BoxCoord {
   CUTE_DEVICE void copy(Arguments... arguments) const { Copy::copy(arguments..., along, across, third, fourth); }
 };
 
-// Boxes of the columns of pairs of one matrix of a batch: the map's third mode is of the two of a pair.
+// Boxes of the columns of pairs of one matrix of a batch: the map's third mode selects one of a pair.
 struct InPairs {
   int batch;
 
   CUTE_DEVICE GroupBoxCoord at(int along, int across, int which) const { return {{along, across, which}, batch}; }
 };
 
-// Boxes that a group ends at `end`, any place of the mode across: what lies behind is not stored, and is zeros
-// when it is loaded. The tensor map has the mode across twice, with one stride: first 2^30 long, and the box begins
-// so far before its end as it has elements of the group; then as it is. A fourth mode takes the 2^30 strides back,
-// as addresses wrap around at 2^64 bytes: so the map's address is the matrix's, which TMA reads though a box has
-// nothing of it.
+// Boxes that a group ends at `end`, at any place of the mode across: the part after it is not stored, and is loaded as
+// zeros. The tensor map has the mode across twice, with one stride: first with 2^30 elements, of which the box begins
+// as many before the end as it has elements of the group; then unchanged. A fourth mode subtracts the 2^30 strides,
+// since addresses wrap around at 2^64 bytes: the map's address is that of the matrix, from which TMA reads even if a
+// box has no element of it.
 struct InGroup {
   enum : int { kLong = 1 << 30 };
 
@@ -115,7 +115,7 @@ struct InGroup {
 
 // Loads of one operand's k tile (bMN,bK) by TMA. A box is a swizzle span along the unit-stride mode by up to
 // 256 along the other. In a cluster each of the `Sharers` CTAs with the same tile loads a part of it, and
-// multicasts that to all. With `kPairs` the first half of the tile's rows are the first ones of pairs, from `row` on,
+// multicasts it to all. With `kPairs` the first half of the tile's rows are the first ones of pairs, from `row` on,
 // and the second half are the second ones of the same pairs.
 template <class SmemLayout, bool kMajorK, int Sharers, bool kPairs = false>
 struct TmaLoad {
@@ -156,17 +156,17 @@ struct TmaLoad {
   }
 };
 
-// What a stage has beside A and B, here nothing: the bytes that TMA brings of it, and how many lanes of a warp copy
-// others.
+// The contents of a stage in addition to A and B, here none: the bytes that TMA loads, and the number of lanes of a
+// warp that copy other data.
 struct NothingBeside {
   enum : int { kBytes = 0, kCopiers = 0 };
 };
 
 // Shared memory of a kernel: the stages of A and B, the epilogue tiles of C, and their barriers. A stage's
 // full barrier completes when all of its bytes have arrived, its empty barrier when all consumer warps of all
-// peers have read it. `full_c` completes when an epilogue tile of C has been read. Lanes that copy
-// what a stage has beside A and B arrive at the full barrier once their copies are there. Where threads write over what
-// others have read, each of those arrives at the empty barrier of its CTA.
+// peers have read it. `full_c` completes when an epilogue tile of C has been read. Lanes that copy other data of
+// a stage arrive at the full barrier once their copies are complete. If threads write where other threads have
+// read, each of the readers arrives at the empty barrier of its CTA.
 template <class Config, class Beside = NothingBeside>
 struct SharedStorage {
   using ElementA = typename Config::ElementA;
@@ -174,13 +174,13 @@ struct SharedStorage {
   using Barrier = cutlass::arch::ClusterTransactionBarrier;
   enum : int {
     kStages = Config::kStages,
-    kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // of a stage
+    kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // that read a stage
     kCopiers = Beside::kCopiers,
     kThreadsWrite = kCopiers > 0 || (Config::kRegisterA && int(Config::kRagged) == kRaggedK),  // to a stage
-    kThreadsRead = !is_base_of<NothingBeside, Beside>::value || Config::kRegisterA,  // of a stage
+    kThreadsRead = !is_base_of<NothingBeside, Beside>::value || Config::kRegisterA,  // from a stage
     kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
     kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB) + Beside::kBytes,
-    kC = Config::kStagesC * size(typename Config::SmemLayoutC{})  // of a warp group
+    kC = Config::kStagesC * size(typename Config::SmemLayoutC{})  // per warp group
   };
 
   alignas(1024) ElementA a[kStages][kA];                              // (PIPE,BLK_M*BLK_K)
@@ -217,9 +217,9 @@ struct SharedStorage {
   }
 
   // Consumer: the warp has read a stage, and arrives at the empty barriers of all peers; `peer` is the rank
-  // that this lane arrives at, or -1.
+  // at which this lane arrives, or -1.
   CUTE_DEVICE void consumer_release(int stage, int peer) {
-    // What lanes read themselves, all of them have read: scales, and A for registers.
+    // Wait until all lanes have finished their own reads: scales, and A for registers.
     if constexpr (kThreadsRead) __syncwarp();
     if constexpr (kThreadsWrite) Barrier::arrive(&empty[stage]);
     if constexpr (Config::Cluster::kCtas > 1) {

@@ -1,4 +1,4 @@
-// The persistent tile scheduler: which tiles of C a CTA computes, in which order.
+// The persistent tile scheduler: the tiles of C that a CTA computes, in order.
 
 #pragma once
 
@@ -11,9 +11,8 @@ struct WorkTile {
   int row, column, batch;
 };
 
-// The tiles of C (M,N,L), in groups of `RasterGroup` rows of tiles, so that CTAs that run at the same time
-// share rows of A and columns of B in L2. The CTAs of a cluster take adjacent tiles, of which the last may lie
-// outside of C.
+// The tiles of C (M,N,L), in groups of `RasterGroup` rows of tiles, so that concurrent CTAs share rows of A
+// and columns of B in L2. The CTAs of a cluster take adjacent tiles, the last of which may lie outside C.
 template <class CtaTiler, class Cluster, int RasterGroup>
 struct TileScheduler {
   enum : int {
@@ -28,7 +27,7 @@ struct TileScheduler {
 
   CUTE_DEVICE int first() const { return blockIdx.x / Cluster::kCtas; }
   CUTE_DEVICE int step() const { return gridDim.x / Cluster::kCtas; }
-  // How many tiles are known, of which that of `index` is one if it exists.
+  // The number of known tiles, including that of `index` if it exists.
   CUTE_DEVICE int known(int) const { return count; }
 
   CUTE_DEVICE WorkTile operator()(int index, int rank) const {
@@ -42,29 +41,29 @@ struct TileScheduler {
   }
 };
 
-// A tile of one group, whose number is `batch`: along the ragged mode the group ends at `end`. With K ragged its k
-// are those from `begin` on.
+// A tile of one group, whose number is `batch`: along the ragged mode the group ends at `end`. With ragged K its k
+// begin at `begin`.
 struct GroupedWorkTile : WorkTile {
   int begin, end;
 };
 
-// Where the group of a tile ends; of no group 0.
+// The end of the group of a tile; 0 without a group.
 CUTE_DEVICE int end_of(WorkTile const&) { return 0; }
 CUTE_DEVICE int end_of(GroupedWorkTile const& tile) { return tile.end; }
 
 // The tiles of a grouped GEMM: those of each group, in the order of TileScheduler, one group after the other.
-// Where M or N is ragged, how many tiles a group has is read from the device: a CTA's tiles have increasing
-// indices, so that it steps from group to group. Each thread that asks has a scheduler of its own. With `kZeroTail`
-// what lies behind the last group is one more, which has zeros in C: that of number `groups`.
+// If M or N is ragged, the number of tiles of a group is read from the device: a CTA's tiles have increasing
+// indices, so it steps from group to group. Each thread that asks has its own scheduler. With `kZeroTail` the
+// part after the last group is one more group, number `groups`, which has zeros in C.
 template <class CtaTiler, class Cluster, int RasterGroup, int kRagged, bool kZeroTail>
 struct GroupedTileScheduler {
   using Tiles = TileScheduler<CtaTiler, Cluster, RasterGroup>;
 
   GroupEnds ends;
-  int m, n;             // of C
-  int group, above;     // the group that was reached, and the tiles of those before it
-  int begin, end;       // of the group, along the ragged mode
-  Tiles tiles;          // of the group or, with K ragged, of all groups
+  int m, n;             // extents of C
+  int group, above;     // the present group, and the number of tiles before it
+  int begin, end;       // range of the group along the ragged mode
+  Tiles tiles;          // tiles of the group or, with ragged K, of all groups
 
   CUTE_DEVICE GroupedTileScheduler(int m, int n, int groups, int k, int const* ends)
       : ends{ends, groups, kRagged == kRaggedM ? m : kRagged == kRaggedN ? n : k}, m(m), n(n), group(-1), above(0),
@@ -74,8 +73,8 @@ struct GroupedTileScheduler {
   CUTE_DEVICE int first() const { return tiles.first(); }
   CUTE_DEVICE int step() const { return tiles.step(); }
 
-  // How many tiles are known, of which that of `index` is one if it exists. An index is not less than that of any
-  // call before; steps to its group.
+  // The number of known tiles, including that of `index` if it exists. Steps to its group; an index must not be
+  // less than that of a previous call.
   CUTE_DEVICE int known(int index) {
     if constexpr (kRagged != kRaggedK) {
       CUTE_NO_UNROLL
@@ -90,7 +89,7 @@ struct GroupedTileScheduler {
     return above + tiles.count;
   }
 
-  // The tile of the last index that `known` was called with.
+  // The tile of the last index for which `known` was called.
   CUTE_DEVICE GroupedWorkTile operator()(int index, int rank) const {
     WorkTile const tile = tiles(index - above, rank);
     if constexpr (kRagged == kRaggedK) {

@@ -120,8 +120,8 @@ def test_the_first_line_is_printed_first_and_is_in_json(reference):
 @pytest.mark.parametrize(
     ("name", "words", "fix", "change"),
     [
-        ("c", "C's ldc of 4097 (8,194 bytes) is no multiple of 16 bytes", "ldc=4112", 4112),
-        ("a", "A's lda of 4104 (8,208 bytes) is no multiple of 32 bytes", "lda=4112", 4112),
+        ("c", "C's ldc of 4097 (8,194 bytes) is not a multiple of 16 bytes", "ldc=4112", 4112),
+        ("a", "A's lda of 4104 (8,208 bytes) is not a multiple of 32 bytes", "lda=4112", 4112),
     ],
 )
 def test_a_leading_dimension_is_a_cause(name, words, fix, change):
@@ -151,7 +151,7 @@ def test_a_batch_stride_is_a_cause():
     sizes = {"m": 1001, "n": 1003, "k": 1005, "dtype": "bfloat16", "arch": "sm_90a"}
     report = cg.plan("NT", l=3, backend="cpu", **sizes).report()
     cause = next(x for x in report.causes if x.what.startswith("C's ldc of 1001 (2,002 bytes)"))
-    assert cause.what.endswith(f"its batch stride of {1001 * 1003} is no multiple of 32 bytes")
+    assert cause.what.endswith(f"its batch stride of {1001 * 1003} is not a multiple of 32 bytes")
     assert cause.fix == f"ldc=1008 and batch_c={1008 * 1003}"
     better = cg.plan("NT", l=3, backend="cpu", ldc=1008, batch_c=1008 * 1003, **sizes)
     assert better.candidates()[0].prediction.seconds == cause.fixed_seconds
@@ -182,7 +182,7 @@ def test_groups_along_the_unit_stride_mode_begin_anywhere(ragged, order, other):
 def test_groups_across_begin_where_rows_do():
     report = grouped("N", "F", "sm80_pipeline").report()
     cause = next(x for x in report.causes if x.what.startswith("C's "))
-    assert cause.what == "C's ldc of 1000 (2,000 bytes) is no multiple of 32 bytes"
+    assert cause.what == "C's ldc of 1000 (2,000 bytes) is not a multiple of 32 bytes"
     assert cause.fix == "ldc=1008" and dict(cause.change) == {"ldc": 1008}
     packed = next(x for x in report.causes if x.what.startswith("B's groups begin at any element"))
     assert packed.fix in ("", 'pack="B"')
@@ -312,7 +312,7 @@ def test_rows_of_c_that_end_anywhere_are_a_cause():
     asked = {**ODD, "lda": 4601, "ldc": 4600}
     report = cg.analyze("NT", **asked)
     cause = next(x for x in report.causes if x.what.startswith("C's "))
-    assert cause.what == "C's rows of 4,599 elements (9,198 bytes) are no multiple of 16 bytes"
+    assert cause.what == "C's rows of 4,599 elements (9,198 bytes) are not multiples of 16 bytes"
     assert (cause.fix, dict(cause.change)) == ('order="C"', {"order": "C"})
     assert cause.fixed_seconds == cg.analyze("NT", **asked, order="C").predicted.seconds
     wider = cg.analyze("NT", **{**asked, "ldc": 4608}).predicted.seconds

@@ -14,14 +14,14 @@ from cute_gemm.toolchain.nvrtc import ptx
 #: Name -> instruction, CTA, thread, and what else is said of it, the address in it.
 SAID = {
     "out_of_bounds": (
-        "ld.global.f32", 2, 63, "at address 0x7f.*: out of bounds: 1 bytes behind the end of in",
+        "ld.global.f32", 2, 63, "at address 0x7f.*: out of bounds: 1 bytes after the end of in",
     ),
-    "race": ("ld.volatile.shared.f32", 0, 0, "at address 0x80: race: .* no barrier is between"),
+    "race": ("ld.volatile.shared.f32", 0, 0, "at address 0x80: race: .* without a barrier in"),
     "missing_wait": (
         "ld.volatile.shared.f32", 0, 0, "at address 0x80: .* asynchronous copy, not waited for",
     ),
-    "uninitialised": ("st.global.f32", 0, 48, "shared memory that nobody has set"),
-    "divergent_barrier": ("bar.sync", 0, 48, "the others of its CTA wait here, it waits at line"),
+    "uninitialised": ("st.global.f32", 0, 48, "shared memory that no thread has set"),
+    "divergent_barrier": ("bar.sync", 0, 48, "other threads of its CTA wait here, but it waits at"),
 }  # fmt: skip
 
 

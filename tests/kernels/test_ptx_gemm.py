@@ -277,5 +277,5 @@ def test_an_operand_that_is_read_in_place_of_another_is_found() -> None:
     assert not verify(plan.problem, A, B, C, C=before).ok
     # The other way round B ends before A does.
     plan.steps.each[0].__dict__["ptx"] = plan.ptx.replace("_param_0]", "_param_1]")
-    with pytest.raises(FaultError, match="behind the end of B"):
+    with pytest.raises(FaultError, match="after the end of B"):
         execute(plan, A, B, C)

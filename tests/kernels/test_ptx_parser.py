@@ -129,11 +129,11 @@ def test_an_entry_is_chosen_by_its_name():
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("bra nowhere;", "label that is not there"),
+        ("bra nowhere;", "undefined label"),
         ("add.s32 %r20, !%r2, 1;", "negated operand"),
         ("ld.global.u32 %r20, [%d4*2];", "is not understood"),
         (".reg .q32 %q<2>;", "registers of type 'q32' are not known"),
-        (".branchtargets a, b;", "the directive '.branchtargets' is not executed"),
+        (".branchtargets a, b;", "the directive '.branchtargets' is not supported"),
         ("@%r2 bra L; L:", "'%r2' is not a predicate"),
         ("+;", "is not understood"),
         ("add.s32 %r20, %r2, ?;", "is not understood"),

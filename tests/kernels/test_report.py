@@ -540,7 +540,7 @@ def test_what_the_driver_refuses_is_a_finding():
     one = TmaAccess("A", "load", problem.A, (128, 64), 1, swizzle=128, fix="pad lda to 136")
     made, row = one_row(one, problem)
     assert (row.good, row.verdict, row.fix) == (False, "illegal", "pad lda to 136")
-    assert any("wants a stride that is a multiple of 16 bytes" in s for s in made.findings)
+    assert any("requires a stride that is a multiple of 16 bytes" in s for s in made.findings)
     assert all(s.endswith("Fix: pad lda to 136.") for s in made.findings)
 
 

@@ -80,7 +80,7 @@ GOOD = {
         ({"tensor": "(128,32):(99999999999999999999,1)"}, OptionError, "further than memory does"),
         ({"tensor": "Sw<70,1,99> o 0 o (128,32):(32,1)"}, OptionError, "further than memory does"),
         ({"threads": "(32,4):(99999999999999999999,1)"}, OptionError, "further than memory does"),
-        ({"tensor": "(" * 5000}, NotationError, "at most 32 parentheses within each other"),
+        ({"tensor": "(" * 5000}, NotationError, "at most 32 nested parentheses"),
         ({"tensor": None}, NotationError, "layout 'None' does not parse at column 1"),
         ({"atom": None}, OptionError, "atom 'None' is unknown"),
         ({"tv": "32:1", "tile": (8, 4), "threads": None, "values": None}, OptionError, "has 1 mo"),

@@ -200,7 +200,7 @@ def test_the_other_ways_to_say_who_holds_what() -> None:
     assert box.rows[0].launch.bytes == 1024 * 512 and not box.findings
     short = analyze_copy(tensor="(1024,1024):(1024,1)", atom="tma", tile="64x16", dtype="e2m1")
     assert short.findings[0] == (
-        "tensor as bytes: a tensor map wants rows of a box that are multiples of 16 bytes, and "
+        "tensor as bytes: a tensor map requires rows of a box that are multiples of 16 bytes, and "
         "those of (64, 8) are 8."
     )
 

@@ -59,7 +59,7 @@ def test_an_arrival_at_another_cta():
     assert out[32:].tolist() == list(range(32)) and not out[:32].any()
     said = fault("deadlock", body.replace("mov.u32 %r23, 1;", "mov.u32 %r23, 0;"), [0],
                  np.zeros(64, np.uint32), ctas=2, cluster=2)  # fmt: skip
-    assert "CTA (1, 0, 0), warp 0" in said and "32 of 64 threads have come" in said
+    assert "CTA (1, 0, 0), warp 0" in said and "32 of 64 threads have arrived" in said
 
 
 def test_other_barriers_between_arriving_and_waiting():

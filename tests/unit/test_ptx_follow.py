@@ -211,7 +211,7 @@ def test_instructions_of_a_kernel(code: str, expected: list[int]) -> None:
 def test_what_an_undefined_predicate_sets_is_undefined() -> None:
     code = "setp.lt.s32 %p9, %r11, 0; mov.u32 %r13, 7; @%p9 mov.u32 %r13, 8; {};"
     for last in ("st.global.u32 [%d5], %r13", "@%p9 st.global.u32 [%d5], 1"):
-        with pytest.raises(FaultError, match="nobody has set") as caught:
+        with pytest.raises(FaultError, match="no thread has set") as caught:
             launch(text(SOME + code.format(last)), np.zeros(32, np.uint32), np.zeros(32, np.uint32))
         assert caught.value.kind == "uninitialised"
 
@@ -234,5 +234,5 @@ def test_a_zero_times_what_is_undefined_is_zero_of_integers(there: bool) -> None
         if kind == "s8":
             assert not launch(text(SOME + code), *given).any()
         else:
-            with pytest.raises(FaultError, match="nobody has set"):
+            with pytest.raises(FaultError, match="no thread has set"):
                 launch(text(SOME + code), *given)

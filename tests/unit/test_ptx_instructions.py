@@ -463,7 +463,7 @@ def test_variables_of_the_text():
 )  # fmt: skip
 def test_what_is_not_executed_is_refused_with_its_line(statement):
     code = text(statement)
-    with pytest.raises(PtxError, match="is not executed by the interpreter") as caught:
+    with pytest.raises(PtxError, match="is not supported by the interpreter") as caught:
         launch(code, np.zeros(4, "i4"), np.zeros(4, "i4"))
     assert f"line {line_of(code, statement)}: " in str(caught.value)
 

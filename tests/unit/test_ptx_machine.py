@@ -143,7 +143,7 @@ def test_a_copy_of_fewer_bytes_fills_with_zeros_and_reads_no_more():
     code = text(body.replace("min.u32", "setp.lt.u32 %p1, %r2, 16; @!%p1 mov.u32 %r20, 0; min.u32"),
                 step=8)  # fmt: skip
     launch(code, given[:16], np.zeros((17, 8), np.uint8), block=17)
-    with pytest.raises(FaultError, match="out of bounds: 1 bytes behind the end of in"):
+    with pytest.raises(FaultError, match="out of bounds: 1 bytes after the end of in"):
         launch(code.replace("mov.u32 %r20, 0", "mov.u32 %r20, 3"), given[:16],
                np.zeros((17, 8), np.uint8), block=17)  # fmt: skip
 
@@ -155,7 +155,7 @@ FAULTS = {
     "out of bounds": (
         "setp.eq.s32 %p1, %r2, 41; @%p1 add.s64 %d4, %d4, 92; ld.global.u32 %r20, [%d4];"
         "st.global.u32 [%d5], %r20;",
-        "ld.global.u32", 41, "at address 0x.*: out of bounds: 1 bytes behind the end of in",
+        "ld.global.u32", 41, "at address 0x.*: out of bounds: 1 bytes after the end of in",
     ),
     "out of bounds, before": (
         "st.global.u32 [%d5+-8], %r2;", "st.global.u32", 0, "out of bounds: 8 bytes before out",
@@ -175,56 +175,56 @@ FAULTS = {
     ),
     "uninitialised": (
         "ld.shared.u32 %r20, [%r8]; add.s32 %r20, %r20, 1; st.global.u32 [%d5], %r20;",
-        "st.global.u32", 0, "what is stored comes of .*shared memory that nobody has set",
+        "st.global.u32", 0, "the stored value depends on .*shared memory that no thread has set",
     ),
     "uninitialised, some": (
         "setp.lt.u32 %p1, %r2, 50; @%p1 st.shared.u32 [%r8], 1; bar.sync 0;"
         "ld.shared.u32 %r20, [%r8]; mov.u32 %r21, %r20; setp.eq.s32 %p2, %r21, 0;"
         "@%p2 bra L; st.global.u32 [%d5], 0; L:",
-        "@%p2 bra L", 50, "where the thread goes comes of",
+        "@%p2 bra L", 50, "the branch depends on",
     ),
     "uninitialised, register": (
         "setp.lt.u32 %p1, %r2, 50; @%p1 mov.u32 %r20, 3; st.global.u32 [%d5], %r20;",
-        "st.global.u32", 50, "comes of a register",
+        "st.global.u32", 50, "depends on a register",
     ),
     "uninitialised, address": (
         "setp.lt.u32 %p1, %r2, 50; @%p1 mov.u32 %r20, %r8; ld.shared.u32 %r21, [%r20];",
-        "ld.shared.u32", 50, "its address comes of a register",
+        "ld.shared.u32", 50, "its address depends on a register",
     ),
     "race": (
         "st.shared.u32 [%r8], %r2; xor.b32 %r20, %r6, 4; add.s32 %r20, %r20, %r7;"
-        "ld.shared.u32 %r21, [%r20];", "ld.shared.u32", 0, "no barrier is between",
+        "ld.shared.u32 %r21, [%r20];", "ld.shared.u32", 0, "without a barrier in between",
     ),
     "race, write after read": (
         "st.shared.u32 [%r8], %r2; bar.sync 0; xor.b32 %r20, %r6, 4; add.s32 %r20, %r20, %r7;"
         "ld.shared.u32 %r21, [%r20]; st.shared.u32 [%r8], 8;", "st.shared.u32 [%r8], 8", 0,
-        "no barrier is between",
+        "without a barrier in between",
     ),
     "race, of several readers": (
         "st.shared.u32 [%r8], %r2; bar.sync 0; ld.shared.u32 %r20, [space]; bar.sync 0;"
         "ld.shared.u32 %r20, [space]; setp.eq.s32 %p1, %r2, 63; @%p1 st.shared.u32 [space], %r2;",
-        "@%p1 st.shared.u32 [space]", 63, "no barrier is between",
+        "@%p1 st.shared.u32 [space]", 63, "without a barrier in between",
     ),
     "race, read again by its writer": (
         "st.shared.u32 [%r8], %r2; bar.sync 0; xor.b32 %r20, %r6, 4; add.s32 %r20, %r20, %r7;"
         "ld.shared.u32 %r21, [%r20]; ld.shared.u32 %r22, [%r8]; st.shared.u32 [%r8], 8;",
-        "st.shared.u32 [%r8], 8", 0, "no barrier is between",
+        "st.shared.u32 [%r8], 8", 0, "without a barrier in between",
     ),
     "race, in another warp": (
         "st.shared.u32 [%r8], %r2; bar.warp.sync -1; xor.b32 %r20, %r6, 128;"
         "add.s32 %r20, %r20, %r7; ld.shared.u32 %r21, [%r20];", "ld.shared.u32", 0,
-        "no barrier is between",
+        "without a barrier in between",
     ),
     "race, in a warp, of a lane that has not come": (
         "st.shared.u32 [%r8], %r2; setp.ge.u32 %p1, %r2, 2; @%p1 bra L; bar.warp.sync 3;"
         "xor.b32 %r20, %r6, 8; add.s32 %r20, %r20, %r7; ld.shared.u32 %r21, [%r20]; L:",
-        "ld.shared.u32", 0, "no barrier is between",
+        "ld.shared.u32", 0, "without a barrier in between",
     ),
     "race, of several readers in a warp": (
         "st.shared.u32 [%r8], %r2; bar.sync 0; ld.shared.u32 %r20, [space]; bar.warp.sync -1;"
         "setp.eq.s32 %p1, %r2, 5; ld.shared.u32 %r20, [space];"
         "@%p1 st.shared.u32 [space], %r2;", "@%p1 st.shared.u32 [space]", 5,
-        "no barrier is between",
+        "without a barrier in between",
     ),
     "divergent, a warp's barrier": (
         "bar.warp.sync 65535;", "bar.warp.sync", 16, "does not name the lane itself",
@@ -396,11 +396,11 @@ def test_addresses_are_as_aligned_as_asked_for():
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("st.shared.u32 [space+4096], %r2;", "1 bytes behind the end of space"),
+        ("st.shared.u32 [space+4096], %r2;", "1 bytes after the end of space"),
         ("st.shared.u8 [other+-2], %r2;", "2 bytes before other"),
         ("mov.u32 %r20, other; add.s32 %r20, %r20, %r6; st.shared.u32 [%r20], %r2;",
-         "thread 16 .* 1 bytes behind the end of other"),
-        ("ld.shared.u32 %r20, [rest+96];", "1 bytes behind the end of rest"),
+         "thread 16 .* 1 bytes after the end of other"),
+        ("ld.shared.u32 %r20, [rest+96];", "1 bytes after the end of rest"),
     ],
 )  # fmt: skip
 def test_an_array_is_not_the_next_one(body, said):
@@ -446,7 +446,7 @@ def test_one_byte_too_far(body):
     arrays = ".shared .align 16 .b8 array[64];\n"
     prologue = arrays + "mov.u32 %r7, array; add.s64 %d20, %d1, {};"
     given = [Buffer(np.zeros(253, np.uint8), "in"), Buffer(NOTHING.copy(), "out"), np.uint32(0)]
-    with pytest.raises(FaultError, match="1 bytes behind the end of"):
+    with pytest.raises(FaultError, match="1 bytes after the end of"):
         run(text(prologue.format(253) + body), "k", (1,), (1,), 0, given)
 
 

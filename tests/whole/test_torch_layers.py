@@ -228,12 +228,14 @@ def test_what_does_not_fit() -> None:
             ct.linear(x, w, b, activation, **more)
     order = cg.plan("NT", x, w, order="C", backend="cpu").order_of_summation
     assert cg.gemm("NT", x, w, order="C", order_of_summation=order).shape == (4, 6)
-    with pytest.raises(OptionError, match="order_of_summation is not taken where PyTorch traces"):
+    with pytest.raises(
+        OptionError, match="order_of_summation is not supported when PyTorch traces"
+    ):
         cg.gemm("NT", x.clone().requires_grad_(), w, order_of_summation=order)
     with pytest.raises(OptionError, match="expected one of relu"):
         ct.Linear(4, 5, activation="swish")
     with pytest.raises(DTypeError, match="activation='of_halves' came with x of torch.int8"):
         ct.linear(x.to(torch.int8), w.to(torch.int8), None, of_halves)
     wanted = x.requires_grad_()
-    with pytest.raises(ArrayError, match="traced without gradients is differentiated"):
+    with pytest.raises(ArrayError, match="traced without gradients has no gradient"):
         ops.linear(wanted, w, b, "swiglu")

@@ -87,7 +87,7 @@ def test_a_number_is_differentiated_around() -> None:
 
 def test_what_has_no_gradient_is_refused() -> None:
     x, w, a, b = given("blocks")
-    with pytest.raises(ShapeError, match=r"scale_a has shape \(40, 2\) .* scales of blocks"):
+    with pytest.raises(ShapeError, match=r"scale_a has shape \(40, 2\) .* block scales"):
         layer(x, w, a.requires_grad_(), b)
     with torch.no_grad():
         assert layer(x, w, a, b).shape == (M, N)

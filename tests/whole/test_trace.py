@@ -496,7 +496,7 @@ def test_faults_are_findings(axpy: dict[str, str], capsys: pytest.CaptureFixture
     assert main(["trace", "--ptx", axpy["right"], *launch, "--arg", "y=float32:299", "--arg", "300",
                  "--arg", "0.5"]) == 1  # fmt: skip
     said = capsys.readouterr().err
-    assert "out of bounds" in said and "1 bytes behind the end of y" in said and "thread 43" in said
+    assert "out of bounds" in said and "1 bytes after the end of y" in said and "thread 43" in said
 
 
 def test_a_plan_that_reads_outside_faults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
     assert order[0].config == best.config and order[1] == first
     assert len(order) == len({(one.config, one.algorithm) for one in order})
     report = plan.report()
-    assert f"choice {said} 2 ms" in " ".join(str(report).split())
+    assert f"selection {said} 2 ms" in " ".join(str(report).split())
     assert said in report.to_html().replace("\u00a0", " ")
     row = report.to_dict()["measured"]
     assert row["config"] == best.config.name and row["configs"] == 8

@@ -1,4 +1,4 @@
-"""Pictures as SVG: thread-value layouts, swizzles, a request's sectors and banks."""
+"""SVG pictures: thread-value layouts, swizzles, and the sectors and banks of a request."""
 
 from cute_gemm.rendering.pictures.accesses import (
     access_picture,

@@ -12,15 +12,15 @@ from cute_gemm.rendering.pictures.requests import banks, request
 
 
 def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | None:
-    """Find the request of the first tile with most sectors above its ideal; None without a lane.
+    """Return the request of the first tile with most sectors above its ideal; None without lanes.
 
-    Returned are its number, and int64 [32] each: bytes from the start of the matrix, -1 for lanes
-    that take no part, and their lengths.
+    The result is its number and two int64 [32]: bytes from the start of the matrix, -1 for inactive
+    lanes, and lengths.
     """
     axis, region, matrix = access.axis, access.region, access.matrix
     corner = [0, 0]
     if access.tail == "elements" and region[axis]:
-        # Vectors straddle the end of a row only in the last tile along it.
+        # Vectors straddle the end of a row in its last tile only.
         corner[axis] = (region[axis] - 1) // access.tile[axis] * access.tile[axis]
     rows, columns = (min(access.tile[mode], region[mode] - corner[mode]) for mode in (0, 1))
     starts, lengths = access.lanes((rows, columns))
@@ -29,7 +29,7 @@ def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | 
         return None
     first = np.dot(np.add(access.origin, corner), matrix.stride) * matrix.element.bytes
     starts = np.where(active, starts + first, -1)
-    # Lanes without work repeat one that has some, which changes no count.
+    # Lanes without work repeat an active one, which does not change counts.
     lanes = np.where(active, np.arange(gmem.LANES), active.argmax(axis=-1)[:, None])
     order = np.argsort(np.take_along_axis(starts, lanes, -1), axis=-1, kind="stable")
     lanes = np.take_along_axis(lanes, order, -1)
@@ -42,9 +42,9 @@ def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | 
 
 
 def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
-    """Find the request with most wavefronts above its ideal; None without a lane.
+    """Return the request with most wavefronts above its ideal; None without lanes.
 
-    Returned are its number, and int64 [32]: byte offsets.
+    The result is its number and int64 [32], byte offsets.
     """
     offsets = np.asarray(access.offsets, np.int64).reshape(-1, smem.LANES)
     some = (offsets >= 0).any(axis=-1)
@@ -65,7 +65,7 @@ def worst(access: Access) -> tuple[Any, ...] | None:
 
 
 def access_picture(access: Access, title: str = "") -> str | None:
-    """Draw the worst request of an access; None for bulk copies, and without a request."""
+    """Draw the worst request of an access; None for bulk copies, or without a request."""
     drawn = worst(access)
     if drawn is None:
         return None
@@ -79,7 +79,7 @@ def access_picture(access: Access, title: str = "") -> str | None:
 
 
 def access_title(access: Access) -> str:
-    """``"A: cp.async of 128 bits, load from global memory (last k-tile)"``."""
+    """Return a title: ``"A: cp.async of 128 bits, load from global memory (last k-tile)"``."""
     part = f" ({access.part})" if access.part else ""
     if not isinstance(access, GlobalAccess | SharedAccess):
         box = "x".join(map(str, access.box))

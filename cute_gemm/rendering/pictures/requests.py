@@ -1,7 +1,7 @@
-"""Pictures of one warp's request: the sectors of global memory, or the banks of shared memory.
+"""Pictures of one warp's request: sectors of global memory, or banks of shared memory.
 
 Every function returns an SVG element as text. Colour is never the only sign: bad cells are hatched,
-and every cell has its numbers.
+and every cell has numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HEAD = f'font-size="11" fill="{GREY}"'
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Return ascending numbers as spans: ``"0-3,8"``."""
+    """Return ascending numbers as ranges: ``"0-3,8"``."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][1] + 1:
@@ -51,13 +51,13 @@ def spans(numbers: Iterable[int]) -> str:
 
 # ---- global memory ------------------------------------------------------------------------------
 
-_BYTE = 6.25  # pixels of a byte: two digits fit two bytes
+_BYTE = 6.25  # pixels per byte: two digits fit two bytes
 _LINE_RIGHT = 78
 _ROW, _BAR = 21, 17
 
 
 class _Line(NamedTuple):
-    """The part of a request in one 128-byte line."""
+    """The part of a request within one 128-byte line."""
 
     pieces: dict[tuple[int, int], list[int]]  # (first byte, one past the last) -> lanes
     used: np.ndarray  # bool [128]
@@ -79,13 +79,13 @@ def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Line]:
 
 
 def _true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
-    """Runs [begin, end) of True."""
+    """Return the runs [begin, end) of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
 def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str]:
-    """The labels of a line's lanes: inside a lane where that fits, else one for a run of them."""
+    """Return the labels of a line's lanes: inside a lane if they fit, else one per run of lanes."""
     out = []
     narrow: list[tuple[int, int, list[int]]] = []
     ordered = sorted(pieces.items())
@@ -122,10 +122,10 @@ def request(
 ) -> str:  # fmt: skip
     """Draw the lines, sectors and bytes of one warp's request to global memory.
 
-    ``starts``, int [32], are bytes from the start of the matrix, -1 for an inactive lane, whose
-    ``lengths`` is 0; of ``base``, the matrix's address, only the residue modulo 128 is drawn.
-    Elements of class ``sector`` are sectors that are touched, of ``waste`` runs of their bytes that
-    no lane uses, of ``lane`` vectors.
+    ``starts``, int [32], are bytes from the start of the matrix; an inactive lane has -1, and 0 in
+    ``lengths``. Only the residue modulo 128 of ``base``, the matrix's address, is drawn. Elements
+    of class ``sector`` are touched sectors, of ``waste`` runs of their bytes that no lane uses, of
+    ``lane`` vectors.
     """
     starts, lengths = np.asarray(starts, np.int64).ravel(), np.asarray(lengths, np.int64).ravel()
     active = (starts >= 0) & (lengths > 0)
@@ -152,7 +152,7 @@ def request(
             waste.append(rect(*box, 'class="waste"'))
             hatched.append(box)
         for (begin, end), who in sorted(line.pieces.items()):
-            # Neighbours differ in shade, so that narrow lanes can be told apart.
+            # Neighbours differ in shade, which separates narrow lanes.
             kind = f'class="lane" fill="{TINTS[6 if who[0] % 2 else 0]}"'
             first = at * gmem.LINE - base + begin
             tip = f"lane {spans(who)}: {end - begin} bytes from {first:,} on"
@@ -223,7 +223,7 @@ _BANK, _BANK_LEFT, _BANK_ROW = 24, 146, 20
 
 
 def _word_lanes(instruction: str, bits: int, offsets: np.ndarray) -> list[dict[int, list[int]]]:
-    """The words that each phase touches, each with its lanes, by the phases of the model."""
+    """Return the words that each phase of the model touches, each with its lanes."""
     words = smem.lane_words(instruction, bits, offsets)[0]
     phase_of = smem.lane_phases(instruction, bits, offsets)[0]
     count = smem.phase_words(instruction, bits, offsets).shape[1]
@@ -240,10 +240,10 @@ def banks(
 ) -> str:
     """Draw one warp's request to shared memory: banks across, a row for each wavefront.
 
-    ``instruction`` (``"ldmatrix.x4"``) and ``bits`` per lane decide which lanes are served
-    together; ``offsets``, int [32], are bytes of each lane's vector (ldmatrix: row), -1 for an
-    inactive lane. Elements of class ``conflict`` are words of a bank that has more than one to
-    serve in a phase, of ``broadcast`` words that several lanes share, of ``word`` the others, of
+    ``instruction`` (``"ldmatrix.x4"``) and ``bits`` per lane determine which lanes are served
+    together. ``offsets``, int [32], are bytes of each lane's vector (ldmatrix: row), -1 for an
+    inactive lane. Elements of class ``conflict`` are words of a bank that serves several in a
+    phase, of ``broadcast`` words that several lanes share, of ``word`` other words, of
     ``wavefront`` the numbers of the wavefronts.
     """
     offsets = np.asarray(offsets, np.int64).ravel()

@@ -1,7 +1,7 @@
-"""The SVG primitives of the pictures.
+"""SVG primitives of the pictures.
 
-A picture has no ids, no style sheet and no fonts to load, so that a page can have any number of
-them. Its background and text colour are explicit. Dark pages apply a filter to it.
+A picture has no ids, style sheets or fonts to load, so a page can have any number of pictures.
+Background and text colour are explicit. Dark pages apply a filter.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: Text and outlines.
+#: Colour of text and outlines.
 INK = "#1b1b1b"
-#: Secondary text: 7:1 on white.
+#: Colour of secondary text: 7:1 on white.
 GREY = "#555555"
-#: Okabe and Ito's vermillion, for bad cells, which are always hatched too.
+#: Okabe and Ito's vermillion, for bad cells, which are also hatched.
 BAD, BAD_TINT = "#b34700", "#f7d3bd"
 #: Tints of Okabe and Ito's eight colours (https://jfly.uni-koeln.de/color/), light enough for dark
-#: text; told apart by colour-blind readers.
+#: text and distinct for colour-blind readers.
 TINTS = ("#bfe1f6", "#f6d793", "#a6dcc9", "#f8f3a6", "#dcdcdc", "#ecc6d9", "#9fc4e4", "#f2bd97")
 
 SANS = "Helvetica, Arial, 'Liberation Sans', sans-serif"
 MONO = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
-#: Width of a monospaced character, of a proportional one on average and of a bold one, per em.
+#: Width per em of a monospaced character, of an average proportional one, and of a bold one.
 MONO_EM, SANS_EM, BOLD_EM = 0.605, 0.51, 0.58
 
 MARGIN = 12
-#: Least width of a body in pixels: with the margins of a page it fits a viewport of 390.
+#: Least width of a body in pixels: with margins it fits a viewport of 390 pixels.
 LEAST = 334
-#: Attributes of the text in cells.
+#: Attributes of text in cells.
 CELL_TEXT = f'font-family="{MONO}" font-size="10" text-anchor="middle"'
 
 
 class Item(NamedTuple):
-    """One entry of a legend: the fill and stroke of its swatch, the text in it, and its label."""
+    """One entry of a legend: fill and stroke of its swatch, the text in it, and its label."""
 
     fill: str
     label: str
@@ -52,7 +52,7 @@ def number(value: float) -> str:
 
 
 def cell_width(label: str) -> float:
-    """Pixels of a label in a cell."""
+    """Return the width of a label in a cell in pixels."""
     return len(label) * MONO_EM * 10
 
 
@@ -72,13 +72,13 @@ def text(x: float, y: float, content: str, attributes: str = "") -> str:
 
 
 def group(attributes: str, parts: Iterable[str]) -> str:
-    """Return ``parts`` with common attributes; nothing when there are none."""
+    """Return ``parts`` with common attributes, or "" without parts."""
     inner = "".join(parts)
     return f"<g {attributes}>{inner}</g>" if inner else ""
 
 
 def path(moves: Iterable[str], attributes: str) -> str:
-    """Return a path that is not filled; nothing when there is none."""
+    """Return a path without fill, or "" without moves."""
     inner = "".join(moves)
     return f'<path d="{inner}" {attributes} fill="none"/>' if inner else ""
 
@@ -86,7 +86,7 @@ def path(moves: Iterable[str], attributes: str) -> str:
 def hatch(boxes: Iterable[tuple[float, float, float, float]]) -> str:
     """Return lines at 45 degrees through boxes (x, y, width, height).
 
-    Lines, not a pattern: a pattern needs an id, and ids of several pictures in a page collide.
+    They are lines, since a pattern needs an id, and ids of several pictures in a page collide.
     """
     step = 6
     lines = []
@@ -99,7 +99,7 @@ def hatch(boxes: Iterable[tuple[float, float, float, float]]) -> str:
 
 
 def boxes(places: Iterable[tuple[float, float]], width: float, height: float) -> str:
-    """Return path data for equal boxes at ``places``, much shorter than as many rectangles."""
+    """Return path data for equal boxes at ``places``, much shorter than rectangles."""
     size = f"h{number(width)}v{number(height)}h{number(-width)}z"
     return "".join(f"M{number(x)} {number(y)}{size}" for x, y in places)
 
@@ -138,9 +138,9 @@ def document(
 ) -> str:  # fmt: skip
     """Return an ``<svg>`` element with title, caption (paragraphs), body and legend.
 
-    The body is drawn in a space of ``size`` pixels whose origin is its upper left corner.
+    The body is drawn in ``size`` pixels with the origin in its upper left corner.
     """
-    # A narrow body still leaves room for lines of text.
+    # A narrow body needs room for lines of text too.
     width = max(size[0], LEAST) + 2 * MARGIN
     top = float(MARGIN)
     head = []

@@ -1,4 +1,4 @@
-"""Pictures of tiles: which thread holds which element, and where it lies in shared memory."""
+"""Pictures of tiles: which thread holds an element, and where it lies in shared memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from cute_gemm.cute.layout import Layout
 
-#: Cells of a tile beyond which it is cropped, and the pixels that a row of them may take.
+#: Cells from which a tile is cropped, and the width of a row of cells in pixels.
 _ROWS, _GRID_WIDTH = 32, 960
 
 
 def _vector(index: np.ndarray, most: int) -> tuple[int, int]:
-    """Axis along which ``index`` counts up in aligned groups, and the width of a group (or 1)."""
+    """Return the axis along which ``index`` counts up in aligned groups, and a group's width."""
     best = (0, 1)
     for axis in (0, 1):
         lines = np.moveaxis(index, axis, -1)
@@ -54,8 +54,8 @@ def _draw_grid(
 ) -> tuple[list[str], tuple[float, float]]:
     """Return the elements of a grid and its size in pixels.
 
-    A cell has two labels and a colour: ``fills``, int [rows, columns], are indices into ``TINTS``,
-    -1 blank; ``heads`` the numbers of rows and columns.
+    A cell has two labels and a colour. ``fills``, int [rows, columns], are indices into ``TINTS``,
+    -1 for blank; ``heads`` the numbers of rows and columns.
     """
     rows, columns = fills.shape
     first = max((cell_width(a) for row in labels for a, _ in row), default=0)
@@ -85,7 +85,7 @@ def _draw_grid(
     ]
     parts.append(group(f'{CELL_TEXT} fill="{INK}"', words))
     parts.append(text(0, 11, "mode 0 down, mode 1 across", f'font-size="11" fill="{GREY}"'))
-    # Column numbers that would run into each other are left out.
+    # Leave out column numbers that would overlap.
     every = 1
     while every * wide < cell_width(str(max(heads[1], default=0))) + 6:
         every *= 2
@@ -103,7 +103,7 @@ def _draw_grid(
 
 
 def _swatches(names: Iterable[str], label: str) -> list[Item]:
-    """Return a row of the tints, named within, with one label after the last."""
+    """Return a row of tints with names inside, and one label after the last."""
     row = [Item(tint, "", text=name) for name, tint in zip(names, TINTS, strict=False)]
     return [*row[:-1], row[-1]._replace(label=label)]
 
@@ -111,10 +111,10 @@ def _swatches(names: Iterable[str], label: str) -> list[Item]:
 def _grid(
     index: np.ndarray, extents: tuple[int, int], most: int
 ) -> tuple[np.ndarray, tuple[range, range], tuple[int, int], str]:
-    """Crop a tile to what can be drawn, and join neighbours in cells.
+    """Crop a tile to a size that can be drawn, and join neighbours in cells.
 
-    Returned are the first number of each cell, the rows and columns of these, the axis along which
-    a cell has elements and their number (``most`` at most), and a note where something is left out.
+    Return the first number of each cell, its rows and columns, the axis along which a cell has
+    elements and their number (at most ``most``), and a note if the tile is cropped.
     """
     axis, width = _vector(index, most)
     step = (width, 1) if axis == 0 else (1, width)
@@ -128,7 +128,7 @@ def _grid(
 def tv_layout(
     table: np.ndarray, extents: tuple[int, int], title: str = "thread-value layout"
 ) -> str:
-    """Draw which thread holds which element of a tile, and as which of its values.
+    """Draw which thread holds each element of a tile, and as which of its values.
 
     ``table``, int [threads, values, 2], has coordinates in the tile (mode 0 down, mode 1 across),
     -1 for none. A large tile is cropped, with a note; values that are consecutive along a mode
@@ -144,7 +144,7 @@ def tv_layout(
     holders = np.zeros(extents, np.int64)
     np.add.at(holders, tuple(table[fits].T), 1)
     cells = np.full(extents, -1, np.int64)
-    # The last write stays: the first thread.
+    # The last write wins: the first thread.
     order = np.argsort(-index[fits], kind="stable")
     cells[tuple(table[fits][order].T)] = index[fits][order]
 

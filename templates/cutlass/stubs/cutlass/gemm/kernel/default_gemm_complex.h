@@ -1,4 +1,4 @@
-// In place of CUTLASS's header of that name: complex kernels, which are not made of CUTLASS here.
+// Replaces CUTLASS's header of that name: complex kernels, which do not use CUTLASS here.
 
 #pragma once
 

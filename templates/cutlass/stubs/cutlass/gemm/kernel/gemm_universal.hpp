@@ -1,4 +1,4 @@
-// In place of CUTLASS's header of that name, which includes every 3.x kernel: what the 2.x one needs of it.
+// Replaces CUTLASS's header of that name, which includes every 3.x kernel: the parts that the 2.x kernel needs.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// In place of CUTLASS's header of that name: a base that no kernel of ours has.
+// Replaces CUTLASS's header of that name: a base class that no kernel here has.
 
 #pragma once
 
