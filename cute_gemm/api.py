@@ -77,88 +77,105 @@ def gemm(
     Parameters
     ----------
     op
-        Two letters, A's and B's: ``N`` the matrix as stored, ``T`` its transpose, ``C`` or ``H``
-        its conjugate transpose. This is BLAS's convention for the arrays as they are given.
+        Two letters, for A and for B, in BLAS's convention: ``N`` takes the matrix as it is stored,
+        ``T`` its transpose, ``C`` or ``H`` its conjugate transpose.
     A, B
-        (M, K) or, transposed, (K, M); (K, N) or (N, K). NumPy arrays, or device arrays of CuPy,
-        PyTorch, JAX or anything with DLPack or ``__cuda_array_interface__``; one stride must be 1.
-        The result of PyTorch's tensors, of which one requires grad, is differentiable in them and
-        in operands of the epilogue, unless C is given.
-        float16, bfloat16, float32, float64, complex64, complex128, int8, or float8_e4m3fn and
-        float8_e5m2, also one with the other. With a leading dimension
-        L more, L products are computed at once; an operand without it, or whose L is 1 or has the
-        stride 0, is shared by all.
+        A is (M, K), or (K, M) if it is transposed. B is (K, N), or (N, K) if it is transposed. One
+        stride of each must be 1.
+
+        Arrays are those of NumPy, which are copied to the GPU, and device arrays of CuPy, PyTorch
+        or JAX, or with DLPack or ``__cuda_array_interface__``. Types are float16, bfloat16,
+        float32, float64, complex64, complex128, int8, and float8_e4m3fn and float8_e5m2, which may
+        be mixed.
+
+        A leading dimension L makes a batch of L products. An operand without it, with L = 1 or with
+        a stride of 0 along it is shared by all products.
+
+        If a PyTorch tensor requires grad and C is not given, the result is differentiable in A, B
+        and the operands of the epilogue.
     C
-        (M, N), or (L, M, N) of a batch, updated in place and returned; None makes a new one in A's
-        library.
-    alpha
-        A number or a 0-d array; one on the device is read by the kernel, without a synchronisation.
-        With ``alpha == 0`` A and B are not read.
-    beta
-        As alpha; with ``beta == 0`` C is not read.
+        (M, N), or (L, M, N) for a batch. It is updated in place and returned. By default a new
+        array is made in the library of A.
+    alpha, beta
+        Numbers or 0-d arrays. The kernel reads one on the device without a synchronization. If
+        alpha is 0, A and B are not read. If beta is 0, C is not read.
     order
-        ``"F"`` (column-major) or ``"C"``, of a new C.
+        The order of a new C: ``"F"`` (column-major) or ``"C"`` (row-major).
     out_dtype
-        Type of a new C: the operands' or, for half types, float32; of int8 int32, or
-        bfloat16, float16 or float32, in which alpha and beta are float32; of 8-bit floats
-        bfloat16, float16, float32 or an 8-bit float, to which results are rounded to nearest and
-        saturate.
+        The type of a new C, by default that of A and B; for int8 int32, for 8-bit floats bfloat16.
+
+        Half types may give float32. int8 may give bfloat16, float16 or float32; alpha and beta are
+        then float32. 8-bit floats may give bfloat16, float16, float32 or an 8-bit float, to which
+        results are rounded to nearest and saturated.
     compute
-        ``"tf32"`` lets float32 operands be multiplied in tf32; ``"bf16x9"`` as sums of three
-        bfloat16 each, on tensor cores of compute capability 9.0, with the accuracy of float32;
-        ``"bf16x6"`` leaves the three smallest of the nine products out. Of 8-bit floats
-        ``"fast_accum"`` leaves sums in the accumulators of tensor cores, which keep some 14 bits
-        of them on Hopper; by default those of each 128 of k are added in float32.
+        ``"tf32"`` multiplies float32 in tf32. ``"bf16x9"`` multiplies float32 as sums of three
+        bfloat16, on tensor cores of compute capability 9.0, with the accuracy of float32;
+        ``"bf16x6"`` leaves out the three smallest of the nine products.
+
+        ``"fast_accum"``, for 8-bit floats, keeps the accumulators in the tensor cores, which hold
+        about 14 bits on Hopper. By default the products of each 128 of k are added in float32.
     scale_a, scale_b
-        Factors of op(A) and op(B), in float32: of the whole operand, a number or shape (); of rows
-        of op(A), (M, 1), or columns of op(B), (N, 1); of 8-bit floats also of 128 of k of each,
-        (M, K / 128) and (N, K / 128), or of blocks of 128 x 128, (M / 128, K / 128) and
-        (N / 128, K / 128), rounded up, with any strides. The shape says which. In a batch they may
-        have L in front.
+        Factors of op(A) and op(B), in float32. Their shape says what they apply to:
+
+        - a number or (): a tensor scale;
+        - (M, 1) of op(A), (N, 1) of op(B): row scales;
+        - (M, K / 128) and (N, K / 128), rounded up, for 8-bit floats: a block scale for each 128 of
+          k of a row;
+        - (M / 128, K / 128) and (N / 128, K / 128), rounded up, for 8-bit floats: a block scale for
+          each 128 x 128 elements.
+
+        Strides are arbitrary. For a batch, L may stand in front.
     epilogue
-        What becomes of each result before it is stored, of real floats: a name, whose parts are
-        joined by ``+`` (``"bias+gelu"``), or a function of the accumulator and operands
-        (`epilogue`). Its operands are keyword arguments of this call (``bias=b``): numbers,
-        or arrays that broadcast to C as in NumPy, (N,), (M, 1) or (M, N), with any strides; those
-        on the host that have no dimensions count as numbers. Of one that takes `pairs` or `halves`
-        of columns (``"swiglu"``) C has half as many columns, and beta is 0.
-    kernel, **kernel_options
-        A name from `kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
-        where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``,
-        ``"scales"``, ``"none"`` or ``"auto"``: operands, or block scales, that are copied to
-        aligned scratch first) and ``split_k`` (slices of K, or ``"auto"``); without them ``"auto"``
-        weighs both, and a named kernel does neither.
-        ``batch_invariant=True``: on a GPU a row of C has the same bits whatever the other rows of
-        op(A) are and however many; see `Plan.order_of_summation`. A named kernel packs too then.
-        ``order_of_summation=plan.order_of_summation``: the sums have the order, and so the bits, of
-        those of another plan for such A and B.
-        ``compile="background"``: a kernel that is built and predicted to take up to 1.25 times as
-        long computes until the chosen one is built; ``prefer_loaded=0.02``: one that takes up to
-        2 % longer is taken for good.
+        The function that is applied to each result before it is stored, for real floating-point
+        types: a name, whose parts are joined by ``+`` (``"bias+gelu"``), or a function of the
+        accumulator and operands (see `cute_gemm.epilogue`).
+
+        Operands are keyword arguments of this call (``bias=b``). They are numbers, or arrays of any
+        strides that broadcast to C: (N,), (M, 1) or (M, N). With `cute_gemm.pairs` or
+        `cute_gemm.halves` (``"swiglu"``), C has N / 2 columns and beta must be 0.
+    kernel
+        A name from `cute_gemm.kernels`, or ``"auto"``. ``"host"`` is a loop on the CPU.
     backend
-        ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning;
-        ``"interpreter"``: the kernel itself, its PTX executed on the CPU.
+        ``"cuda"``, ``"cpu"`` or ``"auto"``, which is the CPU if there is no GPU, with a warning.
+        ``"interpreter"`` executes the PTX of the kernel on the CPU.
     arch
-        Compile for this arch rather than the device's.
+        The architecture to compile for, ``"sm_90a"``; by default that of the device.
     stream
-        A raw ``CUstream`` or an object that has one; the library's current one if None.
+        A ``CUstream`` or an object that has one; by default the current stream of the library.
     tune
-        Measure which kernel is the fastest, on matrices of its own, which takes seconds, and keep
-        the choice on disk: such calls take it from then on, without ``tune`` and in other processes
-        too (of this GPU, this version, these extents, types, layouts and options). ``"online"``:
-        nothing waits; after 100 calls of a shape the next ones run the best candidates in turns
-        and are timed, and the fastest is kept, on disk too. Not with ``batch_invariant``, in a CUDA
-        graph that is being captured, or with PyTorch's deterministic algorithms.
+        True measures the best candidates, which takes seconds, and stores the fastest on disk.
+        Later calls with the same extents, types, layouts and options use it, also without ``tune``
+        and in other processes, on the same GPU and with the same version of this package.
+
+        ``"online"`` does not wait. After 100 calls of a shape, the next calls run and time the best
+        candidates in turn, and the fastest is stored. It has no effect with ``batch_invariant``, in
+        a CUDA graph that is being captured, or with PyTorch's deterministic algorithms.
+    **kernel_options
+        Fields of the kernel's config, such as ``tile=(128, 128, 32)``; `cute_gemm.kernels` lists
+        them. Six options work with every kernel that is compiled:
+
+        - ``pack``: the operands, or block scales, that are copied to aligned scratch first:
+          ``"A"``, ``"B"``, ``"AB"``, ``"scales"``, ``"none"`` or ``"auto"``. Without it,
+          ``kernel="auto"`` weighs packing, and a named kernel does not pack.
+        - ``split_k``: the number of slices of K, or ``"auto"``, with the same default.
+        - ``batch_invariant=True``: on a GPU, a row of C has the same bits whatever the other rows
+          of op(A) are, and however many. A named kernel may then pack too.
+        - ``order_of_summation=plan.order_of_summation``: the result has the bits of that plan. See
+          `cute_gemm.Plan`.
+        - ``compile="background"``: until the selected kernel is built, a built kernel whose
+          predicted time is up to 1.25 times as long computes.
+        - ``prefer_loaded=0.02``: a built kernel whose predicted time is up to 2 % longer is used
+          and no other is built.
 
     Returns
     -------
     array
-        C, of the operands' library.
+        C, an array of the library of A; a tuple if the epilogue has further results.
 
     Raises
     ------
     GemmError
-        A subclass per cause; nothing has been written then.
+        A subclass for each cause. C is unchanged then.
 
     Examples
     --------
@@ -203,10 +220,10 @@ def grouped_gemm(
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
-    """Compute a GEMM for each of G groups, of sizes that are on the device, in one launch.
+    """Compute a GEMM for each of G groups, whose sizes are on the device, in one launch.
 
-    The groups lie one behind the other along M, N or K, which is read from the dimensions of A and
-    B as ``torch._grouped_mm`` does:
+    The groups lie one after the other along M, N or K. As for ``torch._grouped_mm``, the dimensions
+    of A and B say along which:
 
     - A 2-D and B 3-D, *ragged M*: rows of group g are ``op(A)[rows] @ op(B[g])``, and C is (M, N).
     - A 3-D and B 2-D, *ragged N*: columns of group g are ``op(A[g]) @ op(B)[:, columns]``.
@@ -218,47 +235,51 @@ def grouped_gemm(
     Parameters
     ----------
     op, A, B
-        As for `cute_gemm.gemm`; one of A and B, or neither, has a leading dimension of G.
+        As for `cute_gemm.gemm`. At most one of A and B has a leading dimension of G.
     offsets
-        int32 (G,), where A and B are: the end of each group along the ragged mode; the first begins
-        at 0, each other one where that before it ends. The host does not read what is on a device:
-        what C holds is not defined if they decrease or exceed the extent, but nothing beyond the
-        arrays is touched then.
+        int32 (G,), on the device of A and B: the end of each group along the ragged mode. The first
+        group begins at 0, and each other group at the end of the one before. The host does not read
+        offsets on a device. If they decrease or exceed the extent, the values of C are undefined,
+        but no memory outside of the arrays is accessed.
     C
-        As above, updated in place and returned; None makes a new one. Rows (or columns) behind
-        ``offsets[-1]`` are of no group; ``tail`` says what becomes of them. An empty group of
-        a ragged K gives ``beta * C[g]``, zeros without beta.
+        (M, N) or, with a ragged K, (G, M, N). It is updated in place and returned. By default a new
+        array is made. An empty group of a ragged K gives ``beta * C[g]``, which is 0 without beta.
     tail
-        ``"unwritten"`` leaves rows (or columns) of C behind ``offsets[-1]`` as they are, in a new C
-        as the memory was. ``"zero"`` has the same launch store zeros there, whatever beta and the
-        epilogue are. With a ragged K nothing lies behind, and both are the same.
+        What rows (or columns) of C after ``offsets[-1]`` hold: ``"unwritten"`` leaves them as they
+        are, so that a new C is uninitialized there; ``"zero"`` stores zeros in the same launch,
+        whatever beta and the epilogue are. A ragged K has no such rows.
     check
-        ``"device"``: offsets that decrease or exceed are an error. The host does not wait: a small
-        launch before the product sets a flag, and the next call with this word on the device raises
-        OffsetsError, before it computes anything. Of arrays on the host the call itself raises.
-        ``"none"``: nobody looks.
+        ``"device"`` makes offsets that decrease or exceed the extent an error. The host does not
+        wait: a small kernel before the product sets a flag, and the next call with
+        ``check="device"`` on the device raises OffsetsError before it computes. For arrays on the
+        host, the call itself raises. ``"none"`` does not check.
     scale_a, scale_b
-        As for `cute_gemm.gemm`, and of groups: of the operand whose rows are ragged (A with
-        a ragged M) of each row, (M,), or, of 8-bit floats, of 128 of k of each, (M, K / 128). Of
-        the operand with a matrix for each group also of its rows, (G, N) or (N,), of 128 of k of
-        each, (G, N, K / 128), and of blocks of 128 x 128, (G, N / 128, K / 128), without G where
-        all groups share them. With a ragged K of rows, (M,), and of rows of each group, (G, M).
-        (G,) has one for each group. Where a shape fits several, rows come first, then groups, then
-        blocks of 128 of k, then those of 128 x 128; with G, or 1, in front there is no doubt.
+        As for `cute_gemm.gemm`, and the shapes below. The block scales are for 8-bit floats.
+
+        - (G,): a scale for each group.
+        - The operand whose rows are ragged (A with a ragged M): (M,) row scales, (M, K / 128) block
+          scales.
+        - The operand with a matrix for each group: (G, N) row scales, (G, N, K / 128) and
+          (G, N / 128, K / 128) block scales; without G, all groups share them.
+        - With a ragged K: (M,) row scales, (G, M) row scales of each group.
+
+        If a shape fits several of these, row scales are taken first, then scales of groups, then
+        blocks of 128 of k, then blocks of 128 x 128. A G, or 1, in front makes the shape
+        unambiguous.
     alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch, stream, \
     **kernel_options
-        As for `cute_gemm.gemm`, of each group's product. An operand of the epilogue may be
-        (G, N) or (G, 1, N): a row for each group. (N,), (M, 1) and (M, N) go with C as usual.
+        As for `cute_gemm.gemm`, for the product of each group. An operand of the epilogue may be
+        (G, N) or (G, 1, N), a row for each group, or broadcast to C: (N,), (M, 1) or (M, N).
 
     Returns
     -------
     array
-        C, of the operands' library.
+        C, an array of the library of A; a tuple if the epilogue has further results.
 
     Raises
     ------
     GemmError
-        A subclass per cause; nothing has been written then.
+        A subclass for each cause. C is unchanged then.
 
     Examples
     --------
@@ -369,44 +390,51 @@ def plan(
     tune: Tune | Tuning = False, offsets: Any = None, tail: str = UNWRITTEN,
     check: str = UNCHECKED, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
-    """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
+    """Select the kernel of a GEMM from arrays, or from sizes, without running it.
 
     Parameters
     ----------
     op, A, B, C, order, out_dtype, compute, scale_a, scale_b, epilogue, kernel, \
     backend, arch, tune, **kernel_options
-        As for `gemm`; ``tune`` may be a `cute_gemm.plan.tune.Tuning` that says how. With sizes, a
-        scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
-        of C's type, and a scale what its numbers are of: ``"tensor"``, ``"row"``, ``"1x128"`` or
-        ``"128x128"``; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
-        number.
+        As for `gemm`. ``tune`` may also be a `cute_gemm.plan.tune.Tuning`.
+
+        If sizes are given, a scale or an operand of the epilogue may be a shape: that of a
+        row-major array of float32, or of the type of C. A scale may also be ``"tensor"``,
+        ``"row"``, ``"1x128"`` or ``"128x128"``. By default ``bias`` is (N,), ``residual`` has the
+        layout of C, and ``scale`` is a number.
     m, n, k, dtype, lda, ldb, ldc, storage
-        In place of arrays: extents, element type (of A and B, where these differ:
-        ``"float8_e4m3fn x float8_e5m2"``), leading dimensions in elements, and the order (``"F"``
-        or ``"C"``) in which A and B are stored.
+        Sizes in place of arrays: the extents, the element type, the leading dimensions in elements,
+        and the order (``"F"`` or ``"C"``) in which A and B are stored. If A and B have different
+        types, ``dtype`` is ``"float8_e4m3fn x float8_e5m2"``.
     l, batch_a, batch_b, batch_c
-        Of a batch: number of products, and elements from one stored matrix to the next, by default
-        without padding; 0 shares A or B.
+        For a batch: the number of products, and the elements from one stored matrix to the next, by
+        default without padding. With 0, all products share A or B.
     ragged
-        Of a grouped GEMM of sizes, the mode along which its ``l`` groups lie: ``"M"``, ``"N"`` or
-        ``"K"``, whose extent is that of all groups.
+        For a grouped GEMM of sizes: the mode along which its ``l`` groups lie, ``"M"``, ``"N"`` or
+        ``"K"``. The extent of that mode is that of all groups.
     base_offset
-        Elements from an aligned address to each of A, B and C: 0 or a power of two. For sizes, and
-        for NumPy arrays: these are copied to aligned memory of a device, so that a view's own
-        address means nothing there. Device arrays have the alignment of their addresses.
+        Elements from an aligned address to each of A, B and C, 0 or a power of two, for sizes and
+        for NumPy arrays, which are copied to aligned memory. Device arrays have the alignment of
+        their addresses.
     gpu
-        The GPU for which the config is chosen and that reports are of: a name (``"H200"``), a file
-        ``.toml`` or ``.json`` that describes one, a dict of its values, or a `Gpu`. Where no
-        ``arch`` is given its own is taken. By default this machine's, if it is of the arch, or the
-        one that stands for the arch.
+        The GPU that the config is selected for and that reports describe: a name (``"H200"``), a
+        ``.toml`` or ``.json`` file, a dict, or a `Gpu`. It also sets ``arch`` if that is not given.
+        By default it is the GPU of this machine if it has the architecture, or else the one that
+        stands for the architecture.
     offsets
-        As for `cute_gemm.grouped_gemm`, of arrays.
+        As for `cute_gemm.grouped_gemm`, with arrays.
     tail, check
-        As for `cute_gemm.grouped_gemm`, of arrays or with ``ragged``.
+        As for `cute_gemm.grouped_gemm`, with ``offsets`` or ``ragged``.
 
     Returns
     -------
     Plan
+        The plan. Call it with arrays to compute; see `cute_gemm.Plan`.
+
+    Raises
+    ------
+    GemmError
+        A subclass for each cause, such as UnsupportedError for a config that the kernel lacks.
 
     Examples
     --------
@@ -472,16 +500,27 @@ def analyze(
     op: str, A: Any = None, B: Any = None, C: Any = None, *, beta: complex = 0.0,
     backend: Backend = "cpu", **keywords: Any,
 ) -> Report:  # fmt: skip
-    """Report every memory access of the kernel that `plan` would choose; nothing is compiled.
+    """Report every memory access of the kernel that `plan` selects; nothing is compiled.
 
     Parameters
     ----------
     op, A, B, C, **keywords
-        As for `plan`.
+        As for `cute_gemm.plan`: arrays, or ``m``, ``n``, ``k`` and ``dtype``, and the options of
+        kernels.
     beta
-        As for `Plan.report`.
+        With a value other than 0, C is read too.
     backend
-        As for `plan`; nothing is computed, whatever it is.
+        As for `cute_gemm.plan`; nothing is computed.
+
+    Returns
+    -------
+    Report
+        The report; see `cute_gemm.Report`.
+
+    Raises
+    ------
+    GemmError
+        A subclass for each cause, as for `cute_gemm.plan`.
 
     Examples
     --------
@@ -504,17 +543,17 @@ def compile(  # it is reached as cute_gemm.compile
 ) -> list[Build]:
     """Build the kernels of plans, several at once, into the cache; no GPU is needed.
 
-    What is in no cache is compiled by processes that are started for it, one per core and 32 at
-    most, if the plans are of two kernels or more: two builds pay already for the start of two
-    processes, and threads gain a factor of 1.5, however many. A single kernel, and all where there
-    is one core, is compiled in this process. A script needs no ``if __name__ == "__main__"``.
+    Two or more kernels that are in no cache are compiled by new processes, one for each core and at
+    most 32. A single kernel is compiled in this process, and so are all kernels on one core. A
+    script needs no ``if __name__ == "__main__"``.
 
     Parameters
     ----------
     plans
-        Of any problems and archs; each kernel is built once.
+        Plans for any problems and architectures. Each kernel is built once.
     tell
-        Called with how many kernels are done, of how many: at once, and whenever one is.
+        A function that is called with the number of kernels that are done and the number of all:
+        once at the start, and after each kernel.
 
     Returns
     -------
@@ -523,8 +562,10 @@ def compile(  # it is reached as cute_gemm.compile
 
     Raises
     ------
-    CompileError, HeaderError
-        Of the first kernel that cannot be built, when the others are.
+    CompileError
+        NVRTC refuses a kernel. The other kernels are built first.
+    HeaderError
+        Headers of CUTLASS or CUDA are missing.
 
     Examples
     --------

@@ -257,6 +257,7 @@ def analyze_copy(
     Returns
     -------
     CopyReport
+        The report; see `cute_gemm.CopyReport`.
 
     Raises
     ------

@@ -50,9 +50,25 @@ class Swizzle:
 class Layout:
     """A CuTe layout, ``swizzle o offset o shape:stride``: ``Sw<3,3,3> o 0 o (8,64):(64,1)``.
 
-    Shape and stride are congruent ints or nested tuples of ints, strides in elements; the swizzle
-    acts on the affine offset, to which ``offset`` is added: where a part of a swizzled layout
-    begins.
+    Parameters
+    ----------
+    shape, stride
+        Congruent ints or nested tuples of ints, in elements.
+    swizzle
+        The swizzle of the affine offset, or None.
+    offset
+        The affine offset of the first element, if the layout is a part of a swizzled one.
+
+    Raises
+    ------
+    ValueError
+        For a stride that is not congruent with the shape.
+
+    Examples
+    --------
+    >>> layout = Layout((8, (2, 4)), (8, (1, 2)))
+    >>> print(layout, layout.coalesced(), layout(3, 5))
+    (8,(2,4)):(8,(1,2)) (8,8):(8,1) 29
     """
 
     shape: IntTuple

@@ -26,18 +26,46 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One product: a row of `GPUS`."""
+    """The facts of a GPU that predicted times and reports use.
 
-    name: str  #: ``"H100 SXM"``.
-    #: Other names, as users write them and as the driver gives them (without ``"NVIDIA"``).
+    Attributes
+    ----------
+    name
+        ``"H100 SXM"``.
+    aliases
+        Other names, as users write them and as the driver reports them (without ``"NVIDIA"``).
+    cc
+        Compute capability, as an int: 90.
+    sms
+        Number of multiprocessors.
+    clock_ghz
+        Boost clock in GHz.
+    bandwidth_gbs
+        Memory bandwidth in 10**9 bytes per second.
+    l2_bytes
+        L2 cache in bytes.
+    peaks
+        Peak rates of dense matrices, in 10**12 operations per second.
+    source
+        The document that the rates and the bandwidth are from.
+
+    Examples
+    --------
+    >>> from cute_gemm import plan
+    >>> gpu = plan("TN", m=64, n=64, k=64, dtype="float16", arch="sm_80", gpu="A100 SXM 80GB").gpu
+    >>> gpu.cc, gpu.sms
+    (80, 108)
+    """
+
+    name: str
     aliases: tuple[str, ...]
-    cc: int  #: Compute capability (90).
-    sms: int  #: Multiprocessors.
-    clock_ghz: float  #: Boost clock.
-    bandwidth_gbs: float  #: Memory bandwidth in 10**9 bytes per second.
-    l2_bytes: int  #: L2 cache.
-    peaks: tuple[Peak, ...]  #: Peak rates of dense matrices.
-    source: str  #: Document that the rates and the bandwidth are from.
+    cc: int
+    sms: int
+    clock_ghz: float
+    bandwidth_gbs: float
+    l2_bytes: int
+    peaks: tuple[Peak, ...]
+    source: str
 
     @property
     def arch(self) -> Arch:
@@ -45,9 +73,14 @@ class Gpu:
         return Arch.of_device(divmod(self.cc, 10))
 
     def peak(self, key: str, unit: Unit | None = None) -> Peak | None:
-        """Return the highest rate of ``key``, of ``unit`` if one is given; None without one.
+        """Return the highest rate of a type, or None if the GPU has none.
 
-        ``key`` is one of `KEYS`, or the name of an 8-bit float.
+        Parameters
+        ----------
+        key
+            A type, such as ``"float16"``.
+        unit
+            The unit that computes it; by default any.
         """
         key = "float8" if key in FLOAT8 else key
         peaks = [p for p in self.peaks if p.key == key and unit in (None, p.unit)]

@@ -80,10 +80,10 @@ def gemm(
     alpha
         A number. One that is traced is an operand of an epilogue: ``epilogue="scale"``.
     out_dtype, compute, kernel, **kernel_options
-        As of `cute_gemm.gemm`. Kernels and their options are those of a GPU's call.
+        As for `cute_gemm.gemm`. Kernels and their options apply on a GPU.
     scale_a, scale_b
-        Factors of op(A) and op(B), in float32: a number or shape () of the whole operand, (..., M,
-        1) of rows of op(A), (..., N, 1) of columns of op(B). Those of blocks are not here.
+        Factors of op(A) and op(B), in float32: a number or () as a tensor scale, (..., M, 1) and
+        (..., N, 1) as row scales. Block scales are not supported.
     epilogue
         A name (``"bias+gelu"``) or a function that `cute_gemm.epilogue` traces. Its operands
         are keyword arguments, numbers or arrays that broadcast to the result.
@@ -97,7 +97,7 @@ def gemm(
     Raises
     ------
     GemmError
-        A subclass per cause, where the call is traced.
+        A subclass for each cause, when the call is traced.
 
     Examples
     --------
@@ -190,14 +190,14 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> jax.
     Parameters
     ----------
     x
-        (..., K), of the types that `matmul` has.
+        (..., K), of a type that `matmul` supports.
     w
         (N, K), of x's type.
     b
-        (N,), of x's type, or None; added to the int32 sums of int8.
+        (N,), of x's type, or None. For int8 it is added to the int32 result.
     activation
-        One that ``epilogue=`` of `cute_gemm.gemm` names (``"relu"``, ``"gelu"``, ...), or None; of
-        real floating-point types.
+        A name that ``epilogue=`` of `cute_gemm.gemm` takes (``"relu"``, ``"gelu"``, ...), or None.
+        It needs real floating-point types.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What kernels there are, as users are told."""
+"""The list of kernels, for users."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from cute_gemm.kernels import registry
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """What a kernel is called, what it is, and what it takes.
+    """The name of a kernel, and the types and options that it supports.
 
     Attributes
     ----------
-    name, summary
-        The value of ``kernel=``; one line.
+    name
+        The value of ``kernel=``.
+    summary
+        One line of text.
     minimum_cc
-        Lowest compute capability, as an int: 80.
+        The lowest compute capability, as an int: 80.
     dtypes
-        Element types; ``"float32/tf32"`` is float32 with ``compute="tf32"``.
+        The element types. ``"float32/tf32"`` is float32 with ``compute="tf32"``.
     options
-        Keyword arguments of `gemm` that set a field of the kernel's config.
+        The keyword arguments of `cute_gemm.gemm` that set a field of the kernel's config.
     values
-        What each option takes, in words: ``{"copy": "auto | mn_major", ...}``.
+        The values of each option, in words: ``{"copy": "auto | mn_major", ...}``.
     runs_on
-        ``"gpu"``; ``"cpu"`` for a loop on the host, ``"library"`` for another library's GEMM: of
-        these two nothing is emitted, compiled or reported.
+        ``"gpu"``, ``"cpu"`` for a loop on the host, or ``"library"`` for the GEMM of another
+        library. Kernels of the last two kinds have no source, build or report.
     """
 
     name: str
@@ -39,7 +41,19 @@ class KernelInfo:
 
 
 def kernels() -> list[KernelInfo]:
-    """Return what kernels there are."""
+    """Return the kernels of this package, in the order of the ladder.
+
+    Returns
+    -------
+    list
+        A `cute_gemm.KernelInfo` for each kernel.
+
+    Examples
+    --------
+    >>> wgmma = next(kernel for kernel in kernels() if kernel.name == "sm90_wgmma")
+    >>> wgmma.minimum_cc, wgmma.values["swap_ab"]
+    (90, '0, or 1: C^T is computed, with A and B swapped')
+    """
     return [
         KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
         for k in map(registry.get, registry.names())

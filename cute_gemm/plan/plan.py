@@ -69,25 +69,29 @@ class Better(NamedTuple):
 
 
 class Plan:
-    """A GEMM worked out: the kernel for one problem on one arch. Made by `plan`.
+    """The kernel and its config for one problem on one architecture. `plan` makes it.
 
     Attributes
     ----------
     problem
-        Extents and CuTe descriptors.
+        The `GemmProblem`: extents, types and CuTe descriptors.
     backend
-        ``"cuda"``, ``"cpu"`` or ``"interpreter"``: where a call computes.
+        Where a call computes: ``"cuda"``, ``"cpu"`` or ``"interpreter"``.
     device
-        CUDA ordinal, or None.
+        The ordinal of the CUDA device, or None.
     arch
-        What the kernel is compiled for; ``"cpu"`` for ``kernel="host"``.
-    kernel, config, why
-        The kernel's name, its config, and a sentence on why it was selected.
+        The architecture of the kernel, ``"sm_90a"``; ``"cpu"`` for ``kernel="host"``.
+    gpu
+        The `Gpu` that the config is selected for.
+    kernel
+        The name of the kernel.
+    config
+        The config of the kernel, with its options as fields.
     algorithm
-        What is done beside it: ``algorithm.pack`` names operands that are packed first, and K is
-        cut into ``algorithm.split_k`` slices.
+        The auxiliary kernels: ``algorithm.pack`` names the operands that are packed first, and
+        ``algorithm.split_k`` is the number of slices of K.
     measured
-        What is known of a measured config (``tune=True``); None where it was predicted.
+        The measurement of the config with ``tune=True``; None for a predicted config.
 
     Examples
     --------
@@ -136,7 +140,7 @@ class Plan:
 
     @property
     def why(self) -> str:
-        """Why this kernel and config: the predicted time, what it is made of, and who came next.
+        """Why this kernel and config: the predicted time, its parts, and the next candidate.
 
         Of a measured config, the time, of how many, and what the predicted one took. At
         the end, where the predictions come from.
@@ -171,11 +175,24 @@ class Plan:
     ) -> tuple[Candidate, ...]:  # fmt: skip
         """Return the configs with their kernels and predicted times, fastest first.
 
-        A measured config comes before them. ``gpu``: by whose predictions, if not by
-        those of the plan's; ``reads_c``: the predictions with another beta than 0, of which the
-        choice and the order do not depend; ``within``: those alone that are predicted to take up to
-        so many times as long as the cheapest; ``changed``: options, ``kernel`` or ``problem``, if
-        not the plan's.
+        A measured config comes first.
+
+        Parameters
+        ----------
+        gpu
+            The GPU of the predicted times, as for `report`; by default the plan's.
+        reads_c
+            True predicts times for a beta other than 0. Kernel selection and the order of the
+            candidates do not change.
+        within
+            The greatest predicted time, in multiples of the least one.
+        **changed
+            Options, ``kernel`` or ``problem`` in place of the plan's.
+
+        Returns
+        -------
+        tuple
+            The candidates, each with ``kernel``, ``config`` and ``prediction``.
 
         Examples
         --------
@@ -189,7 +206,15 @@ class Plan:
         return self._candidates(of, reads_c=reads_c, within=within, **changed)
 
     def taking(self, candidate: Candidate, device: int | None = None) -> Plan:
-        """Return the plan with another of its `candidates`, for a device or for none."""
+        """Return the plan with another of its `candidates`.
+
+        Parameters
+        ----------
+        candidate
+            One of `candidates`.
+        device
+            The ordinal of the CUDA device; None for a plan that is not run.
+        """
         selection = Selection(
             candidate.kernel, candidate.config, self.gpu, self._candidates, candidate.algorithm
         )
@@ -197,10 +222,10 @@ class Plan:
 
     @property
     def order_of_summation(self) -> OrderOfSummation:
-        """By which instructions, and in which order, an element of C is summed over K.
+        """The order of summation: instructions and order by which an element of C is summed over K.
 
-        Plans of which this is equal give the same bits, for equal rows of op(A) and equal B, on one
-        GPU and with one version of this library; ``print`` it for the order in words. With
+        Two plans with an equal order give the same bits for equal rows of op(A) and equal B, on one
+        GPU and with one version of this package. ``print`` it for the order in words. With
         ``batch_invariant=True`` it does not depend on m.
 
         Examples
@@ -217,24 +242,24 @@ class Plan:
 
     @property
     def compiled(self) -> bool:
-        """Whether the kernel is one that is emitted and compiled here.
+        """Whether the kernel is emitted and compiled here.
 
-        Of ``"host"``, a loop in Python, and ``"cublas"``, a library, there is no unit, build,
-        launch or report: asking for one is an `UnsupportedError`.
+        ``"host"``, a loop in Python, and ``"cublas"``, a library, have no unit, build, launch or
+        report. To ask for one raises UnsupportedError.
         """
         return self._kernel.runs_on == "gpu"
 
     @property
     def source(self) -> str:
-        """The text of the translation unit; of ``kernel="host"`` the loop in Python."""
+        """The text of the translation unit; for ``kernel="host"`` the loop in Python."""
         return self._kernel.source(self.config)
 
     @property
     def steps(self) -> Steps:
         """The launches in order: each with its kernel, config, problem, unit and launch.
 
-        Mostly the kernel alone; with operands that are packed before it, or the sums of slices of K
-        added behind it, several, and ``steps.scratch`` bytes of device memory between them.
+        Most plans launch the kernel alone. Packing kernels come before it and the reduction kernel
+        of split-k after it. ``steps.scratch`` is the device memory between them, in bytes.
         """
         return self.executable.steps
 
@@ -249,7 +274,7 @@ class Plan:
 
     @property
     def symbol(self) -> str:
-        """The kernel's name in the cubin, and its config's."""
+        """The name of the kernel in the cubin, which has the config in it."""
         return str(self.config.name)
 
     @property
@@ -259,7 +284,7 @@ class Plan:
 
     @property
     def launch(self) -> Launch:
-        """CTAs, threads per CTA, dynamic shared memory in bytes, of the kernel that multiplies."""
+        """The CTAs, threads per CTA and bytes of dynamic shared memory of the GEMM kernel."""
         return self._launch_on(self.gpu)
 
     def _launch_on(self, gpu: Gpu) -> Launch:
@@ -303,11 +328,11 @@ class Plan:
 
     @cached_property
     def proof(self) -> Proof:
-        """The proof that C++ CuTe computes the layouts that the unit spells, compiled when asked.
+        """The proof that C++ CuTe computes the layouts that the unit spells, compiled at first use.
 
-        Tiled copies, fragments and layouts of shared memory by its own ``make_tiled_copy``,
-        ``retile`` and ``partition``, and the offsets that the report evaluates: a unit of its own
-        beside the kernel's, from the same config. ``CompileError`` names a fact that is false.
+        It is a translation unit beside the kernel's, from the same config. It compares tiled
+        copies, fragments, layouts of shared memory, and the offsets of the report with those of
+        CuTe's ``make_tiled_copy``, ``retile`` and ``partition``. CompileError names a difference.
         """
         return prove(self._kernel.compiled().proof(self.config), self.arch)
 
@@ -318,7 +343,7 @@ class Plan:
 
     @property
     def resources(self) -> Resources:
-        """Registers, shared memory and spills."""
+        """Registers per thread, and bytes of shared memory and of spills per thread."""
         return self.build.resources
 
     @property
@@ -341,19 +366,26 @@ class Plan:
         Parameters
         ----------
         gpu
-            The GPU whose predicted times, roofline and waves these are: a name (``"H200"``), a file
-            that describes one, a dict of its values, or a `Gpu`; by default the plan's. The
-            kernel and its config stay the plan's.
+            The GPU of the predicted times, roofline and waves: a name (``"H200"``), a file that
+            describes one, a dict of its values, or a `Gpu`; by default the plan's. The kernel and
+            its config stay the plan's.
         beta
-            With another than 0, C is read too.
+            With a value other than 0, C is read too.
         offsets
-            With groups, on the host: where each ends. By default groups are taken to be
-            of equal sizes.
+            For a grouped GEMM, on the host: the end of each group. By default groups have equal
+            sizes.
 
         Raises
         ------
         OptionError
-            For a GPU that is not known, or that does not run kernels of this arch.
+            For a GPU that is not known, or that does not run kernels of this architecture.
+
+        Examples
+        --------
+        >>> from cute_gemm import plan
+        >>> p = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a")
+        >>> p.report()["A"].coalesced
+        True
         """
         from cute_gemm.report.report import make_report
 
@@ -449,25 +481,30 @@ class Plan:
         self, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
         stream: Any = None, **operands: Any,
     ) -> Any:  # fmt: skip
-        """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` on arrays like those planned for.
+        """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` on arrays like those of the plan.
 
         Parameters
         ----------
         A, B, C
-            Arrays whose descriptors are the plan's; a new C is made when it is left out.
-        alpha
-            A number, or a 0-d array; one on the device is read by the kernel.
-        beta
-            As alpha; with 0 C is not read.
+            Arrays with the extents, strides and types of the plan. By default a new C is made.
+        alpha, beta
+            Numbers or 0-d arrays, as for `cute_gemm.gemm`.
         stream
-            A raw ``CUstream`` or an object that has one; the arrays' library's current one if None.
+            A ``CUstream`` or an object that has one; by default the current stream of the library.
         **operands
-            Those of the plan's epilogue, by name.
+            The operands of the plan's epilogue, by name.
+
+        Returns
+        -------
+        array
+            C, an array of the library of A.
 
         Raises
         ------
         ShapeError
-            When an array's descriptor is not the plan's; everything that `gemm` raises.
+            For an array with another shape or other strides than the plan's.
+        GemmError
+            A subclass for each other cause, as for `cute_gemm.gemm`.
         """
         if traced():
             of = self.problem.C
@@ -485,29 +522,30 @@ class Plan:
         return result
 
     def pack(self, X: Any, name: str = "B", *, stream: Any = None) -> PackedOperand:
-        """Pack an operand once, for many calls that it is the same in: the weights of a layer.
+        """Pack an operand once, for many calls: the weights of a layer.
 
         Parameters
         ----------
         X
-            An array like the one planned for.
+            An array with the extents, strides and types of the plan.
         name
-            Which it is: ``"A"`` or ``"B"``, which this plan packs.
+            ``"A"`` or ``"B"``; the plan must pack it.
         stream
-            As in a call. A call on another stream has to wait for it.
+            As for a call. A call on another stream must wait for it.
 
         Returns
         -------
         PackedOperand
-            Give it to this plan in the place of X, or to another that packs this operand too, of
-            other extents of C; the packing is left out then. Changes of X no longer count.
+            The packed operand. Pass it in place of X to this plan, or to a plan for another m or n
+            that packs the same operand. Such a call launches no packing kernel. Later changes of X
+            have no effect.
 
         Raises
         ------
         OptionError
-            When this plan does not pack that operand.
+            If the plan does not pack the operand.
         ShapeError
-            When the array's descriptor is not the plan's.
+            For an array with another shape or other strides than the plan's.
 
         Examples
         --------
@@ -524,9 +562,9 @@ class Plan:
     def bind(
         self, device: int = 0, alpha: Any = 1, beta: Any = 0, kept: str = "", **numbers: float
     ) -> Callable[..., None]:
-        """Return a function that starts this GEMM, of the addresses ``(a, b, c)`` and a stream.
+        """Return a function that launches this GEMM, given addresses ``(a, b, c)`` and a stream.
 
-        Behind ``c`` come those of the epilogue's operands, in the order of ``problem.operands``.
+        The addresses of the epilogue's operands follow ``c``, in the order of ``problem.operands``.
 
         Parameters
         ----------
@@ -556,11 +594,11 @@ class Plan:
         self, A: Any, B: Any, C: Any = None, *, alpha: complex = 1.0, beta: complex = 0.0,
         **operands: Any,
     ) -> Trace:  # fmt: skip
-        """Execute the kernel without a GPU, and put what it did beside what its report says.
+        """Execute the kernel without a GPU, and compare its accesses with its report.
 
         The kernel is compiled to PTX, and every instruction of every thread is executed on host
-        arrays like those planned for: accesses out of bounds, races in shared memory, stores of two
-        CTAs to the same bytes and other faults raise.
+        arrays. Accesses out of bounds, races in shared memory, stores of two CTAs to the same bytes
+        and other faults raise an error.
 
         Parameters
         ----------
@@ -580,7 +618,7 @@ class Plan:
         Raises
         ------
         FaultError
-            For what a kernel must not do; ``kind`` says which.
+            For a fault of the kernel; ``kind`` names it.
         PtxError
             For an instruction that is not executed here.
 

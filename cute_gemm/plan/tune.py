@@ -31,11 +31,16 @@ _ROUNDS = 9
 
 
 class Tuning(NamedTuple):
-    """How to measure.
+    """How ``tune=`` measures.
 
-    ``candidates``: number of the cheapest candidates that are measured; ``again``: measure even
-    where a choice is stored; ``tell``: called with the name of a step, the parts that are done and
-    their total.
+    Attributes
+    ----------
+    candidates
+        Number of candidates that are measured, those with the shortest predicted times.
+    again
+        Whether to measure even if a measurement is stored.
+    tell
+        A function that is called with the name of a step, the parts that are done and their total.
     """
 
     candidates: int = 8

@@ -109,34 +109,42 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Report(Paged):
-    """What a kernel does to memory for one problem; ``print`` it, or take ``to_dict()``.
+    """The memory accesses of a kernel for one problem; ``print`` it, or call ``to_dict()``.
 
     Attributes
     ----------
     problem
-        The problem, with the descriptors of A(M,K), B(N,K) and C(M,N).
+        The `GemmProblem`, with the descriptors of A(M,K), B(N,K) and C(M,N).
     kernel, config, arch
-        Which kernel, how configured, for which architecture.
+        The name of the kernel, its config, and the architecture.
     launch
-        CTAs, threads per CTA, dynamic shared memory (bytes).
+        The CTAs, threads per CTA and bytes of dynamic shared memory.
     resources
-        Registers, shared memory and spills of the build, or None when nothing was built.
+        Registers, shared memory and spills of the build; None if nothing is built.
     rows
-        One ``AccessRow`` per memory instruction.
+        An ``AccessRow`` for each memory instruction. After a packing kernel, it describes the
+        packed operand.
     performance
-        Bytes, intensity, roofline, occupancy, waves.
+        Bytes, arithmetic intensity, roofline, occupancy and waves.
     pictures
-        How the kernel's threads divide tiles.
+        How the threads of the kernel divide tiles.
+    candidates
+        The configs that kernel selection compared.
     auxiliary
-        One ``AuxiliaryReport`` per launch before or after the kernel: operands packed, slices of K
-        added. Where there are any, ``rows`` are of the operands that the kernel reads then.
+        An ``AuxiliaryReport`` for each packing, reduction or conversion kernel.
     measured
-        The measured time of the config and when it was chosen; None where it was predicted.
+        The measured time of the config, and the date; None for a predicted config.
     predictor
-        How times are predicted, by which causes are priced when they are asked for.
+        The cost model, which computes the predicted time of each cause at its first use.
     groups
-        With groups a sentence on them: tiles of C, what they compute beyond the groups,
-        and waves; else ``""``.
+        For a grouped GEMM a sentence on its tiles and waves; otherwise ``""``.
+
+    Examples
+    --------
+    >>> from cute_gemm import analyze
+    >>> report = analyze("TN", m=4096, n=4096, k=4096, dtype="float16", kernel="coalesced")
+    >>> list(report), report["A"].coalesced
+    (['A', 'B', 'C'], True)
     """
 
     problem: GemmProblem
@@ -191,7 +199,10 @@ class Report(Paged):
     def __getitem__(self, operand: str) -> OperandView:
         """Return the accesses of ``"A"``, ``"B"`` or ``"C"``: ``report["A"].coalesced``.
 
-        KeyError for another name; the message lists the names.
+        Raises
+        ------
+        KeyError
+            For another name. The message lists the names.
         """
         names = tuple(self)
         if operand not in names:

@@ -133,18 +133,19 @@ def linear(
     Parameters
     ----------
     x
-        (..., K), of the types that `matmul` has.
+        (..., K), of a type that `matmul` supports.
     w
         (N, K), of x's type.
     b
-        (N,), of x's type, or None; added to the int32 sums of int8.
+        (N,), of x's type, or None. For int8 it is added to the int32 result.
     activation
-        One that ``epilogue=`` of `cute_gemm.gemm` names (``"relu"``, ``"gelu"``, ...), what
-        `cute_gemm.epilogue` makes of a function of ``x @ w.T + b``, or None; of real floating-point
-        types. ``"swiglu"`` and ``"geglu"`` take columns 2 j and 2 j + 1, gate and up.
+        A name that ``epilogue=`` of `cute_gemm.gemm` takes (``"relu"``, ``"gelu"``, ...), a
+        function of ``x @ w.T + b`` that `cute_gemm.epilogue` traced, or None. It needs real
+        floating-point types. ``"swiglu"`` and ``"geglu"`` take columns 2 j and 2 j + 1, the gate
+        and up.
     batch_invariant
-        A row of the result has the same bits whatever the other rows of x are and however many, on
-        a GPU; see ``plan.order_of_summation``.
+        On a GPU, a row of the result has the same bits whatever the other rows of x are, and
+        however many; see ``plan.order_of_summation``.
     unfused_bits
         On a GPU the result has the bits of PyTorch's activation of ``linear(x, w, b)``: sums are
         added in its order, and values rounded where that program stores them. A function says
@@ -153,12 +154,12 @@ def linear(
         A tensor (N, K) that the gradient of w is added to in place, by the product that makes it,
         in place of ``w.grad``: float32, or float64 of a float64 w.
     **operands
-        Those of a function, by name: numbers, or tensors that broadcast to the result.
+        The operands of a function, by name: numbers, or tensors that broadcast to the result.
 
     Returns
     -------
     torch.Tensor
-        (..., N), row-major; (..., N / 2) of an activation that takes two columns. Where a gradient
+        (..., N), row-major; (..., N / 2) for an activation that takes two columns. If a gradient
         is recorded, relu, sigmoid and tanh need their result alone; the other activations keep
         ``x @ w.T + b`` too. Those of two columns, and functions, are PyTorch's then, behind the
         product.
@@ -301,11 +302,11 @@ def mlp(
     w1, b1
         (H, K), and (H,) or None.
     w2, b2
-        (N, H), and (N,) or None; (N, H / 2) of an activation that takes two columns.
+        (N, H), and (N,) or None; (N, H / 2) for an activation that takes two columns.
     activation, unfused_bits
-        As of `linear`.
+        As for `linear`.
     main_grad1, main_grad2
-        Of w1 and of w2, as ``main_grad`` of `linear`.
+        As ``main_grad`` of `linear`, for w1 and for w2.
 
     Returns
     -------
@@ -314,8 +315,8 @@ def mlp(
 
     Raises
     ------
-    ShapeError, DTypeError, OptionError
-        As of `linear`.
+    GemmError
+        A subclass for each cause, as for `linear`.
 
     Examples
     --------
@@ -364,23 +365,23 @@ def grouped_mm(
     x, w
         (M, K) and (G, K, N): groups are rows of x, each with a matrix of w. (G, M, K) and (K, N):
         groups are columns of w. (M, K) and (K, N): groups are columns of x and rows of w. Types as
-        of `matmul`.
+        for `matmul`.
     offs
         int32 (G,), where x is: the end of each group; the first begins at 0.
     bias
         (N,), or (G, N): a row for each group, of the result's type, with (M, K) and (G, K, N)
         alone; or None.
     scale_a, scale_b
-        Factors of x and of w in float32, as of `cute_gemm.grouped_gemm`: (M,) of x's rows and
-        (G, N) of w's columns, say. A call with them has no gradient.
+        Factors of x and of w in float32, as for `cute_gemm.grouped_gemm`: for example (M,) for
+        x's rows and (G, N) for w's columns. A call with them has no gradient.
     out_dtype, fast_accum
-        As of `cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
+        As for `cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
     tail
         What rows or columns behind ``offs[-1]``, which are of no group, hold in the result and in
         gradients: ``"zero"``, zeros, which the same launch stores; ``"unwritten"``, anything, NaN
         too, as with ``torch._grouped_mm``.
     check
-        ``"device"``: as of `cute_gemm.grouped_gemm`, of this product, not of its gradients.
+        ``"device"``: as for `cute_gemm.grouped_gemm`, for this product, not for its gradients.
     main_grad
         A tensor of w's shape that the gradient of w is added to, as of `linear`; of ``w.mT``, say,
         ``main_grad.mT``. Rows or columns of no group are left as they are.
@@ -460,9 +461,9 @@ class Linear(torch.nn.Linear):
     bias
         Whether there is a bias (N,).
     activation, batch_invariant, unfused_bits
-        As of `linear`.
+        As for `linear`.
     device, dtype
-        Of the parameters.
+        The device and the type of the parameters.
     accumulate_main_grad
         The gradient of the weight is added to ``weight.main_grad``, a float32 tensor of its shape,
         and ``weight.grad`` stays None: Megatron's ``gradient_accumulation_fusion``. Of a weight

@@ -88,7 +88,14 @@ def _columns(name: str, acc: Value) -> tuple[Value, Value]:
 def amax(x: Any) -> Returned:
     """Return the greatest magnitude of all elements, as a further result: ``return y, amax(y)``.
 
-    It is a number of the accumulator's type, on the device; with a NaN among them it is NaN.
+    It is a number of the type of the accumulators, on the device. It is NaN if an element is NaN.
+
+    Examples
+    --------
+    >>> import cute_gemm as cg, numpy as np
+    >>> A, B = np.array([[1.0, -9.0]]), np.eye(2)
+    >>> cg.gemm("NN", A, B, epilogue=lambda acc: (cg.relu(acc), amax(acc)), backend="cpu")
+    (array([[1., 0.]]), array(9.))
     """
     return Returned(as_value(x), amax=True)
 
@@ -96,8 +103,16 @@ def amax(x: Any) -> Returned:
 def cast(x: Any, dtype: Any) -> Returned:
     """Return a value in another type, as a further result: ``return y, cast(y * scale, "int8")``.
 
-    To integers it is rounded to nearest, ties to even, and saturates: what is beyond the type
-    becomes its least or greatest number, and NaN 0.
+    Integers are rounded to nearest, ties to even, and saturated: a value beyond the type becomes
+    its least or greatest number. NaN becomes 0.
+
+    Examples
+    --------
+    >>> import cute_gemm as cg, numpy as np
+    >>> A, B = np.array([[1.0, -9.0]]), np.eye(2)
+    >>> C, q = cg.gemm("NN", A, B, epilogue=lambda x: (x, cast(x * 100, "int8")), backend="cpu")
+    >>> q
+    array([[ 100, -128]], dtype=int8)
     """
     if isinstance(dtype, (list, dict, set)):  # which have no hash
         raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")

@@ -79,13 +79,25 @@ class EpilogueFunction:
 def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
     """Trace a function of the accumulator and operands; a decorator.
 
-    The accumulator is ``alpha * op(A) @ op(B) + beta * C`` in the type of the sums. Operands are
-    arrays that broadcast to C. Parameters that are keywords alone and have a default keep it.
+    Parameters
+    ----------
+    function
+        Its first parameter is the accumulator, ``alpha * op(A) @ op(B) + beta * C``, in the type of
+        the accumulators. The others are the operands, arrays that broadcast to C, by the names
+        that a call gives them. A keyword-only parameter with a default keeps the default.
+
+        It returns the result, or a tuple of the result and further results.
+
+    Returns
+    -------
+    EpilogueFunction
+        The value for ``epilogue=``.
 
     Raises
     ------
     OptionError
-        For what cannot be traced: an ``if`` on a value, a function that is not known.
+        For a function that cannot be traced: it has an ``if`` on a value, or calls a function that
+        is not known.
 
     Examples
     --------
