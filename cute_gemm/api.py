@@ -25,7 +25,6 @@ from cute_gemm.kernels.listing import KernelInfo, kernels
 from cute_gemm.plan import reused
 from cute_gemm.problem.describe import check_order
 from cute_gemm.problem.epilogue.fuse import read_offsets
-from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -216,7 +215,7 @@ def grouped_gemm(
 def grouped_gemm(
     op: str, A: Any, B: Any, offsets: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None, scale_a: Any = None,
-    scale_b: Any = None, epilogue: Any = None, tail: str = UNWRITTEN, check: str = UNCHECKED,
+    scale_b: Any = None, epilogue: Any = None, tail: str = "unwritten", check: str = "none",
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
 ) -> Any:  # fmt: skip
@@ -266,10 +265,11 @@ def grouped_gemm(
         If a shape fits several of these, row scales are taken first, then scales of groups, then
         blocks of 128 of k, then blocks of 128 x 128. A G, or 1, in front makes the shape
         unambiguous.
-    alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch, stream, \
-    **kernel_options
+    alpha, beta, order, out_dtype, compute, epilogue
         As for `cute_gemm.gemm`, for the product of each group. An operand of the epilogue may be
         (G, N) or (G, 1, N), a row for each group, or broadcast to C: (N,), (M, 1) or (M, N).
+    kernel, backend, arch, stream, **kernel_options
+        As for `cute_gemm.gemm`.
 
     Returns
     -------
@@ -387,21 +387,22 @@ def plan(
     out_dtype: Any = None, compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
-    tune: Tune | Tuning = False, offsets: Any = None, tail: str = UNWRITTEN,
-    check: str = UNCHECKED, **kernel_options: Any,
+    tune: Tune | Tuning = False, offsets: Any = None, tail: str = "unwritten",
+    check: str = "none", **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Select the kernel of a GEMM from arrays, or from sizes, without running it.
 
     Parameters
     ----------
-    op, A, B, C, order, out_dtype, compute, scale_a, scale_b, epilogue, kernel, \
-    backend, arch, tune, **kernel_options
-        As for `gemm`. ``tune`` may also be a `cute_gemm.plan.tune.Tuning`.
+    op, A, B, C, order, out_dtype, compute, scale_a, scale_b, epilogue
+        As for `cute_gemm.gemm`.
 
         If sizes are given, a scale or an operand of the epilogue may be a shape: that of a
         row-major array of float32, or of the type of C. A scale may also be ``"tensor"``,
         ``"row"``, ``"1x128"`` or ``"128x128"``. By default ``bias`` is (N,), ``residual`` has the
         layout of C, and ``scale`` is a number.
+    kernel, backend, arch, tune, **kernel_options
+        As for `cute_gemm.gemm`. ``tune`` may also be a `cute_gemm.plan.tune.Tuning`.
     m, n, k, dtype, lda, ldb, ldc, storage
         Sizes in place of arrays: the extents, the element type, the leading dimensions in elements,
         and the order (``"F"`` or ``"C"``) in which A and B are stored. If A and B have different

@@ -83,27 +83,60 @@ def bench(
     most 256. The kernel ``host``, the loop on the CPU, is timed apart, by the wall clock, and only
     up to m n k = 2**30, that is 1024^3, which takes it about a second.
 
-    ``kernels`` are ``"ladder"``, from the loop on the host to TMA and wgmma; ``"all"``; or names,
-    also as one string with commas; cuBLAS is timed with all of them. Behind a name may stand
-    options of its config, ``"sm90_wgmma[cluster=2x1,stages=4]"``, so that a kernel may be there
-    several times; ``options`` are those of all kernels that are compiled here, but for those of a
-    kernel's own. An entry is called as it was asked for. A size is ``n``, for three equal extents,
-    or ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how
-    many elements the leading dimensions of A and B are more than they must be. ``compute`` may be
-    ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
-    often each kernel is timed.
+    Parameters
+    ----------
+    ops
+        The ops, ``"NN"`` and others.
+    kernels
+        ``"ladder"``, from the loop on the host to TMA and wgmma; ``"all"``; or names, also as one
+        string with commas. cuBLAS is timed with all of them. Options of the config may follow a
+        name, ``"sm90_wgmma[cluster=2x1,stages=4]"``, and a kernel may be listed several times.
+    sizes
+        ``n``, for three equal extents, or ``(m, n, k)``.
+    dtype
+        The element type of A and B.
+    l
+        The number of products of a call, a batch.
+    pad
+        Elements by which the leading dimensions of A and B exceed the least ones.
+    compute
+        ``"tf32"`` for float32 matrices, or None.
+    order
+        The order of C: ``"F"`` or ``"C"``.
+    rounds
+        How often each kernel is timed.
+    seed
+        The seed of the random matrices.
+    check
+        Whether results are compared with float64.
+    against
+        Functions of yours that are checked and timed like the kernels, or their names
+        ``"module:function"``. A function is called as ``f(op, A, B, C)`` and launches
+        ``C = op(A) @ op(B)`` on the legacy default stream of the current device (the default of
+        PyTorch and CuPy), without waiting for it. A, B and C have ``__cuda_array_interface__`` of
+        version 3. A and B are as stored, column-major: A is (m, k) for ``N`` and (k, m) for ``T``,
+        B is (k, n) or (n, k); C is (m, n), of `order`. (The interface has no name for bfloat16:
+        ``"<V2"``.) Each call has the same objects, so that you can keep what you convert them to.
+    device
+        The ordinal of the CUDA device.
+    options
+        Options of all kernels that are compiled here; those that follow a name override them.
+    progress
+        A function that is called with the name of a step, the parts that are done and their total.
 
-    ``against`` has functions of one's own that are checked and timed like the kernels, each as
-    ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
-    ``C = op(A) @ op(B)`` on the legacy default stream of the current device (the default of PyTorch
-    and CuPy), without waiting for it. A, B and C have ``__cuda_array_interface__`` of version 3;
-    A and B are as stored, column-major: A is (m, k) for ``N`` and (k, m) for ``T``, B is (k, n) or
-    (n, k); C is (m, n), of `order`. (The interface has no name for bfloat16: ``"<V2"``.) The same
-    objects come again and again, so that what they are converted to can be kept.
+    Returns
+    -------
+    BenchResult
+        A time and a verdict for each kernel, op and size.
 
-    NoGpuError without a GPU, unless ``host`` is the only kernel; LaunchError when a kernel fails on
-    the device, after which nothing can run there, says which; OutOfMemoryError when the matrices do
-    not fit there.
+    Raises
+    ------
+    NoGpuError
+        If there is no GPU, unless ``host`` is the only kernel.
+    LaunchError
+        If a kernel fails on the device. Nothing else can run there afterwards.
+    OutOfMemoryError
+        If the matrices do not fit on the device.
     """
     from cute_gemm.run.driver import why_no_gpu
 

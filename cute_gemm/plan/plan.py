@@ -142,8 +142,8 @@ class Plan:
     def why(self) -> str:
         """Why this kernel and config: the predicted time, its parts, and the next candidate.
 
-        Of a measured config, the time, of how many, and what the predicted one took. At
-        the end, where the predictions come from.
+        For a measured config, the measured time, the number of configs, and the time of the
+        predicted config. The last part names the source of the predictions.
         """
         return "; ".join(filter(None, (str(self.online or ""), self._why)))
 

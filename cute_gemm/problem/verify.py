@@ -89,10 +89,30 @@ def verify(
 ) -> Verdict:  # fmt: skip
     """Compare ``result`` with ``alpha * op(A) @ op(B) + beta * C`` in float64 or complex128.
 
-    A and B are host arrays as stored, ``result`` is (M, N) or (L, M, N), and ``C`` is what C held
-    before, read only when beta is not 0. ``operands`` are those of the problem's epilogue, by name,
-    and broadcast to ``result``; the reference and the bound are then the epilogue's.
+    Parameters
+    ----------
+    problem
+        The problem, for example ``plan.problem``.
+    A, B
+        Host arrays as stored.
+    result
+        (M, N) or (L, M, N), on the host.
+    C
+        The values of C before the call. They are read only if beta is not 0.
+    alpha, beta
+        Numbers.
+    operands
+        The operands of the epilogue by name, which broadcast to ``result``. With groups,
+        ``offsets`` too; each group then has a bound of its own, and rows that must be zero after
+        the groups are one more group.
 
+    Returns
+    -------
+    Verdict
+        Whether each element is within its bound, the greatest error, and its place.
+
+    Notes
+    -----
     The bound of an element is ``u_out |ref| + K u_acc sum |a||b|``, where u_out and u_acc are the
     unit roundoffs of C's type and of the accumulator: the error of summing K products in any order
     (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1) and of the
@@ -102,7 +122,7 @@ def verify(
     modulo 2**32; where C is of floating-point numbers, they may be off by ``u_acc`` of themselves
     before alpha. Infinities and NaN must be where the reference has them.
 
-    Of complex types each part is a real sum of 2 K products, so it is off by at most 2 K u_acc
+    Each part of a complex result is a real sum of 2 K products, so it is off by at most 2 K u_acc
     times the sum of their magnitudes: ``|re a||re b| + |im a||im b|`` for the real part,
     ``|re a||im b| + |im a||re b|`` for the imaginary one. As the two parts of a number these have
     a magnitude of at most ``sqrt(2) |a||b|``, hence ``2 sqrt(2) K u_acc sum |a||b|``, in any order
@@ -110,9 +130,6 @@ def verify(
     (the book's section 3.6) and an addition: ``(2 sqrt(2) + 1) u_acc`` in place of ``2 u_acc``.
     Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
-
-    With groups ``operands`` has ``offsets`` too, and each group is compared with a bound of
-    its own; what has to be zero behind them is one group more.
     """
     given, comparison = operands or {}, _Comparison()
     if problem.groups:

@@ -26,7 +26,7 @@ from cute_gemm.problem.layers import (
     pairs_of,
     text_of,
 )
-from cute_gemm.problem.parts.groups import UNCHECKED, UNWRITTEN, check_words
+from cute_gemm.problem.parts.groups import UNCHECKED, check_words
 from cute_gemm.torch import (
     grouped,
     operators,  # noqa: F401  # programs of torch.export name them
@@ -353,8 +353,8 @@ def mlp(
 def grouped_mm(
     x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None = None, *,
     scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None, fast_accum: bool = False, tail: str = UNWRITTEN,
-    check: str = UNCHECKED, main_grad: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None, fast_accum: bool = False, tail: str = "unwritten",
+    check: str = "none", main_grad: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
 
@@ -456,8 +456,8 @@ class Linear(torch.nn.Linear):
     Parameters
     ----------
     in_features, out_features
-        K and N: the input is (..., K), the result (..., N), or (..., N / 2) of an activation that
-        takes two columns.
+        K and N. The input is (..., K). The result is (..., N), or (..., N / 2) for an activation
+        that takes two columns.
     bias
         Whether there is a bias (N,).
     activation, batch_invariant, unfused_bits
@@ -466,9 +466,9 @@ class Linear(torch.nn.Linear):
         The device and the type of the parameters.
     accumulate_main_grad
         The gradient of the weight is added to ``weight.main_grad``, a float32 tensor of its shape,
-        and ``weight.grad`` stays None: Megatron's ``gradient_accumulation_fusion``. Of a weight
-        with the attribute ``grad_added_to_main_grad`` that becomes True, and ``weight.grad`` is a
-        tensor of any values, or zeros with ``zero_out_wgrad``.
+        and ``weight.grad`` stays None, as with Megatron's ``gradient_accumulation_fusion``. If
+        the weight has the attribute ``grad_added_to_main_grad``, it becomes True, and
+        ``weight.grad`` is a tensor of any values, or zeros with ``zero_out_wgrad``.
 
     Raises
     ------

@@ -103,8 +103,13 @@ def amax(x: Any) -> Returned:
 def cast(x: Any, dtype: Any) -> Returned:
     """Return a value in another type, as a further result: ``return y, cast(y * scale, "int8")``.
 
-    Integers are rounded to nearest, ties to even, and saturated: a value beyond the type becomes
-    its least or greatest number. NaN becomes 0.
+    Parameters
+    ----------
+    x
+        A value of the epilogue.
+    dtype
+        A real type. Integers are rounded to nearest, ties to even, and saturated: a value beyond
+        the type becomes its least or greatest number. NaN becomes 0.
 
     Examples
     --------

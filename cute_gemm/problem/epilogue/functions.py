@@ -294,7 +294,7 @@ _named("reciprocal")(lambda x: _power(x, -1))
     backward=lambda aten, g, y: aten.threshold_backward(g, y, 0),
 )  # fmt: skip
 def relu(x: Any, *, bits: str | None = None) -> Value:
-    """Return max(x, 0); ``bits``: as of `gelu`."""
+    """Return max(x, 0); ``bits``: as for `gelu`."""
     _of_bits("relu", bits)  # checks: it has PyTorch's bits anyway
     return maximum(x, 0)
 
@@ -312,7 +312,7 @@ def relu2(x: Any, *, bits: str | None = None) -> Value:
 @_row("tanh", "cute_gemm::tanh<ElementC>({0})", np.tanh,
       errors=Errors(Error(2), Error(1), Error(2**12.1)))  # fmt: skip
 def tanh(x: Any, *, bits: str | None = None) -> Value:
-    """Return the hyperbolic tangent; ``bits``: as of `gelu`."""
+    """Return the hyperbolic tangent; ``bits``: as for `gelu`."""
     return apply(_of_bits("tanh", bits), x)
 
 
@@ -340,7 +340,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 @_row("sigmoid expit", "cute_gemm::sigmoid<ElementC>({0})", _sigmoid,  # exp, a sum and a quotient
       errors=Errors(Error(4), Error(2), Error(5, 0, 1.2), Error(2, 2**-11.9)))  # fmt: skip
 def sigmoid(x: Any, *, bits: str | None = None) -> Value:
-    """Return 1 / (1 + exp(-x)); ``bits``: as of `gelu`."""
+    """Return 1 / (1 + exp(-x)); ``bits``: as for `gelu`."""
     return apply(_of_bits("sigmoid", bits), x)
 
 
@@ -354,7 +354,7 @@ def _silu_gradient(g: Any, x: Any) -> Value:
       errors=Errors(Error(2), Error(2)),
       interval=lambda rules, x: bound.product(rules, x, rules.apply("sigmoid", x)))  # fmt: skip
 def silu(x: Any, *, bits: str | None = None) -> Value:
-    """Return x / (1 + exp(-x)); ``bits``: as of `gelu`."""
+    """Return x / (1 + exp(-x)); ``bits``: as for `gelu`."""
     return apply(_of_bits("silu", bits), x)
 
 
@@ -393,10 +393,15 @@ def _gelu_interval(rules: Rules, x: Interval) -> Interval:
 def gelu(x: Any, approximate: str = "none", *, bits: str | None = None) -> Value:
     """Return x times the normal distribution's function of x, as ``torch.nn.functional.gelu``.
 
-    ``approximate="tanh"``: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
-
-    ``bits="torch"``: the operations of PyTorch's CUDA kernel in its order, in the type of the sums,
-    also where C has 16 bits: on a GPU the same bits for the same x.
+    Parameters
+    ----------
+    x
+        A value of the epilogue.
+    approximate
+        ``"none"``, or ``"tanh"`` for ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
+    bits
+        ``"torch"`` computes the operations of PyTorch's CUDA kernel in its order, in the type of
+        the accumulators, also if C has 16 bits. On a GPU, equal x then give the bits of PyTorch.
     """
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise OptionError(f"approximate={approximate!r}; expected 'none' or 'tanh'")
@@ -438,7 +443,7 @@ def _gelu_tanh(x: Any, *, bits: str | None = None) -> Value:
     backward=lambda aten, g, x: aten.hardswish_backward(g, x),
 )
 def hardswish(x: Any, *, bits: str | None = None) -> Value:
-    """Return x min(max(x + 3, 0), 6) / 6; ``bits``: as of `gelu`."""
+    """Return x min(max(x + 3, 0), 6) / 6; ``bits``: as for `gelu`."""
     sixth = 1 / 6 if _of_bits("hardswish", bits) == "hardswish" else float(np.float32(1 / 6))
     return x * _clip(x + 3, 0, 6) * sixth
 
