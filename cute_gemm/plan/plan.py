@@ -579,10 +579,14 @@ class Plan:
 
         Raises
         ------
-        CompileError, CubinError, LaunchError
-            When the kernel cannot be built, loaded or launched there.
+        CompileError
+            If the kernel cannot be built.
+        CubinError
+            If the kernel cannot be loaded.
+        LaunchError
+            If the kernel cannot be launched.
         UnsupportedError
-            For ``kernel="host"``, and ``"cublas"`` where there is none.
+            For ``kernel="host"``, and for ``"cublas"`` if it is not installed.
         """
         kind = self.problem.scalar.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)

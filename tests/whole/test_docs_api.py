@@ -1,5 +1,6 @@
 """The page of the Python API has every public name, as objects that its generator finds."""
 
+import inspect
 import re
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,10 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
+import cute_gemm.jax
+import cute_gemm.torch
+from cute_gemm.measure.bench import bench
+from cute_gemm.problem.verify import verify
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/api.md").read_text(encoding="utf-8")
@@ -37,7 +42,7 @@ def documented() -> dict[str, Any]:
         module = resolved(identifier)
         for name in members[1].split(", ") if members else getattr(module, "__all__", ()):
             found.setdefault(name, resolved(f"{identifier}.{name}"))
-        heading = re.search(r"heading: ([\w.]+)", options)
+        heading = re.search(r"\bheading: ([\w.]+)", options)
         name = (heading[1] if heading else identifier).rpartition(".")[2]
         found[name] = module
     return found
@@ -58,6 +63,23 @@ def test_examples_have_a_section(name: str) -> None:
     """Without its heading an example is shown as a quotation."""
     text = documented()[name].__doc__ or ""
     assert ">>>" not in text or re.search(r"Examples\n *-{8}\n", text)
+
+
+#: `analyze` hands its keywords on to `plan`, which describes them.
+FUNCTIONS = (
+    cg.gemm, cg.grouped_gemm, cg.plan, cg.analyze_copy, cg.compile, cg.epilogue, cg.Plan.__call__,
+    cg.Plan.report, cg.Plan.candidates, cg.Plan.pack, cg.Plan.bind, cg.Plan.trace,
+    cute_gemm.jax.gemm, cute_gemm.jax.linear, cute_gemm.jax.matmul, cute_gemm.torch.linear,
+    cute_gemm.torch.matmul, cute_gemm.torch.mlp, cute_gemm.torch.grouped_mm, cute_gemm.torch.Linear, bench, verify,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__qualname__)
+def test_every_parameter_is_described(function: Any) -> None:
+    section = inspect.cleandoc(function.__doc__).split("Parameters\n----------\n")[1]
+    lines = re.findall(r"^\S.*$", section, re.MULTILINE)
+    described = {name.lstrip("*") for line in lines for name in line.split(", ")}
+    assert set(inspect.signature(function).parameters) - {"self"} <= described
 
 
 def test_docstrings_are_plain_markdown() -> None:
