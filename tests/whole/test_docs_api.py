@@ -70,7 +70,8 @@ FUNCTIONS = (
     cg.gemm, cg.grouped_gemm, cg.plan, cg.analyze_copy, cg.compile, cg.epilogue, cg.Plan.__call__,
     cg.Plan.report, cg.Plan.candidates, cg.Plan.pack, cg.Plan.bind, cg.Plan.trace,
     cute_gemm.jax.gemm, cute_gemm.jax.linear, cute_gemm.jax.matmul, cute_gemm.torch.linear,
-    cute_gemm.torch.matmul, cute_gemm.torch.mlp, cute_gemm.torch.grouped_mm, cute_gemm.torch.Linear, bench, verify,
+    cute_gemm.torch.matmul, cute_gemm.torch.mlp, cute_gemm.torch.grouped_mm,
+    cute_gemm.torch.Linear, bench, verify,
 )  # fmt: skip
 
 
