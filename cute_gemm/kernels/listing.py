@@ -51,8 +51,8 @@ def kernels() -> list[KernelInfo]:
     Examples
     --------
     >>> wgmma = next(kernel for kernel in kernels() if kernel.name == "sm90_wgmma")
-    >>> wgmma.minimum_cc, wgmma.values["swap_ab"]
-    (90, '0, or 1: C^T is computed, with A and B swapped')
+    >>> wgmma.minimum_cc, wgmma.runs_on, "cluster" in wgmma.options
+    (90, 'gpu', True)
     """
     return [
         KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
