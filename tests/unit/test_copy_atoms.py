@@ -113,7 +113,7 @@ GOOD = {"tensor": "(128,32):(32,1)", "threads": "(32,4):(4,1)", "values": "(1,8)
          "combines elements of 16 bits or more; int8 has 8"),
         ({"atom": "red.shared.add.v2.f32", "dtype": "float32"}, OptionError,
          "is a vector, which reductions of shared memory are not; float32 has 32"),
-        ({"atom": "red.global", "smem": "(128,32):(32,1)"}, OptionError, "smem came with atom 'red.global'"),
+        ({"atom": "red.global", "smem": "(128,32):(32,1)"}, OptionError, "smem came with atom"),
         ({"atom": "red.add.f32"}, OptionError, "is unknown; expected one like"),
         ({"atom": "ldmatrix.m16n16.x1.trans.b8"}, OptionError,
          "transposes elements of 8 bits; float16 has 16"),

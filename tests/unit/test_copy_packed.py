@@ -232,8 +232,8 @@ SHORT = WIDE | {"tensor": "(128,32):(32,1)", "values": "(1,8):(0,1)", "atom": "l
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"tensor": "(128,33):(34,1)"}, OptionError, "tensor (128,33):(34,1) begins or ends within a "
-         "byte at (0,32): 2 elements of int4 share 1 byte; expected each 2 side by side along"),
+        ({"tensor": "(128,33):(34,1)"}, OptionError, "tensor (128,33):(34,1) begins or ends within "
+         "a byte at (0,32): 2 elements of int4 share 1 byte; expected each 2 side by side along"),
         ({"tensor": "(128,32):(33,1)"}, OptionError, "within a byte at (1,0)"),
         ({"tensor": "(128,32):(66,2)"}, OptionError, "within a byte at (0,0)"),
         ({"tensor": "(128,32):(34,1)", "dtype": "e3m2"}, OptionError,
