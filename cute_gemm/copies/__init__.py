@@ -1,1 +1,1 @@
-"""``analyze_copy``: tiled copies of the user's own, and their fixes."""
+"""``analyze_copy``: reports on tiled copies, and their fixes."""

@@ -1,4 +1,4 @@
-"""The arguments of ``analyze_copy``, checked and parsed."""
+"""Validation and parsing of the arguments of ``analyze_copy``."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ALIGNMENT = {"global": 256, "shared": 128}
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """A copy to analyze; ``tiled`` moves single elements, or the rows of a matrix atom.
+    """A copy to analyze. ``tiled`` moves single elements, or the rows of a matrix atom.
 
-    ``alignment`` is that of the tensor's address, in bytes, ``smem_alignment`` that of ``smem``.
-    With ``extents`` the tensor is one tile of a matrix of these extents, all tiles of which are
-    copied, and lanes outside of it are off. Where elements share bytes (``packing``), everything
-    is in bytes.
+    ``alignment`` is the alignment of the tensor's address in bytes, ``smem_alignment`` that of
+    ``smem``. With ``extents`` the tensor is one tile of a matrix of these extents; all its tiles
+    are copied, and lanes outside it are predicated off. If elements share bytes (``packing``),
+    everything is in bytes.
     """
 
     atom: AtomName
@@ -57,17 +57,17 @@ class Copy:
 
     @property
     def units(self) -> str:
-        """The word for what is counted: bytes or elements."""
+        """The unit of counts: bytes or elements."""
         return "bytes" if self.packing else "elements"
 
     @property
     def moved(self) -> int:
-        """Elements (bytes) that are copied."""
+        """Number of elements (bytes) copied."""
         return prod(self.extents or self.layout.extents)
 
     @property
     def axis(self) -> int:
-        """The mode of unit stride of a matrix whose tiles are copied."""
+        """The unit-stride mode of a matrix whose tiles are copied."""
         return plain_strides(self.layout).index(1)
 
     def aliases(self) -> bool:
@@ -83,7 +83,7 @@ def understood(
     direction: Direction | None, base_alignment: int | None, tile: Any, tv: Any, smem: Any,
     let: Any = None, extents: Any = None, arch: str | None = None, matrix: Any = None,
 ) -> Copy:  # fmt: skip
-    """Check every argument; the error names the first that does not fit."""
+    """Return the parsed copy; raise an error for the first invalid argument."""
     name = atom_name(atom)
     kind, bits = element(dtype)
     size = max(1, bits // 8)
@@ -94,7 +94,7 @@ def understood(
     if matrix is not None and extents is not None:
         raise OptionError(
             f"extents={extents!r} do not go with matrix={str(matrix)!r}; expected a tensor of "
-            "offsets, all tiles of which are copied, or one tile of coordinates"
+            "offsets, for copies of all tiles, or one tile of coordinates"
         )
     if smem is not None:
         texts["smem"] = _first_stage(printed, as_printed(smem, numbers))
@@ -102,7 +102,7 @@ def understood(
     layout, target = layouts["tensor"], layouts.get("smem")
     where, way = _where(name, printed.space, space, direction)
     if target is not None and (where, way) != ("global", "load"):
-        raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
+        raise OptionError(f"smem came with atom {atom!r}; expected a copy from global memory")
     if target is not None and target.extents != layout.extents:
         raise OptionError(
             f"smem {target} has extents {pair(target.extents)}; expected those of the tensor, "
@@ -156,7 +156,7 @@ def understood(
 
 
 def on_arch(name: AtomName, arch: str | None) -> None:
-    """Refuse an atom that an architecture lacks."""
+    """Raise UnsupportedError if an architecture lacks an atom."""
     where = None if arch is None else Arch(arch)
     if where is not None and name.feature and not where.has(name.feature):
         raise UnsupportedError(
@@ -165,11 +165,11 @@ def on_arch(name: AtomName, arch: str | None) -> None:
 
 
 def _whole(given: Any, layout: Layout, space: Space, atom: AtomName) -> tuple[int, int]:
-    """The extents of the matrix of which the tensor is one tile."""
+    """Return the extents of the matrix of which the tensor is one tile."""
     if space != "global" or atom.kind == "bulk":
         raise OptionError(
             f"extents={given!r} do not go with atom {atom.text!r}; expected one that moves vectors "
-            "of global memory, which can be off"
+            "of global memory, which can be predicated off"
         )
     if not plain_strides(layout):
         raise OptionError(
@@ -182,7 +182,7 @@ def _whole(given: Any, layout: Layout, space: Space, atom: AtomName) -> tuple[in
 def _where(
     name: AtomName, printed: str | None, space: Space | None, direction: Direction | None
 ) -> tuple[Space, Direction]:
-    """The memory space and the direction of the copy, by atom, text and arguments."""
+    """Return the memory space and direction of the copy, from atom, text and arguments."""
     space = _one_of("space", space, ("global", "shared"))
     direction = _one_of("direction", direction, ("load", "store"))
     where: Any = space or printed
@@ -190,7 +190,7 @@ def _where(
         where = name.space or "global"
     if space not in (None, where):
         raise OptionError(
-            f"space={space!r} does not fit atom {name.text!r}, which is of {where} memory"
+            f"space={space!r} does not fit atom {name.text!r}, which accesses {where} memory"
         )
     way: Any = name.direction or direction or "load"
     if name.kind == "cp.async" and where == "shared":
@@ -205,7 +205,7 @@ def _where(
 def tensor_alignment(
     argument: str, printed: Printed, space: str, kind: str, size: int, given: Any = None
 ) -> int:
-    """The alignment of the address: the given one, else the printed one, else the default."""
+    """Return the alignment of the address: as given, else as printed, else the default."""
     if given is not None:
         whole = isinstance(given, int) and not isinstance(given, bool)
         if not whole or given < size or given & (given - 1):
@@ -219,25 +219,25 @@ def tensor_alignment(
         return ALIGNMENT[space]
     if printed.alignment < size:
         raise OptionError(
-            f"{argument} is printed with a pointer that is aligned to {printed.alignment} bytes; "
+            f"{argument} is printed with a pointer aligned to {printed.alignment} bytes; "
             f"expected at least the {size} of {kind}"
         )
     return min(printed.alignment, ALIGNMENT[space])
 
 
 def begun(alignment: int, start: int, bits: int) -> int:
-    """The alignment of a tile that begins at element ``start`` of a matrix."""
+    """Return the alignment of a tile that begins at element ``start`` of a matrix."""
     first = start * bits
     if first % 8:
         raise OptionError(
-            f"tensor begins at element {start} of the matrix, amid a byte of elements of "
-            f"{bits} bits; expected coordinates of a whole byte"
+            f"tensor begins at element {start} of the matrix, within a byte of {bits}-bit "
+            "elements; expected coordinates at the start of a byte"
         )
     return min(alignment, first // 8 & -(first // 8)) if first else alignment
 
 
 def read_tensor(tensor: Any, matrix: Any, let: tuple[int, ...]) -> tuple[Printed, int]:
-    """A tensor and 0, or for a tensor of coordinates in ``matrix`` its offsets and its start."""
+    """Return a tensor and 0; for one of coordinates in ``matrix``, its offsets and its start."""
     if matrix is not None:
         whole = as_printed(matrix, let)
         if whole.layout.swizzle:
@@ -253,7 +253,7 @@ def read_tensor(tensor: Any, matrix: Any, let: tuple[int, ...]) -> tuple[Printed
 
 
 def read_let(let: Any) -> tuple[int, ...]:
-    """The values of dynamic extents and strides: an integer, several, or text ``?=4096``."""
+    """Return the values of dynamic extents and strides: an integer, several, or ``?=4096``."""
     given: Any = [let] if isinstance(let, int) else () if let is None else let
     if isinstance(let, str):
         name, _, value = let.rpartition("=")
@@ -263,12 +263,12 @@ def read_let(let: Any) -> tuple[int, ...]:
     except (TypeError, ValueError):
         numbers = (-1,)
     if any(number < 0 for number in numbers):
-        raise OptionError(f"let={let!r}; expected what '?' stands for, such as 4096 or '?=64,4096'")
+        raise OptionError(f"let={let!r}; expected the values of '?', such as 4096 or '?=64,4096'")
     return numbers
 
 
 def _first_stage(tensor: Printed, smem: Printed) -> Printed:
-    """The place of a tile in shared memory; where it has several stages, the first of them."""
+    """Return the tile in shared memory: of several stages, the first."""
     layout = smem.layout
     if (tensor.layout.rank, layout.rank) != (2, 3):
         return smem
@@ -279,12 +279,12 @@ def _first_stage(tensor: Printed, smem: Printed) -> Printed:
 
 
 def undivided(layout: Layout, tiled: TiledCopy) -> str:
-    """Why a copy does not divide a tile by the rules of CuTe's algebra; "" where it does."""
+    """Return why a copy does not divide a tile by CuTe's algebra, or ""."""
     for mode, (extent, step) in enumerate(zip(layout.extents, tiled.tile, strict=True)):
         if extent % step:
             return (
                 f"has {extent} elements in mode {mode}, which the {step} that one copy covers "
-                "there do not divide; expected a multiple (and extents=, if the matrix has less)"
+                "there do not divide; expected a multiple (and extents=, if the matrix has fewer)"
             )
         shape: Any = layout.shape
         stride: Any = layout.stride
@@ -294,12 +294,12 @@ def undivided(layout: Layout, tiled: TiledCopy) -> str:
             if not composes(modes, many, apart):
                 return (
                     f"has mode {mode}, {modes}, which {many}:{apart} of the copy does not divide: "
-                    "CuTe refuses it; expected extents that do"
+                    "CuTe refuses it; expected extents that it divides"
                 )
     if is_bulk(tiled.atom.name) and not contiguous(tiled.offsets(layout)):
         return (
-            f"does not have its tiles of {pair(tiled.tile)} each as one run of bytes, in the same "
-            f"order, as {tiled.atom.name} moves them; expected tile= of one run"
+            f"has tiles of {pair(tiled.tile)} that are not each one run of bytes in the same "
+            f"order, as {tiled.atom.name} needs; expected tile= of one run"
         )
     return ""
 
@@ -311,7 +311,7 @@ def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
 
 
 def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
-    """The layout of a tile; OptionError for one that cannot be analyzed."""
+    """Return the layout of a tile; raise OptionError if it cannot be analyzed."""
     layout = printed.layout
     if printed.bits is not None and printed.bits != bits:
         name = of_bits(printed.bits)
@@ -326,14 +326,14 @@ def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
         layout = Layout(*modes, layout.swizzle, layout.offset)
     if layout.rank != 2:
         raise OptionError(
-            f"{argument} {layout} has {counted(layout.rank, 'mode')}; expected the two of a tile, "
-            "or three with its stages"
+            f"{argument} {layout} has {counted(layout.rank, 'mode')}; expected two for a tile, "
+            "or three with stages"
         )
     return bounded(argument, layout)
 
 
 def _injective(argument: str, layout: Layout) -> None:
-    """Refuse a layout that stores two elements at one address."""
+    """Raise OptionError for a layout that stores two elements at one address."""
     table = layout.table().reshape(-1)
     order = np.argsort(table, kind="stable")
     same = np.flatnonzero(table[order][1:] == table[order][:-1])
@@ -346,12 +346,12 @@ def _injective(argument: str, layout: Layout) -> None:
 
 
 def fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
-    """Refuse an atom that cannot move elements of ``bits``."""
+    """Raise OptionError for an atom that cannot move elements of ``bits``."""
     wrong = ""
     unit = bits if atom.matrix is None else atom.matrix.unit
     if bits < 8 and atom.matrix is not None and "m8n16" in atom.matrix.name:
         raise OptionError(
-            f"atom {atom.text!r} unpacks elements that lie with padding, 16 of them in 16 bytes; "
+            f"atom {atom.text!r} unpacks padded elements, 16 of them in 16 bytes; "
             f"expected a tile of these containers, dtype='uint8', not {name}"
         )
     if atom.bits is not None and atom.bits < bits:

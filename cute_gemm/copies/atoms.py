@@ -1,4 +1,4 @@
-"""Names of copy atoms: PTX's, C++ CuTe's, CuTe DSL's, and this package's."""
+"""Names of copy atoms in PTX, C++ CuTe, CuTe DSL and this package."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Space = Literal["global", "shared"]
 
 @dataclass(frozen=True, slots=True)
 class AtomName:
-    """What the name of an atom implies; None for what it leaves open.
+    """Properties that the name of an atom implies; None if it implies none.
 
-    ``kind`` "universal" is plain loads and stores, "reduce" atomic operations of memory, "matrix"
-    ldmatrix and stmatrix, "bulk" one run of bytes, "tma" a bulk tensor copy. ``space`` and
-    ``direction`` of cp.async are its global side's. ``bits`` is the width, None for the widest that
-    fits, which may not pass ``most`` (of a reduction: its operand, 0 where the name has none, and
-    then it is of one element). ``verb`` begins the names of reductions and bulk copies.
+    ``kind``: "universal" for plain loads and stores, "reduce" for atomic operations, "matrix" for
+    ldmatrix and stmatrix, "bulk" for one run of bytes, "tma" for a bulk tensor copy. ``space`` and
+    ``direction`` of cp.async are those of its global side. ``bits`` is the width, None for the
+    widest that fits, at most ``most`` (for a reduction, ``bits`` of its operand, 0 if the name has
+    none: then it has one element). ``verb`` begins the names of reductions and bulk copies.
     """
 
     text: str
@@ -34,7 +34,7 @@ class AtomName:
     verb: str = ""
 
     def instruction(self, space: Space, direction: Direction, bits: int) -> str:
-        """The instruction for ``bits`` of a thread: ``"cp.async"``, ``"st.shared"``, ..."""
+        """Return the instruction for ``bits`` of a thread: ``"cp.async"``, ``"st.shared"``, ..."""
         if self.kind == "bulk":
             return self.verb
         if self.kind == "cp.async" and bits >= 32:
@@ -53,12 +53,12 @@ class AtomName:
 
     @property
     def zero_fills(self) -> bool:
-        """Whether lanes that are off write zeros, as by cp.async with a size of the source."""
+        """Whether inactive lanes write zeros, as in cp.async with a source size."""
         return bool(re.search(r"_ZFILL|\]\s*,\s*\d+\s*,", self.text))
 
     @property
     def feature(self) -> str:
-        """The feature that it needs of an architecture (``Arch.has``), or ""."""
+        """The feature of an architecture that it needs (``Arch.has``), or ""."""
         if self.matrix is not None:
             return self.matrix.feature
         bits = self.bits or 0
@@ -67,7 +67,7 @@ class AtomName:
         return own.get(self.kind, "tma")
 
 
-#: Legal widths of instructions, by the beginning of their names.
+#: Legal widths of instructions, by prefixes of their names.
 _WIDTHS = {
     "ld.global": (8, 16, 32, 64, 128, 256), "st.global": (8, 16, 32, 64, 128, 256),
     "ld.shared": (8, 16, 32, 64, 128), "st.shared": (8, 16, 32, 64, 128),
@@ -88,12 +88,12 @@ _PTX_ASYNC = re.compile(
 _OWN_ASYNC = re.compile(r"cp\.async(?:\.b?(\d+))?")
 _MATRIX_QUALIFIER = re.compile(r"sync|aligned|shared(?:::cta)?|b16|b8|b8x16")
 _CPP = re.compile(r"(\w+)(?:<(.*)>)?")
-#: CuTe DSL's operations, as they are called and as they are printed.
+#: Operations of CuTe DSL, as called and as printed.
 _DSL_MATRIX = re.compile(
     r"\b((?:Ld|St)Matrix\w*b)(?:Op\(([^()]*)\)| Copy Operation\b(.*))", re.DOTALL
 )
 _DSL = re.compile(r"\b(CopyG2SOp|CopyUniversalOp)\b(?:.*\bnum_bits_per_copy\s*=\s*(\d+))?")
-#: Copies of more than a vector of a thread: kind, verb, direction, and their names.
+#: Copies of more than a thread's vector: kind, verb, direction, and names.
 _BULK: tuple[tuple[Literal["bulk", "tma"], str, Direction | None, re.Pattern[str]], ...] = (
     ("tma", "", "load", re.compile(
         r"tma(\.load)?|SM90_TMA_LOAD(_MULTICAST)?|[\w.]*\bCopyBulkTensorTileG2S(Multicast)?Op(\(.*\))?"
@@ -117,18 +117,18 @@ _BULK: tuple[tuple[Literal["bulk", "tma"], str, Direction | None, re.Pattern[str
 _TYPES = {"float": 32, "double": 64, "half_t": 16, "bfloat16_t": 16, "float2": 64, "float4": 128}
 _TYPES |= {"tfloat32_t": 32, "int": 32, "uint4": 128, "half": 16}
 _EVERY = (*MATRIX_ATOMS.values(), *BYTE_ATOMS)
-#: By PTX's name, under which PTX's own fragment comes first, and by CuTe's.
+#: Atoms by PTX's name, preferring PTX's fragment, and by CuTe's.
 _MATRICES = {atom.cpp: atom for atom in _EVERY} | {atom.name: atom for atom in _EVERY[::-1]}
 
 
 def _dsl(name: str, transpose: object, number: object, unpack: object = None) -> str:
-    """An operation of CuTe DSL on matrices, in full."""
+    """Return an operation of CuTe DSL on matrices as text, with all arguments."""
     bits = f", unpack_bits={unpack}" if unpack else ""
     return f"{name}Op(transpose={transpose}, num_matrices={number}{bits})"
 
 
-#: CuTe DSL's operations on matrices. Of 16 rows of 8 bytes PTX has no load: it is an m16n16 with
-#: CuTe's fragment. (A store of such was transposed in earlier releases without saying so.)
+#: CuTe DSL's operations on matrices. PTX has no load of 16 rows of 8 bytes: it is an m16n16 with
+#: CuTe's fragment. (In earlier releases such a store was transposed, without documentation.)
 _DSL_MATRICES = {
     _dsl(name, transpose, number, unpack): atom.format(number, 4 * number)
     for name, transpose, numbers, unpack, atom in (
@@ -151,13 +151,13 @@ _DSL_MATRICES = {
 def atom_name(text: str) -> AtomName:
     """Parse the name of an atom: PTX's, C++ CuTe's or CuTe DSL's.
 
-    OptionError for an unknown name, or a width that its instruction does not have.
+    Raise OptionError for an unknown name, or a width that its instruction does not have.
     """
     text = str(text)
     name = text.strip().removesuffix("{}").replace("cute::", "").replace("cutlass::", "")
     if wrapped := re.fullmatch(r"Copy_Atom<(.*),[^,<>]*>", name):
         name = wrapped[1].strip()
-    # A report says "cp.async of 128 bits".
+    # Reports have "cp.async of 128 bits".
     name = re.sub(r"^(\S+) of (\d+) bits$", r"\1.\2", name)
     for kind, verb, way, pattern in _BULK:
         if pattern.fullmatch(name):
@@ -167,13 +167,13 @@ def atom_name(text: str) -> AtomName:
             return atom
     raise OptionError(
         f"atom {text!r} is unknown; expected one like 'cp.async.128', 'ld.global', 'st.shared.64', "
-        "'red.global', 'ldmatrix.x4.trans', 'stmatrix.x2', 'cp.async.bulk', 'tma', or CuTe's name "
-        "of it, 'SM75_U32x4_LDSM_N', 'UniversalCopy<uint128_t>'"
+        "'red.global', 'ldmatrix.x4.trans', 'stmatrix.x2', 'cp.async.bulk', 'tma', or CuTe's name, "
+        "such as 'SM75_U32x4_LDSM_N' or 'UniversalCopy<uint128_t>'"
     )
 
 
 def _copy_async(text: str, name: str) -> AtomName | None:
-    """``cp.async.128``, ``cp.async.cg.shared.global [d], [s], 16``."""
+    """Parse ``cp.async.128``, ``cp.async.cg.shared.global [d], [s], 16``."""
     atom = AtomName(text, "cp.async", "global", "load")
     if match := _PTX_ASYNC.fullmatch(name):
         size = 8 * int(match[2]) if match[2] else None
@@ -183,7 +183,7 @@ def _copy_async(text: str, name: str) -> AtomName | None:
 
 
 def _plain(text: str, name: str) -> AtomName | None:
-    """A load, a store or a reduction: ``ld.global.128``, ``red.relaxed.gpu.global.add.v4.f32``."""
+    """Parse loads, stores, reductions: ``ld.global.128``, ``red.relaxed.gpu.global.add.v4.f32``."""
     head, *parts = name.split(".")
     space, bits, many, operand = None, None, 1, 0
     for part in parts:
@@ -206,7 +206,7 @@ def _plain(text: str, name: str) -> AtomName | None:
 
 
 def _matrix(text: str, name: str) -> AtomName | None:
-    """``ldmatrix.x4.trans``, ``stmatrix.sync.aligned.m16n8.x2.trans.shared.b8``, or CuTe's name."""
+    """Parse ``ldmatrix.x4.trans``, ``stmatrix.sync.aligned.m16n8.x2.trans.shared.b8``, CuTe's."""
     if match := _DSL_MATRIX.search(name):
         text, name = " ".join(text.split()), _of_dsl(text, match)
     head, *parts = name.split(".")
@@ -222,10 +222,10 @@ def _matrix(text: str, name: str) -> AtomName | None:
 
 
 def _of_dsl(text: str, match: re.Match[str]) -> str:
-    """PTX's or CuTe's name of an operation of CuTe DSL on matrices."""
+    """Return PTX's or CuTe's name of an operation of CuTe DSL on matrices."""
     name, called, printed = match.groups()
     given: dict[str, str] = {}
-    # transpose, num_matrices and unpack_bits, by name or in this order; or as they are printed.
+    # transpose, num_matrices and unpack_bits, by name or in this order; or as printed.
     for argument in filter(None, map(str.strip, (called or "").split(","))):
         key, _, value = map(str.strip, argument.rpartition("="))
         place = "transpose" if value in ("True", "False") else "num_matrices"
@@ -246,7 +246,7 @@ def _of_dsl(text: str, match: re.Match[str]) -> str:
 
 
 def _of_cute(text: str, name: str) -> AtomName | None:
-    """CuTe's other operations: ``UniversalCopy<uint128_t>``, ``CopyG2SOp(...)``."""
+    """Parse CuTe's other operations: ``UniversalCopy<uint128_t>``, ``CopyG2SOp(...)``."""
     cp_async, plain = AtomName(text, "cp.async", "global", "load"), AtomName(text, "universal")
     if match := _CPP.fullmatch(name):
         head, argument = match[1], (match[2] or "").split(",")[0].strip()
@@ -275,12 +275,12 @@ def _sized(atom: AtomName, bits: str | int | None, what: str) -> AtomName:
         return atom
     if int(bits) not in _WIDTHS[what]:
         legal = ", ".join(map(str, _WIDTHS[what]))
-        raise OptionError(f"atom {atom.text!r} asks for {bits} bits; expected one of {legal}")
+        raise OptionError(f"atom {atom.text!r} has a width of {bits} bits; expected one of {legal}")
     return replace(atom, bits=int(bits))
 
 
 def _type_bits(name: str, text: str) -> int:
-    """Width of a C++ type."""
+    """Return the width of a C++ type in bits."""
     if match := re.fullmatch(r"u?int(\d+)_t|uint_bit_t<(\d+)>", name):
         return int(match[1] or match[2])
     if match := re.fullmatch(r"uint_byte_t<(\d+)>", name):

@@ -1,4 +1,4 @@
-"""A bulk tensor copy (TMA) of the user's own: its tensor, box and layout in shared memory."""
+"""A user's bulk tensor copy (TMA): its tensor, box and layout in shared memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def bulk_access(
     name: AtomName, tensor: Any, tile: Any, smem: Any, dtype: Any, base_alignment: int | None,
     let: Any, others: dict[str, Any], matrix: Any = None,
 ) -> tuple[TmaAccess, Packing | None]:  # fmt: skip
-    """The access that copies every box of a tensor once, of bytes where elements share bytes.
+    """Return the access that copies every box of a tensor once, in bytes if elements share bytes.
 
-    OptionError for arguments that TMA cannot copy.
+    Raise OptionError for arguments that TMA does not support.
     """
     for argument, given in others.items():
         if given is not None:
@@ -35,7 +35,7 @@ def bulk_access(
         raise OptionError(f"atom {name.text!r} moves elements of 1 to 8 bytes; {kind} has {size}")
     if bits == 6:
         raise OptionError(
-            f"atom {name.text!r} puts each {kind} into a byte of its own in shared memory; "
+            f"atom {name.text!r} stores each {kind} in a separate byte of shared memory; "
             "expected a type of 4 bits or of whole bytes"
         )
     values = read_let(let)
@@ -78,14 +78,14 @@ def bulk_access(
         target.extents != layout.extents or (target.table() != layout.table()).any()
     ):
         raise OptionError(
-            f"smem {target} is not how atom {name.text!r} lays a box of {box} down; expected "
+            f"smem {target} is not the layout of a box of {box} by atom {name.text!r}; expected "
             f"{layout}"
         )
     return access, packing
 
 
 def _span(layout: Layout | None, size: int) -> int:
-    """Bytes of the swizzle's span in a layout of elements."""
+    """Return the bytes of the swizzle's span in a layout of elements."""
     if layout is None or layout.swizzle is None:
         return 0
     swizzle = layout.swizzle
@@ -95,7 +95,7 @@ def _span(layout: Layout | None, size: int) -> int:
         known = [f"Sw<{bits},{base},3>" for bits in (1, 2, 3)]
         near = known[min(swizzle.bits, 3) - 1 :][:1] if swizzle.bits else known
         raise OptionError(
-            f"smem {layout} has a swizzle that TMA has not; write {' or '.join(near)} for "
+            f"smem {layout} has a swizzle that TMA does not have; write {' or '.join(near)} for "
             f"{size}-byte elements"
         )
     return span

@@ -1,4 +1,4 @@
-"""Elements of a copy of the user's own: the names of types, and their bits."""
+"""Element types of a user's copy: names and bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cute_gemm.arrays.base import dtype_name
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError
 
-#: Bytes by what PTX, C++ CuTe, CuTe DSL and NumPy call a type, in small letters and without ``_t``.
+#: Names of types in PTX, C++ CuTe, CuTe DSL and NumPy by bytes, in lower case and without ``_t``.
 _BYTES = {
     1: "uint8 u8 s8 b8 i8 f8 byte char bool boolean float8_e4m3fn float8_e5m2 float8_e4m3 "
        "float8_e8m0fnu float_e4m3 float_e5m2 float_ue4m3 float_ue8m0 float8e4m3fn float8e4m3 "
@@ -18,7 +18,7 @@ _BYTES = {
     8: "int64 uint64 u64 s64 b64 i64 double f64 fp64 cf32 float2",
     16: "b128 uint128 float4 double2 cf64",
 }  # fmt: skip
-#: The names of types whose elements share bytes, by their bits.
+#: Names of types whose elements share bytes, by bits.
 _SUBBYTE = {
     4: "int4 uint4 int4b uint4b i4 s4 u4 b4 float_e2m1 float4e2m1fn float4_e2m1fn f4e2m1fn e2m1",
     6: "float_e3m2 float_e2m3 float6e3m2fn float6e2m3fn float6_e3m2fn float6_e2m3fn f6e3m2fn "
@@ -30,9 +30,9 @@ _BITS |= {name: bits for bits, names in _SUBBYTE.items() for name in names.split
 
 
 def element(dtype: Any) -> tuple[str, int]:
-    """Return the name and the bits of an element; ``DTypeError`` for a type that is unknown.
+    """Return the name and the bits of an element; raise DTypeError for an unknown type.
 
-    A copy depends on the size of its elements alone: types that no GEMM here takes are taken too.
+    A copy depends only on the size of its elements, so types that no GEMM here supports are valid.
     """
     name = dtype_name(dtype)
     bare = name.replace("cute::", "").replace("cutlass::", "").rpartition(".")[2].strip()
@@ -41,10 +41,10 @@ def element(dtype: Any) -> tuple[str, int]:
         return (key if key in DTYPES else bare), _BITS[key]
     raise DTypeError(
         f"dtype {name!r} is not supported; expected one of {', '.join(DTYPES)}, uint8, int16, "
-        f"int64, float8_e4m3fn, int4, ..., or what CuTe or PTX calls a type, half_t, e5m2, e3m2"
+        f"int64, float8_e4m3fn, int4, ..., or a name of CuTe or PTX, such as half_t, e5m2, e3m2"
     )
 
 
 def of_bits(bits: int) -> str | None:
-    """Return the name of a type of this many bits, preferably one that a GEMM here takes."""
+    """Return the name of a type of ``bits``, preferably one that a GEMM here supports."""
     return next((name for name, size in _BITS.items() if size == bits), None)

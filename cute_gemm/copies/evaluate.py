@@ -1,4 +1,4 @@
-"""The accesses of a copy of the user's own, by the widest instruction that fits."""
+"""Accesses of a user's copy, with the widest instruction that fits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cute_gemm.fixes.tiles import global_access, shared_access
 
 
 def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]:
-    """The accesses, with what keeps them from being wider, and the tiled copy that makes them."""
+    """Return the accesses, with the limits of their width, and their tiled copy."""
     atom, bits = copy.atom, 8 * copy.size
     limit = ""
     if atom.kind == "bulk":
@@ -56,27 +56,27 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         zeros = is_async and atom.zero_fills
         store = replace(store, executions=0, guard=_global(side, copy), zero_fill=zeros)
     legal = not (store.offsets[store.offsets >= 0] % (store.bits // 8)).any()
-    if is_async and legal:  # the cost of one side depends on the other
+    if is_async and legal:  # the cost of each side depends on the other
         load = replace(load, targets=store.offsets)
         store = replace(store, source=load) if store.guard is None else store
     return [load, store], tiled
 
 
 def asked_width(copy: Copy) -> int:
-    """Elements of the vector that the atom asks for."""
+    """Return the elements of the vector that the atom specifies."""
     bits = 128 if copy.atom.matrix is not None else copy.atom.bits or copy.atom.most
     return max(1, bits // (8 * copy.size))
 
 
 def _global(tiled: TiledCopy, copy: Copy) -> GlobalAccess:
-    """The access of the tensor by ``tiled``."""
+    """Return the access of the tensor by ``tiled``."""
     return global_access(
         tiled, copy.layout, copy.direction, copy.size, copy.alignment, copy.extents
     )
 
 
 def _shared(tiled: TiledCopy, layout: Layout, direction: str, alignment: int) -> SharedAccess:
-    """The access of a tile whose address is a multiple of ``alignment`` and no more."""
+    """Return the access of a tile whose address is a multiple of ``alignment``, not of more."""
     access = shared_access(tiled, layout, direction)  # type: ignore[arg-type]
     if alignment >= choose.VECTOR:
         return access
@@ -85,9 +85,9 @@ def _shared(tiled: TiledCopy, layout: Layout, direction: str, alignment: int) ->
 
 
 def _fits(tiled: TiledCopy, copy: Copy, misaligned: bool) -> bool:
-    """Whether its vectors are contiguous and, unless they may be ``misaligned``, legal.
+    """Return whether vectors are contiguous and, unless they may be ``misaligned``, legal.
 
-    (The model reports misaligned vectors of the width that was asked for.)
+    (The model reports misaligned vectors of the width that the atom specifies.)
     """
     return _inside(tiled, copy) and all(
         contiguous(at := tiled.offsets(layout))
@@ -101,9 +101,9 @@ def _fits(tiled: TiledCopy, copy: Copy, misaligned: bool) -> bool:
 
 
 def _inside(tiled: TiledCopy, copy: Copy) -> bool:
-    """Whether vectors run along the mode of unit stride, and none ends beyond the matrix.
+    """Return whether vectors run along the unit-stride mode, and none ends outside the matrix.
 
-    Those of cp.async may, which takes the number of bytes to copy.
+    Vectors of cp.async may, because it has a source size.
     """
     if copy.extents is None or tiled.values == 1:
         return True
@@ -115,7 +115,7 @@ def _inside(tiled: TiledCopy, copy: Copy) -> bool:
 
 
 def _within(copy: Copy) -> str:
-    """The extent of the matrix, where it is why vectors are narrow; else ""."""
+    """Return the extent of the matrix if it limits vectors, else ""."""
     if copy.extents is None or copy.extents[copy.axis] % asked_width(copy) == 0:
         return ""
     of_bytes = " bytes" if copy.packing else ""
@@ -123,29 +123,29 @@ def _within(copy: Copy) -> str:
 
 
 def _aligned(at: np.ndarray, alignment: int, size: int) -> bool:
-    """Whether every lane's address is a multiple of the size of its vector."""
+    """Return whether every lane's address is a multiple of the size of its vector."""
     first, width = at[..., 0], at.shape[-1]
     return alignment % (width * size) == 0 and not (first[first >= 0] % width).any()
 
 
 def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
-    """Why an ldmatrix or stmatrix does not fit; empty when it does."""
+    """Return why an ldmatrix or stmatrix does not fit, or ""."""
     count, values = rows.bits // rows.element_bits, rows.partition.shape[1]
     what = f"plain {copy.direction}s are evaluated"
     if values % count:
         return f"{rows.atom.name} moves {count} values of a thread, and there are {values}; {what}"
     if not contiguous(rows.offsets(copy.layout)):
         return (
-            f"{rows.atom.name} takes rows of 16 contiguous bytes, and the tensor does not have "
-            f"what the threads hold in such rows; {what}"
+            f"{rows.atom.name} takes rows of 16 contiguous bytes, and the tensor does not have the "
+            f"threads' values in such rows; {what}"
         )
     return ""
 
 
 def _narrow(copy: Copy, width: int) -> str:
-    """What keeps a vector of ``width`` elements from being wider, where the atom has its width."""
+    """Return the limit of a vector of ``width`` elements, or "" if the atom sets its width."""
     if copy.atom.kind == "reduce":
-        return ""  # of one element by nature
+        return ""  # it always has one element
     if copy.atom.bits is not None:
         return f"the atom is {copy.atom.text}"
     if 2 * width * copy.size * 8 > copy.atom.most:

@@ -1,7 +1,7 @@
-"""What would fix a copy of the user's own: other arguments of ``analyze_copy``, evaluated again.
+"""Fixes of a user's copy: other arguments of ``analyze_copy``, evaluated again.
 
-Each change is evaluated as the copy itself is, both sides together, and is offered only if it is
-legal, no side costs more and one costs less.
+Each change is evaluated like the copy, both sides together. It is suggested only if it is legal, no
+side costs more and one side costs less.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from cute_gemm.rendering.rows import AccessRow, make_row
 
 
 class Change(NamedTuple):
-    """A changed copy: what is new, in words and as arguments of ``analyze_copy``."""
+    """A changed copy, with the changes in words and as arguments of ``analyze_copy``."""
 
     words: tuple[str, ...]
     arguments: dict[str, Any]
     copy: Copy
 
     def on(self, place: Change) -> Change:
-        """Return the same copy of a tile whose place is changed too."""
+        """Return the same copy of a tile whose placement is changed too."""
         return Change(self.words + place.words, self.arguments | place.arguments, self.copy)
 
 
 class Tried(NamedTuple):
-    """A change and its accesses: the copy's own, then those of the partners that the user names."""
+    """A change and its accesses: those of the copy, then those of named partners."""
 
     change: Change
     rows: list[AccessRow]
@@ -63,64 +63,64 @@ class Tried(NamedTuple):
 
     @property
     def own(self) -> int:
-        """How many of the accesses are the copy's own."""
+        """Number of accesses of the copy itself."""
         return 1 + (self.copy.smem is not None)
 
     @property
     def faults(self) -> bool:
-        """Whether an access of the copy's own is misaligned."""
+        """Whether an access of the copy itself is misaligned."""
         return not all(map(self.aligned, range(self.own)))
 
     def aligned(self, index: int) -> bool:
-        """Whether an access is legal."""
+        """Return whether an access is legal."""
         return self.rows[index].analysis.aligned
 
     def cost(self, index: int) -> tuple[int, ...]:
-        """The cost of an access that its row shows, in sectors or in wavefronts."""
+        """Return the cost of an access that its row shows, in sectors or wavefronts."""
         total: Any = self.rows[index].analysis.launch
         if isinstance(total, gmem.GlobalCounts):
             return total.sectors, total.l2_sectors
         return (total.wavefronts,)
 
     def limits(self, index: int) -> tuple[int, ...]:
-        """The figures that no fix may raise: the cost, and what hardware counters show of it."""
+        """Return the figures that no fix may increase: the cost, and that of hardware counters."""
         counted = getattr(self.rows[index].analysis.launch, "counted_wavefronts", 0)
         return *self.cost(index), max(counted, *self.cost(index))
 
     def sharers(self, index: int) -> list[int]:
-        """The other accesses of the buffer of an access, where the user names partners."""
+        """Return the other accesses of an access's buffer, if the user names partners."""
         every = range(len(self.rows) if len(self.rows) > self.own else 0)
         return [i for i in every if i != index and self.rows[i].space == "shared"]
 
     def best(self, index: int) -> bool:
-        """Whether an access is as good as it can be; one of global memory by the widest vectors."""
+        """Return whether an access is ideal; of global memory, also with the widest vectors."""
         row = self.rows[index]
         wide = row.space == "shared" or row.bits >= 8 * self.copy.size * widest(self.copy)
         return row.good and wide
 
     def ideal(self, index: int) -> bool:
-        """Whether an access is as good as it can be, and those of the same buffer are good."""
+        """Return whether an access is ideal and the others of its buffer are good."""
         return self.best(index) and all(self.rows[i].good for i in self.sharers(index))
 
     def quality(self, index: int) -> tuple[bool, float, int]:
-        """How good an access is, whatever it costs."""
+        """Return the quality of an access, independent of its cost."""
         legal, ideal, bits = quality(self.rows[index])
         return legal and not self.faults, ideal, bits
 
     def key(self, *indices: int) -> tuple[bool, float, float]:
-        """The key that accesses are compared by, per element, the best first."""
+        """Return the key that compares accesses, per element, best first."""
         faults = self.faults or not all(map(self.aligned, indices))
         cost = sum(sum(self.cost(index)) for index in indices)
         requests = sum(self.rows[index].analysis.launch.requests for index in indices)
         return faults, cost / self.copy.moved, requests / self.copy.moved
 
     def rank(self, index: int) -> tuple[bool, float, float]:
-        """The key that fixes of an access are ranked by; accesses of its buffer count too."""
+        """Return the key that ranks fixes of an access; accesses of its buffer count too."""
         return self.key(index, *self.sharers(index))
 
 
 class CopySearch:
-    """The search for the fixes of one copy, with the partners that are named and assumed."""
+    """The search for fixes of one copy, with its named and assumed partners."""
 
     def __init__(
         self, copy: Copy, named: Sequence[NamedPartner], assumed: Sequence[Partner]
@@ -131,7 +131,7 @@ class CopySearch:
         self.threads = len(copy.tiled.partition)
 
     def fixes(self) -> list[tuple[Fix, ...]]:
-        """The fixes of each access of the copy and its named partners, of fewest changes first."""
+        """Return the fixes of each access of copy and named partners, fewest changes first."""
         now = self.now
         offered: list[list[Tried]] = []
         for index, row in enumerate(now.rows):
@@ -140,7 +140,7 @@ class CopySearch:
             else:
                 is_global = row.space == "global"
                 offered.append(self.of_global() if is_global else self.of_shared(index))
-        # A fix of the tensor's side that brings its own shared memory may fix the others too.
+        # A fix of the tensor's side that changes shared memory may fix the other accesses too.
         for index in range(1, len(offered) if now.own > 1 else 0):
             if not any(tried.rows[index].good for tried in (now, *offered[index])):
                 both = (x for x in offered[0] if "smem" in x.change.arguments)
@@ -150,14 +150,14 @@ class CopySearch:
     # -- trying --------------------------------------------------------------------------------
 
     def evaluated(self, change: Change, accesses: Any = None) -> Tried:
-        """A change with its accesses, analyzed."""
+        """Return a change with its analyzed accesses."""
         accesses = accesses or evaluated(change.copy)[0]
         if buffer_of(change.copy) is not None:
             accesses = [*accesses, *(partner.row(change.copy) for partner in self.named)]
         return Tried(change, [*map(make_row, accesses)])
 
     def tried(self, change: Change, index: int) -> Tried | None:
-        """A change, evaluated; None if it is illegal, or does not pay for the access ``index``."""
+        """Return an evaluated change; None if illegal or without gain for the access ``index``."""
         words, arguments, copy = change
         for layout in (copy.layout, copy.smem):
             if layout is not None and undivided(layout, copy.tiled):
@@ -174,7 +174,7 @@ class CopySearch:
         return new if self.no_worse(new, index) and self.cheaper(new, index) else None
 
     def no_worse(self, new: Tried, index: int) -> bool:
-        """Whether nothing faults, and no side costs more than now, unless that ends a fault."""
+        """Return whether nothing faults, and no side costs more, unless that ends a fault."""
         old = self.now
         if new.faults or len(new.rows) != len(old.rows):
             return False
@@ -196,18 +196,18 @@ class CopySearch:
         )
 
     def cheaper(self, new: Tried, index: int) -> bool:
-        """Whether an access costs less than now, itself or in instructions, and is better."""
+        """Return whether an access costs less, itself or in instructions, and is better."""
         return new.key(index) < self.now.key(index) and (
             new.quality(index) > self.now.quality(index) or new.rows[index].good
         )
 
     def best_of(self, changes: Iterable[Change], index: int) -> Tried | None:
-        """The cheapest for an access; the first of equals."""
+        """Return the cheapest change for an access; the first of equals."""
         tried = (self.tried(change, index) for change in changes)
         return cheapest(tried, lambda x: x.rank(index), lambda x: x.ideal(index))
 
     def fix(self, tried: Tried, index: int) -> Fix:
-        """The fix of an access by a change."""
+        """Return the fix of an access by a change."""
         sharers = [tried.rows[i] for i in tried.sharers(index)]
         words, arguments, copy = tried.change
         layout = buffer_of(copy)
@@ -220,7 +220,7 @@ class CopySearch:
     # -- global memory -------------------------------------------------------------------------
 
     def of_global(self) -> list[Tried]:
-        """Fixes of the access of global memory."""
+        """Return the fixes of the access of global memory."""
         copy = self.copy
         worst = getattr(self.now.rows[0].analysis, "worst", None)
         pitch, _ = pitch_of(copy.layout) or (0, 0)
@@ -234,7 +234,7 @@ class CopySearch:
         )
 
     def best_of_round(self, places: Sequence[TilePlacement]) -> Tried | None:
-        """The best change of a round, if need be with another layout of shared memory."""
+        """Return the best change of a round, with another layout of shared memory if needed."""
         moved = [change for place in places if (change := self.moved(place)) is not None]
         best = self.best_of(self.changed(moved), 0)
         if self.copy.smem is not None and not (best and best.best(0)):
@@ -244,7 +244,7 @@ class CopySearch:
         return best
 
     def moved(self, place: TilePlacement) -> Change | None:
-        """The copy of the tile in another place; None where its other arguments do not fit."""
+        """Return the copy with another placement; None if its other arguments do not fit."""
         copy = self.copy
         if place.layout == copy.layout:
             better = {"base_alignment": place.alignment} if place.words else {}
@@ -256,7 +256,7 @@ class CopySearch:
         return Change((f"tensor {place.layout}", *place.words), arguments, new)
 
     def changed(self, moved: Iterable[Change]) -> Iterator[Change]:
-        """The present copy in places that are new, and other copies in all places."""
+        """Yield the present copy in new placements, and other copies in all placements."""
         for change in moved:
             if change.arguments:
                 yield change
@@ -264,14 +264,14 @@ class CopySearch:
                 yield other.on(change)
 
     def rearranged(self, copy: Copy) -> Iterator[Change]:
-        """Other copies of the tile; only wider ones where it is coalesced already."""
+        """Yield other copies of the tile; only wider ones if it is already coalesced."""
         least = self.now.rows[0].bits if self.now.rows[0].good else 0
         for change in _threads(copy, self.threads, copy.layout):
             if (change.copy.atom.bits or 0) > least:
                 yield change
 
     def with_layouts(self, moved: Iterable[Change]) -> Iterator[Change]:
-        """The two best copies, each into shared memory in which its vectors lie together."""
+        """Yield the two best copies, with layouts of shared memory that keep vectors whole."""
         size, tried = self.copy.size, []
         for change in moved:
             alone = replace(change.copy, smem=None)
@@ -293,7 +293,7 @@ class CopySearch:
     # -- shared memory -------------------------------------------------------------------------
 
     def of_shared(self, index: int) -> list[Tried]:
-        """Fixes of the access of shared memory: another layout of the tile, or another copy."""
+        """Return the fixes of an access of shared memory: another layout, or another copy."""
         copy = self.copy
         layout = buffer_of(copy)
         assert layout is not None
@@ -316,12 +316,12 @@ class CopySearch:
     def laid_out(
         self, layout: Layout, patterns: Sequence[Pattern], kind: layouts.Kind
     ) -> Iterator[Change]:
-        """The copy with the tile in other layouts of shared memory."""
+        """Yield the copy with other layouts of the tile in shared memory."""
         for tile in layouts.ranked(patterns, self.copy.size, kind, layout, 16):
             yield Change((tile.what,), *_into(self.copy, tile.layout))
 
     def all_patterns(self) -> Iterator[list[Pattern]]:
-        """Those of the copy and its partners; then of narrower vectors, and of the copy alone."""
+        """Yield patterns of copy and partners; then of narrower vectors, and of the copy alone."""
         extents = self.copy.layout.extents
         asked = [partner.copy for partner in self.named or self.assumed]
         now = [evaluated(partner.alone)[1] for partner in self.named]
@@ -336,7 +336,7 @@ class CopySearch:
                 yield patterns
 
     def patterns(self, copy: Copy, width: int) -> list[Pattern] | None:
-        """The requests of a copy to shared memory by vectors of ``width`` elements."""
+        """Return the requests of a copy to shared memory with vectors of ``width`` elements."""
         bits, values = 8 * copy.size * width, copy.tiled.partition.shape[1]
         if copy.atom.matrix is not None:
             tiled = replace(copy.tiled, atom=copy.atom.matrix)
@@ -348,7 +348,7 @@ class CopySearch:
 
 
 def _pattern(tiled: TiledCopy, extents: tuple[int, ...]) -> Pattern:
-    """The requests of a copy, by coordinates alone."""
+    """Return the requests of a copy, by coordinates."""
     elements = tiled.elements(extents)
     idle = (elements < 0).any(axis=-1)
     at = np.where(idle, -1, elements @ (extents[1], 1))
@@ -361,18 +361,18 @@ def _pattern(tiled: TiledCopy, extents: tuple[int, ...]) -> Pattern:
     return Pattern(tiled.atom.name, bits, lanes, vectors, axis)
 
 
-# -- other copies, other places -------------------------------------------------------------------
+# -- other copies, other placements ---------------------------------------------------------------
 
 
 def _threads(copy: Copy, threads: int, layout: Layout) -> Iterator[Change]:
-    """Other layouts of the same number of threads, one vector each, the longest runs first.
+    """Yield other layouts of the same number of threads, one vector each, longest runs first.
 
-    For global memory alone only the longest runs are tried, where there are any; for shared memory
-    others may be better.
+    Without shared memory only the longest runs, if any, are tried; for shared memory others may be
+    better.
     """
     several = copy.space == "shared" or copy.smem is not None
     several = several or choose.contiguous_axis(layout) is None
-    if copy.atom.kind == "bulk":  # one thread's
+    if copy.atom.kind == "bulk":  # by one thread
         return
     for axis in _along(layout):
         run = min(widest(copy), choose.run(layout.table(), axis))
@@ -387,7 +387,7 @@ def _threads(copy: Copy, threads: int, layout: Layout) -> Iterator[Change]:
 
 
 def _along(layout: Layout) -> tuple[int, int]:
-    """The two modes, that of the smaller distance between elements first."""
+    """Return the two modes, the one with the smaller distance between elements first."""
     first = choose.contiguous_axis(layout)
     if first is None:
         table = layout.table()
@@ -399,7 +399,7 @@ def _along(layout: Layout) -> tuple[int, int]:
 def _orders(
     extents: tuple[int, ...], axis: int, width: int, threads: int, both: bool
 ) -> Iterator[Layout]:
-    """Thread layouts, the most lanes along ``axis`` first; ``both``: those across it too."""
+    """Yield thread layouts, most lanes along ``axis`` first; ``both``: also those across it."""
     for lanes in range(threads, 0, -1):
         if threads % lanes or extents[axis] % (lanes * width):
             continue
@@ -423,21 +423,21 @@ def _with_threads(copy: Copy, tiled: TiledCopy, bits: int) -> Change:
 
 
 def _atom(copy: Copy, bits: int) -> str:
-    """The instruction of a copy of vectors of ``bits``."""
+    """Return the instruction of a copy with vectors of ``bits``."""
     return copy.atom.instruction(copy.space, copy.direction, bits)
 
 
 def widest(copy: Copy) -> int:
-    """Elements of the widest vector that a fix may have: 16 bytes, or more if more was asked for.
+    """Return the elements of a fix's widest vector: 16 bytes, or more if the atom is wider.
 
-    A reduction stays as wide as it is: the name of its atom is that of one operation.
+    The width of a reduction does not change: the name of its atom is that of one operation.
     """
     least = 0 if copy.atom.kind == "reduce" else choose.VECTOR // copy.size
     return max(least, asked_width(copy))
 
 
 def _in(copy: Copy, layout: Layout, alignment: int) -> tuple[dict[str, Any], Copy]:
-    """The copy of another tensor, with the space and alignment that the present text implies."""
+    """Return the copy of another tensor, with the space and alignment of the present text."""
     arguments: dict[str, Any] = {"tensor": str(layout)}
     if copy.atom.space is None or copy.atom.kind == "cp.async":
         arguments["space"] = copy.space
@@ -447,7 +447,7 @@ def _in(copy: Copy, layout: Layout, alignment: int) -> tuple[dict[str, Any], Cop
 
 
 def _into(copy: Copy, layout: Layout) -> tuple[dict[str, Any], Copy]:
-    """The copy with another layout of its tile in shared memory."""
+    """Return the copy with another layout of its tile in shared memory."""
     alignment = ALIGNMENT["shared"]
     if copy.space == "shared":
         return _in(copy, layout, alignment)

@@ -1,8 +1,7 @@
-"""Elements of 4 and 6 bits, which share bytes: layouts of elements as layouts of bytes, and back.
+"""Elements of 4 and 6 bits, which share bytes: conversions between layouts of elements and bytes.
 
-As by ``recast<uint8_t>`` of C++ CuTe, the copy of 2 elements of 4 bits, or 4 of 6 bits, that lie
-side by side is that of the bytes they share. What begins or ends within a byte has no address, and
-is refused.
+As with ``recast<uint8_t>`` of C++ CuTe, the copy of 2 neighbouring elements of 4 bits, or 4 of 6
+bits, is that of the bytes that they share. Layouts that begin or end within a byte raise an error.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from cute_gemm.errors import OptionError
 
 
 class _TornError(ValueError):
-    """A byte whose elements are not neighbours; the argument is its place."""
+    """A byte whose elements are not neighbours; the argument is its coordinate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How elements share bytes: ``elements`` of them ``bytes``, along mode ``axis`` of a tile."""
+    """How elements share bytes: ``elements`` share ``bytes`` along mode ``axis`` of a tile."""
 
     dtype: str
     elements: int
@@ -35,7 +34,7 @@ class Packing:
 
     @classmethod
     def of(cls, dtype: str, bits: int, layout: Layout) -> Packing | None:
-        """The packing of elements of ``bits`` in a tile; None where each has bytes of its own."""
+        """Return the packing of elements of ``bits`` in a tile; None if they share no bytes."""
         if bits % 8 == 0:
             return None
         many = 8 // gcd(8, bits)
@@ -43,7 +42,7 @@ class Packing:
         return cls(dtype, many, many * bits // 8, 1 if axis is None else axis)
 
     def pitched(self, layout: Layout) -> None:
-        """Refuse a tile of a matrix whose rows begin within a byte."""
+        """Raise OptionError for a tile of a matrix whose rows begin within a byte."""
         stride: Any = layout.stride
         pitch = stride[1 - self.axis]
         if isinstance(pitch, int) and pitch % self.elements:
@@ -56,28 +55,28 @@ class Packing:
 
     @property
     def what(self) -> str:
-        """``"2 elements of int4 share 1 byte"``."""
+        """Description, as in ``"2 elements of int4 share 1 byte"``."""
         shared = counted(self.bytes, "byte")
         return f"{self.elements} elements of {self.dtype} share {shared}"
 
     def layout(self, argument: str, layout: Layout) -> Layout:
-        """A layout of elements as that of bytes."""
+        """Return a layout of elements as a layout of bytes."""
         try:
             return _recast(layout, self.axis, self.elements, self.bytes)
         except _TornError as torn:
             raise self._refused(argument, layout, torn) from None
 
     def extents(self, argument: str, given: tuple[int, int]) -> tuple[int, int]:
-        """Extents in bytes."""
+        """Return extents in bytes."""
         if given[self.axis] % self.elements:
             raise OptionError(
-                f"{argument}=({given[0]},{given[1]}) ends amid a byte: {self.what}; expected a "
+                f"{argument}=({given[0]},{given[1]}) ends within a byte: {self.what}; expected a "
                 f"multiple of {self.elements} in mode {self.axis}"
             )
         return self._scaled(given, self.elements, self.bytes)
 
     def in_elements(self, extents: tuple[int, int]) -> tuple[int, int]:
-        """Extents of a tile of bytes in elements."""
+        """Return extents of a tile of bytes in elements."""
         return self._scaled(extents, self.bytes, self.elements)
 
     def _scaled(self, given: tuple[int, int], old: int, new: int) -> tuple[int, int]:
@@ -88,7 +87,7 @@ class Packing:
         return first, second
 
     def partition(self, tv: Layout, places: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
-        """Coordinates [threads, values, 2] of elements in a tile as those of bytes."""
+        """Return coordinates [threads, values, 2] of elements in a tile as those of bytes."""
         along, across = places[..., self.axis], places[..., 1 - self.axis]
         try:
             many = tile[self.axis]
@@ -104,13 +103,13 @@ class Packing:
     def _refused(self, argument: str, layout: Layout, torn: _TornError) -> OptionError:
         place = ",".join(map(str, torn.args[0]))
         return OptionError(
-            f"{argument} {layout} begins or ends amid a byte at ({place}): {self.what}; expected "
+            f"{argument} {layout} begins or ends within a byte at ({place}): {self.what}; expected "
             f"each {self.elements} side by side along mode {self.axis}, from a multiple of "
-            f"{self.elements} on (or, where each has a byte of its own, dtype='uint8')"
+            f"{self.elements} on (or, if each has a separate byte, dtype='uint8')"
         )
 
     def spelled(self, change: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]] | None:
-        """A fix of bytes as one of elements, in words and arguments; None where there is none."""
+        """Return a fix of bytes as one of elements, in words and arguments; None if impossible."""
         out, words = dict(change), []
         for name, word in (
             ("threads", "threads {}"), ("values", "values ({},{})"), ("atom", "{0} of {1} bits"),
@@ -138,7 +137,7 @@ class Packing:
 
 
 def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
-    """The layout with ``new`` units in place of each ``old`` along ``axis``, which share bytes."""
+    """Return the layout with ``new`` units in place of each ``old`` units along ``axis``."""
     swizzle, down = layout.swizzle, log2(old / new)
     if swizzle is not None:
         if not down.is_integer() or swizzle.base < down or layout.offset % old:
@@ -153,7 +152,7 @@ def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
     given: Any = layout.stride
     shape: Any = recast.shape
     stride: Any = list(recast.stride)  # type: ignore[arg-type]
-    # A mode of one element keeps its stride, which is the pitch of a tile of a matrix.
+    # A mode of one element keeps its stride: the pitch of a tile of a matrix.
     for mode, extent in enumerate(shape):
         if extent == 1 and isinstance(given[mode], int):
             stride[mode] = 1 if mode == axis else given[mode] // old * new
@@ -161,7 +160,7 @@ def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
 
 
 def _cut_anew(table: np.ndarray, axis: int, old: int, new: int) -> np.ndarray:
-    """The numbers of a table, ``new`` along ``axis`` for each ``old`` that follow each other."""
+    """Return a table with ``new`` numbers along ``axis`` for each ``old`` consecutive ones."""
     lines = np.moveaxis(table, axis, -1)
     whole = lines.shape[-1] // old * old
     if whole < lines.shape[-1]:

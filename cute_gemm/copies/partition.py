@@ -1,4 +1,4 @@
-"""The partition of a copy of the user's own: its threads and values, checked and parsed."""
+"""The partition of a user's copy: validation and parsing of its threads and values."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from cute_gemm.cute.layout import Layout, column_major
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
 
-#: Elements of the largest tile that is taken, and threads that a CTA may have.
+#: Most elements of a tile, and most threads of a CTA.
 MOST_ELEMENTS, MOST_THREADS = 1 << 20, 1024
 
 
 def pair(numbers: Sequence[Any]) -> str:
-    """Two numbers as CuTe prints a coordinate."""
+    """Return two numbers as CuTe prints a coordinate."""
     return f"({int(numbers[0])},{int(numbers[1])})"
 
 
 def bounded(argument: str, layout: Layout) -> Layout:
-    """Return a layout; OptionError where it is too large to be analyzed element by element."""
+    """Return a layout; raise OptionError if it is too large to analyze element by element."""
     if not 0 < layout.size <= MOST_ELEMENTS:
         raise OptionError(
             f"{argument} {layout} has {layout.size:,} elements; expected 1 to {MOST_ELEMENTS:,}: "
@@ -39,7 +39,7 @@ def bounded(argument: str, layout: Layout) -> Layout:
     swizzle = layout.swizzle
     high = swizzle.bits + swizzle.base + abs(swizzle.shift) if swizzle else 0
     if high > 40 or sum((extent - 1) * stride for extent, stride in layout.leaves) >> 48:
-        raise OptionError(f"{argument} {layout} reaches further than memory does")
+        raise OptionError(f"{argument} {layout} exceeds the range of memory addresses")
     return layout
 
 
@@ -47,7 +47,7 @@ def tiled_copy(
     atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int,
     packing: Packing | None = None,
 ) -> TiledCopy:  # fmt: skip
-    """The elements of the tile that each thread holds; ``packing`` is that of the arguments."""
+    """Return the elements of the tile that each thread holds; ``packing``: of the arguments."""
     element = universal("", 8 * size)
     if tv is not None:
         if threads is not None or values is not None or tile is None:
@@ -58,13 +58,13 @@ def tiled_copy(
             covered = packing.extents("tile", covered)
         copy = TiledCopy(element, 8 * size, covered, partition)
     elif tile is not None:
-        raise OptionError("tile comes with tv; threads and values make their own")
+        raise OptionError("tile comes with tv; threads and values determine the tile")
     elif threads is not None:
         thread = bijection("threads", threads)
         if packing and packing.bytes > 1 and values is None:
             many = pair((1, 64) if packing.axis else (64, 1))
             raise OptionError(
-                f"values are missing: {packing.what}; expected some of a thread, {many} or so"
+                f"values are missing: {packing.what}; expected values of a thread, such as {many}"
             )
         value = _vector(atom, layout, size) if values is None else read_values(values)
         value = bijection("values", value)
@@ -96,7 +96,7 @@ def bulk_copy(
     atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int,
     packing: Packing | None = None,
 ) -> TiledCopy:  # fmt: skip
-    """The copy by one thread of a tile, or the whole tensor, in the order of its bytes."""
+    """Return the copy of a tile, or the whole tensor, by one thread in the order of bytes."""
     for argument, given in (("threads", threads), ("values", values), ("tv", tv)):
         if given is not None:
             raise OptionError(f"{argument}={given!r} does not go with atom {atom.text!r}")
@@ -118,7 +118,7 @@ def bulk_copy(
 
 
 def bijection(argument: str, given: Any) -> Layout:
-    """A thread or value layout of two modes; OptionError unless it has each of 0, 1, ... once."""
+    """Return a thread or value layout of two modes; raise OptionError if not a bijection."""
     layout = parse(given)
     if layout.rank == 1:
         shape: Any = layout.shape
@@ -146,18 +146,18 @@ def bijection(argument: str, given: Any) -> Layout:
 
 
 def read_values(values: Any) -> Layout:
-    """A value layout; a shape alone, as fixes name it, ``(1,8)``, is first mode fastest."""
+    """Return a value layout; a bare shape, as in fixes, ``(1,8)``, is first mode fastest."""
     shape = re.fullmatch(r"\s*\(\s*_?(\d+)\s*,\s*_?(\d+)\s*\)\s*", str(values))
     return column_major(int(shape[1]), int(shape[2])) if shape else parse(values)
 
 
 def read_tv(tv: Any) -> Layout:
-    """A TV layout, with or without the name under which CuTe prints it."""
+    """Return a TV layout, with or without the name with which CuTe prints it."""
     return parse(re.sub(r"^\s*(TiledLayout_TV|TV Layout tiled)\s*:", "", str(tv)))
 
 
 def extents_of(tile: Any, argument: str = "tile", most: int = MOST_ELEMENTS) -> tuple[int, int]:
-    """A tile's extents, or a matrix's: two integers, or text such as ``(_128,_32)`` or ``128x32``.
+    """Return extents from two integers, or text such as ``(_128,_32)`` or ``128x32``.
 
     CuTe DSL has a layout for each mode, ``(128:1,32:1)``.
     """
@@ -173,7 +173,7 @@ def extents_of(tile: Any, argument: str = "tile", most: int = MOST_ELEMENTS) -> 
 
 
 def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
-    """Coordinates [threads, values, 2] in the tile."""
+    """Return coordinates [threads, values, 2] in the tile."""
     if tv.rank != 2:
         raise OptionError(f"tv {tv} has {counted(tv.rank, 'mode')}; expected 2")
     table = bounded("tv", tv).table()
@@ -192,15 +192,15 @@ def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
 
 
 def unit_mode(layout: Layout) -> int:
-    """The mode along which elements are contiguous; 1 when they are along neither."""
+    """Return the mode along which elements are contiguous; 1 if neither is."""
     axis = choose.contiguous_axis(layout)
     return 1 if axis is None else axis
 
 
 def _vector(atom: AtomName, layout: Layout, size: int) -> Layout:
-    """One vector along the contiguous mode, as wide as the atom and the tensor allow."""
+    """Return one vector along the contiguous mode, as wide as atom and tensor allow."""
     if atom.matrix is not None:
-        raise OptionError(f"values are missing; expected what atom {atom.text!r} gives a thread")
+        raise OptionError(f"values are missing; expected a thread's values for atom {atom.text!r}")
     axis = unit_mode(layout)
     width, run = (atom.bits or atom.most) // (8 * size), choose.run(layout.table(), axis)
     while width > 1 and run % width:

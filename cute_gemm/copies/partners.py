@@ -1,4 +1,4 @@
-"""What else accesses the shared memory that a copy of the user's own fills or reads."""
+"""Other accesses of the shared memory that a user's copy fills or reads."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _PLAIN = re.compile(
 
 
 class NamedPartner(NamedTuple):
-    """The other side of a buffer, as the user names it; ``alone`` is that copy by itself."""
+    """The other side of a buffer, named by the user; ``alone`` is that copy by itself."""
 
     argument: Literal["reader", "writer"]
     alone: Copy
 
     @property
     def copy(self) -> TiledCopy:
-        """Its tiled copy."""
+        """Return the partner's tiled copy."""
         return self.alone.tiled
 
     def row(self, copy: Copy) -> SharedAccess:
-        """Its access of the tile of ``copy``, the same as that of the copy by itself."""
+        """Return its access of the tile of ``copy``, equal to that of the partner by itself."""
         layout = buffer_of(copy)
         assert layout is not None
         alignment = copy.alignment if copy.space == "shared" else copy.smem_alignment
@@ -51,24 +51,24 @@ class NamedPartner(NamedTuple):
         return replace(access, part=self.argument, executions=tiles)
 
     def transposed(self, layout: Layout) -> bool:
-        """Whether the matrices of an ldmatrix or stmatrix would lie the other way in a layout."""
+        """Return whether a layout would transpose the matrices of an ldmatrix or stmatrix."""
         matrix = self.alone.atom.matrix is not None
         return matrix and unit_mode(layout) != unit_mode(self.alone.layout)
 
     def fits(self, access: AccessRow) -> bool:
-        """Whether an access is by the instruction that was named, at its width if it has one."""
+        """Return whether an access uses the named instruction, at its width if it has one."""
         atom, named = self.alone.atom, self.copy.atom
         any_width = atom.matrix is None and atom.bits is None
         return any_width or (access.instruction, access.bits) == (named.name, named.bits)
 
 
 def buffer_of(copy: Copy) -> Layout | None:
-    """The tile in shared memory, if the copy has one."""
+    """Return the tile in shared memory, if the copy has one."""
     return copy.layout if copy.space == "shared" else copy.smem
 
 
 def named_partners(copy: Copy, reader: str | None, writer: str | None) -> list[NamedPartner]:
-    """The partners that ``reader=`` and ``writer=`` name; OptionError for one that does not fit."""
+    """Return the partners ``reader=`` and ``writer=``; raise OptionError if one does not fit."""
     named = [_partner(reader, copy, "reader")] if reader else []
     return [*named, _partner(writer, copy, "writer")] if writer else named
 
@@ -77,7 +77,7 @@ def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> Na
     way: Direction = "load" if argument == "reader" else "store"
     layout = buffer_of(copy)
     if layout is None:
-        raise OptionError(f"{argument}={text!r} is of a tile in shared memory; expected smem too")
+        raise OptionError(f"{argument}={text!r} needs a tile in shared memory; expected smem too")
     plain = _PLAIN.fullmatch(text.strip())
     atom = atom_name(plain["atom"] if plain else text)
     direction = "store" if atom.kind == "cp.async" else atom.direction or "load"
@@ -118,10 +118,10 @@ def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> Na
 
 
 def assumed_partners(copy: Copy, accesses: Sequence[GlobalAccess | SharedAccess]) -> list[Partner]:
-    """The partners that a buffer is assumed to have, where the user names none.
+    """Return the assumed partners of a buffer, if the user names none.
 
-    ldmatrix is assumed to read what 16-byte ``cp.async`` stores, and 16-byte vectors to store what
-    ldmatrix reads; plain accesses have no assumed partner, nor have elements of 6 bits.
+    16-byte ``cp.async`` is assumed to be read by ldmatrix, and tiles that ldmatrix reads to be
+    stored by 16-byte vectors. Plain accesses and elements of 6 bits have no assumed partner.
     """
     layout, known = buffer_of(copy), accesses[-1]
     of_6_bits = copy.packing and copy.packing.bits == 6

@@ -1,4 +1,4 @@
-"""``analyze_copy``: the report on a copy of the user's own, by its tensor, threads and atom."""
+"""``analyze_copy``: the report on a user's copy, from its tensor, threads and atom."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CopyReport(Paged):
-    """What one tiled copy does to memory; ``print`` it, or take ``to_dict()``.
+    """Report on the memory accesses of one tiled copy; ``print`` it, or use ``to_dict()``.
 
     Attributes
     ----------
     tensor, matrix, atom, dtype, threads, values, smem
-        The arguments as text, ``""`` for those that were left out.
+        The arguments as text, ``""`` for omitted ones.
     tile
-        Extents that one tiled copy covers.
+        Extents that one application of the tiled copy covers.
     base_alignment
-        Bytes, of the tensor in global memory.
+        Alignment in bytes of the tensor in global memory.
     extents
-        Those of the matrix whose tiles are copied; None where only the tensor is copied.
+        Extents of the matrix whose tiles are copied; None if only the tensor is copied.
     packing
-        Elements, and the bytes that they share; None where each has bytes of its own.
+        Number of elements, and of the bytes that they share; None if elements share no bytes.
     rows
-        One ``AccessRow`` per side of the copy: the tensor's, that of ``smem``, and those of
-        ``reader`` and ``writer``, whose ``part`` is that name.
+        One ``AccessRow`` per side of the copy: of the tensor, ``smem``, ``reader`` and ``writer``;
+        the ``part`` of the last two is that name.
     findings
-        One sentence for each access that is not as good as it could be.
+        One sentence for each access that is not ideal.
     """
 
     tensor: str
@@ -84,7 +84,7 @@ class CopyReport(Paged):
 
     @property
     def conflict_free(self) -> bool:
-        """Whether all shared accesses take the fewest wavefronts possible.
+        """Whether all shared accesses have the fewest possible wavefronts.
 
         For a bulk copy: whether 8 rows of the box, 16 bytes of each, take one wavefront.
         """
@@ -111,11 +111,11 @@ class CopyReport(Paged):
 
     @property
     def alternatives(self) -> list[str]:
-        """One sentence for each fix that no finding names."""
+        """Return one sentence for each fix that no finding names."""
         return [
             f"{row.instruction} could also be fixed by {fix}."
             for row in self.rows
-            # The best fix of what is not good is part of a finding.
+            # The finding of an access that is not good names the best fix.
             for fix in (row.fixes if row.good else row.fixes[1:])
         ]
 
@@ -138,14 +138,14 @@ class CopyReport(Paged):
 
     @property
     def _tables(self) -> list[Table]:
-        """A table for each side, or those of a kernel report for the tiles of a matrix."""
+        """Return a table for each side, or a kernel report's tables for the tiles of a matrix."""
         if self.extents:
             return [table for table, _ in access_tables(self.rows)]
         return [*map(copy_table, self.rows)]
 
     @property
     def _asked(self) -> list[tuple[str, str]]:
-        """The layouts that were given, by argument."""
+        """Return the given layouts, by argument."""
         layouts = named(self, "tensor", "matrix", "smem", "threads", "values")
         return [(name, text) for name, text in layouts.items() if text]
 
@@ -187,72 +187,72 @@ def analyze_copy(
     reader: str | None = None, writer: str | None = None, let: Any = None, extents: Any = None,
     arch: str | None = None, matrix: Any = None,
 ) -> CopyReport:  # fmt: skip
-    """Report whether a tiled copy is coalesced and free of bank conflicts, and what fixes it.
+    """Report whether a tiled copy is coalesced and free of bank conflicts, with fixes.
 
-    Layouts are objects (this package's, pycute's, CuTe DSL's) or text in CuTe's notation, as C++
-    CuTe and CuTe DSL print layouts and tensors.
+    Layouts are objects of this package, pycute or CuTe DSL, or text in CuTe's notation, as printed
+    by C++ CuTe and CuTe DSL.
 
     Parameters
     ----------
     tensor
-        Layout of a tile, in elements: two modes, hierarchical or not, swizzled or not, or three
-        with stages, all of which are copied. The copy is repeated over it.
+        Layout of a tile, in elements, with two modes, hierarchical or not, swizzled or not. A third
+        mode is that of stages, which are all copied. The copy is repeated over the tile.
     threads, values
-        As for ``make_tiled_copy``: ``(m, n) -> thread`` and ``(m, n) -> value``; one mode stands
-        for ``(T, 1)``. For ldmatrix and stmatrix they are the layouts of the threads' registers.
-        Without ``values``: one vector along the contiguous mode. Without both, for ldmatrix and
-        stmatrix: one warp, whose rows run along the contiguous mode, the matrices of an x4 two by
-        two, those of an x2 side by side.
+        As for ``make_tiled_copy``: ``(m, n) -> thread`` and ``(m, n) -> value``; a single mode
+        means ``(T, 1)``. For ldmatrix and stmatrix they are the layouts of the threads' registers.
+        The default of ``values`` is one vector along the contiguous mode. The default of both, for
+        ldmatrix and stmatrix, is one warp with rows along the contiguous mode; the matrices of an
+        x4 lie two by two, those of an x2 side by side.
     atom
         ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"``, ``"st.shared"``, each
-        with its width in bits or without (``"cp.async.128"``; without, the widest that fits),
+        with or without its width in bits (``"cp.async.128"``; the default is the widest that fits),
         ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., PTX's name (``"ld.global.nc.v4.f32"``) or
         CuTe's (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``). ``"red.global"``,
-        ``"atom.shared"``, ... are reductions, of one element unless the name says more
+        ``"atom.shared"``, ... are reductions of one element, or of the vector in the name
         (``"red.global.add.v4.f32"``). ``"cp.async.bulk"`` and ``"cp.async.bulk.store"``
-        (``"SM90_BULK_COPY_G2S"``) move ``tile``, one run of bytes, by one thread; left out: the
-        whole ``tensor``. ``"tma"`` and ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor
-        copies of the whole ``tensor``: one instruction moves the box ``tile``, to a tile with the
+        (``"SM90_BULK_COPY_G2S"``) move ``tile``, one run of bytes, by one thread; the default is
+        the whole ``tensor``. ``"tma"`` and ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor
+        copies of the whole ``tensor``: one instruction moves the box ``tile`` to a tile with the
         layout ``smem`` (its swizzle).
     dtype
-        The type of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
-        (``"int4"``, ``"e3m2"``), by PTX's or CuTe's name. Elements that share bytes (2 of 4 bits
-        one byte, 4 of 6 bits three) must lie side by side, in memory and in a thread's values; the
-        copy is then that of the bytes.
+        Element type: one of this package, or any type of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
+        (``"int4"``, ``"e3m2"``), by its name in PTX or CuTe. Elements that share bytes (2 of 4 bits
+        share one byte, 4 of 6 bits three) must be neighbours in memory and in a thread's values;
+        the report is then on the copy of the bytes.
     space, direction
-        ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor do not imply
-        it. By default a plain copy loads, and the tensor of cp.async is in global memory.
+        ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, if atom and tensor do not imply it.
+        By default a plain copy loads, and the tensor of cp.async is in global memory.
     base_alignment
-        Bytes, a power of two, that divide the address of the tensor in global memory. By default
-        the alignment in its text, by the pointer's address or else its type, or 256 without one.
-        (Shared memory without one is aligned to 128 bytes.)
+        Alignment in bytes of the tensor in global memory, a power of two. The default is the
+        alignment in its text, from the pointer's address or else its type, or 256 without a
+        pointer. (Shared memory without a pointer is aligned to 128 bytes.)
     tile, tv
-        Instead of ``threads`` and ``values``: the tile that one copy covers, and ``(thread, value)
-        -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
+        Alternative to ``threads`` and ``values``: the tile that one copy covers, and ``(thread,
+        value) -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
     smem
-        Layout of the same tile in shared memory, for a copy from global memory into it: a second
-        row, of the stores there. The first of several stages is analyzed.
+        Layout of the same tile in shared memory, for a copy from global memory: adds a row for the
+        stores to it. Of several stages the first is analyzed.
     reader, writer
-        What loads from, or stores to, the same tile in shared memory: it gets a row of its own, and
-        no fix makes it worse. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom
-        with its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. By
-        default 16-byte ``cp.async`` is assumed to be read by ldmatrix, and what ldmatrix reads to
-        be stored by 16-byte vectors, where a layout serves both; nothing for plain accesses.
+        The access that loads from, or stores to, the same tile in shared memory: it gets a separate
+        row, and no fix makes it worse. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a
+        plain atom with its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``.
+        By default 16-byte ``cp.async`` is assumed to be read by ldmatrix, and tiles that ldmatrix
+        reads to be stored by 16-byte vectors, if a layout suits both; plain accesses have no
+        default.
     let
-        The values of dynamic ``?``: an integer for all, or several in their order in each text.
+        The values of dynamic ``?``: an integer for all, or several, in their order in each text.
     extents
-        Of the matrix of which ``tensor`` is one tile: ``(4000, 100)``. All its tiles are copied,
-        and vectors outside are off; at the end cp.async moves the elements inside, and other
-        vectors are no longer than the extent allows.
+        Extents of the matrix of which ``tensor`` is one tile: ``(4000, 100)``. All its tiles are
+        copied, and vectors outside are predicated off. At the end cp.async copies the elements
+        inside, and other vectors are limited by the extent.
     arch
-        The architecture, ``"sm_90a"``: an atom that it lacks is refused.
+        The architecture, such as ``"sm_90a"``. An atom that it lacks raises UnsupportedError.
     matrix
-        For a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, with or without a first
-        ``"ArithTuple(256,0) o "``: the layout that they index, in elements,
-        ``"(4096,4096):(4096,1)"``, and its pointer if it is printed with one. Its modes are in the
-        order of the coordinates; those of a TMA tensor have the mode of unit stride first,
-        ``"(4096,4096):(1,4096)"``. With ``"tma"`` the box is then the ``tensor`` unless ``tile`` is
-        given.
+        The layout indexed by a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, with or without
+        the prefix ``"ArithTuple(256,0) o "``: in elements, ``"(4096,4096):(4096,1)"``, with its
+        pointer if printed with one. Its modes are in the order of the coordinates; a TMA tensor has
+        the unit-stride mode first, ``"(4096,4096):(1,4096)"``. With ``"tma"`` the box is then the
+        ``tensor`` unless ``tile`` is given.
 
     Returns
     -------
@@ -262,20 +262,20 @@ def analyze_copy(
     Raises
     ------
     NotationError
-        For text that does not parse, with the column.
+        If text cannot be parsed; the error has the column.
     OptionError
-        For threads or values that are not a bijection, or do not cover the tile; a tile that does
-        not divide the tensor; elements that share an address where they are stored; an atom, a
-        space or a direction that is unknown or does not fit.
+        If threads or values are not a bijection, or do not cover the tile; if a tile does not
+        divide the tensor; if stored elements share an address; if an atom, a space or a direction
+        is unknown or does not fit.
     DTypeError
-        For a data type that is not supported.
+        If the data type is not supported.
     UnsupportedError
-        For an atom that ``arch`` lacks.
+        If ``arch`` lacks the atom.
 
     Notes
     -----
-    An atom wider than the contiguous values of a thread is no error: the report then evaluates the
-    widest legal one, and a finding says so.
+    An atom wider than the contiguous values of a thread is not an error: the report evaluates the
+    widest legal atom, and has a finding about it.
 
     Examples
     --------
@@ -302,7 +302,7 @@ def analyze_copy(
         rows: tuple[AccessRow, ...] = (make_row(box),)
         covered, alignment = box.box, box.matrix.alignment
         sentences = [*findings(rows), *_reduced(rows[0], name)]
-        if packing:  # the boxes and strides that they name are those of bytes
+        if packing:  # boxes and strides in the sentences are those of bytes
             sentences = [line.replace("tensor:", "tensor as bytes:", 1) for line in sentences]
     else:
         copy = understood(
@@ -313,7 +313,7 @@ def analyze_copy(
         partners = named_partners(copy, reader, writer)
         assumed = [] if partners else assumed_partners(copy, accesses)
         fixes = CopySearch(copy, partners, assumed).fixes()
-        if matrix is not None:  # in another place the tensor is one of offsets
+        if matrix is not None:  # in another placement the tensor has offsets
             offsets = str(read_tensor(tensor, matrix, numbers)[0].layout)
             place = {"tensor": offsets, "matrix": None, "space": copy.space}
             fixes = [
@@ -348,7 +348,7 @@ def analyze_copy(
 
 
 def _widths(first: AccessRow, copy: Copy) -> list[str]:
-    """Why an access is not by the widest instruction, where its own findings do not say so."""
+    """Return why an access does not use the widest instruction, if no finding of it does."""
     if not first.limit or (first.space == "global" and first.bits < 128):
         return []
     asked = max(128, copy.atom.bits or 0)
@@ -357,23 +357,23 @@ def _widths(first: AccessRow, copy: Copy) -> list[str]:
 
 
 def _counted(rows: Sequence[AccessRow]) -> list[str]:
-    """What hardware counters show for narrow ``cp.async``, which has bank conflicts in L1 too."""
+    """Return counts of hardware counters for narrow ``cp.async``, with bank conflicts in L1."""
     totals = [(row, row.launch.counted_wavefronts, row.launch.wavefronts) for row in rows]
     return [
         f"{row.operand}: {row.instruction} of {row.bits} bits: hardware counters show {counted:,} "
-        f"wavefronts in all, not {wavefronts:,}: they include bank conflicts of L1 where it reads."
+        f"wavefronts in all, not {wavefronts:,}: they include bank conflicts of its reads in L1."
         for row, counted, wavefronts in totals
         if counted is not None and wavefronts is not None and counted > wavefronts
     ]
 
 
 def _reduced(row: AccessRow, atom: AtomName) -> list[str]:
-    """The costs of a reduction that are not counted."""
+    """Return the costs of a reduction that are not counted."""
     if not atom.reduces:
         return []
     left_out = ["what L2 reads and writes"]
     if row.space == "shared":
-        left_out = ["the loop that the compiler makes of an operation that shared memory lacks"]
+        left_out = ["the compiler's loop for an operation that shared memory lacks"]
     if (many := _sharers(row.access)) > 1:
         left_out.insert(0, f"the serialization of up to {many} lanes that share an address")
     if row.instruction.startswith("atom"):
@@ -383,7 +383,7 @@ def _reduced(row: AccessRow, atom: AtomName) -> list[str]:
 
 
 def _sharers(access: Access) -> int:
-    """The most lanes of a request that have the same address."""
+    """Return the most lanes of a request with the same address."""
     if isinstance(access, TmaAccess):
         return 1
     if isinstance(access, GlobalAccess):

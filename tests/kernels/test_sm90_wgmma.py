@@ -230,7 +230,7 @@ def test_a_cluster_beyond_the_matrix_is_counted() -> None:
         ({"warp_groups": 4}, "warp_groups=4 is out of range; expected 1 to 3"),
         ({"stages": 1}, "stages=1 is out of range"),
         ({"cluster": (3, 1)}, "cluster=(3, 1); expected 1, 2 or 4 each, at most 8 CTAs"),
-        ({"cluster": (4, 4)}, "cluster=(4, 4) is none"),
+        ({"cluster": (4, 4)}, "cluster=(4, 4); expected 1, 2"),
         ({"cluster": 2}, "cluster=2 does not fit; expected 2 integers"),
         ({"swap_ab": 2}, "swap_ab=2 is out of range; expected 0 or 1"),
         ({"ping_pong": 2}, "ping_pong=2 is out of range"),

@@ -148,7 +148,7 @@ def test_a_box_of_a_tensor_map() -> None:
         ({"matrix": "4096x4096"}, NotationError, "does not parse at column"),
         ({"extents": "1000x1000"}, OptionError, "extents='1000x1000' do not go with matrix="),
         ({"tensor": "(0,1) o (128,64):(1@0,1@1)", "dtype": "int4"}, OptionError,
-         "begins at element 1 of the matrix, amid a byte of elements of 4 bits"),
+         "begins at element 1 of the matrix, within a byte of 4-bit elements"),
     ],
 )  # fmt: skip
 def test_refusals(change: dict[str, Any], error: type[GemmError], message: str) -> None:

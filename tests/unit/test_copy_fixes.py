@@ -379,12 +379,12 @@ def test_what_a_tensor_map_cannot_hold() -> None:
         ({"tile": None}, "tile is missing; expected the box"),
         ({"threads": "32:1"}, "does not go with atom 'tma.store'"),
         ({"smem": "(128,64):(1,128)"}, "expected (128,64):(64,1)"),
-        ({"smem": "Sw<3,3,4> o 0 o (128,64):(64,1)"}, "TMA has not; write Sw<3,3,3> for 2-byte e"),
-        ({"smem": "Sw<3,4,3> o 0 o (128,64):(64,1)"}, "TMA has not; write Sw<3,3,3> for 2-byte e"),
-        ({"smem": "Sw<2,4,3> o 0 o (128,64):(64,1)"}, "TMA has not; write Sw<2,3,3> for 2-byte e"),
+        ({"smem": "Sw<3,3,4> o 0 o (128,64):(64,1)"}, "TMA does not have; write Sw<3,3,3>"),
+        ({"smem": "Sw<3,4,3> o 0 o (128,64):(64,1)"}, "TMA does not have; write Sw<3,3,3>"),
+        ({"smem": "Sw<2,4,3> o 0 o (128,64):(64,1)"}, "TMA does not have; write Sw<2,3,3>"),
         (
             {"smem": "Sw<3,3,3> o 0 o (128,64):(64,1)", "dtype": "int8"},
-            "TMA has not; write Sw<3,4,3> for 1-byte elements",
+            "TMA does not have; write Sw<3,4,3> for 1-byte elements",
         ),
         ({"dtype": "complex128"}, "moves elements of 1 to 8 bytes"),
     ):
