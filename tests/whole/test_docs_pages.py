@@ -218,6 +218,18 @@ def test_links_of_the_readme_lead_to_pages_or_to_the_repository(docs, tmp_path):
     assert shown == "[a](a.md#b) [c](c.md) [d](https://r/blob/main/D.md) [e](https://e) [f](#f)"
 
 
+def test_links_of_a_notebook_lead_to_pages(docs):
+    html = '<a href="ladder.ipynb">a</a> <a href="../a.md#b">b</a> <a href="https://e/c.md">c</a>'
+    content = docs("readme_page").on_page_content
+    for uri, shown in {
+        "notebooks/x.ipynb": '<a href="../ladder/">a</a> <a href="../../a/#b">b</a> '
+        '<a href="https://e/c.md">c</a>',
+        "x.md": html,
+    }.items():
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=uri))
+        assert content(html, page=page, config=None, files=None) == shown
+
+
 # -- recording --------------------------------------------------------------------------------
 
 
