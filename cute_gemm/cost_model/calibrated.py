@@ -1,7 +1,7 @@
-"""The calibration that predictions of a GPU take: the user's own, the package's, or another GPU's.
+"""The calibration for predictions on a GPU: the user's, the package's, or another GPU's.
 
-A user's own is a file per GPU beside the cubins, which ``cute-gemm calibrate`` writes. Damaged
-files, and those of another format, count as missing; a warning tells of them.
+The user's calibrations are one file per GPU next to the cubins; ``cute-gemm calibrate`` writes
+them. A damaged file, or one of another format, counts as missing, with a warning.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from cute_gemm.cost_model.correction import Correction
     from cute_gemm.problem.problem import GemmProblem
 
-#: What the names of files begin with.
+#: Prefix of file names.
 _KIND = "calibration"
-#: By name of the GPU, read at its first use, and whether they are the user's own.
+#: Calibrations by name of the GPU, read at first use, and whether they are the user's.
 _known: dict[str, tuple[Calibration, bool]] = {}
 
 
 def calibration(gpu: Gpu) -> Calibration:
-    """Return the calibration for a GPU; that of the `REFERENCE` where nothing was measured."""
+    """Return the calibration for a GPU; that of the `REFERENCE` if the GPU was not measured."""
     return (_known.get(gpu.name) or _found(gpu))[0]
 
 
 def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
-    """Return the correction of the times that are predicted of a problem on a GPU.
+    """Return the correction of predicted times of a problem on a GPU.
 
-    None where that GPU was not measured, of groups, whose sizes are on the device, of block scales,
-    whose times no tree was fitted to, and of empty products.
+    None if the GPU was not measured; for groups, whose sizes are on the device; for block scales,
+    to whose times no tree was fitted; and for empty products.
     """
     numbers = calibration(gpu)
     measured = numbers.gpu == gpu.name
@@ -44,7 +44,7 @@ def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
 
 
 def provenance(gpu: Gpu) -> str:
-    """Say where the predictions of a GPU come from.
+    """Return the source of the predictions for a GPU, in words.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def provenance(gpu: Gpu) -> str:
 
 
 def stored() -> list[str]:
-    """Return the GPUs of which the user has calibrations in the first directory of the cache."""
+    """Return the GPUs with calibrations of the user in the first directory of the cache."""
     names = []
     for path in cache.files(f"{_KIND}-*.json"):
         with suppress(OSError, ValueError):
@@ -70,25 +70,25 @@ def stored() -> list[str]:
 
 
 def clear() -> None:
-    """Delete the user's own calibrations."""
+    """Delete the user's calibrations."""
     cache.remove(_KIND)
     forget()
 
 
 def store(calibration: Calibration) -> None:
-    """Keep the user's own calibration, on disk and in this process."""
+    """Store a calibration of the user, on disk and in this process."""
     cache.put_beside(cache.file_of(_KIND, calibration.gpu), calibration.encoded().encode())
     take(calibration)
 
 
 def take(calibration: Calibration, own: bool = True) -> None:
-    """Use a calibration of a GPU in this process from now on."""
+    """Use a calibration for its GPU in this process."""
     _known[calibration.gpu] = calibration, own
     clear_all()
 
 
 def forget() -> None:
-    """Read all calibrations anew."""
+    """Discard calibrations in memory, so that they are read again."""
     _known.clear()
     clear_all()
 

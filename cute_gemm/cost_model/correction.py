@@ -1,12 +1,12 @@
-"""Factors on predicted times that measured times ask for, by boosted trees.
+"""Factors on predicted times, by boosted trees that are fitted to measured times.
 
-A prediction knows what units do, not how they get in each other's way. What it misses is regular:
-the ratio of measured to predicted times depends on the tile, on the rounds of CTAs and on what the
-prediction is made of. A `Correction` is that ratio as a sum of small trees, fitted to measured
-times (`calibrate.boost`) of one GPU and part of its `Calibration`.
+A prediction models units, but not their interference. Its error is systematic: the ratio of
+measured to predicted times depends on the tile, on the rounds of CTAs and on the terms of the
+prediction. A `Correction` models that ratio as a sum of small trees, fitted to measured times of
+one GPU (`calibrate.boost`). It is part of the GPU's `Calibration`.
 
 All nodes of a level of a tree compare the same feature with the same threshold, as in CatBoost
-(Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features"): the answers
+(Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features"): the results
 are the bits of the leaf's number, and a few operations on arrays evaluate all trees.
 """
 
@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: What trees compare, as `Predictions.features` returns it: of a config; of its launch, with the
-#: part of its last round of CTAs that is empty and the parts of its tiles that are inside of C; of
-#: its predicted time, with parts of the seconds.
+#: Features that trees compare, as `Predictions.features` returns them: of a config; of its launch,
+#: with the empty part of its last round of CTAs and the parts of its tiles inside C; of its
+#: predicted time, with parts of the seconds.
 FEATURES = (
     "tile M", "tile N", "tile K", "cluster M", "cluster N", "resident CTAs", "exposed", "lone",
     "slices", "k tiles", "rounds", "last round", "inside M", "inside N", "seconds",
@@ -30,19 +30,20 @@ FEATURES = (
 )  # fmt: skip
 #: Levels of a tree.
 LEVELS = 6
-#: Rows of features that are looked up at a time: the bytes of a word.
+#: Rows of features that are evaluated at a time: the bytes of a word.
 _ROWS = 8
-#: What an answer of each level adds to the number of a leaf.
+#: Contribution of each level to the number of a leaf.
 _BITS = np.array([1 << level for level in range(LEVELS)], np.uint64)
-#: Times that are corrected at once: more of the least never held the fastest config.
+#: Times that are corrected at once, the least first: larger numbers never contained the fastest
+#: config.
 _LEAST = 8
 
 
 class Tree(NamedTuple):
-    """A tree: of each level a feature and a threshold, and a value for each leaf.
+    """A tree: a feature and a threshold for each level, and a value for each leaf.
 
-    The leaf's number has a bit for each level, the first the least significant: whether the feature
-    exceeds the threshold.
+    The leaf's number has a bit for each level, the first being the least significant: whether the
+    feature exceeds the threshold.
     """
 
     features: tuple[int, ...]
@@ -58,9 +59,9 @@ class Correction:
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        """Features and thresholds by level and tree, values by tree, and where those of each begin.
+        """Features and thresholds by level and tree, values by tree, and their first indices.
 
-        Thresholds and beginnings are there for each of `_ROWS` rows, which are looked up together.
+        Thresholds and first indices are repeated for `_ROWS` rows, which are evaluated together.
         """
         features, thresholds, values = map(np.array, zip(*self.trees, strict=True))
         begins = np.arange(len(self.trees)) << LEVELS
@@ -78,8 +79,8 @@ class Correction:
         out = np.empty(columns.shape[1])
         for begin in range(0, rows, _ROWS):
             some = slice(begin, begin + _ROWS)
-            # Answers are bytes of 0 or 1, of eight rows in a word: a sum over levels makes them
-            # numbers of leaves.
+            # Results are bytes of 0 or 1, those of eight rows in a word: the sum over levels gives
+            # the numbers of leaves.
             exceeds = (columns[:, some].take(of, axis=0) > thresholds).view(np.uint64)
             leaves = (_BITS @ exceeds.reshape(LEVELS, -1)).view(np.uint8) + begins
             out[some] = np.add.reduce(values.take(leaves).reshape(-1, _ROWS))
@@ -93,9 +94,9 @@ class Correction:
 def correct_least(
     seconds: np.ndarray, factors: Callable[[np.ndarray], np.ndarray]
 ) -> dict[int, float]:
-    """Correct the least of these seconds, in place, until the least of all is a corrected one.
+    """Correct the least of these seconds in place, until the least of all is corrected.
 
-    ``factors``: of the seconds at some indices. Returns the factors by index.
+    ``factors``: function from indices to factors of their seconds. Return the factors by index.
     """
     left, known = seconds.copy(), dict[int, float]()
     best, least_left = np.inf, 0.0
@@ -104,7 +105,7 @@ def correct_least(
         order = left.argpartition(last)
         least = order[:_LEAST]
         found = left[least]
-        if found.max() == np.inf:  # nothing else is left to choose from
+        if found.max() == np.inf:  # no seconds are left
             least, found = least[np.isfinite(found)], found[np.isfinite(found)]
         corrections = factors(least)
         corrected = found * corrections

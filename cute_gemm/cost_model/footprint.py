@@ -1,11 +1,11 @@
-"""What one CTA of a config costs a multiprocessor, from the counts that the report shows.
+"""The demand of one CTA of a config on a multiprocessor, from the counts that the report shows.
 
-A `Footprint` holds the clocks that one k-tile of a CTA keeps each unit of a multiprocessor busy; it
-comes from the accesses of one tile (`sample`, `tally`) and does not depend on the problem's
-extents. `cost_model.prediction` turns footprints and extents into seconds.
+A `Footprint` holds the clocks for which a k-tile of a CTA keeps each unit of a multiprocessor busy.
+It is computed from the accesses of one tile (`sample`, `tally`) and does not depend on the
+problem's extents. `cost_model.prediction` converts footprints and extents to seconds.
 
-What counts do not say, such as the clocks of a wavefront or how well a kernel overlaps loads and
-products, is fitted to times that were measured on a GPU: its `Calibration`
+Numbers that counts do not contain, such as the clocks of a wavefront or how well a kernel overlaps
+loads and products, are fitted to times measured on a GPU: its `Calibration`
 (`cost_model.calibration`).
 """
 
@@ -35,42 +35,42 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.signature import Launch
 
-#: Most sectors of L2 that a k-tile's loads through L1 take, over those that its bytes fill: what
-#: one load leaves of a sector, the next finds in L1.
+#: Most sectors of L2 for a k-tile's loads through L1, relative to those that its bytes fill: the
+#: next load finds the rest of a sector in L1.
 REUSE = 1.5
-#: Registers of a thread beside its accumulators.
+#: Registers of a thread besides its accumulators.
 REGISTERS = 88
-#: Power in which the clocks of units are added; the higher, the more they overlap. The first is for
-#: units that warps issue to in turn, the second for TMA and wgmma, which run asynchronously.
+#: Exponent of the norm that adds the clocks of units: a higher one means more overlap. The first is
+#: for units that warps issue to in turn, the second for TMA and wgmma, which run asynchronously.
 TOGETHER, ASYNCHRONOUS = 3, 6
-#: k-tiles of the sample whose accesses are counted.
+#: Number of k-tiles of a sample.
 DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one CTA of a config costs a multiprocessor, whatever the problem's extents."""
+    """The demand of one CTA of a config on a multiprocessor, for all extents of the problem."""
 
     #: Extents of the CTA's tile along M, N and K.
     tile: tuple[int, int, int]
-    #: Clocks of a k-tile when other CTAs fill its gaps, on all units but TMA.
+    #: Clocks of a k-tile if other CTAs fill its gaps, on all units except TMA.
     busy: float
-    #: Clocks that a k-tile takes at least, when its CTA is the only one.
+    #: Least clocks of a k-tile if its CTA is the only one.
     alone: float
     #: Clocks until the next k-tile has arrived.
     cover: float
     #: Clocks of the epilogue.
     end: float
-    #: Bytes of L2 of a k-tile: of A and what lies along M, and of B and what lies along N.
+    #: Bytes of L2 of a k-tile: of A and data along M, and of B and data along N.
     bytes_m: float
     bytes_n: float
     #: Bytes of L2 of the epilogue.
     end_bytes: float
     #: CTAs of a multiprocessor at a time.
     resident: int
-    #: Clocks of a k-tile on each unit; of TMA if all rows of its boxes were inside of A and B.
+    #: Clocks of a k-tile on each unit; TMA's if all rows of its boxes were inside A and B.
     units: tuple[tuple[str, float], ...]
-    #: Of the kernel.
+    #: Pace of the kernel.
     pace: Pace
     #: CTAs of a cluster along M and N.
     cluster: tuple[int, int]
@@ -78,12 +78,12 @@ class Footprint:
     launch: float
     #: Products of a batch that a CTA computes.
     products: int = 1
-    #: Of the GPU.
+    #: Constants of the GPU.
     constants: Constants = field(kw_only=True)
 
     @property
     def outside(self) -> float:
-        """Clocks of the TMA unit for a row of a box outside of its matrix."""
+        """Clocks of the TMA unit for a row of a box outside its matrix."""
         return self.constants.outside if self.pace.wgmma else 0.0
 
     @property
@@ -93,17 +93,17 @@ class Footprint:
 
     @property
     def latency_cubed(self) -> float:
-        """Cube of the clocks of a k-tile that no other CTA shortens, for sums of cubes."""
+        """Cube of the clocks of a k-tile that other CTAs do not shorten, for sums of cubes."""
         return self.alone**3 + self.cover**3
 
 
 def sample(
     problem: GemmProblem, tile: tuple[int, int, int], ctas: tuple[int, int] = (1, 1)
 ) -> GemmProblem:
-    """Return a problem of ``ctas`` tiles and `DEPTH` k-tiles, with matrices laid out as these are.
+    """Return a problem of ``ctas`` tiles and `DEPTH` k-tiles, with matrices laid out as these.
 
-    Its matrices keep only what counts depend on: type, major, and alignment and leading dimension
-    modulo a line of L2. All problems of a class have the same sample.
+    Its matrices keep only the properties that counts depend on: type, major, and alignment and
+    leading dimension modulo a line of L2. All problems of a class have the same sample.
     """
     m, n, k = tile[0] * ctas[0], tile[1] * ctas[1], DEPTH * tile[2]
 
@@ -140,8 +140,8 @@ def sample(
 def pitch(matrix: Matrix) -> int:
     """Return the greatest common divisor, in bytes, of the leading dimension and a line of L2.
 
-    The rows of a tile begin at multiples of it, and counts depend on nothing else of the leading
-    dimension. 0 for a matrix of a single row.
+    The rows of a tile begin at its multiples, and counts depend on no other property of the leading
+    dimension. It is 0 for a matrix of a single row.
     """
     if matrix.shape[1 - matrix.unit] <= 1:
         return 0
@@ -149,10 +149,10 @@ def pitch(matrix: Matrix) -> int:
 
 
 def steps(matrix: Matrix) -> tuple[int, int]:
-    """Return strides of block scales by which counts are the same as by their own.
+    """Return strides of block scales with the same counts as the actual strides.
 
-    Rows a line or more apart lie in lines of their own, and k tiles begin at multiples of the
-    greatest common divisor of their step and a line.
+    Rows a line or more apart lie in separate lines, and k tiles begin at multiples of the greatest
+    common divisor of their step and a line.
     """
     line = LINE // DTYPES[matrix.dtype].bytes
     return min(matrix.stride[0], line), gcd(matrix.stride[1], line)
@@ -163,17 +163,17 @@ class Tally(NamedTuple):
 
     #: Wavefronts in shared memory.
     waves: float = 0.0
-    #: Passes through L1's tags.
+    #: L1 tag passes.
     passes: float = 0.0
     #: Sectors of L2.
     sectors: float = 0.0
     #: Instructions.
     moves: float = 0.0
-    #: Lines of L2 that TMA asks for.
+    #: Lines of L2 that TMA requests.
     lines: float = 0.0
-    #: Sectors that a warp touches beyond those that its bytes fill.
+    #: Sectors that a warp touches in excess of those that its bytes fill.
     partial: float = 0.0
-    #: Lines, and sectors, of L2 that TMA loads ask for beyond those that their bytes fill.
+    #: Lines, and sectors, of L2 that TMA loads request in excess of those that their bytes fill.
     straddled: float = 0.0
     unaligned: float = 0.0
     #: Boxes of C that TMA moves.
@@ -184,7 +184,7 @@ class Tally(NamedTuple):
 
 
 def _at_ends(access: Access) -> bool:
-    """Whether only CTAs at an end of a matrix make this access."""
+    """Return whether only CTAs at an end of a matrix make this access."""
     guard = access.guard if isinstance(access, SharedAccess) else access
     return guard is not None and guard.words and guard.tail == "elements"
 
@@ -194,9 +194,8 @@ def tally(
 ) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
-    ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
-    are counted as if they were as good as an access can be (`cost_model.ideal`); ``depth``: k-tiles
-    of the sample.
+    ``ctas``: CTAs of the sample, the divisor of the counts; ``ideal``: accesses to count as if they
+    were ideal (`cost_model.ideal`); ``depth``: k-tiles of the sample.
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
@@ -213,7 +212,7 @@ def _tally(access: Access, counts: Any, share: int) -> Tally:
     """Return the counts of one access, divided by ``share``."""
     moves = counts.requests / share
     if isinstance(counts, SharedCounts):
-        # A cp.async has an access of each space: its instruction is counted in the other.
+        # A cp.async has an access of each space: its instruction is counted with the other one.
         moves = 0.0 if access.instruction == "cp.async" else moves
         return Tally(waves=counts.wavefronts / share, moves=moves)
     if isinstance(access, TmaAccess):
@@ -238,17 +237,17 @@ def _tally(access: Access, counts: Any, share: int) -> Tally:
 
 
 class Counts(NamedTuple):
-    """What a CTA of a config asks of a multiprocessor, of which no time has been measured."""
+    """The demand of a CTA of a config on a multiprocessor, without measured numbers."""
 
     #: Extents of the CTA's tile along M, N and K.
     tile: tuple[int, int, int]
     #: CTAs of a cluster along M and N.
     cluster: tuple[int, int]
-    #: Of a k-tile, those among them of B and its scales, and of the epilogue.
+    #: Counts of a k-tile, the part of B and its block scales, and counts of the epilogue.
     each: Tally
     along_n: Tally
     end: Tally
-    #: Multiply-adds of a k-tile, the unit that makes them, and the type by which its rate is known.
+    #: Multiply-adds of a k-tile, the unit that computes them, and the type for its rate.
     multiplied: float
     unit: Unit
     rate: str
@@ -258,15 +257,15 @@ class Counts(NamedTuple):
     dependent: bool
     #: CTAs of a multiprocessor at a time.
     resident: int
-    #: Loads of the epilogue's own operands.
+    #: Loads of the epilogue's operands.
     operand_loads: float
-    #: Clocks of the epilogue for values beyond its registers.
+    #: Clocks of the epilogue for values that exceed its registers.
     spills: float
-    #: Products of a batch that it computes.
+    #: Products of a batch that a CTA computes.
     products: int
 
     def with_accesses(self, tallies: Mapping[str, Mapping[str, Tally]]) -> Counts:
-        """Return these with the accesses of the operands, by their names (`tally`)."""
+        """Return these counts with the operands' accesses added, by names of operands (`tally`)."""
         each, along_n, end = Tally(), Tally(), Tally()
         operand_loads = 0.0
         for name, tallied in tallies.items():
@@ -282,10 +281,10 @@ def counted(
     config: Any, work: Work, launch: Launch, gpu: Gpu, accumulator_bytes: int, spills: float,
     depth: int,
 ) -> Counts:  # fmt: skip
-    """Return what a CTA asks beside its operands' accesses: see `Counts.with_accesses`.
+    """Return the demand of a CTA without its operands' accesses: see `Counts.with_accesses`.
 
-    ``work``: of a `sample`; ``accumulator_bytes``: of one element; ``depth``: k-tiles of the
-    sample.
+    ``work``: work of a `sample`; ``accumulator_bytes``: bytes of one accumulator; ``depth``:
+    k-tiles of the sample.
     """
     sums = config.products * config.tile[0] * config.tile[1] * accumulator_bytes // 4
     registers = min(sums // launch.block + REGISTERS, 255)
@@ -302,16 +301,16 @@ def counted(
 
 
 def _together(units: Mapping[str, float], pace: Pace) -> float:
-    """The clocks of all units but TMA together, each of which takes its part of them."""
+    """Return the combined clocks of all units except TMA."""
     power = ASYNCHRONOUS if pace.wgmma else TOGETHER
     return sum(clocks**power for name, clocks in units.items() if name != "TMA") ** (1 / power)
 
 
 def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Footprint:
-    """Return what a CTA costs, from what it asks, its kernel's pace and the GPU's constants."""
+    """Return the footprint of a CTA from its counts, the kernel's pace and the GPU's constants."""
     each, end, tile = counts.each, counts.end, counts.tile
     clocks = gpu.sms * gpu.clock_ghz * 1e9
-    # GeForce cards list no float64 rate for tensor cores: the other unit's is taken.
+    # GeForce cards have no float64 rate for tensor cores: take the other unit's.
     peak = gpu.peak(counts.rate, counts.unit) or gpu.peak(counts.rate)
     peak = peak or gpu.peak("float32", "CUDA cores")
     assert peak is not None

@@ -1,8 +1,8 @@
 """The predicted time of a config on a problem.
 
-`Predictions` turns footprints (`cost_model.footprint`) and extents into seconds: the CTAs of the
-busiest multiprocessor, how many of them are resident at a time, whether their work or their latency
-is longer, and the time that L2 and DRAM take for the bytes moved.
+`Predictions` converts footprints (`cost_model.footprint`) and extents to seconds, from the CTAs of
+the busiest multiprocessor, the number resident at a time, the longer of their work and their
+latency, and the time that L2 and DRAM take for the bytes moved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A predicted time, and the terms that it is made of."""
+    """A predicted time and its terms."""
 
     #: Predicted time of the launch, with the auxiliary kernels before and after it.
     seconds: float
@@ -36,9 +36,9 @@ class Prediction:
     ctas: int
     #: CTAs of a multiprocessor at a time.
     resident: int
-    #: How often the busiest multiprocessor is filled.
+    #: Times that the busiest multiprocessor is filled.
     rounds: int
-    #: Part of its places that the last round fills, 0 to 1.
+    #: Part of the places that the last round fills, 0 to 1.
     full: float
     #: The factor of a `Correction` in ``seconds``.
     correction: float = 1.0
@@ -54,46 +54,46 @@ class Prediction:
         return replace(self, seconds=seconds, terms={**self.terms, **auxiliary})
 
     def corrected(self, factor: float) -> Prediction:
-        """Return this prediction with its seconds times a factor; terms stay."""
+        """Return this prediction with its seconds times a factor; terms do not change."""
         return replace(self, seconds=self.seconds * factor, correction=factor)
 
     def bounded(self, least: float) -> Prediction:
-        """Return this prediction with ``least`` seconds or more (`roofline.least_seconds`).
+        """Return this prediction with at least ``least`` seconds (`roofline.least_seconds`).
 
-        Calibrations and corrections are fitted to times of some problems on some GPUs: of others
-        they may say less than the GPU can do.
+        Calibrations and corrections are fitted to times of some problems on some GPUs. For others
+        they may predict times that the GPU cannot reach.
         """
         return replace(self, seconds=max(self.seconds, least))
 
     def largest(self, count: int) -> list[tuple[str, float]]:
-        """Return the ``count`` largest terms with their seconds, the largest first."""
+        """Return the ``count`` largest terms with their seconds, largest first."""
         return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
 
 
 class _Costs(NamedTuple):
-    """What times depend on of footprints and a GPU: arrays, whose last axis is of the footprints.
+    """Properties of footprints and a GPU that times depend on: arrays with footprints as last axis.
 
-    Clocks are in seconds here, and what two fields make without the extents has one of its own: few
-    operations are left for a problem.
+    Clocks are in seconds, and combinations of two fields without the extents have a separate field,
+    so that a problem needs few operations.
     """
 
     #: Along M and N: extents of a cluster, extents of a tile, CTAs of a cluster, and seconds of L2
-    #: for a k-tile of A and of B whose rows are all inside.
+    #: for a k-tile of A and of B with all rows inside.
     clusters: np.ndarray
     tiles: np.ndarray
     along: np.ndarray
     l2: np.ndarray
     tile_k: np.ndarray
-    #: CTAs of a cluster, multiprocessors that clusters of this size can occupy, CTAs of one at a
-    #: time, and of all of them.
+    #: CTAs of a cluster, multiprocessors that clusters of this size can occupy, CTAs of one
+    #: multiprocessor at a time, and CTAs of all of them.
     cluster_ctas: np.ndarray
     sms: np.ndarray
     resident: np.ndarray
     places: np.ndarray
     #: Products of a batch that a CTA computes.
     products: np.ndarray
-    #: Seconds of a k-tile where others fill its gaps, and where a multiprocessor has one CTA; how
-    #: much longer that is.
+    #: Seconds of a k-tile if others fill its gaps, and if a multiprocessor has one CTA; the
+    #: difference.
     busy: np.ndarray
     lone: np.ndarray
     slower: np.ndarray
@@ -101,17 +101,17 @@ class _Costs(NamedTuple):
     shared: np.ndarray
     l1: np.ndarray
     issue: np.ndarray
-    #: Seconds of a k-tile on the TMA unit, and more of each row of its boxes outside of A and B.
+    #: Seconds of a k-tile on the TMA unit, and more for each row of its boxes outside A and B.
     tma: np.ndarray
     outside: np.ndarray
-    #: Seconds of a k-tile that no other CTA shortens, and their cube.
+    #: Seconds of a k-tile that other CTAs do not shorten, and their cube.
     latency: np.ndarray
     latency_cubed: np.ndarray
     #: Seconds of starts and ends of CTAs, and the part of them that is exposed.
     start: np.ndarray
     end: np.ndarray
     exposed: np.ndarray
-    #: Seconds of L2 for the end of a CTA whose rows are all inside, of DRAM for a byte, and of the
+    #: Seconds of L2 for the end of a CTA with all rows inside, of DRAM for a byte, and of the
     #: launch.
     l2_end: np.ndarray
     dram: np.ndarray
@@ -123,7 +123,7 @@ class _Costs(NamedTuple):
         return cls(*rows[:8].reshape(4, 2, -1), *rows[8:])
 
 
-#: What the numbers of a column (`_column`) are: four fields have two.
+#: Names of the numbers of a column (`_column`): four fields have two.
 _COLUMN = (
     "extent of a cluster M", "extent of a cluster N", "tile M", "tile N", "cluster M", "cluster N",
     "L2 M", "L2 N", *_Costs._fields[4:],
@@ -153,52 +153,52 @@ def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
 
 
 class Extents(NamedTuple):
-    """What a predicted time depends on besides the footprint; arrays for several problems."""
+    """Inputs of a predicted time besides the footprint; arrays for several problems."""
 
     m: Any
     n: Any
     k: Any
     #: Products of a batch, or groups.
     l: Any
-    #: Bytes of all matrices; of C twice where it is read too.
+    #: Bytes of all matrices, with C twice if it is read too.
     moved: Any
-    #: The mode along which groups lie.
+    #: Mode along which groups lie.
     groups: str = ""
 
     @classmethod
     def of(cls, problem: GemmProblem, reads_c: bool = False) -> Extents:
-        """Return those of a problem; ``reads_c``: whether the launch reads C too."""
+        """Return the extents of a problem; ``reads_c``: whether the launch reads C too."""
         moved = sum(matrix.nbytes for matrix in problem.matrices) + problem.C.nbytes * reads_c
         return cls(problem.m, problem.n, problem.k, problem.l, moved, problem.groups.mode)
 
 
 class Times(NamedTuple):
-    """What `Predictions` computes of a problem for each footprint.
+    """Results of `Predictions` for a problem, for each footprint.
 
-    Arrays, whose last axis is of the footprints; one of numbers of slices may be before it.
+    Arrays with footprints as last axis; an axis of numbers of slices may come before it.
     """
 
     #: Predicted time of the launch.
     seconds: np.ndarray
-    #: CTAs of the busiest multiprocessor, CTAs of the launch, and k-tiles of each.
+    #: CTAs of the busiest multiprocessor, CTAs of the launch, and k-tiles of a CTA.
     sm_ctas: np.ndarray
     ctas: np.ndarray
     k_tiles: np.ndarray
-    #: Seconds of L2 and of DRAM if they were all.
+    #: Seconds of L2 and of DRAM if each were the only unit.
     l2: np.ndarray
     dram: np.ndarray
-    #: Parts of the extents of clusters that are inside of C.
+    #: Parts of the extents of clusters inside C.
     inside_m: np.ndarray
     inside_n: np.ndarray
 
     def at(self, *places: np.ndarray) -> Times:
-        """Return those of some footprints, of each with one of the numbers of slices."""
+        """Return the times of some footprints, each with one number of slices."""
         return Times(*(x[places[-x.ndim :]] for x in self))
 
 
-#: Places of the features.
+#: Indices of the features.
 _AT = {name: place for place, name in enumerate(FEATURES)}
-#: Features that are numbers of a column: names of the fields, where another; places in `FEATURES`
+#: Features that are numbers of a column: names of the fields, if different; indices in `FEATURES`
 #: and in a column.
 _FIELDS = {
     "tile K": "tile_k", "resident CTAs": "resident", "lone": "slower", "TMA": "tma",
@@ -210,7 +210,7 @@ _PLACES = _COLUMN.index("places")
 
 
 class Predictions:
-    """The predictions of many footprints on one GPU, computed for all at once."""
+    """Predictions for many footprints on one GPU, computed together."""
 
     __slots__ = ("_costs", "_gpu", "_rows", "footprints")
 
@@ -234,7 +234,7 @@ class Predictions:
         return Predictions(footprints, self._gpu, self._rows[:, places])
 
     def seconds(self, extents: Extents, slices: Any = 1) -> np.ndarray:
-        """Return the predicted seconds of each footprint, K being cut into ``slices``.
+        """Return the predicted seconds of each footprint, with K cut into ``slices``.
 
         The shape is that of the footprints, broadcast with ``slices`` and with the extents.
         """
@@ -243,10 +243,10 @@ class Predictions:
     def features(
         self, extents: Extents, slices: Any, times: Times, places: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return what a `Correction` depends on: a row of `FEATURES` for each footprint.
+        """Return the inputs of a `Correction`: a row of `FEATURES` for each footprint.
 
-        ``slices``: of all, or one for each; ``times``: with these; ``places``: of the footprints,
-        where they are not all.
+        ``slices``: one number, or one for each footprint; ``times``: the times with these slices;
+        ``places``: indices of the footprints, if not all.
         """
         costs = self._rows if places is None else self._rows.take(places, axis=1)
         waves = times.ctas / costs[_PLACES]
@@ -260,8 +260,8 @@ class Predictions:
             ("seconds", times.seconds), ("L2", times.l2), ("DRAM", times.dram),
         ):  # fmt: skip
             rows[_AT[name]] = values
-        rows[_AT["busy"] :] *= times.k_tiles * rounds  # from there on seconds of a k-tile
-        rows[_AT["L2"] :] /= times.seconds  # from there on parts of the seconds
+        rows[_AT["busy"] :] *= times.k_tiles * rounds  # from here on seconds of a k-tile
+        rows[_AT["L2"] :] /= times.seconds  # from here on parts of the seconds
         return rows.T
 
     def predict(
@@ -269,7 +269,7 @@ class Predictions:
     ) -> Prediction:
         """Return the prediction of the footprint ``index`` with its terms.
 
-        ``reads_c``: whether C is read too, which the footprint is of then.
+        ``reads_c``: whether C is read too; the footprint must include these reads.
         """
         own, footprint = self.of([index]), self.footprints[index]
         times = own.times(Extents.of(problem, reads_c), slices)
@@ -286,11 +286,11 @@ class Predictions:
         return Prediction(seconds, terms, int(ctas), footprint.resident, int(rounds), full)
 
     def times(self, extents: Extents, slices: Any = 1) -> Times:
-        """Return the predicted seconds of each footprint and what they are computed from.
+        """Return the predicted seconds of each footprint and intermediate results.
 
         TMA takes half the clocks in a round in which at most half of the multiprocessors have a
-        CTA, as if two of them shared their way to L2: inferred from times.
-        The first call on a problem waits for this: few operations on arrays.
+        CTA, as if two of them shared a path to L2: inferred from times.
+        The first call with a problem waits for this, so it has few operations on arrays.
         """
         costs = self._costs
         mn = np.array((extents.m, extents.n), float).reshape(2, -1)
@@ -298,9 +298,9 @@ class Predictions:
         k_tiles = np.ceil(extents.k / (costs.tile_k * slices))
         tma = costs.tma
         if extents.groups:
-            # The sizes of groups, which are on the device, are taken to be spread evenly from none
-            # to twice their mean. So each fills half a tile more than it needs on average, and one
-            # at least; what is inside is not known.
+            # The sizes of groups, which are on the device, are assumed to be uniformly distributed
+            # from 0 to twice their mean. So each needs half a tile more on average, and at least
+            # one; the parts inside are not known.
             if extents.groups == "K":
                 k_tiles = np.maximum(extents.k / extents.l / costs.tile_k + 0.5, 1.0)
             else:
@@ -309,8 +309,8 @@ class Predictions:
                 clusters[mode] = np.maximum(mean / costs.clusters[mode] + 0.5, 1.0)
             inside, inside_k = np.ones_like(clusters), 1.0
         else:
-            # Parts of a cluster's tiles and of a k-tile that are inside of A and B, and rows
-            # outside in a tile that has some inside, on average.
+            # Parts of a cluster's tiles and of a k-tile inside A and B, and the average number of
+            # rows outside in a tile with rows inside.
             inside = mn / np.maximum(clusters * costs.clusters, 1)
             inside_k = extents.k / np.maximum(k_tiles * slices * costs.tile_k, 1)
             outside = costs.tiles - mn / np.maximum(np.ceil(mn / costs.tiles), 1)
@@ -321,7 +321,7 @@ class Predictions:
         sm_ctas = np.ceil(ctas / costs.sms)
 
         def round_of(ctas: Any, busy: Any) -> tuple[Any, Any]:
-            """Seconds of the k-tiles of so many CTAs at a time, and of their starts and ends."""
+            """Return the seconds of k-tiles, and of starts and ends, of CTAs that run together."""
             main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
             return main, costs.start + ctas * costs.end
 

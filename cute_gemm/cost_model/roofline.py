@@ -1,4 +1,4 @@
-"""What a problem takes at least on a GPU, whatever the kernel: the roofline of its data sheet."""
+"""Lower bound of a problem's time on a GPU, for any kernel: the roofline of its data sheet."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Where the problem stands on the roofline of a GPU.
+    """A problem on the roofline of a GPU.
 
     S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
     multicore architectures", CACM 52(4), 2009. Rates are in 10**12 operations and 10**9 bytes per
-    second; ``unit`` makes the products; ``ridge`` and ``intensity`` are operations per byte at
-    which both take equally long, and per compulsory byte; the times are the least for each.
+    second; ``unit`` computes the products; ``ridge``: operations per byte at which memory and
+    compute take equally long; ``intensity``: operations per compulsory byte; the times are lower
+    bounds for each.
     """
 
     peak_tflops: float
@@ -30,12 +31,12 @@ class Roofline:
 
     @property
     def bound(self) -> Literal["memory", "compute"]:
-        """Whether memory or compute takes longer."""
+        """The longer of memory and compute."""
         return "memory" if self.memory_seconds > self.compute_seconds else "compute"
 
     @property
     def limit(self) -> str:
-        """What takes longer: ``"memory"``, or the unit that makes the products."""
+        """The bottleneck: ``"memory"``, or the unit that computes the products."""
         return self.unit if self.bound == "compute" else "memory"
 
     @property
@@ -50,13 +51,13 @@ class Roofline:
 
 
 def compulsory_bytes(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
-    """Bytes of each matrix that have to be moved, whatever the kernel."""
+    """Return the bytes of each matrix that every kernel must move."""
     moved = {matrix.name: matrix.nbytes for matrix in problem.matrices}
     return moved | {"C": moved["C"] * (1 + reads_c)}
 
 
 def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline | None:
-    """Return where a problem stands on the roofline of a GPU; None without a peak for its type."""
+    """Return the roofline of a problem on a GPU; None without a peak rate for its type."""
     peak, bandwidth = gpu.peak(problem.factor.name), gpu.bandwidth_gbs
     if peak is None:
         return None
@@ -68,10 +69,10 @@ def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline 
 
 
 def least_seconds(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> float:
-    """Return the seconds that no kernel takes less than, and no predicted time is below.
+    """Return the lower bound of all kernels' times, and of predicted times, in seconds.
 
-    Those of memory alone where no peak rate of the types is known. ``reads_c``: whether beta is
-    not 0.
+    Without a peak rate for the types it is that of memory alone. ``reads_c``: whether beta is not
+    0.
     """
     bound = roofline(gpu, problem, reads_c)
     if bound is not None:
@@ -80,5 +81,5 @@ def least_seconds(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> floa
 
 
 def ratio(a: float, b: float) -> float:
-    """Return a / b, and 0 where b is."""
+    """Return a / b, or 0 if b is 0."""
     return a / b if b else 0.0

@@ -1,1 +1,1 @@
-"""What fixes of kernels and of copies have in common: changes, and the search for them."""
+"""Fixes of kernels and of copies: changes, and the search for them."""

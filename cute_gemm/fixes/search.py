@@ -1,8 +1,8 @@
-"""The search for fixes of a global access: rounds of more and more changes, each evaluated.
+"""The search for fixes of a global access: rounds of more and more changes.
 
-Kernels (`gmem`) and copies of the user's own (`copies`) are searched alike; these modules make the
-access after a change and rank it. A change is another place of the tile in global memory, another
-copy of the tile, or both.
+Kernels (`gmem`) and copies of the user (`copies`) share the search; these modules construct the
+access after a change and rank it. A change is another placement of the tile in global memory,
+another copy of the tile, or both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fix_to(
     what: str, row: AccessRow, sharers: Iterable[AccessRow] = (),
     change: dict[str, Any] | None = None,
 ) -> Fix:  # fmt: skip
-    """The fix that makes an access what ``row`` says; ``sharers`` are of the same shared memory."""
+    """Return the fix that leads to ``row``; ``sharers`` access the same shared memory."""
     others: dict[str, AccessRow] = {}
     if row.space == "global":
         figures = named(row, "bits", "requests", "sectors", "ideal_sectors", "efficiency")
@@ -55,7 +55,7 @@ def fix_to(
 
 
 def quality(row: AccessRow) -> tuple[bool, float, int]:
-    """How good an access is, whatever it costs: legal, ideal over cost (1.0 at best), its bits."""
+    """Return the quality of an access: legal, ideal over cost (1.0 at best), bits."""
     counts: Any = row.counts
     if row.space == "global":
         ideal, cost = counts.ideal_sectors, max(counts.sectors, counts.l2_sectors)
@@ -65,7 +65,7 @@ def quality(row: AccessRow) -> tuple[bool, float, int]:
 
 
 def contents(*values: Any) -> list[Any]:
-    """Values that a search depends on, to compare: arrays as digests."""
+    """Return the values that a search depends on in comparable form: arrays as digests."""
     return [
         (value.shape, blake2b(value.astype(np.int64).tobytes(), digest_size=16).digest())
         if isinstance(value, np.ndarray)
@@ -78,7 +78,7 @@ def contents(*values: Any) -> list[Any]:
 
 
 class TilePlacement(NamedTuple):
-    """Where a tile lies; ``alignment`` of element (0, 0) in bytes, ``words`` say what is new."""
+    """A tile's place; ``alignment``: of element (0, 0) in bytes; ``words``: what has changed."""
 
     layout: Layout
     alignment: int
@@ -89,21 +89,21 @@ def rounds(
     tile: TilePlacement, size: int, extents: tuple[int, ...], least_pitch: int,
     stored: Callable[[int, int], tuple[str, ...]],
 ) -> list[list[TilePlacement]]:  # fmt: skip
-    """The places of a tile, in rounds of more and more changes.
+    """Return placements of a tile, in rounds of more and more changes.
 
     They are: the present one; a leading dimension padded to a multiple of 16, 32 or 128 bytes, or
-    an address aligned to that; both; a longer tile; the storage of the other major.
+    an address aligned to that; both; a longer tile; storage with the other major.
 
     Parameters
     ----------
     tile, size
-        The present place, and the bytes of an element.
+        The present placement, and the bytes of an element.
     extents
-        Extents of the matrix, or of the tile where the matrix is not known.
+        Extents of the matrix, or of the tile if the matrix is not known.
     least_pitch
         Lower bound of the leading dimension of the other major, which is a multiple of a sector.
     stored
-        Returns the words for the other major, from its mode of unit stride and leading dimension.
+        Returns the words for the other major, from its unit-stride mode and leading dimension.
     """
     pitched = pitch_of(tile.layout)
     if pitched is None:
@@ -123,22 +123,22 @@ def rounds(
 
 
 def pitch_of(layout: Layout) -> tuple[int, int] | None:
-    """The leading dimension and the mode of that stride; None without a mode of unit stride."""
+    """Return the leading dimension and its mode; None without a unit-stride mode."""
     strides = plain_strides(layout)
     mode = int(bool(strides) and strides[0] == 1)
     return (strides[mode], mode) if strides else None
 
 
 def _with_pitch(extents: tuple[int, ...], pitch: int, mode: int) -> Layout:
-    """The layout whose ``mode`` has this stride, and the other 1."""
+    """Return the layout whose ``mode`` has this stride, and the other mode stride 1."""
     return Layout(extents, (1, pitch) if mode else (pitch, 1))
 
 
 def _padded(
     tile: TilePlacement, size: int, pitch: int, mode: int, row: int
 ) -> Iterator[TilePlacement]:
-    """Leading dimensions that are padded, and no shorter than a row of the matrix."""
-    # Rows of a few bytes are better off with less than a vector between them.
+    """Yield padded leading dimensions that are not shorter than a row of the matrix."""
+    # Rows of a few bytes need less padding than a vector.
     for granule in (VECTOR, gmem.SECTOR, gmem.LINE, VECTOR // 2, VECTOR // 4):
         step = granule // gcd(granule, size)
         wider = -(-max(pitch, row) // step) * step
@@ -149,7 +149,7 @@ def _padded(
 
 
 def _aligned(tile: TilePlacement) -> Iterator[TilePlacement]:
-    """Better alignments of the base address."""
+    """Yield better alignments of the base address."""
     for alignment in (VECTOR, gmem.SECTOR, gmem.LINE):
         if alignment > tile.alignment:
             words = f"base address aligned to {alignment} bytes"
@@ -157,7 +157,7 @@ def _aligned(tile: TilePlacement) -> Iterator[TilePlacement]:
 
 
 def _longer(tile: TilePlacement, size: int, pitch: int, mode: int) -> Iterator[TilePlacement]:
-    """A tile of whole sectors along the mode of unit stride, where rows have room for that."""
+    """Yield a tile of whole sectors along the unit-stride mode, if rows are long enough."""
     shape = [*tile.layout.extents]
     length = -(-shape[1 - mode] * size // gmem.SECTOR) * gmem.SECTOR // size
     if shape[1 - mode] * size % gmem.SECTOR and length <= pitch:
@@ -172,7 +172,7 @@ def _longer(tile: TilePlacement, size: int, pitch: int, mode: int) -> Iterator[T
 def cheapest(
     tried: Iterable[Tried | None], rank: Callable[[Tried], Any], ideal: Callable[[Tried], bool]
 ) -> Tried | None:
-    """The first change of least rank; none after an ideal one is tried."""
+    """Return the first change of least rank; try none after an ideal one."""
     best: Tried | None = None
     for new in tried:
         if new is not None and (best is None or rank(new) < rank(best)):
@@ -186,10 +186,10 @@ def search(
     places: Sequence[list[TilePlacement]], best_of: Callable[[list[TilePlacement]], Tried | None],
     rank: Callable[[Tried], Any], ideal: Callable[[Tried], bool], strided: bool,
 ) -> list[Tried]:  # fmt: skip
-    """The best change of each round that is better than the rounds before, of fewest changes first.
+    """Return the best change of each round that improves on the rounds before, in order.
 
-    ``best_of`` evaluates a round. The search ends with an ideal change; for a ``strided`` access
-    the last round, storage of the other major, is tried too, and offered if it is ideal.
+    ``best_of`` evaluates a round. The search ends with an ideal change. For a ``strided`` access
+    the last round, storage with the other major, is tried too, and suggested if it is ideal.
     """
     offered: list[Tried] = []
     for index, round_ in enumerate(places):

@@ -1,4 +1,4 @@
-"""Layouts of a shared-memory buffer that free its accesses of bank conflicts."""
+"""Layouts of a shared-memory buffer that avoid bank conflicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SharedTile(NamedTuple):
-    """A layout of a tile in shared memory, with the wavefronts that it takes above the ideal."""
+    """A layout of a tile in shared memory, with its wavefronts in excess of the ideal."""
 
     what: str
     layout: Layout
@@ -33,16 +33,16 @@ class SharedTile(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The requests of one instruction to a tile, by coordinates: what it needs of a layout."""
+    """The requests of one instruction to a tile, by coordinates."""
 
     instruction: str
     bits: int
     lanes: np.ndarray  # int [distinct requests, 32]: linear coordinates in the tile, -1 for none
-    vectors: np.ndarray  # int [n, width]: linear coordinates of what must stay contiguous
+    vectors: np.ndarray  # int [n, width]: linear coordinates that must stay contiguous
     axis: int | None  # along which those vectors run
 
     def whole(self, table: np.ndarray) -> bool:
-        """Whether its vectors are contiguous and aligned in a layout's table."""
+        """Return whether vectors are contiguous and aligned in a layout's table."""
         width = self.vectors.shape[1]
         if width == 1:
             return True
@@ -50,22 +50,22 @@ class Pattern(NamedTuple):
         return bool(((at == at[:, :1] + np.arange(width)) & (at[:, :1] % width == 0)).all())
 
 
-#: Makes candidates, each with its name: from the present layout, its patterns, an element's bytes.
+#: Yields candidates with their names, from the present layout, its patterns and an element's bytes.
 Kind = Callable[[Layout, "Sequence[Pattern]", int], "Iterator[tuple[str, Layout]]"]
 
 
 def fix_shared(
     accesses: Sequence[SharedAccess], assumed: Sequence[SharedAccess] = ()
 ) -> list[tuple[Fix, ...]]:
-    """The layouts of a shared-memory buffer that would free all its accesses of conflicts.
+    """Return layouts of a shared-memory buffer that avoid conflicts of all its accesses.
 
-    Tried are, in this order: other swizzles of the same layout; the kernels' own choice and other
-    atoms of 8 or 16 rows of up to 128 bytes, swizzled, repeated over the tile; rows padded by up to
-    128 bytes. Vectors stay whole. ``accesses`` are all those of one buffer, with the same
-    ``layout``, with ``coords`` and ``element_bits``; ``assumed`` others that it is likely to have.
-    One tuple per access, empty for those without conflicts: the first layout of each kind under
-    which no access has any; when there is none, the one that has fewest, where no access of
-    ``accesses`` has more than now, for those that have less.
+    Candidates are, in this order: other swizzles of the same layout; the kernels' atoms and other
+    swizzled atoms of 8 or 16 rows of up to 128 bytes, repeated over the tile; rows padded by up to
+    128 bytes. Vectors stay whole. ``accesses``: all accesses of one buffer, with the same
+    ``layout``, with ``coords`` and ``element_bits``; ``assumed``: further accesses that are likely.
+    Return one tuple per access, empty for accesses without conflicts: the first layout of each kind
+    with which no access has conflicts. If there is none, it is the layout with the fewest conflicts
+    that adds none to any of ``accesses``, for the accesses with fewer.
     """
     offered: list[list[Fix]] = [[] for _ in accesses]
     together = (*accesses, *assumed)
@@ -96,7 +96,7 @@ def fix_shared(
 
 
 def patterns_of(accesses: Sequence[SharedAccess]) -> list[Pattern] | None:
-    """The patterns of the accesses of a buffer; None where their coordinates are not known."""
+    """Return the patterns of a buffer's accesses; None if coordinates are not known."""
     layout = accesses[0].layout
     if layout is None or layout.rank != 2:
         return None
@@ -127,7 +127,7 @@ def patterns_of(accesses: Sequence[SharedAccess]) -> list[Pattern] | None:
 
 
 def move_to(access: SharedAccess, layout: Layout) -> SharedAccess:
-    """The access with its tile in another layout."""
+    """Return the access with its tile in another layout."""
     coords = access.coords
     assert coords is not None
     at = layout.table()[coords[..., 0], coords[..., 1]] * access.element_bits // 8
@@ -136,7 +136,7 @@ def move_to(access: SharedAccess, layout: Layout) -> SharedAccess:
 
 
 def _excess(patterns: Sequence[Pattern], size: int, table: np.ndarray) -> int:
-    """Wavefronts above the ideal."""
+    """Return the wavefronts in excess of the ideal."""
     total = 0
     for pattern in patterns:
         at = np.where(pattern.lanes < 0, -1, table.reshape(-1)[pattern.lanes] * size)
@@ -146,14 +146,14 @@ def _excess(patterns: Sequence[Pattern], size: int, table: np.ndarray) -> int:
     return total
 
 
-#: Layouts that were searched for: a kernel's two operands often have the same patterns.
+#: Results of searches: a kernel's two operands often have the same patterns.
 _searched: Kept[Any, SharedTile | None] = Kept(64)
 
 
 def best_layout(
     patterns: Sequence[Pattern], size: int, kind: Kind, layout: Layout
 ) -> SharedTile | None:
-    """The first candidate without a conflict, or the one that has fewest; vectors stay whole."""
+    """Return the first candidate without conflicts, or with the fewest; vectors stay whole."""
     question = kind, str(layout), size, *(tuple(contents(*pattern)) for pattern in patterns)
     if question not in _searched:
         _searched[question] = next(ranked(patterns, size, kind, layout, 1), None)
@@ -163,10 +163,10 @@ def best_layout(
 def _fitting(
     patterns: Sequence[Pattern], size: int, candidates: Iterable[tuple[str, Layout]]
 ) -> Iterator[tuple[str, Layout, np.ndarray]]:
-    """The candidates that keep vectors whole, each with its table, one for each use of the banks.
+    """Yield candidates that keep vectors whole, each with its table, one per use of the banks.
 
-    None reaches past the ``cosize`` of C++ CuTe, which is that of the layout without its swizzle
-    and is what a kernel reserves.
+    None exceeds the ``cosize`` of C++ CuTe, that of the layout without its swizzle, which a kernel
+    reserves.
     """
     counted = set()
     for what, layout in candidates:
@@ -185,7 +185,7 @@ def _fitting(
 def ranked(
     patterns: Sequence[Pattern], size: int, kind: Kind, layout: Layout, most: int
 ) -> Iterator[SharedTile]:
-    """Up to ``most`` candidates without a conflict, else those of fewest; vectors stay whole."""
+    """Return up to ``most`` candidates without conflicts, else with the fewest."""
     others: list[SharedTile] = []
     free = 0
     for what, new, table in _fitting(patterns, size, kind(layout, patterns, size)):
@@ -201,7 +201,7 @@ def ranked(
 
 
 def _of_words(swizzle: Swizzle | None, size: int) -> Swizzle | None:
-    """A swizzle of elements as one of 4-byte words: its bits within a word change no bank."""
+    """Return a swizzle of elements as one of 4-byte words: bits within a word change no bank."""
     if swizzle is None:
         return None
     within = max(0, (smem.WORD // size).bit_length() - 1 - swizzle.base)
@@ -211,7 +211,7 @@ def _of_words(swizzle: Swizzle | None, size: int) -> Swizzle | None:
 
 
 def _swizzles(patterns: Sequence[Pattern], size: int, extent: int) -> list[Swizzle]:
-    """Swizzles that keep vectors whole and stay within ``extent`` elements, the least first."""
+    """Return swizzles that keep vectors whole and stay within ``extent`` elements, least first."""
     lowest = _widest(patterns).bit_length() - 1
     row = (ROW // size).bit_length() - 1
     swizzles = (
@@ -229,9 +229,9 @@ def _swizzles(patterns: Sequence[Pattern], size: int, extent: int) -> list[Swizz
 def swizzled(
     layout: Layout, patterns: Sequence[Pattern], size: int
 ) -> Iterator[tuple[str, Layout]]:
-    """The same layout with each swizzle."""
+    """Yield the same layout with each swizzle."""
     old = layout.swizzle
-    # A swizzle needs no more than the rows have with what lies between them.
+    # A swizzle needs no more room than the rows with their padding.
     room = max((extent * stride for extent, stride in layout.leaves), default=1)
     for swizzle in (None, *_swizzles(patterns, size, max(room, 1))):
         if swizzle != old and not (layout.offset and swizzle is None):
@@ -241,13 +241,13 @@ def swizzled(
 
 
 def _axes(patterns: Sequence[Pattern], layout: Layout) -> list[int]:
-    """The modes along which rows of a layout may run, that of the present ones first."""
+    """Return the modes along which rows of a layout may run, the present one first."""
     axes = {pattern.axis for pattern in patterns if pattern.axis is not None} or {0, 1}
     return sorted(axes, key=lambda axis: (axis != choose.contiguous_axis(layout), axis))
 
 
 def atoms(layout: Layout, patterns: Sequence[Pattern], size: int) -> Iterator[tuple[str, Layout]]:
-    """Swizzled atoms, repeated over the tile: that of a kernel with such reads, then others."""
+    """Yield swizzled atoms, repeated over the tile: that of a kernel with such reads first."""
     extents = layout.extents
     axes = _axes(patterns, layout)
     for atom in (*_chosen(extents, axes, patterns, size), *_tried(axes, patterns, size)):
@@ -258,7 +258,7 @@ def atoms(layout: Layout, patterns: Sequence[Pattern], size: int) -> Iterator[tu
 def _chosen(
     extents: tuple[int, ...], axes: Sequence[int], patterns: Sequence[Pattern], size: int
 ) -> Iterator[Layout]:
-    """The atoms of kernels that read by these instructions."""
+    """Yield the atoms of kernels that read with these instructions."""
     instructions = {(pattern.instruction, pattern.bits) for pattern in patterns}
     for axis in axes:
         for by in (choose.reader(size, axis), universal("ld.shared", 8 * VECTOR)):
@@ -276,7 +276,7 @@ def _tried(axes: Sequence[int], patterns: Sequence[Pattern], size: int) -> Itera
 
 
 def padded(layout: Layout, patterns: Sequence[Pattern], size: int) -> Iterator[tuple[str, Layout]]:
-    """Rows of the tile, padded."""
+    """Yield layouts with padded rows."""
     extents, widest = layout.extents, _widest(patterns)
     words = max(widest, smem.WORD // size, 1)
     every = range(widest, ROW // size + 1, widest)
@@ -289,10 +289,10 @@ def padded(layout: Layout, patterns: Sequence[Pattern], size: int) -> Iterator[t
 
 
 def new_layout(patterns: Sequence[Pattern], size: int, layout: Layout) -> SharedTile | None:
-    """The best layout of atoms for a tile of the extents of ``layout``."""
+    """Return the best layout of atoms for a tile with the extents of ``layout``."""
     return best_layout(patterns, size, atoms, row_major(*layout.extents))
 
 
 def _widest(patterns: Sequence[Pattern]) -> int:
-    """Elements of the longest vector."""
+    """Return the elements of the longest vector."""
     return max(pattern.vectors.shape[1] for pattern in patterns)

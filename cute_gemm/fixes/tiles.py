@@ -1,4 +1,4 @@
-"""From a tiled copy of one tile to the access that it makes."""
+"""Accesses of a tiled copy of one tile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_SIZE = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"
 
 
 def plain_strides(layout: Layout) -> tuple[int, ...]:
-    """The strides of a layout of two modes that have one each, of which one is 1; () for others."""
+    """Return the strides of a layout of two plain modes, one of stride 1; () for others."""
     if layout.swizzle is not None or layout.rank != 2:
         return ()
     given: Any = layout.stride
@@ -32,10 +32,11 @@ def global_access(
     copy: TiledCopy, layout: Layout, direction: Direction, size: int, alignment: int,
     extents: tuple[int, int] | None = None,
 ) -> GlobalAccess:  # fmt: skip
-    """The copy of one tile of a tensor in global memory; ``alignment``: bytes, of element (0, 0).
+    """Return the copy of one tile of a tensor in global memory.
 
-    Memory is described as one run of elements, in which a coordinate is an offset. With
-    ``extents``: the copy of every tile of a matrix of these extents, whose modes are the tile's.
+    ``alignment``: alignment of element (0, 0) in bytes. Memory is described as one run of elements,
+    in which a coordinate is an offset. With ``extents``, return the copy of every tile of a matrix
+    of these extents, whose modes are the tile's.
     """
     if extents is not None:
         rows, columns = plain_strides(layout)
@@ -54,7 +55,7 @@ def global_access(
 
 
 def shared_access(copy: TiledCopy, layout: Layout, direction: Direction) -> SharedAccess:
-    """The copy of one tile in shared memory."""
+    """Return the copy of one tile in shared memory."""
     return SharedAccess(
         operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
         offsets=copy.vector_offsets(layout), executions=1, unit="CTA", layout=layout,
@@ -63,22 +64,22 @@ def shared_access(copy: TiledCopy, layout: Layout, direction: Direction) -> Shar
 
 
 class Partner(NamedTuple):
-    """What is assumed to load from a tile in shared memory, or to store to it."""
+    """An assumed access that loads from or stores to a tile in shared memory."""
 
     copy: TiledCopy
     direction: Direction
 
     def access(self, layout: Layout) -> SharedAccess | None:
-        """Its access of a tile in ``layout``; None where it does not fit there."""
+        """Return its access of a tile in ``layout``; None if it does not fit."""
         if not self.copy.covers(layout.extents) or not contiguous(self.copy.offsets(layout)):
             return None
         return shared_access(self.copy, layout, self.direction)
 
 
 def assumed_partner(layout: Layout, size: int, known: Direction, threads: int) -> Partner | None:
-    """The ldmatrix that reads what stores put into a tile, or the 16-byte stores before ldmatrix.
+    """Return the ldmatrix that reads a stored tile, or the 16-byte stores before ldmatrix.
 
-    ``known`` is the direction of the accesses that are known; None where no such copy fits.
+    ``known`` is the direction of the known accesses. Return None if no such copy fits.
     """
     axis = choose.contiguous_axis(layout)
     if axis is None:

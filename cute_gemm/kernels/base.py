@@ -1,7 +1,7 @@
-"""What a kernel is to the rest of the project.
+"""Base classes of kernels.
 
-`Kernel` has what every row of ``cg.kernels()`` has: a name, what it takes, a config for a problem,
-and a function that computes. `Compiled` is what is emitted and compiled here: a translation unit, a
+A `Kernel` is a row of ``cg.kernels()``: a name, supported types, a config for a problem, and a
+function that computes. A `Compiled` is emitted and compiled here: it has a translation unit, a
 launch, and the accesses that the report counts. A `CompiledKernel` is both.
 """
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.nvrtc import Compiler
     from cute_gemm.toolchain.unit import Emitter, TranslationUnit
 
-#: What options of many kernels take.
+#: Accepted values of options that many kernels have.
 OPTION_VALUES = {
     "tile": "bM x bN x bK of a CTA, each a power of two: 128x128x32",
     "thread_tile": "results of a thread along M and N, each a power of two: 8x8",
@@ -66,8 +66,8 @@ OPTION_VALUES = {
     "min_ctas": "1 or more CTAs of a multiprocessor to leave registers for",
 }
 
-#: What a product may have beside A, B and C: an epilogue other than BLAS's; pairs of columns in
-#: it, which else are taken behind the kernel; groups; and scales of blocks, which multiply products
+#: Parts of a product besides A, B and C: an epilogue other than BLAS's; pairs of columns in it,
+#: which otherwise need a launch after the kernel; groups; and block scales, which multiply products
 #: before they are added.
 Part = Literal["epilogue", "pairs", "groups", "scales"]
 
@@ -76,50 +76,50 @@ COPY = ("load", "global")
 
 
 class Kernel(ABC):
-    """Something that computes a GEMM under a name of its own."""
+    """A named way to compute a GEMM."""
 
     #: The public ``kernel=`` value.
     name: str
-    #: One line on what it is.
+    #: One-line description.
     summary: str
     #: Lowest compute capability, as an int (80).
     minimum_cc: int
-    #: What an architecture must have beside that, as `Arch.has` takes it.
+    #: Further requirement on the architecture, an argument of `Arch.has`.
     needs: ClassVar[str] = ""
     #: Element types (with ``compute`` where it matters: ``"float32/tf32"``).
     dtypes: tuple[str, ...] = ()
-    #: What it does that the kernel before it on the ladder does not, where no template's header
-    #: says so (``analysis.ideas``).
+    #: The step from the previous kernel of the ladder, if no template's header describes it
+    #: (``analysis.ideas``).
     idea: str = ""
     #: Fields of the config that may be set as kernel options.
     options: tuple[str, ...] = ()
-    #: Those in a candidate's label, behind the tile, and how they are written there.
+    #: Options in a candidate's label, after the tile, and how they are written there.
     label_options: ClassVar[Mapping[str, str]] = {}
     #: Values of options that are names.
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    #: What other options take, where it is not what `OPTION_VALUES` says.
+    #: Accepted values of other options, if they differ from `OPTION_VALUES`.
     option_values: ClassVar[Mapping[str, str]] = {}
-    #: Parts of a product that it takes beside A, B and C of its ``dtypes``.
+    #: Parts of a product that it supports besides A, B and C of its ``dtypes``.
     takes: ClassVar[frozenset[Part]] = frozenset()
-    #: Whether `summation` of a config depend on neither the tile of C nor its place in the matrix.
+    #: Whether `summation` of a config depends on neither the tile of C nor its place in the matrix.
     batch_invariant: ClassVar[bool] = False
-    #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
+    #: Where it computes: in a compiled kernel, on the host, or in another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
 
     def values(self) -> dict[str, str]:
-        """Return what each option takes, in words."""
+        """Return a description of the values of each option."""
         named = {option: " | ".join(names) for option, names in self.choices.items()}
         said = {**OPTION_VALUES, **self.option_values, **named}
         return {option: said.get(option, "see its config") for option in self.options}
 
     def least_cc(self, spelled: str) -> int:
-        """Return the lowest compute capability that it has types on, a name of ``dtypes``."""
+        """Return the lowest compute capability that supports types, a name of ``dtypes``."""
         return self.minimum_cc
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return what of a problem its configs and their footprints depend on.
+        """Return the properties of a problem that configs and footprints depend on.
 
-        What `common_traits` has may be left out.
+        Properties in `common_traits` may be left out.
         """
         return problem
 
@@ -128,9 +128,9 @@ class Kernel(ABC):
         return True
 
     def shapes(self, extent: int) -> Iterable[tuple[int, int]]:
-        """Return m and n, about an extent, of problems that have all of its configs between them.
+        """Return m and n, near an extent, of problems that together have all of the configs.
 
-        Those of one arch, of types, majors, and leading dimensions that an extent as this has.
+        The configs are those of one arch, for types, majors, and leading dimensions of this extent.
         """
         return ((extent, extent),)
 
@@ -138,10 +138,10 @@ class Kernel(ABC):
     def footprints(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
-        """Return the configs to choose from, and what each costs if known.
+        """Return the candidate configs, and the footprint of each if known.
 
-        Of a problem and options that `refusals.check` does not refuse. UnsupportedError when no
-        config of this kernel serves the problem, OptionError for an option whose value is illegal.
+        `refusals.check` has accepted the problem and the options. Raise UnsupportedError if no
+        config of this kernel supports the problem, OptionError for an illegal value of an option.
         """
 
     @abstractmethod
@@ -151,24 +151,23 @@ class Kernel(ABC):
     ) -> Callable[..., None]:  # fmt: skip
         """Return a function of the addresses ``(a, b, c)`` and a stream, for any thread.
 
-        CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
+        Raise CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError on failure.
         """
 
     def on_host(
         self, problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex,
         beta: complex, operands: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
-        """Compute on host arrays, in place: what the kernel would, by NumPy.
+        """Compute the kernel's result on host arrays with NumPy, in place.
 
-        ``operands``: of the epilogue, by name.
+        ``operands``: operands of the epilogue, by name.
         """
         reference.gemm(problem, A, B, C, alpha, beta, operands)
 
     def summation(self, config: Any) -> str:
-        """Return by which instructions, and in which order, an element of C is summed over K.
+        """Return the instructions and the order by which an element of C is summed over K.
 
-        Configs for which this is the same text give the same bits; it does not depend on what is
-        made of the sums.
+        Configs with equal texts give the same bits. The text does not depend on the epilogue.
         """
         if operation := getattr(config, "operation", None):
             dtypes, widths = (*operation.dtypes[:2], operation.a.accumulator), operation.bytes
@@ -179,29 +178,29 @@ class Kernel(ABC):
         return str(config.name)
 
     def shares(self, config: Any) -> Shares | None:
-        """Return how many results share what is read; None where nothing is known of it."""
+        """Return how many results share the data read; None if unknown."""
         return None
 
     def source(self, config: Any) -> str:
-        """Return the text of what computes."""
+        """Return the source text of the kernel."""
         return self.compiled().unit(config).source
 
     def compiled(self) -> CompiledKernel:
-        """Return this kernel as one that is compiled here, or say in a sentence what it is."""
+        """Return this kernel if it is compiled here; else raise UnsupportedError."""
         raise UnsupportedError(self.not_compiled)
 
-    #: What is said where a unit, a build, a launch or a report is asked for and there is none.
+    #: Error message for requests for a unit, a build, a launch or a report that do not exist.
     not_compiled: str = ""
 
 
 class Compiled(ABC):
-    """What is emitted and compiled here, and launched on its operands: a GEMM, or a pass of one.
+    """A kernel that is emitted, compiled and launched here: a GEMM or an auxiliary kernel.
 
-    Its configs have a ``.name``, which is the entry's symbol and says all that the code depends on.
+    Its configs have a ``.name``, the entry's symbol, which encodes all that the code depends on.
     """
 
     name: str
-    #: Whether its grid goes by the multiprocessors of the GPU.
+    #: Whether the grid depends on the number of multiprocessors of the GPU.
     persistent: ClassVar[bool] = False
 
     @abstractmethod
@@ -217,18 +216,18 @@ class Compiled(ABC):
         """Return the launch of ``config`` for ``problem``."""
 
     def launch_on(self, config: Any, problem: Any, sms: int) -> Launch:
-        """Return its launch on a GPU of so many multiprocessors, by which a grid may go."""
+        """Return the launch on a GPU with ``sms`` multiprocessors, which a grid may depend on."""
         return self.launch(config, problem)
 
     @abstractmethod
     def accesses(self, config: Any, problem: Any, *, reads_c: bool = False) -> tuple[Access, ...]:
-        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0.
+        """Return all memory instructions of the kernel; ``reads_c``: beta is not 0.
 
-        Those of the epilogue's own operands are left out: `all_accesses` has them.
+        Accesses of the epilogue's operands are left out; `all_accesses` includes them.
         """
 
     def epilogue_blocks(self, config: Any, problem: Any) -> list[tuple[GlobalAccess, Block]]:
-        """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
+        """Return the units of work of the epilogue: stores of C and their blocks."""
         stores = (x for x in self.accesses(config, problem) if isinstance(x, GlobalAccess))
         return [
             (x, Block((1, x.vector[1]) if x.axis else (x.vector[1], 1)))
@@ -236,7 +235,7 @@ class Compiled(ABC):
         ]  # fmt: skip
 
     def warps_of(self, config: Any, requests: int, warps: int) -> np.ndarray:
-        """Return the warp of each request of `epilogue_blocks`: by default they take turns."""
+        """Return the warp of each request of `epilogue_blocks`: by default, warps take turns."""
         import numpy as np
 
         return np.arange(requests) % warps
@@ -244,38 +243,38 @@ class Compiled(ABC):
     def persistent_results(
         self, config: Any, problem: Any, launch: Launch
     ) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield which threads of a CTA of a persistent grid have results of the epilogue.
+        """Yield the threads of a CTA of a persistent grid that have results of the epilogue.
 
-        As bool [warps, 32], each with the number of CTAs of which that is so.
+        Each item is a bool array [warps, 32] and the number of CTAs that it describes.
         """
         raise NotImplementedError
 
     def all_accesses(
         self, config: Any, problem: Any, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """Return `accesses`, and the loads of the epilogue's operands."""
+        """Return `accesses` and the loads of the epilogue's operands."""
         accesses = self.accesses(config, problem, reads_c=reads_c)
         if not problem.operands:
             return accesses
         return *accesses, *epilogue_loads(problem, self.epilogue_blocks(config, problem))
 
     def maps(self, config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
-        """Return how A, B and C are described to TMA, by its last parameters; () without any."""
+        """Return the tensor maps of A, B and C, the kernel's last parameters; () without TMA."""
         return ()
 
     def proof(self, config: Any) -> TranslationUnit:
-        """Return the unit whose asserts hold if C++ computes what Python did for ``config``.
+        """Return the unit whose asserts hold if C++ computes the same layouts as Python.
 
-        By default the kernel's own; where asserts cost compile time, one without the kernel.
+        By default this is the kernel's unit. If asserts take long to compile, it is a separate one.
         """
         return self.unit(config)
 
     def in_memory(self, config: Any, arch: str) -> bool:
-        """Return whether `build` would find the kernel in memory."""
+        """Return whether the built kernel is in memory."""
         return (self.name, config, arch) in _builds
 
     def is_built(self, config: Any, arch: str) -> bool:
-        """Return whether `build` would find the kernel in memory or in the cache."""
+        """Return whether the built kernel is in memory or in the cache."""
         if self.in_memory(config, arch):
             return True
         from cute_gemm.toolchain.nvrtc import is_cached
@@ -283,7 +282,7 @@ class Compiled(ABC):
         return is_cached(self.unit(config), arch)
 
     def build(self, config: Any, arch: str, compiler: Compiler | None = None) -> Build:
-        """Return the compiled kernel: from memory, from the cache or from NVRTC."""
+        """Return the compiled kernel, from memory, the cache or NVRTC."""
         key = (self.name, config, arch)
         built = _builds.get(key)
         if built is None:
@@ -297,7 +296,7 @@ class Compiled(ABC):
         self, config: Any, problem: Any, arch: str, device: int, alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:  # fmt: skip
-        """Return a function of its operands' addresses and a stream, for any thread."""
+        """Return a function of the operands' addresses and a stream, for any thread."""
         from cute_gemm.run.driver import multiprocessors
         from cute_gemm.run.launch import load
         from cute_gemm.run.tensormap import TensorMaps
@@ -314,14 +313,14 @@ class Compiled(ABC):
 class CompiledKernel(Compiled, Kernel):
     """A kernel with a template.
 
-    Its configs have a ``.tile``, (bM, bN, bK), and the `Operation` that the kernel computes as
-    ``.operation``.
+    Its configs have a ``.tile``, (bM, bN, bK), and an ``.operation``, the `Operation` that the
+    kernel computes.
     """
 
     takes: ClassVar[frozenset[Part]] = frozenset(("epilogue",))
     #: k-tiles of a `sample`.
     depth: ClassVar[int] = DEPTH
-    #: Whether nvcc builds its unit too, which calls no function of the host's then.
+    #: Whether nvcc can also build the unit: it calls no host functions.
     nvcc: ClassVar[bool] = True
 
     def compiled(self) -> CompiledKernel:
@@ -334,27 +333,27 @@ class CompiledKernel(Compiled, Kernel):
 
     @property
     def template(self) -> Path:
-        """The file of its CUDA C++, whose header says its idea: one of the package's."""
+        """The package's file of CUDA C++, whose header explains the idea."""
         return template_path(self.name)
 
     @abstractmethod
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Any]:
-        """Yield the configs to choose from, with these options; the usual choice first."""
+        """Yield the candidate configs with these options, the default first."""
 
     @abstractmethod
     def check(self, config: Any, problem: GemmProblem, arch: Arch) -> None:
-        """Raise for the first legality rule that a config breaks.
+        """Raise an error for the first legality rule that a config breaks.
 
-        What is not refused compiles, within the spills of its unit, launches and is right.
+        Any other config compiles within the spills of its unit, launches and gives right results.
         """
 
     def legal(self, problem: GemmProblem, arch: Arch, options: dict[str, Any]) -> list[Any]:
-        """Return the candidates that are not refused.
+        """Return the legal candidates.
 
-        Where all are: the error of an option that the usual choice gives, which is the first, or
-        that of the problem for the last, which takes most.
+        If there are none, raise the first candidate's error if an option causes it, else the error
+        of the last candidate, which supports the most problems.
         """
         legal: list[Any] = []
         refused: Exception | None = None
@@ -373,10 +372,10 @@ class CompiledKernel(Compiled, Kernel):
     def footprints(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
-        """Return the candidates that are not refused, with their footprints.
+        """Return the legal candidates with their footprints.
 
-        They are kept, as are the candidates and what of their counts does not depend on how
-        operands lie.
+        They are kept in memory, as are the candidates and the counts that do not depend on the
+        operands' layouts.
         """
         words = tuple(sorted((name, str(value)) for name, value in options.items()))
         asked = self, arch, words, gpu, self.traits(problem)
@@ -397,18 +396,18 @@ class CompiledKernel(Compiled, Kernel):
 
     @abstractmethod
     def work(self, config: Any, problem: GemmProblem) -> Work:
-        """Return what a launch multiplies."""
+        """Return the multiplications of a launch."""
 
     def pictures(self, config: Any) -> tuple[Partition, ...]:
-        """Return how its threads divide tiles, as far as that is worth a picture."""
+        """Return how threads divide tiles, for pictures."""
         return ()
 
-    #: How well it keeps its units busy, by the type of its products (`kinds`), of a
-    #: kernel that calibrations do not have.
+    #: How well the kernel keeps its units busy, by the type of its products (`kinds`), if
+    #: calibrations do not contain it.
     paces: ClassVar[Mapping[str, Pace]] = {}
 
     def kinds(self, config: Any) -> tuple[str, ...]:
-        """Return by which types of products a config's `Pace` is looked up, the first there is."""
+        """Return the types of products by which to look up the `Pace`, the preferred first."""
         element = config.operation.a
         if config.operation.compute == "tf32":
             return ("tf32",)
@@ -425,44 +424,44 @@ class CompiledKernel(Compiled, Kernel):
         return measured or next((self.paces[x] for x in kinds if x in self.paces), Pace())
 
     def ideal_pace(self, config: Any, calibration: Calibration, operands: Collection[str]) -> Pace:
-        """Return the pace if the copies of these operands from global memory were ideal."""
+        """Return the pace with ideal copies of these operands from global memory."""
         return self.pace(config, calibration)
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return what legal configs and footprints depend on beside `common_traits`."""
+        """Return the properties that configs and footprints depend on besides `common_traits`."""
         return None
 
     def of_operand(self, config: Any, name: str) -> Any:
-        """Return a config without what the accesses of A, of B or of C do not depend on.
+        """Return a config without the fields that accesses of an operand do not depend on.
 
-        Configs of which this is the same share the counts of these accesses.
+        Configs with equal results share the counts of these accesses. ``name``: A, B or C.
         """
         return config
 
     def sample(self, config: Any, problem: GemmProblem) -> GemmProblem:
-        """Return a problem whose accesses are those of `sampled` CTAs, for `footprint`."""
+        """Return a problem with the accesses of `sampled` CTAs, for `footprint`."""
         return sample(problem, config.tile, self.sampled(config))
 
     def sampled(self, config: Any) -> tuple[int, int]:
-        """Return how many CTAs a `sample` has along M and N: those of a cluster."""
+        """Return the CTAs of a `sample` along M and N: those of a cluster."""
         return config.cluster
 
     def strides(self, matrix: Matrix) -> Any:
-        """Return what of a matrix's strides the counts of its accesses in a `sample` depend on."""
+        """Return the properties of strides that counts of accesses in a `sample` depend on."""
         return pitch(matrix)
 
     def spill_clocks(self, config: Any, calibration: Calibration) -> float:
-        """Return the clocks of a CTA that an epilogue loses to values beyond its registers."""
+        """Return the clocks that a CTA loses to values of an epilogue that exceed its registers."""
         return 0.0
 
     def footprint(
         self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset(),
         reads_c: bool = False,
     ) -> Footprint:  # fmt: skip
-        """Return what a CTA of a config costs; the counts of its accesses are kept in memory.
+        """Return the footprint of a config; the counts of its accesses are kept in memory.
 
-        ``ideal``: accesses that are counted as if they were ideal (`model.ideal`); ``reads_c``:
-        whether beta is not 0.
+        ``ideal``: accesses to count as if they were ideal (`model.ideal`); ``reads_c``: whether
+        beta is not 0.
         """
         measured = calibration(gpu)
         copies = {kind.operand for kind in ideal if (kind.direction, kind.space) == COPY}
@@ -474,14 +473,14 @@ class CompiledKernel(Compiled, Kernel):
         self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset(),
         reads_c: bool = False,
     ) -> Counts:  # fmt: skip
-        """Return what a CTA of a config asks of a multiprocessor."""
+        """Return the demand of a CTA on a multiprocessor."""
         operands = self._operands(problem, ideal, reads_c)
         return self._asked(self._fixed(config, problem, gpu), problem, operands, ideal, reads_c)
 
     def _operands(
         self, problem: GemmProblem, ideal: frozenset[Kind] = frozenset(), reads_c: bool = False
     ) -> dict[str, Any]:
-        """Return what of each operand of a problem the counts of its accesses depend on."""
+        """Return the properties of each operand that the counts of its accesses depend on."""
         return {
             x.name: (
                 x.name, steps(x) if x in problem.scales else self.strides(x),
@@ -492,7 +491,7 @@ class CompiledKernel(Compiled, Kernel):
         }  # fmt: skip
 
     def _fixed(self, config: Any, problem: GemmProblem, gpu: Gpu) -> _Fixed:
-        """Return what of a config's counts does not depend on how operands lie."""
+        """Return the part of a config's counts that does not depend on the operands' layouts."""
         typical, measured = self.sample(config, problem), calibration(gpu)
         work, launch = self.work(config, typical), self.launch(config, typical)
         spills, size = self.spill_clocks(config, measured), problem.accumulator.bytes
@@ -506,7 +505,7 @@ class CompiledKernel(Compiled, Kernel):
         self, fixed: _Fixed, problem: GemmProblem, operands: Mapping[str, Any],
         ideal: frozenset[Kind] = frozenset(), reads_c: bool = False,
     ) -> Counts:  # fmt: skip
-        """Return what a CTA asks of operands that lie so (`_operands`)."""
+        """Return the demand of a CTA for operands with these properties (`_operands`)."""
         config, tallies = fixed.config, dict[str, dict[str, Tally]]()
         accesses: tuple[Access, ...] = ()
         for name, lies in operands.items():
@@ -524,7 +523,7 @@ class CompiledKernel(Compiled, Kernel):
 
 
 class EmittedKernel(CompiledKernel):
-    """A kernel whose unit, and the proof beside it, are written by an `Emitter`."""
+    """A kernel whose unit and proof are written by an `Emitter`."""
 
     #: The emitter of a config's kernel and proof.
     emitter: ClassVar[type[Emitter]]
@@ -539,10 +538,10 @@ class EmittedKernel(CompiledKernel):
 
 
 class _Fixed(NamedTuple):
-    """What of a config's counts does not depend on how operands lie.
+    """The part of a config's counts that does not depend on the operands' layouts.
 
-    ``counts``: without accesses; ``kinds``: a number for each operand, equal where the accesses to
-    it are (`CompiledKernel.of_operand`).
+    ``counts``: counts without accesses; ``kinds``: a number for each operand, equal if the accesses
+    to it are (`CompiledKernel.of_operand`).
     """
 
     config: Any
@@ -552,23 +551,23 @@ class _Fixed(NamedTuple):
 
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
-    """Return what of a problem legal configs and footprints of every kernel depend on."""
+    """Return the properties that configs and footprints of every kernel depend on."""
     lies = ((x.alignment, pitch(x)) for x in problem.matrices)
     return (*_shared_traits(problem), *lies, *map(steps, problem.scales))
 
 
 def _legal_traits(problem: GemmProblem) -> tuple[Any, ...]:
-    """Return what of a problem the legal configs of every kernel depend on."""
+    """Return the properties of a problem that legal configs of every kernel depend on."""
     widths = (access_bytes(x, False)[0] for x in problem.matrices)
     return (*_shared_traits(problem), *widths)
 
 
 def _shared_traits(problem: GemmProblem) -> tuple[Any, ...]:
-    """Return what both depend on, apart from how matrices lie."""
-    # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
+    """Return the properties that both depend on, except layouts of matrices."""
+    # Near the range of 32-bit coordinates, each tile has its own limit.
     huge = (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
     kinds = ((x.dtype, x.unit, x.conj) for x in problem.matrices)
-    C = problem.C  # whose vectors may not straddle the end of a row
+    C = problem.C  # its vectors may not straddle the end of a row
     row = gcd(C.shape[C.unit] * C.element.bytes, 16)
     groups, scales = (problem.groups.mode, problem.groups.zero_tail), problem.scale_rows
     return problem.compute, *groups, *huge, problem.epilogue, scales, *kinds, row
@@ -576,18 +575,18 @@ def _shared_traits(problem: GemmProblem) -> tuple[Any, ...]:
 
 #: Builds, by kernel, config and arch.
 _builds: Kept[tuple[str, Any, str], Build] = Kept(4096, "builds")
-#: What kernels offer, and their legal configs, limited by the number of configs.
+#: Candidates and legal configs of kernels, limited by the number of configs.
 _footprints: Kept[Any, list[tuple[Any, Footprint | None]]] = Kept(1 << 16, "footprints", len)
 _legal: Kept[Any, list[_Fixed]] = Kept(16384, "legal_configs", len)
-#: Counts of an operand's accesses, by what they depend on of the config, as a number, and by how
-#: the operand lies.
+#: Counts of an operand's accesses, by the number of the properties of the config that they depend
+#: on, and by the operand's layout.
 _tallies: Kept[Any, dict[str, Tally]] = Kept(16384, "operand_counts")
 _numbers: Kept[Any, int] = Kept(16384, "operand_configs")
 _COUNT = itertools.count()
 
 
 def _number(kind: Any) -> int:
-    """Return a number for what accesses of an operand depend on; others never get it."""
+    """Return a unique number for the properties that accesses of an operand depend on."""
     number = _numbers.get(kind)
     if number is None:
         number = _numbers[kind] = next(_COUNT)

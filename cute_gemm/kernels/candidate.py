@@ -1,4 +1,4 @@
-"""``Candidate``: what a choice is made from, ``Measured`` times, and the sentences that say why."""
+"""``Candidate`` of kernel selection, ``Measured`` times, and sentences that explain selections."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """A kernel with a config and a algorithm that take the problem, and what it is to cost."""
+    """A kernel, config and algorithm that support the problem, and their predicted time."""
 
     kernel: Kernel
     config: Any
-    prediction: Prediction | None  # None where nothing is known of the kernel
+    prediction: Prediction | None  # None if the kernel has no cost model
     algorithm: Algorithm = DIRECT
 
 
 class Measured(NamedTuple):
-    """The fastest of the configs that were measured for a problem.
+    """The fastest of the configs measured for a problem.
 
     ``config``: its name; ``seconds``: the median of a call; ``configs``: number of configs
-    measured; ``predicted``: the config of the lowest prediction, ``""`` if it is this one;
+    measured; ``predicted``: the config with the lowest predicted time, ``""`` if it is this one;
     ``predicted_seconds``: its time, 0 if it did not run.
     """
 
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     predicted_seconds: float = 0.0
 
     def names(self, kernel: str, config: str, algorithm: Algorithm) -> bool:
-        """Whether kernel, config and algorithm are those of this choice."""
+        """Return whether kernel, config and algorithm are those of this measurement."""
         mine = self.kernel, self.config, Algorithm(self.pack, self.split_k)
         return mine == (kernel, config, algorithm)
 
@@ -51,13 +51,13 @@ class Measured(NamedTuple):
         if not self.predicted:
             return f"{text}, as predicted"
         outcome = f"took {duration(self.predicted_seconds)}" if self.predicted_seconds else "failed"
-        return f"{text}; {self.predicted}, which was predicted to be, {outcome}"
+        return f"{text}; {self.predicted}, which was predicted to be the fastest, {outcome}"
 
 
 def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> str:
-    """Say why the first of these was chosen, with figures, and who came next.
+    """Return why the first candidate was selected, with figures and the next candidate.
 
-    ``measured``: what a measurement says of it.
+    ``measured``: the result of a measurement, in words.
     """
     asked = "asked for by name" if by_name else ""
     prediction = candidates[0].prediction
@@ -80,7 +80,7 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> s
 
 
 def _why_auxiliary(candidates: Sequence[Candidate], prediction: Prediction) -> str:
-    """Say what auxiliary kernels take of the first one's time, and what they save."""
+    """Return the part of the first candidate's time spent in auxiliary kernels, and the saving."""
     algorithm = candidates[0].algorithm
     said = []
     if algorithm.pack:
@@ -105,11 +105,11 @@ def _why_auxiliary(candidates: Sequence[Candidate], prediction: Prediction) -> s
 
 
 def label(candidate: Candidate, whole: bool = False) -> str:
-    """Return ``"sm90_wgmma 128x256x64 g2 c2x1 x"``, which no other candidate is called.
+    """Return a label of a candidate, as in ``"sm90_wgmma 128x256x64 g2 c2x1 x"``.
 
-    Behind the tile stands what else tells them apart, as in the config's name: of ``sm90_wgmma``
-    warp groups, p for groups that take turns, the cluster and x for A and B swapped. ``whole``:
-    with all of the config's name.
+    Other options follow the tile, as in the config's name: for ``sm90_wgmma`` warp groups, p for
+    warp groups that take turns, the cluster, and x for A and B swapped. ``whole``: with the
+    config's whole name.
     """
     config = candidate.config
     words = [config.name] if whole else [candidate.kernel.name, _extents(config.tile)]
@@ -122,12 +122,12 @@ def label(candidate: Candidate, whole: bool = False) -> str:
     if candidate.algorithm.split_k > 1:
         words.append(f"in {candidate.algorithm.split_k} slices of K")
     elif candidate.prediction is not None and "reduction" in candidate.prediction.terms:
-        words.append("with columns paired behind it")
+        words.append("with a launch that pairs columns")
     return " ".join(filter(None, words))
 
 
 def labels(candidates: Sequence[Candidate]) -> list[str]:
-    """Return the label of each; where they are equal, with the options that tell them apart."""
+    """Return the label of each candidate, with more options if labels would be equal."""
     names = [label(candidate) for candidate in candidates]
     for name in {name for name in names if names.count(name) > 1}:
         alike = [at for at, other in enumerate(names) if other == name]

@@ -1,4 +1,4 @@
-"""``Config``: what the configs of all kernels have."""
+"""``Config``: base class of the configs of all kernels."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
 
 
 class Config:
-    """How a kernel computes: what generic code reads of every config.
+    """How a kernel computes: the fields that generic code reads.
 
-    Subclasses are frozen dataclasses with keywords. They have a ``name``, the symbol of the entry,
-    which says all that the code depends on. Of what has a value here, a kernel that chooses it has
-    a field.
+    Subclasses are frozen dataclasses with keywords. Their ``name``, the symbol of the entry,
+    encodes all that the code depends on. A subclass has a field for each value that its kernel can
+    select.
     """
 
     operation: Operation  #: What the kernel computes.
     tile: tuple[int, ...] = ()  #: (bM, bN, bK) of a CTA.
     cluster: tuple[int, int] = (1, 1)  #: CTAs of a cluster along M and N.
     min_ctas: int = 1  #: CTAs per multiprocessor that the register count leaves room for.
-    products: int = 1  #: Products of a batch that a CTA has.
+    products: int = 1  #: Products of a batch that a CTA computes.
     thread_tile: tuple[int, ...] = ()  #: Results of a thread along M and N.
     tma_c: bool = False  #: Whether C is stored by TMA.
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToChoose(Config):
-    """The config of a kernel that has one: its name."""
+    """The config of a kernel that has only one: its name."""
 
     name: str

@@ -1,4 +1,4 @@
-"""What follows from a kernel's config: values that are kept apart from it, its transposition."""
+"""Values derived from a kernel's config, and its transposition."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ T = TypeVar("T")
 
 
 class derived(Generic[T]):  # noqa: N801, as property
-    """A property of a frozen config that is kept for equal configs: those of the last 4,096.
+    """A property of a frozen config, cached for the last 4,096 different configs.
 
-    Configs are kept by the thousands, most of which are only compared: they stay as small as their
-    fields.
+    Thousands of configs are kept, and most are only compared, so values are not stored in them.
     """
 
     def __init__(self, method: Callable[[Any], T]) -> None:
@@ -30,8 +29,8 @@ class derived(Generic[T]):  # noqa: N801, as property
 class Transposable:
     """A config by which a kernel may compute C^T = B^T A^T, with A and B swapped.
 
-    What the config says is of the problem. What the kernel sees is `kernel_tile`, `product` and
-    what is `turned`: of one orientation.
+    The config's fields describe the problem. `kernel_tile`, `product` and `turned` values describe
+    it as the kernel sees it.
     """
 
     tile: tuple[int, int, int]
@@ -39,15 +38,15 @@ class Transposable:
     swap_ab: Any
 
     def turned(self, pair: tuple[T, T]) -> tuple[T, T]:
-        """Return what is of M and N, or of A and B, in the kernel's order, or back in ours."""
+        """Return a pair for M and N, or A and B, in the kernel's order or the problem's."""
         return pair[::-1] if self.swap_ab else pair
 
     @property
     def kernel_tile(self) -> tuple[int, int, int]:
-        """Extents of the CTA tile as the kernel sees it."""
+        """Extents of the CTA tile, as the kernel sees it."""
         return (*self.turned(self.tile[:2]), self.tile[2])
 
     @property
     def product(self) -> Operation:
-        """The operation as the kernel sees it."""
+        """The operation, as the kernel sees it."""
         return self.operation.transposed if self.swap_ab else self.operation

@@ -1,4 +1,4 @@
-"""The loads of the ends of groups, by which each warp finds its tiles; zeros behind the last."""
+"""Loads of the ends of groups, by which warps find their tiles; zeros after the last group."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from cute_gemm.toolchain.signature import Launch
 def loads_of_ends(
     problem: GemmProblem, config: Any, launch: Launch, ends: Sequence[int] | None
 ) -> list[GlobalAccess]:
-    """Return the loads of the ends of groups, which are ``ends``, or those of equal sizes.
+    """Return the loads of the ends of groups: ``ends``, or those of groups of equal size.
 
-    In a persistent grid (``templates/tma/tile_scheduler.cuh``) they are loaded by one thread that
-    loads, by the lanes that copy block scales and by each that multiplies; in others
-    (``templates/common/groups.cuh``) by all.
+    In a persistent grid (``templates/tma/tile_scheduler.cuh``) they are loaded by one producer
+    thread, by the lanes that copy block scales and by each consumer thread; in other grids
+    (``templates/common/groups.cuh``) by all threads.
     """
     warps, groups = launch.block // LANES, problem.l
     every = np.zeros((warps, LANES), np.int64)
-    if launch.places:  # of the first four warps one thread is left, and lanes that copy scales
+    if launch.places:  # in the first four warps only one thread and lanes that copy scales load
         copiers = config.scale_copiers if any(config.operation.scales) else 0
         every = every[2 if copiers else 3 :]
         every[0, 1:] = -1
         every[1, copiers or LANES :] = -1
     if problem.groups.mode == "K":
-        # A tile's group begins where the one before ends, the first at 0.
+        # A tile's group begins where the previous one ends, the first at 0.
         rows = [row for group in range(groups) for row in (group - 1, group) if row >= 0]
         tiles = launch.tiles if launch.places else launch.ctas
         return [_loads(problem, _of(rows, every), 0, groups, tiles // groups)]
-    if launch.places:  # a CTA steps through all groups
+    if launch.places:  # a CTA visits all groups
         return [_loads(problem, _of(range(groups), every), 0, groups, launch.ctas)]
-    # Each lane has a group, of 32 at a time, up to the CTA's own or to the last.
+    # Each lane has one of 32 groups at a time, up to the CTA's own group or the last.
     tile, across = config.tile["MN".index(problem.groups.mode)], -(-problem.n // config.tile[1])
     if problem.groups.mode == "N":
         across = -(-problem.m // config.tile[0])
@@ -53,7 +53,7 @@ def loads_of_ends(
 
 
 def stores_of_zeros(problem: GemmProblem, config: Any, ends: Sequence[int]) -> GlobalAccess:
-    """Return the stores of zeros to C behind the last group (``templates/common/groups.cuh``)."""
+    """Return the stores of zeros to C after the last group (``templates/common/groups.cuh``)."""
     C, tile = tail_of(problem, ends), config.tile[:2]
     vector = _zeros_at_a_time(problem, config)
     along, across = tile[C.unit] // vector, tile[1 - C.unit]
@@ -62,14 +62,14 @@ def stores_of_zeros(problem: GemmProblem, config: Any, ends: Sequence[int]) -> G
     coords = np.stack(place if C.unit else place[::-1], -1).reshape(-1, LANES, 2)
     return store_of_c(
         C, 8 * C.element.bytes * vector, tile, coords, "zeros are stored element by element",
-        part="behind the last group",
+        part="after the last group",
     )  # fmt: skip
 
 
 def _zeros_at_a_time(problem: GemmProblem, config: Any) -> int:
-    """Return how many zeros a thread stores at a time (``templates/sm90/epilogue.cuh``).
+    """Return the zeros that a thread stores at a time (``templates/sm90/epilogue.cuh``).
 
-    16 bytes of them where TMA takes C and the contiguous mode is not that of the groups.
+    They are 16 bytes if TMA stores C and the contiguous mode is not that of the groups.
     """
     C, vector = problem.C, 16 // problem.C.element.bytes
     wide = getattr(config, "tma_c", False) and "MN"[C.unit] != problem.groups.mode
@@ -77,7 +77,7 @@ def _zeros_at_a_time(problem: GemmProblem, config: Any) -> int:
 
 
 def _of(rows: Sequence[int], lanes: np.ndarray) -> np.ndarray:
-    """These rows by the lanes of each warp that are 0, and not those that are -1."""
+    """Return these rows for lanes that are 0, and none for lanes that are -1."""
     each = np.asarray(rows)[:, None, None]
     return np.where(lanes < 0, -1, each).reshape(-1, LANES)
 

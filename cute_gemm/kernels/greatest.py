@@ -1,8 +1,8 @@
-"""The atomics by which ``amax``, a result that is the greatest magnitude, gets to memory.
+"""The atomics that write ``amax``, the greatest magnitude of the results, to memory.
 
-A thread keeps the greatest of its results, and a warp brings its own to memory when it ends
-(``EpilogueAmax`` in ``common/epilogue.cuh``): by one atomic of 32 bits, or by one of 64 bits of
-each lane with results. They are counted for results of which none is 0: a warp of zeros has none.
+A thread keeps the greatest of its results, and a warp writes its own to memory when it ends
+(``EpilogueAmax`` in ``common/epilogue.cuh``), with one 32-bit atomic, or one 64-bit atomic of each
+lane with results. Counts assume nonzero results: a warp of zeros has no atomic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LANES = 32
 def atomics_of_results(
     kernel: Compiled, config: Any, problem: Any, launch: Launch
 ) -> list[GlobalAccess]:
-    """Return the atomics of a launch, one access for each number of lanes and result."""
+    """Return the atomics of a launch: one access for each number of lanes and result."""
     epilogue = problem.epilogue
     tensors = zip((*epilogue.operands, *epilogue.results), problem.operands, strict=True)
     asked = [matrix for spec, matrix in tensors if spec.amax]
@@ -58,7 +58,7 @@ def atomics_of_results(
 def _of_ctas(
     kernel: Compiled, config: Any, problem: Any, stores: list[GlobalAccess], launch: Launch
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Which threads of a CTA have results, bool [warps, 32], and of how many CTAs that is so."""
+    """Yield the threads of a CTA with results, bool [warps, 32], and the number of such CTAs."""
     first = stores[0]
     if launch.places:
         yield from kernel.persistent_results(config, problem, launch)
@@ -76,7 +76,7 @@ def _of_ctas(
 
 
 def _split(extent: int, tile: int) -> list[tuple[int, int]]:
-    """Extents of the tiles of a mode, and how many there are of each."""
+    """Return the extents of the tiles of a mode, and the number of tiles of each extent."""
     parts = [(tile, extent // tile), (extent % tile, 1)]
     return [(size, count) for size, count in parts if size and count]
 
@@ -85,9 +85,9 @@ def with_results(
     store: GlobalAccess, extents: tuple[int, int], warps: int, warp: np.ndarray,
     products: int = 1,
 ) -> np.ndarray:  # fmt: skip
-    """Which threads have results in a tile of which C has so much, bool [warps, 32].
+    """Return which threads have results in a part of a tile inside C, bool [warps, 32].
 
-    ``warp``: that of each request of ``store``.
+    ``warp``: the warp of each request of ``store``.
     """
     inside = ((store.coords >= 0) & (store.coords < np.array(extents))).all(axis=-1)
     if store.products is not None:

@@ -1,7 +1,7 @@
-"""``host``: the triple loop on the CPU, the yardstick for the results of every other kernel.
+"""``host``: the triple loop on the CPU, the reference for the results of all other kernels.
 
-The loops over m and n are NumPy's, block by block so that the sums stay in a core's cache; the loop
-over k is Python's. No BLAS is called: every product is rounded and added in the order of k.
+The loops over m and n are NumPy's, in blocks whose accumulators fit a core's cache; the loop over k
+is Python's. It calls no BLAS: every product is rounded and added in the order of k.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def gemm(
     alpha: complex = 1,
     beta: complex = 0,
 ) -> None:
-    """Compute what ``problem.reference.gemm`` does, as a sum of outer products."""
+    """Compute the result of ``problem.reference.gemm`` as a sum of outer products."""
     sums = problem.accumulator.numpy
-    # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
+    # Infinities and NaN are valid results, as in BLAS: no warnings.
     with np.errstate(all="ignore"):
         operands = used(problem, A, B, C)
         batch = zip(*operands, strict=True) if C.ndim == 3 else [operands]
@@ -60,17 +60,17 @@ def gemm(
 
 
 class Host(Kernel):
-    """The triple loop on the CPU: every dtype, op, order and size, on host arrays."""
+    """The triple loop on the CPU for every dtype, op, order and size, on host arrays."""
 
     name = "host"
-    summary = "the triple loop on the CPU, the yardstick for correctness"
+    summary = "the triple loop on the CPU, the reference for correctness"
     minimum_cc = 0
     dtypes = tuple(name for name in operand_types() if name not in OF_COMPONENTS)
     options = ()
     runs_on = "cpu"
     idea = (
-        "None: the definition. Every element of C is a sum over k, in that order, on the CPU; what "
-        "every other kernel's results are compared with."
+        "None: the definition. Every element of C is a sum over k, in that order, on the CPU. The "
+        "results of all other kernels are compared with it."
     )
     not_compiled = (
         "kernel 'host' is a loop in Python on the CPU: nothing is compiled or launched for a GPU, "
@@ -78,15 +78,15 @@ class Host(Kernel):
     )
 
     def footprints(self, *asked: Any) -> list[tuple[Any, Footprint | None]]:
-        """Return the one config: any problem will do, on any arch."""
+        """Return the only config, for any problem and arch."""
         return [(NothingToChoose(self.name), None)]
 
     def on_host(self, *arguments: Any) -> None:
-        """Compute by the loop, which has no epilogue and no operands of one."""
+        """Compute with the loop, which has no epilogue."""
         gemm(*arguments[:6])
 
     def bind(self, *arguments: Any, **given: Any) -> Callable[..., None]:
-        """Refuse: there is nothing to start on a GPU."""
+        """Raise UnsupportedError: nothing is launched on a GPU."""
         raise UnsupportedError(self.not_compiled)
 
     def source(self, config: Config) -> str:
@@ -94,5 +94,5 @@ class Host(Kernel):
         return inspect.getsource(gemm)
 
     def shares(self, config: Config) -> Shares:
-        """Return that no result shares what is read."""
+        """Return that results share no data."""
         return Shares((1, 1), None)

@@ -1,4 +1,4 @@
-"""What kernels there are, as users are told."""
+"""The public list of kernels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cute_gemm.kernels import registry
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """What a kernel is called, what it is, and what it takes.
+    """Name, description and supported types and options of a kernel.
 
     Attributes
     ----------
     name, summary
-        The value of ``kernel=``; one line.
+        The value of ``kernel=``; a one-line description.
     minimum_cc
         Lowest compute capability, as an int: 80.
     dtypes
@@ -23,10 +23,10 @@ class KernelInfo:
     options
         Keyword arguments of `gemm` that set a field of the kernel's config.
     values
-        What each option takes, in words: ``{"copy": "auto | mn_major", ...}``.
+        The values of each option, in words: ``{"copy": "auto | mn_major", ...}``.
     runs_on
-        ``"gpu"``; ``"cpu"`` for a loop on the host, ``"library"`` for another library's GEMM: of
-        these two nothing is emitted, compiled or reported.
+        ``"gpu"``; ``"cpu"`` for a loop on the host, ``"library"`` for another library's GEMM. The
+        last two have no source, build or report.
     """
 
     name: str
@@ -39,7 +39,7 @@ class KernelInfo:
 
 
 def kernels() -> list[KernelInfo]:
-    """Return what kernels there are."""
+    """Return the kernels."""
     return [
         KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
         for k in map(registry.get, registry.names())

@@ -1,4 +1,4 @@
-"""What kernels share in choosing a config: a user's options, widths that memory allows."""
+"""Helpers for the selection of a config: a user's options, access widths that memory allows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Config = TypeVar("Config")
 
 
 def with_options(config: Config, options: dict[str, Any]) -> Config:
-    """Return ``config`` with these fields changed; text as on the command line is understood.
+    """Return ``config`` with these fields changed; values may be text, as on the command line.
 
-    OptionError for a value that is not of the kind that the field's default is.
+    Raise OptionError for a value that is not of the type of the field's default.
     """
     return replace(config, **parsed(config, options))  # type: ignore[type-var]
 
 
 def parsed(config: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options as the fields that they change; see `with_options`."""
+    """Return the values of the fields that the options set; see `with_options`."""
     return {key: _value(config, key, value) for key, value in options.items()}
 
 
@@ -57,14 +57,14 @@ _FLAGS = frozenset(("ping_pong", "swap_ab"))
 
 
 def _integer(value: Any) -> int:
-    """An integer or its text; a fraction is neither, nor is True."""
+    """Return an integer or the integer that a text spells; fractions and bools raise ValueError."""
     return int(value) if isinstance(value, str) else integer(value)
 
 
 def option_value(text: str) -> Any:
-    """Return what an option's text on the command line stands for.
+    """Return the value of an option's text on the command line.
 
-    An int, a bool, a tuple of them, or the text itself.
+    It is an int, a bool, a tuple of them, or the text itself.
 
     >>> option_value("4"), option_value("128x64x32"), option_value("2,1"), option_value("auto")
     (4, (128, 64, 32), (2, 1), 'auto')
@@ -86,10 +86,10 @@ def spelled(value: Any) -> str:
 
 
 def assignments(text: str, what: str) -> dict[str, str]:
-    """Return the values of ``"NAME=VALUE NAME=VALUE"`` as text, by name.
+    """Return the values in ``"NAME=VALUE NAME=VALUE"`` as text, by name.
 
-    Spaces stand between them, or commas: a comma that no ``NAME=`` follows is one of the value's.
-    ``what`` says in an error whose they are.
+    Spaces or commas separate them; a comma without a following ``NAME=`` belongs to the value.
+    ``what`` names their owner in errors.
 
     >>> assignments("tile=128x128x32,cluster=2,1 min-ctas=2", "--a")
     {'tile': '128x128x32', 'cluster': '2,1', 'min_ctas': '2'}
@@ -107,32 +107,32 @@ def assignments(text: str, what: str) -> dict[str, str]:
 
 
 def check_tiles(kernel: str, problem: GemmProblem, tile: tuple[int, ...]) -> None:
-    """Refuse more tiles of groups than a grid has CTAs; of another problem nothing."""
-    if not problem.groups or min(tile) < 1:  # which the kernel refuses by itself
+    """Raise UnsupportedError if groups have more tiles than a grid has CTAs."""
+    if not problem.groups or min(tile) < 1:  # the kernel itself refuses such tiles
         return
     from cute_gemm.problem.parts.groups import tiles_at_most
 
     if (tiles := tiles_at_most(problem, tile)) >= 2**31:
         raise UnsupportedError(
             f"m={problem.m}, n={problem.n} in {problem.l} groups along {problem.groups.mode} may "
-            f"have {tiles} tiles, and kernel {kernel!r} has a CTA for each, 2**31 - 1 at most"
+            f"have {tiles} tiles, and kernel {kernel!r} has a CTA for each, at most 2**31 - 1"
         )
 
 
 def registers(threads: int, min_ctas: int) -> int:
-    """Return what a thread has at most where so many CTAs of so many threads are to fit."""
+    """Return the most registers of a thread with which ``min_ctas`` CTAs fit a multiprocessor."""
     return min(REGISTERS // max(1, threads * min_ctas), REGISTERS_PER_THREAD)
 
 
 def most_ctas(ctas: Iterable[int], threads: int, need: int) -> int:
-    """Return the first number of CTAs that leaves their threads the registers they need, or 1."""
+    """Return the first number of CTAs whose threads have the registers they need, or 1."""
     return next((n for n in ctas if registers(threads, n) >= need), 1)
 
 
 def launch_of_tiles(
     problem: GemmProblem, tile: tuple[int, int, int], threads: int, smem: int
 ) -> Launch:
-    """Return a launch of a CTA for each tile of C; of groups, for as many as there may be."""
+    """Return a launch of a CTA for each tile of C; for groups, for the most possible tiles."""
     from cute_gemm.problem.parts.groups import tiles_at_most
 
     if problem.groups:
@@ -141,7 +141,7 @@ def launch_of_tiles(
 
 
 def power_of_two(number: int) -> bool:
-    """Whether a number is 1, 2, 4, ..."""
+    """Return whether a number is 1, 2, 4, ..."""
     return number > 0 and number & (number - 1) == 0
 
 
@@ -153,15 +153,15 @@ def limit_of(matrix: Matrix, extent_counts: bool) -> OfMatrix | str:
 
 
 def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, OfMatrix | str]:
-    """Widest power-of-two access, 16 bytes at most, that a matrix in memory allows, and its limit.
+    """Return the widest power-of-two access of a matrix, at most 16 bytes, and its limit.
 
-    ``extent_counts``: vectors must not straddle the end of a row (stores), or may be cut short
-    (loads).
+    ``extent_counts``: whether vectors must not straddle the end of a row (stores), instead of being
+    cut short (loads).
     """
     element = matrix.element.bytes
     pitch = matrix.ld * element if matrix.shape[1 - matrix.unit] > 1 else 0
     row = matrix.shape[matrix.unit] * element if extent_counts else 0
-    # A row of no elements, or one that is every row (ld 0), limits nothing.
+    # Rows without elements, and a row that is repeated (ld 0), set no limit.
     all_bits = matrix.alignment | pitch | row
     if all_bits % 16 == 0:
         return 16, ""

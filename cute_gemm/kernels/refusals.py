@@ -1,7 +1,7 @@
-"""Why a kernel does not take a problem at all, and what takes it instead.
+"""Why a kernel does not support a problem, and which kernel supports it instead.
 
-That depends on types, epilogue, scales, groups and the architecture alone, not on extents and
-layouts, which the configs of a kernel are checked against.
+This depends only on types, epilogue, scales, groups and the architecture. The checks of configs
+cover extents and layouts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Lack(NamedTuple):
-    """What of a problem a kernel does not have, as parts of a sentence."""
+    """A part of a problem that a kernel does not support, as parts of a sentence."""
 
     kernel: str  # its predicate, "takes no grouped GEMM"
-    asked: str = ""  # what the problem has, where kernels of some architectures alone take it
+    asked: str = ""  # the part, if only kernels of some architectures support it
 
 
 def _parts(problem: GemmProblem) -> Iterator[tuple[str, Lack]]:
-    """Yield what of a problem a kernel must take, each with what one lacks that does not."""
+    """Yield the parts of a problem that a kernel must support, each with its `Lack`."""
     if problem.epilogue != LINEAR_COMBINATION:
         label = problem.epilogue.label
         yield "epilogue", Lack(f"computes alpha A B + beta C alone, not epilogue {label!r}")
@@ -42,10 +42,10 @@ def _parts(problem: GemmProblem) -> Iterator[tuple[str, Lack]]:
         have = "have" if problem.scales[1:] else "has"
         names = " and ".join(matrix.name for matrix in problem.scales)
         said = f"{names} {have} a number for each 128 of k"
-        yield "scales", Lack("takes scales of tensors and rows", said)
+        yield "scales", Lack("takes only tensor scales and row scales", said)
     if problem.compute in COMPONENT_PRODUCTS:
-        said = f"compute={problem.compute!r} asks for products of components"
-        yield problem.spelled, Lack("makes no products of components", said)
+        said = f"compute={problem.compute!r} requires products of components"
+        yield problem.spelled, Lack("computes no products of components", said)
     yield problem.spelled, Lack(f"does not take {problem.dtype} with compute={problem.compute!r}")
 
 
@@ -62,14 +62,14 @@ def runs_on(kernel: Kernel, spelled: str, arch: str) -> bool:
 
 
 def serves(kernel: Kernel, problem: GemmProblem, arch: str) -> bool:
-    """Return whether the kernel takes problems like this on an architecture."""
+    """Return whether the kernel supports problems like this on an architecture."""
     return lack(kernel, problem) is None and runs_on(kernel, problem.spelled, arch)
 
 
 def check(kernel: Kernel, problem: GemmProblem, arch: str, options: Iterable[str] = ()) -> None:
-    """Refuse an arch, a problem, or the name of an option that no config of a kernel has.
+    """Raise an error for an arch, a problem or an option name that no config of a kernel supports.
 
-    UnsupportedError says what takes the problem, OptionError which options there are.
+    UnsupportedError names a kernel that supports the problem, OptionError lists the options.
     """
     _check_problem(kernel, problem, arch)
     if problem.epilogue.pairs and "pairs" not in kernel.takes:
@@ -85,7 +85,7 @@ def check(kernel: Kernel, problem: GemmProblem, arch: str, options: Iterable[str
 
 
 def _check_problem(kernel: Kernel, problem: GemmProblem, arch: str) -> None:
-    if arch == "cpu":  # nothing is compiled: what every architecture has may be advised
+    if arch == "cpu":  # nothing is compiled: a kernel of any architecture may be suggested
         arch = "sm_80"
     lacked = lack(kernel, problem)
     if lacked is None and runs_on(kernel, problem.spelled, arch):
@@ -114,9 +114,9 @@ def _check_problem(kernel: Kernel, problem: GemmProblem, arch: str) -> None:
 
 
 def _plainer(kernel: Kernel, problem: GemmProblem, arch: str) -> str:
-    """Return what to ask for in place of block scales or of components."""
+    """Return what to use in place of block scales or of components."""
     if problem.scales:
-        said = "scales of tensors or of rows"
+        said = "tensor scales or row scales"
         alone = serves(kernel, replace(problem, scales=()), arch)
         return said if alone else f"{said}, and kernel='auto'"
     # The operands may be packed components already, so the type is spelled out.

@@ -1,4 +1,4 @@
-"""The kernels by name: adding one is a row here."""
+"""The kernels by name: a new kernel needs a row here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cute_gemm.errors import UnknownKernelError
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
 
-#: name -> (module, class), imported when asked for. A program may add rows of its own.
+#: name -> (module, class), imported on first use. A program may add rows.
 KERNELS = {
     "host": ("cute_gemm.kernels.host", "Host"),
     "naive": ("cute_gemm.kernels.simt.ladder", "Naive"),
@@ -34,21 +34,21 @@ KERNELS = {
     "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 
-#: Options that go with every kernel that is compiled here: they say what is launched beside it, and
-#: what computes until it is built.
+#: Options of every kernel that is compiled here: auxiliary launches, and the kernel that computes
+#: until this one is built.
 EVERYWHERE = (
     "pack", "split_k", "batch_invariant", "order_of_summation", "compile", "prefer_loaded",
 )  # fmt: skip
 
-#: The rungs of the ladder, each one idea further, from the loop on the host to TMA and wgmma.
+#: The kernels of the ladder, from the loop on the host to TMA and wgmma: each adds one idea.
 LADDER = tuple(KERNELS)[: list(KERNELS).index("sm90_wgmma") + 1]
 
-#: The kernels that ``"auto"`` chooses from; the other rungs of the ladder are slower on purpose.
+#: The kernels that ``"auto"`` selects from; other kernels of the ladder are slower on purpose.
 CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "batched", "sm90_wgmma")
 
 
 def names() -> tuple[str, ...]:
-    """Names of all kernels: the values of ``kernel=``."""
+    """Return the names of all kernels: the values of ``kernel=``."""
     return tuple(KERNELS)
 
 
@@ -58,7 +58,7 @@ def get(name: str) -> Kernel:
     Raises
     ------
     UnknownKernelError
-        When there is none; the message lists those there are.
+        If no kernel has this name; the message lists the kernels.
     """
     if name not in KERNELS:
         raise UnknownKernelError(
@@ -68,7 +68,7 @@ def get(name: str) -> Kernel:
 
 
 def options() -> dict[str, tuple[str, ...]]:
-    """Return the options that there are, each with the names of the kernels that alone have it."""
+    """Return all options, each with the names of its kernels, or () if all kernels have it."""
     return _options(tuple(KERNELS.items()))
 
 

@@ -1,4 +1,4 @@
-"""What kernels share in listing their accesses: tiles on their way, and epilogues' operands."""
+"""Helpers that list accesses of kernels: copies of tiles, and operands of epilogues."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 #: Bytes of the widest access.
 _WIDEST = 16
-#: What a kernel does that works ahead of itself.
+#: Part of accesses that load ahead.
 UNUSED_PREFETCH = "unused prefetch after the last k-tile"
 
 
 def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
-    """Return the load of A or B with the last k-tile, the only one that K's end can cut, apart.
+    """Return the load of A or B with the last k-tile, the only one that K's end can cut, separate.
 
-    What lies outside is left out there, and so are vectors that straddle K's end, or the last row
-    in the last column (`cut_vectors`): in others one that straddles the last row is read whole.
-    Where nothing is cut, all is one.
+    The last k-tile leaves out elements outside the matrix and vectors that straddle K's end, or the
+    last row in the last column (`cut_vectors`). In other columns, vectors that straddle the last
+    row are read whole. If nothing is cut, return one load.
     """
     (rows, k), (tile_rows, step) = load.matrix.shape, load.tile
     last = replace(load, tail="full", only_last=load.axis == 0)
@@ -47,7 +47,7 @@ def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
 
 
 def cut_vectors(load: GlobalAccess, part: str) -> list[GlobalAccess]:
-    """Return the elements of the vectors of A or B that straddle an end, if there are any."""
+    """Return the elements of the vectors of A or B that straddle an end, if any."""
     mode = "k" if load.axis else {"A": "m", "B": "n"}[load.operand]
     limit = "a vector that straddles the matrix's end goes element by element"
     fix = f"pad {mode} to a multiple of {load.vector[1]}, with zeros"
@@ -56,7 +56,7 @@ def cut_vectors(load: GlobalAccess, part: str) -> list[GlobalAccess]:
 
 
 def element_by_element(access: GlobalAccess) -> list[GlobalAccess]:
-    """Return the accesses of the vectors that straddle the end, if there are any."""
+    """Return the accesses of the vectors that straddle the end, if any."""
     element, width = access.vector
     cut = replace(access, bits=8 * element, tail="elements", width=width)
     some = width > 1 and any(cut.straddling(valid).any() for valid in cut.tile_extents())
@@ -71,7 +71,7 @@ def shared(
     extents: tuple[int, int],
     **more: Any,
 ) -> SharedAccess:
-    """Return the access of a tile of ``extents`` in shared memory that a tiled copy makes."""
+    """Return a tiled copy's access of a tile of ``extents`` in shared memory."""
     atom, offsets = copy.atom, copy.vector_offsets(layout, extents)
     more |= {"layout": layout, "coords": copy.requests(extents), "element_bits": copy.element_bits}
     return SharedAccess(operand, direction, atom.name, atom.bits, offsets, **more)
@@ -81,7 +81,7 @@ def load_by(
     copy: TiledCopy, store: SharedAccess, matrix: Matrix, tile: tuple[int, int], sweeps: int,
     limit: Limit, fix: Option | str = "", tail: Tail = "cut",
 ) -> GlobalAccess:  # fmt: skip
-    """Return the load of a tile of A or B by a tiled copy, which ``store`` stores."""
+    """Return the load of a tile of A or B by a tiled copy; ``store`` is its store."""
     asynchronous = copy.atom.name == "cp.async"
     return GlobalAccess(
         matrix.name, "load", copy.atom.name, copy.atom.bits, matrix, tile, copy.requests(tile),
@@ -92,10 +92,10 @@ def load_by(
 def stored(
     store: SharedAccess, loads: Sequence[GlobalAccess], cuts: Sequence[GlobalAccess]
 ) -> list[SharedAccess]:
-    """Return the store of each of these loads: under its predicate, with zeros for the outside.
+    """Return the store of each of these loads: with its predicate, and zeros outside the matrix.
 
-    ``store`` is that of a whole tile. ``loads`` go vector by vector (`by_last_tile`), and only in
-    the last k-tile is anything in need of zeros; ``cuts`` go element by element (`cut_vectors`).
+    ``store`` is the store of a whole tile. ``loads`` are vector by vector (`by_last_tile`), and
+    only the last k-tile needs zeros; ``cuts`` are element by element (`cut_vectors`).
     """
     stores = [
         replace(store, executions=0, guard=load, zero_fill=load.tail == "full", part=load.part)
@@ -114,12 +114,12 @@ def stored(
 
 
 def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: int) -> list[Access]:
-    """Return the copies of a tile's rows by the aligned words that cover them.
+    """Return the copies of the aligned words that cover a tile's rows.
 
-    ``load`` and ``store`` are those of ``copy``, as if rows began with words. Behind each row,
-    ``pitch`` bytes from the next, goes a word more: the first lane of those that copy a row has
-    that of the first row that they copy, the second that of the second. What lies across the
-    matrix's ends is copied element by element.
+    ``load`` and ``store`` are those of ``copy``, as if rows began with words. Rows are ``pitch``
+    bytes apart, and one more word follows each: of the lanes that copy rows, the first copies this
+    word of their first row, the second that of their second row. Words across the matrix's ends are
+    copied element by element.
     """
     assert load.targets is not None
     axis, (size, width), extent = load.axis, load.vector, load.tile[load.axis]
@@ -154,7 +154,7 @@ def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: in
 def in_place(
     operand: str, copy: TiledCopy, layout: Layout, extents: tuple[int, int], axis: int, **more: Any
 ) -> list[SharedAccess]:
-    """Return what puts the words of a tile in place: loads, of a row's end too, and stores."""
+    """Return the accesses that put words of a tile in place: loads (also of row ends), stores."""
     store = shared(operand, "store", copy, layout, extents, **more)
     load = replace(store, direction="load", instruction="ld.shared")
     assert store.coords is not None
@@ -167,7 +167,7 @@ def in_place(
 def store_of_c(
     C: Matrix, bits: int, tile: tuple[int, int], coords: np.ndarray, limit: Limit, **more: Any
 ) -> GlobalAccess:
-    """Return the store of a tile of C; ``limit``: what keeps it from 128 bits."""
+    """Return the store of a tile of C; ``limit``: why it is narrower than 128 bits."""
     return GlobalAccess(
         "C", "store", "st.global", bits, C, tile, coords, C.unit, 1, limit if bits < 128 else "",
         unit="CTA", **more,
@@ -175,7 +175,7 @@ def store_of_c(
 
 
 def loads_of_c(stores: Sequence[GlobalAccess], reads_c: bool) -> list[GlobalAccess]:
-    """Return the loads of what is stored, where beta is not 0."""
+    """Return the loads of the stored elements if beta is not 0."""
     loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
     return loads if reads_c else []
 
@@ -186,9 +186,10 @@ def loads_of_scales(
 ) -> Iterator[GlobalAccess]:  # fmt: skip
     """Yield the loads of a tile's block scales, one by each lane, for 128 of k.
 
-    ``lanes``: rows of the tile that they scale, int [requests, 32], -1 for none; ``rows`` share a
-    scale, of ``extent`` in the matrix. Where that is more than one, tiles are described that
-    together begin and end with one: those that lie in the matrix, and those behind.
+    ``lanes``: rows of the tile that the lanes' scales belong to, int [requests, 32], -1 for none;
+    ``rows``: rows that share a scale, of ``extent`` in the matrix. If that is more than one, loads
+    are those of tiles that together begin and end with a scale: tiles in the matrix, and those
+    after its end.
     """
     together = lcm(tile, rows)
     row = np.where(lanes < 0, -1, np.arange(0, together, tile)[:, None, None] + lanes)
@@ -209,7 +210,7 @@ def loads_of_scales(
 
 
 def by_k_tiles(loads: Iterable[GlobalAccess], k: int, tile_k: int) -> Iterator[GlobalAccess]:
-    """Yield loads of block scales as often as each of the k tiles of 128 of k makes them."""
+    """Yield loads of block scales with the executions of all k tiles in 128 of k."""
     tiles, each = -(-k // tile_k), BLOCK // tile_k
     whole, rest = divmod(tiles, each)
     for load in loads:
@@ -224,9 +225,9 @@ def by_k_tiles(loads: Iterable[GlobalAccess], k: int, tile_k: int) -> Iterator[G
 
 
 class Block(NamedTuple):
-    """Elements of C whose operands a thread loads together: ``common/epilogue.cuh`` has it too.
+    """Elements of C whose operands a thread loads together, as in ``common/epilogue.cuh``.
 
-    ``shape``: how many along M and N; ``steps``: from one to the next.
+    ``shape``: elements along M and N; ``steps``: from one element to the next.
     """
 
     shape: tuple[int, int]
@@ -236,10 +237,10 @@ class Block(NamedTuple):
 def epilogue_loads(
     problem: GemmProblem, stores: Sequence[tuple[GlobalAccess, Block]]
 ) -> list[GlobalAccess]:
-    """Return the loads of the epilogue's operands, and the stores of its results beside C.
+    """Return the loads of the epilogue's operands, and the stores of its results other than C.
 
-    ``stores``: of C, each request of which stands for a block of every lane, with its coordinates.
-    Where a vector of C straddles the end, the block is one of its elements at a time.
+    ``stores``: stores of C; a request stands for a block of every lane, with its coordinates. If a
+    vector of C straddles the end, the block is one of its elements at a time.
     """
     loads = []
     epilogue = problem.epilogue
@@ -271,8 +272,8 @@ def epilogue_loads(
         elif store.tail == "elements":
             axis, tail = store.axis, "elements"
         if width < widest and "MN"[axis] in spec.modes:
-            beside = "a thread's elements are no neighbours"
-            limit = beside if width < spec.vector else "its addresses and extents allow no more"
+            beside = "a thread's elements are not neighbours"
+            limit = beside if width < spec.vector else "addresses and extents allow no wider vector"
         loads.append(
             replace(
                 store, operand=spec.name, direction="store" if written else "load",

@@ -1,4 +1,4 @@
-"""``OrderOfSummation``: by which instructions, and in which order, the elements of C are summed."""
+"""``OrderOfSummation``: the instructions and the order by which elements of C are summed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class OrderOfSummation(NamedTuple):
-    """How an element of C is summed over K: equal ones give the same bits.
+    """The order in which an element of C is summed over K: equal orders give the same bits.
 
-    On one GPU and with one version of this library: the same row of op(A) and the same B give the
-    same row of C, whatever the other rows are and however many.
+    On one GPU and with one version of this library, the same row of op(A) and the same B give the
+    same row of C, for any values and number of other rows.
     """
 
     #: The kernel's name.
     kernel: str
-    #: Its instructions, and the order in which they go along K.
+    #: The kernel's instructions, and their order along K.
     instructions: str
-    #: k of a slice, and how many slices are added, in order; all of k, and 1.
+    #: k of a slice, and the number of slices, added in order; without slices all of k, and 1.
     depth: int
     slices: int
 
@@ -32,7 +32,7 @@ class OrderOfSummation(NamedTuple):
     def of(
         cls, kernel: Kernel, config: Any, problem: GemmProblem, algorithm: Algorithm
     ) -> OrderOfSummation:
-        """Return that of a kernel, a config and a algorithm."""
+        """Return the order of a kernel, a config and an algorithm."""
         return cls.by(
             kernel.name, kernel.summation(config), config.tile[2], problem, algorithm.split_k
         )
@@ -41,10 +41,10 @@ class OrderOfSummation(NamedTuple):
     def by(
         cls, kernel: str, instructions: str, tile_k: int, problem: GemmProblem, slices: int
     ) -> OrderOfSummation:
-        """Return that of a k tile and so many slices asked for."""
+        """Return the order of a k tile and a requested number of slices."""
         depth, slices = problem.k, min(slices, max(problem.k, 1))
         if problem.accumulator.name == "int32":
-            instructions = "integers, of which every order gives the same sum"
+            instructions = "integers, whose sum does not depend on the order"
         if slices > 1:
             depth, slices = slice_extents(problem, slices, tile_k)
         return cls(kernel, instructions, depth, slices)

@@ -13,9 +13,9 @@ from cute_gemm.toolchain.signature import Signature, gemm_signature
 if TYPE_CHECKING:
     from cute_gemm.problem.operation import Operation
 
-#: Bytes of the widest swizzle's span, and of what stages, and boxes of no swizzle, are aligned to.
+#: Bytes of the widest swizzle's span; alignment in bytes of stages, and of boxes without swizzle.
 SPAN, ALIGNED, BOX_ALIGNED = 128, 1024, 128
-#: Rows of a box, at most.
+#: Most rows of a box.
 MOST_ROWS = 256
 #: Bytes of a barrier.
 BARRIER = 8
@@ -24,7 +24,7 @@ BARRIER = 8
 class TmaTile(NamedTuple):
     """A tile in shared memory as TMA writes or reads it.
 
-    ``layout``: coordinate -> element of a stage; ``box``: extents of what one instruction moves;
+    ``layout``: coordinate -> element of a stage; ``box``: extents moved by one instruction;
     ``span``: bytes of the swizzle.
     """
 
@@ -34,7 +34,7 @@ class TmaTile(NamedTuple):
 
 
 def swizzle(span: int, size: int) -> Swizzle:
-    """Return TMA's swizzle of a span of so many bytes, of elements of ``size`` bytes."""
+    """Return TMA's swizzle of a span of ``span`` bytes, for elements of ``size`` bytes."""
     return Swizzle(int(log2(span // MATRIX_ROW_BYTES)), 4 - int(log2(size)), 3)
 
 
@@ -43,16 +43,15 @@ def operand_tile(
     extents: tuple[int, int], k_major: bool, size: int, sharers: int, block: int,
     most: int = MOST_ROWS,
 ) -> TmaTile:  # fmt: skip
-    """Return the tile (bMN, bK) of A or B, of elements of ``size`` bytes.
+    """Return the tile (bMN, bK) of A or B, with elements of ``size`` bytes.
 
-    ``sharers``: CTAs of a cluster that load a part of it each; ``block``: rows of it, of an operand
-    that is MN-major, that a swizzle span may not cross; ``most``: rows of a box of one that is
-    K-major.
+    ``sharers``: CTAs of a cluster that each load a part of it; ``block``: rows of an MN-major
+    operand that a swizzle span must not cross; ``most``: rows of a box of a K-major operand.
 
-    A row of an MN-major operand's box is a line where that adds no more than a sixth, else half a
-    line: the last box has rows of the next tile too, with room in the layout behind the tile's
-    own. On an H200 kernels took up to 1.4 times as long with boxes of 32 bytes, and longer with
-    lines that add a fifth than with half lines.
+    A row of an MN-major operand's box is a line if that adds no more than a sixth, else half a
+    line: the last box also has rows of the next tile, for which the layout has room after the
+    tile's rows. On an H200 kernels took up to 1.4 times as long with boxes of 32 bytes, and longer
+    with lines that add a fifth than with half lines.
     """
     rows, columns = extents
     span, stored = gcd(SPAN, (columns if k_major else block) * size), rows
@@ -69,7 +68,7 @@ def operand_tile(
 
 
 def _mn_major(rows: int, columns: int, span: int, size: int) -> Layout:
-    """The layout of boxes side by side, each a span of rows wide and all columns long."""
+    """Return the layout of boxes side by side, each a span of rows wide and all columns long."""
     run = span // size
     stride = (1, run * columns), run
     return Layout(((run, rows // run), columns), stride, swizzle(span, size))
@@ -77,7 +76,7 @@ def _mn_major(rows: int, columns: int, span: int, size: int) -> Layout:
 
 @lru_cache(maxsize=1024)
 def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTile:
-    """Return the epilogue tile of C, whose columns divide ``width``, of ``size``-byte elements."""
+    """Return C's epilogue tile, whose columns divide ``width``, with ``size``-byte elements."""
     columns = gcd(width, SPAN // size)
     span = min(SPAN, rows * size) if column_major else columns * size
     if not column_major:
@@ -89,10 +88,10 @@ def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTi
 def shared_storage(
     stages: int, stage: int, epilogue: int, epilogue_stages: int, scales: int = 0
 ) -> int:
-    """Return the bytes of ``SharedStorage``.
+    """Return the size of ``SharedStorage`` in bytes.
 
-    ``stage``: bytes of A and B in a pipeline stage; ``epilogue``: those of all ``epilogue_stages``;
-    ``scales``: those of block scales in a pipeline stage, a multiple of `BOX_ALIGNED`.
+    ``stage``: bytes of A and B in a pipeline stage; ``epilogue``: bytes of all ``epilogue_stages``;
+    ``scales``: bytes of block scales in a pipeline stage, a multiple of `BOX_ALIGNED`.
     """
     barriers = BARRIER * (2 * stages + epilogue_stages)
     barriers += -barriers % BOX_ALIGNED * (scales > 0)
@@ -100,7 +99,7 @@ def shared_storage(
 
 
 def aligned(size: int) -> int:
-    """Return the bytes up to where the next stage may begin."""
+    """Return ``size`` rounded up to where the next stage may begin."""
     return -(-size // ALIGNED) * ALIGNED
 
 

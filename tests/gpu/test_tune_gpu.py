@@ -171,7 +171,7 @@ def test_what_cannot_be_built_is_left_out(place, monkeypatch):
     monkeypatch.setattr(Step, "build", build)
     plan = cg.plan("TN", **given, tune=FEW)
     assert plan.config != first.config and plan.measured.configs == 3
-    assert "which was predicted to be, failed" in plan.why
+    assert "which was predicted to be the fastest, failed" in plan.why
 
 
 def test_the_command_and_another_process(place, capsys):

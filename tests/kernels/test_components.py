@@ -186,7 +186,7 @@ def test_refused() -> None:
     A, B = given("NN", 40, 30, 70)
     with pytest.raises(UnsupportedError, match="the only kernel is 'sm90_wgmma', for sm_90a"):
         cg.plan("NN", A, B, compute="bf16x9", arch="sm_80")
-    with pytest.raises(UnsupportedError, match="'thin' makes no products of components.*: take"):
+    with pytest.raises(UnsupportedError, match="'thin' computes no products of components.*: take"):
         cg.plan("NN", A, B, compute="bf16x9", arch="sm_90a", kernel="thin")
     with pytest.raises(OptionError, match="pack='none' came with compute='bf16x9'"):
         cg.plan("NN", A, B, compute="bf16x9", arch="sm_90a", pack="none")

@@ -124,7 +124,7 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 def test_pipeline_of_registers_where_cp_async_cannot_copy() -> None:
     odd = problem("NT", lda=4097)
     assert configure(KERNEL, odd, "sm_80").stages == 2
-    with pytest.raises(OptionError, match="A allows accesses of 2 bytes only"):
+    with pytest.raises(OptionError, match="A allows only accesses of 2 bytes"):
         configure(KERNEL, odd, "sm_80", stages=3)
     # 4 bytes are enough for it.
     assert configure(KERNEL, problem("NT", lda=4098), "sm_80").stages > 2

@@ -122,9 +122,9 @@ def test_words_of_zeros_behind_the_last_group(kernel: str) -> None:
     tile = plan.config.tile
     zeros = -(-70 // tile[0]) * -(-72 // tile[1])
     assert f"; {zeros} tiles of zeros after the last group; " in report.groups
-    (row,) = (row for row in report.rows if row.part == "behind the last group")
+    (row,) = (row for row in report.rows if row.part == "after the last group")
     assert row.launch.bytes == 70 * 72 * plan.problem.C.element.bytes
-    assert "zeros behind" not in without.report(offsets=[3, 67, 67, 128, 145]).groups
+    assert "zeros after" not in without.report(offsets=[3, 67, 67, 128, 145]).groups
 
 
 #: Ends of groups within 9 rows, and which is the first that is not one.

@@ -365,11 +365,11 @@ def test_options(name: str, option: str) -> None:
         ("naive", {"tile": (32, 32)}, r"tile=\(32, 32\) does not fit; expected 3 integers"),
         ("naive", {"tile": "big"}, r"tile='big' does not fit; expected 3 integers"),
         ("naive", {"tile": (64, 32, 1)}, r"makes 2048 threads; expected 32 to 1024"),
-        ("naive", {"tile": (32, 32, 8)}, r"keeps no tile along k; expected tile=\(32, 32, 1\)"),
+        ("naive", {"tile": (32, 32, 8)}, r"has no tile along k; expected tile=\(32, 32, 1\)"),
         (
             "coalesced",
             {"tile": (8, 4, 1), "warp_along": "k"},
-            r"warp_along='k' shares each result among a warp; expected tile=\(8, 4, 32\)",
+            r"warp_along='k' computes each result by a warp; expected tile=\(8, 4, 32\)",
         ),
         ("coalesced", {"tile": (16, 4, 32), "warp_along": "k"}, r"makes 2048 threads; expected 32"),
         ("naive", {"tile": (4, 4, 1)}, r"makes 16 threads; expected 32 to 1024"),

@@ -230,7 +230,7 @@ def test_a_config_with_pairs_is_refused_where_they_are_apart() -> None:
             {"swap_ab": 1, "tile": (64, 64, 64)},
             "option swap_ab=1 came with an epilogue of pairs of columns; expected",
         ),
-        ({"tile": (192, 192, 64), "warp_groups": 2, "ping_pong": 0}, "whose groups lie beside"),
+        ({"tile": (192, 192, 64), "warp_groups": 2, "ping_pong": 0}, "divided along N"),
         ({"tile": (128, 80, 64), "warp_groups": 2}, "must be a multiple of 32 up to 256; it is 80"),
     ):
         assert said in refusal(kernel, replace(config, **change), plan.problem, "sm_90a")

@@ -128,7 +128,7 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
         also = {"kernel": "auto"} if "and kernel='auto'" in said else {}
         for name in re.findall(r"compute='(float32|tf32)'", said):
             found.append([call | {"compute": name} | also])
-        for kind in ("tensor", "row") if "scales of tensors or of rows" in said else ():
+        for kind in ("tensor", "row") if "tensor scales or row scales" in said else ():
             scales = {name: kind for name in ("scale_a", "scale_b") if call.get(name)}
             found.append([call | scales | also])
     if "leave it out, or take 'tf32'" in said:
@@ -175,7 +175,7 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
 #: A refusal that says that the advised kernel or GPU does not take the problem at all.
 LACKS = re.compile(
     r"needs sm_|does not take|takes no grouped|computes alpha A B|for which the only kernel is"
-    r"|makes no products|takes scales"
+    r"|computes no products|takes only tensor scales"
 )
 
 

@@ -101,7 +101,7 @@ def test_trees_are_the_same_from_a_file() -> None:
     found = calibration(tree("rounds", 1.5, 0.25), tree("DRAM", 0.123, -0.0313, 0.001))
     assert decoded(found.encoded()) == found
     damaged = json.loads(found.encoded()) | {"correction": [[[0], [1.0]]]}
-    with pytest.raises(ValueError, match="no calibration"):
+    with pytest.raises(ValueError, match="not a calibration"):
         decoded(json.dumps(damaged))
 
 

@@ -450,7 +450,7 @@ FAILED = jax.errors.JaxRuntimeError, ValueError
 
 
 def test_refused_where_it_runs() -> None:
-    with pytest.raises(FAILED, match="'cublas' computes on a GPU only"):
+    with pytest.raises(FAILED, match="'cublas' computes only on a GPU"):
         jax.jit(partial(cj.gemm, "NN", kernel="cublas"))(x, x).block_until_ready()
     close(cj.matmul(x, x), x @ x)  # later calls are as before
 

@@ -56,8 +56,8 @@ def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
     first = cg.plan("TN", **SQUARE).candidates()[0]
     best = fastest(device, 3)
     plan = cg.plan("TN", **SQUARE, tune=True)
-    said = f"1 ms measured, the least of 8 configs; {label(first)}, which was predicted to be, took"
-    assert plan.why.startswith(f"{said} 2 ms; ") and " predicted (" in plan.why
+    said = f"1 ms measured, the least of 8 configs; {label(first)}, which was predicted to be "
+    assert plan.why.startswith(f"{said}the fastest, took 2 ms; ") and " predicted (" in plan.why
     order = plan.candidates()
     assert order[0].config == best.config and order[1] == first
     assert len(order) == len({(one.config, one.algorithm) for one in order})
@@ -236,7 +236,7 @@ def test_what_fails_is_left_out(device: Device) -> None:
     device.takes(third, 1.0)
     plan = cg.plan("TN", **SQUARE, tune=True)
     assert plan.config == third.config and plan.measured.configs == 6
-    assert f"{label(predicted)}, which was predicted to be, failed" in plan.why
+    assert f"{label(predicted)}, which was predicted to be the fastest, failed" in plan.why
 
 
 def test_where_nothing_runs_nothing_is_stored(device: Device, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Passes before and behind the kernel that multiplies: packing, slices of K, ends of groups."""
+"""Auxiliary kernels before and after the GEMM: packing, reduction over slices of K, group ends."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ PACK, COMPONENTS, REDUCE, CHECK_ENDS = Pack(), Components(), Reduce(), CheckEnds
 
 
 def packer(packing: Packing) -> Packer:
-    """Return the pass that packs: that of components, or that of elements."""
+    """Return the packing kernel: of components, or of elements."""
     return COMPONENTS if packing.splits else PACK

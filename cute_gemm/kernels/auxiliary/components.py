@@ -1,4 +1,4 @@
-"""The pass that copies float32 operands as three components of bfloat16 each."""
+"""The packing kernel that copies float32 operands as three bfloat16 components each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.parts.packing import Packing
 
-#: Warps of a CTA, rows of a warp, and lanes, which have a vector of each row.
+#: Warps of a CTA, rows of a warp, and lanes, each of which has a vector of each row.
 WARPS, ROWS, LANES = THREADS // 32, 4, 32
 
 
 class ComponentCopy(NamedTuple):
     """How one operand is copied."""
 
-    vector: int = 0  #: Elements that are loaded at a time; 0: there is nothing to copy.
+    vector: int = 0  #: Elements loaded at a time; 0: nothing is copied.
 
     def __str__(self) -> str:
         return f"v{self.vector}"
@@ -36,12 +36,12 @@ class ComponentCopy(NamedTuple):
 
 
 class ComponentTiling(NamedTuple):
-    """How an operand's tiles lie: what its ``ComponentsOperand`` has, beside strides."""
+    """Tiling of an operand: the fields of ``ComponentsOperand`` except strides."""
 
     extent: int  #: Elements of a row.
     rows: int
     along: int  #: Tiles along a row.
-    tiles: int  #: Of one matrix.
+    tiles: int  #: Tiles of one matrix.
     matrices: int
 
 
@@ -74,7 +74,7 @@ class Components(Packer):
         return any(_vector(source) == 1 for source in packing.sources)
 
     def copied(self, copy: ComponentCopy, source: Matrix, target: Matrix) -> Iterator[Access]:
-        """Yield the load of an operand, and the store of its components."""
+        """Yield the load of an operand and the store of its components."""
         unit, vector = source.unit, copy.vector
         if target.batch_stride == 0:  # the batch shares one matrix, or there is no batch
             source = replace(source, l=1, batch_stride=0)

@@ -12,7 +12,7 @@ from cute_gemm.toolchain.unit import TranslationUnit
 
 
 class Ends(NamedTuple):
-    """So many groups within an extent, and the number, not 0, that says whose they are."""
+    """A number of groups within an extent, and the nonzero number that identifies their owner."""
 
     groups: int
     total: int
@@ -32,13 +32,13 @@ _SIGNATURE = Signature(
 
 @dataclass(frozen=True)
 class EndsConfig:
-    """There is one kernel for all."""
+    """The only config of the kernel."""
 
     name: ClassVar[str] = "check_ends"
 
 
 class CheckEnds(Compiled):
-    """One warp, which writes a number to a flag where ends decrease or exceed the extent."""
+    """A warp that writes a number to a flag if ends decrease or exceed the extent."""
 
     name = "check_ends"
 
@@ -67,5 +67,5 @@ extern "C" __global__ void __launch_bounds__(32)
     def accesses(
         self, config: EndsConfig, ends: Ends, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """Return none: no report has this launch."""
+        """Return no accesses: reports leave out this launch."""
         return ()

@@ -1,4 +1,4 @@
-"""The pass that copies operands into aligned scratch, with their own major or the other."""
+"""The packing kernel that copies operands into aligned scratch, transposed or not."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from cute_gemm.toolchain.unit import cpp_bool
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
 
-#: Bytes of a tile; bytes of a vector; vectors of a line, for neighbouring lanes.
+#: Bytes of a tile; bytes of a vector; vectors of a line, one for each of neighbouring lanes.
 TILE_BYTES, VECTOR, LINE = 16384, 16, 8
 #: Lines of a tile, and vectors of a thread.
 LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4
-#: The most rows of transposed tiles that are walked together.
+#: Most rows of transposed tiles that are traversed together.
 GROUP = 32
-#: The fewest CTAs of a launch that starts early: fewer would gather on idle multiprocessors.
+#: Fewest CTAs of a launch that starts early: fewer would crowd onto idle multiprocessors.
 FEW = 256
-#: log2 of the lines of a transposed tile's row, by bytes of an element, the best first.
+#: log2 of the lines of a transposed tile's row, by bytes of an element, best first.
 TURNED_LINES = {1: (0,), 2: (0, 1), 4: (1,), 8: (2,), 16: (2,)}
 
 
 class Copy(NamedTuple):
-    """How one operand is copied, the template's parameters."""
+    """How one operand is copied: the template's parameters."""
 
-    bytes: int = 0  #: Of an element; 0: there is nothing to copy.
-    words: int = 1  #: 16-byte words that a vector is made of: 1 where all rows are aligned.
+    bytes: int = 0  #: Bytes of an element; 0: nothing is copied.
+    words: int = 1  #: 16-byte words that make a vector: 1 if all rows are aligned.
     transposed: bool = False  #: Whether the target's unit stride is the other mode's.
-    lines: int = 0  #: log2 of the lines of a tile's row, if transposed.
+    lines: int = 0  #: log2 of the lines of a row of a transposed tile.
 
     def __str__(self) -> str:
         if not self.bytes:
@@ -55,26 +55,26 @@ class Copy(NamedTuple):
 
 
 class PackTiling(NamedTuple):
-    """How an operand's tiles lie: what its `PackOperand` has, beside strides."""
+    """Tiling of an operand: the fields of `PackOperand` except strides."""
 
-    extent: int  #: Elements of a row, which is what has unit stride in the source.
+    extent: int  #: Elements of a row, which has unit stride in the source.
     rows: int
     matrices: int
-    tiles: int  #: Of one matrix, those that the last group lacks included.
+    tiles: int  #: Tiles of one matrix, including those missing from the last group.
     lines: int  #: log2 of the lines of a tile's row.
-    group: int  #: Rows of tiles that are walked together.
+    group: int  #: Rows of tiles that are traversed together.
     along: int  #: Tiles along a row.
 
 
 def _tiles(source: Matrix, lines: int) -> tuple[int, int]:
-    """Return the tiles along a row, and the rows of tiles."""
+    """Return the number of tiles along a row, and of rows of tiles."""
     row = source.shape[source.unit] * source.element.bytes
     along = -(-row // (VECTOR * LINE << lines))
     return along, -(-source.shape[1 - source.unit] // (LINES >> lines))
 
 
 def _reciprocal(divisor: int) -> tuple[int, int]:
-    """Return the multiplier and shift of a division, as ``Divisor`` of the template."""
+    """Return the multiplier and shift of a division, as the template's ``Divisor``."""
     shift = 31 + (divisor - 1).bit_length()
     return -(-(1 << shift) // divisor), shift
 
@@ -98,10 +98,10 @@ class Pack(Packer):
         return Copy(size, words, True, lines)
 
     def place(self, source: Matrix, target: Matrix) -> PackTiling:
-        """Return how an operand's tiles lie.
+        """Return the tiling of an operand.
 
-        For operands that are not transposed all shapes of tiles are compared: the one that reads
-        the fewest sectors is taken, for rows of tiles that begin off a sector.
+        For operands that are not transposed, take the tile shape that reads the fewest sectors if
+        rows of tiles do not begin at a sector.
         """
         copy, unit = self.copy(source, target), source.unit
         extent, rows = source.shape[unit], source.shape[1 - unit]
@@ -165,7 +165,7 @@ class Pack(Packer):
 
 
 def _tile(copy: Copy, lines: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and vector of each lane of each request of a tile; int [requests, 32]."""
+    """Return the row and vector of each lane of each request of a tile; int [requests, 32]."""
     lane, warp = np.arange(32), np.arange(THREADS // 32)[:, None, None]
     i = np.arange(VECTORS)[:, None]
     block = warp + i // copy.group * (THREADS // 32)
@@ -175,7 +175,7 @@ def _tile(copy: Copy, lines: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _loads(load: GlobalAccess, copy: Copy) -> Iterator[GlobalAccess]:
-    """Yield the loads of the words of vectors, and of single elements across the matrix's end."""
+    """Yield the loads of the words of vectors, and of single elements at the matrix's end."""
     width, matrix = VECTOR // copy.bytes, load.matrix
     ends = copy.words > 1 or matrix.shape[matrix.unit] % width
     for word in range(copy.words):

@@ -1,4 +1,4 @@
-"""What the packing kernels have in common: a CTA copies a tile of A or of B into scratch."""
+"""Base class of packing kernels: a CTA copies a tile of A or B into scratch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THREADS = 256
 def seconds(moved: Any, gpu: Gpu, constants: Constants, launch: float, narrow: bool = False) -> Any:
     """Return the predicted time of a launch that reads and writes ``moved`` bytes.
 
-    ``moved`` may be an array. ``launch``: microseconds before its first and after its last
+    ``moved`` may be an array. ``launch``: microseconds before the first and after the last
     instruction.
     """
     part = constants.stream_part * (constants.narrow_part if narrow else 1.0)
@@ -43,7 +43,7 @@ class PackConfig(Config):
     kernel: str
     A: Any
     B: Any
-    dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
+    dependent: bool = False  #: Whether launches of the arch may start before the previous one ends.
 
     @property
     def name(self) -> str:
@@ -54,13 +54,13 @@ class PackConfig(Config):
 class Packer(Compiled):
     """A kernel that packs A, B or both."""
 
-    #: What it does, of ``A`` and ``B``, how these are copied.
+    #: Format of its description, with ``A`` and ``B``: how these are copied.
     about: ClassVar[str]
-    #: How an operand is copied: what `copy` returns, without arguments where there is nothing.
+    #: Type that `copy` returns; without arguments, of an operand that is not copied.
     form: ClassVar[Callable[..., Any]]
-    #: The C++ struct of the numbers of an operand, and its ``struct`` format.
+    #: C++ struct of the numbers of an operand, and its ``struct`` format.
     operand: ClassVar[tuple[str, str]]
-    #: The fewest CTAs of a launch that starts early.
+    #: Fewest CTAs of a launch that starts early.
     few: ClassVar[int] = 0
 
     def __init__(self) -> None:
@@ -86,15 +86,15 @@ class Packer(Compiled):
 
     @abstractmethod
     def copy(self, source: Matrix, target: Matrix) -> Any:
-        """Return how an operand is copied: its ``cpp`` is the template's parameter."""
+        """Return how an operand is copied; its ``cpp`` is the template's parameter."""
 
     @abstractmethod
     def place(self, source: Matrix, target: Matrix) -> Any:
-        """Return how its tiles lie: ``tiles`` of a matrix, and ``matrices``."""
+        """Return the tiling of an operand: ``tiles`` of a matrix, and ``matrices``."""
 
     @abstractmethod
     def numbers(self, source: Matrix, target: Matrix, offset: int) -> tuple[int, ...]:
-        """Return what the kernel is told of it, beside its strides."""
+        """Return the kernel's arguments for an operand, except its strides."""
 
     @abstractmethod
     def copied(self, copy: Any, source: Matrix, target: Matrix) -> Iterator[Access]:
@@ -109,11 +109,11 @@ class Packer(Compiled):
         return False
 
     def signature(self, config: PackConfig) -> Signature:
-        """Return the parameters of its entry."""
+        """Return the parameters of the entry."""
         return self._signature
 
     def configure(self, packing: Packing, arch: str = "sm_80") -> PackConfig:
-        """Return the config, which follows from how the operands lie, and from the arch."""
+        """Return the config that the operands' layouts and the arch determine."""
         copies = {place: self.copy(*x[:2]) for place, x in packing.by_place.items()}
         a, b = (copies.get(name) or self.form() for name in "AB")
         return PackConfig(self.name, a, b, Arch(arch).has("griddepcontrol"))

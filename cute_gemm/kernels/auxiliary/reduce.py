@@ -1,4 +1,4 @@
-"""The pass that adds the sums of the slices of K and brings them to C by the epilogue."""
+"""The reduction kernel: it adds partial sums of the slices of K and applies the epilogue."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ if TYPE_CHECKING:
     from cute_gemm.problem.parts.slices import Reduction
     from cute_gemm.problem.problem import GemmProblem
 
-#: Threads of a CTA, and bytes of the sums of a thread.
+#: Threads of a CTA, and bytes of a thread's partial sums.
 THREADS, VECTOR = 128, 16
 
 
 @dataclass(frozen=True)
 class ReduceConfig(Config):
-    """The types, and how many elements of C are neighbours in a thread."""
+    """The types, and the number of neighbouring elements of C in a thread."""
 
-    dtype: str  #: Of the sums.
+    dtype: str  #: Type of the partial sums.
     out_dtype: str
     vector: int
-    dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
+    dependent: bool = False  #: Whether launches of the arch may start before the previous one ends.
     row_major: bool = False  #: Whether N is C's unit-stride mode.
     epilogue: Epilogue = LINEAR_COMBINATION
 
     @property
     def types(self) -> tuple[DType, DType]:
-        """The types of the sums and of C."""
+        """The types of the partial sums and of C."""
         return DTYPES[self.dtype], DTYPES[self.out_dtype]
 
     @property
@@ -84,18 +84,18 @@ _EXTENTS = (
 
 
 class ReduceTiling(NamedTuple):
-    """How C's tiles lie: what its `ReduceShape` has, beside strides."""
+    """Tiling of C: the fields of `ReduceShape` except strides."""
 
-    extent: int  #: Elements of a row, which is what has unit stride.
+    extent: int  #: Elements of a row, which has unit stride.
     rows: int
     slices: int
     along: int  #: Tiles along a row.
     across: int  #: log2 of the threads along a row of a tile.
-    matrices: int  #: Of a batch.
+    matrices: int  #: Matrices of a batch.
 
 
 def _vector(C: Matrix, sums: str, pairs: str) -> int:
-    """Return how many neighbouring elements of C a thread has: at most its widest access."""
+    """Return the number of neighbouring elements of C in a thread: at most its widest access."""
     widest = access_bytes(C, False)[0] // C.element.bytes
     if pairs == "halves" and C.unit == 1:  # the second half of a row begins at any of them
         widest = gcd(widest, C.shape[1])
@@ -103,12 +103,12 @@ def _vector(C: Matrix, sums: str, pairs: str) -> int:
 
 
 def _sum_bytes(C: Matrix, sums: str, pairs: str) -> int:
-    """Return the bytes of the sums side by side that make an element of C."""
+    """Return the bytes of the neighbouring partial sums that make an element of C."""
     return DTYPES[sums].bytes * (2 if pairs == "pairs" and C.unit == 1 else 1)
 
 
 def _place(config: ReduceConfig, reduction: Reduction) -> ReduceTiling:
-    """Return how C's tiles lie: as long as they can be without more threads than a row needs."""
+    """Return the tiling of C: the longest tiles with no more threads than a row needs."""
     C = reduction.C
     extent, rows = C.shape[C.unit], C.shape[1 - C.unit]
     vectors = -(-extent // config.vector)
@@ -131,7 +131,7 @@ def _signature(epilogue: Epilogue, scalar: str) -> Signature:
 
 
 def _of_pairs(load: GlobalAccess, config: ReduceConfig) -> list[GlobalAccess]:
-    """Return the loads of both columns of pairs, from that of sums that lie as C does."""
+    """Return the loads of both columns of pairs, from the load of partial sums laid out as C."""
     (m, n), coords = load.tile, np.asarray(load.coords)
     if config.epilogue.pairs == "halves":
         rows, columns = load.matrix.shape
@@ -144,16 +144,16 @@ def _of_pairs(load: GlobalAccess, config: ReduceConfig) -> list[GlobalAccess]:
 
 
 class Reduce(Compiled):
-    """The kernel that ends a split-k GEMM: a thread has 16 bytes of sums of each slice."""
+    """The last kernel of a split-k GEMM: a thread has 16 bytes of partial sums of each slice."""
 
     name = "reduce"
 
     def signature(self, config: ReduceConfig) -> Signature:
-        """Return the parameters of its entry, with those of the epilogue."""
+        """Return the parameters of the entry, with those of the epilogue."""
         return _signature(config.epilogue, scalar_cpp(*config.types))
 
     def configure(self, reduction: Reduction, arch: str = "sm_80") -> ReduceConfig:
-        """Return the config, which follows from the types, from how C lies, and from the arch."""
+        """Return the config that the types, the layout of C and the arch determine."""
         sums, C = reduction.sums.dtype, reduction.C
         dependent = Arch(arch).has("griddepcontrol")
         vector = _vector(C, sums, reduction.epilogue.pairs)
@@ -226,9 +226,9 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         self, problem: GemmProblem, slices: Any, gpu: Gpu, constants: Constants,
         reads_c: bool = False,
     ) -> Any:  # fmt: skip
-        """Return the predicted time for a number of slices, or for each of an array of them.
+        """Return the predicted time for one number of slices, or for an array of numbers.
 
-        It takes the problem, since a choice would need a `Reduction` for each number of slices.
+        The argument is the problem: selection would need a `Reduction` for each number of slices.
         """
         of = problem.C, problem.accumulator.name, problem.epilogue.pairs
         narrow = _vector(*of) * _sum_bytes(*of) < VECTOR

@@ -1,1 +1,1 @@
-"""Batches of small products, several of which a CTA computes."""
+"""Batches of small products: a CTA computes several."""

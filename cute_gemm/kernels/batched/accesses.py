@@ -32,7 +32,7 @@ def copied(
     ctas: int,
     limit: Limit,
 ) -> list[Access]:
-    """Return the copies of A's or B's matrices, and of what the last CTA has of a vector."""
+    """Return the copies of the matrices A or B, and of the last CTA's incomplete vectors."""
     size = matrix.element.bytes
     bits = 8 * size * operand.width
     crd, places, some = operand.vectors(config.threads)
@@ -100,7 +100,7 @@ def _visited(
 
 
 def _as_run(matrix: Matrix, elements: int, l: int) -> Matrix:
-    """Return matrices without gaps as one column each."""
+    """Return matrices without gaps, each as one column."""
     alignment = matrix.alignment if l > 1 else max(matrix.alignment, matrix.first_alignment)
     step = matrix.batch_stride if l > 1 else 0
     return replace(
@@ -149,7 +149,7 @@ def _first_results(config: BatchedConfig) -> tuple[np.ndarray, np.ndarray]:
     if config.unit == "mma":
         lane = np.arange(config.threads) % WARP
         first += np.stack((lane // MMA_LANES[1], lane % MMA_LANES[1] * 2), axis=-1)
-    # Threads beyond the last that has results have a product that is none.
+    # Threads without results get the number of a product that does not exist.
     return first, np.where(np.arange(config.threads) < config.workers, product, config.products)
 
 
@@ -157,9 +157,9 @@ def _executed(
     config: BatchedConfig, problem: GemmProblem, offsets: np.ndarray, product: np.ndarray,
     unit: Literal["k-tile", "CTA"], access: SharedAccess,
 ) -> list[SharedAccess]:  # fmt: skip
-    """Return an access by CTAs with all of their products, and by the last, which may lack some.
+    """Return an access by CTAs with all of their products, and by the last, which may have fewer.
 
-    ``offsets``: [..., lanes], of which those take part that have a product.
+    ``offsets``: [..., lanes]; only lanes with a product take part.
     """
     whole, rest = divmod(problem.l, config.products)
     accesses = []
@@ -176,7 +176,7 @@ def _executed(
 def results(
     config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: Limit
 ) -> list[Access]:
-    """Return the ways of the accumulators: into shared memory, out of it, and to C."""
+    """Return the accesses of accumulators: stores to and loads from shared memory, stores to C."""
     operand, C, size = config.operands[2], problem.C, config.operation.accumulator.bytes
     own, product = _first_results(config)
     unit = operand.unit
@@ -198,7 +198,7 @@ def results(
     each = np.arange(0, operand.width, width)[:, None, None]
     accumulators = np.where(some, (at + each) * size, -1)
     load = SharedAccess("C", "load", "ld.shared", 8 * size * width, accumulators)
-    # Of a run, the product of a vector's first element: those that there are not are not read.
+    # In a run, the product of a vector's first element; products that do not exist are not read.
     product_of = crd[..., 2] + crd[..., 0] // (operand.smem.extents[0] * operand.smem.extents[1])
     accesses += _executed(config, problem, accumulators, product_of[None], "CTA", load)
     ctas = -(-problem.l // config.products)
@@ -214,7 +214,7 @@ def results(
 
 
 def elements_of_c(config: BatchedConfig, problem: GemmProblem) -> GlobalAccess:
-    """Return C's elements, of which a lane has those of a vector one after the other."""
+    """Return C's elements; a lane has those of a vector one after the other."""
     operand, C = config.operands[2], problem.C
     run, rows, _ = operand.smem.extents
     crd, _, some = operand.vectors(config.threads)

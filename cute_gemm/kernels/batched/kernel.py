@@ -1,4 +1,4 @@
-"""``batched``: batches of small products, several of which a CTA computes."""
+"""``batched``: batches of small products; a CTA computes several."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: The most that m, n and k may be.
+#: Largest m, n and k.
 MOST = 64
-#: The least products of a batch for which ``"auto"`` considers it: fewer leave most
-#: multiprocessors idle, or cost no more than a launch.
+#: Fewest products of a batch for which ``"auto"`` considers it: fewer leave most multiprocessors
+#: idle, or take no longer than a launch.
 LEAST_PRODUCTS = 64
-#: Registers of a thread beside its accumulators and factors: addresses.
+#: Registers of a thread besides its accumulators and factors: addresses.
 _OTHERS = 40
 #: Registers of a thread that its accumulators may take.
 _ACCUMULATORS = 64
-#: Threads of a CTA that candidates have, about; and their results along M and N.
+#: Approximate threads of a CTA of candidates, and results of a thread along M and N.
 _THREADS, _RESULTS = (128, 256), (1, 2, 4, 8)
-#: The same of warps that multiply by MMA.
+#: Results along M and N of warps that multiply by MMA.
 _OF_MMA = (2, 4, 8)
-#: Bytes of shared memory that candidates take at most where a product needs less.
+#: Most bytes of shared memory of candidates, if a product needs less.
 _SHARED = 48 << 10
 
 
 class Batched(EmittedKernel):
-    """Batches of small products, several of which a CTA computes."""
+    """Batches of small products; a CTA computes several."""
 
     name = "batched"
     summary = "batches of m, n and k up to 64: a CTA copies and computes several products"
@@ -73,7 +73,7 @@ class Batched(EmittedKernel):
         return ("mma",) if config.unit == "mma" else super().kinds(config)
 
     def contends(self, problem: GemmProblem, arch: Arch) -> bool:
-        """Return whether it is a large batch of small products."""
+        """Return whether the problem is a large batch of small products."""
         return problem.l >= LEAST_PRODUCTS and _small(problem)
 
     def candidates(
@@ -96,7 +96,7 @@ class Batched(EmittedKernel):
                 return
             count = max(1, threads // single.workers)
             count = min(count, max(1, _SHARED // single.smem))
-            # Of matrices one behind the other, vectors end with those of a CTA.
+            # If matrices follow each other without gaps, vectors end with the matrices of a CTA.
             for grain in (16, 8, 4, 2):
                 if count >= grain:
                     count -= count % grain
@@ -107,7 +107,7 @@ class Batched(EmittedKernel):
         self, problem: GemmProblem, tile: tuple[int, int, int], unit: str, products: int,
         thread_tile: tuple[int, int], options: dict[str, Any],
     ) -> BatchedConfig:  # fmt: skip
-        """Return the config of so many products of a CTA, or of as many as the options say."""
+        """Return the config with a number of products of a CTA, or with the options' number."""
         operands = problem.A, problem.B, problem.C
         plain: tuple[Order, Order, Order] = ("rows", "rows", "rows")
         config = BatchedConfig(
@@ -136,7 +136,7 @@ class Batched(EmittedKernel):
 
     @staticmethod
     def _registers(config: BatchedConfig) -> int:
-        """Return the registers that a thread needs, about."""
+        """Return the approximate number of registers that a thread needs."""
         tm, tn = config.thread_tile
         words = max(1, config.operation.accumulator.bytes // 4)
         depth = config.depth
@@ -152,7 +152,7 @@ class Batched(EmittedKernel):
             )
         if problem.slices > 1 or problem.k_last:
             raise UnsupportedError(
-                f"kernel {self.name!r} takes no slices of K, which is {MOST} at most: leave "
+                f"kernel {self.name!r} takes no slices of K, which is at most {MOST}: leave "
                 "split_k out"
             )
         if refusal := _refusal(config):
@@ -189,7 +189,7 @@ class Batched(EmittedKernel):
             )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return the extents and strides of small products, which the code depends on."""
+        """Return the extents and strides of small products: the code depends on them."""
         if not _small(problem):
             return None
         strides = ((*x.stride, x.batch_stride, x.first_alignment) for x in problem.matrices)
@@ -234,13 +234,13 @@ class Batched(EmittedKernel):
     def epilogue_blocks(
         self, config: BatchedConfig, problem: GemmProblem
     ) -> list[tuple[GlobalAccess, Block]]:
-        """Return what the epilogue is applied to at a time: in a run, single elements."""
+        """Return the units of work of the epilogue: in a run, single elements."""
         if config.orders[2] not in ("run", "matrices"):
             return super().epilogue_blocks(config, problem)
         return [(elements_of_c(config, problem), Block((1, 1)))]
 
     def warps_of(self, config: BatchedConfig, requests: int, warps: int) -> np.ndarray:
-        """Return the warp of each request of C's stores, of a vector's elements in turn."""
+        """Return the warp of each request of C's stores, by the elements of a vector in turn."""
         run = config.orders[2] in ("run", "matrices")
         width = config.operands[2].width if run else 1
         return np.arange(requests) // width % warps
@@ -263,12 +263,12 @@ def _multiplied_by_mma(problem: GemmProblem) -> bool:
 
 
 def _up_to(sides: Iterable[int], m: int, n: int) -> Iterator[tuple[int, int]]:
-    """Yield results along M and N, as many of each, but no more than there are."""
+    """Yield numbers of results along M and N, equal in both but no more than the extents."""
     yield from dict.fromkeys((min(side, m), min(side, n)) for side in sides)
 
 
 def _refusal(config: BatchedConfig) -> str:
-    """Return what is wrong with the options of a config by themselves, or ``""``."""
+    """Return the error of a config's options taken by themselves, or ``""``."""
     if config.unit not in ("fma", "mma"):
         return f"option unit={config.unit!r} is unknown; expected one of fma, mma"
     if not 1 <= config.products <= 1024:
@@ -287,14 +287,14 @@ def _extents(problem: GemmProblem) -> tuple[int, int, int]:
 
 
 def _power(extent: int) -> int:
-    """Return the least power of two that is no less."""
+    """Return the least power of two that is not smaller."""
     return 1 << (extent - 1).bit_length()
 
 
 def _order_and_width(matrix: Matrix, products: int) -> tuple[Order, int]:
     """Return the order in which a CTA's matrices are copied, and the bytes of an access.
 
-    Vectors end with rows where these allow widest accesses; else a run may be longer.
+    Vectors end with rows if these allow the widest accesses; else a run may be longer.
     """
     size = matrix.element.bytes
     run, rows = (max(1, matrix.shape[mode]) for mode in (matrix.unit, 1 - matrix.unit))
@@ -304,7 +304,7 @@ def _order_and_width(matrix: Matrix, products: int) -> tuple[Order, int]:
     width = access_bytes(matrix, True)[0]
     if rows > 1 and matrix.ld != run:
         return order, width
-    # Rows follow each other without gaps; so may matrices.
+    # Rows follow each other without gaps; matrices may too.
     whole = max(size, lowest_bit(matrix.alignment | run * rows * size | VECTOR))
     first = max(matrix.alignment, matrix.first_alignment)
     every = 0

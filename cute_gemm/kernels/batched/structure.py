@@ -1,6 +1,6 @@
-"""The config of ``batched`` and what follows: where the products of a CTA lie, who does what.
+"""The config of ``batched``, and the layouts and thread maps that follow from it.
 
-Extents are static. So is how the matrices of a batch lie to each other, but for the strides.
+Extents are static, and so is the arrangement of the matrices of a batch, except its strides.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MMA_LANES = (8, 4)
 MMA_SHAPE = (16, 8, 16)
 #: Bytes of the widest access.
 VECTOR = 16
-#: In which order the elements of the matrices of a CTA are copied, behind the unit-stride mode. In
-#: a run there is no gap between neighbours: all of them are one run; each matrix is; or each row
-#: (column) is, and those of a matrix follow each other, or those of the same place in all matrices.
+#: Order in which the elements of the matrices of a CTA are copied, after the unit-stride mode. A
+#: run has no gaps between neighbours. All matrices are one run; each matrix is a run; or each row
+#: (column) is, with the rows of a matrix, or equal rows of all matrices, after each other.
 Order = Literal["run", "matrices", "rows", "interleaved"]
-#: Registers that the factors of a thread take at most, if more than one k is read at a time.
+#: Most registers for the factors of a thread, if more than one k is read at a time.
 FRAGMENTS = 64
 
 
@@ -43,7 +43,7 @@ def _up(number: int, unit: int) -> int:
 
 
 def run_of(operation: Operation, mode: int, extent: int, most: int) -> int:
-    """Return how many neighbours along M (0) or N (1) a thread reads together, ``most`` at most."""
+    """Return the neighbours along M (0) or N (1) that a thread reads together: at most ``most``."""
     if operation.majors[mode] == "K":
         return 1
     widest = VECTOR // (operation.a, operation.b)[mode].bytes
@@ -51,7 +51,7 @@ def run_of(operation: Operation, mode: int, extent: int, most: int) -> int:
 
 
 def results_of(operation: Operation, unit: str, mode: int, extent: int, most: int) -> int:
-    """Return the results along M (0) or N (1) of a thread: the fewest for so many threads."""
+    """Return the results along M (0) or N (1) of a thread: the fewest for the same threads."""
     if unit == "mma":  # two along M and along N of each MMA
         tiles, each = -(-extent // MMA_SHAPE[mode]), max(1, most // 2)
         return -(-tiles // -(-tiles // each)) * 2
@@ -62,12 +62,12 @@ def results_of(operation: Operation, unit: str, mode: int, extent: int, most: in
 
 @dataclass(frozen=True, eq=False)
 class BatchedOperand:
-    """How the matrices A, B or C of a CTA's products lie in shared memory, and get there or back.
+    """The layout in shared memory of the matrices A, B or C of a CTA, and their copy.
 
-    ``smem``: (unit-stride mode, other mode, product) -> element; of C, accumulator. ``copy``:
+    ``smem``: (unit-stride mode, other mode, product) -> element; for C, accumulator. ``copy``:
     vectors of ``width`` elements, in the order in which threads take them -> element of shared
-    memory; its modes are vectors of a run, and rows and products, of which ``product_mode`` is the
-    latter: 1, 2, or 0 where all is one run.
+    memory. Its modes are vectors of a run, rows and products; ``product_mode`` is that of products:
+    1, 2, or 0 if all is one run.
     """
 
     name: str
@@ -76,7 +76,7 @@ class BatchedOperand:
     copy: Layout
     product_mode: int
     smem: Layout
-    elements: int  #: Of shared memory.
+    elements: int  #: Elements in shared memory.
     read: int  #: Elements of an access to shared memory by the threads that multiply.
 
     @property
@@ -88,10 +88,10 @@ class BatchedOperand:
         return Layout(tuple(shape[i] for i in order), tuple(stride[i] for i in order))
 
     def vectors(self, threads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return which vectors lanes take, and where: int [requests, 32, 3], and [requests, 32].
+        """Return the vectors of lanes and their places: int [requests, 32, 3], and [requests, 32].
 
-        The first: element of the run, row, product, -1 without a vector; the second: the byte of
-        shared memory, in elements; the third: which lanes have a vector.
+        First: element of the run, row and product, -1 without a vector. Second: place in shared
+        memory, in elements. Third: lanes that have a vector.
         """
         extents = self.copy.extents
         count = self.copy.size
@@ -114,13 +114,13 @@ class BatchedConfig(Config):
 
     kernel: ClassVar[str] = "batched"
     raster: ClassVar[int] = 1  #: There are no tiles.
-    #: ``"fma"``: each thread multiplies for its results; ``"mma"``: the lanes of a warp together.
+    #: ``"fma"``: each thread computes its own results; ``"mma"``: the lanes of a warp together.
     unit: str
     products: int  #: Products of a CTA.
     thread_tile: tuple[int, int]  #: (TM, TN): results of a thread.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     tile: tuple[int, int, int]  #: (M, N, K): the extents of a product, at least 1.
-    orders: tuple[Order, Order, Order]  #: Of A, B and C.
+    orders: tuple[Order, Order, Order]  #: Orders of A, B and C.
     shared: tuple[bool, bool]  #: Whether all products share A, and B.
     operation: Operation
 
@@ -145,7 +145,7 @@ class BatchedConfig(Config):
 
     @property
     def lanes(self) -> tuple[int, int]:
-        """Lanes along M and N that have their results together: an MMA's, or one."""
+        """Lanes along M and N that have results together: those of an MMA, or one."""
         return MMA_LANES if self.unit == "mma" else (1, 1)
 
     @property
@@ -186,20 +186,20 @@ class BatchedConfig(Config):
 
     @property
     def rows(self) -> tuple[Layout, Layout]:
-        """The same of the rows of A, and of B, that a thread reads."""
+        """The rows of A and of B that a thread reads, as `values`."""
         if self.unit == "mma":  # A's rows and B's lie along the same lanes
             return self.values[0], Layout((1, self.thread_tile[1] // 2), (0, 8))
         return self.values
 
     @property
     def parts_by_order(self) -> tuple[int, int, int]:
-        """`parts`, those along C's unit-stride mode first, and products."""
+        """`parts`, with C's unit-stride mode first, and products."""
         along, across = self.parts[:: -1 if self.operation.row_major else 1]
         return along, across, self.products
 
     @property
     def depth(self) -> int:
-        """The k that are multiplied at a time: those that are read together, if any."""
+        """Number of k multiplied at a time: those that are read together, if any."""
         if self.unit == "mma":
             return MMA_SHAPE[2] // MMA_LANES[1]
         operation, (tm, tn) = self.operation, self.thread_tile
@@ -214,7 +214,7 @@ class BatchedConfig(Config):
 
     @derived
     def operands(self) -> tuple[BatchedOperand, BatchedOperand, BatchedOperand]:
-        """How the matrices A, B and C of a CTA's products lie."""
+        """The layouts and copies of the matrices A, B and C of a CTA's products."""
         return self._operand(0), self._operand(1), self._operand(2)
 
     @property
@@ -242,15 +242,15 @@ class BatchedConfig(Config):
         width = operation.bytes[index] // element.bytes
         if index == 2:
             size = operation.accumulator.bytes
-            # Of MMAs the second of two neighbours may lie beyond the end.
+            # The second of two neighbours of an MMA may lie beyond the end.
             read = min(int(values[unit].extents[0]), max(1, VECTOR // size), lowest_bit(run))
         elif major == "K":
             read = min(self.depth, VECTOR // element.bytes, lowest_bit(k))
             size = element.bytes
         else:
             read, size = int(values[index].extents[0]), element.bytes
-        # Rows and products begin at multiples of vectors, an odd number apart, by which lanes
-        # that read neighbouring ones find them in different banks.
+        # Rows and products begin at multiples of vectors, an odd number apart, so that
+        # neighbouring ones lie in different banks.
         grain = max(read, min(width, max(1, VECTOR // size)))
         pitch = run
         if order in ("rows", "interleaved"):

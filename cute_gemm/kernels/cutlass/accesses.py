@@ -1,15 +1,14 @@
-"""Every memory access of CUTLASS's kernel: which instruction, which lanes, how often.
+"""All memory accesses of CUTLASS's kernel: instructions, lanes, executions.
 
-Instructions and lanes are those of a `recording`; how often they are executed follows from how
-CUTLASS goes along K. What is left over of K comes first: with k not a multiple of bK, an operand's
-first k-tile is its first ``k % bK`` elements, and the others begin there. (dp4a's last k-tile is
-the short one.)
+Instructions and lanes are those of a `recording`; executions follow from CUTLASS's loop over K. The
+remainder of K comes first: if k is not a multiple of bK, the first k-tile of an operand is its
+first ``k % bK`` elements. (With dp4a the last k-tile is the short one.)
 
-A pipeline of more than 2 stages fills all but one before its main loop, with copies that write
-zeros where there is nothing to copy, also for k-tiles that a short K does not have. The copies of
-the main loop are predicated off there. A pipeline of 2 stages stores what it has loaded into
-registers, zeros included, and once more than there are k-tiles. Both load the fragments of a
-warp's next step ahead; the last of them is not used.
+A pipeline of more than 2 stages fills all but one before its main loop. These copies write zeros
+outside the matrix, and for k-tiles that a short K does not have; copies of the main loop are
+predicated off there. A pipeline of 2 stages stores its registers, including zeros, once more than
+the number of k-tiles. Both prefetch the fragments of a warp's next step; the last prefetch is not
+used.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 
 Direction = Literal["load", "store"]
 
-#: What helps against conflicts of layouts that CUTLASS has built in.
+#: Fix of conflicts of layouts that are built into CUTLASS.
 OTHER_KERNEL = Option("kernel", "sm80_pipeline")
 
 
 def accesses(
     config: CutlassUniversalConfig, problem: GemmProblem, reads_c: bool
 ) -> tuple[Access, ...]:
-    """Return every memory access of the launch, as ``Kernel.accesses`` says it.
+    """Return all memory accesses of the launch, as ``Kernel.accesses``.
 
-    alpha is taken not to be 0, and alpha and beta to come as numbers: with ``alpha == 0`` the
-    kernel does what it does with ``k == 0``, and scalars in device memory are read by every warp.
+    alpha is assumed not to be 0, and alpha and beta to be host scalars: with ``alpha == 0`` the
+    kernel behaves as with ``k == 0``, and every warp reads scalars in device memory.
     """
     from cute_gemm.kernels.cutlass.recording import recording
 
@@ -89,7 +88,7 @@ class _Launch:
         )  # fmt: skip
 
     def _loads(self, name: str) -> list[GlobalAccess]:
-        """Loads from global memory: of all k-tiles, or of the first and of the others."""
+        """Return loads from global memory: of all k-tiles, or of the first and of the others."""
         problem, (bm, bn, bk) = self.problem, self.config.tile
         matrix, extent, sweeps = (
             (problem.A, bm, -(-problem.n // bn))
@@ -113,16 +112,16 @@ class _Launch:
         ]
 
     def _start(self, k_tile: int) -> int:
-        """First element along K of a k-tile."""
+        """Return the first element along K of a k-tile."""
         k, step = self.problem.k, self.config.tile[2]
         leftover = k % step if self.config.math != "dp4a" else 0
         return min(k, k_tile * step - (step - leftover if k_tile and leftover else 0))
 
     def _stores(self, name: str, load: GlobalAccess) -> list[Access]:
-        """Stores of k-tiles to shared memory.
+        """Return the stores of k-tiles to shared memory.
 
-        The prologue writes zeros for what is not in the matrix, and for tiles beyond K; the main
-        loop leaves it out. Of copies through L1 it matters which lanes read.
+        The prologue writes zeros outside the matrix, and for tiles beyond K; the main loop writes
+        nothing there. For copies through L1 the lanes that read matter.
         """
         ahead = self.config.stages - 1
         if ahead == 1:
@@ -153,7 +152,7 @@ class _Launch:
         return [*filled, *zeros, *loop]
 
     def _fragments(self, name: str) -> list[Access]:
-        """Loads of fragments from shared memory."""
+        """Return the loads of fragments from shared memory."""
         count, recorded = self.ctas * self.k_tiles, self.recorded
         return [
             *(self._shared(name, "load", each, count) for each in recorded.fragments[name]),
@@ -175,7 +174,7 @@ class _Launch:
         return [*loads, *staged, *(self._sums(each, stores[0]) for each in recorded.sums), *stores]
 
     def _sums(self, requests: Requests, store: GlobalAccess) -> SharedAccess:
-        """Loads of sums: where NVRTC moves them behind tests of the store, those outside C not."""
+        """Return the loads of accumulators; NVRTC may move them after the tests of the store."""
         if requests.tested is None:
             return self._shared("C", "load", requests, self.ctas, unit="CTA")
         guard = replace(store, coords=requests.tested)
@@ -183,9 +182,9 @@ class _Launch:
 
 
 def _limits(matrix: Matrix) -> tuple[int, int, int]:
-    """What base address, leading dimension and contiguous extent allow an access, in bytes.
+    """Return the bytes of an access that base address, leading dimension and extent allow.
 
-    CUTLASS guards a vector by its first element, so the extent counts as well.
+    CUTLASS guards a vector by its first element, so the contiguous extent counts as well.
     """
     size, unit = matrix.element.bytes, matrix.unit
     ld, extent = matrix.stride[1 - unit], matrix.shape[unit]
@@ -200,7 +199,7 @@ def elements_per_access(matrix: Matrix, vector: bool) -> int:
 def limit_of(
     config: CutlassUniversalConfig, problem: GemmProblem, matrix: Matrix, bits: int
 ) -> tuple[str, str]:
-    """Return what keeps the access from 16 bytes, and its fix."""
+    """Return the reason why the access is narrower than 16 bytes, and the fix."""
     if bits >= 8 * WIDEST:
         return "", ""
     if not problem.k:

@@ -1,9 +1,9 @@
-"""What one instance of CUTLASS's ``GemmUniversal`` is: tile, warps, stages, types, layouts.
+"""The config of an instance of CUTLASS's ``GemmUniversal``: tile, warps, stages, types, layouts.
 
-CUTLASS writes row-major outputs. Its emitter serves a column-major C by the transposed problem (it
-swaps A and B and flips every layout), so a row-major C is handed to it transposed. What is
-called *instance* here is the problem that the emitted C++ type solves: with a column-major C its
-rows are n and its columns m, with a row-major C its rows are m and its columns n.
+CUTLASS writes row-major outputs. For a column-major C its emitter solves the transposed problem (it
+swaps A and B and flips every layout), so it gets a row-major C transposed. An *instance* is the
+problem that the emitted C++ type solves: with a column-major C its rows are n and its columns m,
+with a row-major C its rows are m and its columns n.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ CP_ASYNC, WIDEST = 4, 16
 
 
 class Tile(NamedTuple):
-    """A CTA tile (bM, bN, bK), its warps along (M, N), and the stages that it has by default."""
+    """A CTA tile (bM, bN, bK), its warps along (M, N), and the default number of stages."""
 
     extents: tuple[int, int, int]
     warps: tuple[int, int]
     stages: int
-    #: Least bytes of an access of A and B for which it is chosen: narrow accesses are many, and so
-    #: are their predicates, for which the registers of a large tile do not suffice.
+    #: Narrowest access of A and B in bytes for which it is selected: narrower accesses have more
+    #: predicates than fit in the registers of a large tile.
     narrowest: int = 1
 
 
@@ -38,7 +38,7 @@ class Math(NamedTuple):
 
     opcode: Literal["TensorOp", "Simt"]
     instruction: tuple[int, int, int]
-    tiles: tuple[Tile, ...]  # the first is the default for many CTAs, the last for few
+    tiles: tuple[Tile, ...]  # the first is the default for many CTAs, the last that for few
     stages: tuple[int, int]  # fewest and most
     vector: bool = True  # whether a thread moves vectors, or single elements
 
@@ -98,10 +98,10 @@ MATH: dict[str, Math] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CutlassUniversalConfig(Transposable, Config):
-    """One instance of CUTLASS's kernel: options of ``gemm`` first, then what the problem says.
+    """An instance of CUTLASS's kernel: options of ``gemm`` first, then fields set by the problem.
 
-    ``tile`` is (bM, bN, bK), which says what ``warps`` are along M and N; ``stages=2`` is the
-    pipeline through registers (``ld.global``), more the one of ``cp.async``.
+    ``tile``, (bM, bN, bK), determines ``warps`` along M and N. ``stages=2`` is the pipeline through
+    registers (``ld.global``); more stages use ``cp.async``.
     """
 
     tile: tuple[int, int, int]
@@ -111,7 +111,7 @@ class CutlassUniversalConfig(Transposable, Config):
     swizzle: int
     #: Key of ``MATH``.
     math: str
-    #: Its accesses are what base address, leading dimension and extent allow.
+    #: Base address, leading dimension and extent determine the width of accesses.
     operation: Operation
 
     @property
@@ -138,7 +138,7 @@ class CutlassUniversalConfig(Transposable, Config):
 
     @property
     def alignments(self) -> tuple[int, int, int]:
-        """Elements of an access of A, of B and of C."""
+        """Elements of an access of A, B and C."""
         operation = self.operation
         a, b, c = operation.bytes
         return a // operation.a.bytes, b // operation.b.bytes, c // operation.c.bytes
@@ -173,15 +173,15 @@ class CutlassUniversalConfig(Transposable, Config):
         At least the size of CUTLASS's ``SharedStorage``, which the unit asserts.
         """
         m, n, k = self.kernel_tile
-        # SIMT kernels that transpose on the way to shared memory pad each row by up to 4 elements.
+        # SIMT kernels that transpose during the copy to shared memory pad rows by up to 4 elements.
         pad = 4 if self.is_simt else 0
         mainloop = (m + n + 2 * pad) * k * self.stages * self.operation.a.bytes
-        # The epilogue passes 8 rows of each row of warps at a time, 16 for some tensor core types.
+        # The epilogue stages 8 rows of each row of warps at a time, 16 for some tensor core types.
         rows = self.turned(self.warps)[0] * (8 if self.is_simt else 16)
         epilogue = rows * (n + 32) * self.operation.accumulator.bytes
         return -(-max(mainloop, epilogue) // 128) * 128
 
 
 def ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
-    """CTAs of a launch: one for each tile of C."""
+    """Return the CTAs of a launch: one for each tile of C."""
     return -(-problem.m // tile[0]) * -(-problem.n // tile[1])

@@ -1,7 +1,7 @@
-"""What a CTA of CUTLASS's kernel accesses: recorded while its PTX is executed (`cute_gemm.ptx`).
+"""Accesses of a CTA of CUTLASS's kernel, recorded while its PTX is executed (`cute_gemm.ptx`).
 
-Executed are 2 x 2 tiles of C with one k-tile. The first tile is whole, and its CTA is recorded; the
-others end after one vector, and show which loads a CTA at an edge leaves out.
+The launch has 2 x 2 tiles of C with one k-tile. The first tile is whole, and its CTA is recorded;
+the other tiles end after one vector, and show which loads a CTA at an edge leaves out.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ class Requests(NamedTuple):
 
     instruction: str
     bits: int  # of each lane
-    #: int array [requests, 32]: the byte of shared memory that each lane names, or
-    #: [requests, 32, 2]: the (row, column) of its operand. -1 of a lane that takes no part.
+    #: int array [requests, 32]: the address of each lane in shared memory, in bytes, or
+    #: [requests, 32, 2]: the (row, column) in the operand. -1 for a lane that takes no part.
     places: np.ndarray
-    #: Of sums that are read: int array [requests, 32, 2], the (row, column) that has to lie in C
-    #: for a lane to read, 0 where that is not tested; None where nothing is.
+    #: For reads of accumulators: int array [requests, 32, 2], the (row, column) that must lie in C
+    #: for a lane to read, 0 if that is not tested; None if nothing is tested.
     tested: np.ndarray | None = None
 
 
 class Recording(NamedTuple):
-    """The requests of a CTA by what they are for; those of other instructions apart."""
+    """The requests of a CTA by purpose and instruction."""
 
     loads: dict[str, list[Requests]]  # of a k-tile of A and of B, and of C, from global memory
     stores: dict[str, list[Requests]]  # of a k-tile to shared memory
     fragments: dict[str, list[Requests]]  # of a k-tile from there
-    ahead: dict[str, list[Requests]]  # of the step behind the last k-tile
-    staged: list[Requests]  # sums to shared memory
-    sums: list[Requests]  # sums from there
+    ahead: dict[str, list[Requests]]  # of the step after the last k-tile
+    staged: list[Requests]  # accumulators to shared memory
+    sums: list[Requests]  # accumulators from there
     results: list[Requests]  # to C
 
 
 @lru_cache(maxsize=32)
 def recording(config: CutlassUniversalConfig, products: bool, reads_c: bool) -> Recording:
-    """Return what a CTA accesses; ``products``: k is not 0, ``reads_c``: beta is not 0."""
+    """Return the accesses of a CTA; ``products``: k is not 0, ``reads_c``: beta is not 0."""
     return _Launch(config, products, reads_c).recording()
 
 
@@ -98,7 +98,7 @@ class _Launch:
         self.accesses = accesses = self.execution.accesses
         shared, store = accesses.shared, accesses.store
         self.writes, self.reads = shared & store, shared & ~store
-        #: Of each access the bytes that a lane of its warp has stored to shared memory, up to it.
+        #: For each access, the bytes that a lane of its warp has stored to shared memory before it.
         self.stored = np.zeros(len(accesses), int)
         for cta in range(4):
             for warp in range(self.warps):
@@ -106,13 +106,13 @@ class _Launch:
                 self.stored[mine] = np.cumsum((accesses.width * self.writes)[mine])
 
     def recording(self) -> Recording:
-        """Tell its accesses apart: by where they go, and those of a warp by what it has stored."""
+        """Classify accesses by their target, and those of a warp by the bytes stored before."""
         config, accesses, stored = self.config, self.accesses, self.stored
         (first, second), (rows, columns, _) = config.turned(("A", "B")), config.kernel_tile
         depth = min(self.problem.k, config.tile[2]) * config.operation.a.bytes
         of_first = rows * depth // config.threads
         of_both = of_first + columns * depth // config.threads
-        # All stages but one are filled before the main loop; of a pipeline through registers both.
+        # All stages but one are filled before the main loop; with registers, both stages.
         main = stored <= of_both * max(2, config.stages - 1)
         stores = {
             first: self._rows(self.writes & (stored <= of_first)),
@@ -140,14 +140,14 @@ class _Launch:
         )
 
     def _of(self, operand: str, store: bool) -> np.ndarray:
-        """Which accesses load an operand, or store to it; bool array."""
+        """Return which accesses load an operand, or store to it; bool array."""
         (region,) = (x for x in self.execution.regions if x.name == operand)
         place = self.accesses.addresses.max(axis=1) - GLOBAL
         inside = (place >= region.begin) & (place < region.end)
         return ~self.accesses.shared & (self.accesses.store == store) & inside
 
     def _rows(self, chosen: np.ndarray, cta: int = 0) -> np.ndarray:
-        """The numbers of a whole tile's accesses, of those chosen; int array [steps, warps]."""
+        """Return the numbers of the chosen accesses of a whole tile; int array [steps, warps]."""
         mine = chosen & (self.accesses.cta == cta)
         of_warps = [np.flatnonzero(mine & (self.accesses.warp == w)) for w in range(self.warps)]
         return np.stack(of_warps, axis=1)
@@ -155,7 +155,7 @@ class _Launch:
     def _requests(
         self, rows: np.ndarray, operand: str = "", tested: np.ndarray | None = None
     ) -> list[Requests]:
-        """Requests by instruction; ``operand``: what they go to, "" of shared memory."""
+        """Return requests by instruction; ``operand``: their target, "" for shared memory."""
         accesses, code = self.accesses, self.execution.kernel.instructions
         kinds: dict[tuple[str, int], list[int]] = {}
         step = 0
@@ -176,7 +176,7 @@ class _Launch:
         ]
 
     def _joined(self, rows: np.ndarray, size: int) -> int:
-        """How many of the first steps move vectors side by side: of them ptxas makes one."""
+        """Return how many of the first steps move neighbouring vectors, which ptxas merges."""
         for count in (4, 2):
             if count <= min(len(rows), 16 // size):
                 first = rows[:count]
@@ -188,7 +188,7 @@ class _Launch:
         return 1
 
     def _places(self, rows: np.ndarray, operand: str) -> np.ndarray:
-        """Where accesses go, as ``Requests.places`` has it."""
+        """Return the addresses of accesses, as ``Requests.places``."""
         addresses = self.accesses.addresses[rows]
         if not operand:
             return addresses
@@ -200,10 +200,10 @@ class _Launch:
         return np.where((addresses < 0)[..., None], -1, np.stack(pair, axis=-1))
 
     def _sums(self, chosen: np.ndarray) -> list[Requests]:
-        """Reads of sums, and behind which tests of C's extents they stand: see CTAs at an edge.
+        """Return the reads of accumulators, with the tests of C's extents that precede them.
 
-        What a lane reads between two of its stores is, by address, its next vectors of C in order;
-        NVRTC moves the reads that are behind tests to the end.
+        CTAs at an edge show the tests. Between two of its stores a lane reads, by address, its next
+        vectors of C in order; NVRTC moves reads that follow tests to the end.
         """
         rows, results = self._rows(chosen), self._of("C", True)
         if not len(rows):
@@ -224,7 +224,7 @@ class _Launch:
         return self._requests(rows, "", tested if tested.any() else None)
 
     def _reads(self, rows: np.ndarray) -> np.ndarray:
-        """A number for each lane's read: its warp, lane, address and what is stored before."""
+        """Return a number for each lane's read: its warp, lane, address and bytes stored before."""
         accesses = self.accesses
         of_warp = (accesses.warp[rows].astype(np.int64) << 16 | self.stored[rows])[..., None]
         place = (of_warp << 5 | np.arange(WARP)) << 20 | accesses.addresses[rows]

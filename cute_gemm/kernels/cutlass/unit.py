@@ -1,8 +1,8 @@
 """The C++ unit of one instance, by cutlass_library's own emitter.
 
-The kernel is stock; only the way in differs: its ``Params`` are computed on the device from the
-entry's parameters (no host compiler), and a one-dimensional grid is mapped to tiles. The threads,
-the widths and the shared memory that Python takes the instance to have are asserted in the unit.
+The kernel is CUTLASS's; only the entry differs: it computes ``Params`` on the device from its
+parameters (no host compiler) and maps a one-dimensional grid to tiles. The unit asserts the
+threads, the access widths and the shared memory that Python assumes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cute_gemm.kernels.cutlass.config import MATH, CutlassUniversalConfig
 from cute_gemm.toolchain.headers import cutlass_version, templates_path
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
 
-#: Bytes per thread. How many registers CUTLASS's loops get is ptxas's own choice, which for some
-#: types, majors and archs trades a few bytes of local memory for one more resident CTA. Most, 116,
-#: has 128x128x32 with single elements of 16 bits, and is faster than smaller tiles without any.
+#: Bytes per thread. ptxas decides how many registers CUTLASS's loops get. For some types, majors
+#: and archs it trades a few bytes of local memory for one more resident CTA. 128x128x32 with single
+#: elements of 16 bits spills the most, 116, and is faster than smaller tiles without spills.
 _SPILLS = 128
-#: The CUTLASS whose headers ``templates/cutlass/stubs`` stands for. Without the stubs NVRTC reads
-#: every 3.x kernel, the stream-K and the complex ones, which is a third of a build.
+#: The version of CUTLASS whose headers ``templates/cutlass/stubs`` replaces. Without the stubs
+#: NVRTC reads every 3.x kernel, the stream-K and the complex ones: a third of the build time.
 _STUBS_OF = (4, 2)
 
 _UNIT = """\
@@ -52,7 +52,7 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
     from cutlass_library import DataTypeTag, SubstituteTemplate
     from cutlass_library.gemm_operation import EmitGemmUniversalInstance
 
-    # The entry has the symbol's name, the emitted struct that name and this suffix.
+    # The entry is named by the symbol, the emitted struct by the symbol and this suffix.
     emitter = EmitGemmUniversalInstance("_gemm")
     emitter.gemm_template = SubstituteTemplate(
         emitter.gemm_template,
@@ -86,7 +86,7 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
 
 @functools.cache
 def _stubs() -> Path:
-    """Headers that stand for those of kernels that are not used, as one CUTLASS declares them."""
+    """Return the folder of headers that replace those of unused kernels of one CUTLASS version."""
     version = cutlass_version()
     if version is not None and version[:2] != _STUBS_OF:
         raise HeaderError(
@@ -100,8 +100,8 @@ def _stubs() -> Path:
 def _operation(config: CutlassUniversalConfig) -> Any:
     """Return ``cutlass_library.GemmOperation`` of the problem with a column-major C.
 
-    That is what its emitter wants. With a row-major C it is the transposed problem, whose first
-    operand is B.
+    The emitter requires it. With a row-major C it is the transposed problem, whose first operand is
+    B.
     """
     from cutlass_library import (
         ComplexTransform,

@@ -1,4 +1,4 @@
-"""CUTLASS's own 2.x ``GemmUniversal``, emitted by cutlass_library for sm_80: choice, legality."""
+"""CUTLASS's own 2.x ``GemmUniversal``, emitted by cutlass_library for sm_80: configs, legality."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem
 
-#: From this k on a sum of int8 products can leave int32.
+#: Least k at which a sum of int8 products can overflow int32.
 _INT8_EXACT_K = 2**31 // 2**14
 
 
@@ -41,17 +41,17 @@ class CutlassUniversal(CompiledKernel):
     dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
     takes = frozenset()
     options = ("tile", "stages", "swizzle")
-    nvcc = False  # CUTLASS fills its Params by functions of the host
+    nvcc = False  # host functions of CUTLASS fill its Params
     option_values: ClassVar = {
-        "tile": "bM x bN x bK of a CTA, by type one of a few: 128x128x32",
-        "stages": "2 to 12, by type",
+        "tile": "bM x bN x bK of a CTA, one of a few for each type: 128x128x32",
+        "stages": "2 to 12, depending on the type",
         "swizzle": "1 | 2 | 4 | 8",
     }
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[CutlassUniversalConfig]:
-        """A large tile and a small one."""
+        """Yield a large tile and a small one."""
         math = self._math(problem)
         row = MATH[math]
         align_a, align_b, align_c = (
@@ -75,7 +75,7 @@ class CutlassUniversal(CompiledKernel):
             yield replace(usual, **{**how, **given})
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return the problem: the tile goes by its extents."""
+        """Return the problem: the tile depends on its extents."""
         return problem
 
     def shapes(self, extent: int) -> tuple[tuple[int, int], ...]:
@@ -85,9 +85,9 @@ class CutlassUniversal(CompiledKernel):
     def footprints(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:
-        """Return the first candidate that has a CTA for each multiprocessor, or else the last.
+        """Return the first candidate that has a CTA for each multiprocessor, else the last.
 
-        What it costs is not known: its accesses are only when it is compiled.
+        The footprint is None: accesses are known only once the kernel is compiled.
         """
         legal = self.legal(problem, Arch(arch), options)
         full = (config for config in legal if ctas(problem, config.tile) * problem.l >= gpu.sms)
@@ -108,7 +108,7 @@ class CutlassUniversal(CompiledKernel):
         kind = problem.factor.name
         if kind != "int8":
             return kind if kind in MATH else "half"
-        # The tensor core kernel saturates its sums; below this k none can leave int32.
+        # The tensor core kernel saturates; below this k no sum can overflow int32.
         tensor_cores = problem.A.unit == 1 and problem.B.unit == 1
         if tensor_cores and problem.k < _INT8_EXACT_K:
             return "int8"
@@ -147,7 +147,7 @@ class CutlassUniversal(CompiledKernel):
 
 
 def _tiles(math: str, narrowest: int, given: Any) -> list[Tile]:
-    """Return the tile that is given, or a large one that takes such narrow accesses and a small."""
+    """Return the given tile, or a large tile that allows such narrow accesses and a small one."""
     tiles = MATH[math].tiles
     if given is None:
         return [next(tile for tile in tiles if tile.narrowest <= narrowest), tiles[-1]]
@@ -159,7 +159,7 @@ def _tiles(math: str, narrowest: int, given: Any) -> list[Tile]:
 
 
 def _check(config: CutlassUniversalConfig, arch: Arch) -> None:
-    """Raise ``OptionError`` for what CUTLASS cannot build, or what would not run."""
+    """Raise ``OptionError`` for a config that CUTLASS cannot build or that would not run."""
     fewest, most = MATH[config.math].stages
     if config.swizzle not in (1, 2, 4, 8):
         raise OptionError(f"swizzle is {config.swizzle}; expected 1, 2, 4 or 8")
@@ -170,7 +170,7 @@ def _check(config: CutlassUniversalConfig, arch: Arch) -> None:
         width = config.operation.bytes["AB".index(operand)]
         if config.stages > 2 and width < CP_ASYNC:
             raise OptionError(
-                f"stages is {config.stages}, but {operand} allows accesses of {width} bytes only "
+                f"stages is {config.stages}, but {operand} allows only accesses of {width} bytes "
                 f"and cp.async copies at least {CP_ASYNC}; expected stages=2"
             )
     if config.smem > arch.shared_limit:

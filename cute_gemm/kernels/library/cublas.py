@@ -1,9 +1,9 @@
-"""The cuBLAS that another package brought, as what results are timed against.
+"""The cuBLAS that another package installed, a baseline for timings.
 
-``cublasGemmEx`` (of batches ``cublasGemmStridedBatchedEx``) is called in the library itself, which
-PyTorch, CuPy, nvmath and the CUDA toolkit all bring: so the op, the strides and the order of C are
-the same as ours, and no array library's wrapper is in the time. Nothing here computes a result,
-unless ``kernel="cublas"`` asks.
+The library, which PyTorch, CuPy, nvmath and the CUDA toolkit install, is called directly:
+``cublasGemmEx``, or ``cublasGemmStridedBatchedEx`` for batches. So the op, the strides and the
+order of C equal ours, and the time includes no wrapper of an array library. cuBLAS computes results
+only for ``kernel="cublas"``.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _SCALAR = 16
 
 
 class CublasError(UnsupportedError):
-    """There is no cuBLAS, or it refuses; the message says which."""
+    """cuBLAS is missing or reports an error; the message says which."""
 
 
-#: The arguments behind the handle, from the addresses of A, B, C, alpha and beta.
+#: The arguments after the handle, from the addresses of A, B, C, alpha and beta.
 Arguments = Callable[[int, int, int, int, int], tuple[int, ...]]
 
 
 def call(problem: GemmProblem) -> tuple[str, Arguments]:
-    """Return the entry of the library that computes ``problem``, and its arguments.
+    """Return the function of the library that computes ``problem``, and its arguments.
 
-    A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, a leading
-    dimension below the extent, 8-bit floats, or groups.
+    Raise CublasError if cuBLAS cannot express the problem: a conjugate without a transpose, a
+    leading dimension below the extent, 8-bit floats, or groups.
     """
     if problem.groups:
         raise CublasError("cuBLAS has no grouped GEMM whose sizes are on the device")
     if problem.A.dtype in FLOAT8:
         raise CublasError(
             f"cublasGemmEx takes no {problem.dtype}, which is for cublasLtMatmul: time "
-            "torch._scaled_mm beside it, as a function of --against"
+            "torch._scaled_mm instead, as a function of --against"
         )
     C = problem.C
     try:
@@ -68,18 +68,18 @@ def call(problem: GemmProblem) -> tuple[str, Arguments]:
 
 
 def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> tuple[str, Arguments]:
-    """Return the call in cuBLAS's words, whose matrices are column-major.
+    """Return the cuBLAS call, whose matrices are column-major.
 
     With ``swap_ab`` C is row-major, and cuBLAS computes its transpose, op(B)^T op(A)^T.
     """
     left, right = (problem.B, problem.A) if swap_ab else (problem.A, problem.B)
-    # CuTe's left operand is (rows, K) and its right one (columns, K): with the unit stride in the
-    # first mode the left one is stored as it is used and the right one transposed.
+    # CuTe's left operand is (rows, K) and its right one (columns, K): if the first mode has unit
+    # stride, the left one is stored as used and the right one transposed.
     left_op, left_ld = _operand(left, left.unit == 1)
     right_op, right_ld = _operand(right, right.unit == 0)
     rows, columns = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
     one = problem.l == 1
-    # cudaDataType, leading dimension and, of a batch, elements to the next.
+    # cudaDataType, leading dimension and, for a batch, elements to the next matrix.
     of_left, of_right, of_c = (
         (matrix.element.cublas, ld, matrix.batch_stride)[: 2 if one else 3]
         for matrix, ld in ((left, left_ld), (right, right_ld), (problem.C, ldc))
@@ -96,13 +96,13 @@ def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> tuple[str, Arguments
 
 
 def _operand(matrix: Matrix, transposed: bool) -> tuple[int, int]:
-    """Return operation and leading dimension of an operand."""
+    """Return the operation and the leading dimension of an operand."""
     if matrix.conj and not transposed:
         if matrix.shape[1 - matrix.unit] <= 1:
-            return _C, 1  # a vector lies in memory as its transpose does
+            return _C, 1  # a vector has the memory layout of its transpose
         raise CublasError(
-            f"cuBLAS conjugates only what it transposes, and {matrix.name} is stored as {matrix}, "
-            f"the way in which it is used: pass a conjugated copy, or store {matrix.name} and C in "
+            f"cuBLAS conjugates only with a transpose, and {matrix.name}, stored as {matrix}, "
+            f"needs no transpose: pass a conjugated copy, or store {matrix.name} and C in "
             "the same order"
         )
     if matrix.ld < matrix.shape[matrix.unit]:
@@ -116,7 +116,7 @@ def _operand(matrix: Matrix, transposed: bool) -> tuple[int, int]:
 class Cublas:
     """A cuBLAS handle on the device whose primary context is current.
 
-    CublasError when no cuBLAS is installed or it does not start.
+    Raise CublasError if no cuBLAS is installed or it does not start.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Cublas:
 
     @property
     def version(self) -> str:
-        """Major and minor version, ``"13.1"``."""
+        """Major and minor version, as in ``"13.1"``."""
         value = ctypes.c_int()
         parts = []
         for part in (0, 1):  # MAJOR_VERSION, MINOR_VERSION
@@ -142,9 +142,9 @@ class Cublas:
     ) -> Callable[..., None]:
         """Return a function of the matrices' addresses and a stream, for any thread.
 
-        The primary context of ``device`` is current when it is called. With one scalar on the
-        device the other is copied there, because cuBLAS wants both in one place. A CublasError when
-        cuBLAS has no such GEMM; by the function, when it refuses the types or sizes.
+        The primary context of ``device`` must be current in calls. If one scalar is on the device,
+        the other is copied there, because cuBLAS requires both in the same memory. Raise
+        CublasError if cuBLAS has no such GEMM; the function raises it for types or sizes.
         """
         if alpha == ZERO:
             problem = replace(problem, k=0)  # or some of its kernels let NaN of A and B through
@@ -187,28 +187,28 @@ class Cublas:
 
 
 def _scalars(problem: GemmProblem, alpha: complex, beta: complex) -> tuple[Any, int, int]:
-    """Return alpha and beta in host memory, as the type that they have, and their addresses."""
+    """Return alpha and beta in host memory, in their type, and their addresses."""
     block = ctypes.create_string_buffer(2 * _SCALAR)
     kind = problem.accumulator.name
-    # Without products nothing is to come of alpha, which may be infinite.
+    # Without products alpha, which may be infinite, must not affect the result.
     pack_scalar(kind, block, 0, alpha if problem.k else 0, "alpha")
     pack_scalar(kind, block, _SCALAR, beta, "beta")
     return block, ctypes.addressof(block), ctypes.addressof(block) + _SCALAR
 
 
 def _load() -> Any:
-    """Return the library with the signatures of what is called."""
+    """Return the library with the signatures of the functions called."""
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     try:
         library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
     except (DynamicLibNotFoundError, OSError, RuntimeError):
         raise CublasError(
-            "no cuBLAS found (PyTorch, CuPy and nvmath bring one): pip install nvidia-cublas"
+            "no cuBLAS found (PyTorch, CuPy and nvmath install one): pip install nvidia-cublas"
         ) from None
     integer, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
     matrix: list[Any] = [pointer, integer, long]  # address, type, leading dimension
-    batched = [*matrix, long]  # and elements to the next
+    batched = [*matrix, long]  # and elements to the next matrix
     library.cublasCreate_v2.argtypes = [pointer]
     library.cublasSetStream_v2.argtypes = [pointer, pointer]
     library.cublasSetPointerMode_v2.argtypes = [pointer, integer]

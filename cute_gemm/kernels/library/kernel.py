@@ -1,7 +1,7 @@
-"""``cublas``: NVIDIA's own GEMM, through whichever cuBLAS another package brought.
+"""``cublas``: NVIDIA's GEMM, from the cuBLAS that another package installed.
 
-A row to compare with: it is never chosen for anybody, nothing depends on it, and of its kernels no
-more is known than their results.
+It is a baseline: ``"auto"`` never selects it, nothing depends on it, and only the results of its
+kernels are known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cute_gemm.cost_model.footprint import Footprint
     from cute_gemm.problem.problem import GemmProblem
 
-#: Device -> handle; cuBLAS's are made in milliseconds and meant to be kept.
+#: Device -> handle; creating one takes milliseconds, so handles are kept.
 _handles: dict[int, cublas.Cublas] = {}
 _making = threading.Lock()
 
@@ -36,37 +36,37 @@ def handle_on(device: int) -> cublas.Cublas:
 
 
 class CublasLibrary(Kernel):
-    """``cublasGemmEx`` on device arrays, in their library's stream, and on copies of NumPy's."""
+    """``cublasGemmEx`` on device arrays, in their library's stream, or copies of NumPy arrays."""
 
     name = "cublas"
-    summary = "cuBLAS, as PyTorch, CuPy or nvmath brought it: a row to compare with"
+    summary = "cuBLAS, as installed by PyTorch, CuPy or nvmath: a baseline"
     minimum_cc = 80
     dtypes = tuple(name for name in operand_types() if name not in (*FLOAT8, *OF_COMPONENTS))
     options = ()
     runs_on = "library"
     idea = (
-        "A library of kernels, of which heuristics choose one for the problem and the GPU. On "
-        "Hopper they use wgmma and TMA, as sm90_wgmma does, where the type has them."
+        "A library of kernels. Heuristics select one for the problem and the GPU. On Hopper the "
+        "kernels use wgmma and TMA, as sm90_wgmma does, if the type supports them."
     )
     not_compiled = (
-        "kernel 'cublas' is a library of NVIDIA's, called as it is: its source, code, launch and "
-        "accesses are not known; take another kernel to see them"
+        "kernel 'cublas' is NVIDIA's library: its source, code, launch and accesses are not known; "
+        "take another kernel to see them"
     )
 
     def footprints(self, problem: GemmProblem, *others: Any) -> list[tuple[Any, Footprint | None]]:
-        """Refuse what cuBLAS cannot be asked for.
+        """Raise an error for problems that cuBLAS cannot express.
 
-        That is an operand to be conjugated but not transposed, and a leading dimension below the
-        extent, as of a broadcast.
+        They have an operand that is conjugated but not transposed, or a leading dimension below the
+        extent, as a broadcast has.
         """
         if problem.m and problem.n and problem.l:
             cublas.call(problem)
         return [(NothingToChoose(self.name), None)]
 
     def on_host(self, *arguments: Any) -> None:
-        """Refuse: a library's result is not NumPy's."""
+        """Raise UnsupportedError: NumPy does not compute a library's result."""
         raise UnsupportedError(
-            f"kernel {self.name!r} computes on a GPU only and backend is 'cpu': leave one of "
+            f"kernel {self.name!r} computes only on a GPU and backend is 'cpu': leave one of "
             "the two out"
         )
 

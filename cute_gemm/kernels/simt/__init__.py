@@ -1,1 +1,1 @@
-"""The kernels of the tutorials: FMA on CUDA cores."""
+"""The tutorial kernels: FMA on CUDA cores."""

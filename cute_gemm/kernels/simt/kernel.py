@@ -1,7 +1,7 @@
-"""Base class of the tutorial kernels: config, legality, launch and accesses.
+"""Base class of the tutorial kernels: configs, legality, launch and accesses.
 
-Each kernel is a template of its own name in ``templates/simt/`` and a small class in
-``kernels/simt/ladder.py`` with the differences of its config.
+Each kernel is a template of the same name in ``templates/simt/`` and a small class in
+``kernels/simt/ladder.py`` that sets its config's differences.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: Registers of a thread beside its accumulators: addresses, operands.
+#: Registers of a thread besides its accumulators: addresses, operands.
 _OTHERS = 64
 
 
 def _accumulators(config: SimtConfig) -> int:
     """Return the registers that a thread's accumulators take."""
     tm, tn = config.thread_tile
-    sets = 2 if config.operation.block_scales else 1  # products of a k tile have their own
+    sets = 2 if config.operation.block_scales else 1  # products of a k tile have a separate set
     return sets * tm * tn * config.operation.accumulator.bytes // 4
 
 
@@ -74,20 +74,20 @@ class SimtKernel(EmittedKernel):
         "float32", "float16", "bfloat16", "float64", "complex64", "complex128",
     )  # fmt: skip
     options: tuple[str, ...] = ("tile", "thread_tile", "raster", "min_ctas")
-    #: Whether gmem accesses of A and B are as wide as the matrices allow, or an element.
+    #: Whether gmem accesses of A and B are as wide as the matrices allow, instead of one element.
     wide: ClassVar[bool] = False
     #: Whether shared memory holds all of K.
     whole_k: ClassVar[bool] = False
-    #: Fields of its configs that differ from those of most kernels (`candidates`).
+    #: Fields of configs that differ from those of most kernels (`candidates`).
     fields: ClassVar[dict[str, Any]] = {}
     emitter: ClassVar = EmitSimt
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """Return the fields that this kernel chooses for each candidate, beside given options."""
+        """Return the fields that this kernel sets in each candidate, besides given options."""
         return [self.fields]
 
     def settle(self, config: SimtConfig) -> SimtConfig:
-        """Return the config with the fields that follow from its options."""
+        """Return the config with the fields that its options determine."""
         return config
 
     def candidates(
@@ -108,7 +108,7 @@ class SimtKernel(EmittedKernel):
             config = self.settle(with_options(SimtConfig(**{**common, **row}), options))
             own = {"tile", "thread_tile"}.isdisjoint(options) and not problem.scales
             if "min_ctas" not in options and not own:
-                # Another tile may leave no room for the min_ctas of the kernel's own.
+                # The min_ctas of the kernel's own tile may not fit another tile.
                 ctas = range(config.min_ctas, 1, -1)
                 ctas_fit = most_ctas(ctas, config.threads, _accumulators(config) + _OTHERS)
                 config = replace(config, min_ctas=ctas_fit)
@@ -129,7 +129,7 @@ class SimtKernel(EmittedKernel):
                 fits = self._fitting(config, problem, limit)
                 fix = f"tile={fits}, or " if fits else ""
                 raise UnsupportedError(
-                    f"k={problem.k} makes kernel {self.name!r} keep {need} bytes in shared memory, "
+                    f"k={problem.k} needs {need} bytes of shared memory in kernel {self.name!r}, "
                     f"and {arch} has {limit}: k up to {most} fits with tile="
                     f"{config.tile}; take {fix}kernel='smem_tiled'"
                 )
@@ -141,7 +141,7 @@ class SimtKernel(EmittedKernel):
     def _fitting(
         self, config: SimtConfig, problem: GemmProblem, limit: int
     ) -> tuple[int, int, int] | None:
-        """Return the largest legal tile with which all of K fits, if there is one."""
+        """Return the largest legal tile with which all of K fits, if any."""
         sides = (32, 16, 8, 4)
         for m, n in sorted(product(sides, sides), key=lambda side: -side[0] * side[1]):
             smaller = replace(config, tile=(m, n, config.tile[2]))
@@ -154,7 +154,7 @@ class SimtKernel(EmittedKernel):
         return None
 
     def _check(self, config: SimtConfig) -> None:
-        """Check every legality rule of a config; the first broken one is named."""
+        """Raise OptionError for the first legality rule that a config breaks."""
         for option, allowed in self.choices.items():
             if getattr(config, option) not in allowed:
                 raise OptionError(
@@ -179,21 +179,21 @@ class SimtKernel(EmittedKernel):
             fits = accumulators < REGISTERS_PER_THREAD  # in a CTA of fewer threads
             raise OptionError(
                 f"option thread_tile={config.thread_tile} with min_ctas={config.min_ctas} needs "
-                f"{accumulators} registers for the accumulators of a thread, which has {room} "
-                f"in all; take a smaller {'tile or min_ctas' if fits else 'thread_tile'}"
+                f"{accumulators} registers for the accumulators of a thread, which has "
+                f"{room}; take a smaller {'tile or min_ctas' if fits else 'thread_tile'}"
             )
         if config.warps[0] and (bm, bn) != tuple(
             warps * lanes * results
             for warps, lanes, results in zip(config.warps, WARP_LANES, (tm, tn), strict=True)
         ):
             raise OptionError(
-                f"option tile={config.tile} with thread_tile={config.thread_tile}: the CTA's tile "
-                f"has to be made of warps' tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
+                f"option tile={config.tile} with thread_tile={config.thread_tile}: the CTA tile "
+                f"must consist of warp tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
             )
         if not config.staged:
             lanes = WARP if config.warp_along == "k" else 1
             if bk != lanes:
-                why = "shares each result among a warp" if lanes > 1 else "keeps no tile along k"
+                why = "computes each result by a warp" if lanes > 1 else "has no tile along k"
                 raise OptionError(
                     f"option tile={config.tile}: kernel {self.name!r} with warp_along="
                     f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
@@ -203,7 +203,7 @@ class SimtKernel(EmittedKernel):
             if rows == BLOCK < extent:
                 raise OptionError(
                     f"option tile={config.tile} came with scales of {BLOCK} x {BLOCK} blocks, and "
-                    f"a tile lies within one; expected extents up to {BLOCK}"
+                    f"a tile must lie within a block; expected extents up to {BLOCK}"
                 )
         size = config.operation.a.bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
@@ -228,7 +228,7 @@ class SimtKernel(EmittedKernel):
                 )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return k if all of it has to fit in shared memory, else 0."""
+        """Return k if all of it must fit in shared memory, else 0."""
         return problem.k if self.whole_k else 0
 
     def of_operand(self, config: SimtConfig, name: str) -> SimtConfig:
@@ -244,7 +244,7 @@ class SimtKernel(EmittedKernel):
         return launch_of_tiles(problem, config.tile, config.threads, smem)
 
     def warps_of(self, config: SimtConfig, requests: int, warps: int) -> np.ndarray:
-        """Return the warp of each request of C's stores: those of a warp come together."""
+        """Return the warp of each request of C's stores: requests are ordered by warps."""
         return np.arange(requests) // (requests // warps)
 
     def accesses(
@@ -263,7 +263,7 @@ class SimtKernel(EmittedKernel):
                 read = _fragments(config, index, executions)
                 out.append(read)
                 if config.staging != "none" and executions:
-                    # Columns are read one ahead: after the last, the first of the other buffer.
+                    # Columns are prefetched: after the last, the first of the other buffer.
                     first = read.coords[:, 0, 1] == 0  # type: ignore[index]
                     out.append(
                         replace(
@@ -281,7 +281,7 @@ class SimtKernel(EmittedKernel):
         work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
         if config.staged:
             return work
-        # Threads past the edges have nothing to do.
+        # Threads past the edges are idle.
         inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.products)
         return replace(work, products=inside.products)
 
@@ -306,7 +306,8 @@ def _first_results(config: SimtConfig) -> np.ndarray:
 def _direct(config: SimtConfig, problem: GemmProblem, matrix: Matrix, index: int) -> list[Access]:
     """Return a thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
 
-    Threads without an element of C load nothing; CTAs at the other mode's end have such threads.
+    Threads without an element of C load nothing; CTAs at the end of the other mode have such
+    threads.
     """
     first = _first_results(config)
     other, extent = 1 - index, (problem.n, problem.m)[index]
@@ -354,7 +355,7 @@ def _copied(
     loads = by_last_tile(load)
     cuts = _cut(loads[-1])
     if not operand.asynchronous:
-        # The tile in registers is stored at the end of each k-tile, after the last one too.
+        # The tile in registers is stored at the end of each k-tile, including the last one.
         return [
             *loads,
             *cuts,
@@ -365,12 +366,12 @@ def _copied(
 
 
 def _cut(load: GlobalAccess) -> list[GlobalAccess]:
-    """Return the loads of elements of vectors that straddle the matrix's end, if there are any."""
+    """Return the loads of elements of vectors that straddle the matrix's end, if any."""
     return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
 
 
 def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
-    """Return a thread's reads of a tile: its rows of A, or its columns of B, of every k."""
+    """Return a thread's reads of a tile: its rows of A, or its columns of B, for every k."""
     operand, values = config.operands[index], config.values[index]
     run, repeats = values.extents
     first = _first_results(config)[:, index].reshape(-1, 1, 1, WARP)
@@ -389,9 +390,9 @@ def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
 def _loads_of_scales(
     config: SimtConfig, problem: GemmProblem, tiles: tuple[int, int]
 ) -> Iterator[Access]:
-    """Yield the loads of block scales, by each thread for its results.
+    """Yield each thread's loads of block scales for its results.
 
-    ``tiles``: of C, along M and N.
+    ``tiles``: tiles of C along M and N.
     """
     matrices, first = {x.name: x for x in problem.scales}, _first_results(config)
     extents = problem.m, problem.n
@@ -439,5 +440,5 @@ def _results(config: SimtConfig, problem: GemmProblem, reads_c: bool) -> list[Ac
 
 
 def _steps(values: Layout, vector: int) -> list[int]:
-    """Return where the accesses of a thread's results begin, from its first."""
+    """Return the offsets at which accesses of a thread's results begin, from its first."""
     return [int(offset) for offset in values(np.arange(values.size))[::vector]]

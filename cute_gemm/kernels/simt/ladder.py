@@ -1,4 +1,4 @@
-"""The ladder of tutorial kernels: each differs from the one before by one idea."""
+"""The ladder of tutorial kernels: each differs from the previous one by one idea."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _COMPLEX = (
     _Tile((32, 16, 32), (2, 2), 4),
 )
 _NARROW_COMPLEX = tuple(row for row in _COMPLEX if row.thread_tile != (4, 8))
-#: Tiles of ``double_buffered``, tuned on an H200: where A and B are read in the widest vectors,
-#: one of them is, or neither (single elements that wait take more registers). Largest first.
+#: Tiles of ``double_buffered``, tuned on an H200, largest first, by the number of A and B that are
+#: not read in the widest vectors (single elements in flight take more registers).
 _BUFFERED = {
     "float16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
     "bfloat16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
@@ -63,21 +63,21 @@ def _bytes(problem: GemmProblem) -> int:
 
 
 def _flat(problem: GemmProblem) -> int:
-    """Return bK of a flat tile: 8, or a sector of halves."""
+    """Return bK of a flat tile: 8, or a sector of 16-bit elements."""
     return max(8, 32 // _bytes(problem))
 
 
 def _narrow(problem: GemmProblem) -> int:
-    """Return how many of A and B cannot be read in the widest vectors."""
+    """Return the number of A and B that cannot be read in the widest vectors."""
     return sum(access_bytes(matrix, False)[0] < VECTOR for matrix in (problem.A, problem.B))
 
 
 class Naive(SimtKernel):
-    """One thread per element of C, blind to the layout."""
+    """One thread per element of C, for any layout."""
 
     name = "naive"
     dtypes = (*SimtKernel.dtypes, *FLOAT8)
-    summary = "one thread per element of C, a warp along n, blind to the layout"
+    summary = "one thread per element of C, a warp along n, for every layout"
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n")}
     fields: ClassVar = {"tile": (32, 32, 1), "warp_along": "n"}
@@ -88,13 +88,13 @@ class Coalesced(SimtKernel):
 
     name = "coalesced"
     dtypes = (*SimtKernel.dtypes, *FLOAT8)
-    summary = "one thread per element of C, a warp along what is contiguous (k: by a reduction)"
+    summary = "one thread per element of C, a warp along a contiguous mode (k: by a reduction)"
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n", "k")}
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
-        along = options.get("warp_along", along)  # along k, each of 32 warps shares a result
+        along = options.get("warp_along", along)  # along k, the lanes of a warp share a result
         tile = (8, 4, WARP) if along == "k" else (32, 32, 1)
         return [{"tile": tile, "warp_along": along, "min_ctas": 1}]
 
@@ -120,10 +120,10 @@ class SmemFullK(SmemTiled):
 
 
 class RegisterRows(SimtKernel):
-    """Shared-memory tiles, each thread two rows of C."""
+    """Shared-memory tiles, two rows of C per thread."""
 
     name = "register_rows"
-    summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
+    summary = "shared-memory tiles, two (thread_tile) rows of C per thread"
     fields: ClassVar = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
 
 
@@ -148,7 +148,7 @@ class ThreadTile2d(SimtKernel):
     columns: ClassVar[int] = 16
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """Return a CTA of 256 threads, 8 x 8 results each; fewer of wider elements."""
+        """Return a CTA of 256 threads with 8 x 8 results each; fewer for wider elements."""
         if _bytes(problem) > 4:
             row = {"tile": (64, 64, self.columns // 2), "thread_tile": (4, 4)}
         else:
@@ -160,7 +160,7 @@ class Vectorized(ThreadTile2d):
     """128-bit accesses of global and shared memory."""
 
     name = "vectorized"
-    summary = "128-bit accesses, K-major operands transposed on their way into shared memory"
+    summary = "128-bit accesses, K-major operands transposed during the copy to shared memory"
     fields: ClassVar = {"skew": "none"}
     wide = True
 
@@ -175,7 +175,7 @@ class BankFree(Vectorized):
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         (row,) = super().rows(problem, options)
-        # A row's number cannot be XORed too where a chunk is one element.
+        # The row cannot be XORed if a chunk is one element.
         return [{**row, "skew": "padding" if _bytes(problem) == 16 else "xor"}]
 
 
@@ -183,7 +183,7 @@ class WarpTiled(ThreadTile2d):
     """CTA, warp and thread tiles."""
 
     name = "warp_tiled"
-    summary = "CTA, warp and thread tiles; lanes paired so that they share vectors"
+    summary = "CTA, warp and thread tiles; paired lanes share vectors"
     options: tuple[str, ...] = BankFree.options
     choices: ClassVar = BankFree.choices
     fields: ClassVar = {"skew": "padding", "results": "quads"}
@@ -204,20 +204,20 @@ class WarpTiled(ThreadTile2d):
 
 
 class DoubleBuffered(WarpTiled):
-    """The next tile is loaded while this one is computed."""
+    """The next tile is loaded while the current one is computed."""
 
     name = "double_buffered"
     dtypes = (*SimtKernel.dtypes, *FLOAT8)
     takes: ClassVar = frozenset(("epilogue", "groups", "scales"))
     batch_invariant: ClassVar = True
-    summary = "the next tile loaded (registers or cp.async) while this one is computed"
+    summary = "the next tile is loaded (registers or cp.async) while the current one is computed"
     options = (*WarpTiled.options, "staging")
     label_options: ClassVar = {"thread_tile": "t{}"}
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
     fields: ClassVar = {**WarpTiled.fields, "staging": "cp.async"}
 
     def pace(self, config: SimtConfig, calibration: Calibration) -> Pace:
-        """Return the pace; ``partial`` is a calibration's factor on sectors of C in part."""
+        """Return the pace; ``partial`` is a calibration's factor for partial sectors of C."""
         partial = calibration.factors[self.name]["partial"]
         return super().pace(config, calibration)._replace(ahead=1, partial=partial)
 
@@ -229,10 +229,10 @@ class DoubleBuffered(WarpTiled):
         return parts
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """Return the rows that have a given tile or thread tile.
+        """Return the rows with the given tile or thread tile.
 
-        If there is none, the other field is that of a large problem, and registers are not
-        rationed.
+        If there is none, take the other field from the row for large problems, and do not limit
+        registers.
         """
         kind = "float8" if problem.A.dtype in FLOAT8 else problem.A.dtype
         tiles = _BUFFERED[kind][_narrow(problem)]
@@ -240,7 +240,7 @@ class DoubleBuffered(WarpTiled):
         rows = [
             {**self.fields, **row._asdict(), "tile": tile}
             for row in tiles
-            # The longer side first for the operand that is not transposed and held in registers.
+            # The longer side comes first for the operand not transposed and held in registers.
             for tile in dict.fromkeys(
                 (_transposed(row.tile, turn), _transposed(row.tile, not turn))
             )

@@ -1,7 +1,7 @@
-"""The config of the tutorial kernels and what follows from it: thread maps, copies, layouts.
+"""The config of the tutorial kernels, and the thread maps, copies and layouts that it determines.
 
-These kernels multiply with FMA, each thread some results of C. C may be column- or row-major; tiles
-of A and B are kept in shared memory with the M or N mode contiguous.
+These kernels multiply with FMA; each thread computes some results of C. C may be column- or
+row-major; tiles of A and B lie in shared memory with the M or N mode contiguous.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ WARP_LANES = (8, 4)
 _UNROLLED = 1024
 #: Kernels without shared memory.
 _DIRECT = ("naive", "coalesced")
-#: How a thread's results lie: side by side, a stride of all threads apart, or 16-byte vectors of
-#: neighbouring lanes in turn.
+#: Arrangement of a thread's results: side by side, a stride of all threads apart, or 16-byte
+#: vectors that alternate between neighbouring lanes.
 Results = Literal["together", "apart", "quads"]
-#: Where tiles lie in shared memory: row behind row; rows of a transposed operand padded; padded
-#: everywhere; or with the column's 16-byte chunk XORed with the row.
+#: Layout of tiles in shared memory: rows without gaps; padded rows of a transposed operand; padded
+#: rows of both operands; or 16-byte chunks of a column XORed with the row.
 Skew = Literal["none", "transposed", "padding", "xor"]
 
 
 @dataclass(frozen=True, eq=False)
 class StagedOperand:
-    """How A or B, a tile of ``extents`` (bMN, bK), gets to the threads that multiply it.
+    """The copy of a tile of A or B, with ``extents`` (bMN, bK), to the threads that multiply it.
 
-    ``load`` and ``store`` are the same threads and blocks, in vectors of global and of shared
+    ``load`` and ``store`` have the same threads and blocks, in vectors of global and of shared
     memory. ``threads`` is thread -> first element of its ``block``, linear in the copy's tile.
-    ``smem`` is (bMN, bK) -> element of shared memory, of which a tile takes ``elements``.
+    ``smem`` is (bMN, bK) -> element of shared memory; a tile takes ``elements`` of it.
     """
 
     name: str
@@ -64,20 +64,20 @@ class StagedOperand:
 class SimtConfig(Config):
     """Everything that shapes the code of one tutorial kernel.
 
-    Which of the fields up to ``min_ctas`` may be set as options differs from kernel to kernel; the
-    others follow from the problem.
+    Each kernel has some of the fields up to ``min_ctas`` as options; the others follow from the
+    problem.
     """
 
     kernel: str
     tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
     thread_tile: tuple[int, int] = (1, 1)  #: (TM, TN): results of a thread.
-    #: (m, n): warps along M and N; (0, 0) where threads are dealt out one after the other.
+    #: (m, n): warps along M and N; (0, 0) if threads are distributed in order.
     warps: tuple[int, int] = (0, 0)
     #: ``"m"``, ``"n"`` or ``"k"``: the mode along which lanes lie, without ``warps``.
     warp_along: str
     skew: Skew = "transposed"  #: Where a tile lies in shared memory.
-    #: ``"none"``: no copy overlaps the products. ``"registers"``: the next tile waits there;
-    #: ``"cp.async"``: it goes to shared memory by itself, where it need not be transposed.
+    #: ``"none"``: no copy overlaps the products. ``"registers"``: the next tile is loaded into
+    #: registers. ``"cp.async"``: it is copied to shared memory asynchronously, if not transposed.
     staging: str = "none"
     raster: int = 8  #: Rows of tiles that share an L2 group.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
@@ -131,7 +131,7 @@ class SimtConfig(Config):
 
     @derived
     def first_results(self) -> Layout:
-        """Thread (a warp, where it shares a result) -> m + bM * n of its first result."""
+        """Thread (or the warp that shares a result) -> m + bM * n of its first result."""
         bm = self.tile[0]
         counts = [self.tile[mode] // self.thread_tile[mode] for mode in (0, 1)]
         steps = [self.thread_tile[mode] if self.results == "together" else 1 for mode in (0, 1)]
@@ -157,14 +157,14 @@ class SimtConfig(Config):
 
     @property
     def chunk(self) -> int:
-        """Columns of which the products are unrolled."""
+        """Columns whose products are unrolled."""
         tm, tn = self.thread_tile
         products = tm * tn * (4 if self.operation.a.is_complex else 1)
         return min(self.tile[2], max(_UNROLLED // products, self._whole_rows))
 
     @property
     def _whole_rows(self) -> int:
-        """The columns after which the XOR of a tile's swizzle repeats: such a step is a sum."""
+        """The columns after which a tile's swizzle repeats: such a step only adds an offset."""
         operation = self.operation
         element, columns = operation.a.bytes, self.tile[2]
         sides = zip(operation.bytes[:2], operation.majors[:2], strict=True)
@@ -179,7 +179,7 @@ class SimtConfig(Config):
 
     @derived
     def operands(self) -> tuple[StagedOperand, ...]:
-        """The ways of A and B through shared memory; none in kernels without it."""
+        """The copies of A and B to shared memory; none in kernels without it."""
         return (self._operand(0), self._operand(1)) if self.staged else ()
 
     def _operand(self, index: int) -> StagedOperand:
@@ -195,7 +195,7 @@ class SimtConfig(Config):
             load = choose.vector_copy(instruction, element, extents, 0, block[0], threads)
             store = choose.shared_side(load)
         else:
-            # The rows that a thread can have of its own are stored in one piece.
+            # The rows of a single thread are stored in one access.
             own_rows = 1
             if self.staging != "none" and width > 1:
                 own_rows = max(1, min(rows * columns // (threads * width), VECTOR // element))

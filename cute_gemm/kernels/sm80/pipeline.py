@@ -1,7 +1,7 @@
 """``sm80_pipeline``: multistage cp.async, swizzled shared memory, ldmatrix, mma.sync.
 
-One template (``templates/sm80/sm80_pipeline.cuh``) serves every element type and every layout; this
-module chooses the config, and lists the accesses of the kernel that the config makes.
+One template (``templates/sm80/sm80_pipeline.cuh``) supports all element types and layouts. This
+module enumerates the configs and lists the accesses of the kernel of a config.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ if TYPE_CHECKING:
 
 COPY_POLICIES = ("auto", "mn_major")
 
-# ---- choice of config ---------------------------------------------------------------------------
+# ---- candidates ---------------------------------------------------------------------------------
 
-#: Tile, warps, stages, CTAs per multiprocessor to fit registers for.
+#: Tile, warps, stages, and CTAs per multiprocessor that registers must suffice for.
 Tile = tuple[tuple[int, int, int], tuple[int, int], int, int]
 
 
 def _both(tile: tuple[int, int, int], warps: tuple[int, int], *more: int) -> tuple[Any, Any]:
-    """Return a tile, and the one with M and N swapped."""
+    """Return a tile, and the tile with M and N swapped."""
     return (tile, warps, *more), ((tile[1], tile[0], tile[2]), warps[::-1], *more)
 
 
@@ -94,7 +94,7 @@ _BYTE_TILES: tuple[Tile, ...] = (
     ((64, 64, 64), (2, 2), 4, 2),
     ((32, 32, 128), (2, 2), 4, 2),
 )
-#: (dtype, compute) -> candidates, tuned on an H200 and fit for the 99 KiB of sm_86 in part.
+#: (dtype, compute) -> candidates, tuned on an H200; some fit the 99 KiB of sm_86.
 _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("float16", "float32"): _HALF_TILES,
     ("bfloat16", "float32"): _HALF_TILES,
@@ -139,7 +139,7 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         ((128, 128, 64), (2, 2), 3, 1),
         *_BYTE_TILES[2:],
     ),
-    # Not tuned: no GPU with these instructions was at hand.
+    # Not tuned: no GPU with these instructions was available.
     ("float8", FAST_ACCUM): (
         *_BYTE_TILES[:2], ((128, 128, 64), (2, 4), 3, 1), *_BYTE_TILES[2:],
     ),
@@ -149,17 +149,17 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         *_BYTE_TILES[2:],
     ),
 }  # fmt: skip
-#: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`). A calibration's
-#: factor ``rolled_wait`` is the part of a load's wait that each then costs; ``put_in_place`` and
-#: ``by_words`` are the slowdown of the products by an operand whose rows are put in place, and by
-#: each 4-byte copy along K that a thread makes of a tile, as parts of their clocks.
+#: Most copies of a thread and tile that are unrolled (`TileLoader`). Factors of a calibration:
+#: ``rolled_wait``, the part of a load's latency that each copy in a loop adds; ``put_in_place`` and
+#: ``by_words``, the slowdown of products, as a part of their clocks, by an operand whose rows are
+#: put in place, and by each 4-byte copy along K of a thread and tile.
 _UNROLLED = 16
-#: The field reference's, of 16-bit types (``copy="mn_major"``).
+#: The tile of the field reference, for 16-bit types (``copy="mn_major"``).
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
 
 
 class Sm80Pipeline(EmittedKernel):
-    """Multistage cp.async pipeline on mma.sync: every dtype, op, order, size and alignment."""
+    """Multistage cp.async pipeline with mma.sync: every dtype, op, order, size and alignment."""
 
     name = "sm80_pipeline"
     takes: ClassVar = frozenset(("epilogue", "groups", "scales"))
@@ -189,34 +189,34 @@ class Sm80Pipeline(EmittedKernel):
         return min((atom.minimum_cc for atom in mma_atoms(a, b)), default=self.minimum_cc)
 
     def contends(self, problem: GemmProblem, arch: Arch) -> bool:
-        """Not for 8-bit floats beside wgmma: there ptxas converts mma.sync's to float16."""
+        """Return False for 8-bit floats with wgmma: there ptxas converts operands to float16."""
         return problem.A.dtype not in FLOAT8 or not arch.has("wgmma")
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
-        """Return tile, warps, stages and min_ctas of each candidate, for large problems first."""
+        """Return tile, warps, stages and min_ctas of the candidates, for large problems first."""
         if policy == "mn_major" and problem.A.element.bytes == 2:
             return (_REFERENCE,)
         kind = "float8" if problem.A.dtype in FLOAT8 else problem.A.dtype
         tiles = _TILES[kind, problem.compute]
-        # The largest tiles have few registers for copies of 1 and 2 bytes, which go through them,
-        # and for int8's rows that are put in place.
+        # The largest tiles leave few registers for copies of 1 and 2 bytes, which pass through
+        # registers, and for int8 rows that are put in place.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
         narrow = narrow and (policy == "mn_major" or problem.A.element.bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
 
     def kinds(self, config: Sm80Config) -> tuple[str, ...]:
-        """Return types by which the pace is looked up; of 8-bit floats int8's, until measured."""
+        """Return types for the lookup of the pace; 8-bit floats use int8's until measured."""
         kinds = super().kinds(config)
         return (*kinds, "int8") if kinds == ("float8",) else kinds
 
     def pace(self, config: Sm80Config, calibration: Calibration) -> Pace:
-        """Return the pace; narrow copies, which go one by one through registers, slow it down."""
+        """Return the pace; narrow copies, one by one through registers, slow products down."""
         return self.ideal_pace(config, calibration, ())
 
     def ideal_pace(
         self, config: Sm80Config, calibration: Calibration, operands: Collection[str]
     ) -> Pace:
-        """Return the pace without the slowdown by the copies of these operands."""
+        """Return the pace without the slowdown from the copies of these operands."""
         waits, put, words = 0.0, 0, 0
         factors = calibration.factors[Sm80Pipeline.name]
         for plan in (plan for plan in config.operands if plan.source not in operands):
@@ -250,7 +250,7 @@ class Sm80Pipeline(EmittedKernel):
             )  # fmt: skip
             config = with_options(config, options)
             if "min_ctas" not in options and (config.tile, config.warps) != (tile, warps):
-                config = replace(config, min_ctas=1)  # the row's min_ctas is for its own tile
+                config = replace(config, min_ctas=1)  # the row's min_ctas is for the row's tile
             yield config
 
     def check(self, config: Sm80Config, problem: GemmProblem, arch: Arch) -> None:
@@ -263,9 +263,9 @@ class Sm80Pipeline(EmittedKernel):
         _check(config, arch, self.stages)
 
     def of_operand(self, config: Sm80Config, name: str) -> Any:
-        """Return the MMA and its warps, the operand's part of the tile, and how it is staged."""
+        """Return the MMA and its warps, the operand's part of the tile, and its staging."""
         operation, atom = config.operation, MMA_ATOMS[config.mma]
-        majors = config.smem_majors if atom.threads == 1 else ()  # by which threads lie
+        majors = config.smem_majors if atom.threads == 1 else ()  # they determine thread layouts
         mma = atom.shape_mnk, config.warps, config.swap_ab, config.copy, operation.a.bytes, majors
         if name in ("A", "B"):
             index = "AB".index(name)
@@ -300,7 +300,7 @@ class Sm80Pipeline(EmittedKernel):
         mma = next(
             x.name for x in mma_atoms(*config.turned(atom.takes)) if x.shape_mnk == atom.shape_mnk
         )
-        # Beside an operand that is put in place two k tiles are loaded before the loop (`kEnds`).
+        # With an operand that is put in place two k tiles are loaded before the loop (`kEnds`).
         first = (
             f"the last {'two k tiles' if config.realigns else 'k tile'} of {config.tile[2]} first"
         )
@@ -333,7 +333,7 @@ def _unit(config: Sm80Config) -> Literal["tensor cores", "CUDA cores"]:
 
 
 def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
-    """Check every legality rule of a config; the first broken one is named."""
+    """Raise an error for the first legality rule that a config breaks."""
     if config.copy not in COPY_POLICIES:
         raise OptionError(
             f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
@@ -350,7 +350,7 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
     if config.operation.block_scales and BLOCK % config.tile[2]:
         raise OptionError(
             f"option tile={config.tile}: k tiles of {config.tile[2]} do not divide the {BLOCK} of "
-            f"k that have a scale; expected 32, 64 or {BLOCK}"
+            f"k that share a block scale; expected 32, 64 or {BLOCK}"
         )
     least, most = stages
     if not least <= config.stages <= most:
@@ -388,8 +388,8 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
                 f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
             )
     accumulators = tile[0] * tile[1] // mma.size * config.operation.accumulator.bytes // 4
-    accumulators *= 1 + config.operation.promoted  # those of a k tile
-    # Half of a thread's registers; of the 128 that 16 warps leave it a pipeline takes more than 64.
+    accumulators *= 1 + config.operation.promoted  # a k tile has a separate set
+    # Half of a thread's registers; of its 128 with 16 warps, a pipeline takes more than 64.
     room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
     if accumulators > room:
         raise OptionError(
@@ -422,7 +422,7 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
 
 
 def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
-    """Return the atoms that multiply the factors as the kernel sees them, the best first."""
+    """Return the atoms that multiply the factors as the kernel sees them, best first."""
     product = operation.transposed if operation.row_major else operation
     return mma_atoms(*(factor(dtype, operation.compute).tag for dtype in product.dtypes[:2]))
 
@@ -433,12 +433,12 @@ def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
 def _operand_accesses(
     config: Sm80Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
 ) -> list[Access]:
-    """Return the accesses of A or B; elements outside are filled with zeros."""
+    """Return the accesses of A or B; elements outside the matrix are filled with zeros."""
     copy = plan.gmem_copy
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
     widest, of_matrix = access_bytes(matrix, False)
     limit: Limit = of_matrix
-    # Its threads lie as the field reference's do, whatever the matrix asks for.
+    # The thread layout is the field reference's, for every matrix.
     shared_fix = Option("copy", "auto") if config.copy == "mn_major" else ""
     fix = shared_fix if copy.atom.bits < 128 else ""
     if copy.atom.bits < 8 * widest:
@@ -470,7 +470,7 @@ def _operand_accesses(
             copied += in_place(*at, executions=ctas, unit="CTA", part=UNUSED_PREFETCH)
     readers = [shared(plan.source, "load", reader, one_stage, plan.extents, **read)]
     if config.stages > 1:
-        # Fragments are loaded a block ahead: after the last k tile, one block that is not used.
+        # Fragments are loaded one block ahead; the block after the last k tile is not used.
         block = (plan.extents[0], reader.tile[1])
         read |= {"executions": ctas, "unit": "CTA", "part": UNUSED_PREFETCH}
         readers.append(shared(plan.source, "load", reader, one_stage, block, **read))
@@ -480,9 +480,9 @@ def _operand_accesses(
 def _loads_of_scales(
     config: Sm80Config, problem: GemmProblem, tiles: tuple[int, int]
 ) -> Iterator[Access]:
-    """Yield the loads of block scales, by each thread for its rows and columns.
+    """Yield each thread's loads of block scales for its rows and columns.
 
-    ``tiles``: of the launch along the kernel's M and N.
+    ``tiles``: tiles of the launch along the kernel's M and N.
     """
     mma, matrices = config.tiled_mma, {x.name: x for x in problem.scales}
     names, extents = config.turned(("scale_a", "scale_b")), config.turned((problem.m, problem.n))

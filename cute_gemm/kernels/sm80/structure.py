@@ -1,4 +1,4 @@
-"""The config of ``sm80_pipeline`` and what follows from it: MMA, tiled copies, layouts.
+"""The config of ``sm80_pipeline``, and the MMA, tiled copies and layouts that it determines.
 
 The kernel writes a column-major C; for a row-major one it computes the transposed problem, with A
 and B swapped.
@@ -18,13 +18,13 @@ from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.derived import Transposable, derived
 from cute_gemm.problem.operation import Operation
 
-#: Lanes of a warp along M and N, as the kernel sees them, where it multiplies with FMA.
+#: Lanes of a warp along M and N, as the kernel sees them, for FMA.
 FMA_LANES = (8, 4)
 
 
 @dataclass(frozen=True, eq=False)
 class OperandPlan:
-    """How A or B (as the kernel sees them) gets from global memory to the tensor cores."""
+    """The copies of A or B (as the kernel sees them) from global memory to the tensor cores."""
 
     source: str
     major: str
@@ -33,13 +33,13 @@ class OperandPlan:
     smem_layout: Layout
     smem_copy: TiledCopy
     extents: tuple[int, int]
-    stage: int  #: Elements from a tile in shared memory to the next.
-    #: The copy of words to their place (``unaligned.cuh``), if rows may begin at any element.
+    stage: int  #: Elements from one tile in shared memory to the next.
+    #: Copy of words to their place (``unaligned.cuh``), if rows may begin at any element.
     place: TiledCopy | None
 
 
 class StagedSums(NamedTuple):
-    """The columns of the tile of C that the epilogue stages at a time, where the k tiles were."""
+    """The columns of C's tile that the epilogue stages at a time, in place of the k tiles."""
 
     tile: tuple[int, int]
     layout: Layout
@@ -50,10 +50,10 @@ class StagedSums(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sm80Config(Transposable, Config):
-    """Everything that shapes the code of one sm80_pipeline kernel.
+    """All that determines the code of an ``sm80_pipeline`` kernel.
 
-    The fields up to ``min_ctas``, and ``mma``, may be set as kernel options; the others follow from
-    the problem.
+    The fields up to ``min_ctas``, and ``mma``, are kernel options; the others follow from the
+    problem.
     """
 
     tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
@@ -67,12 +67,12 @@ class Sm80Config(Transposable, Config):
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     mma: str  #: Name of the MMA atom.
     operation: Operation
-    #: Or ``"tensor_core"``: the same without a pipeline, of one stage.
+    #: Or ``"tensor_core"``: the same with one stage and no pipeline.
     kernel: str = "sm80_pipeline"
 
     @cached_property
     def name(self) -> str:
-        """The kernel's symbol: every type, layout and tile, C's too."""
+        """The kernel's symbol: every type, layout and tile, including C's."""
         atom = MMA_ATOMS[self.mma]
         parts = (
             self.kernel,
@@ -100,12 +100,12 @@ class Sm80Config(Transposable, Config):
         wm, wn = self.turned(self.warps)
         if atom.threads == 32:
             m, n, k = atom.shape_mnk
-            # Two atoms along N make one ldmatrix.x4 of B; DMMA operands are loaded one by one.
+            # Two atoms along N share one ldmatrix.x4 of B; DMMA operands are loaded one by one.
             n_atoms = 1 if self.operation.a.bytes > 4 else 2
             tile = (Layout(m * wm, 1), Layout(n * wn * n_atoms, 1), Layout(k, 1))
             return TiledMma(atom, Layout((wm, wn, 1), (1, wm, 0)), tile)
-        # FMA: 8 x 4 lanes, so that a warp reads as few distinct words as it can. An MN-major
-        # operand is read four rows at a time, a K-major one four columns.
+        # FMA: 8 x 4 lanes, so that a warp reads the fewest distinct words. Reads of an MN-major
+        # operand have four rows, those of a K-major one four columns.
         lanes_m, lanes_n = FMA_LANES
         threads = Layout(((lanes_m, wm), (lanes_n, wn), 1), ((1, 32), (lanes_m, 32 * wm), 0))
         majors = self.smem_majors
@@ -122,13 +122,13 @@ class Sm80Config(Transposable, Config):
 
     @property
     def smem_majors(self) -> tuple[str, str]:
-        """The majors in shared memory of the kernel's A and B."""
+        """The majors of the kernel's A and B in shared memory."""
         return ("MN", "MN") if self.copy == "mn_major" else self.product.majors[:2]
 
     def realigned(self, width: int) -> bool:
-        """Whether rows of an operand of accesses of ``width`` bytes are copied by aligned words.
+        """Return whether an operand with accesses of ``width`` bytes is copied by aligned words.
 
-        cp.async copies 4 bytes or more; rows that begin elsewhere are put in place afterwards.
+        cp.async copies 4 bytes or more; rows not aligned to words are put in place afterwards.
         """
         return width < 4 and self.copy != "mn_major"
 
@@ -141,14 +141,14 @@ class Sm80Config(Transposable, Config):
     def ring(self) -> int:
         """K tiles in shared memory.
 
-        A tile that is put in place is neither in flight nor multiplied, so there is one more. The
-        three tiles that are loaded with care come before the loop.
+        A tile that is being put in place is neither in flight nor multiplied, so there is one more
+        tile. The three tiles with bounds checks are loaded before the loop.
         """
         return max(self.stages + 1, 4) if self.stages > 1 and self.realigns else self.stages
 
     @derived
     def operands(self) -> tuple[OperandPlan, OperandPlan]:
-        """How the kernel's A and B get to the tensor cores."""
+        """The copies of the kernel's A and B to the tensor cores."""
         return self._operand(0), self._operand(1)
 
     def _operand(self, index: int) -> OperandPlan:
@@ -198,7 +198,7 @@ class Sm80Config(Transposable, Config):
 
     @derived
     def staged(self) -> StagedSums:
-        """The way of the accumulators through shared memory: of as many columns as fit there."""
+        """Staging of the accumulators in shared memory, with as many columns as fit."""
         mma, (rows, columns, _), mainloop = self.tiled_mma, self.kernel_tile, self.mainloop
         size, (_, _, width) = self.operation.accumulator.bytes, self.operation.bytes
         while columns > mma.extent(1) and _staged(mma, rows, columns, size)[1] > mainloop:
@@ -221,11 +221,11 @@ class Sm80Config(Transposable, Config):
 
 
 def _staged(mma: TiledMma, rows: int, columns: int, size: int) -> tuple[Layout, int]:
-    """Return where ``columns`` of the accumulators are staged, and the bytes that they take.
+    """Return the layout in which ``columns`` of the accumulators are staged, and its bytes.
 
-    Columns are padded by a vector. FMA lanes that store single rows, 8 side by side in each of 4
-    columns, need columns that begin 8 banks, or 24, after each other: the next ones or, where a
-    thread has four together, every fourth.
+    Columns are padded by a vector. If FMA lanes store single rows, 8 side by side in each of 4
+    columns, these columns must begin 8 or 24 banks apart: neighbouring columns or, if a thread has
+    four together, every fourth.
     """
     if mma.atom.threads > 1 or mma.tile[0].stride != 1:
         pitch = rows + choose.VECTOR // size

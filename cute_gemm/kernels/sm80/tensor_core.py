@@ -1,4 +1,4 @@
-"""``tensor_core``: a tensor-core kernel without a pipeline, one step up from FMA."""
+"""``tensor_core``: a tensor core kernel without a pipeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TensorCore(Sm80Pipeline):
-    """Tiled MMA, ldmatrix and XOR-swizzled shared memory; each k-tile is waited for."""
+    """Tiled MMA, ldmatrix and XOR-swizzled shared memory; no overlap of loads and MMAs."""
 
     name = "tensor_core"
     summary = "tiled MMA (mma.sync), ldmatrix, XOR-swizzled shared memory; no pipeline"
@@ -27,6 +27,6 @@ class TensorCore(Sm80Pipeline):
     stages = (1, 1)
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
-        """Return one tile, for two CTAs: one computes while the other waits."""
+        """Return one tile, for two CTAs per multiprocessor: one computes while the other waits."""
         tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32)}
         return ((tile.get(problem.A.element.bytes, (64, 64, 16)), (2, 2), 1, 2),)

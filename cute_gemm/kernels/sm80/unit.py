@@ -76,8 +76,8 @@ struct Cute : cute_gemm::Partitions<Config, ${tiled_mma}> {
 };
 """
 
-#: The thread-value layouts that the kernel reads: of a copy by make_tiled_copy, and of one that
-#: follows the MMA, whose instruction may hand values to other threads.
+#: The TV layouts that the kernel reads: of a copy by make_tiled_copy, and of one that follows the
+#: MMA, whose instruction may pass values to other threads.
 _TILED, _HELD = "TiledLayout_TV{}", "get_layoutS_TV()"
 
 #: Bytes of shared memory of the kernel: the k tiles, then the staged accumulators in their place.
@@ -92,8 +92,8 @@ _SHARED_BYTES = (
 _PLAIN, _SWAPPED = "A, B, C, m, n, k, lda, ldb, ldc", "B, A, C, n, m, k, ldb, lda, ldc"
 
 
-#: Bytes that ptxas may spill in kernels that put rows in place, and in those of 8-bit floats, which
-#: are converted where there are no MMAs of them: values that the loop seldom reads.
+#: Bytes that ptxas may spill in kernels that put rows in place, and in kernels that convert 8-bit
+#: floats: values that the loop seldom reads.
 _SPILLS, _SPILLS_OF_FLOAT8 = 64, 256
 
 
@@ -105,7 +105,7 @@ class EmitSm80Pipeline(Emitter):
     cute = _CUTE
 
     def unit(self) -> TranslationUnit:
-        """Allow spills where words to be realigned or converted take the last registers."""
+        """Return the unit; allow spills if realigned or converted words take the last registers."""
         unit = super().unit()
         float8 = self.config.operation.a.name in FLOAT8
         spills = _SPILLS_OF_FLOAT8 if float8 else _SPILLS if self.config.realigns else 0

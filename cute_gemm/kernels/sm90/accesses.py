@@ -28,10 +28,8 @@ from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.signature import Launch
 
-#: What would let C go by TMA.
-_FOR_TMA = OfMatrix(
-    "C", "base", 16, "addresses of C's rows that are multiples of 16 bytes, for TMA"
-)
+#: Condition for stores of C by TMA.
+_FOR_TMA = OfMatrix("C", "base", 16, "rows of C aligned to 16 bytes, for TMA")
 
 
 class Sm90Accesses(EmittedKernel):
@@ -40,9 +38,9 @@ class Sm90Accesses(EmittedKernel):
     def accesses(
         self, config: Sm90Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """Return every memory instruction of the kernel; alpha is taken not to be 0."""
+        """Return all memory instructions of the kernel; alpha is assumed not to be 0."""
         m, n = config.turned((problem.m, problem.n))
-        # The last tiles of a cluster may lie outside of C: their CTAs load the first tile instead.
+        # The last tiles of a cluster may lie outside C: their CTAs load the first tile instead.
         below, beside = config.kernel_cluster
         inside = -(-m // config.kernel_tile[0]), -(-n // config.kernel_tile[1])
         rows, columns = -(-inside[0] // below) * below, -(-inside[1] // beside) * beside
@@ -57,7 +55,7 @@ class Sm90Accesses(EmittedKernel):
                 first, matrices = _from_multiple_of_16(problem, config)
             k_tiles = -(-(first + problem.k) // config.kernel_tile[2])
             products = config.operation.component_products
-            # B is read for each block of 64 rows, and these by each group that has columns of them.
+            # B is read for each block of 64 rows, A by each warp group that has columns of it.
             groups = config.kernel_tile[1] // config.columns
             for plan, tiles, all_tiles, sweeps, reads in zip(
                 config.operands, inside, (rows, columns), (columns, rows), (groups, config.blocks),
@@ -113,7 +111,7 @@ class Sm90Accesses(EmittedKernel):
     def epilogue_blocks(
         self, config: Sm90Config, problem: GemmProblem
     ) -> list[tuple[GlobalAccess, Block]]:
-        """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
+        """Return the units of work of the epilogue: stores of C and their blocks."""
         (store,) = elements(config, problem, reads_c=False)
         if not (config.tma_c and problem.k):
             return [(store, Block((1, 1)))]
@@ -124,9 +122,9 @@ class Sm90Accesses(EmittedKernel):
     def persistent_results(
         self, config: Sm90Config, problem: GemmProblem, launch: Launch
     ) -> Iterator[tuple[np.ndarray, int]]:
-        """Which of a CTA's threads that multiply have results, [warps, 32], and in how many CTAs.
+        """Yield the consumer threads of a CTA with results, [warps, 32], and the number of CTAs.
 
-        As ``TileScheduler`` gives tiles to CTAs (``templates/tma/tile_scheduler.cuh``).
+        ``TileScheduler`` assigns tiles to CTAs (``templates/tma/tile_scheduler.cuh``).
         """
         (store, _), *_ = self.epilogue_blocks(config, problem)
         (m, n), (bm, bn), (cm, cn) = map(config.turned, (store.region, store.tile, config.cluster))
@@ -162,11 +160,11 @@ class Sm90Accesses(EmittedKernel):
 
 
 def _read(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAccess:
-    """What wgmma takes of a stage: 8 rows of 16 bytes at a time, as ldmatrix does."""
+    """Return wgmma's reads of a stage: 8 rows of 16 bytes at a time, as in ldmatrix."""
     size, unit = config.operation.a.bytes, int(plan.major == "K")
     width = MATRIX_ROW_BYTES // size
     across, along = np.mgrid[: plan.extents[1 - unit], : plan.extents[unit] : width]
-    # Lanes give rows one behind the other; a request is four matrices of eight.
+    # Lanes address consecutive rows; a request is four matrices of eight rows.
     rows = [x.T.reshape(-1, 32) for x in (across, along)]
     coords = np.stack(rows if unit else rows[::-1], -1)
     offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
@@ -177,10 +175,10 @@ def _read(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAcces
 
 
 def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAccess:
-    """What the threads load of a stage for wgmma: two rows at a time, of a column of k.
+    """Return the threads' loads of a stage for wgmma: two rows of a column of k at a time.
 
-    A lane has 4 of each 16 bytes of k; where these are four columns, half of the lanes take every
-    two of them in the other order.
+    A lane has 4 of each 16 bytes of k. If these are four columns, half of the lanes read every two
+    of them in reverse order.
     """
     rows, k = plan.extents
     size = config.operation.a.bytes
@@ -197,7 +195,7 @@ def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAcces
 
 
 def _read_ahead(read: SharedAccess, config: Sm90Config, executions: int) -> SharedAccess:
-    """What is loaded once more of a tile's last stage: the first step of k."""
+    """Return the loads that are repeated from a tile's last stage: the first step of k."""
     assert read.coords is not None
     first = read.coords[:, 0, 1] < DEEP // config.operation.a.bytes
     return replace(
@@ -207,9 +205,9 @@ def _read_ahead(read: SharedAccess, config: Sm90Config, executions: int) -> Shar
 
 
 def _from_multiple_of_16(problem: GemmProblem, config: Sm90Config) -> tuple[int, dict[str, Matrix]]:
-    """Return how far behind a multiple of 16 bytes a group begins along K, and A and B from there.
+    """Return a group's offset along K from a multiple of 16 bytes, and A and B from there.
 
-    They end with the group's last k tile, or where all groups end.
+    A and B end with the group's last k tile, or with the last group.
     """
     size, deep = config.operation.a.bytes, config.tile[2]
     both = problem.A, problem.B
@@ -226,10 +224,10 @@ def _from_multiple_of_16(problem: GemmProblem, config: Sm90Config) -> tuple[int,
 def _zeros(
     plan: OperandPlan, config: Sm90Config, group: tuple[int, int], k_tiles: int, executions: int
 ) -> Iterator[SharedAccess]:
-    """The zeros in the first and last k tile, in place of what lies before and behind a group.
+    """Return the stores of zeros in the first and last k tile, outside a group.
 
-    ``group``: where it begins and ends. A vector along K that is of the group in part is read,
-    changed and written.
+    ``group``: its begin and end. A vector along K that is partly in the group is read, changed and
+    written.
     """
     deep = plan.extents[1]
     width = MATRIX_ROW_BYTES // config.operation.a.bytes if plan.major == "K" else 1
@@ -250,7 +248,7 @@ def _zeros(
 def _vectors(
     plan: OperandPlan, config: Sm90Config, places: np.ndarray, executions: int
 ) -> SharedAccess:
-    """Loads of 16 bytes at places of k: along K a row each lane, else along the rows."""
+    """Return 16-byte loads at places of k: along K one row per lane, else along the rows."""
     size = config.operation.a.bytes
     rows = plan.layout.extents[0]
     if plan.major == "K":
@@ -258,7 +256,7 @@ def _vectors(
     else:
         row, k = np.meshgrid(np.arange(0, rows, MATRIX_ROW_BYTES // size), places)
     pairs = np.stack((row, k), -1).reshape(-1, 2)
-    none = np.full((-len(pairs) % LANES, 2), (rows, 0))  # of the lanes behind the last vector
+    none = np.full((-len(pairs) % LANES, 2), (rows, 0))  # for the lanes after the last vector
     coords = np.concatenate((pairs, none)).reshape(-1, LANES, 2)
     offsets = np.asarray(plan.layout(coords[..., 0] % rows, coords[..., 1])) * size
     offsets = np.where(coords[..., 0] < rows, offsets, -1)
@@ -275,10 +273,10 @@ def _scales(
     tiles: tuple[int, int],
     executions: int,
 ) -> list[Access]:
-    """The way of block scales: to a stage by TMA or one warp, to threads by those that multiply.
+    """Return the accesses of block scales: copies to a stage by TMA or a warp, loads by consumers.
 
-    ``tiles``: of the launch along the kernel's M and N; ``inside``: those that have rows of C;
-    ``executions``: k tiles of all of them.
+    ``tiles``: tiles of the launch along the kernel's M and N; ``inside``: tiles with rows of C;
+    ``executions``: k tiles of all tiles.
     """
     matrices = {x.name: x for x in problem.scales}
     names = config.turned(("scale_a", "scale_b"))
@@ -303,7 +301,7 @@ def _scales(
             stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
             store = SharedAccess(name, "store", "cp.async", 32, stored, executions)
             accesses += loads
-            if rows == 1:  # as many wavefronts as its lanes' addresses in global memory ask for
+            if rows == 1:  # its lanes' addresses in global memory determine the wavefronts
                 outside = executions // tiles[side] * (tiles[side] - inside[side])
                 zeros = replace(store, executions=outside, part="zeros of tiles outside of C")
                 accesses += [zeros] * bool(outside)
@@ -318,7 +316,7 @@ def _scales(
 def _boxes_of_scales(
     matrix: Matrix, tile: int, inside: int, outside: int, sweeps: int
 ) -> Iterator[TmaAccess]:
-    """The boxes of a tile's scales; in place of tiles ``outside`` of C those of the first tile."""
+    """Return the boxes of a tile's scales; tiles ``outside`` C load those of the first tile."""
     load = TmaAccess(
         matrix.name, "load", matrix, (tile, 1), sweeps, modes=3,
         extents=(inside * tile, matrix.shape[1]),
@@ -333,7 +331,7 @@ def _boxes_of_scales(
 
 
 def _scales_of_rows(config: Sm90Config) -> tuple[np.ndarray, int]:
-    """The scales of a stage that threads read for their rows: [..., 32], and bits of a vector."""
+    """Return the scales of a stage that threads read for rows, [..., 32], and bits of a vector."""
     beside = config.kernel_tile[1] // config.columns
     _, block, warp, lane = np.ogrid[:beside, : config.blocks, :4, :LANES]
     if config.product.scales[0] == BLOCK:
@@ -345,7 +343,7 @@ def _scales_of_rows(config: Sm90Config) -> tuple[np.ndarray, int]:
 
 
 def _scales_of_columns(config: Sm90Config) -> tuple[np.ndarray, int]:
-    """The scales of a stage that threads read for their columns, by each group and its warps."""
+    """Return the scales of a stage that threads read for columns, by warp groups and warps."""
     warps = 4 * config.blocks // config.blocks_of_group
     _, step = config.scale_steps
     if config.product.scales[1] == BLOCK:
@@ -357,7 +355,7 @@ def _scales_of_columns(config: Sm90Config) -> tuple[np.ndarray, int]:
 
 
 def _first_row(config: Sm90Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:
-    """The first of a thread's two rows of a block of 64; the second is `_below` it."""
+    """Return the first of a thread's two rows of a block of 64; the second is `_below` it."""
     eighth = lane // 4
     if not config.register_a:
         return np.asarray(warp * 16 + eighth)
@@ -371,9 +369,9 @@ def _below(config: Sm90Config) -> int:
 
 
 def held(config: Sm90Config) -> np.ndarray:
-    """Where each thread's results of a block of 64 rows lie: int [128, values, 2] of (row, column).
+    """Return (row, column) of each thread's results in a block of 64 rows: int [128, values, 2].
 
-    They lie as its accumulators do, of which there are twice as many with an epilogue of pairs.
+    They lie as the thread's accumulators, which are twice as many with an epilogue of pairs.
     """
     thread, value = np.ogrid[:128, : config.results // 2]
     row = _first_row(config, thread // 32, thread % 32) + value // 2 % 2 * _below(config)
@@ -382,7 +380,7 @@ def held(config: Sm90Config) -> np.ndarray:
 
 
 def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
-    """The way of the accumulators to shared memory: of a CTA, a part of a group after the other."""
+    """Return the stores of a CTA's accumulators to shared memory, by parts of warp groups."""
     out, columns = config.operation.c.bytes, config.epilogue_tile.layout.extents[1]
     each = config.blocks * config.tile_c[1] // columns
     warp, lane = np.ogrid[:4, :32]
@@ -393,7 +391,7 @@ def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
         steps = [(0, step) for step in range(0, columns, 16)]
     else:
         row, column = _first_row(config, warp, lane), lane % 4 * 2
-        # Two neighbours along the unit-stride mode go together: columns, or rows side by side.
+        # Two neighbours along the unit-stride mode are stored together: columns, or rows.
         pairs = config.column_major and config.register_a
         down = (0,) if pairs else (0, _below(config))
         right = (0, 1) if config.column_major else (0,)
@@ -411,16 +409,16 @@ def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
 
 
 def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
-    """What is read of C where the accumulators then go."""
+    """Return the loads of C from the places where the accumulators are then stored."""
     name = staged.instruction.replace("stmatrix", "ldmatrix").replace("st.", "ld.")
     return replace(staged, direction="load", instruction=name)
 
 
 def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[GlobalAccess]:
-    """Return C element by element: from registers or, without products, in its order."""
+    """Return accesses of C element by element: from registers or, without products, in order."""
     tile = config.tile_c
     if problem.k:
-        own = held(config)  # a request: a value of a warp's threads
+        own = held(config)  # a request: one value of each thread of a warp
         block = own.reshape(4, 32, -1, 2).swapaxes(1, 2).reshape(-1, 32, 2)
         below, beside = np.ogrid[: config.blocks, : tile[1] // config.results]
         corner = np.stack(np.broadcast_arrays(below * ROWS, beside * config.results), -1)
@@ -438,7 +436,7 @@ def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[Gl
 
 
 def _warps_of_results(config: Sm90Config, problem: GemmProblem, count: int) -> np.ndarray:
-    """The warp of each request of `epilogue_blocks`, of those that multiply: those of a tile."""
+    """Return the consumer warp of each request of `epilogue_blocks`, for the requests of a tile."""
     warps = 4 * config.sharers_of_tile
     if not problem.k:  # threads take turns
         return np.arange(count) % warps

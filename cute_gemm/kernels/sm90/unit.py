@@ -65,7 +65,7 @@ struct Cute {
 };
 """
 
-#: A batch has no layer of the grid for each GEMM: a CTA takes tiles of all.
+#: The grid has no layer for each GEMM of a batch: a CTA takes tiles of all.
 _ENTRY = """
 extern "C" __global__ void __launch_bounds__(${threads}, ${min_ctas})
 ${symbol}(
@@ -78,8 +78,8 @@ ${symbol}(
 """
 
 
-#: Bytes that ptxas may spill where A passes through registers beside accumulators and products:
-#: tiles of 176 and 192 columns and block scales leave too few for what is seldom read.
+#: Bytes that ptxas may spill if A passes through registers, with accumulators and products: tiles
+#: of 176 and 192 columns and block scales leave too few for values that are seldom read.
 _SPILLS = 256
 
 
@@ -91,7 +91,7 @@ class EmitSm90Wgmma(Emitter):
     cute = _CUTE
 
     def unit(self) -> TranslationUnit:
-        """Allow spills where accumulators, products and rows of A take the last registers."""
+        """Return the unit; allow spills if accumulators, products and rows of A need registers."""
         unit = super().unit()
         full = self.config.register_a and self.config.operation.promoted
         return replace(unit, spills=max(unit.spills, _SPILLS)) if full else unit
@@ -178,9 +178,9 @@ class EmitSm90Wgmma(Emitter):
 
 
 def _scales(config: Sm90Config) -> str:
-    """The arguments for block scales, in the order of A and B as the kernel sees them."""
+    """Return the arguments for block scales, in the order of the kernel's A and B."""
     if not (any(config.operation.scales) or config.operation.groups):
-        return ""  # both are left out, with the ends of groups behind them
+        return ""  # both are left out, with the ends of groups after them
     names = config.turned(("scale_a", "scale_b"))
     given = (
         f"{{{name}, {name}_mn, {name}_k, {name}_l, &map_{name}}}" if rows else "{}"
@@ -190,7 +190,7 @@ def _scales(config: Sm90Config) -> str:
 
 
 def _tiled(element: str, unit_last: bool, span: int, extents: tuple[int, ...]) -> str:
-    """C++ of a tile of GMMA's atoms, one behind the other across the unit-stride mode first."""
+    """Return C++ of a tile of GMMA's atoms, in order across the unit-stride mode first."""
     major, step = ("K", "Step<_1,_2>") if unit_last else ("MN", "Step<_2,_1>")
     atom = f"SM90::GMMA::Layout_{major}_SW{min(span, SPAN)}_Atom<Config::{element}>"
     tiled = f"tile_to_shape({atom}{{}}, {cpp_shape(extents)}{{}}, {step}{{}})"

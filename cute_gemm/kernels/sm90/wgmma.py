@@ -1,8 +1,8 @@
-"""``sm90_wgmma``: a warp-specialized, persistent GEMM by TMA and wgmma.
+"""``sm90_wgmma``: a warp-specialized, persistent GEMM with TMA and wgmma.
 
-One template (``templates/sm90/sm90_wgmma.cuh``) serves every type in the layouts that TMA can load.
-This module enumerates and checks its configs and says how well each keeps the tensor cores busy;
-``structure.py`` derives layouts, boxes and shared memory, ``accesses.py`` lists the accesses.
+One template (``templates/sm90/sm90_wgmma.cuh``) supports all types in layouts that TMA can load.
+This module enumerates and checks configs and predicts how well each keeps the tensor cores busy;
+``structure.py`` derives layouts, boxes and shared memory, and ``accesses.py`` lists the accesses.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
 
-#: Registers of a thread that can be accumulators, where C is stored by TMA and element by element:
-#: ptxas spills registers beside more. And other registers, and those beside rows of A.
+#: Most accumulators of a thread if C is stored by TMA, and element by element: with more, ptxas
+#: spills registers. Other registers of a thread, and other registers with rows of A.
 _ACCUMULATORS, _ACCUMULATORS_OF_ELEMENTS, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 128, 40, 56
-#: More accumulators are many: beside them an epilogue's vector is loaded where it is used.
+#: With more accumulators than this, an epilogue's vector is loaded where it is used.
 _FEW_ACCUMULATORS = 144
-#: Others beside the accumulators of a k tile; and with rows of A and zeros too.
+#: Other registers with separate accumulators of a k tile; and with rows of A and zeros.
 _OTHERS_BESIDE_PRODUCTS, _OTHERS_BESIDE_ZEROS = 24, 48
-#: And where an epilogue has operands; for each that is loaded element by element.
+#: Other registers with operands of an epilogue; and for each that is loaded element by element.
 _OPERANDS, _SINGLE = 48, 32
-#: What the columns of a group are a multiple of: of C, what a warp stores at a time.
+#: The columns of a warp group are a multiple of this: a warp's columns of C in one store.
 STEP = 16
-#: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
+#: bM x bN as the kernel sees it, warp groups, and CTAs of a cluster; tuned on an H200.
 _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     (bm, bn, groups, ping_pong, cluster)
     for bm, groups, ping_pong, cluster, columns in (
@@ -95,8 +95,7 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     )
     for bn in columns
 )
-#: More of them, where accumulators are promoted: half of the registers or more are for products
-#: then.
+#: Further tiles for promoted accumulators: then at least half of the registers are for products.
 _PROMOTED_TILES = tuple(
     (bm, bn, 2, 0, cluster)
     for bm, cluster, columns in (
@@ -108,13 +107,13 @@ _PROMOTED_TILES = tuple(
     )
     for bn in columns
 )
-#: Of 8-bit floats: clocks of the tensor cores for the products of a k tile of a warp's 32
-#: accumulators, 32 x 128 at 1,024 a clock of a quarter of a multiprocessor, which issues an
-#: instruction a clock; those of components are 32 x 64 at 512.
+#: Clocks of the tensor cores for the products of a k tile of a warp's 32 accumulators. 8-bit floats
+#: have 32 x 128 products, at 1,024 a clock of a quarter of a multiprocessor, which issues an
+#: instruction a clock; components have 32 x 64, at 512.
 _PRODUCTS = 4.0
 #: With block scales, fitted to 252 times of 30 products on an H200: clocks until products are
-#: there, also where another group multiplies meanwhile, and with two sets of accumulators; those of
-#: each scale that a thread reads; and the slowdown of clusters.
+#: ready, also if another warp group multiplies meanwhile, and with two sets of accumulators; clocks
+#: of each scale that a thread reads; and the slowdown of clusters.
 _SCALED = {
     "waited": 107.0, "waited_beside": 0.0, "waited_two_sets": 80.0, "scale": 4.0, "cluster": 1.01,
 }  # fmt: skip
@@ -127,12 +126,12 @@ _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 
 
 class Sm90Wgmma(Sm90Accesses):
-    """Every op and order of C, where rows of A and B begin at multiples of 16 bytes.
+    """Warp-specialized kernel for rows of A and B that begin at multiples of 16 bytes.
 
-    From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32, int8 and
-    8-bit floats one MN-major operand goes through registers, and a second one is packed K-major
-    first. Of 8-bit floats the accumulators of 128 of k are promoted to float32, or stay where they
-    are with `FAST_ACCUM`. float32 is multiplied as tf32, or as three bfloat16 that are packed.
+    From shared memory wgmma reads MN-major operands only with 2-byte elements. For tf32, int8 and
+    8-bit floats one MN-major operand passes through registers, and a second one is packed K-major
+    first. Accumulators of 8-bit floats are promoted to float32 after 128 of k, except with
+    `FAST_ACCUM`. float32 is multiplied as tf32, or as three packed bfloat16 components.
     """
 
     name = "sm90_wgmma"
@@ -152,31 +151,31 @@ class Sm90Wgmma(Sm90Accesses):
     option_values: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "warp_groups": "warp groups that multiply, 1 to 3",
-        "ping_pong": "0: they share each tile; 1: they take whole tiles by turns",
+        "ping_pong": "0: warp groups share each tile; 1: they take turns with whole tiles",
         "stages": "2 to 12",
         "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
-        "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
+        "swap_ab": "0, or 1 to compute C^T with A and B swapped",
     }
     emitter: ClassVar = EmitSm90Wgmma
 
     def signature(self, config: Sm90Config) -> Signature:
-        """Return the parameters of a GEMM, and the matrices' tensor maps."""
+        """Return the parameters of a GEMM and the matrices' tensor maps."""
         return tma_signature(config.operation)
 
     def pace(self, config: Sm90Config, calibration: Calibration) -> Pace:
         """Return the pace.
 
-        Of a calibration's factors ``meeting`` are the clocks of a tile that CTAs of a cluster wait
-        for each other, ``pair`` the factor on TMA's in a cluster of two, ``box`` the clocks of a
-        box of C, and ``spilled`` those of a CTA for each sum of a thread where an epilogue has more
-        values than registers. ``many_sums`` is the slowdown of products with more than 128
-        accumulators of a thread, where groups share a tile; ``by_turns`` where they take turns, and
-        ``alone`` where one of these has the only tile; ``exposed`` what they still see of a tile's
-        start and end, ``exposed_together`` what groups do that share it. ``between`` are the
-        columns whose products take as long as a group does not multiply between two steps of k,
-        where A goes through registers, by the bytes of an element. ``shown`` is the part of the
-        clocks of adding promoted products that shows, and ``waited`` the clocks until products are
-        there; ``_beside``: where another group multiplies meanwhile.
+        Factors of a calibration: ``meeting``, clocks of a tile that CTAs of a cluster wait for each
+        other; ``pair``, factor on TMA's clocks in a cluster of two; ``box``, clocks of a box of C;
+        ``spilled``, clocks of a CTA for each accumulator of a thread if an epilogue's values exceed
+        the registers. Slowdowns of products: ``many_sums``, with more than 128 accumulators of a
+        thread and warp groups that share a tile; ``by_turns``, with warp groups that take turns;
+        ``alone``, if one of these has the only tile. ``exposed`` is the part of a tile's start and
+        end that is not hidden if warp groups take turns, ``exposed_together`` if they share it.
+        ``between``: columns whose products take as long as the gap between two steps of k, if A
+        passes through registers, by the bytes of an element. ``shown``: part of the clocks of
+        adding promoted products that is not hidden; ``waited``: clocks until products are ready;
+        ``_beside``: the same if another warp group multiplies meanwhile.
         """
         pace = super().pace(config, calibration)
         factors = calibration.factors[self.name]
@@ -190,7 +189,7 @@ class Sm90Wgmma(Sm90Accesses):
             if config.accumulators_per_thread > 128:
                 slowdown *= factors["many_sums"]
         if config.operation.promoted:
-            # A group adds while another one multiplies, if there is one.
+            # A warp group adds while another one, if any, multiplies.
             beside, adds = "_beside" * (config.sharers_of_tile > 1), config.adds_of_sum
             waited = factors["waited" + beside]
             if any(config.operation.scales):
@@ -247,23 +246,23 @@ class Sm90Wgmma(Sm90Accesses):
         return super().legal(problem, arch, options)
 
     def _check_operands(self, problem: GemmProblem, swap_ab: int) -> None:
-        """UnsupportedError for operands that TMA or wgmma do not take as they lie."""
+        """Raise UnsupportedError for operands whose layouts TMA or wgmma do not support."""
         for matrix in (problem.A, problem.B):
             width, limit = access_bytes(_in_boxes(matrix, problem), False)
             if problem.groups.mode != "K" and problem.groups_along_unit(matrix):
                 raise UnsupportedError(
-                    f"kernel {self.name!r} needs groups that begin at addresses that are multiples "
-                    f"of 16 bytes, and those of {matrix.name} may begin at any element, since "
-                    f"{problem.groups.mode} is ragged and its unit-stride mode: pack it, with "
-                    f"option pack={matrix.name!r} or 'AB'"
+                    f"kernel {self.name!r} needs groups aligned to 16 bytes, and those of "
+                    f"{matrix.name} may begin at any element, since {problem.groups.mode} is "
+                    f"ragged and its unit-stride mode: pack it, with option "
+                    f"pack={matrix.name!r} or 'AB'"
                 )
             if width < 16:
                 raise UnsupportedError(
-                    f"kernel {self.name!r} needs addresses of the rows of A and B that are "
-                    f"multiples of 16 bytes, and those of {matrix.name} are not, by {limit}: pack "
-                    f"it, with option pack={matrix.name!r} or 'AB'"
+                    f"kernel {self.name!r} needs rows of A and B aligned to 16 bytes, and those of "
+                    f"{matrix.name} are not, because of {limit}: pack it, with option "
+                    f"pack={matrix.name!r} or 'AB'"
                 )
-            # wgmma reads these along K from shared memory; the threads bring its A as it lies.
+            # wgmma reads these K-major from shared memory; A may pass through registers.
             shared = matrix.name == ("A" if swap_ab else "B")
             if wants_k_major(problem) and matrix.major != "K" and shared:
                 raise UnsupportedError(
@@ -280,7 +279,7 @@ class Sm90Wgmma(Sm90Accesses):
         if why := _not_paired(problem):
             raise UnsupportedError(
                 f"kernel {self.name!r} takes {problem.epilogue.pairs} of columns where {why}: "
-                "a launch behind it does here"
+                "here a separate launch pairs them"
             )
         _check(config, arch)
         if (
@@ -301,12 +300,13 @@ class Sm90Wgmma(Sm90Accesses):
         return extents, in_groups, _not_paired(problem), _tma_scales(problem)
 
     def of_operand(self, config: Sm90Config, name: str) -> Any:
-        """Return how A or B is cut into boxes.
+        """Return the properties of a config that the accesses of an operand depend on.
 
-        Where rows of a tile are no whole lines, those of others begin at other places of a line.
-        Where A goes through registers the threads read it, once for each group beside another and
-        some of it ahead, and have other accumulators than wgmma gives them else. Of C, return how
-        groups divide a tile, and how wide an epilogue tile is, which may depend on the stages.
+        For A or B these are its boxes. If rows of a tile are not whole lines, tiles begin at
+        different places of a line. If A passes through registers, threads read it, once for each
+        warp group along N and partly ahead, and the accumulators lie differently. For C these are
+        the warp groups' parts of a tile, and the width of an epilogue tile, which may depend on the
+        stages.
         """
         by_threads, sampled = config.register_a, config.turned(self.sampled(config))
         for plan, tiles in zip(config.operands, sampled, strict=True):
@@ -323,7 +323,7 @@ class Sm90Wgmma(Sm90Accesses):
                 )  # fmt: skip
         operation, columns = config.operation, config.epilogue_tile.layout.extents
         if name == "C":
-            # Tiles below each other lie alike in lines, unless 64 rows are no whole line.
+            # Tiles along M lie alike in lines, unless 64 rows are not a whole line.
             out = operation.c.bytes
             return (
                 config.kernel_tile[:2], config.results, columns, sampled if out == 1 else (),
@@ -333,16 +333,16 @@ class Sm90Wgmma(Sm90Accesses):
         return replace(config, stages=2, operation=replace(operation, bytes=(16, 16, 16))), columns
 
     def sampled(self, config: Sm90Config) -> tuple[int, int]:
-        """Return the CTAs of clusters up to the next whose columns begin with a line of L2.
+        """Return the CTAs of clusters up to the next one whose columns begin with a line of L2.
 
-        Elements are taken to be of 2 bytes: of others no operand has them as unit-stride mode.
+        Elements are assumed to have 2 bytes: only these have columns as unit-stride mode.
         """
         below, beside = config.kernel_cluster
         clusters = LINE // gcd(LINE, 2 * config.kernel_tile[1] * beside)
         return config.turned((below, beside * clusters))
 
     def launch(self, config: Sm90Config, problem: GemmProblem) -> Launch:
-        """Return a persistent grid for an H100: a CTA for each that runs at a time."""
+        """Return a persistent grid for an H100, with as many CTAs as run at a time."""
         return self.launch_on(config, problem, nearest(Arch("sm_90a")).sms)
 
     def launch_on(self, config: Sm90Config, problem: GemmProblem, sms: int) -> Launch:
@@ -359,14 +359,14 @@ class Sm90Wgmma(Sm90Accesses):
         from cute_gemm.run.tensormap import TensorMap
 
         def mapped(matrix: Matrix, problem: GemmProblem) -> Matrix:
-            """A or B as its map describes it."""
+            """Return A or B as its tensor map describes it."""
             of_products, pairs = whole(matrix, problem), problem.epilogue.pairs
             paired = pairs and matrix.name == "B"
             return of_pairs(of_products, pairs) if paired else of_products
 
         boxes = {plan.source: (plan.box, plan.span) for plan in config.operands}
         maps: list[TensorMap | None] = [
-            # TMA rounds to tf32 what it brings as that.
+            # TMA rounds elements to tf32.
             TensorMap(
                 mapped(matrix, problem), *boxes[matrix.name], factor.name,
                 in_groups=problem.groups.mode == "K" and not config.zero_fills,
@@ -388,7 +388,7 @@ class Sm90Wgmma(Sm90Accesses):
         return tuple(maps)
 
     def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
-        # A matrix that is not loaded two neighbours at a time has a register for each value.
+        # A matrix that is not loaded in pairs of neighbours has a register for each value.
         beside = config.turned(("M", "N"))[1]
         single = [
             x for x in config.operation.epilogue.operands
@@ -401,7 +401,7 @@ class Sm90Wgmma(Sm90Accesses):
 
     def summation(self, config: Sm90Config) -> str:
         operation = config.operation
-        parts = [f"wgmma of {DEEP // operation.a.bytes} of k after each other"]
+        parts = [f"wgmma of {DEEP // operation.a.bytes} of k, in order"]
         if operation.promoted:
             parts.append(
                 f"those of {config.tile[2]} of k are added in {operation.accumulator.name}"
@@ -422,14 +422,14 @@ class Sm90Wgmma(Sm90Accesses):
 
 
 def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
-    """Return A or B with the alignment that counts for TMA: along K boxes begin at any element."""
+    """Return A or B with the alignment that TMA needs: along K boxes begin at any element."""
     return of_all_groups(matrix, "K") if problem.groups.mode == "K" else matrix
 
 
 def _tma_scales(problem: GemmProblem) -> tuple[bool, bool]:
-    """Return whether TMA can bring block scales of A and of B: one for each row, side by side.
+    """Return whether TMA can copy block scales of A and of B: one for each row, side by side.
 
-    Its boxes begin at multiples of 16 bytes, and groups of rows at any row.
+    TMA's boxes begin at multiples of 16 bytes, but groups of rows at any row.
     """
     if not problem.scales:
         return False, False
@@ -443,16 +443,16 @@ def _tma_scales(problem: GemmProblem) -> tuple[bool, bool]:
 
 
 def _narrow_boxes(config: Sm90Config) -> bool:
-    """Return whether TMA moves rows of 32 bytes of A or B with M or N as unit-stride mode.
+    """Return whether TMA moves 32-byte rows of an MN-major A or B.
 
-    Kernels with such boxes took up to 1.9 times as long on an H200 as their counts say, with most
-    leading dimensions, and were seldom the fastest.
+    On an H200 kernels with such boxes took up to 1.9 times the time predicted from their counts,
+    with most leading dimensions, and were seldom the fastest.
     """
     return any(plan.major != "K" and plan.span == 32 for plan in config.operands)
 
 
 def _broken(config: Sm90Config) -> str:
-    """The first rule of its shape that a config breaks, as a sentence, or ""."""
+    """Return the first rule of its shape that a config breaks, as a sentence, or ""."""
     for option, least, most in (("warp_groups", 1, 3), ("stages", 2, 12)):
         value = getattr(config, option)
         if not least <= value <= most:
@@ -461,11 +461,11 @@ def _broken(config: Sm90Config) -> str:
         if (value := getattr(config, option)) not in (0, 1):
             return f"option {option}={value} is out of range; expected 0 or 1"
     if not {*config.cluster} <= {1, 2, 4} or prod(config.cluster) > 8:
-        return f"option cluster={config.cluster} is none; expected 1, 2 or 4 each, 8 CTAs at most"
+        return f"option cluster={config.cluster}; expected 1, 2 or 4 each, at most 8 CTAs"
     if config.raster < 1 or config.min_ctas < 1:
         return "options raster and min_ctas must be 1 or more"
     if config.ping_pong and config.warp_groups != 2:
-        return f"option ping_pong=1 is for two warp groups; warp_groups={config.warp_groups}"
+        return f"option ping_pong=1 needs warp_groups=2; it is {config.warp_groups}"
     bm, bn, bk = config.kernel_tile
     along, across = config.turned(("M", "N"))
     if bm < ROWS or bm % ROWS:
@@ -475,12 +475,12 @@ def _broken(config: Sm90Config) -> str:
         )
     beside = config.side_by_side
     if config.operation.epilogue.pairs and (config.swap_ab or beside):
-        said = "swap_ab=1" if config.swap_ab else f"tile={config.tile}, whose groups lie beside,"
+        said = "swap_ab=1" if config.swap_ab else f"tile={config.tile}, divided along N,"
         return (
             f"option {said} came with an epilogue of pairs of columns; expected swap_ab=0 and "
-            "groups below each other, of whose threads each has both columns of its pairs"
+            "warp groups along M, so that a thread has both columns of a pair"
         )
-    # A row of what TMA stores at a time has 32 bytes or more.
+    # A row of an epilogue tile that TMA stores has 32 bytes or more.
     least = max(STEP, 32 // config.operation.c.bytes) * config.columns_of_result
     step, most = (n * (config.warp_groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
@@ -498,8 +498,8 @@ def _broken(config: Sm90Config) -> str:
     deep = _DEEP // config.operation.a.bytes
     if config.operation.promoted and bk != deep:
         return (
-            f"option tile={config.tile}: its K extent must be {deep}, after which products of "
-            f"{config.operation.a.name} are added in float32; it is {bk}"
+            f"option tile={config.tile}: its K extent must be {deep}, after which accumulators of "
+            f"{config.operation.a.name} are promoted to float32; it is {bk}"
         )
     if bk not in (deep, 2 * deep):
         return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
@@ -507,10 +507,10 @@ def _broken(config: Sm90Config) -> str:
 
 
 def _not_paired(problem: GemmProblem) -> str:
-    """What an epilogue of pairs of columns asks for that a problem does not have, or ""."""
+    """Return what a problem lacks for an epilogue of pairs of columns, or ""."""
     B, pairs = problem.B, problem.epilogue.pairs
     if pairs and problem.scales:
-        return "scales are of tensors or rows"
+        return "scales are tensor scales or row scales"
     if pairs == "pairs" and B.major == "MN":
         return "K is B's unit-stride mode"
     if pairs == "halves" and B.major == "MN" and B.shape[0] // 2 * B.element.bytes % 16:
@@ -521,10 +521,10 @@ def _not_paired(problem: GemmProblem) -> str:
 
 
 def _operand_registers(config: Sm90Config) -> int:
-    """Registers of a thread for an epilogue's operands.
+    """Return the registers of a thread for an epilogue's operands.
 
-    Beside more than 144 accumulators, where groups take turns, a single vector is loaded where it
-    is used: ptxas spills up to 55 registers for it, all outside of the main loop.
+    With more than 144 accumulators and warp groups that take turns, a single vector is loaded where
+    it is used: ptxas spills up to 55 registers for it, all outside the main loop.
     """
     operands = config.operation.epilogue.operands
     many_sums = config.ping_pong and config.accumulators_per_thread > _FEW_ACCUMULATORS
@@ -534,13 +534,13 @@ def _operand_registers(config: Sm90Config) -> int:
 
 
 def _check(config: Sm90Config, arch: Arch) -> None:
-    """The rules of registers and shared memory; the first that is broken is named."""
+    """Raise an error for the first broken rule of registers and shared memory."""
     accumulators = config.accumulators_per_thread
     most = _ACCUMULATORS if config.tma_c else _ACCUMULATORS_OF_ELEMENTS
     others = config.rows_of_thread + _OTHERS_BESIDE_ROWS if config.register_a else _OTHERS
     others += _operand_registers(config)
     if config.operation.promoted:
-        # What the main loop has is gone in the epilogue.
+        # The epilogue reuses the main loop's registers.
         scales = sum(config.scales_of_thread)
         loop = config.products_of_thread + scales + config.rows_of_thread
         zeros = config.zero_fills and config.register_a
@@ -549,7 +549,7 @@ def _check(config: Sm90Config, arch: Arch) -> None:
         raise OptionError(
             f"option tile={config.tile} with warp_groups={config.warp_groups} and "
             f"min_ctas={config.min_ctas} needs {accumulators} registers of a thread for "
-            f"accumulators, besides some {others}; it has {config.registers}, of which {most} can "
+            f"accumulators and about {others} more; it has {config.registers}, of which {most} can "
             "be accumulators"
         )
     if config.smem > arch.shared_limit:

@@ -1,1 +1,1 @@
-"""A thin operand times a large one, at the speed of memory."""
+"""Products of a thin operand and a large one, at the bandwidth of memory."""

@@ -1,4 +1,4 @@
-"""``thin``: m or n up to 32, the large operand read once from global memory into registers."""
+"""``thin``: m or n up to 32; the large operand is read once from global memory to registers."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: The most that m or n may be.
+#: Largest m or n.
 MOST = 32
-#: Registers of a thread beside its accumulators and stages: addresses, fragments.
+#: Registers of a thread besides its accumulators and stages: addresses, fragments.
 _OTHERS = 56
 #: Registers of a thread that its accumulators may take.
 _ACCUMULATORS = 128
-#: Vectors of a lane in flight, for each warp of its CTA, and the most stages of them.
+#: Vectors of a lane in flight for each warp of its CTA, and the most stages of them.
 _AHEAD, _STAGES = 2, 8
-#: Rows of the large operand that make CTAs of four warps for each multiprocessor of a large GPU.
+#: Rows of the large operand that give each multiprocessor of a large GPU CTAs of four warps.
 _MANY = 6144
 
 
 class Thin(EmittedKernel):
-    """A thin operand, 1 to 32 wide, times a large one that is streamed."""
+    """Products of a thin operand, 1 to 32 wide, and a large one that is streamed."""
 
     name = "thin"
     summary = "m or n up to 32: the large operand read once, straight to registers, warps along k"
@@ -66,11 +66,11 @@ class Thin(EmittedKernel):
     emitter: ClassVar = EmitThin
 
     def pace(self, config: ThinConfig, calibration: Calibration) -> Pace:
-        """Return the pace, with the k-tiles that are loaded ahead.
+        """Return the pace, with the k-tiles loaded ahead.
 
-        A load to registers returns after the copies that were issued before it. So where the thin
-        operand does not go through shared memory, a k-tile is not done before the copies that the
-        previous one issued have arrived, however many are in flight.
+        A load to registers returns after the copies issued before it. So if the thin operand does
+        not pass through shared memory, a k-tile ends only after the copies issued by the previous
+        one have arrived, for any number in flight.
         """
         ahead = max(1, config.stages - 1) if config.queued[1] else 1
         return super().pace(config, calibration)._replace(ahead=ahead)
@@ -85,7 +85,7 @@ class Thin(EmittedKernel):
             extents = {thin: extent for thin, extent in extents.items() if extent <= MOST}
         for thin, extent in extents.items():
             configs = list(self._configs(thin, extent, problem, arch, options))
-            # Configs are in order of preference: if any fills the GPU, the first legal one.
+            # Configs are in order of preference: if any config fills the GPU, take the first legal.
             many = _many(problem)[thin == "m"] and "tile" not in options
             fitting = [config for config in configs if not _refusal(config)]
             yield from fitting[:1] if many and fitting else configs
@@ -93,7 +93,7 @@ class Thin(EmittedKernel):
     def _configs(
         self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[ThinConfig]:
-        """Yield the configs in which this mode is the thin one."""
+        """Yield the configs in which this mode is thin."""
         element, index = problem.A.element, int(thin == "n")
         tag = _factor(problem).tag
         atoms = () if element.is_complex else mma_atoms(tag, tag)
@@ -138,12 +138,12 @@ class Thin(EmittedKernel):
             )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return classes of columns and rows, and which operand is a vector."""
+        """Return classes of columns and rows, and the operand that is a vector."""
         vectors = (straight(x).major for x in (problem.A, problem.B, problem.C))
         return (_columns(problem.m), _columns(problem.n), *_many(problem), *vectors)
 
     def shapes(self, extent: int) -> Iterator[tuple[int, int]]:
-        """Return every class of columns, with few rows and with many."""
+        """Yield every class of columns, with few rows and with many."""
         for columns in (1, 2, 4, 8, 16, MOST):
             for rows in (extent, extent + 2 * _MANY):
                 yield from ((columns, rows), (rows, columns))
@@ -151,8 +151,8 @@ class Thin(EmittedKernel):
     def of_operand(self, config: ThinConfig, name: str) -> ThinConfig:
         """Return the config without the fields that the accesses of one operand do not depend on.
 
-        k is dealt out by the vectors of both operands; accumulators lie by the rows of MN-major
-        operands.
+        The vectors of both operands determine the distribution of k, the rows of MN-major operands
+        the arrangement of accumulators.
         """
         operation = config.operation
         if name in ("A", "B", "C"):
@@ -211,11 +211,11 @@ class Thin(EmittedKernel):
         return (Partition(name, "lanes' part of a k-tile", text, table, extents),)
 
 
-# ---- choice of config ---------------------------------------------------------------------------
+# ---- candidates ---------------------------------------------------------------------------------
 
 
 def _factor(problem: GemmProblem) -> DType:
-    """Return the type that elements are multiplied as: float16 holds every 8-bit float."""
+    """Return the type in which elements are multiplied: float16 holds every 8-bit float."""
     if problem.A.dtype in FLOAT8:
         return DTYPES["float16"]
     return factor(problem.A.dtype, problem.compute)
@@ -224,8 +224,8 @@ def _factor(problem: GemmProblem) -> DType:
 def straight(matrix: Matrix, major: str = "") -> Matrix:
     """Return a matrix of one row with unit stride along the row, if its elements are contiguous.
 
-    Descriptors treat such a row as a column of a matrix whose leading dimension is 1. ``major``:
-    the major to return, for a sample with another leading dimension.
+    Descriptors treat such a row as a column of a matrix with leading dimension 1. ``major``: the
+    major to return, for a sample with another leading dimension.
     """
     if matrix.shape[0] != 1 or matrix.unit == 1:
         return matrix
@@ -235,25 +235,25 @@ def straight(matrix: Matrix, major: str = "") -> Matrix:
 
 
 def _columns(extent: int) -> int:
-    """Return the number of columns that are kept: a power of two; 0 for more than `MOST`."""
+    """Return the number of columns kept: a power of two; 0 for more than `MOST`."""
     return 0 if extent > MOST else 1 << max(0, extent - 1).bit_length()
 
 
 def _many(problem: GemmProblem) -> tuple[bool, bool]:
-    """Return whether M and N are rows of many CTAs, each of which needs few bytes in flight."""
+    """Return whether M and N are rows of many CTAs, so that each needs few bytes in flight."""
     return problem.m * problem.l >= _MANY, problem.n * problem.l >= _MANY
 
 
 def _blocks(
     size: int, major: str, tensor: bool, kept: int, many: bool
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield rows of a lane, columns, k of a lane and warps of candidates, as timed on an H200.
+    """Yield rows of a lane, columns, k of a lane and warps of candidates, tuned on an H200.
 
-    ``size``: bytes of an element; ``kept``: columns; ``many``: whether the large operand, of this
+    ``size``: bytes of an element; ``kept``: columns; ``many``: whether the large operand, with this
     ``major``, has rows for many CTAs. If not, each CTA has more bytes in flight.
     """
     vector = 16 // size
-    # The vectors along k of a lane and its neighbours make a line, or two halves of one.
+    # The vectors along k of a lane and its neighbours cover a line, or two halves of lines.
     line = vector * (2 if size > 1 else 1)
     if tensor:
         kept = max(ROW_LANES, kept)
@@ -268,8 +268,8 @@ def _blocks(
             yield max(2, rows // 2), kept, max(4, vector // 2), 8
         yield 2, kept, max(4, vector), 4
         return
-    # More columns would need more of the thin operand than L1 delivers, so the large operand is
-    # read again, from L2.
+    # With more columns, reads of the thin operand exceed the bandwidth of L1, so the large operand
+    # is read again, from L2.
     columns = min(max(1, kept), 8 if major == "K" else 4)
     depth = max(4, vector) if columns <= 4 else vector
     for rows in (8, 4, 2) if size == 4 else (4, 2):
@@ -278,7 +278,7 @@ def _blocks(
 
 
 def _settled(config: ThinConfig, options: dict[str, Any], limit: int) -> ThinConfig:
-    """Return the config with as many stages and CTAs as there is room for."""
+    """Return the config with as many stages and CTAs as fit."""
     if _refusal(replace(config, stages=1, min_ctas=1)):
         return config
     if "stages" not in options:
@@ -304,7 +304,7 @@ def _refusal(config: ThinConfig) -> str:
 
 
 def _check(config: ThinConfig) -> None:
-    """Check every legality rule of a config; the first broken one is named."""
+    """Raise OptionError for the first legality rule that a config breaks."""
     if config.thin not in ("m", "n"):
         raise OptionError(f"option thin={config.thin!r} is unknown; expected m or n")
     if not power_of_two(config.warps) or config.warps > 32:
@@ -356,7 +356,7 @@ def _load(config: ThinConfig, matrix: Matrix, large: bool, sweeps: int) -> Globa
     i, e = part.vectors
     row, column = part.row(lanes, i[:, None]), part.column(DEPTH_LANE, e[:, None])
     rows = config.tile[1 - config.index] if large else config.columns
-    if not large and not config.mma:  # all columns, some at a time
+    if not large and not config.mma:  # all columns, a few at a time
         chunk = np.arange(0, rows, part.rows)[:, None, None]
         row = (row + chunk).reshape(-1, WARP)
         column = np.broadcast_to(column, (len(chunk), *column.shape)).reshape(-1, WARP)
@@ -366,7 +366,7 @@ def _load(config: ThinConfig, matrix: Matrix, large: bool, sweeps: int) -> Globa
     bits = 8 * part.width * matrix.element.bytes
     widest, limit = access_bytes(matrix, False)
     if bits < 8 * widest:
-        limit = "the lanes' parts are no wider"
+        limit = "a lane's part is not wider"
     return GlobalAccess(
         matrix.name, "load", "cp.async" if queued else "ld.global", bits, matrix,
         (rows, config.tile[2]), lane.reshape(-1, WARP, 2), 1 if part.major == "K" else 0, sweeps,
@@ -376,7 +376,7 @@ def _load(config: ThinConfig, matrix: Matrix, large: bool, sweeps: int) -> Globa
 
 
 def _places(config: ThinConfig, large: bool) -> np.ndarray:
-    """Return the bytes of shared memory where the vectors of a k-tile lie; int [requests, 32]."""
+    """Return the addresses of a k-tile's vectors in shared memory, in bytes; int [requests, 32]."""
     warp = np.arange(config.warps)[:, None, None] * config.stages * config.stage
     return (config.places[not large] + warp).reshape(-1, WARP)
 
@@ -384,7 +384,7 @@ def _places(config: ThinConfig, large: bool) -> np.ndarray:
 def _queued(
     loads: list[GlobalAccess], cuts: list[GlobalAccess], executions: int
 ) -> list[SharedAccess]:
-    """Return the accesses of an operand through shared memory: a lane reads what it copied."""
+    """Return the accesses of an operand through shared memory: a lane reads its own copies."""
     first = loads[0]
     if first.targets is None or not executions:
         return []

@@ -1,6 +1,6 @@
-"""The config of ``thin`` and what follows from it: the elements that each lane of a warp has.
+"""The config of ``thin``, and the elements of each lane of a warp that it determines.
 
-The large operand has the rows (M or N), the thin one the columns (N or M, up to 32).
+Rows (M or N) are those of the large operand, columns (N or M, up to 32) those of the thin one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ WARP = 32
 ROW_LANES, DEPTH_LANES = 8, 4
 #: Index of each lane of a warp along the rows, and along k.
 ROW_LANE, DEPTH_LANE = np.arange(WARP) // 4, np.arange(WARP) % 4
-#: Vectors that FMA takes of the thin operand at a time.
+#: Vectors of the thin operand that FMA uses at a time.
 _CHUNK = 8
 
 
 @dataclass(frozen=True)
 class Part:
-    """A lane's part of a block of an operand: the arguments of ``Part`` in part.cuh."""
+    """A lane's part of a block of an operand: the arguments of ``Part`` in ``part.cuh``."""
 
     rows: int
     lanes: int  #: Lanes along the rows: those of a warp, or 1 if all have the same rows.
@@ -56,18 +56,18 @@ class Part:
         return v // self.depth * self.width, v % self.depth
 
     def words(self, size: int) -> int:
-        """Return the registers that elements of ``size`` bytes take."""
+        """Return the registers for elements of ``size`` bytes."""
         return len(self.vectors[0]) * max(1, self.width * size // 4)
 
     def places(self, size: int) -> np.ndarray:
-        """Return the bytes of shared memory at which each lane's vectors lie; int [vectors, 32]."""
+        """Return addresses in shared memory of each lane's vectors, in bytes; int [vectors, 32]."""
         lane = np.arange(WARP)
         if self.major != "K":
             lane = lane % 4 * 8 + (lane // 4 ^ lane % 4 * 2)
         return (np.arange(len(self.vectors[0]))[:, None] * WARP + lane) * self.width * size
 
     def cpp(self, element: str) -> str:
-        """Return the C++ type, of elements of a type."""
+        """Return the C++ type for an element type."""
         numbers = (self.rows, self.lanes, self.run, self.depth, self.depth_run, self.width)
         major = "true" if self.major == "K" else "false"
         return f"cute_gemm::Part<{element}, {', '.join(map(str, numbers))}, {major}>"
@@ -81,11 +81,11 @@ class ThinConfig(Config):
     """
 
     kernel: ClassVar[str] = "thin"
-    raster: ClassVar[int] = 1  #: There is one tile across: no CTAs share rows.
-    thin: str  #: ``"m"`` or ``"n"``: the mode of up to 32.
-    tile: tuple[int, int, int]  #: (bM, bN, bK): of a CTA, all warps along k.
-    warps: int  #: They divide k.
-    stages: int  #: k-tiles in shared memory or in flight; 1: they go to registers.
+    raster: ClassVar[int] = 1  #: There is one tile across, so CTAs share no rows.
+    thin: str  #: ``"m"`` or ``"n"``: the mode of extent up to 32.
+    tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile, with all warps along k.
+    warps: int  #: Warps of a CTA, which divide k.
+    stages: int  #: k-tiles in shared memory or in flight; 1: they are loaded to registers.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     mma: str  #: An `MmaAtom` of A's type, or ``""``: FMA.
     operation: Operation
@@ -160,7 +160,7 @@ class ThinConfig(Config):
 
     @property
     def _majors(self) -> tuple[str, str]:
-        """Of the large and of the thin operand."""
+        """Majors of the large and of the thin operand."""
         majors = self.operation.majors
         return majors[1 - self.index], majors[self.index]
 
@@ -175,16 +175,16 @@ class ThinConfig(Config):
 
     @property
     def queued(self) -> tuple[bool, bool]:
-        """Whether the large and the thin operand go through shared memory."""
+        """Whether the large and the thin operand pass through shared memory."""
         several = self.stages > 1
         wide = self.few.width * self.operation.a.bytes >= 4
         return several, several and bool(self.mma) and wide
 
     @derived
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes at which the vectors of a warp's lanes lie in its first stage, by operand.
+        """Addresses of the vectors of a warp's lanes in its first stage, in bytes, by operand.
 
-        Of the large and of the thin one: int [vectors, 32].
+        Arrays of the large and of the thin operand: int [vectors, 32].
         """
         size, large = self.operation.a.bytes, self.large
         return large.places(size), self.few.places(size) + large.words(size) * 4 * WARP
@@ -197,16 +197,16 @@ class ThinConfig(Config):
 
     @property
     def pitch(self) -> int:
-        """Sums of a column in shared memory.
+        """Accumulators of a column in shared memory.
 
-        Neighbouring lanes have neighbouring rows, and those along k other columns.
+        Neighbouring lanes have neighbouring rows; lanes along k have different columns.
         """
         along_rows = self.operation.majors[2] == "MN"[1 - self.index]
         return ROW_LANES * self.rows + (4 if along_rows else 1)
 
     @derived
     def accumulators(self) -> np.ndarray:
-        """Index of each sum that a lane stores, int [stores, 32], column by column."""
+        """Index of each accumulator that a lane stores, int [stores, 32], column by column."""
         rows, columns, large, few = self.rows, self.columns, self.large, self.few
         if self.mma:
             i, j, c = (x.reshape(-1, 1) for x in np.indices((rows, few.rows, 2)))
@@ -219,7 +219,7 @@ class ThinConfig(Config):
 
     @property
     def held(self) -> int:
-        """Registers of a lane for its accumulators and operands."""
+        """Registers of a lane for accumulators and operands."""
         accumulators = self.rows * self.columns * (self.operation.accumulator.bytes // 4)
         words = sum(part.words(self.operation.a.bytes) for part in (self.large, self.few))
         return accumulators // (DEPTH_LANES if self.mma else 1) + words
