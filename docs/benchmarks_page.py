@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).resolve().parent / "data"
+#: What records the run of host times.
+RECORD = "python docs/record.py docs/data host"
 #: What stands in the place of a table without its run.
 MISSING = "*not recorded yet*"
 #: The runs of the README's table, with what their types are called.
@@ -15,6 +17,8 @@ TYPES = (
     "float16", "bfloat16", "float32", "tf32", "float64", "complex64", "complex128", "int8",
 )  # fmt: skip
 OPS = ("NN", "NT", "TN", "TT")
+#: Types that the ladder has, and its runs, which docs/ladder.md shows too.
+LADDERS = {"float16": "ladder_float16", "float32": "ladder"}
 
 
 def stored(name: str) -> dict[str, Any] | None:
@@ -27,6 +31,27 @@ def _all_stored(names: str) -> list[dict[str, Any]]:
     """Return the runs of all of these words, none where one is missing."""
     runs = [run for run in map(stored, names.split()) if run is not None]
     return runs if len(runs) == len(names.split()) else []
+
+
+def by_class(run: dict[str, Any]) -> dict[str, list[float | None]]:
+    """Return the ratios of a run of ``tests/gpu/layouts.py``, by class."""
+    found: dict[str, list[float | None]] = {}
+    for entry in run["result"]:
+        found.setdefault(entry["class"], []).append(entry["ratio"])
+    return found
+
+
+def of_auto(name: str, extent: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the run that has the kernel `auto` at a cube, and its speeds by op.
+
+    ``name`` is a type or a run. A type's cube of 4096 is in the run of the ladder if it has one.
+    """
+    for run in filter(None, map(stored, (LADDERS.get(name, name), name))):
+        for size in run["result"]["sizes"]:
+            found = {x["op"]: x["speed"] for x in size["entries"] if x["kernel"] == "auto"}
+            if found and {size["m"], size["n"], size["k"]} == {extent}:
+                return [(run, {op: speed for op, speed in found.items() if speed})]
+    return []
 
 
 def benchmarks(name: str) -> str:
@@ -55,11 +80,9 @@ def geomeans(name: str) -> str:
     run = stored(name)
     if run is None:
         return MISSING
-    by_class: dict[str, list[float | None]] = {}
-    for entry in run["result"]:
-        by_class.setdefault(entry["class"], []).append(entry["ratio"])
-    rows = [_mean(kind, ratios) for kind, ratios in by_class.items()]
-    rows.append(_mean("**all**", [x for ratios in by_class.values() for x in ratios]))
+    found = by_class(run)
+    rows = [_mean(kind, ratios) for kind, ratios in found.items()]
+    rows.append(_mean("**all**", [x for ratios in found.values() for x in ratios]))
     heads = ["class", "geometric mean", "worst", "best", "below 0.97", "problems"]
     return "\n\n".join([f"`{run['command']}`", _where(run), _table(heads, rows)]) + "\n"
 
@@ -74,9 +97,7 @@ def classes(names: str) -> str:
         return MISSING
     by_type: list[dict[str, list[float | None]]] = []
     for run in runs:
-        ratios: dict[str, list[float | None]] = {}
-        for entry in run["result"]:
-            ratios.setdefault(entry["class"], []).append(entry["ratio"])
+        ratios = by_class(run)
         ratios["**all**"] = [x for several in ratios.values() for x in several]
         by_type.append(ratios)
     kinds = dict.fromkeys(kind for ratios in by_type for kind in [*ratios][:-1])
@@ -171,7 +192,7 @@ def deepgemm(name: str) -> str:
     def cells(entries: list[dict[str, Any]]) -> list[str]:
         return [f"{x['us'][peer] / x['us'][ours]:.2f}" for x in entries]
 
-    means = [_mean(name, ratios) for name, ratios in _over_ours(run["result"]).items()]
+    means = [_mean(name, ratios) for name, ratios in over_ours(run["result"]).items()]
     rows = dict.fromkeys(x["shape"][0] for x in dense)
     columns = dict.fromkeys(tuple(x["shape"][1:]) for x in dense)
     of_rows = [[str(m), *cells([x for x in dense if x["shape"][0] == m])] for m in rows]
@@ -198,7 +219,7 @@ def blocks(names: str) -> str:
         return MISSING
     rows: dict[str, list[str]] = {}
     for run in runs:
-        for name, ratios in _over_ours(run["result"]).items():
+        for name, ratios in over_ours(run["result"]).items():
             _, mean, worst, *_ = _mean(name, ratios)
             rows.setdefault(name, []).append(f"{mean} ({worst})")
     heads = [f"{run['machine']['gpu']}: mean (worst)" for run in runs]
@@ -206,8 +227,8 @@ def blocks(names: str) -> str:
     return f"{table}\n\n{' '.join(_where(run) for run in runs)}\n"
 
 
-def _over_ours(result: dict[str, Any]) -> dict[str, list[float | None]]:
-    """DeepGEMM's time over ours, by what was multiplied and where the scales of A lie."""
+def over_ours(result: dict[str, Any]) -> dict[str, list[float | None]]:
+    """Return DeepGEMM's time over ours, by what was multiplied and where the scales of A lie."""
     ratios: dict[str, list[float | None]] = {}
     for kind, words in (("dense", "dense"), ("groups", "grouped")):
         peer, *ways = result[kind][0]["us"]
@@ -215,6 +236,27 @@ def _over_ours(result: dict[str, Any]) -> dict[str, list[float | None]]:
             name = ", ".join([words, *way.split(", ")[1:]])
             ratios[name] = [x["us"][peer] / x["us"][way] for x in result[kind]]
     return ratios
+
+
+def host(name: str) -> str:
+    """Return what `tests/gpu/host.py` measured, and its chart."""
+    run = stored(name)
+    if run is None:
+        return f"There is no stored run. `{RECORD}` records one."
+    result = run["result"]
+    pairs = _table(
+        ["host time, us", "cute_gemm", "PyTorch", "ratio"],
+        [[words, f"{ours:.1f}", f"{theirs:.1f}", f"{ratio:.2f}"]
+         for words, (ours, theirs, ratio) in result["beside PyTorch"].items()],
+    )  # fmt: skip
+    alone = _table(["cute_gemm alone", "us"], [[k, f"{v:.1f}"] for k, v in result["us"].items()])
+    imports = _table(["import", "s"], [[f"`{k}`", f"{v:.2f}"] for k, v in result["s"].items()])
+    return "\n\n".join([
+        "![Host time of a call beside PyTorch's](pictures/benchmark_host.svg)",
+        "Drawn by `python docs/make_pictures.py`.", '<details markdown="1">',
+        "<summary>Each call</summary>", f"`{run['command']}`", _where(run), pairs, alone, imports,
+        "</details>",
+    ]) + "\n"  # fmt: skip
 
 
 def _beside(found: list[dict[str, Any]], peer: str) -> str:
@@ -239,12 +281,9 @@ def speed(extent: str = "4096") -> str:
     """Return a row for each type: TFLOP/s of the four ops, and the ratio to cuBLAS's speed."""
     rows, runs = [], []
     for name in TYPES:
-        run = stored(name)
-        for size in run["result"]["sizes"] if run else ():
-            if {size["m"], size["n"], size["k"]} == {int(extent)}:
-                found = {x["op"]: x["speed"] for x in size["entries"] if x["kernel"] == "auto"}
-                rows.append([name, *(_with_ratio(found.get(op)) for op in OPS)])
-                runs.append(run)
+        for run, found in of_auto(name, int(extent)):
+            rows.append([name, *(_with_ratio(found.get(op)) for op in OPS)])
+            runs.append(run)
     return f"{_table(['', *OPS], rows)}\n\n{_where(*runs)}\n" if rows else MISSING
 
 

@@ -15,6 +15,7 @@ GENERATORS = {
     "layouts": ("benchmarks_page", "geomeans"),
     "epilogues": ("benchmarks_page", "epilogues"),
     "deepgemm": ("benchmarks_page", "deepgemm"),
+    "host": ("benchmarks_page", "host"),
     "predicted": ("predicted_page", "predicted"),
     "speed": ("benchmarks_page", "speed"),
     "support": ("support_page", "support"),

@@ -2,19 +2,19 @@
 
 ``rung("next NAME")`` is what the rung after it changes, ``rung("overview")`` the table of all.
 
-Every figure is of `cute-gemm explain`, except the measured ones, which are of stored runs:
-``docs/data/ladder.json`` and, of another type, ``docs/data/ladder_float16.json``.
+The measured speeds are those of the stored runs ``ladder`` and ``ladder_float16``. All other
+figures are those of `cute-gemm explain`.
 """
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from textwrap import dedent, wrap
 from typing import Any, NamedTuple
 
+from benchmarks_page import LADDERS, _where, stored
 from ladder_pictures import drawn_by
 
 from cute_gemm.commands.explain import explain
@@ -323,8 +323,7 @@ def _next(name: str) -> str:
 @cache
 def runs() -> tuple[dict[str, Any], ...]:
     """Return the results of the stored runs of the ladder, as `cute-gemm bench --json` has them."""
-    files = sorted((ROOT / "docs/data").glob("ladder*.json"))
-    return tuple(json.loads(file.read_text(encoding="utf-8"))["result"] for file in files)
+    return tuple(run["result"] for run in map(stored, LADDERS.values()) if run)
 
 
 def measured(name: str, op: str, dtype: str) -> str:
@@ -359,4 +358,5 @@ def _overview() -> str:
     heads = ["kernel", "what it does", "type", SPEED]
     width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
     lines = [heads, ["---"] * 3 + ["---:"], *rows]
-    return "\n".join(f"| {' | '.join(line[:width])} |" for line in lines)
+    table = "\n".join(f"| {' | '.join(line[:width])} |" for line in lines)
+    return f"{table}\n\n{_where(*filter(None, map(stored, LADDERS.values())))}"

@@ -15,6 +15,7 @@ import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
+from benchmark_charts import charts
 from benchmarks_page import stored
 from ladder_pictures import SCRIPT, Drawn, analyzed, drawn_by, ladder
 from predicted_page import picture
@@ -65,6 +66,7 @@ def pictures() -> dict[str, str]:
     timed = stored("predicted")
     if timed is not None:
         made["predicted.svg"] = picture(timed["result"]["entries"], timed["machine"]["gpu"])
+    made |= dict(charts())
     made |= {f"ladder_{name}.svg": svg for name, svg in ladder()}
     return {name: svg.replace(">", f">{DARK}", 1) for name, svg in made.items()}
 

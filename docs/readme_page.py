@@ -1,4 +1,7 @@
-"""A hook of MkDocs: README.md is a page of the site; screenshots have dark variants."""
+"""A hook of MkDocs: README.md is a page of the site; screenshots have dark variants.
+
+Links between notebooks and pages lead to files, and on the site to pages.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,13 @@ _TARGET = re.compile(r"(?<=\]\()(?!https?:|#)(?P<path>[^)#]+)")
 #: A screenshot; ``NAME-dark.png`` is its dark variant.
 _SCREENSHOT = re.compile(r"!\[(?P<text>[^]]+)\]\((?P<path>[^)]+)\.png\)")
 _BOTH = r"![\g<text>](\g<path>.png#only-light)![\g<text>](\g<path>-dark.png#only-dark)"
+#: A link of a notebook to another or to a page.
+_LINK = re.compile(r'(?<=href=")(?!https?:|#)(?P<path>[^"#]+)\.(?:md|ipynb)(?=["#])')
+
+
+def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
+    """Return a notebook with links to pages of the site."""
+    return _LINK.sub(r"../\g<path>/", html) if page.file.src_uri.endswith(".ipynb") else html
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:

@@ -40,8 +40,16 @@ _TYPES = {
     "float16": "--dtype float16", "bfloat16": "--dtype bfloat16", "float32": "--dtype float32",
     "tf32": "--dtype float32 --compute tf32", "int8": "--dtype int8",
 }  # fmt: skip
+#: Sizes of types; of float16 and float32 the runs of the ladder have 4096.
+_SIZES = dict.fromkeys(_TYPES, "1024,4096,8192") | dict.fromkeys(
+    ("float16", "float32"), "1024,8192"
+)
 _SLOW_TYPES = ("float64", "complex64", "complex128")
 _BESIDE = "cute-gemm bench --kernel auto,cublas"
+_LADDER = (
+    "auto,host,naive,coalesced,smem_full_k,smem_tiled,register_rows,thread_tile_1d,thread_tile_2d,"
+    "vectorized,bank_free,warp_tiled,double_buffered,sm80_pipeline,cublas"
+)
 _LAYOUTS = "python tests/gpu/layouts.py --seed 1134 --rounds 5 --dtypes"
 #: Classes of the layouts that are drawn, by type.
 _CLASSES = {
@@ -54,14 +62,14 @@ _CLASSES = {
 
 #: The runs in order, the most important first: about five minutes on an H200 with 16 cores.
 RUNS = {
-    "ladder": "cute-gemm bench --sizes 1024,4096,1000x1003x1001 --rounds 5",
+    "ladder": f"cute-gemm bench --kernel {_LADDER} --sizes 1024,4096,1000x1003x1001 --rounds 5",
     **{
-        name: f"{_BESIDE} --sizes 1024,4096,8192 {words} --rounds 5 --no-check"
+        name: f"{_BESIDE} --sizes {_SIZES[name]} {words} --rounds 5 --no-check"
         for name, words in _TYPES.items()
     },
     **{name: f"{_BESIDE} --sizes 4096 --dtype {name} --rounds 5" for name in _SLOW_TYPES},
     "odd": f"{_BESIDE} --dtype bfloat16 --sizes 4096,4095x4097x4093 --pad 1 --rounds 5",
-    "ladder_float16": "cute-gemm bench --kernel tensor_core,sm80_pipeline,sm90_wgmma,cublas "
+    "ladder_float16": "cute-gemm bench --kernel auto,tensor_core,sm80_pipeline,sm90_wgmma,cublas "
     "--sizes 4096 --dtype float16 --rounds 5",
     **{
         f"layouts-{name}": f'{_LAYOUTS} {name} --classes "{classes}"'
@@ -73,6 +81,7 @@ RUNS = {
     "batch-float32": f"{_BESIDE} -l 64 --sizes 512 --dtype float32 --rounds 5",
     "epilogues-bfloat16": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1",
     "epilogues-float32": "python tests/gpu/epilogues.py --dtypes float32 --random 12 --seed 1",
+    "host": "python tests/gpu/host.py",
     "predicted": "python tests/gpu/predicted.py --count 10 --seed 11",
     # With a checkout of DeepGEMM: see there.
     "deepgemm": "python tests/gpu/deepgemm.py --deepgemm DeepGEMM",

@@ -4,6 +4,7 @@ Each row is the median over rounds, in each of which ours and PyTorch's are call
 synchronised at the end alone. Products are small, so that the GPU is done before the host.
 """
 
+import argparse
 import gc
 import json
 import statistics
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -177,25 +179,28 @@ def seconds_of(code: str) -> float:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="do not loop over 10,000 shapes")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    given = parser.parse_args()
     gc.disable()
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {"beside PyTorch": {}, "us": {}, "s": {}}
     print(f"{'microseconds of the host':42} {'ours':>8} {'PyTorch':>8} {'ratio':>6}")
     for name, values in rows():
-        found[name] = values
+        found["beside PyTorch"][name] = values
         print(f"{name:42} {values[0]:8.1f} {values[1]:8.1f} {values[2]:6.2f}", flush=True)
     spent = new_shapes()
-    found["plan of a new shape"] = [spent[len(spent) * at // 100] for at in (50, 90, 99)]
-    print(
-        "plan of a new shape, median, p90, p99:",
-        *(f"{x:.0f}" for x in found["plan of a new shape"]),
-    )
-    for shapes in (10, 200, 1000) if "--short" in sys.argv else (10, 200, 1000, 10000):
-        found[f"gemm, {shapes} known shapes in turn"] = spent = known_shapes(shapes)
-        print(f"gemm over {shapes} known shapes in turn: {spent:.1f}", flush=True)
+    for name, at in {"median": 50, "90th percentile": 90, "99th percentile": 99}.items():
+        found["us"][f"plan of a new shape, {name}"] = spent[len(spent) * at // 100]
+    for shapes in (10, 200, 1000) if given.short else (10, 200, 1000, 10000):
+        found["us"][f"gemm over {shapes:,} known shapes in turn"] = known_shapes(shapes)
+    for name, each in found["us"].items():
+        print(f"{name}: {each:.1f}", flush=True)
     for code in ("import numpy; import cute_gemm", "import torch; import cute_gemm.torch"):
-        found[code] = seconds_of(code)
-        print(f"{code}: {found[code]:.2f} s more than the first alone")
-    print(json.dumps(found))
+        found["s"][code] = seconds_of(code)
+        print(f"{code}: {found['s'][code]:.2f} s more than the first alone")
+    if given.json:
+        given.json.write_text(json.dumps(found), encoding="utf-8")
     return 0
 
 

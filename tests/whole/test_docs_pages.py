@@ -141,6 +141,27 @@ def test_speed_by_type(docs, tmp_path):
     assert "NVIDIA H200" in text and page.speed("1024") == page.MISSING
 
 
+def test_the_speed_of_a_type_is_in_the_run_of_the_ladder(docs, tmp_path):
+    """So that README and the ladder show one run."""
+    page = docs("benchmarks_page")
+    store(tmp_path, "float16", bench_result({"NN": 1.25}))
+    assert table(page.speed())[1] == ["float16", "625 (1.25)", "-", "-", "-"]
+    store(tmp_path, "ladder_float16", bench_result({"NN": 1.5}))
+    assert table(page.speed())[1] == ["float16", "750 (1.50)", "-", "-", "-"]
+
+
+def test_host_times(docs, tmp_path):
+    page = docs("benchmarks_page")
+    assert page.host("host") == f"There is no stored run. `{page.RECORD}` records one."
+    pairs = {"gemm, torch.mm": [10.0, 12.5, 0.8]}
+    alone = {"plan of a new shape, median": 123.4}
+    store(tmp_path, "host", {"beside PyTorch": pairs, "us": alone, "s": {"import numpy": 0.256}})
+    text = page.host("host")
+    assert table(text)[1] == ["gemm, torch.mm", "10.0", "12.5", "0.80"]
+    assert "| plan of a new shape, median | 123.4 |" in text and "| `import numpy` | 0.26 |" in text
+    assert "pictures/benchmark_host.svg" in text
+
+
 def test_what_is_not_recorded_says_so(docs, tmp_path):
     page, content = docs("benchmarks_page"), docs("generated").content
     assert page.benchmarks("x") == page.geomeans("x") == page.speed() == page.MISSING
@@ -195,6 +216,18 @@ def test_links_of_the_readme_lead_to_pages_or_to_the_repository(docs, tmp_path):
     text = "<!-- include: README.md -->\nelsewhere\n<!-- end -->\n"
     shown = docs("readme_page").on_page_markdown(text, page=None, config=config, files=files)
     assert shown == "[a](a.md#b) [c](c.md) [d](https://r/blob/main/D.md) [e](https://e) [f](#f)"
+
+
+def test_links_of_a_notebook_lead_to_pages(docs):
+    html = '<a href="ladder.ipynb">a</a> <a href="../a.md#b">b</a> <a href="https://e/c.md">c</a>'
+    content = docs("readme_page").on_page_content
+    for uri, shown in {
+        "notebooks/x.ipynb": '<a href="../ladder/">a</a> <a href="../../a/#b">b</a> '
+        '<a href="https://e/c.md">c</a>',
+        "x.md": html,
+    }.items():
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=uri))
+        assert content(html, page=page, config=None, files=None) == shown
 
 
 # -- recording --------------------------------------------------------------------------------
@@ -280,6 +313,8 @@ def test_the_runs_are_commands_that_are_understood(docs, monkeypatch):
             assert (DOCS.parent / words[0]).exists()
             if name.startswith("deepgemm"):
                 assert drawn == {"--deepgemm": "DeepGEMM"}
+            elif name == "host":
+                assert not drawn
             elif name == "predicted":
                 assert drawn == {"--count": "10", "--seed": "11"}
             elif name == "epilogues-quack":  # of the named shapes
