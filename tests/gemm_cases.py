@@ -1,5 +1,6 @@
 """Cases that a GPU and the interpreter compute, in selections, and a pool that builds kernels."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product, takewhile
@@ -122,8 +123,9 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
                 m, n, k = (SIZES[(number + step) % count] for step in (0, 5, 7))
                 if other % 2:
                     m, n = -(-m // 8) * 8, -(-n // 8) * 8
-                yield Case("sm90_wgmma", name, op, None, m, n, k, order,
-                           (16, 16, 16 if turn % 5 else 4), other % 4 > 1, more)  # fmt: skip
+                c = 16 if turn % 5 else 4
+                yield _stored(Case("sm90_wgmma", name, op, None, m, n, k, order,
+                                   (16, 16, c), other % 4 > 1, more))  # fmt: skip
     for number, op in enumerate(OPS):  # many tiles for each CTA, and what is chosen by itself
         case = wide("sm90_wgmma", ("float16", "bfloat16")[number % 2], op, None, "FC"[number // 2])
         yield replace(case, m=4104, n=4088, k=200)
@@ -161,8 +163,17 @@ def register_cases() -> Iterator[Case]:
         m, n, k = (SIZES[(number + step) % count] for step in (0, 5, 7))
         if number % 3:
             m, n = -(-m // 4) * 4, -(-n // 4) * 4
-        yield Case("sm90_wgmma", name, op, None, m, n, k, order,
-                   (16, 16, 16 if number % 4 else 4), number % 5 > 2, more)  # fmt: skip
+        yield _stored(Case("sm90_wgmma", name, op, None, m, n, k, order,
+                           (16, 16, 16 if number % 4 else 4), number % 5 > 2, more))  # fmt: skip
+
+
+def _stored(case: Case) -> Case:
+    """The case, with a C for TMA if a tile has more accumulators than stores of elements take."""
+    options = dict(case.more)
+    if math.prod(options["tile"][:2]) <= 128 * 128 * options["warp_groups"]:
+        return case
+    m, n = -(-case.m // 16) * 16, -(-case.n // 16) * 16
+    return replace(case, m=m, n=n, widths=(*case.widths[:2], 16))
 
 
 def small_wgmma(**replacements: Any) -> Iterator[Case]:
@@ -170,6 +181,7 @@ def small_wgmma(**replacements: Any) -> Iterator[Case]:
     tiled = takewhile(lambda case: case.more, wgmma_cases(_WGMMA[::2], 7))
     for case in (*tiled, *islice(register_cases(), 0, None, 3)):
         small = replace(case, m=min(case.m, 129), n=min(case.n, 129), k=min(case.k, 129))
+        small = _stored(small)
         yield replace(small, **replacements)
         if dict(small.more)["ping_pong"]:
             yield replace(small, **{"m": 1032, "n": 1048, "k": 136, **replacements})

@@ -51,7 +51,7 @@ def rows(place: Path) -> list[dict[str, Any]]:
     (file,) = place.glob("tuned-*.json")
     found = json.loads(file.read_text())
     assert found["gpu"] == device_name()
-    return list(found["choices"].values())
+    return list(found["configs"].values())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -188,7 +188,7 @@ def test_the_command_and_another_process(place, capsys):
     )
     assert answer.stdout.split() == [found[3]["config_name"], "True"]
     assert cli.main(["cache", "size"]) == 0
-    assert f"4 measured choices for {device_name()}" in capsys.readouterr().out
+    assert f"4 tuned configs for {device_name()}" in capsys.readouterr().out
 
 
 def test_in_a_graph_of_torch(place):

@@ -211,7 +211,7 @@ def test_a_problem_is_refused_after_one_like_it_was_not(
     kernel: str, first: dict[str, int], second: dict[str, int]
 ) -> None:
     sizes: dict[str, Any] = {"m": 64, "n": 1, "k": 1, "dtype": "float32", "kernel": kernel}
-    said = "k=100000 makes kernel" if "k" in second else f"m(=| is ){second['m']}"
+    said = "k=100000 needs" if "k" in second else f"m(=| is ){second['m']}"
     for _ in range(2):
         with pytest.raises(UnsupportedError, match=said):
             plan("NT", **{**sizes, **second})
