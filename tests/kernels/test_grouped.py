@@ -117,7 +117,7 @@ def test_words_of_zeros_behind_the_last_group(kernel: str) -> None:
     without = planned(case, arrays(case), backend="cpu")
     plan = planned(case._replace(zero_tail=True), arrays(case), backend="cpu")
     assert plan.symbol == without.symbol.replace("groups_m", "groups_m_zero_tail")
-    assert "zeros behind the last group by the same launch" in plan.why
+    assert "zeros after the last group by the same launch" in plan.why
     report = plan.report(offsets=[3, 67, 67, 128, 145])
     tile = plan.config.tile
     zeros = -(-70 // tile[0]) * -(-72 // tile[1])
