@@ -199,7 +199,7 @@ def epilogue_of(
     if taken:
         raise OptionError(
             f"epilogue {function.name!r} has an operand called {taken[0]}, which is an option of "
-            "kernels: call it otherwise"
+            "kernels: rename it"
         )
     return function, {name: keywords.pop(name) for name in names if name in keywords}
 

@@ -108,7 +108,7 @@ def _fit(
 
     if len(times.contests) < _LEAST:
         raise OptionError(
-            f"{len(times.contests)} problems were measured; expected {_LEAST} or more: give "
+            f"{len(times.contests)} problems were measured; expected {_LEAST} or more: give it "
             "more --minutes"
         )
     before, begin = calibrated.calibration(gpu), start(gpu.name)

@@ -455,7 +455,7 @@ def test_what_a_report_says_of_groups() -> None:
     along_k = planned(case._replace(ragged="K"), arrays(case._replace(ragged="K")), backend="cpu")
     said = along_k.report(offsets=[16, 82, 98, 114, 145]).groups
     assert "2 tiles along K at most, 1.20 on average" in said
-    with pytest.raises(OptionError, match="expected 5 integers on the host, where each group ends"):
+    with pytest.raises(OptionError, match="expected 5 integers on the host, the end of each group"):
         along_k.report(offsets=[64, 130])
     with pytest.raises(OptionError, match="offsets= came to the report of a plan without groups"):
         cg.plan("NN", m=8, n=8, k=8, dtype="float16", arch="sm_80").report(offsets=[8])

@@ -519,7 +519,7 @@ def test_a_stored_run_is_shown(command, gpu, tmp_path):
     [
         (["--sizes", "4096,"], "size ''"),
         (["--sizes", "12x3"], "size '12x3'; expected N or MxNxK"), (["--sizes", "-4"], "size '-4'"),
-        (["--sizes", "0"], "1 or more"), (["--output", "/nonexistent/a.json"], "no directory"),
+        (["--sizes", "0"], "1 or more"), (["--output", "/nonexistent/a.json"], "does not exist"),
         (["--json", "--output", "-"], "both print to stdout"), (["--json", "a.json"], "a.json"),
         (["--sizes", "64", "-m", "32"], "--sizes came with -m, which it replaces: omit one"),
         (["--kernel", "fast,slow"], "'slow'"), (["--dtype", "float12"], "float12"), (["XY"], "XY"),
