@@ -159,7 +159,8 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
         if problem.compute == FAST_ACCUM:
             raise OptionError(
                 f"compute={FAST_ACCUM!r} came with {name} of {kind} blocks, which multiply "
-                "accumulators of 128 of k before they are added in float32: leave one out"
+                "accumulators of 128 of k before they are added in float32: leave one of the two "
+                "out"
             )
         return operand, kind
     shape, strides = operand.shape, operand.strides
