@@ -1,6 +1,6 @@
-"""Kernels and functions of the user's, timed on this GPU in turns, with cuBLAS or each other.
+"""Times of kernels and users' functions on this GPU in turns, with cuBLAS or each other.
 
-Here are those of one plan and of two; `cute_gemm.measure.bench` has those of many.
+This module times one plan or two; `cute_gemm.measure.bench` times many.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
-#: Name and op of what is timed.
+#: Name and op of a contestant.
 Key = tuple[str, str]
 #: Starts the GEMM on one of the copies of the matrices, which successive numbers take in turn.
 Start = Callable[[int], object]

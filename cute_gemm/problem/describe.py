@@ -90,7 +90,7 @@ def from_operands(
             if C.library == "jax":
                 why, instead = "immutable, as all arrays of JAX are,", ": C = gemm(...)"
             raise ReadOnlyError(
-                f"C ({C.library}) is {why} and must be written: leave it out and use "
+                f"C ({C.library}) is {why} but must be writable: leave it out and take "
                 f"gemm's result{instead}"
             )
         refuse_overlap(C, A, "A")
