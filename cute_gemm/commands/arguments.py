@@ -120,7 +120,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--base-offset": {
         "type": int, "default": 0, "metavar": "N",
-        "help": "offset of the first element from an aligned address (default 0)",
+        "help": "elements from an aligned address (default 0)",
     },
     "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
     "--epilogue": {
