@@ -256,7 +256,7 @@ def both(acc: Any) -> Any:
         (lambda acc: cg.pairs(acc)[0] + acc, "has pairs(acc) and acc itself, in add; expected"),
         (lambda acc: (cg.halves(acc)[0], acc), "has halves(acc) and acc itself, as a result"),
         (lambda acc: cg.pairs(acc)[0] * cg.halves(acc)[0], "takes pairs and halves of acc"),
-        (lambda acc: cg.pairs(2 * acc)[0], "gives pairs multiply; expected the accumulator as it"),
+        (lambda acc: cg.pairs(2 * acc)[0], "gives pairs multiply; expected the accumulator itself"),
         (lambda acc, bias: cg.halves(bias)[0] * acc, "gives halves bias; expected the accumulator"),
         (lambda acc: cg.pairs(3)[0], "gives pairs 3; expected the accumulator"),
         ("bias+swiglu", "gives pairs add; expected the accumulator itself: pairs(acc)"),
