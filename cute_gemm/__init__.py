@@ -9,7 +9,7 @@ from importlib import import_module  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 try:
-    # First: importing the subpackage of that name later would put it in the function's place.
+    # First: a later import of the subpackage of that name would replace the function.
     import cute_gemm.kernels  # noqa: F401
     from cute_gemm.api import KernelInfo, analyze, compile, gemm, grouped_gemm, kernels, plan
     from cute_gemm.arrays.torch import loaded_by
@@ -20,7 +20,7 @@ try:
     from cute_gemm.problem.epilogue.functions import *  # noqa: F403
     from cute_gemm.problem.epilogue.fuse import epilogue
 except ModuleNotFoundError as error:
-    # Of a package that lacks what it needs there is the doctor, which says so.
+    # If a dependency is missing, the doctor still runs and reports it.
     if str(error.name).startswith("cute_gemm"):
         raise
     _missing = error.name
@@ -36,7 +36,7 @@ __all__ = [
 if _missing is None:
     __all__ += _functions.__all__
 
-#: What a GEMM does without: imported when it is asked for.
+#: Names that a GEMM does not need, imported on first use.
 _LATER = {
     "CopyReport": "cute_gemm.copies.report",
     "Layout": "cute_gemm.cute.layout",

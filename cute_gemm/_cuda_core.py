@@ -1,8 +1,8 @@
 """The import of ``cuda.core``, by one thread at a time.
 
-The package takes over the names of ``cuda.core.cu12`` or ``cu13`` while it is imported, among them
-the spec by which Python knows that an import is over: another thread then takes it for whole, and
-does not find in it what has not come yet.
+While the package is imported, it replaces itself by ``cuda.core.cu12`` or ``cu13``, including
+the spec by which Python knows that an import is complete: another thread then takes it for
+complete, and misses names that are not yet defined.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _IMPORT = threading.Lock()
 
 
 def _forked() -> None:
-    """Begin anew in a child: a thread of the parent may have had the lock."""
+    """Reset the lock in a child: a thread of the parent may have held it."""
     global _IMPORT
     _IMPORT = threading.Lock()
 
@@ -25,7 +25,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def cuda_core() -> Any:
-    """``cuda.core``, whole; any thread may import its submodules then."""
+    """Return ``cuda.core``, fully imported; any thread may then import its submodules."""
     with _IMPORT:
         import cuda.core
 

@@ -1,4 +1,4 @@
-"""What is kept between calls: dicts with a bound, so that no number of shapes fills the memory."""
+"""Caches between calls: dicts with a limit, so that memory use is bounded for any shapes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
-#: Those of the process, by name.
+#: Caches of the process, by name.
 KEPT: dict[str, Kept[Any, Any]] = {}
 
 
 class Kept(OrderedDict[K, V]):
-    """A dict that drops entries, the least recently used first, before they weigh too much.
+    """A dict that drops the least recently used entries when their weight exceeds a limit.
 
-    An entry weighs 1, or what ``weigh`` says of its value; all together at most ``most``, or one
-    that weighs more. What is read from it while other threads add to it may be gone: take it with
-    ``get``, which counts as a use. One that has a name stands in `KEPT`.
+    An entry weighs 1, or ``weigh`` of its value; together at most ``most``, except for a single
+    heavier entry. Other threads may drop an entry at any time: read it with
+    ``get``, which counts as a use. A cache with a name is in `KEPT`.
     """
 
     def __init__(self, most: int, name: str = "", weigh: Callable[[V], int] | None = None) -> None:
@@ -46,14 +46,14 @@ class Kept(OrderedDict[K, V]):
                 self.weight -= self.weigh(self.popitem(last=False)[1])
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all entries."""
         with self._lock:
             super().clear()
             self.weight = 0
 
 
 def clear_all() -> None:
-    """Empty those of the process, as where what was chosen by predicted times no longer holds."""
+    """Empty all caches of the process, for example when predicted times change."""
     for kept in KEPT.values():
         kept.clear()
 

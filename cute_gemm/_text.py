@@ -1,4 +1,4 @@
-"""How results are put into words: numbers with units, and what ``rich`` prints as plain text."""
+"""Text of results: numbers with units, and ``rich`` renderables as plain text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 #: Version of the keys of all JSON; raised when a key changes its meaning.
 FORMAT = 1
-#: Characters per line of what is printed to no terminal.
+#: Characters per line without a terminal.
 WIDTH = 112
-#: Spaces that no line ends at: between a number and its unit, and around a swizzle's ``o``.
+#: Spaces at which no line breaks: between a number and its unit, and around a swizzle's ``o``.
 _BOUND = re.compile(
     r"(?<=\d) (?=(?:%|[mu]?s|bits|bytes|[kMGTPE]?(?:B|FLOP)?(?:/[sB])?)(?!\w))| (?=o )|(?<= o) "
 )
 
 
 def wrapped(text: str, width: int, hang: int = 0) -> list[str]:
-    """Return lines, broken between words alone; a word that is longer than a line sticks out.
+    """Return lines, broken only between words; a word longer than a line is not broken.
 
-    So no number, unit, name or layout is ever cut. Further lines begin ``hang`` spaces to the
+    No number, unit, name or layout is cut. Further lines begin ``hang`` spaces to the
     right of the first, which keeps its own indentation.
     """
     indent = " " * (len(text) - len(text.lstrip()))
@@ -59,7 +59,7 @@ def write(content: Any, console: Any) -> None:
 
 
 def plain(content: Any, width: int) -> str:
-    """Return what ``write`` prints of ``content``, without colours and trailing spaces."""
+    """Return the output of ``write`` without colours and trailing spaces."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -73,7 +73,7 @@ def plain(content: Any, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text whose control characters, which a terminal would obey, are written out."""
+    """Return text with control characters, which a terminal would obey, escaped."""
     return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
@@ -99,7 +99,7 @@ def si(value: float) -> str:
 
 
 def counted(count: int, thing: str, things: str = "") -> str:
-    """Return a count and what is counted; ``things`` where that is not ``thing`` with an ``s``.
+    """Return a count with its noun; ``things`` is the plural if it is not ``thing`` with an ``s``.
 
     >>> counted(1, "cubin"), counted(2048, "cubin"), counted(0, "entry", "entries")
     ('1 cubin', '2,048 cubins', '0 entries')
@@ -108,7 +108,7 @@ def counted(count: int, thing: str, things: str = "") -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes in the unit that fits, of 1024 each.
+    """Return a number of bytes in the largest fitting unit, in steps of 1024.
 
     >>> size(1), size(900), size(1536), size(2**30)
     ('1 byte', '900 bytes', '1.5 KiB', '1 GiB')
@@ -157,7 +157,7 @@ _TRANSPOSED = re.compile("(trans|transpose|transposed|adj|adjoint|conj|op|t)[-_]
 
 
 def hint_for(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return what to write in the place of an unknown word, ``""`` where none is near.
+    """Return a suggestion for an unknown word, ``""`` if no known word is similar.
 
     >>> hint_for("stage", ("stages", "copy"), "--")
     'did you mean --stages?'

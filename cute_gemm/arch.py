@@ -1,4 +1,4 @@
-"""What an architecture has: the only place that knows."""
+"""Properties of architectures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 from cute_gemm.errors import UnsupportedError
 
-#: What the driver takes of shared memory for every CTA, in bytes (compute capability 8.0 on).
+#: Shared memory that the driver reserves in every CTA, in bytes (compute capability 8.0 on).
 RESERVED_SHARED = 1024
 #: Registers of 32 bits, of a multiprocessor and of a thread (compute capability 5.0 on).
 REGISTERS, REGISTERS_PER_THREAD = 65536, 255
@@ -16,9 +16,9 @@ REGISTERS, REGISTERS_PER_THREAD = 65536, 255
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """What a multiprocessor can hold at a time; shared memory in bytes, registers of 32 bits.
+    """Limits of a multiprocessor; shared memory in bytes, registers of 32 bits.
 
-    ``shared_per_cta`` is what one CTA may ask for; ``partitions`` have each a share of the warps
+    ``shared_per_cta`` is the limit of one CTA; each of the ``partitions`` has a share of the warps
     and of the registers, which warps get in multiples of ``register_unit``.
 
     CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
@@ -42,12 +42,12 @@ class Multiprocessor:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: what one CTA may have, and what the driver takes for it."""
+        """Bytes of shared memory: the limit of one CTA plus what the driver reserves for it."""
         return self.shared_per_cta + RESERVED_SHARED
 
 
 _KIB = 1024
-#: By compute capability.
+#: Limits by compute capability.
 MULTIPROCESSORS = {
     80: Multiprocessor(2048, 32, 163 * _KIB),
     86: Multiprocessor(1536, 16, 99 * _KIB),
@@ -73,14 +73,14 @@ _FAMILY = {"matrix.b8": 100}
 
 
 class Arch(str):
-    """An architecture by its name, ``"sm_90a"``: a string that knows what the architecture has.
+    """An architecture by its name, ``"sm_90a"``: a string with the architecture's properties.
 
     An ``a`` target has the instructions of exactly that chip, and runs on no other.
 
     Raises
     ------
     UnsupportedError
-        When the name is not one of an architecture.
+        If the name is not that of an architecture.
 
     Examples
     --------
@@ -94,12 +94,12 @@ class Arch(str):
     exact: bool
 
     def __new__(cls, name: str) -> Arch:
-        """Return the one value of that name."""
+        """Return the single instance with that name."""
         return name if isinstance(name, Arch) else _named(name)
 
     @classmethod
     def of_device(cls, capability: tuple[int, int]) -> Arch:
-        """Return what to compile for on a device: ``sm_80``, and from 9.0 on ``sm_90a``.
+        """Return the architecture to compile for on a device: ``sm_80``, from 9.0 on ``sm_90a``.
 
         The suffix gives the instructions of exactly that chip (wgmma, TMA multicast, tcgen05).
         """
@@ -108,19 +108,19 @@ class Arch(str):
 
     @property
     def multiprocessor(self) -> Multiprocessor | None:
-        """What a multiprocessor holds; None when that is not known."""
+        """Limits of a multiprocessor, None if they are unknown."""
         return MULTIPROCESSORS.get(self.cc)
 
     @property
     def shared_limit(self) -> int:
-        """Bytes of shared memory that a CTA may have; the least of all where it is not known."""
+        """Limit of shared memory of a CTA in bytes; the least of all limits if it is unknown."""
         known = self.multiprocessor
         return known.shared_per_cta if known else 99 * _KIB
 
     def mma_sync_part(self, dtype: str) -> float:
-        """Part of the tensor cores' peak rate that ``mma.sync`` reaches (not that of float64).
+        """Return the share of the tensor cores' peak that ``mma.sync`` reaches (not for float64).
 
-        Where wgmma or tcgen05 is the way to the peak: 0.62, measured on an H200, and half of it for
+        With wgmma or tcgen05 it is 0.62, measured on an H200, and half of it for
         8-bit floats, which ptxas converts to float16 there.
         """
         if not 90 <= self.cc < 120:
@@ -128,7 +128,7 @@ class Arch(str):
         return 0.31 if dtype.startswith("float8") else 0.62
 
     def has(self, feature: str) -> bool:
-        """Whether it has ``"cp.async"``, ``"stmatrix"``, ``"tma"``, ``"wgmma"``, ..."""
+        """Return whether it has ``"cp.async"``, ``"stmatrix"``, ``"tma"``, ``"wgmma"``, ..."""
         if feature in _EXACT:
             return self.exact and self.cc == _EXACT[feature]
         if feature in _FAMILY:
@@ -137,7 +137,7 @@ class Arch(str):
 
     @staticmethod
     def that_has(feature: str) -> str:
-        """Return which architectures have a feature, in words: ``"sm_90 or newer"``."""
+        """Return the architectures that have a feature as text: ``"sm_90 or newer"``."""
         if feature in _EXACT:
             return f"sm_{_EXACT[feature]}a"
         if feature in _FAMILY:
@@ -145,7 +145,7 @@ class Arch(str):
         return f"sm_{_FEATURES[feature]} or newer"
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Whether a cubin for it runs on a device of that compute capability.
+        """Return whether a cubin for it runs on a device of that compute capability.
 
         A plain cubin runs on its own major version from its minor version on.
 

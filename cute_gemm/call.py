@@ -1,4 +1,4 @@
-"""``Call``: what a product is to be, beside its arrays; every word of it is checked here."""
+"""``Call``: the checked arguments of a product other than arrays and numbers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ Tune = bool | Literal["online"]
 
 @dataclass(frozen=True)
 class Call:
-    """What is asked of a product: the arguments of `gemm` that are not arrays or numbers.
+    """The arguments of `gemm` that are not arrays or numbers.
 
-    ``epilogue`` is traced, and has the names of the scales that came with it; ``options`` are pairs
+    ``epilogue`` is traced, and has the names of the scales of the call; ``options`` are pairs
     of a kernel's option and its value, by name.
     """
 
@@ -67,28 +67,28 @@ class Call:
         cls, function: Callable[..., Any], words: tuple[Any, ...], keywords: dict[str, Any],
         others: tuple[Callable[..., Any], ...] = (), grouped: bool = False, **further: Any,
     ) -> tuple[Call, dict[str, Any]]:  # fmt: skip
-        """Check what a function was called with; return the call, and the epilogue's operands.
+        """Check the arguments of a function; return the call, and the epilogue's operands.
 
         Parameters
         ----------
         function
-            What was called, and is named in errors.
+            The called function, which errors name.
         words
-            The fields of a call but for the options, ``epilogue`` as it was given.
+            The fields of a call except the options, with ``epilogue`` as given.
         keywords
             All other keyword arguments: scales, operands of the epilogue, options of kernels.
         others
-            Functions that have further arguments, for errors.
+            Functions with further arguments, for errors.
         grouped
             Whether the product has groups.
         further
-            Other arguments that must be words.
+            Other arguments that must have a hash.
 
         Raises
         ------
         OptionError
-            For an epilogue that is not known, a name that neither the function nor a kernel has, a
-            value that is no word.
+            For an unknown epilogue, a name that neither the function nor a kernel has, or a
+            value without a hash.
         """
         given = dict(zip((each.name for each in fields(cls)), words, strict=False))
         epilogue, operands = epilogue_of(given.pop("epilogue"), keywords)
@@ -102,9 +102,9 @@ class Call:
     def describe(
         self, a: Operand, b: Operand, c: Operand | None = None, ends: Operand | None = None
     ) -> GemmProblem:
-        """Return the product of arrays, of groups that end at ``ends`` or without; no epilogue.
+        """Return the product of arrays without epilogue; ``ends``: ends of its groups, if any.
 
-        What `from_operands` and `from_groups` raise.
+        Raises what `from_operands` and `from_groups` raise.
         """
         words: dict[str, Any] = {"order": self.order, "compute": self.compute}
         words["out_dtype"] = self.out_dtype
@@ -116,7 +116,7 @@ class Call:
     def describe_sizes(
         self, operands: dict[str, Any], ragged: str | None, storage: Order, **sizes: Any
     ) -> tuple[GemmProblem, dict[str, Any]]:
-        """Return the product of sizes, as `describe`, and what stands for the operands.
+        """Return the product of sizes, as `describe` does, and placeholders of the operands.
 
         ``sizes``: further arguments of `from_sizes` and `from_group_sizes`.
         """
@@ -135,7 +135,7 @@ class Call:
         return problem, sized_operands(self.epilogue, operands, problem)
 
     def _check_no_groups(self) -> None:
-        """Refuse what is said of groups where there are none."""
+        """Refuse arguments of groups without groups."""
         check_words(self.tail, self.check)
         for name, word, default in (
             ("tail", self.tail, UNWRITTEN), ("check", self.check, UNCHECKED)
@@ -149,9 +149,10 @@ class Call:
         self, problem: GemmProblem, given: Mapping[str, Any], device: int | None,
         c: Operand | None = None, ends: Operand | None = None,
     ) -> tuple[GemmProblem, Operands]:  # fmt: skip
-        """Return the product with the epilogue, if there is one, and the operands behind C.
+        """Return the product with the epilogue, if there is one, and the operands after C.
 
-        What `read_operands` and `fuse` raise; OverlapError where C shares memory with an operand.
+        Raises what `read_operands` and `fuse` raise, and OverlapError if C shares memory with an
+        operand.
         """
         operands = NOTHING
         if self.epilogue is not None:
@@ -163,7 +164,7 @@ class Call:
 
     @classmethod
     def like(cls, problem: GemmProblem) -> Call:
-        """Return the call that makes this problem of arrays like its own."""
+        """Return the call that makes this problem of arrays with its layouts."""
         blocks, epilogue = {x.name for x in problem.scales}, problem.epilogue
         scales = tuple(name for name in SCALES if name in blocks or name in epilogue.scales)
         function = with_scales(None, scales) if scales else None
@@ -178,7 +179,7 @@ class Call:
 
 
 def given_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
-    """Return the scales that came with a call, by name."""
+    """Return the scales of a call, by name."""
     given = zip(SCALES, (scale_a, scale_b), strict=True)
     return {name: value for name, value in given if value is not None}
 
@@ -186,7 +187,7 @@ def given_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
 def epilogue_of(
     value: Any, keywords: dict[str, Any]
 ) -> tuple[EpilogueFunction | None, dict[str, Any]]:
-    """Return what ``epilogue=`` was given, and its operands, which are taken from the keywords."""
+    """Return the epilogue of ``epilogue=``, and its operands, which leave the keywords."""
     scales = tuple(name for name in SCALES if name in keywords)
     if value is None and not scales:
         return None, {}
@@ -198,13 +199,13 @@ def epilogue_of(
     if taken:
         raise OptionError(
             f"epilogue {function.name!r} has an operand called {taken[0]}, which is an option of "
-            "kernels: call it otherwise"
+            "kernels: rename it"
         )
     return function, {name: keywords.pop(name) for name in names if name in keywords}
 
 
 def _check_words(kind: str, given: Mapping[str, Any], expected: str) -> None:
-    """Refuse values that have no hash, such as lists and arrays."""
+    """Refuse values without a hash, such as lists and arrays."""
     for name, value in given.items():
         try:
             hash(value)
@@ -218,9 +219,9 @@ def _check_words(kind: str, given: Mapping[str, Any], expected: str) -> None:
 def check_names(
     function: Callable[..., Any], options: dict[str, Any], *others: Callable[..., Any]
 ) -> None:
-    """Refuse an option that no kernel has, by what is nearest or by who has it.
+    """Refuse an option that no kernel has, with the nearest name or the functions that have it.
 
-    ``function`` takes the options beside arguments of its own; ``others`` have further ones.
+    ``function`` takes options and its own arguments; ``others`` have further arguments.
     """
     if not options:
         return
@@ -252,7 +253,7 @@ def parameters(function: Callable[..., Any]) -> list[str]:
 def with_parameters_of(
     inner: Callable[..., Any], function: Callable[..., Any]
 ) -> inspect.Signature:
-    """Return the signature of a function that hands its further keywords to another."""
+    """Return the signature of a function that passes its other keywords to another one."""
     signature = inspect.signature(function)
     own, others = signature.parameters, inspect.signature(inner).parameters
     *new, _ = (each for name, each in own.items() if name not in others)  # its own, its keywords

@@ -1,4 +1,4 @@
-"""Element types: every fact of a type stands in its row.
+"""Element types: the row of a type has all its facts.
 
 Adding a type is adding a row here, and its MMA atoms, which name it by ``tag``, to
 `cute_gemm.cute.atoms`.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type: what it is, what a GEMM over it sums in, and what others call it."""
+    """One element type: its properties, the type of its accumulators, and its other names."""
 
     #: In NumPy (or ``ml_dtypes``), PyTorch, CuPy and JAX.
     name: str
@@ -31,25 +31,25 @@ class DType:
     #: Half the smallest subnormal number, which is what rounding costs where ``roundoff`` ends (of
     #: complex numbers both parts are rounded); 0 where float64 cannot tell.
     underflow: float
-    #: Type of the sums.
+    #: Type of the accumulators.
     accumulator: str
     #: ``cudaDataType`` of library_types.h.
     cublas: int
-    #: ``cublasComputeType_t`` of products made in this type (cublas_api.h); -1: none are.
+    #: ``cublasComputeType_t`` of products in this type (cublas_api.h); -1: none.
     cublas_compute: int = -1
-    #: Types that C may have, the default first; none for what A and B cannot be.
+    #: Types of C, the default first; empty for a type that A and B cannot have.
     outputs: tuple[str, ...] = ()
     #: Values of ``compute=``, the default first: the arithmetic of the products, which for complex
     #: types is that of their real and imaginary parts. `FAST_ACCUM` is float32 with sums that
     #: tensor cores keep as they will; `COMPONENT_PRODUCTS` has those made of several products.
     computes: tuple[str, ...] = ()
-    #: Types of B, beside its own, that an A of this type is multiplied by.
+    #: Types of B, in addition to its own, that an A of this type is multiplied by.
     partners: tuple[str, ...] = ()
     #: ``struct`` format of alpha and beta.
     scalar: str = ""
-    #: What else it is called, beside ``tag``, in small letters.
+    #: Other names, in addition to ``tag``, in lower case.
     synonyms: tuple[str, ...] = ()
-    #: Greatest number, where a result beyond it becomes that (saturation); 0 where it does not.
+    #: Greatest number, to which larger results saturate; 0 without saturation.
     saturates: float = 0.0
 
     @property
@@ -59,7 +59,7 @@ class DType:
 
     @property
     def in_numpy(self) -> bool:
-        """Whether NumPy itself has the type, and so ``Tensor.numpy()`` gives it."""
+        """Whether NumPy itself has the type, and so ``Tensor.numpy()`` returns it."""
         import numpy as np
 
         return hasattr(np, self.name)
@@ -76,7 +76,7 @@ class DType:
         return np.dtype(getattr(ml_dtypes, self.name))
 
     def spelled(self, compute: str) -> str:
-        """Return the name, with ``compute`` where it is not the default: ``"float32/tf32"``."""
+        """Return the name, with ``compute`` if it is not the default: ``"float32/tf32"``."""
         return self.name if compute == self.computes[0] else f"{self.name}/{compute}"
 
 
@@ -134,9 +134,9 @@ _NAMES = {name: row.name for row in DTYPES.values() for name in (row.tag, *row.s
 
 
 def integer(value: Any) -> int:
-    """Return an integer of any library; TypeError for what is none, and for True and False."""
+    """Return an integer of any library; TypeError for other values, also True and False."""
     if isinstance(value, bool):
-        raise TypeError("a truth value is no integer")
+        raise TypeError("a truth value is not an integer")
     return operator.index(value)
 
 

@@ -1,6 +1,6 @@
 """One small class per cause; ``except GemmError`` catches all of them.
 
-Each derives from the builtin that fits too, so ``except ValueError`` works as it does in NumPy.
+Each also derives from the builtin that fits, so ``except ValueError`` works as in NumPy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 
 
 class GemmError(Exception):
-    """The base of every error that this package raises on purpose."""
+    """Base class of all errors that this package raises."""
 
 
 class OpError(GemmError, ValueError):
@@ -20,11 +20,11 @@ class OpError(GemmError, ValueError):
 
 
 class ShapeError(GemmError, ValueError):
-    """Arrays that are not matrices, or whose shapes do not fit each other."""
+    """Arrays that are not matrices, or whose shapes do not match."""
 
 
 class StrideError(GemmError, ValueError):
-    """Strides that no GEMM descriptor has: no unit stride, negative, or too small."""
+    """Strides that no GEMM descriptor has: without a unit stride, negative, or too small."""
 
 
 class AlignmentError(GemmError, ValueError):
@@ -32,7 +32,7 @@ class AlignmentError(GemmError, ValueError):
 
 
 class OffsetsError(GemmError, ValueError):
-    """Ends of groups that decrease or exceed, of this call or, on a device, of an earlier one."""
+    """Ends of groups that decrease or exceed the extent, in this call or an earlier one."""
 
 
 class DTypeError(GemmError, TypeError):
@@ -44,7 +44,7 @@ class ArrayError(GemmError, TypeError):
 
 
 class DeviceError(GemmError, ValueError):
-    """Arrays that do not live on one device, or a device that cannot be used."""
+    """Arrays on different devices, or a device that cannot be used."""
 
 
 class OverlapError(GemmError, ValueError):

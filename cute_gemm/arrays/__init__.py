@@ -1,7 +1,7 @@
-"""Arrays of any library, each read by its own module here into an ``Operand``.
+"""Arrays of any library, each read by its module here into an ``Operand``.
 
-No array library but NumPy is imported. The package that an array's class comes from says whose it
-is: arrays of NumPy, CuPy and PyTorch are read through their own attributes, which takes about a
+No array library but NumPy is imported. The package of an array's class names its library:
+arrays of NumPy, CuPy and PyTorch are read through their own attributes, which takes about a
 microsecond; all others by DLPack or ``__cuda_array_interface__``.
 """
 
@@ -21,21 +21,21 @@ from cute_gemm.arrays.numpy import NUMPY
 from cute_gemm.arrays.torch import TORCH
 from cute_gemm.errors import ShapeError
 
-#: By ``Operand.library``.
+#: Adapters by ``Operand.library``.
 ADAPTERS: dict[str, Adapter] = {x.name: x for x in (NUMPY, CUPY, TORCH, JAX, DLPack())}
-#: Whose the arrays of a class are, by its package and name, or by the package alone.
+#: Libraries of classes, by package and name, or by package alone.
 _CLASSES = {
     "numpy.ndarray": "numpy", "cupy.ndarray": "cupy", "torch.Tensor": "torch", "jax": "jax",
     "jaxlib": "jax",
 }  # fmt: skip
-#: Dimensions of a matrix, and of a batch of them.
+#: Numbers of dimensions of a matrix, and of a batch.
 _MATRIX = (2, 3)
-#: Dimensions of an epilogue's operand.
+#: Numbers of dimensions of an epilogue's operand.
 BROADCAST = (0, 1, 2, 3)
 
 
 class _ByClass(Kept[type, Adapter]):
-    """The adapters of the classes that were seen."""
+    """Adapters by class."""
 
     def __missing__(self, kind: type) -> Adapter:
         library = "dlpack"
@@ -50,18 +50,18 @@ _BY_CLASS = _ByClass(256)
 
 
 def read(array: Any, name: str, dimensions: tuple[int, ...] = _MATRIX) -> Operand:
-    """Return what an array is and where it is, without copying or synchronising.
+    """Return the descriptor of an array, without copying or synchronizing.
 
-    ``name`` is what error messages call it; ``dimensions`` are those that it may have: those of a
+    ``name`` is its name in errors; ``dimensions`` are the allowed numbers of dimensions: those of a
     matrix or a batch of them, (0,) for alpha and beta, or `BROADCAST`. Any other number is a
-    ShapeError; what is no array, or one that does not give its memory away, is an ArrayError.
+    ShapeError; an object that is not an array, or whose memory is not accessible, is an ArrayError.
     """
     operand = _BY_CLASS[type(array)].read(array, name)
     if len(operand.shape) not in dimensions:
         if dimensions == BROADCAST:
             expected = "an array of three dimensions at most, which broadcasts to C"
         elif dimensions != _MATRIX:
-            expected = "a number or a 0-d array: that of a single element is reshape(())"
+            expected = "a number or a 0-d array: reshape(()) makes one of a single element"
         elif len(operand.shape) < _MATRIX[0]:
             expected = "a matrix, which has two dimensions: a column is reshape(-1, 1)"
         else:
@@ -77,14 +77,14 @@ def read(array: Any, name: str, dimensions: tuple[int, ...] = _MATRIX) -> Operan
 def fingerprint(
     A: Any, B: Any, C: Any, others: Mapping[str, Any] | None = None
 ) -> Fingerprint | None:
-    """Return all that ``read`` looks at of device arrays of one library; C may be None.
+    """Return everything that ``read`` uses of device arrays of one library; C may be None.
 
-    ``others``: further arguments by name, whose arrays are of that library too; the others count
-    as they are.
+    ``others``: further arguments by name, whose arrays are of the same library; other arguments
+    are compared by value.
 
-    The layouts, with how addresses are aligned, and the addresses. None for arrays of several, for
-    a library where it is no quicker to get, and for an array that has no memory to look at:
-    ``read`` says what is wrong with it.
+    The result is the layouts, with alignments of addresses, and the addresses. None for arrays
+    of several libraries, for a library without a faster way, and for an array without memory:
+    ``read`` raises the error.
     """
     adapter = _BY_CLASS[type(A)]
     if _BY_CLASS[type(B)] is not adapter or not (C is None or _BY_CLASS[type(C)] is adapter):
@@ -115,5 +115,5 @@ def host_array(operand: Operand) -> np.ndarray:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array of any library, be it one that `read` refuses."""
+    """Return whether a value is an array of any library, also one that `read` refuses."""
     return _BY_CLASS[type(value)].is_array(value)

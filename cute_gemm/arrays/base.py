@@ -14,18 +14,18 @@ from cute_gemm.errors import DTypeError, StrideError
 
 Order = Literal["F", "C"]
 
-#: What the driver's allocations are aligned to at least, and more than any kernel asks for, bytes.
+#: Alignment of the driver's allocations in bytes, more than any kernel needs.
 ALIGNMENT = 256
 
 #: `Operand.device` of PyTorch's meta tensors, which have no memory: shapes, strides and types.
 META = -1
 
-#: The layouts of A, B, C and others with how their addresses are aligned, and the addresses.
+#: The layouts of A, B, C and other arrays with the alignments of addresses, and the addresses.
 Fingerprint = tuple[tuple[Any, ...], tuple[int, ...]]
 
 
-# Not frozen, though nothing changes it: setting eight fields past that guard would take as long as
-# all of the reading, three times a call.
+# Not frozen, though it never changes: setting eight fields of a frozen class takes as long as
+# reading the array, three times per call.
 @dataclass(slots=True, eq=False)
 class Operand:
     """One array as it was given.
@@ -49,19 +49,19 @@ class Operand:
 
     @property
     def place(self) -> str:
-        """Where the array is, in words: ``"the host (numpy)"``, ``"CUDA device 0 (torch)"``."""
+        """The location as text: ``"the host (numpy)"``, ``"CUDA device 0 (torch)"``."""
         return f"{place_of(self.device)} ({self.library})"
 
 
 def place_of(device: int | None) -> str:
-    """Return an `Operand.device` in words."""
+    """Return an `Operand.device` as text."""
     if device is None:
         return "the host"
     return "the meta device" if device == META else f"CUDA device {device}"
 
 
 class Adapter:
-    """How one library's arrays are read, made, and ordered with the rest of its work."""
+    """Reads, makes and synchronizes arrays of one library."""
 
     #: ``Operand.library``.
     name: str
@@ -69,36 +69,36 @@ class Adapter:
     synchronizes = False
 
     def read(self, array: Any, name: str) -> Operand:
-        """Return what an array is and where it is; ``name`` is what error messages call it."""
+        """Return the descriptor of an array; ``name`` is its name in errors."""
         raise NotImplementedError
 
     def is_array(self, value: Any) -> bool:
-        """Return whether a value of a class that is this library's is an array, readable or not."""
+        """Return whether a value of one of this library's classes is an array, readable or not."""
         return True
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
-        """Return all that ``read`` looks at; see `cute_gemm.arrays.fingerprint`."""
+        """Return everything that ``read`` uses; see `cute_gemm.arrays.fingerprint`."""
         return None
 
     def fingerprint_of(self, array: Any) -> Fingerprint | None:
-        """Return the same of one array."""
+        """Return the fingerprint of one array."""
         return None
 
     def stream(self, operand: Operand) -> Callable[[], int]:
-        """Return what gives the raw ``CUstream`` that the library is working on at the time.
+        """Return a function of the raw ``CUstream`` that the library currently uses.
 
-        It is 0, the legacy default stream, for libraries that do not say.
+        It returns 0, the legacy default stream, for libraries that do not report one.
         """
         return int
 
     def new_order(self, order: Order) -> Order:
-        """Return the order that a new array has when ``order`` is asked for."""
+        """Return the order of a new array when ``order`` is requested."""
         return order
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
         """Return an uninitialised array on the device of ``like``.
 
-        Of a batch (L, M, N) each matrix is whole and has the order, subject to ``new_order``.
+        In a batch (L, M, N) each matrix is contiguous and has the order, subject to ``new_order``.
         """
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class Adapter:
         return make
 
     def result(self, like: Operand, array: Any) -> Any:
-        """Return what the caller gets of a matrix that ``new`` made, once it is computed."""
+        """Return the caller's array for a computed matrix that ``new`` made."""
         return array
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
@@ -122,14 +122,14 @@ class Adapter:
         return operand.owner
 
     def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
-        """Return a device array as one of another type, made on a stream or the current one.
+        """Return a device array converted to another type, on a stream or the current one.
 
-        None for a library that is not known to make one.
+        None for a library without a known conversion.
         """
         return None
 
     def cast(self, name: str, dtype: str) -> str:
-        """Return the expression that makes ``name`` one of another type, for error messages."""
+        """Return the expression that converts ``name`` to another type, for error messages."""
         return f"{name}.astype('{dtype}')"
 
     def copy(self, name: str, batched: bool) -> str:
@@ -139,7 +139,7 @@ class Adapter:
 
 @lru_cache(maxsize=256)
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a data type, however it is spelled: ``np.float16``, ``"f16"``, say."""
+    """Return the name of a data type in any spelling, such as ``np.float16`` or ``"f16"``."""
     if isinstance(dtype, str):
         return canonical(dtype)
     if isinstance(dtype, np.dtype):
@@ -152,7 +152,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def dtype_row(name: str) -> DType:
-    """Return the row of ``name``; ``DTypeError``, with those there are, when there is none."""
+    """Return the row of ``name``; raise ``DTypeError`` with the known names otherwise."""
     try:
         return DTYPES[canonical(name)]
     except KeyError:
@@ -165,8 +165,8 @@ def in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int
     """Return strides in bytes as strides in elements."""
     if any(stride % itemsize for stride in strides):
         raise StrideError(
-            f"{name} has strides {strides} in bytes, which are no multiples of its {itemsize}-byte "
-            f"elements: {name}.copy() has such strides"
+            f"{name} has strides {strides} in bytes, which are not multiples of its "
+            f"{itemsize}-byte elements: {name}.copy() has such strides"
         )
     return tuple(stride // itemsize for stride in strides)
 

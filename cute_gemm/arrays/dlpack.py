@@ -11,14 +11,14 @@ from cute_gemm.arrays.base import Adapter, Operand, Order, dtype_name
 from cute_gemm.arrays.numpy import NUMPY
 from cute_gemm.errors import ArrayError
 
-#: DLPack device types whose memory the CPU may read: kDLCPU and kDLCUDAHost.
+#: DLPack device types of memory that the CPU may read: kDLCPU and kDLCUDAHost.
 _HOST = (1, 3)
 #: CU_STREAM_LEGACY, the default stream; also the number that DLPack has for it.
 _LEGACY_STREAM = 1
 
 
 class DLPack(Adapter):
-    """A library that gives arrays and is not known to make any."""
+    """A library whose arrays can be read but not made."""
 
     name, synchronizes = "dlpack", True
 
@@ -31,7 +31,7 @@ class DLPack(Adapter):
         return hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__")
 
     def read(self, array: Any, name: str) -> Operand:
-        """Return the operand, as the legacy default stream sees the array."""
+        """Return the operand, synchronized with the legacy default stream."""
         if not self.is_array(array):
             raise ArrayError(
                 f"{name} is a {_type_name(array)}; expected an array of NumPy, CuPy, PyTorch or "
@@ -49,9 +49,9 @@ class DLPack(Adapter):
                 view = StridedMemoryView.from_any_interface(
                     array if dlpack else _Interface(array), stream_ptr=_LEGACY_STREAM
                 )
-        except Exception as error:  # whatever another library's export raises
+        except Exception as error:  # other libraries may raise any error
             raise ArrayError(
-                f"{name}, a {_type_name(array)}, does not give its memory away ({error}): a copy "
+                f"{name}, a {_type_name(array)}, does not export its memory ({error}): a copy "
                 f"in another library, such as np.asarray({name}), may"
             ) from error
         if on_host:
@@ -62,10 +62,10 @@ class DLPack(Adapter):
         )  # fmt: skip
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
-        """Refuse to make one, and ask for a C."""
+        """Refuse to make an array; ask for a C."""
         raise ArrayError(
-            f"A is a {_type_name(like.owner)}, and how to make another is not known: pass a C of "
-            f"shape {shape} and dtype {dtype} to be written to"
+            f"A is a {_type_name(like.owner)}, which cannot be made here: pass a C of "
+            f"shape {shape} and dtype {dtype} for the result"
         )
 
 
@@ -82,7 +82,7 @@ def _type_name(array: Any) -> str:
 
 
 def _made_from(value: Any, name: str) -> str:
-    """How an array is made of what is none, for the end of a sentence; nothing if it is not."""
+    """Return how to make an array of this value, for the end of a sentence; "" if unknown."""
     if hasattr(value, "toarray"):  # a sparse one of SciPy or CuPy
         return f": {name}.toarray() makes one"
     if isinstance(value, (list, tuple, memoryview)) or hasattr(value, "__array__"):

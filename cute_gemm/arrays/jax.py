@@ -1,6 +1,6 @@
 """JAX's arrays, by DLPack; JAX is not imported here.
 
-JAX runs on streams of its own, which neither it nor DLPack tells and which do not wait for the
+JAX runs on its own streams, which neither it nor DLPack reports and which do not wait for the
 legacy default stream, so a result is complete before JAX may see it.
 """
 
@@ -28,22 +28,22 @@ class _JAX(DLPack):
         if _is_tracer(array):
             raise ArrayError(
                 f"{name} is traced by JAX (jit, grad, vmap, ...) and has no memory yet: call "
-                "cute_gemm.jax.gemm, which JAX traces and differentiates, or this outside"
+                "cute_gemm.jax.gemm, which JAX traces and differentiates, or call this outside"
             )
-        # They are immutable, though the DLPack export does not say so.
+        # They are immutable, though the DLPack export does not report it.
         return replace(super().read(array, name), library="jax", owner=array, readonly=True)
 
     def host_view(self, array: Any) -> np.ndarray:
-        # NumPy's DLPack has no bfloat16, and JAX gives it as that of ml_dtypes.
+        # NumPy's DLPack has no bfloat16; JAX converts it to that of ml_dtypes.
         return np.asarray(array)
 
     def new_order(self, order: Order) -> Order:
-        return "C"  # it has no others
+        return "C"  # JAX has no other orders
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
-        if like.device is None:  # what `result` makes an array of, since nobody writes to theirs
+        if like.device is None:  # `result` makes a JAX array of it, since JAX arrays are immutable
             return NUMPY.new(like, shape, "C", dtype)
-        # JAX fills the array asynchronously, on a stream that ours does not follow.
+        # JAX fills the array asynchronously, on a stream that our stream does not wait for.
         empty = sys.modules["jax"].numpy.empty
         return empty(shape, dtype, device=like.owner.device).block_until_ready()
 

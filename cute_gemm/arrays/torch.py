@@ -1,6 +1,6 @@
 """PyTorch's tensors, read through their own attributes; PyTorch is not imported here.
 
-What PyTorch traces or differentiates is put into its graph by `cute_gemm.torch`.
+Calls that PyTorch traces or differentiates are put into its graph by `cute_gemm.torch`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from cute_gemm.arrays.base import (
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
 
-#: What puts a call into PyTorch's graph: `cute_gemm.torch` hands it over when it is imported.
+#: Function that puts a call into PyTorch's graph, set when `cute_gemm.torch` is imported.
 _operator: Callable[..., Any] | None = None
-#: Imports `cute_gemm.torch`; the package hands it over.
+#: Function that imports `cute_gemm.torch`, set by the package.
 _load: Callable[[], Any] = bool
 
 
@@ -40,7 +40,7 @@ _imported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def traced() -> bool:
-    """Return whether PyTorch's compiler is looking at the caller, rather than running it."""
+    """Return whether PyTorch's compiler traces the caller instead of running it."""
     if not _imported():
         return False
     import torch
@@ -49,19 +49,19 @@ def traced() -> bool:
 
 
 def hand_over(operator: Callable[..., Any]) -> None:
-    """Take the function that `as_operator` calls."""
+    """Set the function that `as_operator` calls."""
     global _operator
     _operator = operator
 
 
 def loaded_by(load: Callable[[], Any]) -> None:
-    """Take the function that imports `cute_gemm.torch`, for the first call that is an operator."""
+    """Set the function that imports `cute_gemm.torch` for the first call as an operator."""
     global _load
     _load = load
 
 
 def as_operator(*call: Any) -> Any:
-    """Compute a call that PyTorch traces or differentiates, as an operator of its own."""
+    """Compute a call that PyTorch traces or differentiates, as a PyTorch operator."""
     _has_operator()
     assert _operator is not None
     return _operator(*call)
@@ -77,14 +77,14 @@ _has_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _keeps_gradients() -> bool:
-    """Return whether PyTorch, which is imported, records gradients here."""
+    """Return whether PyTorch, if imported, records gradients here."""
     import torch
 
     return bool(torch.is_grad_enabled())
 
 
 def wants_gradient(*values: Any) -> bool:
-    """Return whether PyTorch records a gradient of a call with these arguments."""
+    """Return whether PyTorch records a gradient for a call with these arguments."""
     if not (_imported() and _keeps_gradients()):
         return False
     import torch
@@ -93,7 +93,7 @@ def wants_gradient(*values: Any) -> bool:
 
 
 def has_tangent(*values: Any) -> bool:
-    """Return whether one of them is a tensor with a tangent, of PyTorch's forward mode."""
+    """Return whether an argument is a tensor with a tangent of PyTorch's forward mode."""
     if not _imported():
         return False
     import torch
@@ -115,7 +115,7 @@ def differentiates(*values: Any) -> bool:
 
 
 def observes(*values: Any) -> bool:
-    """Return whether a tracer, a mode of dispatch or the class of a tensor is to see a call."""
+    """Return whether a tracer, a dispatch mode or a tensor subclass must see a call."""
     if not _imported():
         return False
     import torch
@@ -129,7 +129,7 @@ def observes(*values: Any) -> bool:
 
 
 def is_operator(A: Any, B: Any, C: Any, others: Mapping[str, Any]) -> bool:
-    """Return whether a call of `gemm` is to be an operator of PyTorch's, and can be one."""
+    """Return whether a call of `gemm` must, and can, be a PyTorch operator."""
     if not _imported():
         return False
     import torch
@@ -142,7 +142,7 @@ def is_operator(A: Any, B: Any, C: Any, others: Mapping[str, Any]) -> bool:
 
 
 def refuse_grad(tensor: Any, name: str) -> None:
-    """Refuse a PyTorch tensor whose derivative would be asked for later."""
+    """Refuse a PyTorch tensor that needs a derivative."""
     call = (
         "a call that has no gradient (gemm differentiates A, B and an epilogue's operands, if all "
         "are tensors and no C is given)"
@@ -174,7 +174,7 @@ def refuse_layout(tensor: Any, name: str) -> None:
 
 
 def is_watched() -> bool:
-    """Return whether a mode, a tracer or the level of dual numbers may be to see a call."""
+    """Return whether a mode, a tracer or a level of dual numbers may have to see a call."""
     torch = sys.modules.get("torch")
     return torch is not None and (
         torch._C._len_torch_dispatch_stack() > 0
@@ -184,9 +184,9 @@ def is_watched() -> bool:
 
 
 class _Memory:
-    """A host tensor's memory as NumPy reads it, whose array keeps this and so the tensor alive.
+    """A host tensor's memory for NumPy, whose array keeps this object and so the tensor alive.
 
-    `torch.Tensor.numpy` forbids for good that the tensor's storage is resized, as FSDP does.
+    `torch.Tensor.numpy` would prevent later resizes of the tensor's storage, as FSDP does.
     """
 
     def __init__(self, operand: Operand, dtype: np.dtype) -> None:
@@ -206,8 +206,8 @@ class _PyTorch(Adapter):
         if array.is_conj() or array.is_neg():
             lazy = "conj" if array.is_conj() else "neg"
             raise ArrayError(
-                f"{name} is a view whose {lazy} bit is set: PyTorch applies it to what it reads, "
-                f"and the memory is without it: pass {name}.resolve_{lazy}()"
+                f"{name} is a view whose {lazy} bit is set, which PyTorch applies on reads, "
+                f"but not to the memory: pass {name}.resolve_{lazy}()"
             )
         if array.is_cuda:
             device = array.get_device()
@@ -225,12 +225,12 @@ class _PyTorch(Adapter):
                 array.data_ptr(), tuple(array.shape), array.stride(), dtype_name(array.dtype),
                 device, "torch", array, False,
             )  # fmt: skip
-        except RuntimeError:  # it has no one block of memory
+        except RuntimeError:  # it is not one block of memory
             operand = None
         if operand is None or not (operand.pointer or device == META or 0 in operand.shape):
             refuse_layout(array, name)
             raise ArrayError(
-                f"{name} is a tensor without memory of its own, as in torch.vmap and torch.func, "
+                f"{name} is a tensor without its own memory, as in torch.vmap and torch.func, "
                 "of a fake mode, or with a storage that was freed: call gemm outside; a batch of "
                 "matrices has three dimensions"
             )
@@ -246,7 +246,7 @@ class _PyTorch(Adapter):
         if grad and sys.modules["torch"].is_grad_enabled():
             return None
         kind = A.dtype
-        # PyTorch sets that bit of no real type, and a product has real operands or complex ones.
+        # PyTorch sets that bit for complex types only, and operands are all real or all complex.
         if (lazy := kind.is_complex) and (A.is_conj() or B.is_conj()):
             return None
         a, b = A.data_ptr(), B.data_ptr()

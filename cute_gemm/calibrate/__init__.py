@@ -1,5 +1,5 @@
 """Calibration: times of drawn configs on a GPU, and the numbers of predictions fitted to them.
 
-``draw`` says what is measured, ``measure`` measures it, ``times`` keeps it in a file, and ``fit``
-returns the `Calibration` (`cute_gemm.cost_model.calibration`) that predicts it best.
+``draw`` selects problems and configs, ``measure`` times them, ``times`` stores times in a file, and
+``fit`` returns the `Calibration` (`cute_gemm.cost_model.calibration`) that fits them best.
 """

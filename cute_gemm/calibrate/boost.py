@@ -1,7 +1,7 @@
 """Trees of a `Correction`, fitted to the errors of predicted times: gradient boosting.
 
-Each tree is fitted to what the ones before it leave (Friedman 2001, "Greedy function approximation:
-a gradient boosting machine"), on a part of the features that is drawn anew.
+Each tree is fitted to the errors that earlier trees leave (Friedman 2001, "Greedy function
+approximation: a gradient boosting machine"), on a newly drawn part of the features.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import numpy as np
 
 from cute_gemm.cost_model.correction import LEVELS, Tree
 
-#: Thresholds of a feature, at most, and part of the features that a tree chooses from.
+#: Largest number of thresholds of a feature, and share of the features that a tree may use.
 _THRESHOLDS, _PART = 31, 0.7
-#: Part of its errors that a tree corrects, and weight that each of its leaves has beside that of
+#: Share of its errors that a tree corrects, and weight of each leaf in addition to that of
 #: its samples: a leaf with few samples corrects less.
 _RATE, _PRIOR = 0.4, 10.0
 #: Digits of thresholds and decimals of values.
@@ -24,7 +24,7 @@ def boosted(
 ) -> list[Tree]:
     """Return trees whose sum predicts errors, least squares by weights.
 
-    ``features``: a row for each error; ``count``: of the trees.
+    ``features``: a row for each error; ``count``: number of trees.
     """
     thresholds = [_thresholds(column) for column in features.T]
     bins = [
@@ -55,7 +55,7 @@ def boosted(
 
 
 def _thresholds(column: np.ndarray) -> np.ndarray:
-    """Return thresholds between the values of a feature, at even parts of its samples."""
+    """Return thresholds of a feature at even shares of its samples."""
     values = np.unique(column)
     ends = np.quantile(column, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1], method="lower")
     below = np.unique(np.searchsorted(values, ends))
@@ -68,7 +68,7 @@ def _best(
     bins: np.ndarray, cuts: int, leaves: np.ndarray, level: int, errors: np.ndarray,
     weights: np.ndarray,
 ) -> tuple[float, int]:  # fmt: skip
-    """Return by how much the best threshold of a feature, which cuts all leaves, lessens errors."""
+    """Return the largest decrease of errors by a threshold of a feature that cuts all leaves."""
     shape = 1 << level, cuts + 1
     place = leaves * (cuts + 1) + bins
     size = shape[0] * shape[1]

@@ -1,4 +1,4 @@
-"""What is measured: problems drawn from a seed, and configs of each that may be the fastest."""
+"""Problems drawn from a seed, with configs of each that may be the fastest."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _SLOW = "float32", "float64", "complex64", "complex128"
 _WORK, _WORK_OF_SLOW = (1e7, 6e11), 2e10
 _BYTES = 1 << 29
 _EXTENTS = 16, 16384
-#: Of problems with few tiles of C: most rows and columns, and the least k.
+#: For problems with few tiles of C: most rows and columns, and the least k.
 _FEW, _LONG = 2048, 2048
-#: Of batches of small products: the largest extent, and products.
+#: For batches of small products: the largest extent, and products.
 _SMALL, _PRODUCTS = 64, (1000, 50_000)
 #: Layers of models: hidden sizes are multiples of the first up to the second, and the other extent
 #: of the weight is a hidden size times one of these; numbers of tokens are drawn, or multiples of
 #: one of these (of patches of images, and of sequences).
 _HIDDEN, _TIMES = (128, 8192), (1, 1, 3, 4, 8 / 3, 7 / 2)
 _TOKENS, _MULTIPLES = (1, 12_000), (1, 1, 49, 64, 196, 197, 256)
-#: Configs of a problem: the cheapest, and some of those behind them.
+#: Configs of a problem: the fastest predicted ones, and some of those after them.
 _CHEAPEST, _OTHERS, _AMONG = 30, 10, 100
 
 
 class Kind(NamedTuple):
     """A class of problems: types, op, whether rows are aligned to 16 bytes, small products, layers.
 
-    All matrices are column-major, so that the problems of a class have kernels in common.
+    All matrices are column-major, so that the problems of a class share kernels.
     """
 
     dtype: str
@@ -47,7 +47,7 @@ class Kind(NamedTuple):
 
 
 def kinds(dtypes: tuple[str, ...], float8: bool) -> list[Kind]:
-    """Return the classes of these types, one of each type before the next of any.
+    """Return the classes of these types, in turns over the types.
 
     ``float8``: whether tensor cores multiply 8-bit floats.
     """
@@ -71,7 +71,7 @@ def kinds(dtypes: tuple[str, ...], float8: bool) -> list[Kind]:
     return [rows[place] for place in range(most) for rows in every if place < len(rows)]
 
 
-#: Types by default: those that "auto" has kernels of.
+#: Default types: those for which "auto" has kernels.
 DTYPES = (
     "bfloat16", "float32", "float8_e4m3fn", "float64", "float32/tf32", "complex64", "int8",
     "complex128",
@@ -79,7 +79,7 @@ DTYPES = (
 
 
 def contests(gpu: Gpu, seed: int, dtypes: tuple[str, ...] = DTYPES) -> Iterator[Contest]:
-    """Yield contests without end, the classes in turn."""
+    """Yield contests endlessly, the classes in turn."""
     rng = random.Random(seed)
     every = kinds(dtypes, gpu.peak("float8") is not None)
     while True:
@@ -97,7 +97,7 @@ def contests(gpu: Gpu, seed: int, dtypes: tuple[str, ...] = DTYPES) -> Iterator[
 
 
 def _element(kind: Kind) -> int:
-    """Bytes of an element of the largest type of a class."""
+    """Return the bytes of an element of the largest type of a class."""
     return {"float64": 8, "complex64": 8, "complex128": 16, "int8": 1}.get(kind.dtype, 4)
 
 
@@ -111,7 +111,7 @@ def _batch(kind: Kind, rng: random.Random) -> dict[str, Any]:
 
 
 def _layer(kind: Kind, rng: random.Random) -> dict[str, Any]:
-    """Draw a product of a linear layer: of tokens with a weight, or a gradient of either."""
+    """Draw a product of a linear layer: tokens times a weight, or a gradient of either."""
     unit, most = _HIDDEN
     while True:
         hidden = unit * rng.randint(2, most // unit)

@@ -1,6 +1,6 @@
 """The constants of the cost model, fitted to measured times: least squares of logarithms.
 
-What they leave is corrected by trees (`model.correction`).
+Trees correct the remaining errors (`model.correction`).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from cute_gemm.problem.parts.packing import Packing, packed
 from cute_gemm.problem.parts.slices import sliced_class
 from cute_gemm.problem.problem import GemmProblem
 
-#: An error of this part of a time weighs as much as a number that is so many times the one it
-#: began with: numbers that no time depends on stay as they are.
+#: This relative error of a time weighs as much as a number so many times its initial value:
+#: numbers that no time depends on stay unchanged.
 _ERROR, _MOVED = 0.08, 3.0
-#: Fewest times of a kernel and type that its pace is fitted to, steps of the fit, and digits of the
+#: Fewest times of a kernel and type to fit its pace, steps of the fit, and digits of the
 #: numbers.
 _LEAST, _STEPS, _DIGITS = 12, 15, 4
-#: Predictions of a fit, about: those of its derivatives are most of them.
+#: Approximate number of predictions in a fit, most of them for derivatives.
 _CALLS = 32 * _STEPS
 #: How far the logarithm of a number may move. A fraction of a bandwidth is 1 at most, and where it
 #: is that already, the fit begins so far below: from a bound it takes no steps.
 _MOST, _FRACTIONS, _INSIDE = 3.0, ("dram",), 0.05
-#: Constants that are not fitted, since few drawn problems tell them: of C that exceeds L2, and of
+#: Constants that are not fitted, since few drawn problems depend on them: C larger than L2, and
 #: auxiliary kernels with narrow accesses.
 _KEPT = "partial", "narrow_part"
 #: Problems for each tree of a correction, and most trees.
@@ -48,13 +48,13 @@ _PROBLEMS, _TREES = 8, 200
 #: those of layers of models have: products of 2-byte types, two extents of which are multiples of
 #: 128.
 _WEIGHT, _MORE, _HIDDEN = 10.0, 4.0, 128
-#: Fields of a pace that are fitted, where they are not 0.
+#: Fields of a pace that are fitted if they are not 0.
 _FITTED = "slowdown", "latency", "serial", "dram", "passes", "start", "memory", "l2"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured time, and what its prediction is computed from."""
+    """A measured time, and the inputs of its prediction."""
 
     kernel: Any
     config: Any
@@ -66,16 +66,16 @@ class Sample:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Kernel and type of the products, by which it has a pace."""
+        """Kernel and type of the products, which share a pace."""
         return self.kernel.name, self.kernel.kinds(self.config)[0]
 
 
 class Quality(NamedTuple):
-    """How well a calibration predicts, and chooses.
+    """The accuracy of a calibration's predictions and selections.
 
-    ``rms``: root of the mean squared error of times, as a part; ``regret``: by how much the configs
-    that it chooses are slower than the fastest of those measured, on average, as a part; ``worst``:
-    time of the fastest over that of the chosen one, the least.
+    ``rms``: root of the mean squared relative error of times; ``regret``: average relative
+    slowdown of the selected configs against the fastest measured ones; ``worst``:
+    the least ratio of the time of the fastest to that of the selected config.
     """
 
     rms: float
@@ -84,7 +84,7 @@ class Quality(NamedTuple):
 
 
 def samples(contests: Iterable[Contest], gpu: Gpu) -> list[list[Sample]]:
-    """Return the samples of each contest, without configs that there are no more."""
+    """Return the samples of each contest, without configs that no longer exist."""
     return [
         [_sample(entry, x, whole, gpu) for entry, x in contest.candidates(gpu).items()]
         for contest in contests
@@ -101,7 +101,7 @@ def _sample(entry: Entry, candidate: Candidate, whole: GemmProblem, gpu: Gpu) ->
 
 
 class SampleSet:
-    """Contests with what does not change while numbers are fitted to them: extents, and twins.
+    """Contests with data that stays fixed in a fit: extents, and equal footprints.
 
     Samples of one config and the same counts have one footprint.
     """
@@ -109,9 +109,9 @@ class SampleSet:
     def __init__(self, contests: Sequence[Sequence[Sample]]) -> None:
         self.samples = of = [sample for contest in contests for sample in contest]
         self.real = np.array([sample.seconds for sample in of])
-        #: The least time of a contest over each: what is far behind counts less.
+        #: The least time of a contest over each time: slow configs count less.
         self.weights = np.concatenate([_parts(contest) for contest in contests] or [self.real])
-        #: Which contest each sample is of.
+        #: Contest of each sample.
         self.contest = np.repeat(range(len(contests)), [len(contest) for contest in contests])
         each = np.array([Extents.of(sample.problem)[:5] for sample in of], float).reshape(-1, 5)
         self.extents = Extents(*each.T)
@@ -134,7 +134,7 @@ class SampleSet:
         self._auxiliary: tuple[Constants, np.ndarray] | None = None
 
     def predicted(self, calibration: Calibration, gpu: Gpu) -> np.ndarray:
-        """Return the seconds that a calibration predicts of each sample."""
+        """Return the seconds that a calibration predicts for each sample."""
         predictions, times, seconds = self._predicted(calibration, gpu)
         if calibration.correction is not None:
             features = predictions.features(self.extents, self.slices, times)
@@ -163,7 +163,7 @@ class SampleSet:
         return predictions, times, times.seconds + self._auxiliary[1]
 
     def corrected(self, calibration: Calibration, gpu: Gpu) -> Calibration:
-        """Return a calibration with trees for what it leaves of the times, behind its own."""
+        """Return a calibration with further trees for the remaining errors."""
         predictions, times, seconds = self._predicted(calibration, gpu)
         features = predictions.features(self.extents, self.slices, times)
         trees: tuple[Tree, ...] = ()
@@ -184,7 +184,7 @@ def _parts(contest: Sequence[Sample]) -> np.ndarray:
 
 
 def _auxiliary(sample: Sample, constants: Constants, gpu: Gpu) -> float:
-    """Return the seconds before and behind the kernel."""
+    """Return the seconds of the auxiliary kernels."""
     seconds = 0.0
     if sample.packing is not None:
         seconds += packer(sample.packing).seconds(sample.packing, gpu, constants)
@@ -194,7 +194,7 @@ def _auxiliary(sample: Sample, constants: Constants, gpu: Gpu) -> float:
 
 
 def quality(contests: Sequence[Sequence[Sample]], calibration: Calibration, gpu: Gpu) -> Quality:
-    """Return how well a calibration predicts these contests, and chooses in each."""
+    """Return the accuracy of a calibration's predictions and selections in these contests."""
     known = SampleSet(contests)
     if not known.samples:
         return Quality(0.0, 0.0, 1.0)
@@ -209,7 +209,7 @@ def quality(contests: Sequence[Sequence[Sample]], calibration: Calibration, gpu:
 
 
 class _Numbers(NamedTuple):
-    """Numbers that are fitted: values, which samples depend on them, and how they are set."""
+    """Numbers to fit: values, the samples that depend on them, and how to set them."""
 
     values: dict[str, float]
     samples: list[bool]
@@ -220,10 +220,10 @@ def fitted(
     contests: Sequence[Sequence[Sample]], start: Calibration, gpu: Gpu, source: str,
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Calibration:  # fmt: skip
-    """Return the numbers that predict these times best, from those of another calibration on.
+    """Return the numbers that predict these times best, starting from another calibration.
 
-    Paces, each kernel's factors and the constants are fitted together, with the correction of the
-    other. Of a kernel and type with fewer than 12 times the pace stays. Then trees are added to the
+    Paces, factors of kernels and constants are fitted together, with the other calibration's
+    correction. A kernel and type with fewer than 12 times keeps its pace. Then trees extend the
     correction, a tree for 8 problems, 200 at most.
     """
     known = SampleSet([contest for contest in contests if contest])
@@ -241,7 +241,7 @@ def fitted(
 
 
 def _by_kernel(flat: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    """Return the samples of each kernel and type of which there are enough."""
+    """Return the samples of each kernel and type with enough of them."""
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in flat:
         groups.setdefault(sample.kind, []).append(sample)
@@ -249,7 +249,7 @@ def _by_kernel(flat: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
 
 
 def _numbers(flat: Sequence[Sample], now: Calibration) -> list[_Numbers]:
-    """Return what is fitted to these samples."""
+    """Return the numbers to fit to these samples."""
     numbers = []
     for (kernel, kind), of in _by_kernel(flat).items():
         own = now.pace(kernel, *of[0].kernel.kinds(of[0].config)) or Pace()
@@ -311,7 +311,7 @@ def _solved(
     # Numbers of other kernels and types have no sample in common: derivatives are had together.
     depends = np.array([numbers.samples for numbers in every for _ in numbers.values])
     sparsity = vstack([csr_matrix(depends.T), eye(len(before))])
-    # Few large errors, as of a kernel that spills, do not decide.
+    # A few large errors, as of a kernel that spills, must not decide.
     solution = least_squares(
         errors, np.minimum(0.0, np.array(most) - _INSIDE), loss="soft_l1", bounds=(-_MOST, most),
         diff_step=1e-4, max_nfev=_STEPS, jac_sparsity=sparsity, x_scale="jac",

@@ -1,4 +1,4 @@
-"""Times of contests on the device: kernels are built while others are timed."""
+"""Measurement of contests on the device: kernels are built while others are timed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cute_gemm.run.timing import l2_bytes
 
 #: Contests whose kernels are built at a time.
 _TOGETHER = 16
-#: Milliseconds of a graph, most calls of it, and rounds, in which all configs take turns.
+#: Milliseconds of a graph, its most calls, and rounds, in which all configs take turns.
 _GRAPH_MS, _MOST_CALLS, _ROUNDS = 1.0, 100, 5
 
 Tell = Callable[[str, int, int], None]
@@ -30,8 +30,8 @@ def times(
 ) -> Iterator[Contest]:  # fmt: skip
     """Measure contests, for so many seconds, and yield each with its times.
 
-    ``gpu``: that of the device. Configs that cannot be built are left out, and contests with fewer
-    than two others. LaunchError where a kernel fails.
+    ``gpu``: the GPU of the device. Configs that cannot be built are left out, and contests with
+    fewer than two others. LaunchError if a kernel fails.
     """
     begin = time.monotonic()
     #: Contests with their plans, whose kernels are being built.

@@ -16,14 +16,14 @@ from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.parts.packing import Algorithm
 
-#: Of files; another number makes them refused.
+#: Format of files; files of other formats are refused.
 _FORMAT = 1
 
 
 class Entry(NamedTuple):
     """A config on a problem: kernel, name of the config, packed operands, slices of K, and time.
 
-    ``microseconds``: of a call, with its passes; 0 before it is measured.
+    ``microseconds``: of a call, with its auxiliary kernels; 0 before it is measured.
     """
 
     kernel: str
@@ -35,13 +35,13 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Contest:
-    """A problem, as the arguments of `plan` say it, and configs that compute it."""
+    """A problem, as arguments of `plan`, and configs that compute it."""
 
     sizes: dict[str, Any]
     entries: tuple[Entry, ...]
 
     def plan(self, gpu: Gpu) -> Plan:
-        """Return the plan of the problem on a GPU, as far as one can without it."""
+        """Return the plan of the problem on a GPU, which need not exist."""
         given = dict(self.sizes)
         return api.plan(
             given.pop("op"), **given, arch=str(gpu.arch), gpu=gpu, backend="cpu", kernel="auto"
@@ -69,7 +69,7 @@ def entry(candidate: Candidate) -> Entry:
 
 @dataclass(frozen=True)
 class Times:
-    """The times of one GPU, and where they are from."""
+    """The times of one GPU, and their sources."""
 
     gpu: str
     source: str
@@ -77,7 +77,7 @@ class Times:
 
     @property
     def count(self) -> int:
-        """How many times there are."""
+        """The number of times."""
         return sum(len(contest.entries) for contest in self.contests)
 
     def write(self, path: Path) -> None:
@@ -85,12 +85,12 @@ class Times:
         head = {"format": _FORMAT, "gpu": self.gpu, "source": self.source}
         rows = ({"sizes": x.sizes, "entries": x.entries} for x in self.contests)
         lines = "".join(json.dumps(row) + "\n" for row in (head, *rows))
-        # Without a name and a time the same times are the same file.
+        # Without a name and a time, equal times give equal files.
         path.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
 
 def read(path: Path) -> Times:
-    """Read a file of times; OptionError where it is none."""
+    """Read a file of times; raise OptionError for other files."""
     try:
         head, *rows = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
         if head["format"] != _FORMAT:
@@ -112,7 +112,7 @@ def read(path: Path) -> Times:
 
 
 def joined(several: Sequence[Times]) -> Times:
-    """Return the times of several files of one GPU together."""
+    """Return the joined times of several files of one GPU."""
     names = sorted({times.gpu for times in several})
     if len(names) > 1:
         raise OptionError(f"the times are of {', '.join(names)}; expected those of one GPU")
@@ -122,7 +122,7 @@ def joined(several: Sequence[Times]) -> Times:
 
 
 def divided(contests: Iterable[Contest]) -> tuple[list[Contest], list[Contest]]:
-    """Return the contests that numbers are fitted to, and every fourth, which is held out."""
+    """Return the contests to fit, and every fourth, which is held out."""
     known: list[Contest] = []
     held: list[Contest] = []
     for place, contest in enumerate(contests):
@@ -131,7 +131,7 @@ def divided(contests: Iterable[Contest]) -> tuple[list[Contest], list[Contest]]:
 
 
 def measured(contest: Contest, microseconds: dict[Entry, float]) -> Contest:
-    """Return a contest with the times of those of its entries that have one."""
+    """Return a contest with the times of its measured entries."""
     entries = tuple(
         entry._replace(microseconds=microseconds[entry])
         for entry in contest.entries

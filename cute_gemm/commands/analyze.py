@@ -9,7 +9,7 @@ from cute_gemm.commands.output import check_html, show_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm analyze`` takes."""
+    """Add the arguments of ``cute-gemm analyze``."""
     add_problem(parser)
     add(parser, "--gpu", "--beta", "--base-offset", "--epilogue", "--group-sizes")
     add(parser, "--build", "--html")

@@ -18,20 +18,20 @@ from cute_gemm.kernels import registry
 if TYPE_CHECKING:
     from cute_gemm.plan.plan import Plan
 
-#: What ``--dtype`` takes.
+#: Values of ``--dtype``.
 TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f16, half, bf16, ..."
-#: What ``--show`` takes: a kernel's code, each an attribute of a plan.
+#: Values of ``--show``: a kernel's code, each an attribute of a plan.
 CODE = ("source", "ptx", "sass")
-#: Behind the help of an option that a command takes several values of.
+#: End of the help of an option that a command takes several values of.
 SEVERAL = "; several: with commas"
-#: What ``add_problem`` adds beside op, kernel and arch; ``plan`` has parameters of these names.
+#: Arguments of ``add_problem`` in addition to op, kernel and arch; parameters of ``plan``.
 PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
     "scale_a", "scale_b", "ragged",
 )  # fmt: skip
 
 
-#: What some commands add, and ``plan`` has parameters for.
+#: Arguments of some commands that are parameters of ``plan``.
 _OF_SOME = ("gpu", "base_offset", "epilogue")
 
 
@@ -56,9 +56,9 @@ def integers(words: Sequence[str], what: str) -> tuple[int, ...]:
 
 
 class _One(argparse.Action):
-    """An option that may be given once, or several times, of which values are joined by commas.
+    """An option that may be given once, or several times with values joined by commas.
 
-    ``const``: whether several are taken.
+    ``const``: whether several values are allowed.
     """
 
     def __call__(
@@ -71,8 +71,8 @@ class _One(argparse.Action):
         setattr(space, self.dest, joined)
 
 
-#: Options that several commands have, as ``add_argument`` takes them: the same in each. What stands
-#: behind the first ``(``, ``:`` or ``;`` of a help may be of one command.
+#: Options that several commands share, as arguments of ``add_argument``. A command may replace
+#: the part of a help after its first ``(``, ``:`` or ``;``.
 _SHARED: dict[str, dict[str, Any]] = {
     "--json": {"action": "store_true", "help": "print JSON instead of text"},
     "-o,--output": {
@@ -80,7 +80,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "-m": {"type": int, "default": 1024, "help": "rows of C (default 1024)"},
     "-n": {"type": int, "default": 1024, "help": "columns of C (default 1024)"},
-    "-k": {"type": int, "default": 1024, "help": "products in each sum (default 1024)"},
+    "-k": {"type": int, "default": 1024, "help": "columns of op(A), rows of op(B) (default 1024)"},
     "-l": {
         "type": int, "default": 1,
         "help": "products of a batch, or groups with --ragged (default 1)",
@@ -153,8 +153,8 @@ _SHARED: dict[str, dict[str, Any]] = {
 def add(parser: argparse._ActionsContainer, *names: str, help: str = "", **more: Any) -> None:
     """Add shared options.
 
-    ``help`` replaces what stands in an option's help behind its first words, and ``more`` is what
-    is of this command: a default, ``dest``.
+    ``help`` replaces the end of an option's help, and ``more`` has arguments of this command: a
+    default, ``dest``.
     """
     for name in names:
         kind = _SHARED[name] | more
@@ -166,9 +166,9 @@ def add(parser: argparse._ActionsContainer, *names: str, help: str = "", **more:
 def add_options(
     parser: argparse._ActionsContainer, options: Mapping[str, str], **more: Any
 ) -> None:
-    """Add options by how they are typed, ``"--pad N"`` or, of a flag, ``"--again"``.
+    """Add options as they are typed: ``"--pad N"``, or ``"--again"`` for a flag.
 
-    ``options`` has the help of each; ``more`` is what else ``add_argument`` takes for all of them.
+    ``options`` has the help of each; ``more`` are arguments of ``add_argument`` for all of them.
     """
     for typed, text in options.items():
         names, _, value = typed.partition(" ")
@@ -188,7 +188,7 @@ def add_problem(
 ) -> None:
     """Add the arguments of a problem and, with ``kernel``, of a kernel.
 
-    The command then takes the fields of the kernel's config as options too. ``op`` is the default;
+    The command then also takes the fields of the kernel's config as options. ``op`` is the default;
     ``without_op``: when it may be left out.
     """
     parser.set_defaults(options={})
@@ -204,7 +204,7 @@ def add_problem(
         many, text = {"nargs": "?"}, f"{text}; {without_op}"
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
     add(parser, "-m", "-n", "-k", "-l")
-    text = "mode along which the groups of a grouped GEMM lie"
+    text = "mode of the groups of a grouped GEMM"
     parser.add_argument("--ragged", choices=("M", "N", "K"), help=text)
     text = dtype or "float32, or the first that the kernel takes"
     add(parser, "--dtype", help=f": {TYPES} (default {text})", default=dtype)
@@ -255,7 +255,7 @@ def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def codes(arguments: argparse.Namespace) -> list[str]:
-    """Return the kinds of code that ``--show`` asks for; OptionError for one that is not known."""
+    """Return the kinds of code of ``--show``; raise OptionError for an unknown one."""
     kinds = [kind for kind in (arguments.show or "").split(",") if kind]
     for kind in kinds:
         if kind not in CODE:
@@ -264,13 +264,13 @@ def codes(arguments: argparse.Namespace) -> list[str]:
 
 
 def extents_of(arguments: argparse.Namespace) -> list[tuple[int, int, int]]:
-    """Return the extents of ``--sizes``, or else those of -m, -n and -k."""
+    """Return the extents of ``--sizes``, otherwise those of -m, -n and -k."""
     given = {name: getattr(arguments, name) for name in "mnk"}
     if arguments.sizes is None:
         return [(arguments.m, arguments.n, arguments.k)]
     typed = [f"-{name}" for name, value in given.items() if value != arguments.extents_default]
     if typed:
-        raise OptionError(f"--sizes came with {', '.join(typed)}, in whose place it is: omit one")
+        raise OptionError(f"--sizes came with {', '.join(typed)}, which it replaces: omit one")
     return parse_sizes(arguments.sizes)
 
 
@@ -289,14 +289,14 @@ def parse_sizes(text: str) -> list[tuple[int, int, int]]:
 
 
 def group_ends(arguments: argparse.Namespace) -> list[int] | None:
-    """Return where the groups of ``--group-sizes`` end; None without it."""
+    """Return the ends of ``--group-sizes``; None without it."""
     text = getattr(arguments, "group_sizes", None)
     if text is None:
         return None
     if arguments.ragged is None:
         raise OptionError(
-            f"--group-sizes {text} came without the mode that groups lie along; expected --ragged "
-            "M, N or K beside it"
+            f"--group-sizes {text} came without the mode of the groups; expected --ragged "
+            "M, N or K too"
         )
     words = text.split(",")
     if not all(word.isdecimal() for word in words):
@@ -340,9 +340,9 @@ def join_negative_values(words: list[str]) -> list[str]:
 def split_kernel_options(
     words: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:
-    """Return the words that the command's parser knows, and the options that it does not.
+    """Return the words that the command's parser knows, and the unknown options.
 
-    argparse's own ``parse_known_args`` would take the value of an unknown option for the op.
+    The ``parse_known_args`` of argparse takes the value of an unknown option for the op.
     """
     known: list[str] = []
     others: list[str] = []
@@ -361,7 +361,7 @@ def split_kernel_options(
 
 
 def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Read options that the command's parser does not have as fields of a kernel's config.
+    """Read options that are unknown to the command's parser as fields of a kernel's config.
 
     ``--stages 4 --copy=mn_major --tile 128x128x32`` is
     ``{"stages": 4, "copy": "mn_major", "tile": (128, 128, 32)}``.

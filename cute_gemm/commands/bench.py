@@ -16,13 +16,13 @@ from cute_gemm.measure.result import BenchResult
 
 _KERNELS = (
     ": ladder (default), every rung from the loop on the host to sm90_wgmma; all; auto, "
-    f"{', '.join(registry.names())}{SEVERAL}, and options behind a name, as in "
+    f"{', '.join(registry.names())}{SEVERAL}, and options after a name, as in "
     '"sm90_wgmma[cluster=2x1],sm90_wgmma[stages=3]"; cublas is timed with all of them'
 )
-#: Of -m, -n and -k, where neither they nor --sizes are given.
+#: Default of -m, -n and -k without --sizes.
 _EXTENT = 4096
 _AGAINST = (
-    "check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) on the "
+    "also check and time your function f(op, A, B, C), which starts C = op(A) op(B) on the "
     "default stream, for matrices with __cuda_array_interface__; may be repeated"
 )
 _FROM = (
@@ -32,7 +32,7 @@ _FROM = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm bench`` takes."""
+    """Add the arguments of ``cute-gemm bench``."""
     parser.set_defaults(options={}, extents_default=_EXTENT)
     parser.epilog = (
         "Fields of the kernels' configs are options too, of all kernels listed: --tile 128x128x32. "
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "-m", "-n", "-k", help=f" (default {_EXTENT})", default=_EXTENT)
     add(parser, "--sizes")
     add(parser, "-l", help=" (default 1)")
-    text = "elements of padding behind each column of A and B as stored (default 0)"
+    text = "elements of padding after each column of A and B as stored (default 0)"
     add_options(parser, {"--pad N": text}, type=int, default=0)
     add(parser, "--dtype", help=f": of A and B, {TYPES} (default float32)", default="float32")
     add(parser, "--compute", "--order", "--rounds", "--seed", "--no-check")
@@ -84,7 +84,7 @@ def _measured(arguments: argparse.Namespace) -> BenchResult:
 
 
 def _stored(arguments: argparse.Namespace) -> BenchResult:
-    """Return the result of a file: what ``--json FILE`` writes, or a run that has it as result."""
+    """Return the result of a file: the output of ``--json FILE``, or a run that contains one."""
     default = arguments.given_by_default
     given = [name for name, value in default.items() if getattr(arguments, name) != value]
     if given:
@@ -98,7 +98,7 @@ def _stored(arguments: argparse.Namespace) -> BenchResult:
     try:
         values = json.loads(Path(arguments.stored).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"--from {arguments.stored!r} is no JSON: {error}") from error
+        raise OptionError(f"--from {arguments.stored!r} is not JSON: {error}") from error
     if isinstance(values, dict):
         values = values.get("result", values)
     return BenchResult.from_dict(values)

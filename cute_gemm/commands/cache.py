@@ -12,7 +12,7 @@ from cute_gemm.commands.output import OK, print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm cache`` takes."""
+    """Add the arguments of ``cute-gemm cache``."""
     parser.add_argument("action", choices=("list", "size", "clear"), nargs="?", default="list")
 
 

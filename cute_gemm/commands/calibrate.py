@@ -19,25 +19,25 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import gpu as gpu_called
 
 _MINUTES = 9.0
-#: Fewest problems that numbers are fitted to.
+#: Smallest number of problems to fit.
 _LEAST = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm calibrate`` takes."""
-    text = f"time for all of it (default {_MINUTES:g})"
+    """Add the arguments of ``cute-gemm calibrate``."""
+    text = f"total time in minutes (default {_MINUTES:g})"
     add_options(parser, {"--minutes N": text}, type=float, default=_MINUTES)
-    text = f": those to measure, {', '.join(draw.DTYPES)} (default: all){SEVERAL}"
+    text = f": types to measure, {', '.join(draw.DTYPES)} (default: all){SEVERAL}"
     add(parser, "--dtype", help=text, default=",".join(draw.DTYPES))
     add(parser, "--seed")
-    add_options(parser, {"--times FILE": "keep the measured times in this file too"}, type=Path)
+    add_options(parser, {"--times FILE": "also write the measured times to this file"}, type=Path)
     text = "measure nothing: fit to the times of these files, and print the result"
     parser.add_argument("--fit", metavar="FILE", nargs="+", type=Path, help=text)
-    add(parser, "-o,--output", help=": the calibration; that in use stays as it is; - for stdout")
+    add(parser, "-o,--output", help=": the calibration, without using it; - for stdout")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure, fit, say what changed, and keep the result if it chooses no worse; return 0."""
+    """Measure, fit, print the changes, and keep the result if it selects no worse; return 0."""
     if not 0 < arguments.minutes < 1e4:
         raise OptionError(f"--minutes {arguments.minutes} does not fit; expected more than 0")
     file = output_file(arguments)
@@ -70,14 +70,14 @@ def _gpu_here() -> tuple[Gpu, int]:
     from cute_gemm.plan.select import gpu_of_device
     from cute_gemm.run.driver import synchronize
 
-    synchronize(0)  # NoGpuError where there is none
+    synchronize(0)  # NoGpuError without a GPU
     return gpu_of_device(0), 0
 
 
 def _measured(
     arguments: argparse.Namespace, gpu: Gpu, device: int, tell: Callable[[str, int, int], None]
 ) -> Times:
-    """Measure contests for the larger part of the time."""
+    """Measure contests for most of the time."""
     from cute_gemm.calibrate import measure
 
     dtypes = tuple(filter(None, arguments.dtype.split(",")))
@@ -93,16 +93,16 @@ def _measured(
     return Times(gpu.name, source, contests)
 
 
-#: Part of the time that is for measuring; the rest is for the fit.
+#: Share of the time for measuring; the rest is for the fit.
 _SHARE = 0.75
 
 
 def _fit(
     times: Times, gpu: Gpu, tell: Callable[[str, int, int], None]
 ) -> tuple[Calibration, dict[str, Any]]:
-    """Return the calibration fitted to all times, and what one fitted to a part gains on the rest.
+    """Return the calibration fitted to all times, and the gain of one fitted to a part on the rest.
 
-    The problems that are held out are not known to the numbers by which they are judged.
+    The fit that is judged does not use the problems that are held out.
     """
     from cute_gemm.calibrate.fit import fitted, quality, samples
 
@@ -139,24 +139,24 @@ def _fit(
 def _say(said: dict[str, Any], arguments: argparse.Namespace) -> None:
     say(f"{said['gpu']}: {said['times']} times of {said['problems']} problems")
     if said["dropped"]:
-        say(f"  {said['dropped']} times are of configs that there are no more")
+        say(f"  {said['dropped']} times of configs that no longer exist")
     for name, basis in said["paces"].items():
         say(f"  {name}: {basis['times']} times, rms error {100 * basis['rms']:.1f} %")
     held = said["held_out"]
     say(f"On {held['problems']} problems that the numbers were not fitted to:")
-    for when, of in (("before", said["before"]), ("after", "fitted to the others")):
+    for when, of in (("before", said["before"]), ("after", "fitted to the other problems")):
         row = held[when]
         say(
-            f"  {when} ({of}): rms error {100 * row['rms']:.1f} %, the chosen config "
+            f"  {when} ({of}): rms error {100 * row['rms']:.1f} %, the selected config "
             f"{100 * row['regret']:.1f} % slower than the fastest on average, "
             f"{row['worst']:.2f} of its speed at worst"
         )
     if arguments.output:
         say(f"Written to {arguments.output}")
     elif said.get("kept"):
-        say("Kept: choices on this GPU take it from now on; cute-gemm cache clear drops it")
+        say("Kept: selection on this GPU uses it from now on; cute-gemm cache clear drops it")
     elif "kept" in said:
         say(
-            "Not kept, since it chooses slower configs of these: the calibration in use stays; "
+            "Not kept, since it selects slower configs for these: the calibration in use stays; "
             "measure more, with --minutes"
         )

@@ -1,4 +1,4 @@
-"""The ``cute-gemm`` command; ``cute-gemm --help`` lists what it does."""
+"""The ``cute-gemm`` command; ``cute-gemm --help`` lists its commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cute_gemm.errors import GemmError, HeaderError, OptionError
 COMMANDS = {
     "run": "compute one GEMM on random matrices, check it and time it",
     "analyze": "report every memory access of a kernel",
-    "copy": "report the accesses of a tiled copy that is given by its layouts",
+    "copy": "report the accesses of a tiled copy given by its layouts",
     "trace": "execute a kernel without a GPU and compare it with its report",
     "profile": "compare the report with the counters of Nsight Compute",
     "bench": "check kernels and time them in turns with cuBLAS",
@@ -45,10 +45,10 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of the process's arguments, and return its exit status.
+    """Run one command, by default from the process's arguments, and return its exit status.
 
-    0; 1 when a result is wrong, ``profile`` counted other figures than the report has, or
-    ``doctor`` found something missing; 2 for bad input and for every other `GemmError`,
+    It is 0; 1 if a result is wrong, a figure of ``profile`` differs from the report, or
+    ``doctor`` finds something missing; 2 for bad input and for every other `GemmError`,
     which is printed as one line on standard error.
     """
     for name in ("stdout", "stderr"):
@@ -92,9 +92,9 @@ def _run(words: list[str]) -> int:
             words, kernel_words = split_kernel_options(words, commands[name])
         try:
             words = join_negative_values(words)
-            if name and words[0] == name:  # whose OP may stand behind options
+            if name and words[0] == name:  # its OP may come after options
                 arguments = commands[name].parse_intermixed_args(words[1:])
-            else:  # leaves where no command is named, and after --help and --version
+            else:  # exits without a command, and for --help and --version
                 arguments = parser.parse_args(words)
         except OptionError as error:
             raise SystemExit(_fail(error, as_json)) from None
@@ -126,14 +126,14 @@ def _fail(error: Exception, as_json: bool = False) -> int:
         log = getattr(error, "log", "")
         print_json({"error": failure | ({"log": log} if log else {})})
     line = message.partition("\n")[0]
-    if not as_json:  # where nobody has the exception
+    if not as_json:  # the exception is not available
         line = line.replace("the whole log is in .log", "--json prints the whole log")
     print(f"cute-gemm: {printable(line)}", file=sys.stderr)
     return BAD_INPUT
 
 
 def _leave_stdout() -> None:
-    """Send all further output to the null device, that of the process's end too."""
+    """Send all further output, also at exit, to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -141,7 +141,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def format_help(self) -> str:
-        """Return the help, for a command with a kernel with a usage of one line."""
+        """Return the help; for a command with a kernel, with a usage of one line."""
         if self.get_default("options") is not None:
             operands = [action.metavar for action in self._actions if not action.option_strings]
             self.usage = " ".join(["%(prog)s", *map(str, operands), "[options]"])
@@ -152,8 +152,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser, and those of the commands by name, which have no arguments yet."""
-    says = "Dense GEMM on NVIDIA GPUs that knows its layouts."
+    """Return the parser, and the commands' parsers by name, without arguments yet."""
+    says = "Dense, layout-aware GEMM on NVIDIA GPUs."
     parser = _Parser("cute-gemm", description=says, allow_abbrev=False)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -167,7 +167,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
 
 class _Version(argparse.Action):
-    """An option that prints the version, which is read only then."""
+    """An option that prints the version, which is only then read."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
@@ -180,5 +180,5 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int,
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
-    """Print a warning as one line, without its place in the source."""
+    """Print a warning as one line, without its location in the source."""
     print(f"note: {printable(str(message))}", file=sys.stderr, flush=True)

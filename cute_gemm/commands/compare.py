@@ -17,30 +17,30 @@ from cute_gemm.commands.output import OK, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.options import assignments
 
-#: What a side may name, beside the options of kernels.
+#: Names that a side may set, in addition to options of kernels.
 _OWN = ("op", *PROBLEM_WORDS, "kernel", "arch", "gpu", "base_offset")
 _SIDE = (
-    "what side {} has of its own: NAME=VALUE of any option of the problem and of the kernel, "
+    "options of side {} alone: NAME=VALUE of any option of the problem and of the kernel, "
     "separated by spaces or commas, where a comma that no NAME= follows is the value's: "
     '"kernel=sm90_wgmma tile=128x256x64 cluster=2,1", "op=TN lda=4097"'
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm compare`` takes."""
+    """Add the arguments of ``cute-gemm compare``."""
     add_problem(parser, without_op="or op=OP in --a and --b")
     for name in "ab":
         add_options(parser, {f"--{name} WORDS": _SIDE.format(name)})
     add(parser, "--gpu", "--beta", "--base-offset")
     add(parser, "--build")
     add_options(parser, {"--sass": "count both kernels' machine instructions; needs nvdisasm"})
-    add_options(parser, {"--no-time": "on a machine with a GPU: time nothing"})
+    add_options(parser, {"--no-time": "do not time on the GPU"})
     add(parser, "--rounds")
     parser.set_defaults(parser=parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print what differs; return 0."""
+    """Print the differences; return 0."""
     from cute_gemm.measure.compare import compare
 
     if arguments.a is None and arguments.b is None:
@@ -69,7 +69,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _side(arguments: argparse.Namespace, name: str, words: str) -> argparse.Namespace:
-    """Return the command's arguments as one side has them."""
+    """Return the command's arguments for one side."""
     side = argparse.Namespace(**vars(arguments))
     actions = {action.dest: action for action in arguments.parser._actions}
     others = []
@@ -87,7 +87,7 @@ def _side(arguments: argparse.Namespace, name: str, words: str) -> argparse.Name
 
 
 def _converted(action: argparse.Action, value: str, what: str) -> Any:
-    """Return an option's value as argparse would."""
+    """Return an option's value, converted as argparse does."""
     try:
         converted = action.type(value) if callable(action.type) else value
     except ValueError:
@@ -99,7 +99,7 @@ def _converted(action: argparse.Action, value: str, what: str) -> Any:
 
 
 def _may_be_timed(side: argparse.Namespace) -> bool:
-    """Whether this machine's GPU runs what the side asks for."""
+    """Return whether this machine's GPU runs the side's kernel."""
     from cute_gemm.arch import Arch
     from cute_gemm.run.driver import device_arch, why_no_gpu
     from cute_gemm.toolchain.nvrtc import normalize_arch

@@ -1,4 +1,4 @@
-"""``cute-gemm compile``: kernels to cubins in the cache, or in a directory for another machine."""
+"""``cute-gemm compile``: compile kernels into the cache, or a directory for another machine."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from cute_gemm.kernels import registry
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
 
-#: Extents, and so leading dimensions, of matrices that are read in 16 bytes, and by elements.
+#: Extents, and so leading dimensions, of matrices that are read by 16 bytes, and by elements.
 _ALIGNED, _BY_ELEMENT = 1024, 1023
 _ORDERS: tuple[Order, ...] = ("F", "C")
 
 _FOR = (
-    'in place of OP and sizes, "TN,NN": every kernel that may be chosen for these ops and types '
+    'in place of OP and sizes, "TN,NN": every kernel that may be selected for these ops and types '
     "(--dtype float16,float32/tf32) at any extents, with A, B and C all aligned to 16 bytes or all "
     "read element by element, and C column- or row-major; of --kernel alone unless that is auto"
 )
 _LAYER = {
     "--layer SHAPES": "in place of OP and sizes, N x K of the weights of layers, "
     "4096x4096,11008x4096: the fewest kernels that serve y = x @ w.T of row-major x and w",
-    "--tokens RANGE": "of --layer, rows of x: FIRST:LAST or FIRST:LAST:STEP (default 1:8192)",
+    "--tokens RANGE": "with --layer, rows of x: FIRST:LAST or FIRST:LAST:STEP (default 1:8192)",
 }
 _WITHIN = {
-    "--within FRACTION": "of --layer: a kernel serves where it is predicted to take up to this "
+    "--within FRACTION": "with --layer: a kernel serves if it is predicted to take up to this "
     "fraction longer than the best (default 0.02)"
 }
 _OUTPUT = (
@@ -57,7 +57,7 @@ _OUTPUT = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm compile`` takes."""
+    """Add the arguments of ``cute-gemm compile``."""
     add_problem(parser, several=True, optional=True)
     add_options(parser, {"--for OPS": _FOR}, dest="ops_for")
     add_options(parser, _LAYER)
@@ -75,7 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
         return _for_layers(arguments, archs)
     for name in ("tokens", "within"):
         if getattr(arguments, name) is not None:
-            raise OptionError(f"--{name} came without --layer, to which it belongs")
+            raise OptionError(f"--{name} came without --layer; omit it or give --layer")
     if not arguments.ops:
         raise OptionError(
             "the following arguments are required: OP, --for or --layer; see cute-gemm compile "
@@ -104,7 +104,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
-    """Compile all kernels that may be chosen for some ops and types; print number and size."""
+    """Compile all kernels that may be selected for some ops and types; print number and size."""
     _alone(arguments, "--for", "it compiles for all extents, orders of C and alignments", "dtype")
     ops, dtypes = arguments.ops_for.split(","), arguments.dtype.split(",")
     kinds = ops, dtypes, archs, arguments.kernel, arguments.options
@@ -122,9 +122,9 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
 
 
 def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
-    """Compile the fewest kernels that serve layers at any number of tokens; print how well."""
+    """Compile the fewest kernels that serve layers at any number of tokens; print times."""
     words = ("dtype", "compute", "out_dtype")
-    _alone(arguments, "--layer", "it is of layers at all numbers of tokens", *words)
+    _alone(arguments, "--layer", "it is for layers at all numbers of tokens", *words)
     numbers = tokens("1:8192" if arguments.tokens is None else arguments.tokens)
     within = 0.02 if arguments.within is None else arguments.within
     if not 0 <= within < 1:
@@ -148,15 +148,15 @@ def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> i
         say(
             f"{one.n} x {one.k}, {counted(len(numbers), 'number')} of tokens: {one.kernels} of "
             f"{counted(one.candidates, 'kernel')}, predicted to take {one.mean - 1:.2%} longer "
-            f"than the best at the mean and {one.worst - 1:.2%} at most"
+            f"than the best on average and {one.worst - 1:.2%} at most"
         )
     say(f"{counted(len(builds), 'kernel')}, {size(taken)} in {place}")
-    say(f"calls take them with prefer_loaded={within:g} or CUTE_GEMM_PREFER_LOADED={within:g}")
+    say(f"calls use them with prefer_loaded={within:g} or CUTE_GEMM_PREFER_LOADED={within:g}")
     return OK
 
 
 def _alone(arguments: argparse.Namespace, option: str, what: str, *allowed: str) -> None:
-    """Refuse what does not go with an option that compiles for many problems."""
+    """Refuse arguments that an option that compiles for many problems does not take."""
     others = named(arguments, *PROBLEM_WORDS)
     beside = [name for name, value in arguments.given_by_default.items() if others[name] != value]
     beside = ["OP"] * bool(arguments.ops) + [name for name in beside if name not in allowed]
@@ -174,7 +174,7 @@ def _build(
     arguments: argparse.Namespace,
     plans: Callable[[Callable[[str, int, int], None]], list[Plan]],
 ) -> tuple[str, int, list[dict[str, Any]]]:
-    """Build plans, in a directory if one is named; return it, its bytes, and what was built."""
+    """Build plans, in a directory if one is named; return it, its bytes, and the builds."""
     from cute_gemm.toolchain import cache
 
     with _directory(arguments.output):
@@ -199,7 +199,7 @@ def _chosen_from(
     ops: Sequence[str], dtypes: Sequence[str], archs: Sequence[str | None], kernel: str,
     options: dict[str, Any], tell: Callable[[int, int], None] | None = None,
 ) -> list[Plan]:  # fmt: skip
-    """Return a plan for each arch and each config that may be chosen for these problems."""
+    """Return a plan for each arch and each config that may be selected for these problems."""
     plans: dict[tuple[str, ...], Plan] = {}
     refused: UnsupportedError | None = None
     problems = [

@@ -1,4 +1,4 @@
-"""``cute-gemm copy``: the report of a tiled copy that the user describes."""
+"""``cute-gemm copy``: the report of a tiled copy given by its layouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_options
 from cute_gemm.commands.output import check_html, show_report
 
-#: Options that are text, by how they are typed.
+#: Options that are text, as they are typed.
 _LAYOUTS = {
     "--matrix LAYOUT": "for a tensor of coordinates, (128,64):(1@0,1@1): the layout of the matrix "
     "that they index; for TMA with the mode of unit stride first",
@@ -27,16 +27,17 @@ _ATOM = (
 _ALIGNMENT = "alignment of the tensor's address (default: that in the tensor's text, else 256)"
 _PARTNER = "the same shared memory: ldmatrix.x4, 'ld.shared threads 32:1'"
 _PARTNERS = {
-    "--reader ATOM": f"what loads from {_PARTNER}", "--writer ATOM": f"what stores to {_PARTNER}",
+    "--reader ATOM": f"atom that loads from {_PARTNER}",
+    "--writer ATOM": f"atom that stores to {_PARTNER}",
 }  # fmt: skip
 _OTHERS = {
-    "--extents MxN": "extents of the matrix that the tensor is a tile of: all of its tiles are "
-    "copied, and lanes outside of it are inactive",
+    "--extents MxN": "extents of the matrix of which the tensor is a tile: all its tiles are "
+    "copied, and lanes outside it are inactive",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm copy`` takes."""
+    """Add the arguments of ``cute-gemm copy``."""
     parser.epilog = (
         "Layouts in CuTe's notation, as C++ CuTe and CuTe DSL print them: --tensor "
         '"(128,32):(4096,1)" --threads "(16,8):(1,16)" --values "(8,1):(1,8)" --atom cp.async.128.'
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, _LAYOUTS)
     add_options(parser, {"--atom ATOM": _ATOM}, required=True)
     add(parser, "--dtype", help=": of the tensor, float16 (default), int4, e3m2, ...")
-    text = "memory that the tensor is in"
+    text = "memory of the tensor"
     parser.add_argument("--space", choices=("global", "shared"), help=text)
     text = "direction of a plain load or store"
     parser.add_argument("--direction", choices=("load", "store"), help=text)
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "value of each ? in the layouts, in order: N or N,N,..."
     add_options(parser, {"--let ?=N": text}, default="")
     add_options(parser, _OTHERS)
-    add(parser, "--arch", help=": that which must have the atom, sm_80, sm_90a, ...")
+    add(parser, "--arch", help=": it must have the atom, sm_80, sm_90a, ...")
     add(parser, "--html")
 
 

@@ -1,4 +1,4 @@
-"""``cute-gemm doctor``: what this installation has and lacks, and how to fix it."""
+"""``cute-gemm doctor``: checks of this installation, and how to fix it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cute_gemm.toolchain.headers import (
     templates_path,
 )
 
-#: Modules that the package imports, and the packages that bring them.
+#: Modules that the package imports, and the packages that contain them.
 _MODULES = {
     "numpy": "numpy", "ml_dtypes": "ml-dtypes", "rich": "rich", "platformdirs": "platformdirs",
     "pycute": "nvidia-cutlass", "cutlass_library": "nvidia-cutlass",
@@ -38,13 +38,13 @@ _MODULES = {
 _INCLUDED = re.compile(r'^#include "(.*\.cuh)"', re.MULTILINE)
 #: The oldest driver that loads the cubins of a CUDA release, by NVIDIA's table of compatibility.
 _DRIVERS = {12: "525.60.13", 13: "580.65.06"}
-#: ok, what was found, and how to fix it; and a number where there may be several.
+#: ok, the finding, and the fix; and a number if there may be several.
 _Finding = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its name, what was found, with the version, and how to fix it, or "".
+    """One check: its name, the finding, with the version, and how to fix it, or "".
 
     ``ok`` is False where something will fail, and None for a note: without a GPU, for example,
     kernels are still emitted, compiled and analysed.
@@ -86,7 +86,7 @@ def checks() -> list[Check]:
         except ImportError as error:
             fix = "install the packages listed above"
             results.append(Check(name, None, f"not checked: it needs {error.name}", fix))
-        except Exception as error:  # whatever fails is a finding, too
+        except Exception as error:  # every failure is a finding
             results.append(Check(name, False, f"{type(error).__name__}: {error}"))
     return results
 
@@ -97,7 +97,7 @@ def _python() -> _Finding:
 
 
 def _modules() -> _Finding:
-    """The modules that the package imports, by the packages that contain them."""
+    """Check the modules that the package imports, by the packages that contain them."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -113,7 +113,7 @@ def _modules() -> _Finding:
 
 
 def _is_there(module: str) -> bool:
-    """Whether a module can be imported, without importing it."""
+    """Return whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ImportError:  # its parent is missing
@@ -121,7 +121,7 @@ def _is_there(module: str) -> bool:
 
 
 def _templates() -> _Finding:
-    """The templates of the kernels and passes, with those that they include."""
+    """Check the templates of all kernels, with the files that they include."""
     fix = "reinstall cute-gemm"
     try:
         path = templates_path()
@@ -136,7 +136,7 @@ def _templates() -> _Finding:
 
 
 def _needed_templates(root: Path) -> set[Path]:
-    """The templates that units of each kernel and of epilogues include, directly or not."""
+    """Return the templates that units of each kernel and of epilogues include, also indirectly."""
     from cute_gemm.api import plan
     from cute_gemm.kernels import registry
     from cute_gemm.problem.epilogue.fused import FUNCTOR
@@ -216,7 +216,7 @@ def _nvrtc() -> _Finding:
 
 
 def _packages() -> _Finding:
-    """Old ones of ``cuda-python`` have files that overwrite those of ``cuda-bindings``."""
+    """Check versions: old ``cuda-python`` overwrites files of ``cuda-bindings``."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions, releases = [], []
@@ -288,7 +288,7 @@ def _cache() -> _Finding:
     if reason := cache.writable():
         return None, reason, "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
     if unread := cache.unread():
-        return None, "; ".join(unread), "mend it, or leave it out of CUTE_GEMM_CACHE_DIR"
+        return None, "; ".join(unread), "repair it, or leave it out of CUTE_GEMM_CACHE_DIR"
     builds = counted(len(cache.entries()), "build")
     return True, f"{builds}, {size(cache.size())} in {cache.directory()}", ""
 

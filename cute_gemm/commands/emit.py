@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm emit`` takes."""
+    """Add the arguments of ``cute-gemm emit``."""
     add_problem(parser)
     add(parser, "--epilogue")
     add(parser, "--show", help=f": {', '.join(CODE)}, which nvdisasm disassembles (default source)")
@@ -49,7 +49,7 @@ def _built_by(plan: Plan, file: str) -> str:
 
     try:
         folders = list(map(str, (*plan.unit.folders, *include_paths())))
-    except HeaderError:  # emitting needs none of them
+    except HeaderError:  # emitting does not need headers
         folders = ["TEMPLATES", "CUTLASS/include", "CUDA/include", "CUDA/include/cccl"]
     words = [f"-arch={plan.arch}", "-std=c++17", "-DNDEBUG"]
     words += [f'-I"{folder}"' if " " in folder else f"-I{folder}" for folder in folders]

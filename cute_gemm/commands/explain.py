@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from cute_gemm.plan.plan import Plan
     from cute_gemm.report.explain import Explanation, Next
 
-#: Characters of a column of code beside others, at least.
+#: Smallest width of a column of code next to others, in characters.
 _COLUMN = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm explain`` takes."""
+    """Add the arguments of ``cute-gemm explain``."""
     text = f"auto, or one of {', '.join(registry.names())}; without one the ladder is listed"
     parser.add_argument("name", metavar="KERNEL", nargs="?", help=text)
     add_problem(parser, kernel=False, dtype=None, op="NN")
@@ -47,7 +47,7 @@ def explain(
     kernel: str, op: str, *, gpu: GpuLike | None = None, beta: complex = 0.0,
     ends: Sequence[int] | None = None, **arguments: Any,
 ) -> Explanation:  # fmt: skip
-    """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
+    """Plan a kernel and the next one of the ladder, and explain them without compiling.
 
     ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config), ``gpu``,
     whose rates bound the kernel, and errors are those of `cute_gemm.plan`; with a ``beta``
@@ -63,10 +63,10 @@ def explain(
         return explanation(registry.get(chosen.kernel), chosen, report, beta != 0)
 
     first = explained(kernel, **arguments)
-    # Not the options: they are of this kernel's config.
+    # Not the options, which belong to this kernel's config.
     same = {name: arguments[name] for name in (*PROBLEM_WORDS, "arch") if name in arguments}
     following: list[Next] = []
-    ladder = registry.LADDER  # which a kernel from elsewhere is not on
+    ladder = registry.LADDER  # it has no kernels registered by users
     after = ladder.index(first.kernel) + 1 if first.kernel in ladder else len(ladder)
     for name in ladder[after:]:
         try:
@@ -122,15 +122,15 @@ def _print_ladder(as_json: bool) -> int:
     say()
     say(f"Not on the ladder: {others}.")
     say()
-    say(f"Explain a kernel, of NN:      cute-gemm explain {first}")
+    say(f"Explain a kernel for NN:      cute-gemm explain {first}")
     say(f"Another op, extents, a GPU:   cute-gemm explain {first} TN -m 4096 -k 512 --gpu H200")
-    say(f"Its source beside it:         cute-gemm explain {first} --show source")
+    say(f"With its source:              cute-gemm explain {first} --show source")
     say("Measure the ladder on a GPU:  cute-gemm bench NN")
     return OK
 
 
 def _code(chosen: Plan, kind: str) -> str:
-    """The text of a kernel: its template and unit, its PTX or its SASS."""
+    """Return the text of a kernel: its template and unit, its PTX or its SASS."""
     text: str = getattr(chosen, kind)
     if kind == "source" and chosen.compiled:
         template = registry.get(chosen.kernel).compiled().template.read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def _code(chosen: Plan, kind: str) -> str:
 
 
 def print_code(console: Console, code: dict[str, str]) -> None:
-    """Print texts beside each other on a terminal as wide as that, else one after the other."""
+    """Print texts next to each other on a terminal that is wide enough, else in sequence."""
     from rich.table import Table
     from rich.text import Text
 

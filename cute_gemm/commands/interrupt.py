@@ -1,8 +1,8 @@
-"""Ctrl-C in a process that is the command ``cute-gemm``: it ends at once, with status 130.
+"""Ctrl-C in a process of the command ``cute-gemm``: it ends at once, with status 130.
 
-Python raises KeyboardInterrupt between two of its instructions: in the middle of the imports with
-which a command begins, where nothing can catch it, and not before a product of BLAS is done, which
-may take seconds, or the threads of a pool, for which the end of a process waits.
+Python raises KeyboardInterrupt between two of its instructions. That may be in the imports at the
+start of a command, where nothing catches it, or seconds later, after a product of BLAS or after
+the threads of a pool, for which the end of a process waits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 
-#: What a shell reports of a program that Ctrl-C ended.
+#: Exit status of a program that Ctrl-C ended.
 STATUS = 130
-#: Seconds in which a command can end by KeyboardInterrupt, and clean up.
+#: Seconds that a command has to end by KeyboardInterrupt and to clean up.
 _GRACE = 0.5
 
 
@@ -28,7 +28,7 @@ def while_starting() -> None:
 
 
 def while_running() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt, and end the process if it does not end soon by that."""
+    """Let Ctrl-C raise KeyboardInterrupt, and end the process if that does not end it soon."""
     if signal.getsignal(signal.SIGINT) is not _end:
         return
     source, target = os.pipe()
@@ -39,13 +39,13 @@ def while_running() -> None:
 
 
 def _is_pythons() -> bool:
-    """Whether the handler is the one that Python starts with, and may be set here."""
+    """Return whether the handler is Python's default one, and may be set here."""
     main = threading.current_thread() is threading.main_thread()
     return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _watch(source: int) -> None:
-    """Wait for the number of the signal, which is written as soon as it comes."""
+    """Wait for the number of the signal, which is written as soon as the signal arrives."""
     while signal.SIGINT not in os.read(source, 64):
         pass
     time.sleep(_GRACE)

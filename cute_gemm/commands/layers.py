@@ -15,8 +15,8 @@ from cute_gemm.plan.plan import Plan
 class Layer(NamedTuple):
     """The kernels of a layer ``y = x @ w.T``, w of N x K.
 
-    ``plans``: for each number of tokens; ``kernels``: of so many of ``candidates``; ``mean`` and
-    ``worst``: predicted times over those of the best kernels.
+    ``plans``: for each number of tokens; ``kernels``: number of kernels, out of ``candidates``;
+    ``mean`` and ``worst``: predicted times over those of the best kernels.
     """
 
     n: int
@@ -40,7 +40,7 @@ def shapes(text: str) -> list[tuple[int, int]]:
 
 
 def tokens(text: str) -> range:
-    """Return the numbers of tokens of ``1:8192``, or of ``64:8192:64``; both ends are in."""
+    """Return the numbers of tokens of ``1:8192``, or of ``64:8192:64``, both ends included."""
     try:
         first, last, *step = map(int, text.split(":"))
         found = range(first, last + 1, *step)
@@ -57,10 +57,10 @@ def layer(
     n: int, k: int, numbers: Sequence[int], within: float, tell: Callable[[int, int], None],
     **given: Any,
 ) -> Layer:  # fmt: skip
-    """Choose the fewest kernels of which one is predicted within ``within`` of the best at each m.
+    """Select the fewest kernels of which one is predicted within ``within`` of the best at each m.
 
-    Greedily: of all kernels that which serves the most numbers of tokens, then that which serves
-    the most of the rest, and so on.
+    The selection is greedy: first the kernel that serves the most numbers of tokens, then the one
+    that serves most of the rest, and so on.
     """
     rows: list[Plan] = []
     near: list[dict[tuple[Any, ...], Any]] = []

@@ -1,4 +1,4 @@
-"""The random matrices that a command computes with."""
+"""Random matrices of commands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def planned_on_matrices(
     arguments: argparse.Namespace, **more: Any
 ) -> tuple[Plan, tuple[Any, Any, Any], dict[str, Any]]:
-    """Return the plan of random matrices, A, B and C, and what else a call takes, by name.
+    """Return the plan of random matrices, A, B and C, and other arguments of a call, by name.
 
-    What is wrong is refused before a large matrix is made.
+    Errors are raised before a large matrix is made.
     """
     from cute_gemm.api import plan
     from cute_gemm.problem.scalars import scalar
@@ -56,7 +56,7 @@ def _stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, A
         single = which.name in alone or (problem.l == 1 and not problem.groups)
         batch = () if single else (problem.l,)
         buffer = np.empty((*batch, outer, max(ld or 0, inner)), DTYPES[name].numpy)
-        if unread:  # what a kernel must neither read nor leave behind
+        if unread:  # a kernel must neither read them nor leave them in C
             buffer[...] = -(2**31) if name == "int32" else np.nan
         else:
             buffer[...] = random_values(rng, buffer.shape, name)
@@ -74,9 +74,9 @@ def _stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, A
 
 
 def _stored_operands(arguments: argparse.Namespace, problem: GemmProblem) -> dict[str, Any]:
-    """Return what a call takes beside A, B and C, by name.
+    """Return the arguments of a call other than A, B and C, by name.
 
-    Random scales of the recipes that were asked for, and where groups end.
+    These are random scales of the requested recipes, and the ends of groups.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Output of the commands: text, JSON, and what rich renders on a terminal."""
+"""Output of the commands: text, JSON, and rich renderables on a terminal."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from cute_gemm.rendering.shown import Paged
     from cute_gemm.toolchain.cubin import Build
 
-#: Seconds until a line of progress is printed to no terminal, and to the next one.
+#: Seconds until the first line of progress without a terminal, and between lines.
 _FIRST_LINE, _NEXT_LINE = 2.0, 10.0
 #: Exit statuses.
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
 
 def say(text: Any = "", hang: int = 9) -> None:
-    """Print text, or what rich renders, and flush.
+    """Print text, or a rich renderable, and flush.
 
-    On a terminal lines are broken between words, and continuations of a line that is not indented
+    On a terminal, lines are broken between words, and continuations of an unindented line
     are indented by ``hang``.
     """
     if not isinstance(text, str):
@@ -50,10 +50,10 @@ def silent(*_: Any, **__: Any) -> None:
 
 @contextmanager
 def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function that shows progress on standard error: what is done, how much, of how much.
+    """Yield a function that shows progress on standard error: what, how much is done, of how much.
 
-    On a terminal it is a bar, which appears after ``after`` seconds; elsewhere a line now and then,
-    of work that takes seconds.
+    On a terminal it is a bar, which appears after ``after`` seconds; otherwise lines at intervals,
+    for work that takes seconds.
     """
     if not sys.stderr.isatty():
         yield _lines()
@@ -90,7 +90,7 @@ def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _lines() -> Callable[[str, int, int], None]:
-    """Return a function that prints a line after a few seconds, and at intervals from then on."""
+    """Return a function that prints a line after a few seconds, and then at intervals."""
     begun: dict[str, float] = {}
     due = time.monotonic() + _FIRST_LINE
 
@@ -108,7 +108,7 @@ def _lines() -> Callable[[str, int, int], None]:
 
 
 def clock(seconds: float) -> str:
-    """Return a time to wait: ``"40 s"``, ``"12 min"``, ``"2.5 h"``."""
+    """Return a waiting time as text: ``"40 s"``, ``"12 min"``, ``"2.5 h"``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
@@ -122,7 +122,7 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def show(renderable: Any) -> None:
-    """Print what rich renders, in colour and as wide as the terminal, or as plain text."""
+    """Print a rich renderable, in colour and as wide as the terminal, or as plain text."""
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -132,7 +132,7 @@ def show(renderable: Any) -> None:
 
 
 def output_file(arguments: argparse.Namespace) -> Path | None:
-    """Return the file of ``--output``, None for standard output, before any work."""
+    """Return the file of ``--output``, None for standard output."""
     file: Path | None = arguments.output
     if file is None:
         return None
@@ -140,15 +140,15 @@ def output_file(arguments: argparse.Namespace) -> Path | None:
         if arguments.json:
             raise OptionError("--output - and --json both print to stdout; expected --output FILE")
         return None
-    if file.is_dir():  # as '' is
+    if file.is_dir():  # '' too
         raise OptionError(f"--output {str(file)!r} is a directory; expected --output FILE")
     if not file.absolute().parent.is_dir():
-        raise OptionError(f"--output {str(file)!r} is in no directory that exists")
+        raise OptionError(f"--output {str(file)!r} is in a directory that does not exist")
     return file
 
 
 def write_output(file: Path | None, data: bytes) -> None:
-    """Write to the file of ``--output``, or as it is to standard output."""
+    """Write to the file of ``--output``, or unchanged to standard output."""
     if file is not None:
         file.write_bytes(data)
         return
@@ -157,17 +157,17 @@ def write_output(file: Path | None, data: bytes) -> None:
 
 
 def check_html(arguments: argparse.Namespace) -> None:
-    """Refuse an empty file name, and two texts on standard output, before any work."""
+    """Refuse an empty file name, and two texts on standard output."""
     if arguments.html == "":
-        raise OptionError("--html '' is no file name; expected --html FILE, or - for stdout")
+        raise OptionError("--html '' is not a file name; expected --html FILE, or - for stdout")
     if arguments.html == "-" and arguments.json:
         raise OptionError("--html - and --json both print to stdout; expected --html FILE")
 
 
 def show_report(arguments: argparse.Namespace, report: Paged) -> int:
-    """Print a report as the arguments say, and return the exit status."""
+    """Print a report as the arguments ask, and return the exit status."""
     if arguments.html == "-":
-        # Not print: the page declares UTF-8, whatever the encoding of the terminal.
+        # Not print: the page declares UTF-8, also if the terminal has another encoding.
         sys.stdout.flush()
         sys.stdout.buffer.write(report.to_html().encode())
         return OK
@@ -189,7 +189,7 @@ def build_dict(kernel: str, build: Build) -> dict[str, Any]:
 
 
 def build_time(plan: Plan) -> str:
-    """Return how long a build took: ``"1.5 s"``, ``"cached, 3 ms"``."""
+    """Return the time of a build as text: ``"1.5 s"``, ``"cached, 3 ms"``."""
     build, seconds = plan.build, plan.build.seconds
     taken = f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
     return f"cached, {taken}" if build.cached else taken

@@ -11,7 +11,7 @@ from cute_gemm.errors import OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm profile`` takes."""
+    """Add the arguments of ``cute-gemm profile``."""
     add_problem(parser)
     add(parser, "--beta", "--base-offset", "--epilogue", "--group-sizes")
     add_options(
@@ -29,7 +29,7 @@ def command(arguments: argparse.Namespace) -> int:
     if sized.pop("ragged"):
         if arguments.base_offset:
             raise OptionError(
-                f"--base-offset {arguments.base_offset} came with --ragged, whose groups are "
+                f"--base-offset {arguments.base_offset} came with --ragged, whose accesses are "
                 "counted at aligned addresses: leave one of the two out"
             )
         ends = group_ends(arguments) or equal_ends(planned(arguments).problem)

@@ -1,4 +1,4 @@
-"""``cute-gemm prove``: kernels' layouts against those of C++ CuTe."""
+"""``cute-gemm prove``: compare kernels' layouts with those of C++ CuTe."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cute_gemm.commands.output import OK, print_json, say, silent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm prove`` takes."""
+    """Add the arguments of ``cute-gemm prove``."""
     add_problem(parser, several=True)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compile the proof of each op; return 0. What does not hold is a ``CompileError``."""
+    """Compile the proof of each op; return 0. A fact that is false raises ``CompileError``."""
     tell = silent if arguments.json else say
     proved = []
     for op in arguments.ops:

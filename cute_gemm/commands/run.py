@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm run`` takes."""
+    """Add the arguments of ``cute-gemm run``."""
     add_problem(parser)
     add(parser, "--alpha", "--beta")
     from cute_gemm.call import Backend
@@ -82,7 +82,7 @@ def _show_kernel(
     arguments: argparse.Namespace, plan: Plan, ends: Any, tell: Callable[..., None],
     result: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Say how the kernel accesses memory and what its build is like."""
+    """Print how the kernel accesses memory, and its build."""
     from cute_gemm.rendering.shown import spilled
     from cute_gemm.rendering.tables import Cell, table
     from cute_gemm.report.causes import Causes
@@ -118,7 +118,7 @@ def _check(
     arguments: argparse.Namespace, plan: Plan, A: Any, B: Any, C: Any, before: Any,
     given: dict[str, Any], tell: Callable[..., None], result: dict[str, Any],
 ) -> int:  # fmt: skip
-    """Compare C with float64, say so, and return the exit status."""
+    """Compare C with float64, print the result, and return the exit status."""
     from cute_gemm.problem.verify import verify
     from cute_gemm.rendering.shown import verdict_dict
 
@@ -152,7 +152,7 @@ def _scaled_product(op: str, alpha: complex, beta: complex) -> str:
 
 
 def _descriptors(problem: GemmProblem) -> list[str]:
-    """Return a line for each matrix: modes, shape:stride, and what it is in memory."""
+    """Return a line for each matrix: modes, shape:stride, type, major and alignment."""
     matrices = (problem.A, problem.B, problem.C)
     width = max(len(str(matrix)) for matrix in matrices)
     return [

@@ -1,4 +1,4 @@
-"""``cute-gemm trace``: a kernel executed without a GPU, and compared with its report."""
+"""``cute-gemm trace``: execute a kernel without a GPU, and compare it with its report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cute_gemm.ptx import Buffer, Execution
     from cute_gemm.report.traced import Request
 
-#: Bytes and modes of an array, bytes of shared memory of a CTA, and threads of a launch.
+#: Limits: bytes and modes of an array, shared memory of a CTA, threads of a launch.
 _MOST_BYTES, _MOST_MODES, _MOST_SHARED, _MOST_THREADS = 1 << 34, 8, 232_448, 1 << 28
 _TEXT = "PTX, or CUDA C++ in a file whose name ends in .cu"
 #: Seconds after which a progress bar counts the executed CTAs.
@@ -46,7 +46,7 @@ _LIMIT = "instructions after which the kernel is stopped (default 20,000,000)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm trace`` takes."""
+    """Add the arguments of ``cute-gemm trace``."""
     add_problem(parser, without_op="omit it with --ptx")
     add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--group-sizes", "--html")
     add_options(
@@ -83,7 +83,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _shown() -> Iterator[None]:
-    """Show the progress of a launch that is executed inside, if it takes long."""
+    """Show the progress of a launch that is executed in the context, if it takes long."""
     from cute_gemm.ptx.launch import PROGRESS
 
     with progress(_PATIENCE) as tell:
@@ -120,7 +120,7 @@ def _chosen(arguments: argparse.Namespace, requests: Sequence[Request]) -> Reque
     if not 0 <= arguments.request < len(requests):
         raise OptionError(
             f"--request {arguments.request} does not fit; CTA {arguments.cta}, warp "
-            f"{arguments.warp} makes {counted(len(requests), 'request')} to {arguments.access}, "
+            f"{arguments.warp} has {counted(len(requests), 'request')} to {arguments.access}, "
             "counted from 0"
         )
     return requests[arguments.request]
@@ -130,7 +130,7 @@ def _chosen(arguments: argparse.Namespace, requests: Sequence[Request]) -> Reque
 
 
 def _own(arguments: argparse.Namespace) -> int:
-    """Execute an entry of a PTX file on arrays and numbers, and print what it did."""
+    """Execute an entry of a PTX file on arrays and numbers, and print the changes."""
     import numpy as np
 
     from cute_gemm.measure.matrices import generator
@@ -162,7 +162,7 @@ def _own(arguments: argparse.Namespace) -> int:
                 most_steps=arguments.limit,
             )  # fmt: skip
     except (FaultError, PtxError) as error:
-        if file.suffix == ".cu":  # whose lines are not those of its PTX
+        if file.suffix == ".cu":  # its lines are not those of its PTX
             error.args = (Sources(text, UNIT, file.name).told(str(error)), *error.args[1:])
         raise
     if arguments.save:
@@ -213,7 +213,7 @@ def _ptx(file: Path, arch: str | None) -> str:
 
 
 def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
-    """Return an array, by type and extents or from a file, or a number."""
+    """Return an array, from type and extents or from a file, or a number."""
     from cute_gemm.arrays.base import dtype_row
     from cute_gemm.problem.values import random_values
     from cute_gemm.ptx import Buffer
@@ -243,17 +243,17 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
 
 
 def _loaded(file: str) -> np.ndarray:
-    """Return the array of a file of NumPy's."""
+    """Return the array of a NumPy file."""
     import numpy as np
 
     what = f"--arg file {shown(file)}"
     try:
-        # Mapped: how large it says that it is, is looked at before memory is asked for.
+        # Mapped: its declared size is checked before memory is allocated.
         array = np.load(file, mmap_mode="r")
     except OSError as error:
         said = error.strerror or str(error).partition("\n")[0]
         raise OptionError(f"{what} cannot be read: {said}; expected what np.save wrote") from error
-    except Exception as error:  # NumPy's own, of whatever its bytes are taken for
+    except Exception as error:  # NumPy raises many types for damaged files
         raise OptionError(
             f"{what} is not an array that NumPy reads; expected what np.save wrote"
         ) from error
@@ -268,7 +268,7 @@ def _loaded(file: str) -> np.ndarray:
 def _check_launch(
     arguments: argparse.Namespace, grid: tuple[int, ...], block: tuple[int, ...]
 ) -> None:
-    """Refuse a launch that no GPU takes, or that is not executed in a lifetime."""
+    """Refuse a launch that no GPU takes, or that takes too long to execute."""
     if not 0 <= arguments.shared <= _MOST_SHARED:
         raise OptionError(
             f"--shared {arguments.shared} does not fit; expected 0 to {_MOST_SHARED:,} bytes, the "
@@ -287,7 +287,7 @@ def _check_launch(
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse arrays that could not be told apart."""
+    """Refuse names of arrays that are ambiguous."""
     for name in names:
         if name in ("shared", "variables"):
             raise OptionError(f"--arg {name}= is a name of memory; expected another, such as A=")
@@ -305,11 +305,11 @@ def _extents(text: str, name: str) -> tuple[int, ...]:
 
 
 def _changes(buffer: Buffer, before: np.ndarray) -> dict[str, Any]:
-    """Describe an array, with the number of its elements that changed."""
+    """Return the description of an array, with the number of its elements that changed."""
     import numpy as np
 
     def elements(array: np.ndarray) -> np.ndarray:
-        """The bytes of each element: NaN is not equal to itself."""
+        """Return the bytes of each element: NaN is not equal to itself."""
         flat = np.ascontiguousarray(array).reshape(-1)
         return flat.view(np.uint8).reshape(array.size, array.itemsize)
 

@@ -13,11 +13,11 @@ from cute_gemm.commands.output import OK, print_json, progress, say
 from cute_gemm.kernels.candidate import label
 from cute_gemm.plan.tune import Tuning
 
-_FLAGS = {"--again": "measure again where a choice is stored"}
+_FLAGS = {"--again": "measure again even if a config is stored"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm tune`` takes."""
+    """Add the arguments of ``cute-gemm tune``."""
     add_problem(parser, several=True)
     parser.set_defaults(extents_default=parser.get_default("m"))
     add(parser, "--sizes")
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure and store what is not stored, and print the stored choices; return 0."""
+    """Measure and store missing configs, and print the stored ones; return 0."""
     extents = extents_of(arguments)
     tuned: list[dict[str, Any]] = []
     for (m, n, k), op in product(extents, arguments.ops):
@@ -56,7 +56,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _several(arguments: argparse.Namespace) -> str:
-    """How many products there are, if not one."""
+    """Return the number of products as text, "" for one."""
     if arguments.ragged:
         return f", {counted(arguments.l, 'group')} along {arguments.ragged}"
     return f", {arguments.l} times" * (arguments.l != 1)

@@ -1,1 +1,1 @@
-"""GPUs and what their multiprocessors hold."""
+"""GPUs and occupancy of their multiprocessors."""

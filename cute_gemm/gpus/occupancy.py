@@ -10,7 +10,7 @@ from cute_gemm.arch import RESERVED_SHARED, Multiprocessor
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """The CTAs and warps of a kernel that one multiprocessor holds at a time.
+    """The numbers of CTAs and warps of a kernel that are resident on one multiprocessor.
 
     ``ctas_per_sm`` and ``warps_per_sm`` are 0 if the kernel cannot be launched at all;
     ``max_warps``: the limit of the multiprocessor; ``limits``: CTAs that each resource alone would
@@ -26,12 +26,12 @@ class Occupancy:
 
     @property
     def fraction(self) -> float:
-        """Resident warps over those that fit: Nsight Compute's theoretical occupancy."""
+        """Resident warps over the maximum: Nsight Compute's theoretical occupancy."""
         return self.warps_per_sm / self.max_warps
 
     @property
     def registers_known(self) -> bool:
-        """Whether registers are among the limits; if not, the occupancy is an upper bound."""
+        """Whether registers are among the limits; otherwise the occupancy is an upper bound."""
         return "registers" in self.limits
 
 
@@ -40,16 +40,16 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def occupancy(sm: Multiprocessor, threads: int, registers: int | None, shared: int) -> Occupancy:
-    """Return how many CTAs of a kernel are resident on a multiprocessor.
+    """Return the number of CTAs of a kernel that are resident on a multiprocessor.
 
-    ``threads`` per CTA (at least 1), ``registers`` per thread (None when nothing was built),
-    ``shared``: static and dynamic shared memory per CTA in bytes; ValueError for numbers that no
-    kernel has.
+    ``threads`` per CTA (at least 1), ``registers`` per thread (None if nothing was built),
+    ``shared``: static and dynamic shared memory per CTA in bytes. Raises ValueError for impossible
+    numbers.
 
-    The rules of NVIDIA's ``cuda_occupancy.h`` (CUDA 13.0): registers are given to warps, in units
-    of 256, and every partition has a quarter of them; shared memory is given in units of 128
-    bytes, with 1 KiB more for the driver. The split between L1 and shared memory is taken to be the
-    one with most shared memory.
+    The rules are those of NVIDIA's ``cuda_occupancy.h`` (CUDA 13.0): registers are allocated to
+    warps in units of 256, and every partition has a quarter; shared memory is allocated in units of
+    128 bytes, plus 1 KiB for the driver. The split between L1 and shared memory is assumed to be
+    the one with most shared memory.
     """
     if threads < 1 or shared < 0 or (registers is not None and registers < 0):
         raise ValueError(
@@ -98,9 +98,9 @@ class Waves:
 
 
 def waves(grid: int, places: int, of: Literal["CTAs", "tiles"] = "CTAs") -> Waves:
-    """Return how ``grid`` CTAs, or tiles, fill a GPU with ``places`` for CTAs at a time.
+    """Return how ``grid`` CTAs, or tiles, fill a GPU with ``places`` for resident CTAs.
 
-    ValueError when nothing would be resident. 512 CTAs in 216 places: 2 full waves and a tail of
+    ValueError if nothing would be resident. 512 CTAs in 216 places: 2 full waves and a tail of
     80.
     """
     if grid < 0 or places < 1:
@@ -116,7 +116,7 @@ def waves(grid: int, places: int, of: Literal["CTAs", "tiles"] = "CTAs") -> Wave
 
 
 def clusters_at_a_time(sms: int, ctas: int) -> int:
-    """Return how many clusters of ``ctas`` CTAs, one on a multiprocessor, run at a time.
+    """Return how many clusters of ``ctas`` CTAs, one per multiprocessor, run at a time.
 
     The CTAs of a cluster share a GPC, of which an H100's or H200's have 16 or 18 multiprocessors:
     clusters of 4 or 8 leave some of these out. At least one: where none fits the launch is refused.

@@ -11,7 +11,7 @@ from typing import Any
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import KEYS, Gpu, Peak, Unit
 
-#: Names of files that describe a GPU.
+#: File names of GPU descriptions.
 SUFFIXES = (".toml", ".json")
 
 
@@ -37,7 +37,7 @@ def _text(value: Any) -> str:
     return value
 
 
-#: The values that there must be: what each is, and how it is read.
+#: Required values: what each is, and the function that reads it.
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "name": (f"a text of at most {_LONGEST} characters", _text),
     "cc": ("the compute capability as an integer: 90", _whole),
@@ -46,12 +46,12 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bandwidth_gbs": ("10**9 bytes per second, 0.001 to 10**9", _positive),
     "l2_bytes": ("bytes of L2, an integer", _whole),
 }
-#: Tables of peak rates, of which all but float32 may be left out, and what makes them.
+#: Tables of peak rates, all optional but float32, and their units.
 _PEAKS: dict[str, Unit] = {"tensor_cores": "tensor cores", "cuda_cores": "CUDA cores"}
 
 
 def described(values: Mapping[str, Any], where: str) -> Gpu:
-    """Return the GPU of these values; OptionError names the first that is not as expected."""
+    """Return the GPU with these values; raise OptionError for the first invalid one."""
     for name in values:
         if name not in (*_FIELDS, *_PEAKS):
             known = ", ".join((*_FIELDS, *_PEAKS))
@@ -77,7 +77,7 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
 
 
 def with_rates(gpu: Gpu) -> Gpu:
-    """Return a GPU if it has the rate that every prediction needs, else raise OptionError."""
+    """Return a GPU if it has the rate that every prediction needs; otherwise raise OptionError."""
     if gpu.peak("float32", "CUDA cores") is None:
         raise OptionError(
             f"gpu: {gpu.name} has no rate of float32 on CUDA cores (cuda_cores.float32); expected "
@@ -97,15 +97,15 @@ def _shown(value: Any) -> str:
     """Shorten a value for messages."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # of an integer with thousands of digits
+    except (RecursionError, ValueError):  # an integer with thousands of digits
         return f"a {type(value).__name__}"
     return text if len(text) < 100 else f"{text[:80]} ..."
 
 
 def of_file(path: Path) -> Gpu:
-    """Return the GPU that a file describes; OptionError where it cannot be read."""
-    if not path.is_file():  # of which a FIFO would be waited for
-        raise OptionError(f"gpu={str(path)!r} is no file; expected one of a GPU's values")
+    """Return the GPU that a file describes; raise OptionError if it cannot be read."""
+    if not path.is_file():  # reading a FIFO would wait
+        raise OptionError(f"gpu={str(path)!r} is not a file; expected a file with a GPU's values")
     try:
         with path.open("rb") as file:
             data = file.read(_BYTES + 1)
@@ -129,7 +129,5 @@ def of_file(path: Path) -> Gpu:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(f"gpu={str(path)!r} cannot be read: {reason}") from error
     if not isinstance(values, dict):
-        raise OptionError(
-            f"gpu={str(path)!r} holds no table of values; expected name, cc, sms, ..."
-        )
+        raise OptionError(f"gpu={str(path)!r} has no table of values; expected name, cc, sms, ...")
     return described(values, str(path))

@@ -1,6 +1,6 @@
 """GPUs as data: rates, bandwidth and multiprocessors of each product, with their sources.
 
-Peak rates are of dense matrices, in 10**12 operations per second at the clock that NVIDIA states
+Peak rates are for dense matrices, in 10**12 operations per second at the clock that NVIDIA states
 them for; where a datasheet gives only the rate of 2:4 sparse matrices, it is halved. Those of the
 16-bit types are with float32 accumulation, which GeForce cards do at half the rate of float16.
 """
@@ -18,7 +18,7 @@ from cute_gemm.errors import OptionError
 from cute_gemm.gpus import own
 from cute_gemm.gpus.gpu import Gpu, Peak, Unit
 
-#: What rates a product has, in the order of `_peaks`.
+#: Rates of a GPU, in the order of `_peaks`.
 _RATES: tuple[tuple[str, Unit], ...] = (
     ("float16", "tensor cores"),
     ("bfloat16", "tensor cores"),
@@ -65,7 +65,7 @@ def _with_float8(row: Gpu) -> Gpu:
     return replace(row, peaks=(*row.peaks, Peak("float8", "tensor cores", rate)))
 
 
-#: All of them. A name or alias occurs once; the first of a family also answers to the family.
+#: All GPUs. A name or alias occurs once; the first of a family also answers to the family.
 GPUS: tuple[Gpu, ...] = tuple(map(_with_float8, (
     Gpu("A100 SXM 80GB", ("A100", "A100 SXM", "A100-SXM4-80GB", "A100 80GB"),
         80, 108, 1.41, 2039, 40 * _MIB, _A100, _A100_SHEET),
@@ -163,9 +163,9 @@ GpuLike = Union[str, "Mapping[str, Any]", Gpu]
 def gpu(name: GpuLike) -> Gpu:
     """Return the GPU of a name, of a file ``*.toml`` or ``*.json``, or of the values in a dict.
 
-    Names are as printed in ``GPUS``, as users write them or as the driver gives them; case,
-    ``"NVIDIA"``, spaces and hyphens do not matter. OptionError, with those there are, for an
-    unknown one.
+    Names are as printed in ``GPUS``, as users write them or as the driver reports them; case,
+    ``"NVIDIA"``, spaces and hyphens do not matter. An unknown name raises OptionError with the
+    known ones.
     """
     if isinstance(name, Gpu):
         return own.with_rates(name)
@@ -173,8 +173,8 @@ def gpu(name: GpuLike) -> Gpu:
         return own.described(name, "what is given")
     if not isinstance(name, str):
         raise OptionError(
-            f"gpu={name!r} is no GPU; expected a name such as 'H200', a file .toml or .json, or a "
-            "dict of its values"
+            f"gpu={name!r} is not a GPU; expected a name such as 'H200', a file .toml or .json, or "
+            "a dict of its values"
         )
     if name.lower().endswith(own.SUFFIXES):
         return own.of_file(Path(name))
@@ -190,7 +190,7 @@ def gpu(name: GpuLike) -> Gpu:
 
 
 def of_arch(name: GpuLike, arch: Arch) -> Gpu:
-    """Return the GPU called ``name``; OptionError for one that does not run kernels of ``arch``."""
+    """Return the GPU called ``name``; OptionError if it does not run kernels of ``arch``."""
     row = gpu(name)
     if not arch.runs_on(divmod(row.cc, 10)):
         raise OptionError(
@@ -201,16 +201,16 @@ def of_arch(name: GpuLike, arch: Arch) -> Gpu:
 
 
 def stands_for(arch: Arch) -> Gpu | None:
-    """Return the GPU that stands for an arch when none was named; None for other archs."""
+    """Return the GPU that represents an arch if none was named; None for other archs."""
     name = _DEFAULTS.get(arch.cc)
     return gpu(name) if name else None
 
 
 def of_device(name: str, arch: Arch, sms: int) -> Gpu:
-    """Return the GPU that a driver calls ``name``, with the multiprocessors that it says there are.
+    """Return the GPU with the driver's name ``name`` and number of multiprocessors.
 
-    One that is not in the table has the rates per multiprocessor, and the memory, of the one that
-    stands for its arch (or for the nearest older one).
+    A GPU that is not in the table gets the rates per multiprocessor, and the memory, of the one
+    that represents its arch (or the nearest older one).
     """
     row = _BY_NAME.get(_plain(name)) or nearest(arch)
     if row.sms == sms and row.cc == arch.cc:
@@ -220,6 +220,6 @@ def of_device(name: str, arch: Arch, sms: int) -> Gpu:
 
 
 def nearest(arch: Arch) -> Gpu:
-    """Return the GPU that stands for an arch or, where none does, for the nearest older one."""
+    """Return the GPU that represents an arch or the nearest older one."""
     older = [cc for cc in _DEFAULTS if cc <= arch.cc]
     return gpu(_DEFAULTS[max(older, default=min(_DEFAULTS))])

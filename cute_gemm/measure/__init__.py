@@ -1,1 +1,1 @@
-"""Kernels checked, timed and counted on a device."""
+"""Checks, times and counters of kernels on a device."""

@@ -1,4 +1,4 @@
-"""Kernels checked and timed for many ops and sizes: what ``cute-gemm bench`` shows."""
+"""Checks and times of kernels for many ops and sizes: ``cute-gemm bench``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
-#: Called with what is being done, how much of it is done, and of how much.
+#: Called with a description of the work, the amount done, and the total.
 Progress = Callable[[str, int, int], None]
 
 OPS = ("NN", "NT", "TN", "TT")
@@ -184,7 +184,7 @@ class Asked(NamedTuple):
 
     @property
     def runs_on(self) -> str:
-        """``"gpu"``, ``"cpu"`` or ``"library"``: what computes."""
+        """``"gpu"``, ``"cpu"`` or ``"library"``."""
         return _runs_on(self.kernel)
 
 
@@ -202,7 +202,7 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
         listed = registry.LADDER
     elif kernels == "all":
         listed = registry.names()
-    else:  # at commas that stand in no brackets
+    else:  # at commas outside brackets
         listed = re.split(r",(?![^\[]*\])", kernels) if isinstance(kernels, str) else kernels
     entries: dict[str, Asked] = {}
     for text in map(str.strip, listed):
@@ -221,7 +221,7 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
 
 
 def _check_options(kernel: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse an option that no kernel has, or that a kernel with options of its own has not."""
+    """Refuse an option that no kernel has, or that a kernel with its own options lacks."""
     known = registry.options()
     # One that belongs to no kernel belongs to all.
     mine = () if kernel == "auto" else registry.get(kernel).options
@@ -281,7 +281,7 @@ class _Size:
         first, copies, roofline = self.first, 1, None
         listed = [x.name for x in kernels if x.name != CUBLAS] + [*functions]
         if gpu is not None:
-            # cuBLAS is what the others are compared with, so it is there in any case.
+            # cuBLAS is the baseline, so it is always included.
             listed.append(CUBLAS)
             copies, roofline = copies_past_l2(first, l2_bytes(gpu.device)), gpu.roofline(first)
             on_gpu = [x for x in kernels if x.runs_on == "gpu"]
@@ -315,7 +315,7 @@ class _Size:
     ) -> None:
         """Compile, then check everything, then time all that is right."""
         plans = self._plans(kernels, backend="cuda", arch=gpu.arch)
-        # An error comes again, with its message, when the plan builds.
+        # The plan raises the error again, with its message, when it builds.
         Builds(list(plans.values())).finish(functools.partial(self._tell, "compile"))
         with DeviceMatrices(self.factors, self.C, copies, gpu.device) as matrices:
             makes: dict[Key, Callable[[], Start]] = {}
@@ -360,7 +360,7 @@ class _Size:
     def _checked(
         self, key: Key, config: str, make: Callable[[], Start], matrices: DeviceMatrices, own: bool
     ) -> Start | None:
-        """Run it once and judge the result; return what starts it if it may be timed."""
+        """Run it once and judge the result; return a function that starts it if it may be timed."""
         matrices.spoil()
         try:
             start = make()
@@ -372,7 +372,7 @@ class _Size:
         except Exception as error:
             if not own:
                 raise
-            # A function of the user's own may raise what it likes.
+            # A user's function may raise any error.
             self._refuse(key, f"{type(error).__name__}: {error}", "failed")
         else:
             try:

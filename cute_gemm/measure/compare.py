@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from cute_gemm.measure.timed import Turns
     from cute_gemm.plan.plan import Plan
 
-#: Keys of a report whose figures are compared, in order; and what is left out of them: sentences,
-#: and what other figures say too.
+#: Keys of a report whose figures are compared, in order; and those left out: sentences,
+#: and repeated figures.
 _KEYS = ("matrices", "config", "predicted", "launch", "resources", "performance", "auxiliary",
          "accesses")  # fmt: skip
 _LEFT_OUT = frozenset((
     "operation", "modes", "shape", "stride", "what", "why", "limit", "fix", "notes", "source",
     "excess", "ideal_sectors", "ideal_wavefronts", "counted_wavefronts", "counted_conflicts",
 ))  # fmt: skip
-#: Figures of an access that are shown where one side alone has it.
+#: Figures of an access that are shown if only one side has it.
 _OF_ONE_SIDE = (".instruction", ".launch.requests")
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One of the two.
+    """One side of a comparison.
 
-    ``given``: what was asked for, in words: ``"tile=128x256x64"``. ``figures``: numbers and texts
+    ``given``: the request as text: ``"tile=128x256x64"``. ``figures``: numbers and texts
     by name, ``"accesses[A global load].launch.sectors"``, as ``Plan.report().to_dict()`` has them.
     ``missing``: why there is no report or no time, a sentence each.
     """
@@ -46,7 +46,7 @@ class Side:
     missing: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield what it is, in lines."""
+        """Yield the description of the side, in lines."""
         plan = self.plan
         if self.given:
             yield self.given
@@ -82,15 +82,15 @@ class Comparison(Shown):
 
     @cached_property
     def figures(self) -> dict[str, tuple[Any, Any]]:
-        """Every figure by name, a's and b's; None on a side that does not have it."""
+        """Every figure by name, a's and b's; None for a side that lacks it."""
         a, b = self.a.figures, self.b.figures
         return {name: (a.get(name), b.get(name)) for name in {**a, **b}}
 
     @property
     def differing(self) -> dict[str, tuple[Any, Any]]:
-        """The figures that are printed: those that differ, where both sides have them.
+        """The figures that are printed: those that both sides have and that differ.
 
-        Of an access that one side alone has, they are which it is and how often.
+        For an access of one side alone, they are its identity and its count.
         """
         return {
             name: pair
@@ -100,7 +100,7 @@ class Comparison(Shown):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything in strings, numbers, lists and dicts, with keys that stay."""
+        """Return everything in strings, numbers, lists and dicts, with stable keys."""
         sides = {
             name: {**named(side, "given"), "missing": list(side.missing)}
             for name, side in (("a", self.a), ("b", self.b))
@@ -227,7 +227,7 @@ def _side(
 
 
 def _figures(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the numbers and texts of nested dicts and lists, with where each is."""
+    """Yield the numbers and texts of nested dicts and lists, with their names."""
     if isinstance(value, dict):
         for key, each in value.items():
             if key not in _LEFT_OUT:
@@ -244,7 +244,7 @@ def _figures(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _label(of: dict[str, Any]) -> str:
-    """Return what an access, or a launch beside the kernel, is called."""
+    """Return the name of an access, or of an auxiliary kernel."""
     words = (of.get(key) for key in ("operand", "space", "direction", "part"))
     return " ".join(filter(None, words)) or of["kernel"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """One figure of one class of accesses, and the counter that has it: ``metric``, by ncu's name.
+    """One figure of one class of accesses, and its counter: ``metric``, by ncu's name.
 
     That is "" for conflicts that no counter has alone, which are then the wavefronts counted less
     the fewest possible. ``total`` is what a row says of it. Space, direction and instruction, a
@@ -72,7 +72,7 @@ def _of_shared(access: str, op: str, conflicts: str, *rows: Any) -> Iterator[Cla
 def _of_hopper(
     access: str, space: Any, direction: Any, instruction: str, *figures: tuple[str, str, str]
 ) -> Iterator[Class]:
-    """Return classes whose metrics only compute capability 9.0 has."""
+    """Return classes whose metrics exist for compute capability 9.0 alone."""
     for figure, total, metric in figures:
         yield Class(
             access, figure, f"{metric}.sum", total, space, direction, instruction, range(90, 91)
@@ -87,7 +87,7 @@ CLASSES = (
     *_of_shared("shared stores", "st", "", "store", r"st\.shared"),
     *_of_shared("ldmatrix", "ldsm", "ldsm", "load", r"ldmatrix.*"),
     *_of_shared("stmatrix", "stsm", "stsm", "store", r"stmatrix.*", range(90, 1000)),
-    # Copies of 16 bytes go past the data pipe, and take no wavefront of it.
+    # Copies of 16 bytes bypass the data pipe, and take no wavefront of it.
     *_of_shared("cp.async", "ldgsts_cache_access", "ldgsts", "store", r"cp\.async"),
     # Of TMA's loads no counter follows what L2 is asked for, but one what arrives in shared memory.
     *_of_hopper(
@@ -142,7 +142,7 @@ class Comparison:
 
     @property
     def difference(self) -> int:
-        """Counted less predicted."""
+        """Counted minus predicted."""
         return self.counted - self.predicted
 
 

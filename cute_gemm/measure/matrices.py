@@ -1,4 +1,4 @@
-"""What a benchmark multiplies: random factors, their product in float64, copies on the device.
+"""Matrices of a benchmark: random factors, their product in float64, copies on the device.
 
 op(A) and op(B) are the same for every op and every kernel of a size, each op storing them as it
 wants them. So one product in float64 judges them all.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.memory import DeviceBuffer
 
-#: Elements that a thread compares at a time: temporaries that stay in its cache.
+#: Elements that a thread compares at a time: temporaries fit in its cache.
 _BLOCK = 1 << 16
 
 
@@ -54,13 +54,13 @@ class Factors:
         rng = generator(seed)
         self._pad = pad
         self._is_complex = problem.is_complex
-        # Column-major, so that what N stores is no copy.
+        # Column-major, so that N needs no copy.
         left, right = (problem.k, problem.m), (problem.n, problem.k)
         self.left = _transposed(random_values(rng, stacked(problem, left), problem.A.dtype))
         self.right = _transposed(random_values(rng, stacked(problem, right), problem.B.dtype))
 
     def form(self, name: str, op: str) -> tuple[str, str]:
-        """Return which stored matrix an op takes for ``"A"`` or ``"B"``: name and letter."""
+        """Return the stored matrix of an op for ``"A"`` or ``"B"``: name and letter."""
         letter = op["AB".index(name)]
         transposed = "C" if letter in "CH" and self._is_complex else "T"
         return name, "N" if letter == "N" else transposed
@@ -90,7 +90,7 @@ class Check:
 
 
 class Reference:
-    """``op(A) @ op(B)`` in float64 or complex128, and what each element of a C may be off.
+    """``op(A) @ op(B)`` in float64 or complex128, and the error bound of each element of a C.
 
     The bound is that of `cute_gemm.problem.verify.verify` with alpha = 1 and beta = 0.
     """
@@ -166,7 +166,7 @@ class Reference:
 
 
 class DeviceMatrices:
-    """Copies of A, B and C on a device, each in an allocation of its own; a context manager.
+    """Copies of A, B and C on a device, each in its own allocation; a context manager.
 
     A and B are there in every form that the ops take; C, whose host matrix `download` writes, is
     shared by all of them. OutOfMemoryError when they do not fit.
@@ -199,14 +199,14 @@ class DeviceMatrices:
         return self._held[form]
 
     def of(self, op: str) -> tuple[list[tuple[int, ...]], list[np.ndarray]]:
-        """Return the addresses of A, B and C of an op, for each copy, and the host's matrices."""
+        """Return the addresses of A, B and C of an op for each copy, and the host matrices."""
         forms = self._factors.form("A", op), self._factors.form("B", op), ("C", "N")
         matrices = [self._hold(form) for form in forms]
         pointers = [[buffer.pointer for buffer in buffers] for _, buffers in matrices]
         return list(zip(*pointers, strict=True)), [matrix for matrix, _ in matrices]
 
     def spoil(self) -> None:
-        """Fill the first C with NaN, which a kernel must neither read nor leave."""
+        """Fill the first C with NaN, which a kernel must neither read nor leave in C."""
         from cute_gemm.run.driver import checked, entered, load_driver
 
         _, (buffer, *_) = self._hold(("C", "N"))
@@ -215,7 +215,7 @@ class DeviceMatrices:
             checked(done, f"setting {buffer.nbytes} bytes")
 
     def download(self) -> None:
-        """Wait for the device and copy the first C to the host's."""
+        """Wait for the device and copy the first C to the host matrix."""
         from cute_gemm.run import memory
 
         _, (buffer, *_) = self._hold(("C", "N"))

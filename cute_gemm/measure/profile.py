@@ -44,7 +44,7 @@ _PROBLEM = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order
 
 
 class CounterPermissionError(GemmError, PermissionError):
-    """The driver does not let this user read the hardware's counters."""
+    """The driver refuses to let this user read the hardware's counters."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Case:
 
 
 def predict(case: Case) -> dict[str, int]:
-    """Return what the model says of a case: ``predicted`` of every access of its kernel."""
+    """Return the predicted counts of a case: ``predicted`` of all accesses of its kernel."""
     from cute_gemm.rendering.rows import make_row
 
     arguments = case.beta != 0, case.offsets or None
@@ -148,7 +148,7 @@ class Profile(Shown):
 
     @property
     def differences(self) -> tuple[Comparison, ...]:
-        """The figures that differ; none when the model is right."""
+        """The figures that differ; empty if the model is right."""
         return tuple(figure for figure in self.figures if figure.difference)
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Profile(Shown):
 
 
 def ncu(path: str | None = None) -> str:
-    """Return where Nsight Compute is: the given path, on ``PATH``, or in a CUDA toolkit."""
+    """Return the path of Nsight Compute: as given, on ``PATH``, or in a CUDA toolkit."""
     homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
     # 2025.3 comes after 2025.10 as text; any of them will do.
     alone = sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
@@ -200,7 +200,7 @@ def ncu(path: str | None = None) -> str:
 def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
     """Run each case's kernel once under ``ncu``, all from one process: for each, metric -> count.
 
-    CounterPermissionError when the driver refuses; the message says how to get the permission.
+    CounterPermissionError if the driver refuses; the message says how to get the permission.
     ToolError when ``ncu`` or the program under it failed.
     """
     from cute_gemm.arch import Arch
@@ -235,7 +235,7 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
         last = (program[-1:] + errors) or lines[-1:]
         raise ToolError(
             f"ncu counted {len(launches)} of {sum(map(len, expected))} launches and returned "
-            f"{done.returncode}: {'; '.join(last) or 'it said nothing'}"
+            f"{done.returncode}: {'; '.join(last) or 'it printed nothing'}"
         )
     counted, rest = [], iter(launches)
     for case, symbols in zip(cases, expected, strict=True):

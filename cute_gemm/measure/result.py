@@ -78,7 +78,7 @@ class SizeResult:
     l: int = 1
 
     def find(self, kernel: str, op: str) -> Entry:
-        """Return the entry of a kernel and an op; KeyError when there is none."""
+        """Return the entry of a kernel and an op; KeyError if it does not exist."""
         for entry in self.entries:
             if (entry.kernel, entry.op) == (kernel, op):
                 return entry
@@ -91,7 +91,7 @@ class SizeResult:
 
     @property
     def label(self) -> str:
-        """The size in few characters: ``"4096"`` or ``"1000x1003x1001"``."""
+        """The size as short text: ``"4096"`` or ``"1000x1003x1001"``."""
         cube = self.m == self.n == self.k
         size = str(self.m) if cube else f"{self.m}x{self.n}x{self.k}"
         return size if self.l == 1 else f"{self.l} x {size}"
@@ -129,11 +129,11 @@ class BenchResult(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether no kernel was wrong or failed; one that does not take a problem is no failure."""
+        """Whether no kernel was wrong or failed; a refused problem is not a failure."""
         return all(e.outcome in ("ok", "refused") for size in self.sizes for e in size.entries)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything in strings, numbers, lists and dicts, with keys that stay."""
+        """Return everything in strings, numbers, lists and dicts, with stable keys."""
         values = asdict(self)
         for size, entry in zip(self.sizes, values["sizes"], strict=True):
             if size.roofline:
@@ -145,7 +145,7 @@ class BenchResult(Shown):
     def from_dict(cls, values: Mapping[str, Any]) -> BenchResult:
         """Return the result whose ``to_dict()`` this is.
 
-        OptionError for what is none, or has another version of its keys.
+        OptionError for other values, or for another version of the keys.
 
         Examples
         --------
@@ -231,7 +231,7 @@ class BenchResult(Shown):
 
 
 def _read(kind: type, values: Mapping[str, Any], **own: Any) -> Any:
-    """A dataclass of these values; other keys, of what is derived, are left out."""
+    """Return a dataclass of these values, without keys of derived values."""
     return kind(**{field.name: values[field.name] for field in fields(kind)} | own)
 
 
@@ -246,7 +246,7 @@ def _size_of(values: Mapping[str, Any]) -> SizeResult:
     return size
 
 
-#: What stands in place of a speed.
+#: Text instead of a speed.
 _MARK: dict[str, str] = {"ok": "-", "refused": "-", "wrong": "WRONG", "failed": "FAILED"}
 
 
@@ -257,7 +257,7 @@ def _size_line(size: SizeResult) -> str:
 
 
 def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
-    """Yield the notes below a table: why cells are empty, and what the roofline is."""
+    """Yield the notes below a table: reasons of empty cells, and the roofline."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in size.entries:
         if entry.reason:

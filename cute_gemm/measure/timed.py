@@ -1,6 +1,6 @@
-"""Kernels and functions of the user's, timed on this GPU in turns, with cuBLAS or each other.
+"""Times of kernels and users' functions on this GPU in turns, with cuBLAS or each other.
 
-Here are those of one plan and of two; `cute_gemm.measure.bench` has those of many.
+This module times one plan or two; `cute_gemm.measure.bench` times many.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
-#: Name and op of what is timed.
+#: Name and op of a contestant.
 Key = tuple[str, str]
 #: Starts the GEMM on one of the copies of the matrices, which successive numbers take in turn.
 Start = Callable[[int], object]
@@ -65,14 +65,14 @@ class Machine:
     ) -> Start:
         """Return a function that starts cuBLAS's GEMM on the legacy default stream.
 
-        CublasError without cuBLAS, or for a combination that it does not support; it refuses some
+        CublasError without cuBLAS, or for an unsupported combination; some are refused
         only when it is started.
         """
         launch = handle_on(self.device).launcher(problem, Scalar(alpha), Scalar(beta), self.device)
         return lambda index: launch(*places[index % len(places)])
 
     def roofline(self, problem: GemmProblem) -> Roofline | None:
-        """Return where the problem stands on this GPU's roofline, if that is known."""
+        """Return the place of the problem on this GPU's roofline, None if that is unknown."""
         from cute_gemm.cost_model.roofline import roofline
         from cute_gemm.gpus.table import gpu
 
@@ -98,7 +98,7 @@ def machine(device: int) -> Iterator[Machine]:
 def of_kernel(
     plan: Plan, places: Places, device: int, alpha: complex = 1, beta: complex = 0
 ) -> Start:
-    """Build a plan's kernel, and return what starts it on the legacy default stream."""
+    """Build a plan's kernel, and return a function that starts it on the legacy default stream."""
     bound = plan.bind(device, alpha, beta)
     return lambda index: bound(places[index % len(places)])
 
@@ -116,7 +116,7 @@ def of_function(
     """Return a function that calls ``function(op, A, B, C)`` on the copies at ``places``."""
 
     def shown(pointer: int, like: np.ndarray) -> DeviceArray:
-        # Nothing is under way on it when a function is called: to wait would only take time.
+        # The stream is idle when a function is called: waiting would only take time.
         interface = {"version": 3, "shape": like.shape, "strides": like.strides, "stream": None}
         return DeviceArray({**interface, "typestr": like.dtype.str, "data": (pointer, False)})
 
@@ -209,7 +209,7 @@ def time_plan(
     A, B and C are as stored, ``operands`` the plan's others, and none is changed; the plan is what
     `cute_gemm.plan` gave for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch,
     CuPy, nvmath or a CUDA toolkit brought; it gets the same op, leading dimensions and order of C.
-    NoGpuError without a GPU, OutOfMemoryError when the matrices do not fit there.
+    NoGpuError without a GPU, OutOfMemoryError if the matrices do not fit.
     """
     from cute_gemm.run.memory import upload
 
@@ -236,7 +236,7 @@ def time_plan(
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Times of several plans, taken in turns: their samples, or None and why there are none."""
+    """Times of several plans in turns: their samples, or None with the reason."""
 
     samples: tuple[Samples | None, ...]
     refused: tuple[str, ...]
@@ -246,7 +246,7 @@ class Turns:
 def time_in_turns(
     plans: Sequence[Plan], *, beta: complex = 0.0, rounds: int = 9, device: int = 0
 ) -> Turns:
-    """Time plans in turns, each on random matrices of its own that come past L2.
+    """Time plans in turns, each on its own random matrices, too large for L2.
 
     Results are not checked. NoGpuError without a GPU, OutOfMemoryError when the matrices do not fit
     there; a library that does not take the problem, or is not there, has no samples.

@@ -1,1 +1,1 @@
-"""A GEMM worked out: kernel selection, launches, and calls of them."""
+"""Plans: kernel selection, launches, and calls of them."""

@@ -1,4 +1,4 @@
-"""Where a call computes: the backend that is asked for, or what there is."""
+"""Selection of the backend of a call: the requested one, or what this machine has."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cute_gemm.kernels.refusals import lack, serves
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
-#: What kernels are compiled for where there is no GPU and no ``arch=``.
+#: Arch that kernels are compiled for without a GPU and without ``arch=``.
 DEFAULT_ARCH = "sm_80"
 
 
 def runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
-    """Return what a kernel is for."""
+    """Return the kind of backend that a kernel is for."""
     return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
 
 
 def arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
-    """The arch to emit for when the CPU computes: the GPU's, if there is one all the same.
+    """Return the arch to emit for if the CPU computes: that of the GPU, if there is one.
 
-    Where the kernel does not run on that, or on the default, the oldest that it runs on.
+    If the kernel does not run on it, nor on the default, it is the oldest arch that it runs on.
     """
     from cute_gemm.run.driver import device_arch, why_no_gpu
 
@@ -39,7 +39,7 @@ def arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
 
 
 def device_without_backend(arch: Arch) -> int | None:
-    """The GPU to choose for when the CPU computes: that of this machine, if it is of the arch."""
+    """Return the GPU of this machine if its arch is ``arch``, for selection on the CPU."""
     from cute_gemm.run.driver import device_arch, why_no_gpu
 
     return 0 if not why_no_gpu() and device_arch(0) == arch else None
@@ -48,7 +48,7 @@ def device_without_backend(arch: Arch) -> int | None:
 def resolved_backend(
     backend: Backend, device: int | None, kernel: str = "auto"
 ) -> Literal["cuda", "cpu", "interpreter"]:
-    """Return where a call computes: what is asked for, what the kernel is for, what there is."""
+    """Return the backend of a call from the request, the kernel and this machine."""
     if backend not in get_args(Backend):
         raise OptionError(
             f"backend={backend!r} is unknown; expected 'auto', 'cuda', 'cpu' or 'interpreter'"
@@ -56,8 +56,8 @@ def resolved_backend(
     place = runs_on(kernel)
     if backend == "interpreter" and place != "gpu":
         raise OptionError(
-            f"kernel {kernel!r} is not compiled, and backend='interpreter' executes what is: leave "
-            "one of the two out"
+            f"kernel {kernel!r} is not compiled, and backend='interpreter' executes compiled code: "
+            "leave one of the two out"
         )
     if place == "cpu" and backend == "cuda":
         raise OptionError(
@@ -88,7 +88,7 @@ _warned = False
 
 
 def _warn_cpu(reason: str) -> None:
-    """Say once in a process that the CPU computes."""
+    """Warn once per process that the CPU computes."""
     global _warned
     if not _warned:
         _warned = True

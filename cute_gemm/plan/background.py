@@ -1,10 +1,10 @@
-"""Calls that do not wait for the compiler: a kernel that is built computes until the best is.
+"""Calls that do not wait for the compiler: another kernel computes until the best one is built.
 
-``compile="background"``, or ``CUTE_GEMM_COMPILE=background`` in the environment, builds the kernel
-that was chosen in the background, while calls run one that is built already and is predicted to
-take up to `WITHIN` times as long. ``prefer_loaded=0.02``, or ``CUTE_GEMM_PREFER_LOADED=0.02``,
-takes a kernel that is built, by this process or on disk, where it is predicted to take up to 2 %
-longer. Both are off with ``batch_invariant``, whose bits may not depend on what was built before.
+``compile="background"``, or ``CUTE_GEMM_COMPILE=background`` in the environment, builds the
+selected kernel in the background. Until then calls run a kernel that is already built and predicted
+to take up to `WITHIN` times as long. ``prefer_loaded=0.02``, or ``CUTE_GEMM_PREFER_LOADED=0.02``,
+uses a kernel that is built, by this process or on disk, if it is predicted to take up to 2 %
+longer. Both are off with ``batch_invariant``: bits must not depend on what was built before.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cute_gemm.plan.plan import Better, Plan
 if TYPE_CHECKING:
     from cute_gemm.call import Call
 
-#: How many times as long as the best a kernel may be predicted to take that computes meanwhile.
+#: Largest predicted time of the kernel that computes meanwhile, in times of the best kernel.
 WITHIN = 1.25
 #: Values of ``compile``.
 MODES = ("wait", "background")
 
 
 class BuildMode(NamedTuple):
-    """What happens where the kernel of a call is not built.
+    """Behaviour of a call whose kernel is not built.
 
-    ``background``: it is built while another one computes; ``prefer``: fraction by which a kernel
-    that is built may be predicted to take longer, and is used in its place.
+    ``background``: build it while another kernel computes; ``prefer``: a built kernel is used
+    instead if its predicted time is longer by up to this fraction.
     """
 
     background: bool
@@ -37,12 +37,12 @@ class BuildMode(NamedTuple):
 
 
 def build_mode(call: Call) -> tuple[Call, BuildMode]:
-    """Return a call without its options ``compile`` and ``prefer_loaded``, and what they say.
+    """Return a call without its options ``compile`` and ``prefer_loaded``, and their values.
 
     Raises
     ------
     OptionError
-        For another value than ``"wait"`` or ``"background"``, and for a fraction below 0.
+        For a value other than ``"wait"`` or ``"background"``, and for a fraction below 0.
     """
     options = dict(call.options)
     asked = options.pop("compile", None)
@@ -70,19 +70,19 @@ def build_mode(call: Call) -> tuple[Call, BuildMode]:
 
 
 def is_batch_invariant(call: Call) -> bool:
-    """Whether the bits of a call's results may depend on nothing but its arguments."""
+    """Return whether the bits of a call's results must depend on its arguments alone."""
     return str(dict(call.options).get("batch_invariant", False)).lower() in ("true", "1")
 
 
 def prefer_built(plan: Plan, mode: BuildMode) -> Plan:
-    """Return a plan, or that of a kernel that is built and nearly as fast."""
+    """Return a plan, or the plan of a built kernel that is nearly as fast."""
     if not mode.prefer or not _waits(plan):
         return plan
     return _built(plan, 1 + mode.prefer, in_memory=False) or plan
 
 
 def until_built(plan: Plan, mode: BuildMode) -> Plan:
-    """Return a plan, or one that computes while its kernels are built, which begins here."""
+    """Begin to build a plan's kernels; return it, or a plan that computes until they are built."""
     if not mode.background or not _waits(plan):
         return plan
     other = _built(plan, WITHIN, in_memory=True)
@@ -101,7 +101,7 @@ def _waits(plan: Plan) -> bool:
 def _built(plan: Plan, within: float, *, in_memory: bool) -> Plan | None:
     """Return the plan with the fastest candidate that is built, or None.
 
-    ``in_memory``: by this process; else its cubin may be on disk too.
+    ``in_memory``: built by this process; otherwise its cubin may also be on disk.
     """
     for other in plan.candidates(within=within)[1:]:
         kernel = other.kernel.compiled()

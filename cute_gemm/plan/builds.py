@@ -1,4 +1,4 @@
-"""Kernels of several plans, built at once: in processes, or in threads of this one."""
+"""Builds of the kernels of several plans at once, in processes or in threads of this one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Builds:
-    """Kernels of plans that are being built, in processes if there are several, else in threads.
+    """Builds of the kernels of plans, in processes if there are several, otherwise in threads.
 
-    ``futures``: the build of each kernel; kernels that plans share are built once. `close` drops
+    ``futures``: the build of each kernel; a kernel that plans share is built once. `close` drops
     builds that have not begun.
     """
 

@@ -1,4 +1,4 @@
-"""Ends of groups that are checked: on the host at once, on a device by a flag of a later call."""
+"""Checks of the ends of groups: on the host at once, on a device by a flag of a later call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cute_gemm.kernels.auxiliary.ends import Ends
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run.flags import flag_of
 
-#: What flags say: the numbers of products, by their texts. Those behind the most share one.
+#: Numbers of products in flags, by their texts. Products after the first `_MOST` share a number.
 _numbers: dict[str, int] = {}
 _MOST, _ANOTHER = 4096, "another product of groups"
 _lock = threading.Lock()
@@ -33,10 +33,10 @@ def check_on_host(problem: GemmProblem, ends: np.ndarray) -> None:
 
 
 class CheckedLaunch:
-    """A launch of a product of groups, before which one warp looks at their ends.
+    """A launch of a product of groups, after one warp that checks their ends.
 
-    It sets the device's flag if they decrease or exceed. The next call raises, before it starts
-    anything: nobody waits for the device.
+    The warp sets the device's flag if they decrease or exceed the extent. The next call raises
+    before it starts anything, so that no call waits for the device.
     """
 
     __slots__ = ("_bound", "_check", "_device", "_flag", "_place")
@@ -50,7 +50,7 @@ class CheckedLaunch:
         self._place = 3 + len(problem.scales)  # of the ends among the operands
 
     def __call__(self, addresses: Sequence[int], stream: int = 0) -> None:
-        """Start both on the operands at these addresses; OffsetsError for a call before."""
+        """Start both on the operands at these addresses; raise OffsetsError for an earlier call."""
         number = self._flag.take()
         if number:
             text = next(text for text, its in _numbers.items() if its == number)

@@ -33,7 +33,7 @@ from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
 
-#: Launches of an executable that are kept, by alpha and beta.
+#: Launches that an executable keeps, by alpha and beta.
 _BOUND_KEPT = 64
 
 #: Immutable types of numbers.
@@ -42,11 +42,11 @@ _NUMBERS = (float, int, complex)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecentCall:
-    """A call on device arrays that passed every check, to be repeated on arrays laid out alike.
+    """A call on device arrays that passed every check, to be repeated on arrays of these layouts.
 
     ``layouts``: the `fingerprint` of its arrays; ``spans``: bytes from the first element of A, B,
     C and the epilogue's operands to the last; ``order``: places of the operands among the arrays of
-    the fingerprint behind C; ``numbers``: of the epilogue; ``stream``: returns the stream that
+    the fingerprint after C; ``numbers``: of the epilogue; ``stream``: returns the stream that
     their library works on; ``new``: makes a C, and returns it with its address. No array is kept
     alive.
     """
@@ -65,8 +65,8 @@ class RecentCall:
     def again(self, at: tuple[int, ...], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays of these layouts at other addresses; return C, or a new one.
 
-        Return None, without computing, if C overlaps what is read, or a better kernel is built; the
-        layouts settle everything else.
+        Return None, without computing, if C overlaps an input, or if a better kernel is built. The
+        layouts decide everything else.
         """
         executable = self.executable
         if executable.replaced:
@@ -107,10 +107,10 @@ class RecentCall:
 
 @dataclass(eq=False)
 class Executable:
-    """A problem, the kernel and algorithm that compute it, and the launches that are kept.
+    """A problem, the kernel and algorithm that compute it, and kept launches.
 
-    ``backend`` and ``device`` are those of the `Plan` that holds it, ``sms`` the multiprocessors of
-    its GPU. Launches are bound once for each alpha, beta and numbers of the epilogue.
+    ``backend`` and ``device`` are those of its `Plan`, ``sms`` the multiprocessors of the GPU.
+    Launches are bound once for each alpha, beta and numbers of the epilogue.
     """
 
     problem: GemmProblem
@@ -124,38 +124,38 @@ class Executable:
 
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
-        #: Whether a better kernel is built, if one is being built.
+        #: Returns whether a better kernel is built, if one is being built.
         self.is_replaced: Callable[[], bool] | None = None
-        #: What makes of a launch one that may run other kernels in its place, to time them.
+        #: Wraps a launch so that calls run, and time, other kernels in its place.
         self.wrap_launch: Callable[..., Callable[..., None]] | None = None
-        #: The last alpha and beta, as objects, numbers, and the launch with them; one tuple, since
+        #: The last alpha and beta, as objects and numbers, and their launch; one tuple, since
         #: threads share it.
         self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)
 
     @property
     def replaced(self) -> bool:
-        """Whether another kernel is to compute from now on."""
+        """Whether another kernel computes from now on."""
         return self.is_replaced is not None and self.is_replaced()
 
     def at(self, numbers: tuple[float, ...]) -> Executable:
-        """Return the same with these numbers of the epilogue."""
+        """Return this executable with these numbers of the epilogue."""
         if numbers == self.problem.numbers:
             return self
         return replace(self, problem=replace(self.problem, numbers=numbers))
 
     @cached_property
     def _call(self) -> Call:
-        """What describes arrays as the problem's are."""
+        """The call that describes arrays as the problem describes its own."""
         return Call.like(self.problem)
 
     @cached_property
     def results(self) -> tuple[Matrix, ...]:
-        """The results beside C, as they are returned."""
+        """The results in addition to C, in the order in which they are returned."""
         return self.problem.results
 
     @cached_property
     def steps(self) -> Steps:
-        """The launches in order: a kernel, and what goes before and behind it."""
+        """The launches in order: the kernel, and the auxiliary kernels before and after it."""
         return self._steps()
 
     def _steps(self, kept: str = "") -> Steps:
@@ -166,7 +166,7 @@ class Executable:
         self, device: int, alpha: Scalar, beta: Scalar, kept: str = "",
         numbers: tuple[float, ...] = (),
     ) -> Callable[..., None]:  # fmt: skip
-        """Return a launch of the operands' addresses and a stream."""
+        """Return a launch, a function of the operands' addresses and a stream."""
         if numbers != self.problem.numbers:
             return self.at(numbers).bind(device, alpha, beta, kept, numbers)
         reduced = reduces(self.config, self.problem, self.algorithm)
@@ -184,7 +184,7 @@ class Executable:
         self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any, layouts: Any,
         given: Mapping[str, Any],
     ) -> tuple[Any, RecentCall | None]:  # fmt: skip
-        """Compute on arrays, and operands of the epilogue, that are checked against the problem.
+        """Compute on arrays and operands of the epilogue that were checked against the problem.
 
         Return C and, for device arrays with a fingerprint, the call.
         """
@@ -209,17 +209,17 @@ class Executable:
     ) -> RecentCall | None:  # fmt: skip
         """Return the call on operands that fit; None without layouts or a device.
 
-        ``given``: the arguments of which the fingerprint has the arrays, beside A, B and C.
+        ``given``: the arguments whose arrays the fingerprint has, in addition to A, B and C.
         """
         if layouts is None or a.device is None:
             return None
-        # A converted array has an address of its own at every call.
+        # A converted array has a different address at every call.
         names = [name for name in given if name in operands.arrays]
         if any(operands.arrays[name].owner is not given[name] for name in names):
             return None
         a, b = replace(a, owner=None), replace(b, owner=None)
         c = None if c is None else replace(c, owner=None)
-        # Further results are new at every call.
+        # Results in addition to C are new at every call.
         read = len(self.problem.matrices) - len(self.results)
         spans = tuple(matrix.span for matrix in self.problem.matrices[:read])
         order = tuple(names.index(name) for name in operands.arrays)
@@ -230,9 +230,9 @@ class Executable:
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex, given: Mapping[str, Any]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Operands, dict[str, np.ndarray]]:
-        """Return host arrays that fit as NumPy arrays, with a new C where none is given.
+        """Return host arrays that fit as NumPy arrays, with a new C if none is given.
 
-        Behind them are the operands of the epilogue, and new arrays of its further results.
+        Operands of the epilogue and new arrays of its further results follow.
         """
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
@@ -315,7 +315,7 @@ class Executable:
         return operands
 
     def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:
-        """Pack an operand for calls to come."""
+        """Pack an operand for later calls."""
         problem, pack = self.problem, self.algorithm.pack
         if not isinstance(name, str) or name not in ("A", "B") or name not in pack:
             does = f"packs {' and '.join(packed_names(pack))}" if pack else "packs nothing"
@@ -347,10 +347,10 @@ class Executable:
         kept: str = "", at: tuple[int, ...] | None = None, operands: Operands = NOTHING,
         numbers: tuple[float, ...] = (),
     ) -> Any:  # fmt: skip
-        """Compute on operands and factors that fit; return C, a new one if none is given.
+        """Compute on operands and factors that fit; return C, or a new C if none is given.
 
-        ``kept``: names of operands that are packed already; ``at``: addresses of the matrices, if
-        not the operands'; ``operands`` and ``numbers``: of the epilogue.
+        ``kept``: names of operands that are already packed; ``at``: addresses of the matrices, if
+        not those of the operands; ``operands`` and ``numbers``: of the epilogue.
         """
         problem = self.problem
         stream = None if stream is None else raw_stream(stream)
@@ -363,7 +363,7 @@ class Executable:
             c = self._new(a, b)
         results = self._new_results(a, c)
         if a.device == META:
-            pass  # shapes, strides and types are all that there is
+            pass  # shapes, strides and types suffice
         elif self.backend != "cuda":
             self._run_on_host(a, b, c, alpha.value, beta.value, operands, results)
         elif not (problem.m and problem.n and problem.l):
@@ -394,7 +394,7 @@ class Executable:
         return (first, *self._returned(a, results)) if results else first
 
     def _new_results(self, a: Operand, c: Operand) -> tuple[Operand, ...]:
-        """Return new arrays of A's library for the results beside C, (1, 1) for numbers."""
+        """Return new arrays of A's library for the results in addition to C, (1, 1) for numbers."""
         adapter = ADAPTERS[a.library]
         order: Order = "C" if self.problem.C.major == "N" else "F"
         return tuple(
@@ -403,19 +403,19 @@ class Executable:
         )
 
     def _returned(self, a: Operand, results: tuple[Operand, ...]) -> Iterator[Any]:
-        """Yield what the caller gets of the results beside C."""
+        """Yield the results in addition to C as the caller gets them."""
         for x, result in zip(self.results, results, strict=True):
             array = ADAPTERS[a.library].result(a, result.owner)
             yield array if x.extents else array.reshape(())
 
     def _unset(self, results: tuple[Operand, ...]) -> Iterator[Operand]:
-        """Yield the results that no launch sets: it raises the greatest of all elements from 0."""
+        """Yield the results that launches only raise from 0: the greatest of all elements."""
         for x, result in zip(self.results, results, strict=True):
             if not x.extents:
                 yield result
 
     def _zero(self, results: tuple[Operand, ...], stream: int) -> None:
-        """Set what no launch sets to 0, in the order of the stream."""
+        """Set the results of `_unset` to 0, in stream order."""
         from cute_gemm.run.memory import zero
 
         for result in self._unset(results):
@@ -424,7 +424,7 @@ class Executable:
     def launch(
         self, alpha: Scalar, beta: Scalar, numbers: tuple[float, ...] = (), kept: str = ""
     ) -> Callable[..., None]:
-        """Return what `bind` does, which is kept."""
+        """Return the result of `bind`, which is kept."""
         key = alpha[:2], beta[:2], numbers, kept
         bound = self._bound.get(key)
         if bound is None:
@@ -455,7 +455,7 @@ class Executable:
             self.kernel.on_host(problem, *arrays, alpha, beta, others)
 
     def named_results(self, results: tuple[Operand, ...]) -> dict[str, np.ndarray]:
-        """Return host arrays of the results beside C by name, with 0 in what no launch sets."""
+        """Return host arrays of the results in addition to C by name, with 0 from `_unset`."""
         for result in self._unset(results):
             host_array(result)[...] = 0
         return {x.name: host_array(result) for x, result in zip(self.results, results, strict=True)}
@@ -464,7 +464,7 @@ class Executable:
         self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar,
         operands: Operands, results: tuple[Operand, ...],
     ) -> None:  # fmt: skip
-        """Copy in, compute, copy out."""
+        """Copy the operands to the device, compute, and copy the results back."""
         from cute_gemm.run.driver import entered
         from cute_gemm.run.memory import allocate_like, download, upload
 
@@ -478,7 +478,7 @@ class Executable:
                     *((x, _memory(host_array(x))) for x in operands.arrays.values()),
                 )
             )
-            # With groups along M or N, rows or columns of C that are of none keep what they hold.
+            # With groups along M or N, rows or columns of C outside every group keep their values.
             groups = self.problem.groups
             kept = beta.value != 0 or (groups.mode in ("M", "N") and not groups.zero_tail)
             on_c = stack.enter_context(upload(C, device) if kept else allocate_like(C, device))
@@ -491,7 +491,7 @@ class Executable:
 
 
 def _memory(array: np.ndarray) -> np.ndarray:
-    """All elements from an operand's first to its last, as a row."""
+    """Return all elements from an operand's first to its last as a row."""
     steps = zip(array.shape, array.strides, strict=True)
     last = sum((extent - 1) * step for extent, step in steps) // array.itemsize
     shape = 1, last + 1 if array.size else 0
@@ -499,7 +499,7 @@ def _memory(array: np.ndarray) -> np.ndarray:
 
 
 def _check_matrix(planned: Matrix, matrix: Matrix) -> None:
-    """Refuse a matrix that is not laid out as the plan's, or less aligned."""
+    """Refuse a matrix whose layout is not the plan's, or that is less aligned."""
     name = planned.name
     if matrix.alignment < planned.alignment:
         raise ShapeError(
@@ -516,9 +516,9 @@ def _check_matrix(planned: Matrix, matrix: Matrix) -> None:
 def scalars(
     alpha: Any, beta: Any, problem: GemmProblem, device: int | None, c: Operand | None, stream: Any
 ) -> tuple[Scalar, Scalar]:
-    """Check alpha and beta of a call, beta against C or its absence.
+    """Check alpha and beta of a call; check beta against C or its absence.
 
-    A scalar on the device that has another type is converted there, in the order of the stream.
+    A scalar on the device that has another type is converted there, in stream order.
     """
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return ONE, ZERO  # every accumulator has these two

@@ -1,4 +1,4 @@
-"""A plan's launches executed on NumPy matrices, by its own PTX, grids and arguments."""
+"""Execution of a plan's launches on NumPy matrices, from their PTX, grids and arguments."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def execute(
     places: Mapping[str, np.ndarray] | None = None,
     operands: Mapping[str, np.ndarray] | None = None, **options: Any,
 ) -> tuple[Execution, ...]:  # fmt: skip
-    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, by the kernels' instructions.
+    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place by the kernels' instructions.
 
-    The arrays are such as the plan was made for; their addresses are multiples of what the plan's
-    matrices are aligned to, and of no more. ``operands``: arrays of the epilogue's operands, by
+    The arrays must fit the plan. Their addresses are aligned exactly as the plan's matrices are,
+    and no more. ``operands``: arrays of the epilogue's operands, by
     name; ``places``: arrays for other pointers of the kernel, by
     the parameter's name (``alpha_ptr``); ``options`` are those of `run`.
     """
@@ -45,7 +45,7 @@ def execute(
         x.name: Buffer(arrays[x.name], x.name, (x.first_alignment or x.alignment) % 256)
         for x in problem.matrices
     }
-    # What nobody has written is no number.
+    # Scratch that was not written holds NaN.
     scratch = np.full(steps.scratch, 255, np.uint8)
     return tuple(
         _step(step, buffers, scratch, step.arguments(*factors), places or {}, options)
@@ -54,7 +54,7 @@ def execute(
 
 
 def apart(operands: Mapping[str, np.ndarray], C: np.ndarray) -> dict[str, np.ndarray]:
-    """Return operands of which none is C: in its place a copy, whose elements lie as C's do.
+    """Return the operands with a copy of the same layout in place of one that is C.
 
     An operand may be C itself, each element of which is read before it is written.
     """
@@ -75,7 +75,7 @@ def _step(
     symbol, launch, signature = step.unit.symbol, step.launch, step.kernel.signature(step.config)
     block = arguments.block.raw
     sizes = [each.size or 0 for each in parsed(step.ptx, symbol).parameters.values()]
-    # The driver is told where each argument lies: they are not packed as the text's are.
+    # The driver gets a pointer to each argument: they are not packed as in the text.
     packed: list[Argument] = [
         block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
     ]
@@ -103,6 +103,6 @@ def _step(
 
 
 def _part(scratch: np.ndarray, offset: int, name: str, matrix: Matrix | None) -> Buffer:
-    """The scratch from a place on, up to the end of a matrix if one lies there."""
+    """Return the scratch from an offset on, up to the end of a matrix if one lies there."""
     end = scratch.size if matrix is None else offset + matrix.span
     return Buffer(scratch[offset:end], name, offset % 256)

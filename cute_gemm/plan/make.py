@@ -1,4 +1,4 @@
-"""``Plan`` of a problem and a `Call`: where it computes, for what, by which kernel; those kept."""
+"""``Plan`` of a problem and a `Call`: backend, arch and kernel; plans that are kept."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def make_plan(
     problem: GemmProblem, device: int | None, call: Call, name: GpuLike | None = None,
     tune: bool | str | Tuning = False,
 ) -> Plan:  # fmt: skip
-    """Return the plan of a problem for a device, or for none.
+    """Return the plan of a problem for a device, or for no device.
 
-    ``name``: the GPU that it is for; ``tune``: whether, or how, its kernel is measured. With
-    ``compile="background"`` its kernels begin to be built.
+    ``name``: the GPU to predict for; ``tune``: whether, or how, its kernel is measured. With
+    ``compile="background"`` the builds of its kernels begin.
     """
     call, mode = background.build_mode(call)
     result = background.prefer_built(_made(problem, device, call, name, tune), mode)
@@ -68,7 +68,7 @@ def _made(
     where = resolved_backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
     arch = gpu.arch if arch is None and gpu is not None else arch
-    here: int | None = None  # whose choices are taken: a device of this machine, or none
+    here: int | None = None  # the device whose measured configs apply, or None
     if runs_on(kernel) == "cpu":
         target: str = "cpu"
     elif where == "cuda":
@@ -114,7 +114,7 @@ def _made(
 
 
 def _tuning(tune: Any, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tuning:
-    """Return how to measure; refuse where there is nothing to measure on, or to choose from."""
+    """Return how to measure; refuse without a GPU to measure on, or without candidates."""
     from cute_gemm.plan.tune import Tuning
     from cute_gemm.run.driver import why_no_gpu
 
@@ -123,7 +123,7 @@ def _tuning(tune: Any, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tu
         raise OptionError(f"tune={tune!r} does not fit; expected True, False or 'online'")
     if not isinstance(tuning.candidates, int) or tuning.candidates < 1:
         raise OptionError(f"candidates={tuning.candidates}; expected 1 or more configs to measure")
-    # A Tuning is what the command line gives, which has no word to leave out.
+    # The command line gives a Tuning and has no argument to leave out.
     asked = "tune=True" if tune is True else "tuning"
     beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
     beside += [f"kernel={kernel!r}"] if runs_on(kernel) != "gpu" else []

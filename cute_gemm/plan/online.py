@@ -1,12 +1,12 @@
 """``tune="online"``: calls of a shape run its best candidates in turns, and time them.
 
-After `CALLS` calls, so that shapes of few calls cost nothing, the other candidates that are
-predicted to take up to `WITHIN` times as long as the best are built in the background; until all of
-them are, calls run the best. Each of the calls that follow runs one of them between two events of
-its stream, which later calls read once the device has reached them: nothing waits. The fastest is
-stored as a measured choice (`cute_gemm.plan.tuned`), and taken.
+After `CALLS` calls, so that shapes of few calls cost nothing, the candidates that are predicted to
+take up to `WITHIN` times as long as the best are built in the background. Until all of them are
+built, calls run the best. After that each call runs one of them between two events of its stream;
+later calls read the events once the device has reached them, so that no call waits. The fastest
+config is stored as a measured config (`cute_gemm.plan.tuned`) and used.
 
-Other threads compile and do nothing on the device, where a graph may be captured meanwhile.
+Other threads compile, and do not use the device, where a graph may be captured meanwhile.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
     from cute_gemm.call import Call
     from cute_gemm.run.launch import Event
 
-#: The calls before the others are built.
+#: Calls before the other candidates are built.
 CALLS = 100
-#: How many candidates are timed, and how many times as long as the best they may be predicted.
+#: Number of candidates that are timed, and their largest predicted time in times of the best.
 CANDIDATES, WITHIN = 6, 1.15
-#: Calls of each that are timed, behind a first one.
+#: Timed calls of each candidate, after a first call.
 TIMED = 3
 
 
 def asks(tune: Any) -> bool:
-    """Whether ``tune`` of a call is "online", or False where ``CUTE_GEMM_TUNE`` is."""
+    """Return whether ``tune`` of a call is "online"; if it is False, whether CUTE_GEMM_TUNE is."""
     if tune is False:
         return os.environ.get("CUTE_GEMM_TUNE") == "online"
     return isinstance(tune, str) and tune == "online"
 
 
 def may_vary(plan: Plan, call: Call) -> bool:
-    """Whether the kernel of a plan may change from call to call.
+    """Return whether the kernel of a plan may change from call to call.
 
-    Not with ``batch_invariant``; and times of groups are those of their sizes, which only the
+    It may not with ``batch_invariant``, nor with groups, whose times depend on sizes that only the
     device knows.
     """
     return plan.compiled and not plan.problem.groups and not is_batch_invariant(call)
 
 
 def tune_online(plan: Plan, take: Callable[[Measured], Plan]) -> None:
-    """Have calls of a plan time its best candidates.
+    """Let calls of a plan time its best candidates.
 
-    ``take`` stores the fastest, and returns the plan that takes it.
+    ``take`` stores the fastest, and returns the plan that uses it.
     """
     plan.online = tuning = OnlineTuning(plan, take)
     plan.executable.wrap_launch = tuning.launch
@@ -68,20 +68,20 @@ def tune_online(plan: Plan, take: Callable[[Measured], Plan]) -> None:
 class OnlineTuning:
     """The best candidates of a plan, which its calls run in turns.
 
-    ``take``: as of `tune_online`. Calls may come from any thread.
+    ``take``: as in `tune_online`. Calls may come from any thread.
     """
 
     def __init__(self, plan: Plan, take: Callable[[Measured], Plan]) -> None:
-        #: The plan and, once their builds have begun, those with the other candidates; their names.
+        #: The plan and, once their builds have begun, those of the other candidates; their names.
         self.plans, self.names = [plan], [plan.config.name]
         self._take = take
         self._lock = Lock()
         self._calls = self._timed = 0
         self._building: Future[list[Future[Any]]] | None = None
-        #: Milliseconds by candidate, and what is not read yet.
+        #: Milliseconds by candidate, and events that are not read yet.
         self._times: dict[int, list[float]] = {}
         self._running: deque[tuple[int, Event, Event]] = deque()
-        #: The candidate that all calls run once it is known to be the fastest.
+        #: The fastest candidate, once it is known; all calls run it.
         self.fastest: int | None = None
 
     def __str__(self) -> str:
@@ -92,13 +92,13 @@ class OnlineTuning:
         return f"calls time {len(self.plans)} configs in turns"
 
     def launch(self, own: Callable[..., None], *how: Any) -> Callable[..., None]:
-        """Return a launch in turns: ``own`` is the plan's, ``how``: as for `Executable.launch`."""
+        """Return a launch in turns; ``own`` is the plan's, ``how`` is as in `Executable.launch`."""
 
         def start(at: tuple[int, ...], stream: int = 0) -> None:
             place, events = self._next(stream)
             try:
                 bound = own if place == 0 else self.plans[place].executable.launch(*how)
-            except GemmError:  # it cannot be loaded: it has no times, and is not taken
+            except GemmError:  # it cannot be loaded, so it has no times and is not selected
                 bound, events = own, None
             if events is None:
                 return bound(at, stream)
@@ -154,16 +154,16 @@ class OnlineTuning:
     def _build(self) -> list[Future[Any]]:
         """Begin to build the other candidates."""
         (plan,) = self.plans
-        near = plan.candidates(within=WITHIN)[:CANDIDATES]  # the plan's own is the first
+        near = plan.candidates(within=WITHIN)[:CANDIDATES]  # the plan's config is the first
         self.names = [label(x) for x in near]
         self.plans = [plan, *(plan.taking(x, plan.device) for x in near[1:])]
         return [x.prepare() for x in self.plans[1:]]
 
     def _settle(self) -> None:
-        """Take the fastest: this process's calls at once, others once it is stored."""
+        """Use the fastest: in this process at once, in other processes once it is stored."""
         from cute_gemm.toolchain.workers import builders
 
-        # The first call of each loads what later ones find.
+        # The first call of each loads modules that later calls find.
         times = {place: median(all_[1:] or all_) / 1e3 for place, all_ in self._times.items()}
         self.fastest = best = min(times, key=times.__getitem__)
         plan = self.plans[best]
@@ -183,8 +183,8 @@ class OnlineTuning:
     def _replace(self, found: Measured) -> None:
         try:
             better = self._take(found)
-        except (GemmError, OSError) as error:  # it is not stored, and calls run it all the same
-            logger.warning("a measured choice could not be stored: %s", error)
+        except (GemmError, OSError) as error:  # it is not stored, but calls run it
+            logger.warning("a measured config could not be stored: %s", error)
             return
         plan = self.plans[0]
         plan.better = Better(better, better.prepare())
@@ -192,6 +192,6 @@ class OnlineTuning:
 
 
 def _deterministic() -> bool:
-    """Whether PyTorch was told to give the same bits in every run."""
+    """Return whether PyTorch must give the same bits in every run."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.are_deterministic_algorithms_enabled())

@@ -1,4 +1,4 @@
-"""``PackedOperand``: A or B in the layout that a plan's kernel takes, kept for many calls."""
+"""``PackedOperand``: A or B in the layout that a plan's kernel reads, kept for many calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cute_gemm.problem.problem import GemmProblem
 
 @dataclass(frozen=True, eq=False)
 class PackedOperand:
-    """A or B, packed by `Plan.pack`, to be given to plans in its place.
+    """A or B, packed by `Plan.pack`, which plans accept in its place.
 
-    It serves every plan that packs this operand and has the same descriptor of it: those of other
-    extents of C too.
+    It serves every plan that packs this operand and has the same descriptor of it, also for other
+    extents of C.
 
     Attributes
     ----------
@@ -30,14 +30,14 @@ class PackedOperand:
     name: str
     source: Matrix
     target: Matrix
-    operand: Operand = field(repr=False)  # as given; no array, once it is packed
+    operand: Operand = field(repr=False)  # as given, without its array once packed
     memory: Any = field(default=None, repr=False)  # device memory, or None where a CPU computes
 
     def check(self, problem: GemmProblem, pack: str) -> None:
-        """Refuse plans that want another operand, or this one as it lies."""
+        """Refuse plans of another operand, or that read this one unpacked."""
         if self.name not in pack:
             raise OptionError(
-                f"{self.name} is packed, and this plan takes it as it lies: make the plan with "
+                f"{self.name} is packed, and this plan reads it unpacked: make the plan with "
                 f"pack={self.name!r}, or pass the array"
             )
         target = getattr(packed(problem, pack)[0], self.name)
@@ -48,7 +48,7 @@ class PackedOperand:
             )
 
     def there(self) -> Operand:
-        """The operand as it is found on the device."""
+        """The packed operand on the device."""
         if self.memory is None:
             return self.operand
         return replace(self.operand, pointer=self.memory.pointer, device=self.memory.device)

@@ -1,4 +1,4 @@
-"""``Plan``: a GEMM worked out, to be looked at, compiled and run again."""
+"""``Plan``: kernel selection and launches for a GEMM, to be inspected, compiled and run."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 
-#: The plans that there are, by the numbers that PyTorch's graphs know them by.
+#: The live plans, by the numbers that PyTorch's graphs refer to them by.
 _numbered: WeakValueDictionary[str, Plan] = WeakValueDictionary()
 
 
 def numbered(number: str) -> Plan | None:
-    """Return the plan that a graph knows by this number, None if it is not here."""
+    """Return the plan that a graph refers to by this number, None if it is not in this process."""
     return _numbered.get(number)
 
 
 class Better(NamedTuple):
-    """The plan that takes the place of another one, once its kernels are built."""
+    """The plan that replaces another one once its kernels are built."""
 
     plan: Plan
     building: Future[Any]
 
     @property
     def is_built(self) -> bool:
-        """Whether its build has ended; its error is raised where it is called."""
+        """Return whether its build has ended; a call raises the error of a build that failed."""
         return self.building.done()
 
 
@@ -120,13 +120,13 @@ class Plan:
             problem, self._kernel, self.config, arch, self.algorithm, backend, device, self.gpu.sms
         )
         self._last: RecentCall | None = None
-        #: What takes its place in `gemm` once it is built; the config in whose place it is used.
+        #: The plan that replaces it in `gemm` once built; the config that it replaces.
         self.better: Better | None = None
         self.instead_of = ""
-        #: The candidates that its calls time, as a sentence says them.
+        #: The candidates that its calls time, printed as a sentence.
         self.online: object | None = None
-        # PyTorch's graphs know it by this: one that is saved must not find another elsewhere. It is
-        # made here since torch.compile does not trace how.
+        # PyTorch's graphs refer to it by this: a saved graph must not find another plan elsewhere.
+        # It is made here since torch.compile does not trace it.
         self._number = str(int.from_bytes(os.urandom(8), "big"))
         _numbered[self._number] = self
 
@@ -155,7 +155,7 @@ class Plan:
         paired = ""
         if self.problem.epilogue.pairs:
             apart = reduces(self.config, self.problem, self.algorithm)
-            by = "a launch behind the kernel" if apart else "the kernel itself"
+            by = "the reduction kernel" if apart else "the kernel itself"
             paired = f"{self.problem.epilogue.pairs} of columns are taken by {by}"
         rounded = " and ".join(self.problem.epilogue.rounds_to)
         if rounded:
@@ -165,7 +165,7 @@ class Plan:
             other = self.instead_of
             use = f"until {other} is built" if self.better else f"in place of {other}"
             built = f"already built, used {use}"
-        zeros = "zeros behind the last group by the same launch" * self.problem.groups.zero_tail
+        zeros = "zeros after the last group by the same launch" * self.problem.groups.zero_tail
         said = describe_scales(self.problem), paired, zeros, rounded, built, text, predictions
         return "; ".join(filter(None, said))
 
@@ -317,7 +317,7 @@ class Plan:
 
     def keep(self, builds: list[Build]) -> Build:
         """Keep the build of the kernel, of those of all its launches, and return it."""
-        # Not the property: up to Python 3.11 one lock is that of all plans' there.
+        # Not the property: up to Python 3.11 all plans share its lock.
         built = self.__dict__["build"] = builds[self.steps.main]
         return built
 
@@ -402,7 +402,7 @@ class Plan:
         step = self._main if gpu is None else replace(self._main, sms=place.sms)
         accesses = step.accesses(reads_c, ends)
         built = self.build.resources if "build" in self.__dict__ else None
-        known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or is the nearest that there is
+        known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or it is the nearest that exists
         candidates = self.candidates(place, reads_c=reads_c)
         return make_report(
             self.problem, self.kernel, self.config, self.arch, accesses, self._launch_on(place),
@@ -414,7 +414,7 @@ class Plan:
         )  # fmt: skip
 
     def _groups(self, gpu: Gpu, ends: list[int] | None) -> str:
-        """What a report says of the groups, which end there."""
+        """Return what a report says of the groups, which have these ends."""
         if not self.problem.groups:
             return ""
         from cute_gemm.report.groups import describe_groups
@@ -424,7 +424,7 @@ class Plan:
         return describe_groups(self.problem, self.config.tile, places, ends)
 
     def _predictor(self, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Predictor:
-        """What a report asks of predicted times on a GPU, of which these are the candidates."""
+        """Return the predictor of a report on a GPU, for these candidates."""
         from cute_gemm.report.causes import Predictor
 
         own = self._kernel, self.config, self.algorithm
@@ -450,7 +450,7 @@ class Plan:
         return Predictor(prediction, gpu.name, ideal, changed, self.device is None, derived)
 
     def _auxiliary(self, reads_c: bool) -> Iterator[AuxiliaryReport]:
-        """The launches before and behind the kernel."""
+        """Yield reports of the auxiliary kernels."""
         if len(self.steps.each) == 1:
             return
         from cute_gemm.report.auxiliary import auxiliary_report
@@ -462,7 +462,7 @@ class Plan:
                 yield auxiliary_report(name, step.config, step.problem, step.launch, accesses)
 
     def _others(self, reads_c: bool) -> Iterator[tuple[dict[str, Any], list[Access]]]:
-        """Other values of the options that this kernel has a choice of, and its accesses then."""
+        """Yield other values of the options that this kernel selects, and their accesses."""
         kernel = self._kernel.compiled()
         for option, values in kernel.choices.items():
             for value in values:
@@ -651,7 +651,7 @@ class Plan:
         report = self.report(beta=beta, offsets=ends)
         rows = report.rows
         amax = [result.name for result in self.problem.epilogue.results if result.amax]
-        # Lanes that stored rows of a group may be apart from others in the next tile.
+        # Lanes that stored rows of a group may diverge from other lanes in the next tile.
         by_lanes = [] if ends is None else ["offsets"]
         auxiliary = tuple(
             (launch.kernel, compare(launch.rows, its, amax))

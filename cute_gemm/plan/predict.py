@@ -1,4 +1,4 @@
-"""What is predicted of configs on a problem: seconds, slices of K, and corrections."""
+"""Predictions for configs on a problem: seconds, slices of K, and corrections."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class LegalConfigs(NamedTuple):
-    """Legal configs of a class of problems by algorithm, and their predictions if they have any.
+    """Legal configs of a class of problems by algorithm, with their predictions if any.
 
-    The first ``whole`` have K in one piece; of the algorithms of the others the ``split_k`` of 0
-    stands for the number of slices of the call. ``packs``: index of each config's ``pack`` in the
-    packs of the search space; ``reduced``: whether, with K in one piece, a launch behind the kernel
+    The first ``whole`` have K in one piece. In the algorithms of the rest a ``split_k`` of 0 stands
+    for the number of slices of the call. ``packs``: index of each config's ``pack`` in the
+    packs of the search space; ``reduced``: whether, with K in one piece, the reduction kernel
     takes the pairs of columns of the epilogue.
     """
 
@@ -51,7 +51,7 @@ class LegalConfigs(NamedTuple):
 class Predicted:
     """Predicted seconds of a class's configs on a problem, each with its best number of slices.
 
-    ``packings``: what each of the ``packs`` copies; ``splits``: numbers of slices to try.
+    ``packings``: the packing of each of the ``packs``; ``splits``: numbers of slices to try.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Predicted:
         self._legal, self._gpu = legal, gpu
         constants = calibration(gpu).constants
         self._correction = correction(gpu, problem)
-        #: By index, the factors of the correction in the seconds.
+        #: Factors of the correction in the seconds, by index.
         self.factors: dict[int, float] = {}
         self._packing = {
             pack: packer(packing).seconds(packing, gpu, constants)
             for pack, packing in packings.items()
         }
         self._extents = extents = Extents.of(problem)
-        #: Numbers of slices; for each the seconds behind the kernel, and of each config with them.
+        #: Numbers of slices; seconds of the reduction for each; seconds of each config with it.
         self._counts = np.array((1, *splits))
         self._behind = np.zeros((len(self._counts), 1))
         if splits:
@@ -79,7 +79,7 @@ class Predicted:
         if problem.epilogue.pairs:
             self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
             self._each[0] += legal.reduced * self._pairing
-        #: Which of the numbers of slices is best, for each config.
+        #: Index of the best number of slices for each config.
         self._best = np.zeros(len(legal.configs), int)
         self.seconds = self._each[0]
         if splits:
@@ -92,11 +92,11 @@ class Predicted:
             self._before = before[legal.packs]
         self.seconds = self.seconds + self._before
 
-        #: Indices of the configs to choose from.
+        #: Indices of the candidates.
         self.kept: Sequence[int] = range(len(legal.configs))
 
     def by_order(self, problem: GemmProblem) -> dict[OrderOfSummation, float]:
-        """Return the least seconds of each order of summation that does not depend on m."""
+        """Return the least seconds of each order of summation that is independent of m."""
         alike: dict[tuple[str, str, int], list[int]] = {}
         for index, (kernel, config, _) in enumerate(self._legal.configs):
             if kernel.batch_invariant:
@@ -115,7 +115,7 @@ class Predicted:
         return fastest
 
     def keep(self, order: OrderOfSummation, problem: GemmProblem, for_all_m: bool) -> None:
-        """Drop configs with another order of summation; ``for_all_m``: or one of this m alone."""
+        """Drop configs with another order of summation; with ``for_all_m`` orders of this m too."""
         kept = []
         for index, (kernel, config, _) in enumerate(self._legal.configs):
             if not for_all_m and index >= self._legal.whole:
@@ -127,19 +127,19 @@ class Predicted:
                 self.seconds[index] = np.inf
         if not kept and not for_all_m:
             raise UnsupportedError(
-                f"order_of_summation= came with {problem.spelled} and options of which no config "
-                f"adds by {order}: expected that of a plan for these A and B, on this GPU"
+                f"order_of_summation= came with {problem.spelled} and options for which no config "
+                f"has the order {order}: expected that of a plan for these A and B, on this GPU"
             )
         if not kept:
             raise UnsupportedError(
-                f"batch_invariant=True came with {problem.spelled} and options of which no config "
-                f"sums as every other m does, by {order}: leave out pack and the options of the "
+                f"batch_invariant=True came with {problem.spelled} and options for which no config "
+                f"has the order of every other m, {order}: leave out pack and the options of the "
                 "kernel, or batch_invariant"
             )
         self.kept = kept
 
     def _slice_by(self, order: OrderOfSummation, problem: GemmProblem, index: int) -> None:
-        """Cut K as an order does, by the fastest number of slices that gives its own."""
+        """Cut K as an order does, in the fastest number of slices that gives the order."""
         kernel, config, algorithm = self._legal.configs[index]
         for at in 1 + self._each[1:, index].argsort():
             cut = algorithm._replace(split_k=int(self._counts[at]))
@@ -149,7 +149,7 @@ class Predicted:
                 return
 
     def correct(self) -> None:
-        """Correct the least seconds by what times say that were measured on this GPU."""
+        """Correct the least seconds by times that were measured on this GPU."""
         trees = self._correction
         if trees is not None:
             self.factors = correct_least(
@@ -157,7 +157,7 @@ class Predicted:
             )
 
     def _features(self, least: np.ndarray) -> np.ndarray:
-        """Return what the correction of the configs at these indices depends on."""
+        """Return the features of the configs at these indices for the correction."""
         best = self._best[least]
         predictions, slices = self._legal.predictions, self._counts[best]
         assert predictions is not None
@@ -182,7 +182,7 @@ class Predicted:
         return Candidate(kernel, config, prediction.bounded(least), algorithm)
 
     def find(self, measured: Measured) -> int | None:
-        """Return the index of the config that was measured; None if it is no candidate any more."""
+        """Return the index of a measured config, None if it is no longer a candidate."""
         for index in self.kept:
             kernel, config, _ = self._legal.configs[index]
             if measured.names(kernel.name, config.name, self.algorithm(index)[0]):
@@ -190,7 +190,7 @@ class Predicted:
         return None
 
     def algorithm(self, index: int) -> tuple[Algorithm, dict[str, float]]:
-        """Return the algorithm of a config, and the seconds of its auxiliary."""
+        """Return the algorithm of a config, and the seconds of its auxiliary kernels."""
         algorithm = self._legal.configs[index][2]
         auxiliary = {"packing": self._packing[algorithm.pack]} if algorithm.pack else {}
         if not algorithm.split_k:
@@ -206,11 +206,11 @@ def prediction_of(
     problem: GemmProblem, kernel: CompiledKernel, config: Any, algorithm: Algorithm, gpu: Gpu,
     reads_c: bool = False, ideal: frozenset[Kind] = frozenset(), wide: Collection[str] = (),
 ) -> Prediction:  # fmt: skip
-    """Return the prediction of one config with all its launches, not corrected and not bounded.
+    """Return the prediction of one config with all its launches, uncorrected and unbounded.
 
-    ``reads_c``: whether beta is not 0; ``ideal``: accesses of the kernel that are counted as if
-    they were ideal; ``wide``: names of launches beside it (``"reduce"``) all of whose accesses are
-    taken to be of 16 bytes.
+    ``reads_c``: whether beta is not 0; ``ideal``: accesses of the kernel that are counted as
+    ideal; ``wide``: names of auxiliary kernels (``"reduce"``) all of whose accesses are counted
+    as 16 bytes wide.
     """
     constants = calibration(gpu).constants
 
@@ -235,7 +235,7 @@ def prediction_of(
 def unmeasured(
     gpu: Gpu, problem: GemmProblem, kernel: CompiledKernel, config: Any, reads_c: bool = False
 ) -> list[str]:
-    """Return what of a prediction no measured times stand behind; [] where they do.
+    """Return the parts of a prediction that no measured times support, [] if there are none.
 
     ``reads_c``: whether beta is not 0.
 

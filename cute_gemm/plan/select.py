@@ -1,4 +1,4 @@
-"""Problem -> kernel, config and algorithm: enumerate, refuse, predict, compare."""
+"""Selection of kernel, config and algorithm: enumerate, refuse, predict, compare."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: Numbers of slices of K that are tried where the call gives none.
+#: Numbers of slices of K that are tried if the call gives none.
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 #: Values of ``pack``; by default ``"auto"`` with ``kernel="auto"``, ``"none"`` with a named one.
 PACKS = ("auto", "none", "A", "B", "AB", "scales")
@@ -59,10 +59,10 @@ PACKS = ("auto", "none", "A", "B", "AB", "scales")
 class Selection(NamedTuple):
     """The selected kernel, config and algorithm, the GPU of the predictions, and the candidates.
 
-    ``candidates()`` returns the candidates by the predictions of ``gpu``, ``candidates(another)``
-    by those of another GPU. The keywords ``problem`` and ``kernel``, and options, replace those of
-    the call. With ``reads_c`` the predictions are those of a beta that is not 0, which the
-    selection, and with it the order of candidates, does not depend on.
+    ``candidates()`` returns the candidates by the predictions for ``gpu``, ``candidates(another)``
+    those for another GPU. The keywords ``problem`` and ``kernel``, and options, replace those of
+    the call. ``reads_c`` predicts for a beta other than 0, on which the selection and the order of
+    candidates do not depend.
     """
 
     kernel: Kernel
@@ -81,12 +81,12 @@ def select(
     gpu: Gpu | None = None,
     measured: Measured | None = None,
 ) -> Selection:
-    """Choose kernel, config and algorithm of a problem: enumerate, refuse, predict and compare.
+    """Select kernel, config and algorithm of a problem: enumerate, refuse, predict and compare.
 
     ``kernel``: a name, or ``"auto"``, which compares the contenders; ``options``: fields of the
-    config; ``gpu``: the GPU whose predictions count, by default the one that represents the arch;
-    ``measured``: the config to take in place of the cheapest, if it is a candidate.
-    UnknownKernelError, UnsupportedError or OptionError if no config is legal.
+    config; ``gpu``: the GPU to predict for, by default the one that represents the arch;
+    ``measured``: the config to select instead of the fastest, if it is a candidate.
+    Raises UnknownKernelError, UnsupportedError or OptionError if no config is legal.
     """
     target = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
     space = _space(problem, kernel, dict(options or {}), target)
@@ -96,7 +96,7 @@ def select(
         space = space._replace(splits=(order.slices,) if order.slices > 1 else ())
     legal, packings = _configs_of(problem, arch, kernel, space, target)
     if legal.predictions is None:
-        # "auto" is no packing and one piece: see `_space`.
+        # "auto" here means no packing and one piece: see `_space`.
         chosen, config, algorithm = legal.configs[0]
         algorithm = algorithm._replace(split_k=algorithm.split_k or space.splits[0])
         only = (Candidate(chosen, config, None, algorithm),)
@@ -114,7 +114,7 @@ def select(
         if changed or another not in (None, target):
             name = changed.pop("kernel", kernel)
             kept = dict(options or {})
-            if name != kernel:  # options of this kernel are left out where the other lacks them
+            if name != kernel:  # leave out options that the other kernel lacks
                 owners = registry.options()
                 kept = {x: kept[x] for x in kept if not owners.get(x) or name in owners[x]}
             arguments = changed.pop("problem", problem), arch, name
@@ -143,7 +143,7 @@ class _Space(NamedTuple):
 
 
 def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
-    """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
+    """Separate ``pack`` and ``split_k`` from the options; raise OptionError if out of range."""
     pack, split = options.pop("pack", None), options.pop("split_k", None)
     invariant = _flag("batch_invariant", options.pop("batch_invariant", False))
     order = options.pop("order_of_summation", None)
@@ -157,12 +157,12 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
             if registry.get(x).batch_invariant and serves(registry.get(x), problem, gpu.arch)
         ]  # fmt: skip
         raise OptionError(
-            f"batch_invariant=True came with kernel {kernel!r}, whose sums depend on m; expected "
-            f"'auto' or one of {', '.join(able)}"
+            f"batch_invariant=True came with kernel {kernel!r}, whose order of summation depends "
+            f"on m; expected 'auto' or one of {', '.join(able)}"
         )
     asked = pack is not None
     if pack is None:
-        # Some alignments of A have the order of all others only when A is packed.
+        # For some alignments of A the order of all others exists only when A is packed.
         pack = "auto" if kernel == "auto" or invariant else "none"
     if split is None:
         split = "auto" if kernel == "auto" else 1
@@ -181,7 +181,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         packs = ("", "".join(matrix.name for matrix in slow)) if slow else ("",)
         registers = wants_k_major(problem) and gpu.arch.has("wgmma")
         if len(slow) == 2 and (registers or invariant):
-            # A kernel may load one of them through registers, and the order may need B as it lies.
+            # A kernel may load one of them through registers, and the order may need B unpacked.
             packs += tuple(
                 matrix.name
                 for matrix, other in (slow, slow[::-1])
@@ -191,7 +191,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
             packs = ("scales",)
     elif pack == "scales" and not row_scales(problem):
         raise OptionError(
-            "option pack='scales' came without block scales of rows that lie along K: leave it out"
+            "option pack='scales' came without block scales in rows along K: leave it out"
         )
     if problem.groups:
         if split != "auto" and _slices(problem, split):
@@ -209,7 +209,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     else:
         splits = _slices(problem, split)
     if 0 in (problem.m, problem.n, problem.k, problem.l):
-        # An empty product has nothing to weigh; a kernel that wants its operands packed is taken.
+        # An empty product has no predictions to compare: any kernel fits, also one that packs.
         packs, splits = packs[:1] if kernel == "auto" else (max(packs, key=len),), ()
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
         if (asked and any(packs)) or (splits and split != "auto"):
@@ -220,13 +220,13 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         splits = ()
     if problem.scales and 0 in (problem.m, problem.n, problem.k, problem.l):
         # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
-        # block scales asks for. Nothing is packed.
+        # block scales needs. Nothing is packed.
         packs = ("AB",)
     return _Space(options, packs, splits, invariant, order)
 
 
 def _flag(name: str, value: Any) -> bool:
-    """Return a truth value, which may be a text."""
+    """Return a truth value, which may be given as text."""
     known = {"true": True, "false": False, "1": True, "0": False}
     flag = known.get(str(value).lower())
     if flag is None:
@@ -235,7 +235,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
-    """Return the number of slices that ``split_k`` gives, as a tuple; empty for 1."""
+    """Return the number of slices of ``split_k`` as a tuple, empty for 1."""
     try:
         count = int(split) if isinstance(split, str) else integer(split)
     except (TypeError, ValueError):
@@ -253,16 +253,16 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
     return (count,) if count > 1 else ()
 
 
-#: Slices are counted in 32 bits.
+#: Largest number of slices, which are counted in 32 bits.
 _MOST_SLICES = 2**31 - 1
 
 
 class _Sliced(NamedTuple):
-    """Where slices of K are tried: short sums gain nothing from them, and many tiles fill a GPU.
+    """Limits for slices of K: short sums gain nothing from them, and many tiles fill a GPU.
 
-    ``k`` and ``slice_k``: the least of a product and of a slice; ``tiles`` and ``slice_tiles``: the
-    most tiles of 128 x 128 per multiprocessor, without and with slices. Of 728 measured products
-    that are fastest in slices all are inside.
+    ``k`` and ``slice_k``: the smallest K of a product and of a slice; ``tiles`` and
+    ``slice_tiles``: the most tiles of 128 x 128 per multiprocessor, without and with slices. All of
+    728 measured products that are fastest in slices are within these limits.
     """
 
     k: int
@@ -271,7 +271,7 @@ class _Sliced(NamedTuple):
     slice_tiles: float
 
 
-#: Of types of two bytes and less, which tensor cores multiply, and of longer ones.
+#: Limits for types of two bytes and less, which tensor cores multiply, and for longer types.
 _NARROW, _WIDE = _Sliced(768, 96, 1.25, 5), _Sliced(128, 32, 2, 10)
 
 
@@ -280,18 +280,18 @@ def _where_sliced(problem: GemmProblem) -> _Sliced:
 
 
 def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
-    """Whether packing may help: it makes the operand K-major, or its accesses wider."""
+    """Return whether packing may help: it makes the operand K-major, or its accesses wider."""
     transposed = wants_k_major(problem) and matrix.major != "K"
     return transposed or access_bytes(matrix, False)[0] < 16
 
 
-#: Bytes of a line of L1: rows of scales that begin multiples of it apart map to a few of its sets.
-#: The part of a product's least time that these conflicts cost, 0.07 to 0.17 measured on an H200.
+#: Bytes of a line of L1: rows of scales at multiples of it map to a few of its sets.
+#: Share of a product's least time that these conflicts cost, 0.07 to 0.17 measured on an H200.
 _LINE, _CONFLICTS = 128, 0.1
 
 
 def _worth_packing_scales(problem: GemmProblem, gpu: Gpu) -> bool:
-    """Whether conflicts of rows of block scales in L1 take longer than packing them."""
+    """Return whether conflicts of rows of block scales in L1 take longer than packing them."""
     rows = row_scales(problem)
     if not any(x.shape[0] > 1 and x.stride[0] * x.element.bytes % _LINE == 0 for x in rows):
         return False
@@ -303,7 +303,7 @@ def _worth_packing_scales(problem: GemmProblem, gpu: Gpu) -> bool:
 def _configs_of(
     problem: GemmProblem, arch: str, kernel: str, space: _Space, gpu: Gpu
 ) -> tuple[LegalConfigs, dict[str, Packing]]:
-    """Return the configs for a problem, and what the packs of the space copy."""
+    """Return the configs for a problem, and the packing of each pack of the space."""
     problems = {"": problem}
     packings = {}
     for pack in filter(None, space.packs):
@@ -311,8 +311,8 @@ def _configs_of(
     return _legal_configs(problem, problems, arch, kernel, space, gpu), packings
 
 
-#: Rows for which orders of summation are compared, of decoding, of prompts and of training, and the
-#: part of the speed of a free choice that is wanted of each, by which losses are weighed.
+#: Rows for which orders of summation are compared (decoding, prompts, training), and the share of
+#: the speed of an unrestricted selection that is wanted for each, which weighs the losses.
 _ROWS = {1: 0.85, 16: 0.85, 64: 0.85, 256: 0.97, 1024: 0.97, 4096: 0.97}
 _orders: Kept[Any, OrderOfSummation] = Kept(1024, "orders_of_sums")
 
@@ -320,7 +320,7 @@ _orders: Kept[Any, OrderOfSummation] = Kept(1024, "orders_of_sums")
 def _order_for_all_m(
     problem: GemmProblem, arch: str, kernel: str, options: dict[str, Any], gpu: Gpu
 ) -> OrderOfSummation:
-    """Return the order of summation for every m: the one that loses least over `_ROWS`.
+    """Return the order of summation for every m, with the least loss over `_ROWS`.
 
     It depends on n, k, types, and the layout of B alone.
     """
@@ -347,18 +347,18 @@ def _order_for_all_m(
         }
     if not slower:
         raise UnsupportedError(
-            f"batch_invariant=True came with {problem.spelled}, for which no kernel has sums in "
-            "one order for every m: leave it out"
+            f"batch_invariant=True came with {problem.spelled}, for which no kernel has the same "
+            "order of summation for every m: leave it out"
         )
     order = _orders[key] = min(slower, key=lambda x: slower[x])
     return order
 
 
 def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
-    """Return a problem of another m, whose A and C are aligned and row-major, without epilogue.
+    """Return the problem for another m, with A and C aligned and row-major, without epilogue.
 
-    A single row has no order: what lies column-major else looks as if it were row-major. Of groups
-    along M each has m rows. With groups along K, A lies as packing leaves it, so that every A can.
+    A single row has no order: otherwise column-major matrices would look row-major. Each group
+    along M has m rows. With groups along K, A is packed, so that every A can have the order.
     """
     if problem.groups.mode == "M":
         m *= problem.l
@@ -386,14 +386,14 @@ def _with_rows(problem: GemmProblem, m: int) -> GemmProblem:
 
 @cache
 def gpu_of_device(device: int) -> Gpu:
-    """Return the GPU of a device, with the multiprocessors that its driver reports."""
+    """Return the GPU of a device, with the number of multiprocessors that its driver reports."""
     from cute_gemm.run.driver import device_arch, device_name, multiprocessors
 
     name, arch, sms = device_name(device), device_arch(device), multiprocessors(device)
     return of_device(name, arch, sms)
 
 
-#: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.
+#: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of configs.
 _classes: Kept[Any, LegalConfigs] = Kept(
     1 << 17, "problem_classes", lambda legal: len(legal.configs)
 )
@@ -404,9 +404,9 @@ def _legal_configs(
     problem: GemmProblem, problems: dict[str, GemmProblem], arch: str, kernel: str, space: _Space,
     gpu: Gpu,
 ) -> LegalConfigs:  # fmt: skip
-    """Return the configs for a problem's class: all that they depend on, except the extents.
+    """Return the configs for a problem's class: everything but the extents.
 
-    ``problems``: the problem that the kernel gets for each value of ``pack``.
+    ``problems``: the problem that the kernel computes for each value of ``pack``.
     """
     if kernel == "auto":
         target = gpu.arch if arch == "cpu" else Arch(arch)
@@ -427,14 +427,14 @@ def _legal_configs(
         arch, gpu, options, space.packs, len(space.splits) == 1, space.splits[:1],
         common_traits(problem), tuple(traits),
     )  # fmt: skip
-    legal = _classes.get(key)  # it keeps the kernels alive whose ids are in the key
+    legal = _classes.get(key)  # the class keeps alive the kernels whose ids are in the key
     if legal is not None:
         return legal
-    with _filling:  # one thread fills a class, and the others find it
+    with _filling:  # one thread fills a class, the others wait for it
         legal = _classes.get(key)
         if legal is not None:
             return legal
-        if kernel == "auto":  # what is refused is refused by one that has what is asked for
+        if kernel == "auto":  # a kernel that serves the request raises the error
             kernels = [x for x in kernels if serves(x, problem, target)] or kernels
         try:
             legal = _classes[key] = _filled(problems, arch, kernels, space, gpu)
@@ -452,7 +452,7 @@ def _legal_configs(
 
 
 def _contenders(space: _Space, problem: GemmProblem, arch: Arch) -> list[Kernel]:
-    """Return the kernels that contend for a problem and have these options."""
+    """Return the contenders for a problem that have these options."""
     kernels = [registry.get(name) for name in registry.CONTENDERS]
     contenders = [kernel for kernel in kernels if set(space.options) <= set(kernel.options)]
     contenders = [kernel for kernel in contenders if kernel.contends(problem, arch)] or contenders
@@ -462,7 +462,7 @@ def _contenders(space: _Space, problem: GemmProblem, arch: Arch) -> list[Kernel]
 
 
 def _no_owner(space: _Space, problem: GemmProblem, arch: Arch) -> OptionError:
-    """Say that no kernel to choose from has the options, and which others have them."""
+    """Return the error that no contender has the options, with the kernels that do."""
     options = space.options
     kernels = [
         kernel
@@ -484,7 +484,7 @@ def _no_owner(space: _Space, problem: GemmProblem, arch: Arch) -> OptionError:
 
 
 def _accepts(kernel: Kernel, problem: GemmProblem, arch: Arch) -> bool:
-    """Return whether a kernel takes a problem, as it lies or packed, with options of its choice."""
+    """Return whether a kernel takes a problem, unpacked or packed, with options it selects."""
     for asked in (problem, packed(problem, "AB")[0]):
         with suppress(OptionError, UnsupportedError):
             check(kernel, asked, arch)
@@ -503,13 +503,13 @@ def _filled(
     configs: list[tuple[Kernel, Any, Algorithm]] = []
     footprints: list[Footprint] = []
     refused: Exception | None = None
-    # Where the call gives the number of slices, no other is tried.
+    # If the call gives the number of slices, no other is tried.
     splits = [0] if len(space.splits) == 1 else [1, 0] if space.splits else [1]
     for split, pack in product(splits, space.packs):
         asked = problems[pack]
         for kernel, problem in product(kernels, _variants(asked, split or space.splits[0])):
             if problem is not asked and kernel.runs_on != "gpu":
-                continue  # there is no launch behind it
+                continue  # there is no reduction kernel after it
             try:
                 check(kernel, problem, arch, space.options)
                 for config, cost in kernel.footprints(problem, arch, space.options, gpu):
@@ -529,9 +529,9 @@ def _filled(
 
 
 def _variants(problem: GemmProblem, slices: int) -> tuple[GemmProblem, ...]:
-    """Return what a kernel may be asked for so many slices of K: with the epilogue, or without it.
+    """Return the problems for so many slices of K: with the epilogue, and without it.
 
-    An epilogue of pairs of columns is also applied behind kernels that do not take it.
+    The reduction kernel applies an epilogue of pairs of columns if the kernel does not take it.
     """
     if slices > 1:
         return (sliced_class(problem, slices),)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Location(NamedTuple):
-    """Where a step finds or puts something: an operand or ``"scratch"``, bytes from its start."""
+    """Place of an operand of a step: an operand or ``"scratch"``, and bytes from its start."""
 
     name: str
     offset: int = 0
@@ -35,10 +35,10 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """One launch: a kernel with its config, what it is asked, and where its operands are.
+    """One launch: a kernel with its config, problem and places of operands.
 
-    ``takes_factors``: alpha and beta are given to it; the others compute plain sums. ``sms``: the
-    multiprocessors that a persistent grid is for, where it is not launched on a GPU.
+    ``takes_factors``: alpha and beta are given to it; other launches compute plain products.
+    ``sms``: multiprocessors that a persistent grid is for, if it is not launched on a GPU.
     """
 
     kernel: Compiled
@@ -56,22 +56,22 @@ class Step:
 
     @cached_property
     def launch(self) -> Launch:
-        """The launch that is executed where there is no GPU, and reported."""
+        """The launch that is executed without a GPU, and reported."""
         return self.on_gpu()
 
     def on_gpu(self) -> Launch:
-        """Return CTAs, threads per CTA, dynamic shared memory in bytes, on its multiprocessors."""
+        """Return CTAs, threads per CTA and dynamic shared memory in bytes on its SMs."""
         if not self.sms:
             return self.kernel.launch(self.config, self.problem)
         return self.kernel.launch_on(self.config, self.problem, self.sms)
 
     def addresses(self, operands: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Return where its operands are: an index of these names, and bytes from there."""
+        """Return the places of its operands: an index of these names, and bytes from there."""
         return [(operands.index(place.name), place.offset) for place in self.places]
 
     @property
     def built(self) -> bool:
-        """Whether nothing need be compiled."""
+        """Whether nothing has to be compiled."""
         return self.kernel.is_built(self.config, self.arch)
 
     def build(self, compiler: Compiler | None = None) -> Build:
@@ -80,29 +80,29 @@ class Step:
 
     @cached_property
     def ptx(self) -> str:
-        """The kernel in PTX; compiled for this alone."""
+        """The kernel in PTX, compiled for this alone."""
         from cute_gemm.toolchain.nvrtc import ptx
 
         return ptx(self.unit, self.arch)
 
     def arguments(self, alpha: Scalar = ONE, beta: Scalar = ZERO) -> Arguments:
-        """Return its packed parameters."""
+        """Return its packed arguments."""
         signature = self.kernel.signature(self.config)
         return signature.arguments(self.problem, *self.factors(alpha, beta))
 
     def factors(self, alpha: Scalar, beta: Scalar) -> tuple[Scalar, Scalar]:
-        """Return the alpha and beta that it computes with, of the whole's."""
+        """Return the alpha and beta that this launch computes with, from those of the GEMM."""
         return (alpha, beta) if self.takes_factors else (ONE, ZERO)
 
     def bind(self, device: int, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
-        """Return a function of its operands' addresses and a stream."""
+        """Return a function of the operands' addresses and a stream that launches it."""
         factors = self.factors(alpha, beta)
         return self.kernel.bind(self.config, self.problem, self.arch, device, *factors)
 
     def accesses(self, reads_c: bool, ends: Sequence[int] | None = None) -> tuple[Access, ...]:
         """Return every memory instruction of the launch; ``reads_c``: beta is not 0.
 
-        With groups those of all, which end at ``ends``, or of groups of equal sizes.
+        With groups these are the instructions of all groups, with these ``ends`` or equal sizes.
         """
         whole, config = self.problem, self.config
         problems: tuple[Any, ...]
@@ -116,7 +116,7 @@ class Step:
             if any(isinstance(x, TensorMapParameter) for x in parameters):
                 mode = "MNK".index(whole.groups.mode)
                 last = config.tile[mode] * (*config.cluster, 1)[mode]
-            # Where C goes by TMA, operands of the epilogue are read for whole tiles too.
+            # If TMA stores C, operands of the epilogue are read for whole tiles too.
             problems = tuple(parts(whole, ends, last, config.tma_c))
         accesses: list[Access] = []
         for problem in problems:
@@ -133,9 +133,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """Launches in order, which of them multiplies, and the bytes of scratch between them.
+    """Launches in order, the one that multiplies, and the bytes of scratch between them.
 
-    ``operands``: names of what the launches are called with, the scratch last.
+    ``operands``: names of the launches' operands, the scratch last.
     """
 
     each: tuple[Step, ...]
@@ -148,9 +148,9 @@ class Steps:
 
 
 def reduces(config: Any, problem: GemmProblem, algorithm: Algorithm) -> bool:
-    """Return whether a launch behind the kernel of this config applies the epilogue.
+    """Return whether a reduction kernel after the kernel of this config applies the epilogue.
 
-    It adds slices of K, or takes pairs of columns where the kernel does not.
+    It adds slices of K, or applies pairs of columns if the kernel does not.
     """
     pairs = problem.epilogue.pairs
     return algorithm.split_k > 1 or (bool(pairs) and config.operation.epilogue.pairs != pairs)
@@ -160,10 +160,10 @@ def steps(
     kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str, algorithm: Algorithm,
     kept: str = "", sms: int = 0,
 ) -> Steps:  # fmt: skip
-    """Return the launches of a problem by a kernel and a algorithm that take it.
+    """Return the launches of a problem by a kernel and an algorithm that take it.
 
-    ``kept``: operands of those to pack that are packed already, and found at their own addresses;
-    ``sms``: the multiprocessors that a persistent grid is for.
+    ``kept``: names of operands that are already packed, at their own addresses;
+    ``sms``: multiprocessors that a persistent grid is for.
     """
     names = tuple(matrix.name for matrix in problem.matrices)
     places = {name: Location(name) for name in names}
@@ -197,7 +197,7 @@ def steps(
 
 
 def packing_step(packing: Packing, arch: str) -> Step:
-    """Return the launch that packs."""
+    """Return the launch of the packing kernel."""
     sources = {place: source.name for place, (source, *_) in packing.by_place.items()}
     ends = (*(Location(sources.get(name, name)) for name in "AB"), Location("scratch"))
     kernel = packer(packing)

@@ -1,4 +1,4 @@
-"""Tuning (``tune=True``): the cheapest candidates of a plan are measured on its device."""
+"""Tuning (``tune=True``): measure the fastest candidates of a plan on its device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: Random numbers that are repeated to fill a matrix: more would take longer than the measurement.
+#: Random numbers that are repeated to fill a matrix: more take longer than the measurement.
 _NUMBERS = 1 << 20
 _ROUNDS = 9
 
@@ -48,15 +48,15 @@ class Tuning(NamedTuple):
     tell: Callable[[str, int, int], None] = lambda *_: None
 
     def takes(self, known: Measured | None) -> bool:
-        """Whether a stored choice, or None, makes measuring unnecessary."""
+        """Return whether a stored config, or None, makes measuring unnecessary."""
         return known is not None and not self.again
 
 
 def measure(plan: Plan, tuning: Tuning) -> Measured:
-    """Build the cheapest candidates of a plan, run each, time them in turns, return the fastest.
+    """Build the fastest candidates of a plan, time them in turns, and return the fastest.
 
-    The matrices are random, and exceed twice the L2 cache together; alpha is 1 and beta 0.
-    Candidates that cannot be built or launched are left out; if none is left, the first error is
+    The matrices are random and together exceed twice the L2 cache. alpha is 1 and beta 0.
+    Candidates that cannot be built or launched are left out; if none remains, the first error is
     raised. One process at a time measures on a device; others wait.
     """
     from cute_gemm.run.driver import bus_id, entered
@@ -108,9 +108,9 @@ def launched_once(
     plans: Iterable[Plan], builds: Builds, place: tuple[int, ...], device: int,
     failed: list[GemmError], **numbers: Any,
 ) -> dict[int, Callable[..., None]]:  # fmt: skip
-    """Launch each plan once; return what starts those that could be, by their places in ``plans``.
+    """Launch each plan once; return functions that start those that ran, by place in ``plans``.
 
-    Errors of the others are added to ``failed``. LaunchError where a kernel fails: after that
+    Append the errors of the rest to ``failed``. Raise LaunchError if a kernel fails: after that
     nothing else can run.
     """
     from cute_gemm.run.driver import synchronize
@@ -138,7 +138,7 @@ def _next(bound: Callable[..., None], turns: Iterator[tuple[int, ...]]) -> None:
 
 @contextmanager
 def matrices(problem: GemmProblem, device: int, l2_bytes: int) -> Iterator[list[tuple[int, ...]]]:
-    """Yield the addresses of all matrices of each copy, aligned as the problem's are and no more.
+    """Yield the addresses of all matrices of each copy, aligned exactly as the problem's.
 
     The copies, of random numbers, exceed twice the L2 cache together.
 

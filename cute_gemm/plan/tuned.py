@@ -1,6 +1,6 @@
-"""Tuned configs: a file per GPU beside the cubins, read once per process.
+"""Tuned configs: a file per GPU next to the cubins, read once per process.
 
-Files of another version, and damaged ones, of which a warning tells, count as missing; the next
+Files of another version count as missing, and damaged ones too, with a warning. The next
 config replaces them.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
 _FORMAT = 4
-#: What the names of files begin with.
+#: Prefix of the files' names.
 _KIND = "tuned"
 
 
-#: Configs by GPU and question; those of a GPU are read at its first use.
+#: Configs by GPU and question; those of a GPU are read at first use.
 _tuned: dict[str, dict[str, Measured]] = {}
 
 
@@ -42,7 +42,7 @@ def store(
     gpu: str, problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any],
     config: Measured,
 ) -> None:  # fmt: skip
-    """Store a config in this process and on disk, beside the configs of other processes."""
+    """Store a config in this process and on disk, next to the configs of other processes."""
     key, name = question(problem, arch, kernel, options), cache.file_of(_KIND, gpu)
     with cache.locked(name):
         configs = {**_tuned.get(gpu, {}), **_read(gpu), key: config}
@@ -104,7 +104,7 @@ def _encode(gpu: str, configs: dict[str, Measured]) -> bytes:
 
 
 def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
-    """Return GPU and configs of a file, none if it is of another version; ValueError if damaged."""
+    """Return GPU and configs of a file, none for another version; ValueError if damaged."""
     try:
         content = json.loads(data)
         if any(content[name] != value for name, value in _version().items()):
@@ -114,7 +114,7 @@ def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
         raise ValueError("it is damaged") from error
 
 
-#: Types of values in a file, by the types of fields; the greatest number, and characters of a text.
+#: Types of values in a file, by the types of fields; greatest number, characters of a text.
 _TYPES = {str: (str,), int: (int,), float: (int, float)}
 _MOST, _LONGEST = 1e6, 1000
 

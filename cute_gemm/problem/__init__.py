@@ -1,1 +1,1 @@
-"""What is asked for: arrays, types, descriptors, and the result in NumPy."""
+"""Problems: arrays, types, descriptors, and the result in NumPy."""

@@ -1,7 +1,7 @@
-"""op and operands as a ``GemmProblem``: the CuTe descriptors of A, B and C, and every check.
+"""op and operands as a ``GemmProblem``: CuTe descriptors of A, B and C, and every check.
 
 ``C <- alpha * op(A) @ op(B) + beta * C`` with op(A) (M, K), op(B) (K, N) and C (M, N), or L such
-products at once, of arrays with one leading dimension more. CuTe wants A (M, K, L), B (N, K, L) and
+products at once, of arrays with a leading batch dimension. CuTe wants A (M, K, L), B (N, K, L) and
 C (M, N, L), so A is transposed for T and B for N, which costs nothing: only shape and strides
 change places.
 """
@@ -45,7 +45,7 @@ _OPS = frozenset(a + b for a in "NTCH" for b in "NTCH")
 
 
 class _Stored(NamedTuple):
-    """What the descriptors depend on, of an array as it is stored."""
+    """The properties of a stored array that the descriptors depend on."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -58,20 +58,20 @@ def from_operands(
     op: str, A: Operand, B: Operand, C: Operand | None = None, *, order: Order = "F",
     out_dtype: Any = None, compute: str | None = None, pairs: bool = False,
 ) -> GemmProblem:  # fmt: skip
-    """Check op and operands, and write them down as CuTe descriptors.
+    """Check op and operands, and return them as CuTe descriptors.
 
-    ``op`` is two letters of N, T, C and H in either case: what to do with A, then with B. The
+    ``op`` is two letters of N, T, C and H in either case, for A and for B. The
     operands are as stored: A is (M, K) for N and (K, M) otherwise, B is (K, N) for N and (N, K)
     otherwise, C is (M, N), or None for a new one of ``order`` and ``out_dtype``. One stride of each
-    must be 1. A mode of extent 1 takes whatever stride it claims to have for nothing: it gets the
-    unit stride when the other mode does not have it, and otherwise the stride of a matrix without
+    must be 1. The stride of a mode of extent 1 is ignored: it becomes the
+    unit stride if the other mode does not have it, and otherwise the stride of a matrix without
     padding. Matrices without elements are column-major.
 
-    A or B with a leading dimension L more makes a batch: C is (L, M, N), and an operand without
-    that dimension, or whose L is 1 or has the stride 0, is shared by all. ``pairs``: two columns of
+    A or B with a leading dimension L makes a batch: C is (L, M, N), and an operand without
+    that dimension, or whose L is 1 or has stride 0, is shared by all. ``pairs``: two columns of
     the product make one of C, which is (M, N / 2).
 
-    Equal arguments give the same object again: all that does not depend on addresses is looked up.
+    Equal arguments return the same object: everything that does not depend on addresses is cached.
     Each cause of refusal has its class in `errors`.
     """
     c = None
@@ -90,7 +90,7 @@ def from_operands(
             if C.library == "jax":
                 why, instead = "immutable, as all arrays of JAX are,", ": C = gemm(...)"
             raise ReadOnlyError(
-                f"C ({C.library}) is {why} and is to be written to: leave it out and take "
+                f"C ({C.library}) is {why} but must be writable: leave it out and take "
                 f"gemm's result{instead}"
             )
         refuse_overlap(C, A, "A")
@@ -110,8 +110,8 @@ def from_sizes(
     ``m``, ``n``, ``k`` are the extents of op(A) (M, K) and op(B) (K, N) and ``l`` is the number of
     products, each from 0 to 2**31 - 1. Leading dimensions and batch strides are those of the stored
     arrays, in elements, by default without padding; a batch stride of 0 shares A or B. ``storage``
-    is the order of A and B as stored, ``order`` that of C. ``dtype_b`` is B's type where it is not
-    A's; both may be said as `GemmProblem.dtype` does. ``pairs`` is as for `from_operands`.
+    is the order of A and B as stored, ``order`` that of C. ``dtype_b`` is B's type if it is not
+    A's; ``dtype`` may name both, as `GemmProblem.dtype` does. ``pairs`` is as for `from_operands`.
     """
     op = checked_op(op)
     turn_A, turn_B = _turns(op)
@@ -137,7 +137,7 @@ def _sized(
     name: str, shape: tuple[int, int], ld: int | None, batch: int, batch_stride: int | None,
     order: str, dtype: str,
 ) -> _Stored:  # fmt: skip
-    """Return what a matrix, or a batch of them, would be of which only the sizes are known."""
+    """Return the storage of a matrix, or a batch, of which only the sizes are known."""
     check_order(order, "order" if name == "C" else "storage")
     major, minor = shape if order == "F" else shape[::-1]
     least = max(1, major)
@@ -225,7 +225,7 @@ def _describe(
             f"{_one_of(element.computes)}"
         )
     if compute in COMPONENT_PRODUCTS and 0 in (m, n, k, *leading):
-        compute = element.computes[0]  # there are no products
+        compute = element.computes[0]  # without products
     if c is None:
         out = _out(element, out_dtype)
         strides = (1, max(1, m)) if order == "F" else (max(1, columns), 1)
@@ -268,7 +268,7 @@ def _describe(
 
 
 def describe(op: str, name: str, operand: Operand, batch: int) -> Matrix:
-    """Return the descriptor of A or B alone, as it is in a problem of so many products."""
+    """Return the descriptor of A or B alone, as in a problem of so many products."""
     turn_A, turn_B = _turns(op)
     conj = dtype_row(operand.dtype).is_complex and op["AB".index(name)] in "CH"
     return _matrix(name, _stored(operand), batch, turn_A if name == "A" else not turn_B, conj)
@@ -283,7 +283,7 @@ def _batch(a: _Stored, b: _Stored) -> tuple[int, ...]:
     if len(several) > 1:
         raise ShapeError(
             f"A of shape {a.shape} is a batch of {a.shape[0]} and B of shape {b.shape} one of "
-            f"{b.shape[0]}; expected as many, or a single matrix that all share: B[0], say"
+            f"{b.shape[0]}; expected equal batches, or one shared matrix, such as B[0]"
         )
     return tuple(several or {extent for _, extent in extents})
 
@@ -298,7 +298,7 @@ def checked_op(op: str) -> str:
 
 
 def _turns(op: str) -> tuple[bool, bool]:
-    """Return whether op takes A and B as the transposes of what is stored."""
+    """Return whether op takes A and B as transposes of the stored matrices."""
     return op[0] != "N", op[1] != "N"
 
 
@@ -313,7 +313,7 @@ def _extent(name: str, value: int) -> int:
 
 
 def check_order(order: str, argument: str) -> None:
-    """Refuse what is no order; ``argument`` is what it was given as."""
+    """Refuse a value that is not an order; ``argument`` is the name in the error."""
     if not isinstance(order, str) or order not in ("F", "C"):
         raise OptionError(
             f"{argument} = {order!r}; expected 'F' (column-major, as in BLAS) or 'C' (row-major)"
@@ -321,7 +321,7 @@ def check_order(order: str, argument: str) -> None:
 
 
 def element_of(name: str, dtype: str) -> DType:
-    """Return the row of an operand's type; DTypeError where nothing multiplies it."""
+    """Return the row of an operand's type; raise DTypeError if it is not supported."""
     row = DTYPES.get(dtype)
     if row is None or not row.outputs:
         known = _one_of(tuple(row.name for row in DTYPES.values() if row.outputs))
@@ -330,7 +330,7 @@ def element_of(name: str, dtype: str) -> DType:
 
 
 def _out(element: DType, out_dtype: Any) -> str:
-    """Return the type that a new C has."""
+    """Return the type of a new C."""
     return element.outputs[0] if out_dtype is None else dtype_name(out_dtype)
 
 
@@ -339,7 +339,7 @@ def _one_of(names: tuple[str, ...]) -> str:
 
 
 def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> Matrix:
-    """Return the descriptor of a stored array, modes exchanged if it is to be transposed."""
+    """Return the descriptor of a stored array, with exchanged modes for a transpose."""
     modes = slice(None, -3, -1) if turn else slice(-2, None)
     rows, columns = stored.shape[modes]
     batched = len(stored.shape) == 3
@@ -350,7 +350,7 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
         step = stored.strides[0] if batched and stored.shape[0] > 1 else 0
     if stride is None or step < 0:
         copy = ADAPTERS[stored.library].copy(name, batched)
-        # Of a new C it would lose beta * C.
+        # A copy of C would lose beta * C.
         back = f"assign the result of a copy to it, C[...] = gemm(op, A, B, {copy}, ...)"
         fix = back if name == "C" else f"pass {copy}"
         which = "one of the last two" if batched else "one of them"
@@ -371,10 +371,10 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
 
 
 def _descriptor_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the strides of a descriptor, one of which is the unit, or None if there are none.
+    """Return the strides of a descriptor with one unit stride, or None if there are none.
 
-    The one rule for modes that never step: their stride, of which arrays may claim anything, is the
-    unit if the other mode's is not, and else what a matrix without padding has.
+    This is the one rule for modes of extent 1, whose stride is arbitrary: it becomes the unit if
+    the other mode's is not, otherwise the stride of a matrix without padding.
     """
     (rows, columns), (down, across) = shape, strides
     if (rows > 1 and down < 0) or (columns > 1 and across < 0):

@@ -1,6 +1,6 @@
-"""Layers, of PyTorch and of JAX: epilogues of activations and of their gradients, and checks.
+"""Layers of PyTorch and JAX: epilogues of activations and their gradients, and checks.
 
-Arrays here are those of either library; what it writes to convert one is given as a text of
+Arrays here are those of either library; the library's conversion of an array is a text with
 ``{name}``, ``{other}`` and ``{dtype}``.
 """
 
@@ -18,31 +18,31 @@ from cute_gemm.problem.epilogue.fuse import EpilogueFunction, from_text
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS, COLUMNS, PAIRS
 from cute_gemm.problem.epilogue.value import Value, apply
 
-#: Activations of two columns of the product that lie beside each other, gate and up: the gate's,
-#: whose result up is multiplied by.
+#: Activations of pairs of adjacent columns of the product, gate and up: the function of the gate,
+#: whose result multiplies up.
 GATED = {"swiglu": "silu", "geglu": "gelu"}
 
 
 def pairs_of(activation: str) -> str:
-    """Return which columns of the product an activation takes together; "" where none."""
+    """Return the columns of the product that an activation combines; "" for none."""
     if activation in GATED:
         return "pairs"
     return from_text(activation).expression.pairs if activation[:1] == "[" else ""
 
 
 def width(activation: str, n: Any) -> Any:
-    """Return the columns of a layer's result, of n columns of the product."""
+    """Return the columns of a layer's result, from n columns of the product."""
     return n // 2 if pairs_of(activation) else n
 
 
 def columns_of(kind: str, x: Any) -> tuple[Any, Any]:
-    """Return the first and the second of the columns that are taken together, as views."""
+    """Return the first and the second of the combined columns, as views."""
     first, second = (COLUMNS[name].numpy for name in PAIRS[kind])
     return first(x), second(x)
 
 
 def biases(kind: str, b: Any) -> dict[str, Any]:
-    """Return the operands of `forward` that a bias makes, or None; ``kind``: as of `pairs_of`."""
+    """Return the operands of `forward` for a bias, or None; ``kind``: as returned by `pairs_of`."""
     if b is None:
         return {}
     if not kind:
@@ -54,10 +54,10 @@ def biases(kind: str, b: Any) -> dict[str, Any]:
 def forward(
     activation: str, has_bias: bool, with_argument: bool, rounded: str = ""
 ) -> EpilogueFunction:
-    """Return the epilogue of a layer, which may return the argument of its activation too.
+    """Return the epilogue of a layer, which may also return the argument of its activation.
 
     ``activation``: a name, or the text of an `EpilogueFunction`; ``rounded``: the type that the
-    unfused program rounds to, whose bits are wanted, or "".
+    unfused program rounds to, to give its bits, or "".
     """
     own = from_text(activation).expression if activation[:1] == "[" else None
     bits = "torch" if rounded else None
@@ -89,7 +89,7 @@ def forward(
 def _of_argument(
     own: Expression, acc: Value, argument: Callable[..., Value], operands: dict[str, Value]
 ) -> Value:
-    """Return what an expression computes of ``argument`` of the accumulator, or of its columns."""
+    """Return an expression's value for ``argument``, the accumulator or its columns."""
 
     def of(name: str) -> Callable[..., Value]:
         if name not in COLUMNS:
@@ -105,24 +105,24 @@ def _of_argument(
 def gradient(activation: str) -> EpilogueFunction:
     """Return the epilogue that multiplies gradients by the derivative of an activation.
 
-    Its operand ``kept`` is the activation's argument, or its result, as `keeps_argument` says.
+    Its operand ``kept`` is the activation's argument or result, as `keeps_argument` says.
     """
     rule = ACTIVATIONS[activation].gradient
     return EpilogueFunction(f"{activation}_gradient", trace(lambda acc, kept: rule(acc, kept)))
 
 
 def is_elementwise(activation: str) -> bool:
-    """Return whether an activation, or none, is one of `ACTIVATIONS`, whose gradients are fused."""
+    """Return whether an activation, or None, is in `ACTIVATIONS`, whose gradients are fused."""
     return not activation or activation in ACTIVATIONS
 
 
 def keeps_argument(activation: str) -> bool:
-    """Return whether the gradient of an activation takes its argument; its result, otherwise."""
+    """Return whether the gradient of an activation takes its argument; otherwise its result."""
     return activation in ACTIVATIONS and not ACTIVATIONS[activation].keeps_result
 
 
 def text_of(activation: Any) -> str:
-    """Return the name or text of an activation of PyTorch's layers; refuse others."""
+    """Return the name or text of an activation of PyTorch's layers; refuse other values."""
     if activation is None:
         return ""
     if isinstance(activation, str) and (activation in ACTIVATIONS or activation in GATED):
@@ -130,18 +130,18 @@ def text_of(activation: Any) -> str:
     if isinstance(activation, EpilogueFunction):
         if activation.expression.results[1:]:
             raise OptionError(
-                f"activation={activation.name!r} has several results; expected an epilogue of one: "
+                f"activation={activation.name!r} has several results; expected one result: "
                 "call cute_gemm.gemm with it"
             )
         return activation.text
     raise OptionError(
-        f"activation={activation!r}; expected one of {', '.join((*ACTIVATIONS, *GATED))}, what "
-        "cute_gemm.epilogue makes of a function, or None"
+        f"activation={activation!r}; expected one of {', '.join((*ACTIVATIONS, *GATED))}, the "
+        "result of cute_gemm.epilogue, or None"
     )
 
 
 def check_activation(activation: str | None) -> None:
-    """Refuse an activation that is not known."""
+    """Refuse an unknown activation."""
     if activation is not None and activation not in ACTIVATIONS:
         raise OptionError(
             f"activation={activation!r}; expected one of {', '.join(ACTIVATIONS)}, or None"
@@ -149,7 +149,7 @@ def check_activation(activation: str | None) -> None:
 
 
 def check_real(activation: Any, x: Any, real: bool) -> None:
-    """Refuse an activation of x, whose type is real and floating-point, or not."""
+    """Refuse an activation for x, unless the type of x is real and floating-point."""
     if activation is not None and not real:
         name = getattr(activation, "name", activation)
         raise DTypeError(
@@ -159,7 +159,7 @@ def check_real(activation: Any, x: Any, real: bool) -> None:
 
 
 def check_product(a: Any, b: Any, convert: str) -> None:
-    """Refuse what is not (..., M, K) and (..., K, N) of one type."""
+    """Refuse arrays other than (..., M, K) and (..., K, N) of one type."""
     check_matrix("a", a)
     check_matrix("b", b)
     if a.shape[-1] != b.shape[-2]:
@@ -172,7 +172,7 @@ def check_product(a: Any, b: Any, convert: str) -> None:
 
 
 def check_matrix(name: str, x: Any) -> None:
-    """Refuse what has less than two dimensions."""
+    """Refuse an array with fewer than two dimensions."""
     if x.ndim < 2:
         raise ShapeError(
             f"{name} has shape {tuple(x.shape)}; expected a matrix or a batch of them: a row is "
@@ -191,7 +191,7 @@ def check_batches(name: str, x: Any, other: str, y: Any) -> None:
 
 
 def check_dtype(name: str, x: Any, other: str, like: Any, convert: str) -> None:
-    """Refuse what is of another type than another array."""
+    """Refuse an array whose type differs from another array's."""
     if x.dtype != like.dtype:
         converted = convert.format(name=name, other=other, dtype=like.dtype)
         raise DTypeError(
@@ -203,7 +203,7 @@ def check_dtype(name: str, x: Any, other: str, like: Any, convert: str) -> None:
 def check_layer(
     x: Any, w: Any, b: Any, convert: str, names: tuple[str, str, str] = ("x", "w", "b")
 ) -> None:
-    """Refuse what is not (..., K), (N, K) and (N,), or None, of one type."""
+    """Refuse arrays other than (..., K), (N, K) and (N,), or None, of one type."""
     x_name, w_name, b_name = names
     if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[-1]:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""``Matrix``: a GEMM operand as CuTe sees it, shape and stride."""
+"""``Matrix``: shape and stride of a GEMM operand in CuTe's convention."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from cute_gemm.dtypes import DTYPES, DType
 
 
 def residue(address: int) -> int:
-    """Return an address in bytes modulo `ALIGNMENT`, which stands for 0."""
+    """Return an address in bytes modulo `ALIGNMENT`, with `ALIGNMENT` in place of 0."""
     return address % ALIGNMENT or ALIGNMENT
 
 
 def alignments(first: int, *steps: int) -> dict[str, Any]:
-    """Return the alignment fields of matrices that begin at ``first``, and such steps behind it.
+    """Return the alignment fields of matrices that begin at ``first``, and ``steps`` apart.
 
-    ``first``: an address modulo `ALIGNMENT`, or what it is a multiple of; all in bytes.
+    ``first``: an address modulo `ALIGNMENT`, or a power of two that divides it; all in bytes.
     """
     every = first
     for step in steps:
         every |= step
-    every &= -every  # the lowest bit: what divides all
+    every &= -every  # the lowest bit, the power of two that divides all
     return {"alignment": every, "first_alignment": first if first > every else 0}
 
 
 def alignment_of(operand: Operand) -> int:
-    """Return what an operand's address is a multiple of: a power of two, up to `ALIGNMENT`.
+    """Return the power of two, up to `ALIGNMENT`, that divides an operand's address.
 
-    A host array travels to a device allocation of its own, so its address here says nothing.
+    A host array is copied to its own device allocation, so its address on the host does not matter.
     """
     address = ALIGNMENT if operand.device is None else operand.pointer | ALIGNMENT
     return address & -address
@@ -37,21 +37,21 @@ def alignment_of(operand: Operand) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A GEMM operand as CuTe sees it: A (M, K), B (N, K), C (M, N), or ``l`` such matrices.
+    """A GEMM operand in CuTe's convention: A (M, K), B (N, K), C (M, N), or ``l`` such matrices.
 
     ``name`` is ``"A"``, ``"B"``, ``"C"`` or that of an epilogue's operand (M, N). ``shape`` and
     ``stride`` (in elements) are those of the two modes: one stride is the unit (a static 1 in
     CuTe), the other the leading dimension, 0 for a vector that is broadcast; when both are 1 the
     first is the unit. ``alignment`` is the largest power of two, up to 256, that
-    divides the address of every matrix in bytes. ``conj``: the conjugate is meant, as op letters C
-    and H have it; False for real types.
+    divides the address of every matrix in bytes. ``conj``: the conjugate is used, as op letters C
+    and H ask; False for real types.
 
     Matrix i of a batch begins ``i * batch_stride`` elements after the first; with 0 all share one.
-    (It is 0 too where ``l`` is at most 1 or a matrix has no elements.) ``first_alignment`` is that
-    of the first matrix alone where it is more than ``alignment``, and else 0.
+    (It is also 0 if ``l`` is at most 1 or a matrix has no elements.) ``first_alignment`` is that
+    of the first matrix alone if it is greater than ``alignment``, otherwise 0.
 
-    Of a batch whose products are cut along K, ``slices`` matrices in a row are those of a product:
-    ``slice_stride`` elements apart, and ``batch_stride`` is from one product's to the next one's.
+    In a batch whose products are cut along K, ``slices`` consecutive matrices are one product:
+    they are ``slice_stride`` elements apart, and products ``batch_stride`` elements.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Matrix:
     first_alignment: int = 0
     slices: int = 1
     slice_stride: int = 0
-    #: Names of the modes of block scales, which are those of A or of B: ``"MK"``.
+    #: Names of the modes of block scales, which are those of A or B: ``"MK"``.
     own_modes: str = ""
 
     @property
@@ -75,13 +75,13 @@ class Matrix:
 
     @property
     def unit(self) -> int:
-        """The mode whose stride is 1, 0 or 1; 0 where none is, in an epilogue's operand."""
+        """The mode with stride 1, 0 or 1; 0 if neither has it, in an epilogue's operand."""
         first, second = self.stride
         return int(first != 1 and second == 1)
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Extents of the modes that it has: those whose stride is not 0."""
+        """Extents of the modes whose stride is not 0."""
         return tuple(x for x, stride in zip(self.shape, self.stride, strict=True) if stride)
 
     @property
@@ -91,12 +91,12 @@ class Matrix:
 
     @property
     def major(self) -> str:
-        """The mode with the unit stride: ``"MN"`` or ``"K"``; of others ``"M"`` or ``"N"``."""
+        """The mode with the unit stride: ``"MN"`` or ``"K"``; for others ``"M"`` or ``"N"``."""
         return (("MN", "K") if self.name in ("A", "B") else ("M", "N"))[self.unit]
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too."""
+        """Names of the modes: A is (M, K), B (N, K), C (M, N); for a batch also L."""
         own = tuple(self.own_modes or {"A": "MK", "B": "NK"}.get(self.name, "MN"))
         return own if self.l == 1 else (*own, "L")
 
@@ -107,16 +107,16 @@ class Matrix:
 
     @property
     def levels(self) -> tuple[tuple[int, int], ...]:
-        """How many products and slices of each there are, with the elements from one to the next.
+        """Numbers of products and of slices of each, with the elements from one to the next.
 
-        The outer first; what there is one of is left out.
+        The outer level comes first; levels of one matrix are left out.
         """
         both = (self.l // self.slices, self.batch_stride), (self.slices, self.slice_stride)
         return tuple(level for level in both if level[0] != 1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, padding between them left out; a shared matrix counts once."""
+        """Bytes of the elements without padding; a shared matrix counts once."""
         elements = 1
         levels = self.levels if self.l != 1 else ()
         for count, step in (*zip(self.shape, self.stride, strict=True), *levels):
@@ -125,15 +125,15 @@ class Matrix:
 
     @property
     def span(self) -> int:
-        """Bytes from the first element's first to the last one's last, of all matrices."""
+        """Bytes from the start of the first element to the end of the last, over all matrices."""
         steps = (*zip(self.shape, self.stride, strict=True), *self.levels)
         last = sum((extent - 1) * step for extent, step in steps)
         return (last + 1) * self.element.bytes
 
     def of_groups(self, mode: str) -> Matrix:
-        """Return the matrix of groups along a mode, with the alignment of each: it begins anywhere.
+        """Return the matrix of groups along a mode; groups begin anywhere, which limits alignment.
 
-        One that lacks the mode is returned as it is.
+        A matrix without the mode is returned unchanged.
         """
         if mode not in self.modes or self.shape[self.modes.index(mode)] <= 1:
             return self
@@ -141,7 +141,7 @@ class Matrix:
         return replace(self, **alignments(self.alignment, step))
 
     def at(self, address: int) -> Matrix:
-        """Return the matrix, or the batch, as it is described at this address."""
+        """Return the matrix, or the batch, with the alignments of this address."""
         first = address | ALIGNMENT
         return replace(self, **alignments(first & -first, self.batch_bytes))
 
@@ -151,7 +151,7 @@ class Matrix:
 
     def __str__(self) -> str:
         extents, steps = list(map(str, self.shape)), list(map(str, self.stride))
-        if len(self.levels) == 2:  # a mode of two, whose first is the inner one
+        if len(self.levels) == 2:  # a mode of two modes, the inner one first
             (outer, far), (inner, near) = self.levels
             extents.append(f"({inner},{outer})")
             steps.append(f"({near},{far})")

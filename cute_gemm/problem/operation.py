@@ -1,4 +1,4 @@
-"""``Operation``: what a kernel computes, in the words of CUTLASS's ``GemmOperation``."""
+"""``Operation``: the computation of a kernel, like CUTLASS's ``GemmOperation``."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operation:
-    """Element types, arithmetic, layouts and epilogue of a kernel: all but its tiling.
+    """Element types, arithmetic, layouts and epilogue of a kernel: everything but its tiling.
 
-    Each kernel's config has one. It does not depend on extents, leading dimensions or addresses, of
-    which ``bytes`` is all that the code sees.
+    Each kernel's config has one. It does not depend on extents, leading dimensions or addresses,
+    except for ``bytes``.
     """
 
-    dtypes: tuple[str, str, str]  #: Of A, B and C.
+    dtypes: tuple[str, str, str]  #: Types of A, B and C.
     compute: str  #: The arithmetic of the products, as `GemmProblem.compute`.
     #: ``"K"`` or ``"MN"`` for A and for B, ``"M"`` or ``"N"`` for C: the modes with unit stride.
     majors: tuple[str, str, str]
-    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
+    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is used.
     bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
     epilogue: Epilogue = LINEAR_COMBINATION
     #: Rows of A, and of B, that share a scale of 128 of k: 1 or 128; 0 without such scales.
     scales: tuple[int, int] = (0, 0)
-    #: ``"M"``, ``"N"`` or ``"K"``, the mode along which groups lie; "" without groups.
+    #: ``"M"``, ``"N"`` or ``"K"``, the mode of the groups; "" without groups.
     groups: str = ""
-    #: Whether what of C lies behind the last group becomes zeros; reports say it in the name.
+    #: Whether C after the last group becomes zeros; part of the name in reports.
     zero_tail: bool = field(default=False, repr=False)
 
     @classmethod
@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def a(self) -> DType:
-        """The element type of A, which is B's too in kernels that take one type."""
+        """The element type of A, and of B in kernels that take one type."""
         return DTYPES[self.dtypes[0]]
 
     @property
@@ -67,17 +67,17 @@ class Operation:
 
     @property
     def accumulator(self) -> DType:
-        """The type of the sums."""
+        """The type of the accumulators."""
         return DTYPES[self.a.accumulator]
 
     @property
     def scalar(self) -> DType:
-        """The type of alpha and beta, and of what the epilogue computes."""
+        """The type of alpha and beta, and of values of the epilogue."""
         return scalar_of(self.accumulator, self.c)
 
     @property
     def factors(self) -> tuple[DType, DType]:
-        """The types that elements of A and of B are multiplied as: tf32 for float32, say."""
+        """The types in which elements of A and of B are multiplied, such as tf32 for float32."""
         a, b = (
             row if row.is_complex else factor(row.name, self.compute) for row in (self.a, self.b)
         )
@@ -85,7 +85,7 @@ class Operation:
 
     @property
     def promoted(self) -> bool:
-        """Whether tensor cores' sums of each k tile are added to others in float32."""
+        """Whether accumulators of each k tile are added to others in float32."""
         if self.compute in COMPONENT_PRODUCTS:
             return True
         return FAST_ACCUM in self.a.computes and self.compute != FAST_ACCUM
@@ -98,7 +98,7 @@ class Operation:
 
     @property
     def component_products(self) -> int:
-        """Products of components that one product is made of; 1 where it is made as it is."""
+        """Products of components per product; 1 without components."""
         return COMPONENT_PRODUCTS.get(self.compute, 1)
 
     @property
@@ -122,7 +122,7 @@ class Operation:
 
     @cached_property
     def name(self) -> str:
-        """Its part of a kernel's symbol: types, op, order of C, groups, epilogue if not BLAS's."""
+        """Its part of a kernel's symbol: types, op, order of C, groups, non-BLAS epilogue."""
         a, b = self.factors
         parts = (
             *dict.fromkeys((a.tag, b.tag)),
@@ -140,12 +140,12 @@ class Operation:
 
     @property
     def access_name(self) -> str:
-        """Bits of an access to A, B and C, as symbols have them: ``"v128_128_32"``."""
+        """Bits of an access to A, B and C, as in symbols: ``"v128_128_32"``."""
         return "v" + "_".join(str(8 * width) for width in self.bytes)
 
     @cached_property
     def transposed(self) -> Operation:
-        """That of C^T = B^T A^T: A and B, and M and N, in each other's place."""
+        """The operation of C^T = B^T A^T: A and B, and M and N, change places."""
         a, b, c = self.dtypes
         major_a, major_b, major_c = self.majors
         width_a, width_b, width_c = self.bytes
@@ -161,9 +161,9 @@ class Operation:
         )
 
     def only(self, name: str) -> Operation:
-        """Return what accesses to A, to B or to C depend on: no other's width, and no epilogue.
+        """Return the part that accesses to A, B or C depend on: one width, and no epilogue.
 
-        Those to an operand of the epilogue depend on it, and on no width.
+        Accesses to an operand of the epilogue depend on the operand, and on no width.
         """
         a, b, c = (
             width if name == each else 0 for each, width in zip("ABC", self.bytes, strict=True)

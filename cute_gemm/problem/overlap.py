@@ -1,4 +1,4 @@
-"""Whether arrays share memory, and whether the matrices of one batch do; both exactly."""
+"""Exact tests whether arrays share memory, and whether the matrices of a batch do."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def overlap(a: Operand, b: Operand) -> bool:
         or b.pointer + _span(b.shape, b.strides, b.dtype) <= a.pointer
     ):
         return False
-    # Interleaved: blocks of one buffer, say. NumPy solves that exactly, and reads no memory for it.
+    # Interleaved, such as blocks of one buffer. NumPy solves that exactly without reading memory.
     return np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)))
 
 
 def refuse_overlap(
     c: Operand, operand: Operand, name: str, instead: str = "a C of its own"
 ) -> None:
-    """Refuse a C that shares memory with what is read; OverlapError."""
+    """Refuse a C that shares memory with an input; raise OverlapError."""
     if overlap(c, operand):
         raise OverlapError(
             f"C shares memory with {name}, which would be read after parts of it are written: "
@@ -47,7 +47,7 @@ def _span(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
 
 
 class _Addresses:
-    """An operand that NumPy takes for an array, wherever its memory is."""
+    """An operand that NumPy takes as an array, for memory anywhere."""
 
     def __init__(self, operand: Operand) -> None:
         itemsize = DTYPES[operand.dtype].bytes
@@ -63,14 +63,14 @@ class _Addresses:
 def matrices_overlap(run: int, lines: int, ld: int, batch: int, step: int) -> bool:
     """Return whether matrices of a batch share elements; those of one matrix must not.
 
-    Each has ``lines`` of ``run`` elements, ``ld >= run`` apart; ``step`` elements lie from one
-    matrix to the next. Matrices i < j share some if a whole number of lines is less than ``run``
-    elements from ``(j - i) * step``. The least such ``j - i`` also takes the fewest lines, so it
-    alone has to be looked at.
+    Each has ``lines`` of ``run`` elements, ``ld >= run`` apart; matrices are ``step`` elements
+    apart. Matrices i < j share elements if a whole number of lines is less than ``run``
+    elements from ``(j - i) * step``. The least such ``j - i`` also takes the fewest lines, so
+    only this one is tested.
     """
     if batch <= 1 or not run or not lines or step >= (lines - 1) * ld + run:
         return False
-    # Counted from run - 1 before: less than run away is then at most 2 * run - 2 behind a line.
+    # Counted from run - 1 before: less than run away is then at most 2 * run - 2 after a line.
     start, largest = step + run - 1, 2 * run - 2
     distance: int | None = 1
     if start % ld > largest:
@@ -92,6 +92,6 @@ def _first_between(step: int, modulus: int, low: int, high: int) -> int | None:
     x = -(-low // step)
     if step * x <= high:
         return x
-    # No multiple of step lies between: some multiples of the modulus have to be taken off first.
+    # No multiple of step lies between: subtract multiples of the modulus first.
     turns = _first_between(-modulus % step, step, low % step, high % step)
     return None if turns is None else -(-(low + modulus * turns) // step)

@@ -1,4 +1,4 @@
-"""``GemmProblem``: everything about a GEMM that a kernel may depend on, but for the addresses."""
+"""``GemmProblem``: everything about a GEMM that a kernel may depend on, except addresses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cute_gemm.problem.operation import Operation
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Products of one GEMM, which lie one behind the other along M, N or K.
+    """Products of one GEMM that follow each other along M, N or K.
 
-    ``mode``: which; ``ends`` (l, 1): where each ends along it; ``zero_tail``: whether rows of C, or
-    columns, that lie behind the last end become zeros, or are not written; ``checked``: whether
-    ends that decrease or exceed are an error. Of a product without groups the mode is empty, and
+    ``mode``: that mode; ``ends`` (l, 1): the end of each group; ``zero_tail``: whether rows or
+    columns of C after the last end become zeros, or are not written; ``checked``: whether
+    ends that decrease or exceed the extent are an error. Without groups the mode is empty, and
     there are no ends.
     """
 
@@ -40,23 +40,23 @@ class Groups:
         return bool(self.mode)
 
 
-#: Of a product that is not one of several.
+#: Groups of a product without groups.
 NO_GROUPS = Groups()
 
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
-    """Everything about a GEMM that a kernel may depend on, but for the addresses.
+    """Everything about a GEMM that a kernel may depend on, except addresses.
 
-    ``op`` is as asked for, in upper case: ``"TN"``, ``"CN"``. ``m``, ``n``, ``k`` are the extents
-    of each product and ``l`` is the number of products; any may be 0. ``compute`` is what products
-    are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of complex numbers, what
-    the products of their parts are made in. ``operands`` are those of the epilogue, in its order,
-    behind them its results that are stored with C; and ``numbers`` the values of those that are
-    given by value.
+    ``op`` is the requested op in upper case: ``"TN"``, ``"CN"``. ``m``, ``n``, ``k`` are extents
+    of each product and ``l`` is the number of products; any may be 0. ``compute`` is the type of
+    the products: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; for complex numbers, of
+    the products of their parts. ``operands`` are those of the epilogue in its order,
+    followed by its results that are stored with C; ``numbers`` are the values of operands that
+    are passed by value.
 
-    With groups (`problem.parts.groups`) the extent of the mode along which its ``l`` groups
-    lie is that of all of them.
+    With groups (`problem.parts.groups`) the extent of the mode of the groups is the sum over all
+    ``l`` groups.
     """
 
     op: str
@@ -68,20 +68,20 @@ class GemmProblem:
     C: Matrix
     compute: str
     l: int = 1
-    #: k of a product's last slice where it is less than the others'; else 0.
+    #: k of a product's last slice if it is smaller than the others; otherwise 0.
     k_last: int = 0
     epilogue: Epilogue = LINEAR_COMBINATION
     operands: tuple[Matrix, ...] = ()
     numbers: tuple[float, ...] = ()
-    #: Scales of A's and B's rows for each 128 of k: (M, K / 128) or (M / 128, K / 128), say.
+    #: Scales of A's and B's rows for each 128 of k, such as (M, K / 128) or (M / 128, K / 128).
     scales: tuple[Matrix, ...] = ()
     groups: Groups = NO_GROUPS
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
-        """Return the problem with each matrix so many elements from an aligned address.
+        """Return the problem with each matrix so many elements after an aligned address.
 
-        OptionError for what is neither 0 nor a power of two: of an address no more is described
-        than the power of two that divides it.
+        Raises OptionError for a value other than 0 or a power of two: descriptors only have the
+        power of two that divides an address.
         """
         whole = isinstance(base_offset, (int, np.integer)) and not isinstance(base_offset, bool)
         if not whole or base_offset < 0 or base_offset & (base_offset - 1):
@@ -103,7 +103,7 @@ class GemmProblem:
 
     @property
     def ends(self) -> tuple[Matrix, ...]:
-        """The ends of groups, if there are any."""
+        """The ends of groups, if any."""
         return () if self.groups.ends is None else (self.groups.ends,)
 
     @property
@@ -113,33 +113,33 @@ class GemmProblem:
 
     @property
     def results(self) -> tuple[Matrix, ...]:
-        """The results beside C, in the order in which the epilogue returns them."""
+        """The results in addition to C, in the order in which the epilogue returns them."""
         return self.operands[len(self.epilogue.operands) :]
 
     @property
     def columns(self) -> int:
-        """Columns of C: n, or half of it where the epilogue takes pairs of them (`Epilogue`)."""
+        """Columns of C: n, or n / 2 if the epilogue combines pairs of them (`Epilogue`)."""
         return self.C.shape[1]
 
     @property
     def slices(self) -> int:
-        """Of a batch, how many in a row are slices of K of one product."""
+        """Number of consecutive matrices of a batch that are slices of K of one product."""
         return self.A.slices
 
     @property
     def blas_op(self) -> str:
-        """The op that BLAS, whose matrices are column-major, would be given for this storage."""
+        """The op that column-major BLAS needs for this storage."""
         return "NT"[self.A.unit] + "TN"[self.B.unit]
 
     @property
     def dtype(self) -> str:
-        """The type of A and B: ``"float16"``; ``"A's x B's"`` where there are two."""
+        """The type of A and B: ``"float16"``; ``"A's x B's"`` for two types."""
         return " x ".join(dict.fromkeys((self.A.dtype, self.B.dtype)))
 
     @property
     def spelled(self) -> str:
-        """`dtype`, with ``compute`` where it is not the default: ``"float32/tf32"``."""
-        if self.compute in COMPONENT_PRODUCTS:  # the operands may be components already
+        """`dtype`, with ``compute`` if it is not the default: ``"float32/tf32"``."""
+        if self.compute in COMPONENT_PRODUCTS:  # the operands may already be components
             return DTYPES["float32"].spelled(self.compute)
         return f"{self.dtype}{self.A.element.spelled(self.compute)[len(self.A.dtype) :]}"
 
@@ -150,22 +150,22 @@ class GemmProblem:
 
     @property
     def accumulator(self) -> DType:
-        """The type of the sums."""
+        """The type of the accumulators."""
         return DTYPES[self.A.element.accumulator]
 
     @property
     def scalar(self) -> DType:
-        """The type of alpha and beta, and of what the epilogue computes."""
+        """The type of alpha and beta, and of values of the epilogue."""
         return scalar_of(self.accumulator, self.C.element)
 
     @property
     def factor(self) -> DType:
-        """The type of a real product's factors, by which peaks go; the wider one of two."""
+        """The type of a real product's factors, which determines peaks; the wider one of two."""
         factors = (factor(matrix.dtype, self.compute) for matrix in (self.A, self.B))
         return max(factors, key=lambda row: row.bytes)
 
     def operation(self, *widths: int) -> Operation:
-        """Return what a kernel computes of it, with gmem accesses of so many bytes each."""
+        """Return the operation of a kernel for it, with gmem accesses of so many bytes each."""
         matrices = self.A, self.B, self.C
         return Operation.of(
             matrices, self.compute, widths, self.epilogue, self.scale_rows, self.groups.mode,
@@ -181,7 +181,7 @@ class GemmProblem:
         return rows.get("scale_a", 0), rows.get("scale_b", 0)
 
     def rows_of(self, scale: str) -> int:
-        """Return the rows of the operand that a scale is of: M of ``"scale_a"``, else N."""
+        """Return the number of rows that a scale applies to: M for ``"scale_a"``, otherwise N."""
         return self.m if scale == "scale_a" else self.n
 
     @property
@@ -191,7 +191,7 @@ class GemmProblem:
 
     @property
     def component_products(self) -> int:
-        """Products of components that one product is made of; 1 where it is made as it is."""
+        """Products of components per product; 1 without components."""
         return COMPONENT_PRODUCTS.get(self.compute, 1)
 
     def groups_along_unit(self, matrix: Matrix) -> bool:
@@ -200,11 +200,11 @@ class GemmProblem:
 
     @property
     def types(self) -> str:
-        """What people read: ``"float16 -> float32, compute float32"``."""
+        """The types as text: ``"float16 -> float32, compute float32"``."""
         return f"{self.dtype} -> {self.C.dtype}, compute {self.compute}"
 
     @property
     def flops(self) -> int:
-        """Real operations: two for a multiplication and an addition, eight for complex ones."""
+        """Real operations: two per multiply-add, eight for complex numbers."""
         each = 8 if self.is_complex else 2
         return each * self.m * self.n * self.k * (1 if self.groups else self.l)

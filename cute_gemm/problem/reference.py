@@ -1,4 +1,4 @@
-"""The same GEMM on the host: NumPy, and the BLAS underneath it."""
+"""GEMM on the host by NumPy and its BLAS."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cute_gemm.problem.parts.scales import scaled
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.values import saturated
 
-#: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
-#: conjugates. The float32 sum of so many products of two int8 is exact, because 1024 * (-128) *
+#: Extent of square blocks of C, and of k for operands that are converted: types that BLAS does not
+#: have, and conjugates. The float32 sum of so many products of two int8 is exact: 1024 * (-128) *
 #: (-128) = 2**24.
 _BLOCK = 1024
-#: Longest side of a block that is converted, in extents of a square one: memory stays small.
+#: Longest side of a converted block, in extents of a square one: memory stays small.
 _LONGEST = 4
 
 
@@ -35,9 +35,9 @@ def used(
 
 
 def batches(C: np.ndarray, k: int, limit: int) -> list[tuple[slice, ...]]:
-    """Return indices of parts of a batch, so that each of C, op(A), op(B) has ``limit`` elements.
+    """Return indices of parts of a batch, so that C, op(A) and op(B) have ``limit`` elements each.
 
-    There is one part, and an index of everything, of a single matrix.
+    A single matrix has one part, an index of everything.
     """
     if C.ndim == 2:
         return [()]
@@ -52,13 +52,13 @@ def gemm(
 ) -> None:  # fmt: skip
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
-    ``problem`` describes the arrays as stored and has been checked against them; alpha and beta are
+    ``problem`` describes the arrays as stored and was checked against them; alpha and beta are
     numbers of the accumulator's type. Half types, 8-bit floats and ``"tf32"`` are multiplied and
-    summed in float32, int8 in int32 that wraps. When beta is 0, C is not read; when alpha or k is
-    0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
-    Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
-    further results, which are written to. With groups they have ``offsets`` too, and what is
-    of no group stays in C, or becomes zero.
+    summed in float32, int8 in int32 that wraps. If beta is 0, C is not read. If alpha or k is
+    0, A and B are not read, and beta = 1 leaves C unchanged, also infinities of complex numbers.
+    An epilogue other than BLAS's is applied to the accumulators; ``operands`` are its operands by
+    name, and its further results, which are written. With groups they also have ``offsets``; rows
+    or columns of C outside all groups keep their values, or become zero.
     """
     if problem.groups:
         for group in groups_on_host(problem, A, B, C, operands or {}):
@@ -76,7 +76,7 @@ def gemm(
         old = None if beta == 0 else C.astype(sums.dtype)
         results = {x.name: given.pop(x.name) for x in problem.results}
         arguments = EpilogueArguments(old, alpha, beta, given)
-        # C may be an operand, which further results are made of too: it is written behind them.
+        # C may be an operand, also of further results, so it is written after them.
         first = _as_stored(problem.epilogue.apply(sums, arguments), C)
         for result, value in zip(
             problem.epilogue.results, problem.epilogue.apply_further(sums, arguments), strict=True
@@ -88,11 +88,11 @@ def gemm(
     if problem.scales and alpha != 0:
         left, right = scaled(problem, left, right, operands or {})
     conj = problem.A.conj, problem.B.conj
-    # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
+    # NumPy's results are row-major: transpose the product, to write C in its own order.
     if problem.C.unit == 0:
         left, right, C = right.swapaxes(-1, -2), left.swapaxes(-1, -2), C.swapaxes(-1, -2)
         conj = conj[::-1]
-    # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
+    # Infinities and NaN are results here, as in BLAS, and need no warning.
     with np.errstate(all="ignore"):
         for part in batches(C, problem.k, _BLOCK**2):
             a, b, c = left[part], right[part], C[part]
@@ -105,17 +105,17 @@ def gemm(
 
 
 def _as_they_are(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> bool:
-    """Whether BLAS multiplies these operands where they lie."""
+    """Return whether BLAS multiplies these operands in place."""
     return not any(conj) and all(_work(x) == x.dtype for x in (A, B))
 
 
 def _work(x: np.ndarray) -> np.dtype:
-    """The type in which BLAS multiplies."""
+    """Return the type in which BLAS multiplies."""
     return x.dtype if x.dtype.kind == "c" or x.dtype == np.float64 else np.dtype(np.float32)
 
 
 def _extents(m: int, n: int, as_they_are: bool) -> tuple[int, int]:
-    """Return the extents of blocks of C: long where C is thin, since BLAS wants few calls."""
+    """Return the extents of blocks of C: long if C is thin, to make few calls of BLAS."""
     longest = max(m, n, 1) if as_they_are else _LONGEST * _BLOCK
     rows, columns = (max(_BLOCK, min(longest, _BLOCK**2 // max(x, 1))) for x in (n, m))
     return rows, columns
@@ -140,9 +140,9 @@ def _block(
 def scale(
     total: np.ndarray | None, C: np.ndarray, accumulator: np.dtype, alpha: complex, beta: complex
 ) -> None:
-    """Compute ``C <- alpha * total + beta * C`` in place, as BLAS does; ``total=None``: no sums.
+    """Compute ``C <- alpha * total + beta * C`` in place, as BLAS does; ``total=None`` is 0.
 
-    Nothing is multiplied by 1: the product of 1 + 0j and an infinity would have a NaN.
+    Factors of 1 are skipped: the product of 1 + 0j and an infinity has a NaN.
     """
     scalar = scalar_of(DTYPES[accumulator.name], DTYPES[C.dtype.name]).numpy
     result = None if total is None else total.astype(scalar, copy=False)
@@ -156,11 +156,11 @@ def scale(
 
 
 def _as_stored(result: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Results as C's type has them: clipped where that saturates."""
+    """Return results in the range of C's type: clipped if it saturates."""
     return saturated(result, C.dtype.name) if DTYPES[C.dtype.name].saturates else result
 
 
 def _product(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> np.ndarray:
-    """Return A @ B by BLAS, which takes transposes and sub-matrices as they are."""
+    """Return A @ B by BLAS, which takes transposes and sub-matrices in place."""
     A, B = (x.conj() if turn else x for x, turn in zip((A, B), conj, strict=True))
     return A.astype(_work(A), copy=False) @ B.astype(_work(B), copy=False)

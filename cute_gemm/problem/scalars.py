@@ -14,16 +14,16 @@ from cute_gemm.arrays.base import Operand, place_of
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
 
-#: Makes of a 0-d device array one of another type, in stream order; None where it cannot.
+#: Converts a 0-d device array to another type, in stream order; returns None if it cannot.
 Convert = Callable[[Operand, str], Any]
 
 
 class Scalar(NamedTuple):
     """alpha or beta.
 
-    ``value`` is the number, rounded to the accumulator's type, and 1 when only the device knows it;
-    ``pointer`` the address of the 0-d device array that the kernel is to read, or 0; ``owner`` what
-    keeps that, where nobody else does.
+    ``value`` is the number, rounded to the accumulator's type, and 1 if only the device knows it;
+    ``pointer`` the address of the 0-d device array that the kernel reads, or 0; ``owner`` an object
+    that keeps the array alive.
     """
 
     value: complex
@@ -39,11 +39,11 @@ def scalar(
 ) -> Scalar:
     """Check alpha or beta (``name``), and round it to the type that the kernel multiplies in.
 
-    ``x`` is any number, a 0-d array on the host, or one on the operands' ``device``, which is not
-    read here: the kernel does; a `Scalar` stays what it is. ``dtype`` is the type of A and B, or of
-    the accumulator. What is no number of the accumulator's kind is a ScalarError: complex for real
+    ``x`` is any number, a 0-d array on the host, or one on the operands' ``device``, which only
+    the kernel reads; a `Scalar` is returned unchanged. ``dtype`` is the type of A and B, or of
+    the accumulator. Raises ScalarError for a value of another kind: complex for real
     types, fractional or too large for integers. A device array of another type is a DTypeError,
-    unless ``convert`` makes one that holds its number of it; one elsewhere is a DeviceError.
+    unless ``convert`` converts it; one on another device is a DeviceError.
     """
     if isinstance(x, Scalar):
         return x
@@ -64,9 +64,9 @@ def scalar(
 
 
 def check_beta(beta: Scalar, C: object | None, pairs: str = "") -> None:
-    """Refuse a beta that is not known to be 0 when there is no C to scale.
+    """Refuse a beta that is not known to be 0 without a C to scale.
 
-    ``pairs``: which columns of the product make one of C (`Epilogue.pairs`); it is not scaled then.
+    ``pairs``: columns of the product that make one of C (`Epilogue.pairs`); beta must be 0 then.
     """
     if not (beta.pointer or beta.value != 0):
         return
@@ -95,14 +95,14 @@ def _device_scalar(
         converted = convert(operand, accumulator)
     if converted is None:
         raise DTypeError(
-            f"{name} is a device array of dtype {operand.dtype}; expected {accumulator}, which is "
-            f"what the kernel multiplies in: {ADAPTERS[operand.library].cast(name, accumulator)}"
+            f"{name} is a device array of dtype {operand.dtype}; expected {accumulator}, the type "
+            f"of the accumulators: {ADAPTERS[operand.library].cast(name, accumulator)}"
         )
     return Scalar(1, read(converted, name, (0,)).pointer, converted)
 
 
 def _holds(accumulator: str, dtype: str) -> bool:
-    """Whether numbers of a type may be rounded to the accumulator's; to integers, none is."""
+    """Return whether numbers of a type may be rounded to the accumulator's; never to integers."""
     given = "float16" if dtype == "bfloat16" else dtype
     try:
         return np.can_cast(given, accumulator, "safe" if accumulator == "int32" else "same_kind")
@@ -126,4 +126,4 @@ def _rounded(x: Any, name: str, accumulator: str) -> complex:
         pass
     real = "a number" if DTYPES[accumulator].is_complex else "a real number"
     expected = "an integer of 32 bits" if accumulator == "int32" else real
-    raise ScalarError(f"{name} is {x!r}; expected {expected}, because sums are {accumulator}")
+    raise ScalarError(f"{name} is {x!r}; expected {expected}: accumulators are {accumulator}")

@@ -1,4 +1,4 @@
-"""Numbers as types hold them, and random ones to multiply."""
+"""Saturation of numbers, and random numbers to multiply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cute_gemm.dtypes import DTYPES
 
 
 def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """Return normally distributed elements of a type, or, of int8 and int32, integers of 8 bits."""
+    """Return normally distributed elements of a type; for int8 and int32 integers of 8 bits."""
     if name in ("int8", "int32"):
         return rng.integers(-128, 128, shape, np.int8).astype(name, copy=False)
     row = DTYPES[name]
@@ -22,7 +22,7 @@ def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -
 def saturated(array: np.ndarray, name: str) -> np.ndarray:
     """Return numbers clipped to a type that saturates, not yet rounded; NaN stays NaN.
 
-    To integers they are rounded too, and NaN becomes 0; of other types they stay what they are.
+    Integer types also round, and turn NaN into 0; other types return the numbers unchanged.
     """
     row = DTYPES[name]
     if row.saturates:

@@ -1,4 +1,4 @@
-"""A result against float64, element by element, with a bound that a wrong tile cannot pass.
+"""Comparison of results with float64, element by element, with a bound that wrong tiles exceed.
 
 Complex results are compared with complex128, by the magnitude of the difference.
 """
@@ -23,24 +23,24 @@ from cute_gemm.problem.values import saturated
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
-#: k whose products a kernel adds on tensor cores before it adds them to float32 sums, of 8-bit
+#: k of the products that tensor cores add before they are added to float32 accumulators, for 8-bit
 #: floats; and k of an instruction.
 PROMOTED, _INSTRUCTION = 128, 32
-#: Unit in the last place of what tensor cores of Hopper add of 8-bit floats, relative to the
-#: greatest of it, and how many times an instruction drops less than that.
+#: Unit in the last place of sums of 8-bit floats on Hopper's tensor cores, relative to the greatest
+#: term, and how many times an instruction drops less than that.
 _TRUNCATED, _TIMES = 2.0**-13, _INSTRUCTION + 2
-#: Elements of C per block: keeps the float64 temporaries near 100 MB whatever the problem's size.
+#: Elements of C per block: keeps the float64 temporaries near 100 MB for every size.
 _BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far a result is from float64.
+    """The errors of a result against float64.
 
-    ``ok`` when every element is within its bound; ``elements`` were compared, ``wrong`` of them are
+    ``ok`` if every element is within its bound; ``elements`` were compared, ``wrong`` of them are
     out of bound. ``max_error`` is the largest ``|C - reference|`` and ``max_ratio`` the largest
-    ``|C - reference| / bound``, at most 1 when ``ok``; ``worst`` is the index of the element with
-    that ratio, (row, column), of a batch (matrix, row, column), and None when there are no
+    ``|C - reference| / bound``, at most 1 if ``ok``; ``worst`` is the index of the element with
+    that ratio, (row, column), in a batch (matrix, row, column), and None without
     elements. ``bound`` is the bound as a formula.
     """
 
@@ -75,7 +75,7 @@ def bound_formula(problem: GemmProblem) -> str:
 
 
 def _roundings(problem: GemmProblem) -> float:
-    """Return how many unit roundoffs of ``sum |a||b|`` the sums may be off; see `verify`."""
+    """Return the error bound of accumulators in unit roundoffs of ``sum |a||b|``; see `verify`."""
     if not problem.accumulator.roundoff:
         return 1
     terms = problem.k * (2 if problem.compute == "float64" else 1)
@@ -152,7 +152,7 @@ def _compare(
     comparison: _Comparison, group: Group, C: np.ndarray | None, alpha: complex, beta: complex,
     place: tuple[int, ...] = (),
 ) -> None:  # fmt: skip
-    """Add the elements of one problem; the index of one begins with ``place``."""
+    """Add the elements of one problem, whose indices begin with ``place``."""
     problem, result = group.problem, group.C
     for block in _blocks(problem, group.A, group.B, result.shape, C, alpha, beta, group.operands):
         index, products, sums, arguments, lost = block
@@ -166,7 +166,7 @@ def _compare(
 
 
 class _Comparison:
-    """Errors of all elements so far."""
+    """Errors of all elements that were compared."""
 
     def __init__(self) -> None:
         self.elements = self.wrong = 0
@@ -177,7 +177,7 @@ class _Comparison:
         self, error: np.ndarray, bound: np.ndarray, good: np.ndarray, place: tuple[int, ...],
         corner: tuple[int, ...],
     ) -> None:  # fmt: skip
-        """Add a block of elements, of which the first is at ``corner`` of what is at ``place``."""
+        """Add a block of elements, the first of them at ``corner`` of the matrix at ``place``."""
         with np.errstate(all="ignore"):
             ratio = error / np.maximum(bound, 1e-300)
         ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
@@ -193,16 +193,16 @@ class _Comparison:
         self.elements += error.size
 
     def verdict(self, bound: str) -> Verdict:
-        """Return it."""
+        """Return the verdict."""
         return Verdict(
             self.wrong == 0, self.elements, self.wrong, self.error, self.ratio, self.worst, bound
         )
 
 
 class _Block(NamedTuple):
-    """Elements of C: their place in C, products, magnitudes (None of integers) and the others.
+    """Elements of C: place in C, products, magnitudes (None for integers), C and operands.
 
-    ``lost``: what tensor cores cut off of the sums.
+    ``lost``: bound of what tensor cores cut off.
     """
 
     place: tuple[slice, ...]
@@ -225,7 +225,7 @@ def _blocks(
         left, right = scaled(problem, left, right, blocks)
     before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
-    alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
+    alpha = alpha if use_ab else 0  # also for an infinite alpha without products
     wide: type[np.inexact] = np.complex128 if problem.C.element.is_complex else np.float64
     m, n = problem.m, problem.columns
     columns = max(1, _BLOCK // max(1, m))
@@ -257,7 +257,7 @@ def _blocks(
 
 
 def _product_columns(problem: GemmProblem, begin: int, end: int) -> Any:
-    """Index the columns of the product that some of C are made of."""
+    """Return the index of the columns of the product that make these columns of C."""
     if problem.epilogue.pairs == "halves":
         both = range(begin, end), range(problem.columns + begin, problem.columns + end)
         return [column for half in both for column in half]
@@ -266,7 +266,7 @@ def _product_columns(problem: GemmProblem, begin: int, end: int) -> Any:
 
 
 def lost_of(problem: GemmProblem, left: np.ndarray, right: np.ndarray) -> np.ndarray | float:
-    """Return how far the sums of a problem may be off as tensor cores cut them off; `truncation`.
+    """Return the error of the accumulators that tensor cores cut off; see `truncation`.
 
     ``left``, ``right``: op(A) and op(B) in float64, or (N, K) and (K, M) for a transposed product.
     """
@@ -276,7 +276,7 @@ def lost_of(problem: GemmProblem, left: np.ndarray, right: np.ndarray) -> np.nda
 
 
 def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray:
-    """Return how far sums of 8-bit floats on Hopper's tensor cores may be off.
+    """Return the error bound of sums of 8-bit floats on Hopper's tensor cores.
 
     An instruction adds the products of 32 of k to the accumulator: all 33 are aligned to the
     greatest of them and cut off 13 bits below its leading one, and so is their sum, which may have
@@ -290,8 +290,8 @@ def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray
     left, right
         (..., M, K) and (..., K, N) in float64.
     promoted
-        k after which the accumulator begins anew, and its error with it; 0: never. Slices of K then
-        begin where they like, and hold at most twice the greatest sum from the first k on.
+        k after which the accumulator begins anew, with its error; 0: never. Slices of K then
+        begin anywhere, and hold at most twice the greatest sum from the first k on.
     """
     total = np.zeros((*left.shape[:-1], right.shape[-1]))
     sums, off, greatest = (np.zeros_like(total) for _ in range(3))
@@ -308,7 +308,7 @@ def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray
             greatest = np.maximum(greatest, held)
             held = 2 * greatest
         products = abs(a).max(axis=-1)[..., :, None] * abs(b).max(axis=-2)[..., None, :]
-        # The accumulator holds the exact sum and what it is off by.
+        # The accumulator holds the exact sum plus its error.
         off += lost / (1 - lost) * np.maximum(products, held + off)
     return total + off
 
@@ -337,7 +337,7 @@ def compare_floats(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Return error, bound and verdict of each element.
 
-    ``further``: what the accumulators may be off beside roundings to their type.
+    ``further``: error of the accumulators in addition to roundings to their type.
     """
     reference, bound = _expected(problem, products, sums, arguments, further)
     wide = got.astype(reference.dtype)
@@ -353,14 +353,14 @@ def _expected(
     problem: GemmProblem, products: np.ndarray, sums: np.ndarray, arguments: EpilogueArguments,
     further: np.ndarray | float,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return each element before it is rounded, and the most by which it can be off."""
+    """Return each element before it is rounded, and its error bound."""
     out, accumulator, epilogue = problem.C.element, problem.accumulator, problem.epilogue
     if not accumulator.roundoff:
         # Integers are exact modulo 2**32, and then rounded to the type of alpha and beta.
         accumulator = problem.scalar
         products = products.astype(np.int64).astype(np.int32).astype(np.float64)
         sums = abs(products)
-    # A product is off by the rounding of its two factors, where they are rounded.
+    # The error of a product includes rounding of its two factors, if they are rounded.
     factors = 0.0
     for element in (problem.A.element, problem.B.element):
         multiplied = factor(element.name, problem.compute)

@@ -1,1 +1,1 @@
-"""The driver: kernels loaded and launched, memory, events."""
+"""The driver: loaded kernels, launches, memory and events."""

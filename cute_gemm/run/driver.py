@@ -1,7 +1,7 @@
-"""GPUs and their driver: what there is, whether it can be used, and the context to use it in.
+"""GPUs and their driver: whether a GPU can be used, its properties, and contexts.
 
-Whether there is a GPU is asked of ``libcuda`` through ctypes, which takes microseconds where there
-is none; everything else goes through ``cuda.bindings.driver``.
+``libcuda`` is asked for GPUs through ctypes, which takes microseconds without
+one; everything else uses ``cuda.bindings.driver``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cute_gemm.errors import DeviceError, HeaderError, LaunchError, NoGpuError
 
 @functools.cache
 def why_no_gpu() -> str | None:
-    """Return None when a GPU can be used, else one sentence that says why not.
+    """Return None if a GPU can be used, otherwise a sentence with the reason.
 
-    Never raises; takes microseconds where there is no driver. The answer is kept.
+    Never raises; takes microseconds without a driver. The result is cached.
     """
     try:
         return _why_no_gpu()
@@ -78,7 +78,7 @@ def _why_no_gpu() -> str | None:
 
 
 def _needed_major() -> int:
-    """Return the CUDA release whose cubins the driver must load: that of NVRTC."""
+    """Return the CUDA release whose cubins the driver must load: the release of NVRTC."""
     from cute_gemm.toolchain.nvrtc import nvrtc_version
 
     try:
@@ -88,7 +88,7 @@ def _needed_major() -> int:
 
 
 def device_count() -> int:
-    """Return how many GPUs can be used; 0 without a driver."""
+    """Return the number of usable GPUs, 0 without a driver."""
     if why_no_gpu() is not None:
         return 0
     (count,) = checked(load_driver().cuDeviceGetCount(), "counting the devices")
@@ -130,7 +130,7 @@ def bus_id(device: int = 0) -> str:
 
 
 def multiprocessors(device: int = 0) -> int:
-    """Return how many multiprocessors a device has."""
+    """Return the number of multiprocessors of a device."""
     return device_properties(device).multiprocessors
 
 
@@ -155,7 +155,7 @@ class Properties:
 def device_properties(device: int) -> Properties:
     """Return the properties of a device, without making a context on it.
 
-    NoGpuError when there is no usable GPU, DeviceError when there is no device of that ordinal.
+    NoGpuError without a usable GPU, DeviceError if there is no device of that ordinal.
     """
     driver = load_driver()
     count = device_count()
@@ -182,7 +182,7 @@ def device_properties(device: int) -> Properties:
 
 @functools.cache
 def primary_context(device: int) -> int:
-    """Return the primary context of a device, which PyTorch, CuPy and cudart use too.
+    """Return the primary context of a device, which PyTorch, CuPy and cudart also use.
 
     It is retained once and kept until the process ends, as cudart does.
     """
@@ -194,7 +194,7 @@ def primary_context(device: int) -> int:
 
 
 def is_current(device: int) -> bool:
-    """Return whether the primary context of ``device`` is the one that calls go to now."""
+    """Return whether the primary context of ``device`` is current."""
     (context,) = checked(load_driver().cuCtxGetCurrent(), "asking for the context")
     return int(context) == primary_context(device)
 
@@ -211,9 +211,9 @@ def entered(device: int) -> Iterator[None]:
 
 
 def synchronize(device: int = 0) -> None:
-    """Wait until everything that was started on ``device`` has ended.
+    """Wait until all work that was started on ``device`` has ended.
 
-    LaunchError when something that ran since failed, for instance by an illegal address.
+    Raises LaunchError if any of it failed, for example by an illegal address.
     """
     with entered(device):
         checked(load_driver().cuCtxSynchronize(), f"waiting for device {device}")
@@ -224,7 +224,7 @@ def synchronize(device: int = 0) -> None:
 
 @functools.cache
 def load_libcuda() -> Any:
-    """Return libcuda, for calls that must be fast; OSError where there is none."""
+    """Return libcuda, for calls that must be fast; OSError without it."""
     names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
     for name in names[:-1]:
         try:
@@ -236,7 +236,7 @@ def load_libcuda() -> Any:
 
 @functools.cache
 def load_driver() -> Any:
-    """Return ``cuda.bindings.driver``, initialised; NoGpuError where there is no usable GPU."""
+    """Return ``cuda.bindings.driver``, initialised; NoGpuError without a usable GPU."""
     reason = why_no_gpu()
     if reason is not None:
         raise NoGpuError(reason)
@@ -261,9 +261,9 @@ def error_name(code: int) -> str:
 
 
 def checked(result: tuple[Any, ...], doing: str | Callable[[], str]) -> tuple[Any, ...]:
-    """Return the results of a driver call without its code; an error is raised.
+    """Return the results of a driver call without its code; raise LaunchError if it failed.
 
-    ``doing``: what failed then, or a function that says it.
+    ``doing``: the action in the message, or a function that returns it.
     """
     code = int(result[0])
     if code:

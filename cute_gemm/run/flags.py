@@ -1,4 +1,4 @@
-"""Flags of the host's memory that kernels write to, and that are read without waiting."""
+"""Flags in host memory that kernels write and the host reads without waiting."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _lock = threading.Lock()
 
 
 class Flag:
-    """An int in page-locked memory, 0 at first, which has one address on the host and on devices.
+    """An int in page-locked memory, initially 0, with one address on the host and on devices.
 
-    It is never freed: a launch may write to it at any time.
+    It is never freed: a launch may write it at any time.
     """
 
     def __init__(self, device: int) -> None:
@@ -28,7 +28,7 @@ class Flag:
         self._value.value = 0
 
     def take(self) -> int:
-        """Return what was written, and set it to 0."""
+        """Return the value, and reset it to 0."""
         value = self._value.value
         if value:
             self._value.value = 0

@@ -1,4 +1,4 @@
-"""Calls captured in a CUDA graph, which starts them without a pause between two."""
+"""Calls captured in a CUDA graph, which starts them without pauses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cute_gemm.run.launch import Event
 
 
 class Graph:
-    """Launches in their order, to be started all at once, and timed.
+    """Launches in order, started together and timed.
 
-    ``calls``: functions of a stream, each of which starts work there. The events that time them are
-    nodes of the graph, so that the time is the device's alone, however late the host is.
+    ``calls``: functions of a stream that start work on it. The events that time them are
+    nodes of the graph, so the time is that of the device alone, even if the host is late.
     """
 
     def __init__(self, calls: Iterable[Callable[[int], object]], device: int = 0) -> None:

@@ -1,7 +1,7 @@
-"""Loaded kernels, launches, and their time.
+"""Loaded kernels, launches, and events.
 
 Everything goes through ``cuda.bindings.driver``. A repeated launch writes three addresses into a
-block of arguments that was built once and hands over its address, which costs 1.2 us beside
+block of arguments that was built once and passes its address, which takes 1.2 us in addition to
 the driver's own work; the same call through ctypes costs 2.5 us.
 """
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.signature import Arguments, Launch
 
-#: How the driver refuses a kernel of a context that is not current: CUDA_ERROR_INVALID_CONTEXT,
+#: Errors of a kernel whose context is not current: CUDA_ERROR_INVALID_CONTEXT,
 #: INVALID_HANDLE, CONTEXT_IS_DESTROYED; nothing has been started then.
 _OTHER_CONTEXT = (201, 400, 709)
-#: Dynamic shared memory in bytes that a kernel gets without asking.
+#: Dynamic shared memory in bytes that a kernel has without an attribute.
 _SMEM_FREE = 48 * 1024
-#: Most that a grid has along x, and along z.
+#: Largest extents of a grid along x, and along z.
 _MOST_CTAS, _MOST_ALONG_Z = 2**31 - 1, 65535
 
 
@@ -66,7 +66,7 @@ def unload() -> None:
 class LoadedKernel:
     """A cubin in the primary context of one device, until the process ends or `unload`.
 
-    CubinError when it is for another architecture; NoGpuError or DeviceError when there is no such
+    Raises CubinError if it is for another architecture; NoGpuError or DeviceError without such a
     device.
     """
 
@@ -101,16 +101,16 @@ class LoadedKernel:
     def bind(
         self, launch: Launch, arguments: Arguments, maps: TensorMaps | None = None
     ) -> BoundLaunch:
-        """Return a launch with everything but the operands and the stream settled.
+        """Return a launch that lacks only the operands and the stream.
 
-        ``maps``: the tensor maps that end the arguments.
-        LaunchError when the device cannot have that many CTAs, threads or bytes of shared memory.
+        ``maps``: the tensor maps at the end of the arguments.
+        LaunchError if the device cannot have so many CTAs, threads or bytes of shared memory.
         """
         self._allow(launch)
         return BoundLaunch(self, launch, arguments, maps)
 
     def _allow(self, launch: Launch) -> None:
-        """Check a launch against the device, and ask for the shared memory that it needs."""
+        """Check a launch against the device, and allow the shared memory that it needs."""
         what = f"{self.build.symbol} on device {self.device}"
         if not 0 <= launch.grid <= _MOST_CTAS or launch.dimensions[2] > _MOST_ALONG_Z:
             raise LaunchError(
@@ -176,7 +176,7 @@ class BoundLaunch:
         if self._attributes:
             configuration.attrs, configuration.numAttrs = self._attributes, len(self._attributes)
         self._configuration = configuration
-        # Where the driver reads the stream: behind seven words and their padding.
+        # Offset of the stream in the configuration: after seven words and their padding.
         self._stream = (ctypes.c_char * 8).from_address(configuration.getPtr() + 32)
         self._launch = driver.cuLaunchKernelEx if all(grid) else _nothing
         self._lock = threading.Lock()
@@ -184,9 +184,9 @@ class BoundLaunch:
     def __call__(self, addresses: Sequence[int], stream: int = 0) -> None:
         """Start the kernel on the operands at these device addresses, in stream order.
 
-        LaunchError when the driver refuses, which it also does after an earlier kernel failed.
+        Raises LaunchError if the driver refuses, also after an earlier kernel failed.
         """
-        # The block is shared by the threads that call this.
+        # Threads that call this share the block.
         with self._lock:
             self._pack_operands(self._block, 0, *addresses)
             if self._maps is not None:
@@ -199,7 +199,7 @@ class BoundLaunch:
             raise LaunchError(f"launching {self.kernel.build.symbol} failed: {error_name(code)}")
 
     def _in_its_context(self, code: int) -> int:
-        """Repeat a launch that failed because another context, or none, was current."""
+        """Repeat a launch that failed because its context was not current."""
         if code not in _OTHER_CONTEXT:
             return code
         with entered(self.kernel.device):
@@ -208,7 +208,7 @@ class BoundLaunch:
 
 
 def _attributes(driver: Any, launch: Launch) -> list[Any]:
-    """Return the launch attributes: clusters, and programmatic dependence."""
+    """Return the launch attributes: clusters, and programmatic dependent launch."""
     attributes = []
     if launch.cluster > 1:
         entry = driver.CUlaunchAttribute()
@@ -225,12 +225,12 @@ def _attributes(driver: Any, launch: Launch) -> list[Any]:
 
 
 def _nothing(*_: object) -> tuple[int]:
-    """Stand in for a launch without CTAs, which the driver would refuse."""
+    """Replace a launch without CTAs, which the driver would refuse."""
     return (0,)
 
 
 def is_capturing(stream: int) -> bool:
-    """Whether what is started in a stream goes into a graph, or may not be started there."""
+    """Return whether work that is started on a stream is captured, or may not be started."""
     driver = load_driver()
     code, status = driver.cuStreamIsCapturing(stream)
     return bool(code) or status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
@@ -257,7 +257,7 @@ class Event:
             checked(load_driver().cuEventRecord(self._event, stream), "recording an event")
 
     def record_in_graph(self, stream: int) -> None:
-        """Record the mark, whenever it runs, in the graph that ``stream`` captures."""
+        """Record the mark in the graph that ``stream`` captures, each time the graph runs."""
         driver = load_driver()
         external = driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
         with entered(self.device):

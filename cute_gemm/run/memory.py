@@ -12,14 +12,14 @@ from cute_gemm.run.driver import checked, device_name, entered, load_driver
 if TYPE_CHECKING:
     import numpy as np
 
-#: Largest pitch that a 2-D copy takes.
+#: Largest pitch of a 2-D copy.
 _MAX_PITCH = 2**31 - 1
 
 
 class DeviceBuffer:
     """Device memory, freed by ``free()``, at the end of a ``with`` block, or with the object.
 
-    ``nbytes`` may be 0; an OutOfMemoryError when the device (a CUDA ordinal) has not that many.
+    ``nbytes`` may be 0; OutOfMemoryError if the device (a CUDA ordinal) does not have them.
     """
 
     __slots__ = ("_pointer", "device", "nbytes")
@@ -42,7 +42,7 @@ class DeviceBuffer:
         return self._pointer
 
     def free(self) -> None:
-        """Free the memory once the work that uses it has ended; a second call does nothing."""
+        """Free the memory after the work that uses it; a second call does nothing."""
         pointer, self._pointer = self._pointer, 0
         if pointer:
             with entered(self.device):
@@ -58,7 +58,7 @@ class DeviceBuffer:
         if self._pointer and not sys.is_finalizing():
             try:
                 self.free()
-            except Exception:  # after a failed kernel the context is lost, and its memory with it
+            except Exception:  # a failed kernel loses the context and its memory
                 self._pointer = 0
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class DeviceBuffer:
 
 
 def _out_of_memory(nbytes: int, device: int) -> OutOfMemoryError:
-    """Return the error for memory that the device has not; its context is current."""
+    """Return the error of an allocation that failed; the device's context is current."""
     free, total = checked(load_driver().cuMemGetInfo(), "asking for the free memory")
     return OutOfMemoryError(
         f"{counted(nbytes, 'byte')} ({size(nbytes)}) were asked for on device {device} "
@@ -75,11 +75,11 @@ def _out_of_memory(nbytes: int, device: int) -> OutOfMemoryError:
 
 
 def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> DeviceBuffer:
-    """Copy a host matrix, or a batch, to new device memory, each element at its offset on the host.
+    """Copy a host matrix, or a batch, to new device memory, each element at its host offset.
 
-    So the descriptor of the host array, strides and all, is that of the copy; the bytes between its
-    columns (or rows) are neither read nor set, and what a batch shares is there once. One stride
-    must be the unit. The copy is done in the order of ``stream``.
+    The copy therefore has the descriptor of the host array, strides included. The bytes between
+    columns (or rows) are neither read nor set, and a shared matrix is copied once. One stride
+    must be the unit. The copy runs in the order of ``stream``.
     """
     buffer = allocate_like(array, device)
     try:
@@ -91,16 +91,16 @@ def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> DeviceBuffer:
 
 
 def allocate_like(array: np.ndarray, device: int = 0) -> DeviceBuffer:
-    """Return device memory with room for an array of these extents and strides; not set."""
+    """Return device memory for an array of these extents and strides, not initialised."""
     width, axes = _runs(array)
     return DeviceBuffer(width + sum((count - 1) * step for step, count in axes), device)
 
 
 def download(buffer: DeviceBuffer, array: np.ndarray, stream: int = 0) -> None:
-    """Copy back into a host array what `upload` or `allocate_like` made room for, and wait for it.
+    """Copy memory of `upload` or `allocate_like` back into a host array, and wait for it.
 
-    Only the elements of ``array`` are written, nothing between its columns (or rows). A LaunchError
-    when a kernel failed that ran in this stream before.
+    Only the elements of ``array`` are written, nothing between columns (or rows). LaunchError
+    if an earlier kernel on this stream failed.
     """
     _copy(array, buffer, stream, to_device=False)
     with entered(buffer.device):
@@ -108,10 +108,10 @@ def download(buffer: DeviceBuffer, array: np.ndarray, stream: int = 0) -> None:
 
 
 def _runs(array: np.ndarray) -> tuple[int, list[tuple[int, int]]]:
-    """Return the bytes of an array's contiguous runs, and the (step, count) in which they repeat.
+    """Return the bytes of an array's contiguous runs, and the (step, count) of their repetition.
 
-    Steps are in bytes, ascending, and longer than a run. A matrix repeats its columns (or rows), if
-    it has padding; a batch its matrices too. What overlaps, as of a broadcast, is one run.
+    Steps are in bytes, ascending, and longer than a run. A matrix with padding repeats its columns
+    (or rows); a batch repeats its matrices too. Overlapping runs, as of a broadcast, are one run.
     """
     if array.ndim not in (2, 3):
         raise StrideError(
@@ -133,11 +133,11 @@ def _runs(array: np.ndarray) -> tuple[int, list[tuple[int, int]]]:
 
 
 def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bool) -> None:
-    """Copy every run of ``array``, as many at a time as the driver takes."""
+    """Copy every run of ``array``, as many per call as the driver takes."""
     width, axes = _runs(array)
     if not width:
         return
-    # One call copies all runs along an axis: it is the longer one.
+    # One call copies all runs along the longer axis.
     axes.sort(key=lambda axis: axis[1])
     pitch, height = axes.pop() if axes and max(axes[-1][0], width) <= _MAX_PITCH else (width, 1)
     offsets = [0]
@@ -169,7 +169,7 @@ def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bo
 
 
 def zero(pointer: int, nbytes: int, device: int, stream: int) -> None:
-    """Set device memory to zeros, in the order of a stream."""
+    """Set device memory to zeros, in stream order."""
     with entered(device):
         checked(load_driver().cuMemsetD8Async(pointer, 0, nbytes, stream), "setting a result to 0")
 
@@ -180,11 +180,11 @@ _pools: dict[int, Any] = {}
 
 
 def scratch(nbytes: int, device: int, stream: int) -> int:
-    """Return the address of so many bytes, in the order of ``stream``; for `give_back`.
+    """Allocate so many bytes in the order of ``stream``, to be freed by `give_back`.
 
-    The device's context is current. From a pool of the device's that keeps what is given back.
-    While a graph is captured, the memory is the graph's. OutOfMemoryError when the device has not
-    that many.
+    The device's context is current. A pool of the device keeps freed memory.
+    During graph capture the memory belongs to the graph. OutOfMemoryError if the device does not
+    have so many bytes.
     """
     driver = load_driver()
     pool = _pools.get(device)
@@ -199,7 +199,7 @@ def scratch(nbytes: int, device: int, stream: int) -> int:
 
 
 def give_back(pointer: int, stream: int) -> None:
-    """Give scratch back, in the order of ``stream``; its device's context is current."""
+    """Free scratch, in the order of ``stream``; its device's context is current."""
     checked(load_driver().cuMemFreeAsync(pointer, stream), "giving scratch back")
 
 

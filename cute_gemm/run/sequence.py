@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from cute_gemm.run.driver import entered, is_current
 from cute_gemm.run.memory import give_back, scratch
 
-#: Where a launch finds an operand: the number of one of the plan's, whose last is the scratch, and
-#: bytes from its start.
+#: Place of an operand of a launch: its index in the plan's operands, the last of which is the
+#: scratch, and bytes from its start.
 Location = tuple[int, int]
 
 
 class Launches:
     """Several launches called as one `BoundLaunch`: ``launches(addresses, stream)``.
 
-    Scratch is had and given back in the order of the stream, at each call: calls on several streams
-    and from several threads do not share it.
+    Each call allocates and frees scratch in the order of the stream, so that calls on several
+    streams and from several threads do not share it.
     """
 
     __slots__ = ("_bytes", "_device", "_launches")

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 #: Bytes of a tensor map.
 SIZE = 128
-#: Of a map of groups: the extent of the mode that cuts boxes, and the bytes of which as many are
+#: Map of groups: extent of the mode that cuts boxes, and a stride in bytes, `_LONG` of which make
 #: 2^64, where addresses wrap around. Both as in ``InGroup``.
 _LONG, _WRAP = 1 << 30, 1 << 34
-#: What the driver calls types by other names.
+#: Names of the driver for types that have other names.
 _NAMES = {"tf32": "TFLOAT32", **dict.fromkeys(("int8", "float8_e4m3fn", "float8_e5m2"), "UINT8")}
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` of a span in bytes.
+    """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` in bytes.
 
-    Where it is two matrices side by side (`of_pairs` of `problem.parts.slices`) these are a
-    mode of their own. ``kind``: the type that it is brought as, by default its own.
-    ``in_groups``: groups end anywhere in the mode across, and a box ends with its group. That
-    mode is there twice then, with one stride: `_LONG` elements, by whose end TMA cuts the box,
-    and as it is; and by a fourth mode addresses wrap around to the matrix (``InGroup`` of
+    The two matrices of `of_pairs` of `problem.parts.slices` are a
+    separate mode. ``kind``: the type in which it is loaded, by default its own.
+    ``in_groups``: groups end anywhere along the other mode, and a box ends with its group. That
+    mode then occurs twice, with one stride: with `_LONG` elements, at whose end TMA cuts the box,
+    and unchanged. With a fourth mode addresses wrap around to the matrix (``InGroup`` of
     ``templates/tma/pipeline.cuh``).
     """
 
@@ -44,11 +44,11 @@ class TensorMap:
 
     @cached_property
     def tensor(self) -> Tensor:
-        """The map without the address."""
+        """The map without its address."""
         matrix = self.matrix
         size, unit = matrix.element.bytes, matrix.unit
         batch = matrix.l // matrix.slices if matrix.batch_stride else 1
-        # Of a single row, or matrix, any step will do.
+        # A single row, or matrix, may have any step.
         run = -(-max(matrix.shape[unit] * size, 1) // 16) * 16
         step = matrix.ld * size if matrix.shape[1 - unit] > 1 else run
         layer = matrix.batch_bytes if batch > 1 else step
@@ -57,7 +57,7 @@ class TensorMap:
             box = self.box[unit], self.box[1 - unit], 1, 1
             kind = self.kind or matrix.dtype
             return Tensor(kind, extents, (step, step, _WRAP - step), box, self.swizzle)
-        # The two columns of pairs are a mode of their own.
+        # The two columns of pairs are a separate mode.
         pair = [(matrix.slices, matrix.slice_stride * size)] * (matrix.slices > 1)
         others = [*pair, (max(batch, 1), layer)]
         modes = max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), *(x for x, _ in others)
@@ -67,7 +67,7 @@ class TensorMap:
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:
-        """The arguments of the driver call, without the address."""
+        """The arguments of the driver call without the address."""
         driver, tensor = load_driver(), self.tensor
         words = [driver.cuuint64_t(x) for x in tensor.extents]
         steps = [driver.cuuint64_t(x) for x in tensor.steps]
@@ -77,7 +77,7 @@ class TensorMap:
         return kind, words, steps, boxes, ones, rest
 
     def encode(self, address: int) -> bytes:
-        """Return the map of the matrix at an address; LaunchError where the driver refuses it."""
+        """Return the map of the matrix at an address; LaunchError if the driver refuses it."""
         kind, extents, steps, boxes, ones, rest = self._arguments
         (encoded,) = checked(
             load_driver().cuTensorMapEncodeTiled(
@@ -90,7 +90,7 @@ class TensorMap:
 
 @lru_cache(maxsize=64)
 def _enumerators(dtype: str, swizzle: int) -> tuple[Any, tuple[Any, ...]]:
-    """Return the driver's names of a type, and of what stands behind a map's numbers."""
+    """Return the driver's names of a type, and of the last arguments of a map."""
     driver = load_driver()
     name = _NAMES.get(dtype, dtype.upper())
     span = f"{swizzle}B" if swizzle else "NONE"
@@ -105,8 +105,8 @@ def _enumerators(dtype: str, swizzle: int) -> tuple[Any, tuple[Any, ...]]:
 class TensorMaps:
     """The maps of a launch's matrices, in memory that the driver reads at a launch.
 
-    ``places``: their addresses there; ``tell`` says where the matrices lie, on any thread, whatever
-    context is current there.
+    ``places``: their addresses in it; ``tell`` sets the addresses of the matrices, on any thread
+    and with any current context.
     """
 
     __slots__ = ("_device", "_maps", "_memory", "_replace", "_told", "_views", "places")
@@ -132,6 +132,6 @@ class TensorMaps:
                     ctypes.memmove(self.places[i], tensor_map.encode(address), SIZE)
             elif int(self._replace(self._views[i], address)[0]):
                 with entered(self._device):
-                    doing = "telling TMA where a matrix lies"
+                    doing = "setting the address of a tensor map"
                     checked(self._replace(self._views[i], address), doing)
             self._told[i] = address

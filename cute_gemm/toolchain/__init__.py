@@ -1,1 +1,1 @@
-"""From C++ text to a cubin, and what is in it."""
+"""The toolchain: from C++ text to a cubin."""

@@ -1,11 +1,11 @@
 """Cubins on disk, by content: a unit that was compiled once is never compiled again.
 
-One file per build, named by the SHA-256 of everything that went into it: source, content of the
-headers, options, architecture, NVRTC version. No path of the machine is part of that, so a cache
-may be filled on one machine and copied to another. A file carries its own name and checksum; one
-that is damaged, or lies under another's name, is deleted and the build repeated.
+One file per build, named by the SHA-256 of its inputs: source, content of the
+headers, options, architecture, NVRTC version. No path of the machine is included, so a cache
+may be filled on one machine and copied to another. A file contains its name and checksum; a file
+that is damaged, or has another build's name, is deleted and the build repeated.
 
-The program cache of ``cuda.core`` is not used, because importing it loads CUDA's bindings (0.12 s),
+The program cache of ``cuda.core`` is not used: importing it loads CUDA's bindings (0.12 s),
 and a process that finds its cubin here should load nothing but the driver.
 """
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 #: The first line of every file; a new number makes old files unread.
 _MAGIC = b"cute_gemm build 2\n"
 _SUFFIX = ".build"
-#: Digests of headers that were read before.
+#: Digests of headers by their files.
 _MEMO = "headers.json"
-#: Bytes of the longest file that is read; CUTLASS's cubins have 2 MB.
+#: Bytes of the longest file that is read; cubins of CUTLASS have 2 MB.
 _LONGEST = 64 * 2**20
 _warned: set[str] = set()
-#: Bytes that this process may write before its next look at all files, by directory and limit.
+#: Bytes that this process may write before it scans all files again, by directory and limit.
 _room: Kept[tuple[Path, int], float] = Kept(16)
-#: The part of the limit that is freed at a time, and the part of the free bytes that a process
-#: writes before its next look: other processes write too.
+#: Share of the limit that is freed at a time, and share of the free bytes that a process
+#: writes before it scans again: other processes write too.
 _FREED, _SHARE = 1 / 16, 1 / 8
 
 
@@ -63,7 +63,7 @@ class Entry:
 
 
 class Cleared(NamedTuple):
-    """Result of `clear`: builds that were deleted, their bytes, builds that are left."""
+    """Result of `clear`: builds that were deleted, their bytes, and builds that remain."""
 
     removed: int
     bytes: int
@@ -71,7 +71,7 @@ class Cleared(NamedTuple):
 
 
 def directories() -> list[Path]:
-    """Return where builds are searched: ``$CUTE_GEMM_CACHE_DIR``, or the user's cache directory.
+    """Return the directories of builds: ``$CUTE_GEMM_CACHE_DIR``, or the user's cache directory.
 
     The variable may list several directories, as ``PATH`` does: the first is written to, the others
     are only read.
@@ -86,15 +86,15 @@ def directories() -> list[Path]:
 
 
 def directory() -> Path:
-    """Return where builds are written."""
+    """Return the directory that builds are written to."""
     return directories()[0]
 
 
 def limit() -> int:
-    """Return the bytes that the cache may take: ``$CUTE_GEMM_CACHE_LIMIT``, by default 1 GiB.
+    """Return the size limit of the cache in bytes: ``$CUTE_GEMM_CACHE_LIMIT``, by default 1 GiB.
 
-    The variable is a number of bytes, or of ``K``, ``M`` or ``G`` (powers of 1024). OptionError for
-    any other text.
+    The variable is a number of bytes, or of ``K``, ``M`` or ``G`` (powers of 1024). Any other text
+    raises OptionError.
     """
     text = os.environ.get("CUTE_GEMM_CACHE_LIMIT") or "1G"
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
@@ -108,14 +108,14 @@ def limit() -> int:
 def key(
     unit: TranslationUnit, headers: str, options: Mapping[str, Any], arch: str, nvrtc: str
 ) -> str:
-    """Return the name of a build: the SHA-256 of everything that can change its cubin, as hex."""
+    """Return the name of a build: the SHA-256 of all its inputs, as hex."""
     encoded_options = json.dumps(options, sort_keys=True)
     parts = [_MAGIC.decode(), unit.source, unit.symbol, headers, encoded_options, arch, nvrtc]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def get(key: str) -> Build | None:
-    """Return the build of that key, or None; a damaged file of the first directory is deleted."""
+    """Return the build of a key, or None; delete a damaged file of the first directory."""
     start = time.perf_counter()
     own = directory()
     for place, data in _found(f"{key}{_SUFFIX}"):
@@ -135,7 +135,7 @@ def get(key: str) -> Build | None:
 
 
 def _found(name: str) -> Iterator[tuple[Path, bytes]]:
-    """Yield directories with a file of that name, and its content; warn of what is not read."""
+    """Yield directories with a file of that name, and its content; warn of unreadable files."""
     for place in directories():
         try:
             data = read(place / name)
@@ -147,9 +147,9 @@ def _found(name: str) -> Iterator[tuple[Path, bytes]]:
 
 
 def _unread(place: Path, name: str, error: OSError) -> str:
-    """Return why a file is not read, ``""`` where it is only missing.
+    """Return why a file is not read, ``""`` if it is only missing.
 
-    Of the first directory, which is made when it is written to, others are told then.
+    A missing first directory is no error: it is created by the first write.
     """
     if place == directory() and not os.path.lexists(place / name):
         return ""
@@ -159,7 +159,7 @@ def _unread(place: Path, name: str, error: OSError) -> str:
 
 
 def unread() -> list[str]:
-    """Return why directories behind the first are not read, a sentence for each."""
+    """Return why directories after the first are not read, a sentence for each."""
     reasons = []
     for place in directories()[1:]:
         try:
@@ -171,7 +171,7 @@ def unread() -> list[str]:
 
 
 def has(key: str) -> bool:
-    """Return whether a directory has a file of that key; `get` checks its content."""
+    """Return whether a directory has a file of this key; `get` checks its content."""
     for place in directories():
         with suppress(OSError), _opened(place / f"{key}{_SUFFIX}"):
             return True
@@ -182,7 +182,7 @@ def has(key: str) -> bool:
 def locked(key: str) -> Iterator[None]:
     """Hold the lock of ``key``: other threads and processes wait until the block ends.
 
-    A process that dies releases it. Where files cannot be locked, nobody waits.
+    A process that dies releases it. On file systems without locks, no process waits.
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
@@ -191,9 +191,9 @@ def locked(key: str) -> Iterator[None]:
 
 
 def _lock(path: Path, stack: ExitStack) -> None:
-    """Hold the lock of a file, which is made for it, until a stack is left; OSError without one.
+    """Hold the lock of a file, which is created for it, until a stack closes; or raise OSError.
 
-    A file that is a link is not opened: it may lead to one of the user's.
+    A link is not opened: it may point to one of the user's files.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     while True:
@@ -210,7 +210,7 @@ def _lock(path: Path, stack: ExitStack) -> None:
                 import fcntl
 
                 fcntl.flock(handle, fcntl.LOCK_EX)
-                # A child that was forked meanwhile has the file open: closing would not unlock it.
+                # A child forked meanwhile has the file open: closing would not unlock it.
                 opened.callback(fcntl.flock, handle, fcntl.LOCK_UN)
             # Its last holder may have removed it: others may lock a new file of that name.
             with suppress(FileNotFoundError):
@@ -222,7 +222,7 @@ def _lock(path: Path, stack: ExitStack) -> None:
 
 
 def _remove(path: Path) -> bool:
-    """Delete a file; return whether that was possible."""
+    """Delete a file; return whether it could be deleted."""
     with suppress(OSError):
         path.unlink()
         return True
@@ -230,7 +230,7 @@ def _remove(path: Path) -> bool:
 
 
 def put(key: str, build: Build) -> None:
-    """Store a build; if that is not possible, warn once and go on.
+    """Store a build; if that is not possible, warn once and continue.
 
     Beyond the limit, the least recently used builds are deleted.
     """
@@ -244,10 +244,10 @@ def put(key: str, build: Build) -> None:
 
 
 def _make_room(new: Path, most: int) -> float:
-    """Delete the least recently used files beyond ``most`` bytes, and a part more.
+    """Delete the least recently used files above ``most`` bytes, and some more.
 
-    Return the bytes that may be written before the next look at all files, which takes 0.1 s where
-    there are many: too long for every build.
+    Return the bytes that may be written before the next scan of all files, which takes 0.1 s with
+    many files: too long for every build.
     """
     builds = []
     for path in files():
@@ -266,12 +266,12 @@ def _make_room(new: Path, most: int) -> float:
 
 
 def _used(status: os.stat_result) -> float:
-    """Return when a file was last read, which `get` records, or written."""
+    """Return when a file was last read, as `get` records, or written."""
     return max(status.st_atime, status.st_mtime)
 
 
 def entries() -> list[Entry]:
-    """Return every build in the cache that can be read, newest first."""
+    """Return every readable build in the cache, newest first."""
     entries = []
     for path in files():
         try:
@@ -307,7 +307,7 @@ def clear() -> Cleared:
 
 
 def writable() -> str | None:
-    """Return None if builds can be stored, else the reason why not; no warning is given."""
+    """Return None if builds can be stored, otherwise the reason; give no warning."""
     import tempfile
 
     try:
@@ -317,7 +317,7 @@ def writable() -> str | None:
         return _reason(error)
 
 
-# Files beside the builds ------------------------------------------------------------------------
+# Files next to the builds -----------------------------------------------------------------------
 
 
 def beside(name: str) -> list[bytes]:
@@ -326,13 +326,15 @@ def beside(name: str) -> list[bytes]:
 
 
 def warn_damaged(name: str, error: ValueError, command: str) -> None:
-    """Warn, once, that a file beside the builds is not used; ``command`` makes it anew."""
+    """Warn once that a file next to the builds is not used; ``command`` makes a new one."""
     reason = shown(str(error))
-    _warn(f"{name} of the kernel cache is not used: {reason}; `cute-gemm {command}` makes it anew.")
+    _warn(
+        f"{name} of the kernel cache is not used: {reason}; `cute-gemm {command}` makes a new one."
+    )
 
 
 def file_of(kind: str, gpu: str) -> str:
-    """Return the name of a GPU's file of a kind; `remove` deletes those of all GPUs."""
+    """Return the name of a GPU's file of a kind."""
     return f"{kind}-{re.sub('[^A-Za-z0-9.]+', '-', gpu)}.json"
 
 
@@ -355,8 +357,8 @@ def put_beside(name: str, data: bytes) -> None:
 def headers_digest(paths: Sequence[Path]) -> str:
     """Return the SHA-256 of every header below ``paths``, names and content.
 
-    Reading 45 MB takes 0.1 s, so the digest is stored by the names, sizes and times of the files,
-    which take 8 ms to look up.
+    Reading 45 MB takes 0.1 s, so digests are stored by the names, sizes and times of the files,
+    which take 8 ms to read.
     """
     files = _trees(paths)
     state = hashlib.sha256(repr(files).encode()).hexdigest()
@@ -387,7 +389,7 @@ def _content_digest(files: list[tuple[Path, list[tuple[str, int, int]]]]) -> str
 
 
 def _trees(roots: Sequence[Path]) -> list[tuple[Path, list[tuple[str, int, int]]]]:
-    """Return the files below each root; a root that lies below another is not scanned again."""
+    """Return the files below each root; a root below another one is not scanned again."""
     trees: dict[Path, list[tuple[str, int, int]]] = {}
     for root in sorted(roots, key=lambda root: len(root.parts)):
         outer = next((ancestor for ancestor in trees if ancestor in root.parents), None)
@@ -401,7 +403,7 @@ def _trees(roots: Sequence[Path]) -> list[tuple[Path, list[tuple[str, int, int]]
 
 
 def _tree(root: Path) -> list[tuple[str, int, int]]:
-    """Return (name below ``root``, bytes, time of change) of every file, in order."""
+    """Return (name below ``root``, bytes, modification time) of every file, in order."""
     pending, entries = [""], []
     while pending:
         below = pending.pop()
@@ -449,7 +451,7 @@ def _decode(key: str, data: bytes) -> Build:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically: other processes see all of it or nothing."""
+    """Write a file atomically: other processes see all or nothing."""
     import tempfile
 
     temporary = None
@@ -468,7 +470,7 @@ def _write(path: Path, data: bytes) -> None:
 def read(path: Path) -> bytes:
     """Return the content of a file in a directory of the cache.
 
-    OSError if it is not a file, is too long, or can be written by other users.
+    OSError if it is not a file, is too long, or is writable by other users.
     """
     with _opened(path) as file:
         data = file.read(_LONGEST + 1)
@@ -479,11 +481,11 @@ def read(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file; OSError if other users can write to it or to its directory.
+    """Open a file; OSError if it or its directory is writable by other users.
 
-    The open file is checked, not the path, which may lead elsewhere a moment later. A directory may
-    be a link, as home directories are; a file may not. Opening a FIFO does not block, and the
-    access time is left alone if this user may do so.
+    The open file is checked, not the path, which may change meanwhile. A directory may
+    be a link, as some home directories are; a file may not. Opening a FIFO does not block, and the
+    access time does not change if this user may do so.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -507,7 +509,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def files(pattern: str = f"*{_SUFFIX}") -> list[Path]:
-    """Return the files of the first directory with such names: by default the builds."""
+    """Return the files of the first directory whose names match, by default the builds."""
     try:
         return sorted(directory().glob(pattern))
     except OSError:
@@ -517,7 +519,7 @@ def files(pattern: str = f"*{_SUFFIX}") -> list[Path]:
 def _place(make: bool = False) -> Path:
     """Return the directory; OSError if it is missing, cannot be created or is not trusted.
 
-    Other users must not be able to write to it: a cubin is code that will be run.
+    Other users must not be able to write to it: cubins are executed.
     """
     place = directory()
     if make:
@@ -554,7 +556,7 @@ def _reason(error: OSError) -> str:
 
 def _warn_unwritten(reason: str) -> None:
     _warn(
-        f"the kernel cache cannot be used ({reason}); kernels are compiled anew in each process. "
+        f"the kernel cache cannot be used ({reason}); kernels are compiled again in each process. "
         "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
     )
 

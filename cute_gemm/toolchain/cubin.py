@@ -1,4 +1,4 @@
-"""What a compilation gives, and the cache keeps."""
+"""Results of a compilation, which the cache keeps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one kernel takes, as ptxas reports it: registers and bytes per thread."""
+    """Resources of a kernel as ptxas reports them: registers and bytes per thread."""
 
     registers: int
-    shared_static: int  # bytes per CTA; what is asked for at launch comes on top
+    shared_static: int  # bytes per CTA, without dynamic shared memory
     spill_stores: int
     spill_loads: int
     stack: int
@@ -18,10 +18,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A unit whose asserts the compiler found to hold: what Python computed, C++ computes too."""
+    """A compiled unit of asserts: C++ computes the same values as Python."""
 
     source: str  # the CUDA C++ of the unit
-    facts: tuple[str, ...]  # what it asserts: a name, or the text where there is none
+    facts: tuple[str, ...]  # names of its asserts, or their texts
     arch: str
     seconds: float  # of the compilation
 
@@ -35,11 +35,11 @@ class Build:
 
     cubin: bytes  # the ELF image that the driver loads
     symbol: str  # its entry
-    arch: str  # that it runs on, "sm_90a"
+    arch: str  # "sm_90a"
     resources: Resources  # of the entry
     seconds: float  # of the compilation, or of the look-up when cached
     cached: bool
-    log: str  # what the compiler said
+    log: str  # output of the compiler
 
     def __repr__(self) -> str:
         where = "cache" if self.cached else "NVRTC"

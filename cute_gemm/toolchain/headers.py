@@ -1,4 +1,4 @@
-"""Where the headers of every build are: templates, CUTLASS, CUDA runtime, crt, CCCL."""
+"""Locations of headers for builds: templates, CUTLASS, CUDA runtime, crt, CCCL."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 
 from cute_gemm.errors import HeaderError
 
-#: What brings a package in place of whatever there is.
+#: Command that replaces an installed package.
 REINSTALL = "pip install --upgrade --force-reinstall"
 
 
 @functools.cache
 def cuda_major() -> int:
-    """Return the CUDA release that headers and NVRTC are of, 12 or 13: that of ``cuda-bindings``.
+    """Return the CUDA release of headers and NVRTC, 12 or 13: that of ``cuda-bindings``.
 
-    Nothing is imported.
+    It imports nothing.
     """
     versions = installed_versions("cuda", r"cuda_bindings")
     return int(versions[0].partition(".")[0]) if versions else 13
 
 
 def installed_versions(package: str, name: str) -> list[str]:
-    """Return versions of distributions, found by their metadata beside a package in 0.1 ms.
+    """Return versions of distributions, from metadata next to a package, in 0.1 ms.
 
-    ``name``: what the name of their metadata begins with, as a pattern.
+    ``name``: a pattern for the first part of the metadata's name.
     """
     pattern = re.compile(rf"{name}-([\d.]+)(?:\.post\d+)?\.dist-info")
     names = (name for root in package_dirs(package) for name in os.listdir(root.parent))
@@ -47,7 +47,7 @@ def templates_path() -> Path:
     """Return the directory of the CUDA C++ templates, whose files kernels include by name.
 
     In a wheel it is ``cute_gemm/templates``; in a checkout, and so in an editable install, it is
-    ``templates`` at the root of the repository. ``HeaderError`` when neither is there.
+    ``templates`` at the root of the repository. Raises ``HeaderError`` without either.
     """
     package = Path(__file__).resolve().parents[1]
     for directory in (package / "templates", package.parent / "templates"):
@@ -69,7 +69,7 @@ def template_path(name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CudaHeaders:
-    """One set of CUDA headers: where each part lies, or None for a part that is missing."""
+    """One set of CUDA headers: the directory of each part, None for a missing part."""
 
     source: str
     runtime: Path | None
@@ -78,7 +78,7 @@ class CudaHeaders:
 
     @property
     def version(self) -> str | None:
-        """The CUDA release, ``"13.0"``; None when it cannot be told."""
+        """The CUDA release, ``"13.0"``; None if it is unknown."""
         if self.runtime is None:
             return None
         number = macro(self.runtime / "cuda_runtime_api.h", "CUDART_VERSION")
@@ -86,13 +86,13 @@ class CudaHeaders:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of the parts that are not there."""
+        """The names of the missing parts."""
         parts = {"runtime": self.runtime, "crt": self.crt, "cccl": self.cccl}
         return tuple(name for name, path in parts.items() if path is None)
 
     @property
     def cccl_version(self) -> str | None:
-        """The release of CCCL, ``"3.0.1"``; None when it cannot be told."""
+        """The release of CCCL, ``"3.0.1"``; None if it is unknown."""
         if self.cccl is None:
             return None
         number = macro(self.cccl / "cuda" / "std" / "__cccl" / "version.h", "CCCL_VERSION")
@@ -107,13 +107,13 @@ class CudaHeaders:
         return tuple(map(int, version.split("."))) < (3, 2)
 
 
-#: What there is to a set of CUDA headers.
+#: Parts of a set of CUDA headers.
 _PARTS = ("runtime", "crt", "cccl")
 
 
 @functools.cache
 def include_paths() -> tuple[Path, ...]:
-    """Return the include directories of every build; ``HeaderError`` says what to install."""
+    """Return the include directories of builds; ``HeaderError`` names the packages to install."""
     templates, cutlass, cuda = templates_path(), cutlass_path(), cuda_headers()
     if cutlass is None:
         raise HeaderError('CUTLASS headers were not found: pip install "nvidia-cutlass==4.2.*"')
@@ -145,7 +145,7 @@ def cutlass_path() -> Path | None:
 
 
 def cutlass_version() -> tuple[int, int, int] | None:
-    """Return the version of the CUTLASS headers; None where there are none, or none that say."""
+    """Return the version of the CUTLASS headers, None if there is none."""
     path = cutlass_path()
     if path is None:
         return None
@@ -155,10 +155,10 @@ def cutlass_version() -> tuple[int, int, int] | None:
 
 
 def cuda_headers() -> CudaHeaders | None:
-    """Return the first complete set of CUDA headers, else the first incomplete one.
+    """Return the first complete set of CUDA headers, otherwise the first incomplete one.
 
-    Wheels come before a toolkit, because the pins of this package choose the wheels. Sets are not
-    mixed: CCCL, crt and the runtime of different releases do not fit each other. Those of another
+    Wheels come before a toolkit, because this package pins the wheels. Sets are not
+    mixed: CCCL, crt and the runtime of different releases are incompatible. Sets of another
     release than `cuda_major` are left out.
     """
     sets = [_headers_of_wheels(root) for root in package_dirs("nvidia")]
@@ -208,7 +208,7 @@ def package_dirs(name: str) -> list[Path]:
 
 
 def macro(path: Path, name: str) -> int | None:
-    """Return the integer that a header defines ``name`` as; None when it does not."""
+    """Return the integer that a header defines ``name`` as, None if it does not define it."""
     try:
         text = path.read_text(errors="replace")
     except OSError:

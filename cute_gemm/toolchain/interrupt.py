@@ -1,8 +1,8 @@
-"""Ctrl-C while NVRTC compiles: KeyboardInterrupt when the unit is done, not the end of the process.
+"""Ctrl-C while NVRTC compiles: KeyboardInterrupt after the unit, not the end of the process.
 
-NVRTC's compiler takes the process's handler of SIGINT over while it works, and its own ends the
-process with status 4. It cannot be asked not to, and a mask would have to be that of all threads:
-so Python's handler is put back as soon as it is gone, by a thread that looks.
+NVRTC's compiler replaces the process's handler of SIGINT while it works, with one that ends the
+process with status 4. It has no option against that, and a mask would have to cover all threads.
+A thread therefore restores Python's handler as soon as it is replaced.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Seconds between two looks: NVRTC's handler is there from the start, which the first ones await.
+#: Seconds between two checks: NVRTC replaces the handler at the start, so the first are shorter.
 _FIRST, _LATER, _MANY = 0.0002, 0.005, 500
-#: Bytes that hold a ``struct sigaction``, which begins with the handler's address.
+#: Bytes of a ``struct sigaction``, which begins with the handler's address.
 _ACTION = 256
-#: What nobody but the program itself sets.
+#: Handlers that only the program itself sets.
 _DEFAULT, _IGNORED = (number.to_bytes(8, sys.byteorder) for number in (0, 1))
 
 _lock = threading.Lock()
@@ -29,7 +29,7 @@ _compiling = 0
 
 
 def _forked() -> None:
-    """Begin anew in a child: what compiled when it was forked does so in the parent alone."""
+    """Reset the state in a child: compilations run in the parent alone."""
     global _lock, _compiling
     _lock, _compiling = threading.Lock(), 0
 
@@ -40,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Keep SIGINT's handler what it is while the body runs, in any number of threads."""
+    """Keep SIGINT's handler while the body runs, in any number of threads."""
     global _compiling
     libc = _libc()
     if libc is None:
@@ -60,7 +60,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _watch(libc: ctypes.CDLL, kept: ctypes.Array[ctypes.c_char]) -> None:
-    """Put the handler back whenever another is there, until nothing compiles."""
+    """Restore the handler whenever it was replaced, until nothing compiles."""
     now = ctypes.create_string_buffer(_ACTION)
     for looks in itertools.count():
         with _lock:
@@ -73,7 +73,7 @@ def _watch(libc: ctypes.CDLL, kept: ctypes.Array[ctypes.c_char]) -> None:
 
 
 def _libc() -> ctypes.CDLL | None:
-    """The C library, where it has ``sigaction`` and a pointer is 8 bytes."""
+    """Return the C library if it has ``sigaction`` and pointers have 8 bytes, otherwise None."""
     if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
         return None
     return ctypes.CDLL(None)

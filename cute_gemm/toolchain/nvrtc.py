@@ -1,6 +1,6 @@
-"""Translation unit -> cubin, by NVRTC through ``cuda.core``: no nvcc, no host compiler, no driver.
+"""Compilation of units to cubins by NVRTC through ``cuda.core``, without nvcc or a driver.
 
-A unit that was built before comes from the disk cache, and that path imports nothing of CUDA.
+A unit that was built before comes from the disk cache, without importing anything of CUDA.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 _LIBC = None if sys.platform == "win32" else ctypes.CDLL(None)
-#: The options of every build, in the words of ``cuda.core.ProgramOptions``. NDEBUG: a wgmma kernel
-#: whose asserts are alive calls ``__assertfail`` and loses 10 % and more. The unroll limit is that
+#: The options of every build, as ``cuda.core.ProgramOptions`` names them. NDEBUG: a wgmma kernel
+#: with asserts calls ``__assertfail`` and loses 10 % and more. The unroll limit is that
 #: of CCCL under nvcc; its value for other compilers, 16, costs 0.3 s of every build, spent on the
 #: preprocessing of one header (``type_list.h``), and changes nothing in the cubin.
 OPTIONS: dict[str, Any] = {
@@ -45,14 +45,14 @@ OPTIONS: dict[str, Any] = {
     "device_as_default_execution_space": True,
     "define_macro": ["NDEBUG", ("_CCCL_META_UNROLL_LIMIT", "10")],
     "ptxas_options": ["-v"],
-    # NVRTC's own cache would leave out what ptxas -v says.
+    # NVRTC's own cache would drop the output of ptxas -v.
     "no_cache": True,
 }
 
-#: What NVRTC calls the unit. The name goes into the symbol of every internal variable, of which
+#: Name of the unit in NVRTC. It is part of the symbol of every internal variable, of which
 #: CuTe's headers have hundreds.
 UNIT = "unit"
-#: Characters of an error that are shown: those of templates may have thousands.
+#: Characters of an error that are shown: errors of templates may have thousands.
 _LONGEST = 400
 
 #: Architectures accepted without asking NVRTC, so that a cached build need not load it.
@@ -62,25 +62,25 @@ _COMMON_ARCHS = frozenset(
 
 
 class Built(NamedTuple):
-    """A build, and the version of the NVRTC that made it, as the library tells it: ``"13.0"``."""
+    """A build, and the version of the NVRTC that made it, as the library reports it: ``"13.0"``."""
 
     build: Build
     nvrtc: str
 
 
-#: Compiles a unit for an arch, with headers of some paths, from a time on.
+#: Compiles a unit for an arch, with headers of some paths; the last argument is the start time.
 Compiler = Callable[["TranslationUnit", str, tuple[Path, ...], float], Built]
 
 
 def build(
     unit: TranslationUnit, arch: str, *, cache: bool = True, compiler: Compiler | None = None
 ) -> Build:
-    """Compile ``unit`` for ``arch``, or take it from the disk cache, where the result is stored.
+    """Compile ``unit`` for ``arch``, or read it from the disk cache, where results are stored.
 
-    ``arch`` is what `normalize_arch` takes. ``CompileError`` when NVRTC refuses the unit or the
-    arch, when registers spill, and when ptxas serialises wgmma: the message starts with the line
-    that matters, ``.log`` has all of them. ``HeaderError`` when the headers or NVRTC itself are not
-    installed. ``compiler``: what compiles, by default `compile_here`.
+    ``arch`` is as for `normalize_arch`. ``CompileError`` if NVRTC refuses the unit or the
+    arch, if registers spill, and if ptxas serializes wgmma: the message starts with the decisive
+    line, ``.log`` has all of them. ``HeaderError`` if the headers or NVRTC are not
+    installed. ``compiler``: the function that compiles, by default `compile_here`.
     """
     start = time.perf_counter()
     arch = normalize_arch(arch)
@@ -98,8 +98,8 @@ def build(
         if stored is not None:
             return stored
         built, used = (compiler or compile_here)(unit, arch, paths, start)
-        # Another NVRTC may have been in the process already (PyTorch brings one): then the build
-        # goes under that one's name.
+        # Another NVRTC may be loaded in the process (PyTorch brings one): then the build
+        # is stored under its version.
         if nvrtc_version().split(".")[:2] != used.split("."):
             key = _key(unit, arch, paths, used)
         store.put(key, built)
@@ -109,19 +109,19 @@ def build(
 
 
 def _stored(key: str, unit: TranslationUnit, arch: str) -> Build | None:
-    """Return the build of a key in the cache, if it is of this entry and architecture."""
+    """Return the build of a key in the cache, if it has this entry and architecture."""
     found = store.get(key)
     return found if found and (found.symbol, found.arch) == (unit.symbol, arch) else None
 
 
 def is_cached(unit: TranslationUnit, arch: str) -> bool:
-    """Return whether there is a file of this build in the cache, which `build` would read."""
+    """Return whether the cache has a file of this build."""
     arch = normalize_arch(arch)
     return store.has(_key(unit, arch, (*unit.folders, *include_paths()), nvrtc_version()))
 
 
 def _key(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], nvrtc: str) -> str:
-    """Return the key of a build; headers of CUTLASS and CUDA are looked at once in a process."""
+    """Return the key of a build; headers of CUTLASS and CUDA are read once per process."""
     own = (*unit.folders, templates_path())
     libraries = tuple(path for path in paths if path not in own)
     digest = store.headers_digest(own) + _digest_of_libraries(libraries)
@@ -139,9 +139,9 @@ def compile_here(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], star
 
 
 def prove(unit: TranslationUnit, arch: str) -> Proof:
-    """Compile a unit for its asserts, of which ``CompileError`` names the first that is false.
+    """Compile a unit for its asserts; ``CompileError`` names the first false one.
 
-    Nothing is cached: what is asked for is the proof.
+    Nothing is cached.
     """
     asserts = re.findall(r'static_assert\((.*?)(?:, "(.*)")?\);', unit.source)
     built = build(unit, arch, cache=False)
@@ -153,11 +153,11 @@ def prove(unit: TranslationUnit, arch: str) -> Proof:
 def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
     """Compile ``unit`` to PTX with the options, and the errors, of `build`, without the cache.
 
-    ptxas, which counts registers, is not asked. ``lines``: whether it says of which line of the
-    source each instruction is; the source is called `UNIT` there.
+    ptxas, which counts registers, does not run. ``lines``: whether the PTX has the source line
+    of each instruction; the source is called `UNIT` there.
     """
     arch, nvrtc = normalize_arch(arch), _nvrtc()
-    # Not through cuda.core, which looks for the driver when it is asked for PTX.
+    # Not through cuda.core, which needs the driver for PTX.
     paths = (*unit.folders, *include_paths())
     more = {"lineinfo": True} if lines else {}
     options = _options(arch.replace("sm_", "compute_"), paths, **more).as_bytes("nvrtc")
@@ -174,13 +174,13 @@ def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
 
 
 def _trim_heap() -> None:
-    """Return freed memory to the system: glibc would keep some 200 MB that NVRTC has used."""
+    """Return freed memory to the system: glibc keeps some 200 MB that NVRTC used."""
     if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
 
 
 def _text(program: Any, size: Any, get: Any) -> str:
-    """What NVRTC says of a program; ``size`` and ``get`` are the two functions that tell it."""
+    """Return a text of NVRTC about a program; ``size`` and ``get`` are the functions for it."""
     _, length = size(program)
     buffer = b" " * length
     get(program, buffer)
@@ -190,8 +190,8 @@ def _text(program: Any, size: Any, get: Any) -> str:
 def normalize_arch(arch: str | int | float) -> str:
     """Return ``"sm_90a"`` for ``"SM_90a"``, ``"90a"``, ``"9.0a"``, and ``"sm_90"`` for ``9.0``.
 
-    ``UnsupportedError`` for what does not name an architecture, ``CompileError``, with those there
-    are, for one that the installed NVRTC does not know.
+    ``UnsupportedError`` for a text that is not an architecture, ``CompileError``, with the known
+    ones, for an architecture that the installed NVRTC does not know.
     """
     text = f"{arch:.1f}" if isinstance(arch, float) else str(arch)
     match = re.fullmatch(r"(?:sm_?)?(\d+?)\.?(\d)([af]?)", text.strip().lower())
@@ -223,10 +223,10 @@ def _unknown_arch(arch: str, known: tuple[str, ...]) -> CompileError:
 
 @functools.cache
 def nvrtc_version() -> str:
-    """Return the version of the NVRTC that is installed, ``"13.0.88"``.
+    """Return the version of the installed NVRTC, ``"13.0.88"``.
 
-    Of several it is that of `cuda_major`. The name of the wheel's metadata tells it in 0.1 ms,
-    where loading the library takes 30 ms; without a wheel the library is asked, which knows only
+    If there are several, it is that of `cuda_major`. The wheel's metadata has it in 0.1 ms;
+    loading the library takes 30 ms. Without a wheel the library reports only
     ``"13.0"``.
     """
     versions = installed_versions("nvidia", r"nvidia_cuda_nvrtc(?:_cu\d+)?")
@@ -236,12 +236,12 @@ def nvrtc_version() -> str:
 
 @functools.cache
 def loaded_nvrtc_version() -> str:
-    """Return what the library that compiles in this process says of itself, ``"13.0"``."""
+    """Return the version that the loaded NVRTC reports, ``"13.0"``."""
     return "{}.{}".format(*_answer("nvrtcVersion"))
 
 
 def _answer(question: str) -> list[Any]:
-    """What NVRTC says of itself."""
+    """Return the result of a query function of NVRTC."""
     code, *answer = getattr(_nvrtc(), question)()
     if int(code):
         raise HeaderError(f"{question} failed: {code.name}")
@@ -250,7 +250,7 @@ def _answer(question: str) -> list[Any]:
 
 @functools.cache
 def _nvrtc() -> Any:
-    """``cuda.bindings.nvrtc``, with a library of `cuda_major` behind it."""
+    """Return ``cuda.bindings.nvrtc`` with a loaded library of `cuda_major`."""
     from cuda.bindings import nvrtc
 
     expected = cuda_major()
@@ -269,9 +269,9 @@ def _nvrtc() -> Any:
 
 
 def _load_cuda_12() -> None:
-    """Load NVRTC of its wheel for CUDA 12, which `cuda.pathfinder` then finds loaded.
+    """Load NVRTC from its wheel for CUDA 12, so that `cuda.pathfinder` finds it loaded.
 
-    Where there are wheels of both versions it would load that of CUDA 13.
+    With wheels of both versions it would load that of CUDA 13.
     """
     for root in package_dirs("nvidia"):
         for name in ("lib/libnvrtc.so.12", "bin/nvrtc64_120_0.dll"):
@@ -281,7 +281,7 @@ def _load_cuda_12() -> None:
 
 
 def _options(arch: str, paths: tuple[Path, ...], **more: Any) -> Any:
-    """``cuda.core.ProgramOptions`` of every compilation, and more of one."""
+    """Return ``cuda.core.ProgramOptions`` for every compilation, with more options for one."""
     include, options = [str(path) for path in paths], OPTIONS | more
     return cuda_core().ProgramOptions(name=UNIT, arch=arch, include_path=include, **options)
 
@@ -293,7 +293,7 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
     try:
         program = core.Program(unit.source, "c++", _options(arch, paths))
         try:
-            # Not "ptx": cuda.core looks for the driver then.
+            # Not "ptx": cuda.core then needs the driver.
             with interruptible():
                 cubin = bytes(program.compile("cubin", logs=logs).code)
         finally:
@@ -308,13 +308,13 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
 
 
 def _explained(error: Exception, arch: str, log: str) -> Exception:
-    """Turn an exception of ``cuda.core`` into one that names what matters."""
+    """Return an exception of ``cuda.core`` as one whose message has the decisive line."""
     text = f"{error}\n{log}".replace("\0", "").strip()
     if os.strerror(errno.EMFILE) in text:
         return _no_files(text)
     if type(error).__name__ != "NVRTCError" and "NVRTC" not in text:
         return CompileError(f"{type(error).__name__}: {text}", text)
-    # The message of cuda.core repeats the whole log after a line of its own.
+    # The message of cuda.core repeats the whole log after its own line.
     return _from_log(text.partition("compilation log:")[2].strip() or text, arch)
 
 
@@ -327,7 +327,7 @@ def _no_files(log: str) -> CompileError:
 
 
 def _from_log(text: str, arch: str) -> CompileError:
-    """The error whose message is the first line of NVRTC's log that matters."""
+    """Return the error whose message is the first decisive line of NVRTC's log."""
     if os.strerror(errno.EMFILE) in text:
         return _no_files(text)
     if re.search(r"--gpu-architecture|--nv_arch|-arch\b", text):
@@ -344,7 +344,7 @@ def _from_log(text: str, arch: str) -> CompileError:
 
 
 def _checked_resources(log: str, unit: TranslationUnit) -> Resources:
-    """Read ``ptxas -v``; more spills than the unit allows, and serialised wgmma, are errors."""
+    """Read ``ptxas -v``; raise if it spills more than the unit allows, or serializes wgmma."""
     symbol = unit.symbol
     serialised = re.search(r".*(?:C7509|C7510|wgmma.*serialized).*", log)
     if serialised:

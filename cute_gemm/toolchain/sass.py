@@ -14,10 +14,10 @@ from pathlib import Path
 
 from cute_gemm.errors import ToolError
 
-#: How to get what is missing.
+#: Command that installs nvdisasm.
 INSTALL = "pip install 'cute-gemm[sass]'"
 
-# ``@!PT`` is never: ptxas puts such an LDS between stores and cp.async.
+# ``@!PT`` never executes: ptxas puts such an LDS between stores and cp.async.
 _INSTRUCTION = re.compile(
     r"^\s+/\*[0-9a-f]{4,}\*/\s+(?!@!U?PT\b)(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE
 )
@@ -26,8 +26,8 @@ _INSTRUCTION = re.compile(
 def disassemble(cubin: bytes) -> str:
     """Return the machine code of a cubin, of any architecture, as ``nvdisasm`` prints it.
 
-    ``ToolError`` when there is no nvdisasm, in wheels or conda, under ``CUDA_HOME`` or on ``PATH``,
-    and when the one there is refuses the cubin.
+    ``ToolError`` if there is no nvdisasm, in wheels or conda, under ``CUDA_HOME`` or on ``PATH``,
+    or if it refuses the cubin.
     """
     from cuda.pathfinder import find_nvidia_binary_utility
 
@@ -49,6 +49,6 @@ def disassemble(cubin: bytes) -> str:
 def instructions(sass: str) -> Counter[str]:
     """Count the instructions of a disassembly by opcode with its modifiers, ``LDG.E.U16``.
 
-    Those that never execute (predicate ``!PT``) are left out.
+    Instructions that never execute (predicate ``!PT``) are left out.
     """
     return Counter(_INSTRUCTION.findall(sass))

@@ -1,4 +1,4 @@
-"""What a kernel is called with: its C++ parameters, their packed values, and its launch.
+"""Signatures of kernels: C++ parameters, their packed values, and the launch.
 
 The parameter list of the emitted entry and the block of arguments that the driver reads are two
 renderings of one `Signature`.
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
 
-#: Most that a grid has along y and z.
+#: Largest extent of a grid along y and z.
 _MOST_ALONG_Y = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a kernel is started.
+    """The launch of a kernel.
 
     ``grid``: CTAs of one GEMM; ``block``: threads per CTA; ``smem``: dynamic shared memory, bytes;
-    ``batch``: GEMMs; ``cluster``: CTAs of a cluster; ``dependent``: it may start before the launch
-    ahead of it has ended (programmatic dependent launch), for which it waits itself.
+    ``batch``: GEMMs; ``cluster``: CTAs of a cluster; ``dependent``: it may start before the
+    previous launch has ended (programmatic dependent launch), and waits for it itself.
 
-    Of a persistent grid, whose CTAs take tiles of C by turns, ``tiles``: how many they take, and
-    ``places``: how many CTAs the GPU has room for, which the grid does not exceed.
+    For a persistent grid, whose CTAs take tiles of C in turns, ``tiles``: the number of tiles, and
+    ``places``: the number of CTAs that the GPU holds, which the grid does not exceed.
     """
 
     grid: int
@@ -57,20 +57,20 @@ class Launch:
 
     @property
     def dimensions(self) -> tuple[int, int, int]:
-        """Of the grid: tiles along x, the batch along y and, beyond 65535, z."""
+        """Extents of the grid: tiles along x, the batch along y and, above 65535, z."""
         layers = -(-self.batch // _MOST_ALONG_Y)
         return self.grid, min(self.batch, _MOST_ALONG_Y), layers
 
 
-#: What `Signature.arguments` is given, beside the problem: addresses and scalars by name.
+#: Values for `Signature.arguments` in addition to the problem: addresses and scalars by name.
 Given = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: name, C++ type, in which ``{}`` is where the types are, and bytes.
+    """One parameter: name, C++ type, with ``{}`` as prefix of type names, and bytes.
 
-    ``form`` is that of ``struct``, and ``of`` returns the numbers for it, of a problem.
+    ``form`` is a format of ``struct``, and ``of`` returns the numbers for it from a problem.
     """
 
     name: str
@@ -85,15 +85,15 @@ class Parameter:
 
 
 class Pointer(Parameter):
-    """An address: an operand's, which every call writes, or that of alpha or beta."""
+    """An address: of an operand, which every call writes, or of alpha or beta."""
 
     def pack(self, block: Any, offset: int, problem: Any, given: Given) -> None:
-        """Write the given address, or none."""
+        """Write the given address, or 0."""
         struct.pack_into("=Q", block, offset, given.get(self.name, 0))
 
 
 class Scalar(Parameter):
-    """alpha, beta or a number of the epilogue, of the type that it computes in."""
+    """alpha, beta or a number of the epilogue, in the epilogue's type."""
 
     def pack(self, block: Any, offset: int, problem: Any, given: Given) -> None:
         """Write the given value, or the problem's."""
@@ -104,16 +104,16 @@ class Scalar(Parameter):
 
 
 class TensorMapParameter(Parameter):
-    """A matrix as TMA is told of it, by value; every call writes those of its matrices."""
+    """A tensor map of a matrix, by value; every call writes the maps of its matrices."""
 
 
 def _step(name: str, step: Callable[[Any], int]) -> Parameter:
-    """Return the parameter that is a step in elements."""
+    """Return the parameter for a step in elements."""
     return Parameter(name, "int64_t", 8, "=q", lambda problem: (step(problem),))
 
 
 def _steps(part: str, name: str, modes: Sequence[str]) -> list[Parameter]:
-    """Return the steps of a matrix of that name along two modes, and to the next of a batch.
+    """Return the steps of a matrix of that name along two modes, and between matrices of a batch.
 
     ``part``: the attribute of a problem that has the matrix.
     """
@@ -147,18 +147,18 @@ class Signature:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the operands, whose addresses every call gives: the pointers at the front."""
+        """Names of the operands, whose addresses every call passes: the first pointers."""
         pointers = takewhile(lambda parameter: isinstance(parameter, Pointer), self.parameters)
         return tuple(pointer.name for pointer in pointers)
 
     def cpp(self, prefix: str) -> str:
-        """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""
+        """Return the C++ parameter list; ``prefix``: scope of Element, ElementC, Accumulator."""
         return ", ".join(f"{x.cpp.format(prefix)} {x.name}" for x in self.parameters)
 
     def arguments(
         self, problem: GemmProblem, alpha: scalars.Scalar, beta: scalars.Scalar
     ) -> Arguments:
-        """Pack the arguments of a problem; ScalarError for a value not of their type."""
+        """Pack the arguments of a problem; ScalarError for a value of another type."""
         given = {
             "alpha": alpha.value, "beta": beta.value,
             "alpha_ptr": alpha.pointer, "beta_ptr": beta.pointer,
@@ -169,7 +169,7 @@ class Signature:
 class Arguments:
     """Packed arguments, and the table of their addresses that the driver reads.
 
-    ``operands``: how many addresses of operands begin the block.
+    ``operands``: number of addresses of operands at the start of the block.
     """
 
     __slots__ = ("block", "operands", "table")
@@ -187,7 +187,7 @@ class Arguments:
 
 
 def cpp_type(row: DType) -> str:
-    """Return the C++ type of elements: cutlass_library's."""
+    """Return the C++ type of elements, as in cutlass_library."""
     from cutlass_library import DataType, DataTypeTag
 
     return str(DataTypeTag[DataType[row.tag]])
@@ -199,7 +199,7 @@ def epilogue_parameters(
 ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...], tuple[Parameter, ...]]:
     """Return an epilogue's pointers, the strides of its operands, and its scalars and numbers.
 
-    ``scalar``: the C++ type of these, as of `scalar_cpp`.
+    ``scalar``: their C++ type, as returned by `scalar_cpp`.
     """
     reads = len(epilogue.operands) * [" const*"]
     tensors = (*epilogue.operands, *epilogue.results)
@@ -220,13 +220,13 @@ def epilogue_parameters(
 
 
 def scalar_cpp(sums: DType, out: DType) -> str:
-    """Return the C++ type of alpha, beta and the epilogue, with a place for a prefix."""
+    """Return the C++ type of alpha, beta and the epilogue, with a placeholder for a prefix."""
     row = scalar_of(sums, out)
     return "{}Accumulator" if row is sums else cpp_type(row)
 
 
 def gemm_signature(operation: Operation, *maps: str) -> Signature:
-    """Return the signature of a kernel that is one GEMM, or a batch or groups of them.
+    """Return the signature of a kernel of one GEMM, or of a batch or groups of them.
 
     ``maps``: names of tensor maps, which come last.
     """
@@ -266,17 +266,17 @@ def _gemm_signature(
 
 
 def _extent(name: str, cpp: str = "int") -> Parameter:
-    """Return the parameter that is an extent of the problem."""
+    """Return the parameter for an extent of the problem."""
     return Parameter(name, cpp, 4, "=i", lambda problem: (getattr(problem, name),))
 
 
 def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:
-    """Write alpha or beta into ``block`` as a number of type ``scalar``; or ScalarError."""
+    """Write alpha or beta into ``block`` as a number of type ``scalar``, or raise ScalarError."""
     form = f"={DTYPES[scalar].scalar}"
     parts = [value.real, value.imag] if form[1] == "2" else [value]
     try:
         struct.pack_into(form, block, offset, *parts)
-    except OverflowError:  # a float64 beyond float32: what a cast gives is infinity
+    except OverflowError:  # a float64 beyond float32 is cast to infinity
         parts = [_clipped(part) for part in parts]
         struct.pack_into(form, block, offset, *parts)
     except struct.error as error:

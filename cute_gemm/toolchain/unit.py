@@ -1,6 +1,6 @@
-"""Config -> translation unit, in the emitter protocol of ``cutlass_library``.
+"""Translation units of configs, in the emitter protocol of ``cutlass_library``.
 
-An `Operation` says what the kernel computes; an emitter turns it into C++ text with
+An `Operation` describes the computation of a kernel; an emitter turns it into C++ text with
 ``emit(operation)``. Only integers, enum tags and layout types reach that text.
 """
 
@@ -19,7 +19,7 @@ from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.parts.scales import BLOCK, SCALES, rows_mode
 from cute_gemm.toolchain.signature import cpp_type, gemm_signature, scalar_cpp
 
-#: How the config of every kernel's text begins (`Emitter.template`).
+#: First part of the config in every kernel's text (`Emitter.template`).
 TYPES = """\
 using namespace cute;
 
@@ -32,8 +32,8 @@ struct Config {
 """
 
 
-#: Bytes of a thread that ptxas may spill. The values of an expression may be more than the
-#: registers that a tile leaves: what a user writes is slower then, and no error.
+#: Bytes per thread that ptxas may spill. The values of an expression may need more registers
+#: than a tile leaves: an epilogue of a user is slower then, and no error.
 SPILLS, SPILLS_OF_EPILOGUES = 16, 1 << 16
 
 
@@ -41,7 +41,7 @@ SPILLS, SPILLS_OF_EPILOGUES = 16, 1 << 16
 class TranslationUnit:
     """C++ text with one ``extern "C" __global__`` entry named ``symbol``.
 
-    ``folders``: where it includes from, beside the package's templates and their headers;
+    ``folders``: include directories in addition to those of the package and its headers;
     ``spills``: the most bytes per thread that ptxas may spill. A few bytes are harmless; a kernel
     that lacks registers spills hundreds.
     """
@@ -53,7 +53,7 @@ class TranslationUnit:
 
 
 def epilogue_type(epilogue: Epilogue, sums: DType, out: DType) -> str:
-    """Return the C++ type of an epilogue, where Accumulator and ElementC are declared.
+    """Return the C++ type of an epilogue, in a scope that declares Accumulator and ElementC.
 
     ``sums``, ``out``: the types of these two.
     """
@@ -66,9 +66,9 @@ def epilogue_type(epilogue: Epilogue, sums: DType, out: DType) -> str:
 def epilogue_params(
     epilogue: Epilogue, prefix: str = "Config::", extents: str = "m, n", moved: str = ""
 ) -> str:
-    """Return the declaration of an epilogue's parameters, from those of the entry.
+    """Return the declaration of an epilogue's parameters from those of the entry.
 
-    ``extents``: C++ of C's extents along M and N; ``moved``: ``"M"`` or ``"N"`` where C begins at a
+    ``extents``: C++ of C's extents along M and N; ``moved``: ``"M"`` or ``"N"`` if C begins at a
     group along it.
     """
     tensors = [(x.name, x.amax) for x in (*epilogue.operands, *epilogue.results)]
@@ -86,16 +86,16 @@ def epilogue_params(
 def entry(
     config: Any, call: str, *, prefix: str = "Config::", bounds: str = "", begin: str | None = None
 ) -> str:
-    """Return a kernel's entry: each layer of the grid calls ``call`` for one GEMM of the batch.
+    """Return a kernel's entry, in which each layer of the grid calls ``call`` for one GEMM.
 
-    Of a grouped GEMM each CTA calls it for one tile of a group. It may use the number of the matrix
-    in the batch or of the group, ``product``, and the epilogue's parameters, ``epilogue``; it has a
-    place, ``{}``, for the argument that says which tile of its group a CTA has, behind which block
-    scales follow: `scale_arguments`.
+    In a grouped GEMM each CTA calls it for one tile of a group. The call may use the number of the
+    matrix or group, ``product``, and the epilogue's parameters, ``epilogue``. It has a
+    placeholder, ``{}``, for the argument with the tile of its group, followed by block
+    scales: `scale_arguments`.
 
-    ``prefix``: where ElementA, ElementB, ElementC, Accumulator and Epilogue are; ``bounds``: what
-    ``__launch_bounds__`` takes, by default threads and CTAs of a multiprocessor; ``begin``: what is
-    done first, by default finding the matrices of a CTA.
+    ``prefix``: scope of ElementA, ElementB, ElementC, Accumulator and Epilogue; ``bounds``:
+    arguments of ``__launch_bounds__``, by default threads and CTAs of a multiprocessor; ``begin``:
+    first statements, by default those that find the matrices of a CTA.
     """
     operation, moved = config.operation, ""
     if begin is None and operation.groups:
@@ -127,7 +127,7 @@ _OF_BATCH = """\
 
 
 def _begins_of_scales(operation: Operation) -> str:
-    """Return how a CTA finds the block scales of its matrices, of `depth` of k in a slice."""
+    """Return the code that finds a CTA's block scales, for `depth` of k in a slice."""
     lines = []
     for name in operation.block_scales:
         place = f"product * {name}_l"
@@ -140,7 +140,7 @@ def _begins_of_scales(operation: Operation) -> str:
 
 
 def scale_arguments(operation: Operation, swapped: bool) -> str:
-    """Return the arguments for block scales of A and B, or of B and A; none without any."""
+    """Return the arguments for block scales of A and B, or of B and A; empty without any."""
     if not operation.block_scales:
         return ""
     each = [
@@ -151,7 +151,7 @@ def scale_arguments(operation: Operation, swapped: bool) -> str:
 
 
 def _of_group(config: Any) -> str:
-    """Return how a CTA finds its group's matrices, or stores zeros behind the last group."""
+    """Return the code that finds a CTA's group, or stores zeros after the last group."""
     operation, tile = config.operation, config.tile
     ragged, units = operation.groups, dict(zip("AB", operation.majors, strict=False))
     units["C"] = "N" if operation.row_major else "M"
@@ -183,9 +183,9 @@ l, m, n, k);
 class Emitter:
     """An emitter of one config's kernel and of its proof, in the protocol of cutlass_library.
 
-    The config has ``name``, ``kernel``, ``raster`` and ``operation``. Both units have the text of
-    ``template``, includes and types. The proof includes ``header`` before it, and has ``cute``
-    after it: what C++ CuTe computes for itself. A name in the text stands for one of `values`, or
+    The config has ``name``, ``kernel``, ``raster`` and ``operation``. Both units contain
+    ``template``, includes and types. The proof has ``header`` before it, and ``cute``
+    after it: the computations of C++ CuTe. A name in the text stands for one of `values`, or
     for an attribute of the config or an item of one: ``${operation.promoted}``, ``${values.0}``.
     """
 
@@ -197,11 +197,11 @@ class Emitter:
         self.config = config
 
     def values(self) -> dict[str, Any]:
-        """Return what names in the text stand for that are no attributes of the config."""
+        """Return values of names in the text that are not attributes of the config."""
         raise NotImplementedError
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return everything that Python evaluated as what C++ must compute too, with names."""
+        """Return everything that Python evaluated and C++ must compute too, with names."""
         raise NotImplementedError
 
     def unit(self) -> TranslationUnit:
@@ -212,7 +212,7 @@ class Emitter:
         return TranslationUnit(self.emit(operation), self.config.name, spills=spills)
 
     def proof(self) -> TranslationUnit:
-        """Return a unit that compiles where all facts hold; there is nothing to run in it."""
+        """Return a unit that compiles if all facts hold; it has nothing to run."""
         asserts = "\n".join(f'static_assert({fact}, "{name}");' for fact, name in self.facts())
         end = f'{self.cute}\n{asserts}\n\nextern "C" __global__ void proof() {{}}\n'
         text = self.emit(self.config.operation, end)
@@ -252,7 +252,7 @@ def _part(value: Any, name: str) -> Any:
 
 
 def cpp(value: Any) -> str:
-    """Return a value as C++ writes it, a tuple as a static shape; text is C++ already."""
+    """Return a value as C++, a tuple as a static shape; text is already C++."""
     if isinstance(value, bool):
         return cpp_bool(value)
     if value is None:
@@ -263,16 +263,16 @@ def cpp(value: Any) -> str:
 
 
 def element_proofs(config: Any) -> list[tuple[str, str]]:
-    """Facts that hold when the types of a config are those of the unit."""
+    """Return facts that hold if the types of a config are those of the unit."""
     operation = config.operation
     sizes = {f"Element{x}": getattr(operation, x.lower()).bytes for x in "ABC"}
     return [(f"sizeof(Config::{name}) == {size}", name) for name, size in sizes.items()]
 
 
 def layout_proofs(name: str, layout: Layout, extents: tuple[int, ...]) -> list[tuple[str, str]]:
-    """Facts that hold when ``Config::name`` has these extents and Python's offsets."""
+    """Return facts that hold if ``Config::name`` has these extents and Python's offsets."""
     cpp = f"Config::{name}{{}}"
-    # Both sides evaluate: types that are spelled alike do not say what Python makes of them.
+    # Both sides evaluate: types with equal text do not prove that Python evaluates them so.
     offsets = (int(layout(1 << bit)) for bit in range((layout.size - 1).bit_length()))
     return [
         (cpp_extents(cpp, extents), f"{name}: extents"),

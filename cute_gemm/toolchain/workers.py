@@ -1,10 +1,10 @@
-"""Processes that compile units for this one, which keeps the cache, the locks and the errors.
+"""Worker processes that compile units; this process keeps the cache, the locks and the errors.
 
-NVRTC serialises a part of each build among the threads of a process: they gain a factor of 1.5,
-however many there are, where processes gain one per core. A worker is this Python with an import of
-this module, not a copy of the program (as ``multiprocessing`` would start one): a script needs no
+NVRTC serializes a part of each build among the threads of a process: threads gain a factor of 1.5
+at most, while processes gain one per core. A worker is this Python with an import of
+this module, not a copy of the program (as ``multiprocessing`` would start): a script needs no
 ``if __name__ == "__main__"`` for it. It reads units from a pipe and writes builds to another, and
-touches no file, so that it may be killed at any time.
+uses no file, so it may be killed at any time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.toolchain.unit import TranslationUnit
 
-#: Most that compile at a time: each takes 150 to 300 MB.
+#: Largest number of workers: each takes 150 to 300 MB.
 _MOST = 32
 _START = (
     "import sys; sys.path[:] = sys.argv[1:]; from cute_gemm.toolchain.workers import main; main()"
@@ -50,17 +50,17 @@ def builders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cores(), "cute_gemm build")
 
 
-if hasattr(os, "register_at_fork"):  # a child has the pool, and none of its threads
+if hasattr(os, "register_at_fork"):  # a child has the pool without its threads
     os.register_at_fork(after_in_child=builders.cache_clear)
 
 
 def at_once(builds: int) -> int:
-    """Return how many of so many units are to be compiled at a time."""
+    """Return how many of so many units to compile at a time."""
     return min(builds, cores(), _MOST)
 
 
 class Workers:
-    """Processes that compile, started as they are needed: as many as threads ask at a time."""
+    """Processes that compile, started on demand: as many as threads ask at a time."""
 
     def __init__(self) -> None:
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
@@ -70,7 +70,7 @@ class Workers:
     def compile(
         self, unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float
     ) -> Built:
-        """Compile in one that is free or new; in this process where none starts, or one dies."""
+        """Compile in a free or new worker; in this process if none starts, or it dies."""
         try:
             try:
                 worker = self._idle.get_nowait()
@@ -87,7 +87,7 @@ class Workers:
         return answer
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C is for this process, which ends the workers.
+        # A separate session: Ctrl-C is for this process, which ends the workers.
         worker = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
@@ -98,12 +98,12 @@ class Workers:
         return worker
 
     def close(self) -> None:
-        """End the processes, whatever they do."""
+        """End the processes at once."""
         self._closed = True
         for worker in self._all:
             worker.kill()
             worker.wait()
-            with suppress(OSError):  # what it was not told any more
+            with suppress(OSError):  # data that was not sent
                 worker.stdin.close()  # type: ignore[union-attr]
 
 
@@ -115,18 +115,18 @@ def _asked(worker: subprocess.Popen[bytes], question: Any) -> Any:
 
 
 def _end_with_parent() -> None:
-    """End this process when nobody holds the other end of standard input, whatever it compiles."""
+    """End this process, even while it compiles, when the other end of standard input closes."""
     if hasattr(select, "poll"):
         parent = select.poll()
-        parent.register(0, 0)  # that it is closed is always told
+        parent.register(0, 0)  # a closed pipe is always reported
         parent.poll()
         os._exit(0)
 
 
 def main() -> None:
-    """Answer until there is nobody who asks: what a worker does."""
+    """Compile units until standard input ends: the program of a worker."""
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anybody prints is no answer
+    os.dup2(2, 1)  # printed text must not mix with answers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -141,5 +141,5 @@ def main() -> None:
         try:
             pickle.dump(answer, answers)
             answers.flush()
-        except BrokenPipeError:  # who asked has ended
+        except BrokenPipeError:  # the parent has ended
             os._exit(0)

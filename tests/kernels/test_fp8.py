@@ -272,7 +272,9 @@ def test_scales_whose_rows_meet_in_l1_are_packed() -> None:
         pack(4096, 4096, 4224), pack(128, 4096, 4096), pack(4096, 4096, 4096, scale_a="tensor"),
     ):  # fmt: skip
         assert other[0] == ""
-    with pytest.raises(OptionError, match="pack='scales' came without block scales of rows that"):
+    with pytest.raises(
+        OptionError, match="pack='scales' came without block scales in rows along K"
+    ):
         pack(256, 256, 256, scale_a="128x128", pack="scales")
 
 

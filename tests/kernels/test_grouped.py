@@ -117,7 +117,7 @@ def test_words_of_zeros_behind_the_last_group(kernel: str) -> None:
     without = planned(case, arrays(case), backend="cpu")
     plan = planned(case._replace(zero_tail=True), arrays(case), backend="cpu")
     assert plan.symbol == without.symbol.replace("groups_m", "groups_m_zero_tail")
-    assert "zeros behind the last group by the same launch" in plan.why
+    assert "zeros after the last group by the same launch" in plan.why
     report = plan.report(offsets=[3, 67, 67, 128, 145])
     tile = plan.config.tile
     zeros = -(-70 // tile[0]) * -(-72 // tile[1])
@@ -455,7 +455,7 @@ def test_what_a_report_says_of_groups() -> None:
     along_k = planned(case._replace(ragged="K"), arrays(case._replace(ragged="K")), backend="cpu")
     said = along_k.report(offsets=[16, 82, 98, 114, 145]).groups
     assert "2 tiles along K at most, 1.20 on average" in said
-    with pytest.raises(OptionError, match="expected 5 integers on the host, where each group ends"):
+    with pytest.raises(OptionError, match="expected 5 integers on the host, the end of each group"):
         along_k.report(offsets=[64, 130])
     with pytest.raises(OptionError, match="offsets= came to the report of a plan without groups"):
         cg.plan("NN", m=8, n=8, k=8, dtype="float16", arch="sm_80").report(offsets=[8])

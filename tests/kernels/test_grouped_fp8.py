@@ -248,7 +248,7 @@ def test_no_rows_at_all(backend: Any, groups: int) -> None:
 def test_fast_accum_of_a_call() -> None:
     case = GroupedCase("M", "NT", "C", (3, 5), (8, 256), dtype=E4M3)
     given = arrays(case)
-    with pytest.raises(OptionError, match="blocks, by which sums of 128 of k"):
+    with pytest.raises(OptionError, match="blocks, which multiply accumulators of 128 of k"):
         cg.grouped_gemm("NT", *given[:2], given.offsets, backend="cpu", compute="fast_accum",
                         scale_a=np.ones((8, 2), np.float32))  # fmt: skip
 

@@ -51,7 +51,7 @@ def test_a_launch_behind_other_kernels(case: PairsCase, kind: str) -> None:
     plan = run(case, kind, "interpreter", arch_of(case))
     (reduction,) = (step.problem for step in plan.steps if isinstance(step.problem, Reduction))
     assert reduction.sums.shape == (case.m, case.n)
-    assert f"{kind} of columns are taken by a launch behind the kernel" in plan.why
+    assert f"{kind} of columns are taken by the reduction kernel" in plan.why
     assert f"{kind} of columns: {reduction.sums} in scratch" in str(plan.report()).replace(
         f"{reduction.slices} slices of K and ", ""
     )
@@ -253,13 +253,13 @@ def both(acc: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda acc: cg.pairs(acc)[0] + acc, "has pairs(acc) beside acc itself, in add; expected"),
-        (lambda acc: (cg.halves(acc)[0], acc), "has halves(acc) beside acc itself, as a result"),
+        (lambda acc: cg.pairs(acc)[0] + acc, "has pairs(acc) and acc itself, in add; expected"),
+        (lambda acc: (cg.halves(acc)[0], acc), "has halves(acc) and acc itself, as a result"),
         (lambda acc: cg.pairs(acc)[0] * cg.halves(acc)[0], "takes pairs and halves of acc"),
-        (lambda acc: cg.pairs(2 * acc)[0], "gives pairs multiply; expected the accumulator as it"),
+        (lambda acc: cg.pairs(2 * acc)[0], "gives pairs multiply; expected the accumulator itself"),
         (lambda acc, bias: cg.halves(bias)[0] * acc, "gives halves bias; expected the accumulator"),
         (lambda acc: cg.pairs(3)[0], "gives pairs 3; expected the accumulator"),
-        ("bias+swiglu", "gives pairs add; expected the accumulator as it comes: pairs(acc)"),
+        ("bias+swiglu", "gives pairs add; expected the accumulator itself: pairs(acc)"),
     ],
 )
 def test_what_is_not_traced(function: Any, said: str) -> None:

@@ -437,7 +437,7 @@ def test_a_packed_operand_serves_plans_of_other_extents() -> None:
     assert weights is not None and weights.target.stride == (64, 1)
     both = cg.plan("NN", A, B, **{**given, "pack": "AB"})
     assert np.array_equal(both(both.pack(A, "A"), weights), plan(A, B))
-    with pytest.raises(OptionError, match="this plan takes it as it lies: make the plan with pack"):
+    with pytest.raises(OptionError, match="this plan reads it unpacked: make the plan with pack"):
         cg.plan("NN", A, B, **{**given, "pack": "A"})(A, weights)
     other = matrix(33, 40, pad=3, rng=rng)
     with pytest.raises(ShapeError, match="B is .* and the plan was made for"):

@@ -177,5 +177,5 @@ def test_orders_of_summation_that_do_not_fit() -> None:
         OptionError, match="order_of_summation='fast' does not fit; expected plan.ord"
     ):
         cg.plan("NT", **given, dtype="float16", order_of_summation="fast")
-    with pytest.raises(UnsupportedError, match="no config adds by sm90_wgmma: wgmma of 16 of k"):
+    with pytest.raises(UnsupportedError, match="no config has the order sm90_wgmma: wgmma of 16"):
         cg.plan("NT", **given, dtype="float32", order_of_summation=order)

@@ -510,7 +510,7 @@ def test_a_stored_run_is_shown(command, gpu, tmp_path):
         status, _, err = command(*words, "--from", str(file))
         assert status == 2 and part in err
     file.write_text("{")
-    assert "is no JSON" in command("--from", str(file))[2]
+    assert "is not JSON" in command("--from", str(file))[2]
     assert "No such file" in command("--from", "/nonexistent")[2]
 
 
@@ -519,9 +519,9 @@ def test_a_stored_run_is_shown(command, gpu, tmp_path):
     [
         (["--sizes", "4096,"], "size ''"),
         (["--sizes", "12x3"], "size '12x3'; expected N or MxNxK"), (["--sizes", "-4"], "size '-4'"),
-        (["--sizes", "0"], "1 or more"), (["--output", "/nonexistent/a.json"], "no directory"),
+        (["--sizes", "0"], "1 or more"), (["--output", "/nonexistent/a.json"], "does not exist"),
         (["--json", "--output", "-"], "both print to stdout"), (["--json", "a.json"], "a.json"),
-        (["--sizes", "64", "-m", "32"], "--sizes came with -m, in whose place it is: omit one"),
+        (["--sizes", "64", "-m", "32"], "--sizes came with -m, which it replaces: omit one"),
         (["--kernel", "fast,slow"], "'slow'"), (["--dtype", "float12"], "float12"), (["XY"], "XY"),
     ],
 )  # fmt: skip

@@ -176,7 +176,7 @@ def test_where_nothing_can_be_written_it_warns_once(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.warns(UserWarning, match="compiled anew in each process.*CUTE_GEMM_CACHE_DIR"):
+    with pytest.warns(UserWarning, match="compiled again in each process.*CUTE_GEMM_CACHE_DIR"):
         cache.put(KEY, BUILD)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

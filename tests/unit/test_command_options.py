@@ -70,7 +70,7 @@ def test_every_command_prints_json_by_the_same_flag(name: str) -> None:
         ("frobnicate NN", "command 'frobnicate' is not known; expected one of run, analyze,"),
         ("emit NN -o .", "--output '.' is a directory; expected --output FILE"),
         ("bench NN --size 64", "did you mean --sizes?"),
-        ("tune NN --sizes 64 -m 32", "--sizes came with -m, in whose place it is: omit one"),
+        ("tune NN --sizes 64 -m 32", "--sizes came with -m, which it replaces: omit one"),
     ],
 )
 def test_a_spelling_that_is_not_known(

@@ -258,8 +258,8 @@ def test_a_row_without_the_rate_that_predictions_need():
 
 def test_files_that_describe_no_gpu(tmp_path):
     for name, text, part in (
-        ("a.json", "[1]", "holds no table of values"), ("b.json", "{", "cannot be read"),
-        ("c.json", "{}", "has no name"), ("none.json", None, "is no file"),
+        ("a.json", "[1]", "has no table of values"), ("b.json", "{", "cannot be read"),
+        ("c.json", "{}", "has no name"), ("none.json", None, "is not a file"),
         ("deep.json", "[" * 2000 + "]" * 2000, "nested too deeply"),
         ("deep.toml", "name = " + "[" * 2000 + "]" * 2000, "nested too deeply|needs Python 3.11"),
         ("large.json", json.dumps(OWN | {"clock_ghz": 10**400}), "has clock_ghz=1000"),

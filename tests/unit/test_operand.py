@@ -181,7 +181,7 @@ def test_torch_bfloat16_on_the_host():
     ("tensor", "message"),
     [
         (FakeTensor(place="mps"), r"A is a tensor on .*mps.*A\.cuda\(\)"),
-        (FakeTensor(batched=True), r"A is a tensor without memory of its own, as in torch\.vmap"),
+        (FakeTensor(batched=True), r"A is a tensor without its own memory, as in torch\.vmap"),
         (FakeTensor(layout="torch.sparse_coo"), r"sparse_coo.*A\.to_dense\(\)"),
         (FakeTensor(lazy="conj"), r"A is a view whose conj bit is set.*pass A\.resolve_conj\(\)"),
         (FakeTensor(lazy="neg"), r"A is a view whose neg bit is set.*pass A\.resolve_neg\(\)"),
@@ -287,7 +287,9 @@ def test_dlpack_on_the_host_is_numpy_without_a_copy():
 
 def test_dlpack_that_fails_says_why():
     exporter = Exporter(None)
-    with pytest.raises(ArrayError, match=r"A, a .*Exporter, does not give .*np\.asarray") as caught:
+    with pytest.raises(
+        ArrayError, match=r"A, a .*Exporter, does not export.*np\.asarray"
+    ) as caught:
         read(exporter, "A")
     assert isinstance(caught.value.__cause__, AttributeError)
 

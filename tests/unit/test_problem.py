@@ -440,7 +440,7 @@ def test_nan_is_a_number():
         ("two", "float32", "alpha is 'two'; expected a number or a 0-d array"),
         (None, "float32", "alpha is None; expected a number"),
         ("1j", "complex64", "alpha is '1j'; expected a number or a 0-d"),
-        (10**400, "complex128", "expected a number, because sums are complex128"),
+        (10**400, "complex128", "expected a number: accumulators are complex128"),
         (np.ones(1, "c8"), "complex64", r"shape \(1,\).*0-d array"),
         (np.ones(1), "float32", r"shape \(1,\).*0-d array.*reshape\(\(\)\)"),
     ],

@@ -83,7 +83,7 @@ from cute_gemm.problem.epilogue.value import Value
         (lambda acc: cg.relu(cg.amax(acc)), "computes with what amax returns; amax(...)"),
         (lambda acc: 1 if cg.amax(acc) == 1 else 0, "writes == with what amax returns"),
         (lambda acc: cg.cast(acc, [1]), "cast(..., dtype=[1]); expected a real type"),
-        (torch.relu, "epilogue relu does not say what its parameters are"),
+        (torch.relu, "epilogue relu has no signature"),
     ],
 )  # fmt: skip
 def test_what_is_refused(function: Callable[..., Any], said: str) -> None:

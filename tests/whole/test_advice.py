@@ -122,7 +122,7 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
             name, _, compute = spelled.partition("/")
             other = {"dtype": name, "compute": compute or None}
             found.append([without(call, "out_dtype") | other])
-    if "or scales of rows" in said:
+    if "or row scales" in said:
         found.append([call | {x: "row" for x in ("scale_a", "scale_b") if call.get(x)}])
     if "for which the only kernel" in said:
         also = {"kernel": "auto"} if "and kernel='auto'" in said else {}
@@ -131,7 +131,7 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
         for kind in ("tensor", "row") if "tensor scales or row scales" in said else ():
             scales = {name: kind for name in ("scale_a", "scale_b") if call.get(name)}
             found.append([call | scales | also])
-    if "leave it out, or take 'tf32'" in said:
+    if "leave it out, or pass 'tf32'" in said:
         found += [[call | {"compute": "tf32"}], [without(call, "compute")]]
     elif match := re.match(r"(?:option )?(\w+)=.* came with .*leave it out", said):
         found.append([without(call, match[1])])

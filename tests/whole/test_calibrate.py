@@ -307,7 +307,7 @@ def test_a_gpu_is_calibrated(device: Device, monkeypatch: pytest.MonkeyPatch, ru
 
     monkeypatch.setattr(measure, "times", of_seconds)
     said = run("calibrate", "--minutes", "2").out
-    assert "Kept: choices on this GPU take it from now on" in said
+    assert "Kept: selection on this GPU uses it from now on" in said
     assert calibrated.provenance(H200) == "predictions calibrated on this H200"
     assert calibrated.calibration(H200).source.startswith("cute-gemm calibrate --seed 0, 20")
 
@@ -322,7 +322,7 @@ def test_a_calibration_that_chooses_worse_is_not_kept(
     row = json.loads(run("calibrate", "--minutes", "2", "--json").out)
     assert row["held_out"]["before"]["regret"] < row["held_out"]["after"]["regret"]
     assert not row["kept"] and calibrated.calibration(H200) == reference()
-    assert "Not kept, since it chooses slower configs" in run("calibrate", "--minutes", "2").out
+    assert "Not kept, since it selects slower configs" in run("calibrate", "--minutes", "2").out
 
 
 @pytest.mark.parametrize(

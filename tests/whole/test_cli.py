@@ -114,7 +114,7 @@ def test_a_warning_that_is_an_error_is_one_line(more, no_gpu, run):
 def test_an_empty_name_is_no_file(words, run):
     status, out, err = run(*words, *SIZES, "--html", "")
     assert (status, out) == (2, "")
-    assert err == "cute-gemm: --html '' is no file name; expected --html FILE, or - for stdout\n"
+    assert err == "cute-gemm: --html '' is not a file name; expected --html FILE, or - for stdout\n"
 
 
 @pytest.fixture

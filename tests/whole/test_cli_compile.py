@@ -207,7 +207,7 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
     [
         ([], "required: OP, --for or --layer"),
         (["TN", "--dtype", "float16,float32"], "float16,float32"),
-        (["TN", "-o", "/nonexistent/a.cubin"], "is in no directory that exists"),
+        (["TN", "-o", "/nonexistent/a.cubin"], "is in a directory that does not exist"),
         (["TN", "--for", "NN"], "--for does not go with OP"),
         (["--for", "NN", "-m", "64", "--order", "C"], "--for does not go with m, order"),
         (["--for", "NX"], "expected two letters"),

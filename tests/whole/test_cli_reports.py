@@ -60,7 +60,7 @@ def test_reports_of_groups(run):
 
 def test_groups_that_do_not_fit(run):
     for words, said in (
-        (["--group-sizes", "3,4"], "--group-sizes 3,4 came without the mode that groups lie along"),
+        (["--group-sizes", "3,4"], "--group-sizes 3,4 came without the mode of the groups"),
         (["--ragged", "M", "--group-sizes", "3,x"], "--group-sizes '3,x' is not understood"),
         (["--ragged", "M", "--group-sizes", "3,4", "-l", "3"], "-l 3 came with --group-sizes of 2"),
         (["--ragged", "M", "-l", "0"], "l=0 groups came with ragged='M'; expected 1 group or more"),

@@ -77,7 +77,7 @@ def test_a_file_that_is_not_used_is_said_once(
     with pytest.warns(UserWarning, match="not used|damaged") as said:
         look()
     texts = [str(each.message) for each in said]
-    ends = ("`cute-gemm tune` makes it anew.", "`cute-gemm calibrate` makes it anew.", "again.")
+    ends = ("`cute-gemm tune` makes a new one.", "`cute-gemm calibrate` makes a new one.", "again.")
     assert all(text.endswith(end) for text, end in zip(texts, ends, strict=True))
     assert all(text.isprintable() and len(text) < 400 for text in texts)
     with warnings.catch_warnings():

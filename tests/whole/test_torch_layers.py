@@ -215,9 +215,9 @@ def test_what_does_not_fit() -> None:
     several = cg.epilogue(lambda acc: (acc, acc * 2))
     named = cg.epilogue(lambda acc, bias: acc * bias)
     cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
-        ("swish", {}, "expected one of relu, relu2, .*, swiglu, geglu, what cute_gemm.epilogue"),
-        (lambda acc: acc, {}, "what cute_gemm.epilogue makes of a function, or None"),
-        (several, {}, "has several results; expected an epilogue of one"),
+        ("swish", {}, "expected one of relu, relu2, .*, swiglu, geglu, the result of cute_"),
+        (lambda acc: acc, {}, "the result of cute_gemm.epilogue, or None"),
+        (several, {}, "has several results; expected one result"),
         (scaled, {}, "reads scale: pass scale="),
         ("gelu", {"scale": 2}, "no argument 'scale', and activation='gelu' no operand"),
         (named, {"bias": 2}, "an operand called bias, and b is given: call it otherwise"),

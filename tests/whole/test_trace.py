@@ -162,8 +162,7 @@ def test_the_command(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     assert said["agrees"] and all(one["difference"] == 0 for one in said["figures"])
     assert main([*words, "smem_tiled", "--access", "A", "--request", "9999"]) == 2
     assert (
-        "--request 9999 does not fit; CTA 0, warp 0 makes 2 requests to A"
-        in capsys.readouterr().err
+        "--request 9999 does not fit; CTA 0, warp 0 has 2 requests to A" in capsys.readouterr().err
     )
     assert main(["trace", "--dtype", "float32"]) == 2
     assert "OP is missing; expected NN, NT, TN or TT, or --ptx FILE" in capsys.readouterr().err
@@ -444,7 +443,7 @@ def test_a_request_of_a_kernel_of_ones_own(
         (["--access", "x", "--cta", "9"], "cta=9, warp=0 accessed nothing; expected CTAs 0 to 4"),
         (
             ["--access", "x", "--request", "7"],
-            "--request 7 does not fit; CTA 0, warp 0 makes 1 request to x,",
+            "--request 7 does not fit; CTA 0, warp 0 has 1 request to x,",
         ),
         (["--html", "page.html"], "--html writes the report of a problem; with --ptx expected"),
     ):

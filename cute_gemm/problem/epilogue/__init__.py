@@ -1,1 +1,1 @@
-"""What becomes of the accumulators: expressions traced from Python, C++, NumPy, error bounds."""
+"""Epilogues: expressions traced from Python, C++, NumPy, error bounds."""

@@ -1,4 +1,4 @@
-"""How far an expression can be off, by interval arithmetic: its rules, and those of functions."""
+"""Error bounds of expressions by interval arithmetic: its rules, and those of functions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Interval(NamedTuple):
-    """Numbers between two others, element by element; of a condition what it may be, 0 to 1."""
+    """Numbers between two others, element by element; 0 to 1 for a condition."""
 
     low: Any
     high: Any
 
 
 class Rules:
-    """Interval arithmetic for values that are computed in a type, for results of another."""
+    """Interval arithmetic for values computed in one type, for results of another."""
 
     def __init__(self, dtype: DType, output: str = "") -> None:
         about = np.finfo(dtype.numpy)
@@ -46,7 +46,7 @@ class Rules:
         return Interval(rounded, rounded)
 
     def apply(self, function: str, *inputs: Interval) -> Interval:
-        """Return the interval of what a function computes, with its error."""
+        """Return the interval of a function's computed result, with its error."""
         row = row_of(function)
         exact = row.interval(self, *inputs) if row.interval else Interval(*map(row.numpy, *inputs))
         if row.errors is None:
@@ -56,7 +56,7 @@ class Rules:
         return self.rounded(exact, error, argument)
 
     def rounded(self, x: Interval, error: Error, argument: Any = 0.0) -> Interval:
-        """Return the interval wider by a function's error, with what overflows infinite."""
+        """Return the interval widened by a function's error, with overflow as infinity."""
         low, high = (np.asarray(end, np.float64) for end in x)
         # Beyond 128 exponentials are 0 or infinite.
         ulps = error.ulps + error.by_argument * np.minimum(argument, 128)
@@ -67,7 +67,7 @@ class Rules:
         return Interval(low, high)
 
 
-# ---- intervals of what does not rise with every argument ----------------------------------------
+# ---- intervals of functions that do not increase in every argument -----------------------------
 
 
 def difference(rules: Rules, x: Interval, y: Interval) -> Interval:
@@ -81,7 +81,7 @@ def product(rules: Rules, x: Interval, y: Interval) -> Interval:
 
 
 def quotient(rules: Rules, x: Interval, y: Interval) -> Interval:
-    """``x / y``; anything where y may be 0."""
+    """``x / y``; everything if y may be 0."""
     low, high = _of_all_ends(np.divide, x, y, (y.low <= 0) & (y.high >= 0))
     if rules.dtype.name == "float64" or rules.output not in ("float16", "bfloat16"):
         return Interval(low, high)
@@ -94,7 +94,7 @@ def quotient(rules: Rules, x: Interval, y: Interval) -> Interval:
 def _of_all_ends(
     compute: Callable[..., Any], x: Interval, y: Interval, anything: Any = False
 ) -> Interval:
-    """Return the interval of a function of all ends; anything where one of them has no result."""
+    """Return the interval of a function of all ends, everything if one of them has no result."""
     every = np.stack(np.broadcast_arrays(*(compute(a, b) for a in x for b in y)))
     low, high = every.min(axis=0), every.max(axis=0)
     anything = anything | np.isnan(low)
@@ -114,7 +114,7 @@ def magnitude(rules: Rules, x: Interval) -> Interval:
 
 
 def of_positive(function: Callable[..., Any]) -> Callable[[Rules, Interval], Interval]:
-    """Return the interval of a function that rises or falls; anything where x may be negative."""
+    """Return the interval of a monotonic function, everything if x may be negative."""
 
     def interval(rules: Rules, x: Interval) -> Interval:
         ends = function(x.low), function(x.high)
@@ -125,7 +125,7 @@ def of_positive(function: Callable[..., Any]) -> Callable[[Rules, Interval], Int
 
 
 def either(rules: Rules, condition: Interval, a: Interval, b: Interval) -> Interval:
-    """Either of two, or both where the condition may hold or not."""
+    """Return the interval of one of two, or of both if the condition may be true or false."""
     holds, may = condition.low > 0, condition.high > 0
     low = np.where(holds, a.low, np.where(may, np.fmin(a.low, b.low), b.low))
     high = np.where(holds, a.high, np.where(may, np.fmax(a.high, b.high), b.high))
@@ -133,17 +133,17 @@ def either(rules: Rules, condition: Interval, a: Interval, b: Interval) -> Inter
 
 
 def comparison(compare: Callable[..., Any]) -> Callable[[Rules, Interval, Interval], Interval]:
-    """Return whether ``<`` or ``<=`` holds for all, or for some, of two intervals' numbers."""
+    """Return whether ``<`` or ``<=`` is true for all, or for some, numbers of two intervals."""
     return lambda rules, x, y: Interval(1.0 * compare(x.high, y.low), 1.0 * compare(x.low, y.high))
 
 
 def equality(rules: Rules, x: Interval, y: Interval) -> Interval:
-    """Return whether all, or some, of two intervals' numbers are equal."""
+    """Return whether all, or some, numbers of two intervals are equal."""
     point = (x.low == x.high) & (y.low == y.high)
     some = (x.low <= y.high) & (y.low <= x.high)
     return Interval(1.0 * (point & some), 1.0 * some)
 
 
 def negation(rules: Rules, x: Interval) -> Interval:
-    """Return whether a condition does not hold."""
+    """Return the interval of the negation of a condition."""
     return Interval(1.0 - x.high, 1.0 - x.low)

@@ -1,4 +1,4 @@
-"""Epilogues: what a kernel does with its accumulators before it stores them to C."""
+"""Epilogues: functions that a kernel applies to its accumulators before it stores C."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueOperand:
-    """A tensor that an epilogue reads beside C: (M, N), with stride 0 in a mode that it lacks.
+    """A tensor that an epilogue reads in addition to C: (M, N), with stride 0 in a missing mode.
 
-    ``name`` is that of the kernel's parameter; ``modes`` is ``"M"``, ``"N"``, ``"MN"`` or ``""``;
-    ``unit`` the mode whose stride is 1, if there is one, and ``vector`` how many elements along it
-    are loaded at a time: what C++ knows of its strides (``EpilogueTensor``).
+    ``name`` is the kernel's parameter; ``modes`` is ``"M"``, ``"N"``, ``"MN"`` or ``""``;
+    ``unit`` the mode with stride 1, if any, and ``vector`` the number of elements along it
+    that are loaded at a time. C++ knows these facts of its strides (``EpilogueTensor``).
     """
 
     name: str
@@ -26,11 +26,11 @@ class EpilogueOperand:
     modes: str
     unit: str = ""
     vector: int = 1
-    amax: bool = False  #: Of a result: whether it is the greatest magnitude, a single number.
+    amax: bool = False  #: Whether a result is the greatest magnitude, a single number.
 
     @property
     def cpp(self) -> str:
-        """The template arguments of its ``EpilogueTensor`` behind the type of the elements."""
+        """The template arguments of its ``EpilogueTensor`` after the element type."""
         strides = (
             "cute::_1" if mode == self.unit else "int64_t" if mode in self.modes else "cute::_0"
             for mode in "MN"
@@ -39,10 +39,10 @@ class EpilogueOperand:
 
 
 class EpilogueArguments(NamedTuple):
-    """What an epilogue is applied with, beside the accumulators.
+    """The arguments of an epilogue in addition to the accumulators.
 
-    ``C`` is what C held, (..., M, N), and None where beta is 0; ``operands`` are the epilogue's own
-    by name, numbers too, and broadcast to C's shape.
+    ``C`` is C before the call, (..., M, N), None if beta is 0; ``operands`` are the epilogue's
+    operands by name, also numbers, which broadcast to C's shape.
     """
 
     C: np.ndarray | None
@@ -52,18 +52,18 @@ class EpilogueArguments(NamedTuple):
 
 
 class Epilogue:
-    """A function of an accumulator, of C and of operands of its own, applied to every element.
+    """A function of an accumulator, C and further operands, applied to every element.
 
-    A subclass says the same function five times: as a C++ functor (`functor`, `source`), as kernel
-    parameters and memory accesses (`operands`), as NumPy (`apply`) and as an error bound (`bound`).
+    A subclass defines the function in several forms: a C++ functor (`functor`, `source`), kernel
+    parameters and memory accesses (`operands`), NumPy (`apply`) and an error bound (`bound`).
     The C++ functor is a class template over ``<Accumulator, ElementC>`` and the operands' element
     types, as described in ``templates/common/epilogue.cuh``; its ``Params`` begin with those of
-    ``LinearCombination``, followed by an ``EpilogueTensor`` for each operand and each result beside
-    C, and by the numbers. Equal epilogues have the same hash.
+    ``LinearCombination``, followed by an ``EpilogueTensor`` for each operand and each result in
+    addition to C, and by the numbers. Equal epilogues have the same hash.
     """
 
-    scales: tuple[str, ...] = ()  #: Names of scales of rows or tensors that it multiplies by.
-    label: str = ""  #: What messages call it.
+    scales: tuple[str, ...] = ()  #: Names of row or tensor scales that it multiplies by.
+    label: str = ""  #: Name in messages.
     rounds_to: tuple[str, ...] = ()  #: Types that it rounds values to before the results.
 
     @property
@@ -78,29 +78,29 @@ class Epilogue:
 
     @property
     def source(self) -> str:
-        """C++ that declares the class template, where ``common/epilogue.cuh`` does not."""
+        """C++ that declares the class template, or "" if ``common/epilogue.cuh`` declares it."""
         return ""
 
     @property
     def operands(self) -> tuple[EpilogueOperand, ...]:
-        """The tensors that it reads beside C."""
+        """The tensors that it reads in addition to C."""
         return ()
 
     @property
     def results(self) -> tuple[EpilogueOperand, ...]:
-        """The tensors that it writes beside C."""
+        """The tensors that it writes in addition to C."""
         return ()
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """Names of numbers that it is given by value, of the accumulator's type."""
+        """Names of numbers that are passed by value, in the accumulator's type."""
         return ()
 
     @property
     def pairs(self) -> str:
-        """Which two columns of the product make one of C, (M, N / 2); "" where each makes its own.
+        """The two columns of the product that make one of C, (M, N / 2); "" if each makes its own.
 
-        ``"pairs"``: those beside each other; ``"halves"``: column j and column N / 2 + j.
+        ``"pairs"``: adjacent columns; ``"halves"``: column j and column N / 2 + j.
         """
         return ""
 
@@ -114,16 +114,16 @@ class Epilogue:
     def apply_further(
         self, accumulator: np.ndarray, arguments: EpilogueArguments
     ) -> Iterator[np.ndarray]:
-        """Yield the results beside C, in the order of `results`."""
+        """Yield the results in addition to C, in the order of `results`."""
         yield from ()
 
     def bound(
         self, accumulator: np.ndarray, error: np.ndarray, magnitude: np.ndarray, dtype: DType,
         arguments: EpilogueArguments,
     ) -> np.ndarray:  # fmt: skip
-        """Return the most by which what `apply` returns can be off, all of (..., M, N).
+        """Return the error bound of the results of `apply`, (..., M, N).
 
-        ``error`` bounds the accumulators' own error, ``magnitude`` is the sum of ``|a| |b|``, and
+        ``error`` bounds the error of the accumulators, ``magnitude`` is the sum of ``|a| |b|``, and
         ``dtype`` the type of the accumulators.
         """
         raise NotImplementedError
@@ -144,7 +144,7 @@ class LinearCombination(Epilogue):
         self, accumulator: np.ndarray, error: np.ndarray, magnitude: np.ndarray, dtype: DType,
         arguments: EpilogueArguments,
     ) -> np.ndarray:  # fmt: skip
-        """Return the scaled error, with two roundings of both terms where anything is scaled.
+        """Return the scaled error, with two roundings of both terms if anything is scaled.
 
         A complex product has a relative error of at most sqrt(8) u (Higham, Accuracy and Stability
         of Numerical Algorithms, 2nd edition, section 3.6), and the sum one more.
@@ -158,5 +158,5 @@ class LinearCombination(Epilogue):
         return scaled + roundings * dtype.roundoff * terms
 
 
-#: The default.
+#: The default epilogue.
 LINEAR_COMBINATION = LinearCombination()

@@ -1,8 +1,8 @@
-"""Expressions of an element of C: what a Python function computes, traced once.
+"""Expressions of an element of C: a Python function, traced once.
 
-A `Value` stands for a number of every element: the accumulator, an operand of the epilogue, or what
-is computed of them. Arithmetic (`value`) and `functions` make new ones; `trace` calls a function
-with them and returns what it returns.
+A `Value` stands for a number of every element: the accumulator, an operand of the epilogue, or a
+result computed from them. Arithmetic (`value`) and `functions` make new values; `trace` calls a
+function with them and returns the expression of its results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cute_gemm.problem.epilogue.value import Returned, Value, as_value
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
 ACCUMULATOR = "acc"
-#: Names that no operand may have: arguments of calls and of kernels, names in the functor, C++.
+#: Reserved names of operands: arguments of calls and of kernels, names in the functor, C++.
 _RESERVED = """
     op A B C alpha beta order out_dtype compute kernel backend arch stream tune epilogue storage
     dtype gpu base_offset m n k l lda ldb ldc batch_a batch_b batch_c slice_a slice_b slices k_last
@@ -39,9 +39,9 @@ RESERVED = frozenset(_RESERVED.split())
 
 
 def pairs(acc: Value) -> tuple[Value, Value]:
-    """Return columns 2 j and 2 j + 1 of the product, of which a call makes column j of its results.
+    """Return columns 2 j and 2 j + 1 of the product, from which a call makes column j of C.
 
-    C, operands and further results are then of (M, N / 2), and nothing else may be made of ``acc``.
+    C, operands and further results are then (M, N / 2), and ``acc`` has no other use.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def pairs(acc: Value) -> tuple[Value, Value]:
 
 
 def halves(acc: Value) -> tuple[Value, Value]:
-    """Return columns j and N / 2 + j of the product, and else what `pairs` does.
+    """Return columns j and N / 2 + j of the product; otherwise as `pairs`.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def _columns(name: str, acc: Value) -> tuple[Value, Value]:
     if not (isinstance(acc, Value) and acc.name == ACCUMULATOR):
         given = (acc.name or acc.function) if isinstance(acc, Value) else repr(acc)
         raise OptionError(
-            f"an epilogue gives {name} {given}; expected the accumulator as it comes: {name}(acc)"
+            f"an epilogue gives {name} {given}; expected the accumulator itself: {name}(acc)"
         )
     first, second = PAIRS[name]
     return Value(first, (acc,)), Value(second, (acc,))
@@ -119,7 +119,7 @@ def cast(x: Any, dtype: Any) -> Returned:
     >>> q
     array([[ 100, -128]], dtype=int8)
     """
-    if isinstance(dtype, (list, dict, set)):  # which have no hash
+    if isinstance(dtype, (list, dict, set)):  # they have no hash
         raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
     name = dtype_row(dtype_name(dtype)).name
     if DTYPES[name].is_complex:
@@ -131,7 +131,7 @@ def cast(x: Any, dtype: Any) -> Returned:
 
 
 class Step(NamedTuple):
-    """A value of an expression; ``inputs`` are the places of those that it is made of."""
+    """A value of an expression; ``inputs`` are the indices of its inputs."""
 
     function: str
     inputs: tuple[int, ...] = ()
@@ -147,9 +147,9 @@ class Step(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result of an expression: the value at a place, or its greatest magnitude (``amax``).
+    """A result of an expression: the value at an index, or its greatest magnitude (``amax``).
 
-    ``dtype``: the type that it is stored as; "" for C's.
+    ``dtype``: the type in which it is stored; "" for C's.
     """
 
     place: int
@@ -164,9 +164,9 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Expression:
-    """What a function computes: values in order, each of values before it, and which are returned.
+    """The values that a function computes, each after its inputs, and the returned ones.
 
-    ``operands`` are the names of its operands, the accumulator left out. The first of the
+    ``operands`` are the names of its operands without the accumulator. The first of the
     ``results`` is C's.
     """
 
@@ -180,12 +180,12 @@ class Expression:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """Its fields, which JSON can write and `from_parts` reads."""
+        """The fields, which JSON can write and `from_parts` reads."""
         return self.steps, self.operands, self.results
 
     @cached_property
     def pairs(self) -> str:
-        """Which columns of the product it takes together, a key of `PAIRS`; "" for none."""
+        """The columns of the product that it combines, a key of `PAIRS`; "" for none."""
         used = {step.function for step in self.steps}
         return next((name for name, both in PAIRS.items() if not used.isdisjoint(both)), "")
 
@@ -216,15 +216,15 @@ class Expression:
         return Expression(tuple(steps), (*names, *self.operands), results)
 
 
-def fold(  # no method: PyTorch's compiler reads the fields of a frozen dataclass, and nothing else
+def fold(  # no method: PyTorch's compiler only reads fields of a frozen dataclass
     expression: Expression, operands: Mapping[str, Any],
     function: Callable[[str], Callable[..., Any]],
     constant: Callable[[float], Any] = lambda number: number,
 ) -> list[Any]:  # fmt: skip
-    """Return the results of an expression of operands by name, the accumulator among them.
+    """Return the results of an expression for operands by name, including the accumulator.
 
-    ``function`` returns what computes a step of that name, and ``constant`` makes a number what it
-    computes with.
+    ``function`` returns the function that computes a step of that name, and ``constant`` converts
+    a number.
     """
     values: list[Any] = []
     for step in expression.steps:
@@ -238,7 +238,7 @@ def fold(  # no method: PyTorch's compiler reads the fields of a frozen dataclas
 
 
 def from_parts(steps: Any, operands: Any, results: Any) -> Expression:
-    """Return the expression of `Expression.parts`, in which JSON has made tuples lists."""
+    """Return the expression of `Expression.parts`, whose tuples JSON has turned into lists."""
     return Expression(
         tuple(Step(function, tuple(inputs), *rest) for function, inputs, *rest in steps),
         tuple(operands),
@@ -247,12 +247,12 @@ def from_parts(steps: Any, operands: Any, results: Any) -> Expression:
 
 
 def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -> Expression:
-    """Call a function with the accumulator and its operands; return what it computes.
+    """Call a function with the accumulator and its operands; return its expression.
 
-    It returns a value, or a tuple: C's, and further matrices, `cast` or `amax` of values.
+    It returns C's value, or a tuple of it and further matrices, `cast` or `amax` of values.
 
     The first parameter is the accumulator, the others are operands by their names, or those named
-    in ``operands``. OptionError for what cannot be traced.
+    in ``operands``. Raises OptionError if it cannot be traced.
 
     >>> import cute_gemm as cg
     >>> print(trace(lambda acc, bias: cg.relu(acc + bias)))
@@ -268,8 +268,8 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     taken = [name for name in names if name in RESERVED]
     if taken:
         raise OptionError(
-            f"epilogue {named} has an operand called {taken[0]}, which is an argument or a word of "
-            "C++: call it otherwise"
+            f"epilogue {named} has an operand called {taken[0]}, which is an argument or a keyword "
+            "of C++: rename it"
         )
     values = {name: Value("operand", name=name) for name in names}
     returned = function(Value("operand", name=ACCUMULATOR), **values)
@@ -290,14 +290,14 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
         outputs.append(Result(places.of(value), *how))
     if isinstance(results[0], Returned):
         which = str(outputs[0]).partition("(")[0]
-        raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
+        raise OptionError(f"epilogue {named} returns {which} first; expected the value of C")
     expression = Expression(tuple(places.steps), names, tuple(outputs))
     _check_pairs(named, expression)
     return expression
 
 
 def _check_pairs(named: str, expression: Expression) -> None:
-    """Refuse an epilogue that takes pairs of columns, and other columns or kinds of pairs too."""
+    """Refuse an epilogue that uses pairs of columns together with other columns or pairs."""
     whole = [x for x, step in enumerate(expression.steps) if step.name == ACCUMULATOR]
     takes = {x.function for x in expression.steps if not set(whole).isdisjoint(x.inputs)}
     kinds = [name for name, both in PAIRS.items() if not takes.isdisjoint(both)]
@@ -307,18 +307,18 @@ def _check_pairs(named: str, expression: Expression) -> None:
     if kinds and (others or any(result.place in whole for result in expression.results)):
         what = f"in {min(others)}" if others else "as a result"
         raise OptionError(
-            f"epilogue {named} has {kinds[0]}(acc) beside acc itself, {what}; expected the values "
-            f"of {kinds[0]}(acc) in its place"
+            f"epilogue {named} has {kinds[0]}(acc) and acc itself, {what}; expected the values "
+            f"of {kinds[0]}(acc) instead of acc"
         )
 
 
 def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
-    """The names of a function's parameters behind the first; keywords keep their defaults."""
+    """Return the names of a function's parameters after the first; keywords keep their defaults."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of a function in C, which does not say
+    except (TypeError, ValueError):  # a function in C has no signature
         raise OptionError(
-            f"epilogue {named} does not say what its parameters are; expected a function of the "
+            f"epilogue {named} has no signature; expected a function of the "
             f"accumulator and operands in Python: lambda acc: {named}(acc)"
         ) from None
     parameters = [
@@ -341,15 +341,15 @@ def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
 
 
 class _Places:
-    """The steps of values, each behind those that it is made of, and equal ones once."""
+    """The steps of values, each after its inputs; equal steps occur once."""
 
     def __init__(self) -> None:
         self.steps: dict[Step, int] = {}
-        #: By the ids of values, which are kept so that none is used again.
+        #: Indices by the ids of values, which are kept so that no id is used again.
         self._seen: dict[int, tuple[int, Value]] = {}
 
     def of(self, value: Value) -> int:
-        """Return the place of a value; without recursion, which Python has only so much of."""
+        """Return the index of a value; iterative, since Python limits recursion."""
         left = [value]
         while left:
             value = left[-1]

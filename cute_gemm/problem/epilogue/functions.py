@@ -1,7 +1,7 @@
 """The functions of epilogues, one row each: C++, NumPy, PyTorch, JAX, error bound, gradient.
 
-A function that others compute (`relu`, `hardswish`) is a Python function of values, and needs
-nothing else, unless layers have it. The public functions here are those of ``cute_gemm``.
+Functions composed of others (`relu`, `hardswish`) are Python functions of values, and need
+a row only for layers. The public functions here are exported by ``cute_gemm``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Value])
 
 
 def _named(names: str) -> Callable[[F], F]:
-    """Trace calls of these names, NumPy's and PyTorch's functions and methods, by a function."""
+    """Trace calls of NumPy's and PyTorch's functions and methods of these names by a function."""
 
     def register(function: F) -> F:
         KNOWN.update(dict.fromkeys(names.split(), function))
@@ -52,9 +52,9 @@ def _named(names: str) -> Callable[[F], F]:
 
 
 def _row(names: str, cpp: str, numpy: Callable[..., Any], **facts: Any) -> Callable[[F], F]:
-    """Add a row; the first of the names is its own.
+    """Add a row, named by the first of the names.
 
-    What is decorated is traced by these names; without that, the row itself is.
+    Calls of these names are traced by the decorated function, or by the row if there is none.
     """
     name = names.split()[0]
     FUNCTIONS[name] = Function(cpp, numpy, **facts)
@@ -63,7 +63,7 @@ def _row(names: str, cpp: str, numpy: Callable[..., Any], **facts: Any) -> Calla
 
 
 def _activation(name: str, gradient: Callable[[Any, Any], Value], **facts: Any) -> Callable[[F], F]:
-    """Let layers and names of epilogues have a function, with its gradient."""
+    """Add a function, with its gradient, to layers and to names of epilogues."""
 
     def register(function: F) -> F:
         ACTIVATIONS[name] = Activation(function, gradient, **facts)
@@ -73,7 +73,7 @@ def _activation(name: str, gradient: Callable[[Any, Any], Value], **facts: Any) 
 
 
 def _of_bits(name: str, bits: str | None) -> str:
-    """Return the name of a function's row: its own, or of PyTorch's bits (``bits="torch"``)."""
+    """Return the name of a function's row, or of the row with PyTorch's bits (``bits="torch"``)."""
     if bits not in (None, "torch"):
         raise OptionError(f"bits={bits!r}; expected 'torch', or None")
     return f"{name}_torch" if bits else name
@@ -87,7 +87,7 @@ _row("subtract sub", "cute_gemm::subtract({0}, {1})", np.subtract, interval=boun
 
 @_row("multiply mul", "{0} * {1}", np.multiply, interval=bound.product)
 def _multiply(a: Any, b: Any) -> Value:
-    """Return a product, where a condition is a mask: 1 where it holds, and 0 elsewhere."""
+    """Return a product; a condition is a mask, 1 if it is true and 0 otherwise."""
     a, b = as_value(a), as_value(b)
     if a.is_condition and b.is_condition:
         return a & b
@@ -107,7 +107,7 @@ _row("less_equal le", "{0} <= {1}", np.less_equal, errors=None,
 @_row("equal eq", "{0} == {1}", np.equal, errors=None, interval=bound.equality,
       torch=lambda torch, x, y: torch.eq(x, y), is_condition=True)  # fmt: skip
 def _equal(a: Any, b: Any) -> Value:
-    """Return whether two are equal, numbers or conditions."""
+    """Return whether two numbers or conditions are equal."""
     a, b = as_value(a), as_value(b)
     return ~_exclusive(a, b) if a.is_condition and b.is_condition else apply("equal", a, b)
 
@@ -122,7 +122,7 @@ _row("logical_not bitwise_not invert", "!{0}", np.logical_not, errors=None, cond
 
 @_named("logical_xor bitwise_xor xor")
 def _exclusive(a: Any, b: Any) -> Value:
-    """Return whether one of two conditions holds and the other does not."""
+    """Return whether exactly one of two conditions is true."""
     both = apply("logical_and", a, b)
     return apply("logical_or", a, b) & ~both
 
@@ -134,7 +134,7 @@ _named("not_equal ne")(lambda x, y: ~_equal(x, y))
 
 @_named("positive")
 def _positive(x: Any) -> Value:
-    """Return a number as it is."""
+    """Return a number unchanged."""
     value = as_value(x)
     check_kind("positive", value, False)
     return value
@@ -147,9 +147,9 @@ def where(condition: Any, a: Any, b: Any) -> Value:
 
 
 def _greater(numpy: Any, a: Any, b: Any) -> Any:
-    """Return the greater of two by a library like NumPy; of equal ones b has the gradient.
+    """Return the greater of two by a library like NumPy; if equal, b has the gradient.
 
-    So that of relu at 0 is 0.
+    The gradient of relu at 0 is therefore 0.
     """
     return numpy.where((b >= a) | numpy.isnan(b), b, a)
 

@@ -241,7 +241,7 @@ def read_offsets(value: Any) -> Operand:
     if value is None or not is_array(value):
         said = "it is missing" if value is None else f"it is {value!r}"
         raise OptionError(
-            f"a grouped GEMM needs offsets, an int32 array of where each group ends: {said}"
+            f"a grouped GEMM needs offsets, an int32 array of the end of each group: {said}"
         )
     return read(value, "offsets", (0, 1, 2, 3))
 

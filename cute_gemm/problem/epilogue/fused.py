@@ -1,4 +1,4 @@
-"""An expression as an `Epilogue`: its C++ functor, its NumPy, and its error bound."""
+"""``Fused``: an expression as an `Epilogue`, with its C++ functor, NumPy and error bound."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
 {calls}}};
 
 """
-#: What a kernel calls with an accumulator, and where beta is not 0 with the element of C too.
+#: Operators that a kernel calls with an accumulator and, if beta is not 0, the element of C.
 CALLS = """\
   template <class Operands>
   CUTE_DEVICE ElementC operator()(Accumulator const& sum, Operands& operands, int i, int j) const {
@@ -84,7 +84,7 @@ CALLS = """\
     return apply(this->combine(scaled(sum, operands, i, j), c), operands, i, j);
   }
 """
-#: The same of an expression that takes pairs of columns, where beta is 0.
+#: The same for an expression of pairs of columns, where beta is 0.
 PAIRED = """
   using Sum = cute_gemm::Pair<Accumulator>;
   enum : int {{ kPairs = cute_gemm::{kind} }};
@@ -108,12 +108,12 @@ PAIRS_CPP = {"pairs": "kPairsOfColumns", "halves": "kPairsOfHalves"}
 
 @dataclass(frozen=True)
 class Fused(Epilogue):
-    """An expression of ``alpha * accumulator + beta * C`` and of operands.
+    """An expression of ``alpha * accumulator + beta * C`` and operands.
 
-    Everything is computed in the type of the sums. ``tensors`` are the expression's operands that
-    lie in memory, in its order, and ``values`` the names of those that are given by value;
-    ``further`` are its results beside C, without the sums, which a pass makes of them and of C.
-    ``label`` is what messages call it, and ``output`` the type of C, by which functions are chosen.
+    Everything is computed in the accumulators' type. ``tensors`` are the operands in memory, in
+    the order of the expression, and ``values`` the names of operands passed by value.
+    ``further`` are its results in addition to C, without those that a reduction kernel computes.
+    ``label`` is its name in messages, and ``output`` the type of C, which selects functions.
     """
 
     expression: Expression
@@ -122,27 +122,27 @@ class Fused(Epilogue):
     label: str = field(default="epilogue", compare=False)
     output: str = ""
     further: tuple[EpilogueOperand, ...] = ()
-    #: Names of those, of tensors and values, that multiply the accumulator before anything else.
+    #: Names of tensors and values that multiply the accumulator before anything else.
     scales: tuple[str, ...] = ()
 
     @property
     def operands(self) -> tuple[EpilogueOperand, ...]:
-        """The tensors that it reads beside C."""
+        """The tensors that it reads in addition to C."""
         return self.tensors
 
     @property
     def results(self) -> tuple[EpilogueOperand, ...]:
-        """The tensors that it writes beside C."""
+        """The tensors that it writes in addition to C."""
         return self.further
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The operands that are given by value."""
+        """The operands that are passed by value."""
         return self.values
 
     @property
     def pairs(self) -> str:
-        """Which columns of the product the expression takes together."""
+        """The columns of the product that the expression combines."""
         return self.expression.pairs
 
     @property
@@ -153,7 +153,7 @@ class Fused(Epilogue):
 
     @cached_property
     def name(self) -> str:
-        """Part of kernels' symbols, other for another expression or other operands."""
+        """Part of kernels' symbols, different for different expressions or operands."""
         said = f"{self.expression}\n{self.tensors}\n{self.values}\n{self.further}"
         said += f"\n{self.scales}" * bool(self.scales)
         return f"epilogue_{sha256(said.encode()).hexdigest()[:12]}"
@@ -219,7 +219,7 @@ class Fused(Epilogue):
         )  # fmt: skip
 
     def _cpp(self, step: Step) -> str:
-        """What C++ writes for a value."""
+        """Return the C++ of a value."""
         if step.function == "operand" and step.name != ACCUMULATOR:
             return self._named(step.name)
         if step.function == "operand":
@@ -229,12 +229,12 @@ class Fused(Epilogue):
         return row_of(step.function).cpp.format(*(f"v{place}" for place in step.inputs))
 
     def _named(self, name: str) -> str:
-        """What C++ writes for an operand."""
+        """Return the C++ of an operand."""
         by_value = name in self.values
         return f"params.{name}" if by_value else f"Accumulator(operands.{name}(i, j))"
 
     def _scale(self, arguments: EpilogueArguments) -> Any:
-        """The product of the scales."""
+        """Return the product of the scales."""
         product: Any = 1
         for name in self.scales:
             product = product * np.asarray(arguments.operands[name])
@@ -247,7 +247,7 @@ class Fused(Epilogue):
     def apply_further(
         self, accumulator: np.ndarray, arguments: EpilogueArguments
     ) -> Iterator[np.ndarray]:
-        """Yield the results beside C: matrices, and the greatest magnitudes of all elements."""
+        """Yield the results in addition to C: matrices, and greatest magnitudes of all elements."""
         _, *computed = self._computed(accumulator, arguments)
         for result, array in zip(self.expression.results[1:], computed, strict=True):
             if result.amax:
@@ -272,10 +272,10 @@ class Fused(Epilogue):
         self, accumulator: np.ndarray, error: np.ndarray, magnitude: np.ndarray, dtype: DType,
         arguments: EpilogueArguments,
     ) -> np.ndarray:  # fmt: skip
-        """Return how far the expression can be off, by interval arithmetic.
+        """Return the error bound of the expression by interval arithmetic.
 
-        Every value is an interval that its computed value lies in: that of the operands' intervals,
-        wider by the function's own error (half a unit in the last place of arithmetic, which IEEE
+        Every computed value lies in an interval: that of exact results for the operands' intervals,
+        widened by the function's error (half a unit in the last place for arithmetic, which IEEE
         754 rounds to nearest; those in the rows of `functions`).
         """
         sums = accumulator
@@ -299,7 +299,7 @@ class Fused(Epilogue):
 
 
 def _kind(step: Step, sums: str) -> str:
-    """The C++ type of a value; ``sums``: that of the accumulator's."""
+    """Return the C++ type of a value; ``sums``: that of the accumulators."""
     if step.name == ACCUMULATOR:
         return sums
     row = FUNCTIONS.get(step.function)
@@ -307,14 +307,14 @@ def _kind(step: Step, sums: str) -> str:
 
 
 def _type(operand: EpilogueOperand) -> str:
-    """The C++ type of an operand or a result."""
+    """Return the C++ type of an operand or a result."""
     if operand.amax:
         return "cute_gemm::EpilogueAmax<Accumulator>"
     return f"cute_gemm::EpilogueTensor<Element_{operand.name}, {operand.cpp}>"
 
 
 def _literal(number: float) -> str:
-    """A number in C++."""
+    """Return a number in C++."""
     if math.isfinite(number):
         return number.hex()
     bits = "7fc00000" if math.isnan(number) else "7f800000" if number > 0 else "ff800000"

@@ -1,4 +1,4 @@
-"""Numbers that are rounded to a type and kept in their own, by NumPy, PyTorch and JAX."""
+"""Rounding of numbers to another type without changing theirs, by NumPy, PyTorch and JAX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.values import saturated
 
-#: Types that `round_to` rounds to, and what C++ does so by.
+#: Types of `round_to`, and the C++ types that round.
 TYPES = {
     "bfloat16": "round_to<cutlass::bfloat16_t>",
     "float16": "round_to<cutlass::half_t>",
@@ -19,12 +19,12 @@ TYPES = {
     "float8_e5m2": "round_to<cutlass::float_e5m2_t>",
     "float32": "round_to<float>",
 }
-#: Bits of a float32 that tf32 does not have.
+#: Bits of a float32 that tf32 lacks.
 _LOST = 13
 
 
 def by_numpy(dtype: str) -> Callable[[Any], np.ndarray]:
-    """Return a function of arrays; those of float64 are rounded to float32 first, as on a GPU."""
+    """Return a function of arrays; float64 is rounded to float32 first, as on a GPU."""
 
     def rounded(x: Any) -> np.ndarray:
         x = np.asarray(x)
@@ -58,7 +58,7 @@ def by_torch(dtype: str) -> Callable[[Any, Any], Any]:
             most = DTYPES[dtype].saturates
             single = single.clamp(-most, most) if most else single
             single = single.to(getattr(torch, dtype))
-        # What is subtracted is 0; the sum of it would make -0 another zero.
+        # The difference is 0; adding it would turn -0 into 0.
         return single.to(x.dtype) - torch.where(value.isfinite(), value - x, 0.0)
 
     return rounded
@@ -76,7 +76,7 @@ def by_jax(dtype: str) -> Callable[[Any, Any], Any]:
         else:
             most = DTYPES[dtype].saturates
             single = np_.clip(single, -most, most) if most else single
-            # XLA may leave out the two conversions otherwise.
+            # XLA may otherwise remove the two conversions.
             single = jax.lax.optimization_barrier(single.astype(dtype))
         return single.astype(x.dtype) - np_.where(np_.isfinite(value), value - x, 0.0)
 

@@ -1,4 +1,4 @@
-"""What is known of an elementwise function: a row, which `functions` has one of for each."""
+"""Rows of elementwise functions; `functions` has one for each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 
 class Error(NamedTuple):
-    """The most by which a function is off: in units of the last place, and absolute.
+    """The largest error of a function, in units in the last place, and absolute.
 
-    ``by_argument``: units more for each unit of the argument's magnitude.
+    ``by_argument``: further units per unit of the argument's magnitude.
     """
 
     ulps: float = 0.5
@@ -21,7 +21,7 @@ class Error(NamedTuple):
 class Errors(NamedTuple):
     """A function's errors in float32 and float64, and in float32 for results of 16 bits.
 
-    ``float16``: None where it is float32's; ``bfloat16``: None where it is float16's.
+    ``float16``: None if equal to float32's; ``bfloat16``: None if equal to float16's.
     """
 
     float32: Error = Error()
@@ -30,7 +30,7 @@ class Errors(NamedTuple):
     bfloat16: Error | None = None
 
     def of(self, dtype: str, output: str) -> Error:
-        """Return the error in a type, for results of another one."""
+        """Return the error in a type, for results of type ``output``."""
         if dtype == "float64":
             return self.float64
         float16 = self.float16 or self.float32
@@ -38,13 +38,13 @@ class Errors(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function that an expression has steps of.
+    """An elementwise function of the steps of expressions.
 
-    ``cpp`` is how C++ spells it of ``{0}``, ``{1}``, ...; ``errors`` its errors, and None if it is
-    exact. ``interval`` makes the interval of exact results of `bound.Rules` and the arguments'
-    intervals; without it, it rises with every argument. ``torch`` and ``jax`` compute it, of the
-    library and the arguments; without them the library has it by the same name. ``conditions`` are
-    the places of the arguments that are conditions.
+    ``cpp`` is its C++ with ``{0}``, ``{1}``, ... for the arguments; ``errors`` its errors, None if
+    exact. ``interval`` makes the interval of exact results from `bound.Rules` and the arguments'
+    intervals; without it, the function increases in every argument. ``torch`` and ``jax`` compute
+    it from the library and the arguments; without them the library has it by the same name.
+    ``conditions`` are the indices of arguments that are conditions.
     """
 
     cpp: str
@@ -60,9 +60,9 @@ class Function(NamedTuple):
 class Activation(NamedTuple):
     """A function that layers and names of epilogues have, with its gradient.
 
-    ``gradient`` is that of the argument, of the gradient g of the result and of what is kept: the
-    argument x or, where ``keeps_result``, the result. ``backward`` is PyTorch's kernel for it, of
-    ``torch.ops.aten``, g and what is kept, if there is one.
+    ``gradient`` returns the gradient of the argument, from the gradient g of the result and a kept
+    tensor: the argument x or, with ``keeps_result``, the result. ``backward`` is PyTorch's kernel
+    for it, of ``torch.ops.aten``, g and the kept tensor, if it exists.
     """
 
     function: Callable[..., Any]
@@ -71,23 +71,23 @@ class Activation(NamedTuple):
     backward: Callable[..., Any] | None = None
 
 
-#: Rows by name. Of ``maximum`` and ``minimum`` a NaN of either is the result, as in NumPy.
+#: Rows by name. ``maximum`` and ``minimum`` propagate NaN, as in NumPy.
 FUNCTIONS: dict[str, Function] = {}
-#: Of two columns of the product that an epilogue takes together the one and the other: those beside
-#: each other, or those of the first and of the second half.
+#: First and second of the two columns of the product that an epilogue combines: adjacent columns,
+#: or columns of the first and of the second half.
 COLUMNS = {
     "even_columns": Function("{0}.first", lambda acc: acc[..., 0::2], None),
     "odd_columns": Function("{0}.second", lambda acc: acc[..., 1::2], None),
     "first_half": Function("{0}.first", lambda acc: acc[..., : acc.shape[-1] // 2], None),
     "second_half": Function("{0}.second", lambda acc: acc[..., acc.shape[-1] // 2 :], None),
 }
-#: The functions that make values of each kind.
+#: Functions that make values of each kind.
 PAIRS = {"pairs": ("even_columns", "odd_columns"), "halves": ("first_half", "second_half")}
 ACTIVATIONS: dict[str, Activation] = {}
 
 
 def functions_of(library: Any, *modules: Any) -> dict[str, Callable[..., Any]]:
-    """Return the functions of ``torch`` or ``jax`` of all rows, of which modules have most."""
+    """Return the functions of ``torch`` or ``jax`` for all rows, most of them from modules."""
     functions: dict[str, Callable[..., Any]] = {}
     for name, row in FUNCTIONS.items():
         own = {"torch": row.torch, "jax": row.jax}[library.__name__]

@@ -1,7 +1,7 @@
-"""``Value``: a number of every element of C, and what Python, NumPy and PyTorch make of it.
+"""``Value``: a number of every element of C, with operators of Python, NumPy and PyTorch.
 
 Every operator of Python, and every function that takes a value by NumPy's and PyTorch's protocols,
-is traced or refused: what Python would compute itself (``==`` by identity, say) is silently wrong.
+is traced or refused: a result of Python itself (``==`` by identity) is silently wrong.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NUMBER = f"{_ELEMENTWISE}: compute with the value itself, and by cute_gemm.sqrt
 _ROUND = "cute_gemm.cast(value, 'int32') as a further result, which rounds"
 _WHERE = "use cute_gemm.where(condition, a, b)"
 
-#: Operators of two, by what their methods are called.
+#: Binary operators, by the names of their methods.
 _BINARY = {
     "mod": "%", "floordiv": "//", "lshift": "<<", "rshift": ">>", "add": "+", "sub": "-",
     "mul": "*", "truediv": "/", "pow": "**", "and": "&", "or": "|", "xor": "^",
 }  # fmt: skip
-#: What Python does with a value and no expression has, by special methods, and what is expected.
+#: Special methods that no expression has, with the text of the error and the expected text.
 _REFUSED = (
     *(
         (f"__{name}__ __r{name}__", f"writes {symbol} with {{}}", _OPERATORS)
@@ -67,7 +67,7 @@ _REFUSED = (
     ("__array__", "makes an array of {}", _ELEMENTWISE),
     ("__jax_array__", "gives JAX {}", "expected functions of cute_gemm, NumPy or PyTorch"),
 )
-#: What is expected in place of functions, methods and attributes that arrays have.
+#: Text expected instead of functions, methods and attributes that arrays have.
 _INSTEAD = {
     **dict.fromkeys(("max", "amax", "min", "amin"), "cute_gemm.maximum(a, b) or minimum(a, b) of "
                     "two, or cute_gemm.amax(value) as a further result"),
@@ -77,14 +77,14 @@ _INSTEAD = {
     **dict.fromkeys(("round", "rint", "floor", "ceil", "trunc"), _ROUND),
 }  # fmt: skip
 
-#: Functions of values by what NumPy and PyTorch call them, and methods; `functions` fills it.
+#: Functions of values by their names in NumPy and PyTorch, and methods; `functions` fills it.
 KNOWN: dict[str, Callable[..., Any]] = {}
-#: Keywords of theirs, where they are not KNOWN's.
+#: Keywords of these functions that are not KNOWN's.
 _KEYWORDS = {"a_min": "min", "a_max": "max"}
 
 
 class _Refusing:
-    """What refuses every operator, and has no attributes but its own."""
+    """An object that refuses every operator and every attribute but its own."""
 
     @property
     def _noun(self) -> str:
@@ -94,7 +94,7 @@ class _Refusing:
         raise OptionError(f"an epilogue {does.format(self._noun)}; {expected}")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what Python and others ask everything for
+        if name.startswith("_"):  # Python and libraries look up such names on every object
             raise AttributeError(name)
         expected = f"expected {_INSTEAD[name]}" if name in _INSTEAD else _ELEMENTWISE
         self._refuse(f"takes .{name} of {{}}", expected)
@@ -131,7 +131,7 @@ for _names, _does, _expected in _REFUSED:
 
 
 def _called(library: str, name: str, args: Any, keywords: Mapping[str, Any]) -> Any:
-    """Return what a function of NumPy or PyTorch makes of values."""
+    """Return the result of a function of NumPy or PyTorch on values."""
     function = KNOWN.get(name)
     if function is None:
         traced = ", ".join(x for x in FUNCTIONS if x in KNOWN)
@@ -139,7 +139,7 @@ def _called(library: str, name: str, args: Any, keywords: Mapping[str, Any]) -> 
         raise OptionError(
             f"an epilogue calls {library}.{name}, which is not known; expected {expected}"
         )
-    # What None and False leave out is as if it were not given: inplace=False.
+    # None and False count as not given: inplace=False.
     given = {
         _KEYWORDS.get(x, x): y for x, y in keywords.items() if y is not None and y is not False
     }
@@ -155,12 +155,12 @@ def _called(library: str, name: str, args: Any, keywords: Mapping[str, Any]) -> 
 
 
 def _prefix(name: str) -> Callable[[Value], Value]:
-    """Return the method of an operator that stands before a value."""
+    """Return the method of a prefix operator."""
     return lambda self: KNOWN[name](self)
 
 
 def _operator(name: str) -> tuple[Callable[[Value, Any], Value], Callable[[Value, Any], Value]]:
-    """Return the methods of an operator between a value and what is behind it, and before it."""
+    """Return the methods of an operator for a value on the left, and on the right."""
     return (
         lambda self, other: KNOWN[name](self, other),
         lambda self, other: KNOWN[name](other, self),
@@ -169,7 +169,7 @@ def _operator(name: str) -> tuple[Callable[[Value, Any], Value], Callable[[Value
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Value(_Refusing):
-    """A number of every element of C, or a condition, which is true or false.
+    """A number of every element of C, or a condition.
 
     ``function`` is a key of `FUNCTIONS`; ``"operand"``, with ``name``; or ``"constant"``, with
     ``constant``.
@@ -182,7 +182,7 @@ class Value(_Refusing):
 
     @property
     def is_condition(self) -> bool:
-        """Whether it is true or false."""
+        """Whether it is a condition."""
         row = FUNCTIONS.get(self.function)
         return row is not None and row.is_condition
 
@@ -191,7 +191,7 @@ class Value(_Refusing):
         return "a condition" if self.is_condition else "a value"
 
     def __repr__(self) -> str:
-        """What it is, without all that it is made of."""
+        """Return its function, without its inputs."""
         if self.function == "constant":
             return repr(self.constant)
         return self.name or f"{self.function}(...)"
@@ -217,7 +217,7 @@ class Value(_Refusing):
     __abs__ = _prefix("abs")
     __invert__ = _prefix("logical_not")
 
-    __hash__ = _Refusing.__hash__  # which a class that has __eq__ would lose
+    __hash__ = _Refusing.__hash__  # a class with __eq__ loses it otherwise
 
     def __pow__(self, exponent: Any, modulus: Any = None) -> Value:
         if modulus is not None:
@@ -232,7 +232,7 @@ class Value(_Refusing):
 
 
 def _truth(frame: Any) -> str:
-    """Say what asked whether a value is true, by the instruction that the caller is at."""
+    """Return the error for a truth test of a value, by the caller's current instruction."""
     names = []
     for instruction in dis.get_instructions(frame.f_code):
         names.append(instruction.opname)
@@ -262,7 +262,7 @@ def _truth(frame: Any) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Returned(_Refusing):
-    """What `amax` and `cast` make of a value, to be returned."""
+    """The result of `amax` or `cast`, to be returned."""
 
     value: Value
     amax: bool = False
@@ -270,7 +270,7 @@ class Returned(_Refusing):
 
     @property
     def maker(self) -> str:
-        """The function that made it."""
+        """The name of the function that made it."""
         return "amax" if self.amax else "cast"
 
     @property
@@ -283,7 +283,7 @@ class Returned(_Refusing):
     def _refuse(self, does: str, expected: str) -> NoReturn:
         raise OptionError(
             f"an epilogue {does.format(self._noun)}; {self.maker}(...) can only be returned: "
-            "compute with the value that it is made of"
+            "compute with its argument"
         )
 
 
@@ -313,7 +313,7 @@ def as_value(x: Any) -> Value:
 
 
 def apply(function: str, *inputs: Any) -> Value:
-    """Return a value of a row of `FUNCTIONS`; its inputs are numbers or conditions as it says."""
+    """Return a value of a row of `FUNCTIONS`, of inputs that are numbers or conditions."""
     values = tuple(map(as_value, inputs))
     for place, value in enumerate(values):
         check_kind(function, value, place in FUNCTIONS[function].conditions)
@@ -321,10 +321,10 @@ def apply(function: str, *inputs: Any) -> Value:
 
 
 def check_kind(function: str, value: Value, condition: bool) -> None:
-    """Refuse a number where a condition is wanted, or the other way round."""
+    """Refuse a number in place of a condition, or a condition in place of a number."""
     if value.is_condition == condition:
         return
     has, wants = ("a number", "a condition")[:: 1 if condition else -1]
-    instead = "x > 0, say" if condition else f"{_WHERE} to make one"
+    instead = "x > 0, for example" if condition else f"{_WHERE} to make one"
     named = {"logical_and": "&", "logical_or": "|", "logical_not": "~"}.get(function, function)
     raise OptionError(f"an epilogue gives {named} {has}; expected {wants}: {instead}")

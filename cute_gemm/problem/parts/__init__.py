@@ -1,1 +1,1 @@
-"""Parts of a product, beside A, B and C: groups, scales, packed operands, slices of K."""
+"""Parts of a product in addition to A, B and C: groups, scales, packed operands, slices of K."""

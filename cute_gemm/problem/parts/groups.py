@@ -1,4 +1,4 @@
-"""Grouped GEMMs: M, N or K is cut into groups, whose ends lie in an array that the kernel reads.
+"""Grouped GEMMs: M, N or K is cut into groups, whose ends the kernel reads from an array.
 
 The kinds are those of ``torch._grouped_mm``, read from the dimensions of A and B as stored:
 
@@ -41,16 +41,16 @@ from cute_gemm.problem.problem import NO_GROUPS, GemmProblem, Groups
 #: Dimensions of A and of B, and the mode that is ragged.
 _KINDS = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}
 
-#: What becomes of rows or columns of C behind the last group.
+#: Treatment of rows or columns of C after the last group.
 UNWRITTEN, ZERO = "unwritten", "zero"
 TAILS = UNWRITTEN, ZERO
-#: Whether ends that decrease or exceed are an error, which on a device a later call raises.
+#: Whether ends that decrease or exceed the extent are an error, on a device of a later call.
 UNCHECKED, DEVICE = "none", "device"
 CHECKS = UNCHECKED, DEVICE
 
 
 def check_words(tail: Any, check: Any) -> None:
-    """Refuse what is none of `TAILS`, or of `CHECKS`."""
+    """Refuse values that are not in `TAILS`, or not in `CHECKS`."""
     for name, word, words in (("tail", tail, TAILS), ("check", check, CHECKS)):
         if word not in words:
             raise OptionError(
@@ -63,13 +63,13 @@ def from_groups(
     order: Order = "F", out_dtype: Any = None, compute: str | None = None, tail: str = UNWRITTEN,
     check: str = UNCHECKED,
 ) -> GemmProblem:  # fmt: skip
-    """Return the problem of a grouped GEMM, after every check; as `problem.from_operands`.
+    """Return the problem of a grouped GEMM after every check; see `problem.from_operands`.
 
-    ``offsets`` is int32 (G,): where each group ends, along the mode that is ragged; ``tail``:
-    what becomes of C behind the last end, of `TAILS`; ``check``: whether ends are, of `CHECKS`.
+    ``offsets`` is int32 (G,): the end of each group along the ragged mode; ``tail``:
+    treatment of C after the last end, of `TAILS`; ``check``: whether ends are checked, of `CHECKS`.
 
-    ShapeError, DTypeError, StrideError, AlignmentError, DeviceError and OverlapError beside those
-    of `from_operands`. What the offsets are is not looked at.
+    Raises ShapeError, DTypeError, StrideError, AlignmentError, DeviceError, OverlapError, and the
+    errors of `from_operands`. The values of the offsets are not read.
     """
     ragged = _KINDS.get((len(A.shape), len(B.shape)))
     if ragged is None:
@@ -113,8 +113,8 @@ def from_group_sizes(
 ) -> GemmProblem:
     """Return the problem of so many groups along a mode, without arrays.
 
-    ``sizes``: those that `from_sizes` takes but for a batch's; the extent of that mode is of all
-    groups. OptionError for a mode, a number of groups or ``compute`` that there is not.
+    ``sizes``: those of `from_sizes` except for a batch's; the extent of that mode is the sum of all
+    groups. Raises OptionError for an unknown mode, number of groups or ``compute``.
     """
     if not isinstance(ragged, str) or ragged not in ("M", "N", "K"):
         raise OptionError(f"ragged={ragged!r} is unknown; expected 'M', 'N' or 'K'")
@@ -125,8 +125,7 @@ def from_group_sizes(
     for name in ("batch_a", "batch_b", "batch_c"):
         if sizes.pop(name, None) is not None:
             raise OptionError(
-                f"{name} came with ragged={ragged!r}, whose matrices lie one behind the other: "
-                "leave it out"
+                f"{name} came with ragged={ragged!r}, whose matrices are contiguous: leave it out"
             )
     _check_compute(sizes.get("compute"))
     if ragged == "K":
@@ -142,19 +141,19 @@ def _check_compute(compute: str | None) -> None:
     if compute in COMPONENT_PRODUCTS:
         raise OptionError(
             f"compute={compute!r} came with a grouped GEMM, which has no components: leave it out, "
-            "or take 'tf32'"
+            "or pass 'tf32'"
         )
 
 
 def _check_offsets(offsets: Operand, A: Operand) -> int:
-    """Refuse an array that cannot be the ends of groups; return how many there are."""
+    """Refuse an array that cannot be the ends of groups; return their number."""
     if len(offsets.shape) != 1 or not offsets.shape[0]:
         raise ShapeError(
-            f"offsets has shape {offsets.shape}; expected (G,): where each of G groups ends"
+            f"offsets has shape {offsets.shape}; expected (G,): the end of each of G groups"
         )
     if offsets.dtype != "int32":
         raise DTypeError(
-            f"offsets has dtype {offsets.dtype}; expected int32, as torch._grouped_mm has it"
+            f"offsets has dtype {offsets.dtype}; expected int32, as for torch._grouped_mm"
         )
     if offsets.strides != (1,) and offsets.shape[0] > 1:
         raise StrideError(
@@ -162,7 +161,7 @@ def _check_offsets(offsets: Operand, A: Operand) -> int:
         )
     if offsets.device is not None and offsets.pointer % 4:
         raise AlignmentError(
-            "offsets starts at an address that is no multiple of 4 bytes: pass a copy"
+            "offsets starts at an address that is not a multiple of 4 bytes: pass a copy"
         )
     if offsets.device != A.device:
         raise DeviceError(
@@ -182,7 +181,7 @@ def _grouped(
     parts: dict[str, Any] = {x.name: x.of_groups(ragged) for x in (problem.A, problem.B, problem.C)}
     if ragged != "K":
         parts[own.name] = own
-    # With a ragged K, each element of C is of a group.
+    # With a ragged K, each element of C belongs to a group.
     zero_tail = tail == ZERO and ragged != "K"
     return replace(
         problem, l=groups, groups=Groups(ragged, ends, zero_tail, check == DEVICE), **parts
@@ -190,10 +189,10 @@ def _grouped(
 
 
 def evenly(problem: GemmProblem) -> GemmProblem:
-    """Return the batch of equal products that a grouped GEMM would be; another problem as it is.
+    """Return a grouped GEMM as a batch of equal products; other problems unchanged.
 
-    A report shows its accesses, since the sizes of groups are on the device. Where an extent does
-    not divide, products are one larger.
+    A report shows its accesses, since the sizes of groups are on the device. If an extent does
+    not divide evenly, products are one larger.
     """
     if not problem.groups:
         return problem
@@ -209,7 +208,7 @@ def evenly(problem: GemmProblem) -> GemmProblem:
 
 
 def _dense(problem: GemmProblem, extent: int) -> GemmProblem:
-    """Return the problem of a group of this extent; its matrices have the strides that they had."""
+    """Return the problem of a group of this extent, with the strides of the whole matrices."""
     m, n, k = (problem.extents | {problem.groups.mode: extent}).values()
     scales = tuple(
         replace(x, shape=(extent, x.shape[1])) if rows_mode(x.name) == problem.groups.mode else x
@@ -222,9 +221,9 @@ def _dense(problem: GemmProblem, extent: int) -> GemmProblem:
 
 
 def _cut(problem: GemmProblem, ends: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield where each group begins and ends, as kernels read the ends.
+    """Yield begin and end of each group, as kernels read the ends.
 
-    One that would end before it begins is empty, and none ends beyond all.
+    A group that would end before it begins is empty, and no group ends after the extent.
     """
     whole, end = problem.extents[problem.groups.mode], 0
     for value in ends:
@@ -235,25 +234,25 @@ def _cut(problem: GemmProblem, ends: Iterable[int]) -> Iterator[tuple[int, int]]
 def parts(
     problem: GemmProblem, ends: Sequence[int], beyond: int = 0, operands_beyond: bool = False
 ) -> Iterator[GemmProblem]:
-    """Yield the problems of groups that have elements of C, with where their matrices begin.
+    """Yield the problems of groups that have elements of C, with the offsets of their matrices.
 
-    Groups that are alike are a batch. ``beyond``: extent of the last tile along the ragged mode, of
-    which all is read that A and B have, and of a ragged K, where it is a unit-stride mode, another
-    tile; with ``operands_beyond``, the epilogue's operands; 0: what the group has.
+    Equal groups are a batch. ``beyond``: extent of the last tile along the ragged mode, of which
+    everything within A and B is read, and, if a ragged K is the unit-stride mode, one more
+    tile; with ``operands_beyond``, also of the epilogue's operands; 0: only the group.
     """
     for part, count in Counter(_each(problem, ends, beyond, operands_beyond)).items():
         yield part if count == 1 else _several(part, count)
 
 
 def tail_of(problem: GemmProblem, ends: Sequence[int]) -> Matrix:
-    """Return what of C lies behind the last of groups along M or N, of extent 0 if nothing does."""
+    """Return the part of C after the last group along M or N, of extent 0 if it is empty."""
     mode, (*_, (_, end)) = problem.groups.mode, _cut(problem, ends)
     whole = problem.extents[mode]
     return _part(_dense(problem, whole - end).C, mode, 0, end)
 
 
 def _several(part: GemmProblem, count: int) -> GemmProblem:
-    """A batch of products like this one, whose matrices begin alike in lines."""
+    """Return a batch of products like this one, whose matrices have the same offsets in lines."""
 
     def apart(matrix: Matrix) -> Matrix:
         return replace(matrix, l=count, batch_stride=ALIGNMENT)
@@ -285,9 +284,9 @@ def _each(
 
 
 def _part(matrix: Matrix, mode: str, number: int, begin: int, length: int = 0) -> Matrix:
-    """One group's matrix: its alignment is where it begins, modulo 256 bytes.
+    """Return one group's matrix, whose alignment is its offset modulo 256 bytes.
 
-    ``length``: its extent along the mode of the groups; 0: what it has.
+    ``length``: its extent along the mode of the groups; 0: unchanged.
     """
     at, shape = number * matrix.batch_stride, matrix.shape
     if mode in matrix.modes:
@@ -300,41 +299,41 @@ def _part(matrix: Matrix, mode: str, number: int, begin: int, length: int = 0) -
 
 
 def equal_ends(problem: GemmProblem) -> list[int]:
-    """Return where groups of equal sizes end; the last ones are less where that does not divide."""
+    """Return the ends of groups of equal sizes, the last of them smaller if they do not divide."""
     whole = problem.extents[problem.groups.mode]
     each = -(-whole // problem.l)
     return [min(each * (group + 1), whole) for group in range(problem.l)]
 
 
 def ends_of(offsets: Any, groups: int) -> list[int]:
-    """Return the ends of groups as numbers; OptionError for what is no array of so many."""
+    """Return the ends of groups as numbers; raise OptionError for other arrays."""
     try:
         ends = [operator.index(end) for end in offsets]
     except TypeError:
         ends = []
     if len(ends) != groups:
         raise OptionError(
-            f"offsets={offsets!r} does not fit; expected {groups} integers on the host, where each "
-            "group ends"
+            f"offsets={offsets!r} does not fit; expected {groups} integers on the host, the end "
+            "of each group"
         )
     return ends
 
 
 def stored_ends(problem: GemmProblem, offset: int) -> np.ndarray:
-    """Return the ends of groups of equal sizes as a column, so many bytes from its beginning."""
+    """Return the ends of groups of equal sizes as a column, so many bytes after its start."""
     return np.array([0] * (offset // 4) + equal_ends(problem), np.int32)[:, None]
 
 
 def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:
-    """Return how long each group is, as kernels read the ends."""
+    """Return the size of each group, as kernels read the ends."""
     return [end - begin for begin, end in _cut(problem, ends)]
 
 
 def tiles_at_most(problem: GemmProblem, tile: tuple[int, ...]) -> int:
-    """Return how many tiles (bM, bN) of C there may be: each group may end within one.
+    """Return the greatest number of tiles (bM, bN) of C: each group may end within a tile.
 
-    Of p groups that are not empty there are at most ceil(m / bM) + p - 1 along M, so that there is
-    room for those behind l groups too.
+    With p groups that are not empty there are at most ceil(m / bM) + p - 1 along M, which leaves
+    room for the tiles after l groups too.
     """
     along_m, along_n = -(-problem.m // tile[0]), -(-problem.n // tile[1])
     if problem.groups.mode == "M":
@@ -349,7 +348,7 @@ def tiles_at_most(problem: GemmProblem, tile: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Group:
-    """One group on the host: its problem, and what it has of A, B, C as stored and of operands."""
+    """One group on the host: its problem, and its parts of A, B, C as stored and of operands."""
 
     problem: GemmProblem
     A: np.ndarray
@@ -362,7 +361,7 @@ def groups_on_host(
     problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray,
     operands: Mapping[str, np.ndarray],
 ) -> Iterator[Group]:  # fmt: skip
-    """Yield the groups of host arrays, as views; ``operands`` has ``offsets`` beside others."""
+    """Yield the groups of host arrays, as views; ``operands`` also has ``offsets``."""
     mode, op = problem.groups.mode, problem.op
     stored = ("MK" if op[0] == "N" else "KM"), ("KN" if op[1] == "N" else "NK"), "MN"
     for g, (begin, end) in enumerate(_cut(problem, operands["offsets"].tolist())):
@@ -383,15 +382,15 @@ def groups_on_host(
 
 
 def tail_on_host(problem: GemmProblem, C: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return what of C on the host lies behind the last of groups along M or N, as a view."""
+    """Return the part of C on the host after the last group along M or N, as a view."""
     *_, (_, end) = _cut(problem, ends.tolist())
     return C[end:] if problem.groups.mode == "M" else C[:, end:]
 
 
 def operand_shape(problem: GemmProblem, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of an epilogue's operand of a grouped GEMM with its group, (G, N), apart.
+    """Return the shape of an epilogue's operand of a grouped GEMM with (G, N) as (G, 1, N).
 
-    (G, N) is (G, 1, N) unless it broadcasts to (M, N).
+    (G, N) stays if it broadcasts to (M, N).
     """
     if len(shape) != 2 or shape[0] in (1, problem.m) or shape[0] != problem.l:
         return shape
@@ -399,17 +398,17 @@ def operand_shape(problem: GemmProblem, shape: tuple[int, ...]) -> tuple[int, ..
 
 
 def check_operand(problem: GemmProblem, name: str, shape: tuple[int, ...]) -> None:
-    """Refuse an operand with elements of its own for each group and each row of a ragged M."""
+    """Refuse an operand with separate elements for each group and each row of a ragged M."""
     axis = {"M": 1, "N": 2}.get(problem.groups.mode)
     if axis is not None and len(shape) == 3 and shape[0] > 1 and shape[axis] > 1:
         raise ShapeError(
             f"{name} has shape {shape}; expected one row or column for each group, or elements "
-            f"that go with C's: {problem.groups.mode} is ragged"
+            f"that broadcast to C: {problem.groups.mode} is ragged"
         )
 
 
 def check_results(problem: GemmProblem, label: str) -> None:
-    """Refuse an epilogue with further results of a grouped GEMM."""
+    """Refuse an epilogue with further results in a grouped GEMM."""
     if problem.groups:
         raise OptionError(
             f"epilogue {label!r} has further results, which a grouped GEMM does not store: "
@@ -420,7 +419,7 @@ def check_results(problem: GemmProblem, label: str) -> None:
 def _of_group(
     problem: GemmProblem, name: str, array: np.ndarray, g: int, part: slice
 ) -> np.ndarray:
-    """What a group has of an operand, which broadcasts to its C, or of block scales."""
+    """Return a group's part of an operand, which broadcasts to its C, or of block scales."""
     mode, is_scale = problem.groups.mode, name in [x.name for x in problem.scales]
     if not is_scale:
         array = array.reshape(operand_shape(problem, array.shape))

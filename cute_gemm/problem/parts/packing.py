@@ -1,10 +1,10 @@
-"""What a GEMM becomes with passes before or behind it: operands packed, or K cut into slices.
+"""Algorithms with auxiliary kernels: packed operands, and K cut into slices.
 
-*Packing* copies an operand into aligned scratch, whose leading dimension is padded and whose major
-may be another; with ``compute="bf16x9"`` it copies three components of each element. Block scales
-of rows are packed so that those of neighbouring rows lie side by side. *Split-k*
-makes a batch of slices along K, whose sums go to scratch, and adds them.
-Each is a `GemmProblem` again for the kernel that multiplies, and a problem of its own for the pass.
+*Packing* copies an operand into aligned scratch with a padded leading dimension and possibly
+another major; with ``compute="bf16x9"`` it copies three components of each element. Block scales
+of rows are packed so that those of neighbouring rows are contiguous. *Split-k*
+makes a batch of slices along K, whose results go to scratch, and adds them.
+The kernel that multiplies and the auxiliary kernel each get their own problem.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from cute_gemm.dtypes import COMPONENT, COMPONENT_PRODUCTS, COMPONENTS
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import NO_GROUPS, GemmProblem
 
-#: Bytes of which the leading dimensions and the places of what lies in scratch are multiples: a
-#: line of L2. Allocations have twice that.
+#: Leading dimensions and offsets in scratch are multiples of this many bytes: a
+#: line of L2. Allocations are aligned to twice that.
 LINE = 128
 
 
 class Algorithm(NamedTuple):
-    """What goes before and behind the kernel: operands that are packed, and slices of K."""
+    """Operands that are packed before the kernel, and slices of K that are added after it."""
 
     pack: str = ""  # "A", "B", "AB" or "scales"
     split_k: int = 1
@@ -34,12 +34,12 @@ DIRECT = Algorithm()
 
 
 def packed_names(pack: str) -> tuple[str, ...]:
-    """Return what ``pack`` of a algorithm names: operands, or block scales."""
+    """Return the operands or block scales that ``pack`` of an algorithm names."""
     return (pack,) if pack == "scales" else tuple(pack)
 
 
 class Auxiliary:
-    """What a kernel beside the GEMM is asked, which has none of these parts of a product."""
+    """The problem of an auxiliary kernel, without these parts of a product."""
 
     __slots__ = ()
     groups = NO_GROUPS
@@ -52,9 +52,9 @@ class Auxiliary:
 class Packing(Auxiliary):
     """Matrices copied to scratch: ``sources[i]`` to ``targets[i]``, ``offsets[i]`` bytes into it.
 
-    A target has its source's extents, type and batch (one matrix where all share one); its leading
-    dimension and batch stride are multiples of 128 bytes, and its major may be the other. What lies
-    in its padding is not set. One of components has three slices, the largest first.
+    A target has its source's extents, type and batch (one matrix if all share one); its leading
+    dimension and batch stride are multiples of 128 bytes, and its major may differ. Its padding
+    is not set. A target of components has three slices, the largest first.
     """
 
     sources: tuple[Matrix, ...]
@@ -69,7 +69,7 @@ class Packing(Auxiliary):
 
     @property
     def by_place(self) -> dict[str, tuple[Matrix, Matrix, int]]:
-        """What is copied in the place of A and of B, which block scales of theirs take."""
+        """Copies by A and B, or by their block scales."""
         return {copy[0].name[-1].upper(): copy for copy in self.copies}
 
     @property
@@ -88,9 +88,9 @@ def packed(
 ) -> tuple[GemmProblem, Packing]:
     """Return the problem with the operands of ``which`` packed (see `Algorithm`), and the packing.
 
-    ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
-    the major stays. The unit-stride mode of groups is another than the one along which they lie,
-    but where K becomes it.
+    ``k_major``: K becomes their unit-stride mode, by default if tensor cores need it; otherwise
+    the major stays. The unit-stride mode is not the mode of the groups, unless K becomes
+    it.
     """
     if which == "scales":
         return _packed_scales(problem)
@@ -109,7 +109,7 @@ def packed(
         target = aligned(replace(matrix, dtype=COMPONENT) if splits else matrix, unit)
         if splits:
             target = replace(target, batch_stride=COMPONENTS * target.batch_stride)
-        # Groups along the unit-stride mode begin anywhere in scratch too.
+        # Groups along the unit-stride mode also begin anywhere in scratch.
         along_unit = problem.groups.mode == target.modes[unit]
         new[matrix.name] = target.of_groups(problem.groups.mode) if along_unit else target
         targets.append(components(target) if splits else target)
@@ -120,7 +120,7 @@ def packed(
 
 
 def row_scales(problem: GemmProblem) -> tuple[Matrix, ...]:
-    """Return the block scales of rows that lie along K, a row's behind the other's."""
+    """Return the block scales whose rows are contiguous along K."""
     return tuple(
         x
         for x in problem.scales
@@ -138,15 +138,15 @@ def _packed_scales(problem: GemmProblem) -> tuple[GemmProblem, Packing]:
 
 
 def components(matrix: Matrix) -> Matrix:
-    """Return all components of a packed operand, which follow each other as slices do."""
+    """Return all components of a packed operand, which follow each other like slices."""
     step = matrix.ld * matrix.shape[1 - matrix.unit]
     return replace(matrix, l=COMPONENTS * matrix.l, slices=COMPONENTS, slice_stride=step)
 
 
 def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
-    """Return A or B of a kernel's problem as one tensor map describes it.
+    """Return A or B of a kernel's problem as a tensor map describes it.
 
-    The matrix that slices of K are cut from; components are matrices of a batch.
+    This is the matrix that slices of K are cut from; components are matrices of a batch.
     """
     deep = (problem.slices - 1) * problem.k + (problem.k_last or problem.k)
     products = matrix.l // matrix.slices
@@ -172,7 +172,7 @@ def padded(row: int) -> int:
 
 @lru_cache(maxsize=1024)
 def aligned(matrix: Matrix, unit: int) -> Matrix:
-    """A matrix like this one in scratch, with this mode's stride 1."""
+    """Return a matrix like this one in scratch, with stride 1 in this mode."""
     size = matrix.element.bytes
     ld = padded(matrix.shape[unit] * size) // size
     stride = (1, ld) if unit == 0 else (ld, 1)
@@ -184,6 +184,6 @@ def aligned(matrix: Matrix, unit: int) -> Matrix:
 
 
 def span_of(matrix: Matrix) -> int:
-    """Bytes that all matrices of a batch take, which begin at lines."""
+    """Return the bytes of all matrices of a batch, which begin at lines."""
     each = matrix.ld * matrix.shape[1 - matrix.unit] * matrix.element.bytes
     return each * (matrix.slices if matrix.batch_stride == 0 else matrix.l)

@@ -1,4 +1,4 @@
-"""``scale_a=`` and ``scale_b=``: which rows and which k of A and of B each number scales.
+"""``scale_a=`` and ``scale_b=``: the rows and the k of A and B that each number scales.
 
 A recipe is read from the shape of a scale, against A (M, K) and B (N, K):
 
@@ -11,12 +11,12 @@ shape                     recipe       what a number scales
 (M / 128, K / 128)        128x128      128 of k of 128 rows
 ========================  ===========  ========================================================
 
-Quotients are rounded up. Scales of tensors and rows multiply the accumulators: they are operands of
-the epilogue. Those of blocks multiply the products of each 128 of k before they are added.
+Quotients are rounded up. Tensor scales and row scales multiply the accumulators: they are operands
+of the epilogue. Block scales multiply the products of each 128 of k before they are added.
 
-In a grouped GEMM of G groups a shape is read as the first of these that it fits. *Shared*: not of
-the operand whose rows are ragged, but of that with a matrix for each group, here B, or of both
-where K is ragged. Blocks of 128 ragged rows, or of 128 of a ragged k, would straddle groups.
+In a grouped GEMM of G groups the first matching shape applies. *Shared*: only for the operand that
+has a matrix for each group, here B, or for both if K is ragged. Blocks of 128 ragged rows, or of
+128 of a ragged k, would straddle groups.
 
 ==============================  =========  =====================================================
 shape                           recipe     what a number scales
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
 SCALES = ("scale_a", "scale_b")
 #: k, and rows, of a block; the type of scales.
 BLOCK, DTYPE = 128, "float32"
-#: Recipes of blocks, with the rows that share a number.
+#: Recipes of block scales, with the rows that share a number.
 BLOCKS = {"1x128": 1, "128x128": BLOCK}
 #: All recipes.
 RECIPES = ("tensor", "row", *BLOCKS)
 
 
 def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
-    """Return how a scale of this shape is read: ``"tensor"``, ``"row"`` or one of `BLOCKS`.
+    """Return the recipe of a scale of this shape: ``"tensor"``, ``"row"`` or one of `BLOCKS`.
 
-    ShapeError where no recipe fits.
+    Raises ShapeError if no recipe fits.
     """
     if problem.groups:
         return _recipe_of_groups(name, shape, problem)
@@ -83,12 +83,12 @@ def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
 
 
 def rows_mode(name: str) -> str:
-    """Return the mode of the rows that a scale is of: M of ``"scale_a"``, else N."""
+    """Return the mode of the rows of a scale: M for ``"scale_a"``, otherwise N."""
     return "M" if name == "scale_a" else "N"
 
 
 def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
-    """Return how a scale of a grouped GEMM is read, as `recipe`."""
+    """Return the recipe of a scale of a grouped GEMM, as `recipe` does."""
     rows, groups, mode = problem.rows_of(name), problem.l, rows_mode(name)
     across, down = -(-problem.k // BLOCK), -(-rows // BLOCK)
     shared = mode != problem.groups.mode
@@ -122,14 +122,14 @@ def _recipe_of_groups(name: str, shape: tuple[int, ...], problem: GemmProblem) -
 
 
 def shapes_of(name: str, problem: GemmProblem) -> dict[str, tuple[int, ...]]:
-    """Return the shape of a scale of each recipe, by its name."""
+    """Return the shape of a scale for each recipe, by name."""
     rows, across = problem.rows_of(name), -(-problem.k // BLOCK)
     blocks = ((-(-rows // shared), across) for shared in BLOCKS.values())
     return dict(zip(RECIPES, ((), (rows, 1), *blocks), strict=True))
 
 
 def named_shape(name: str, kind: str, problem: GemmProblem) -> tuple[int, ...]:
-    """Return the shape of a scale of a recipe; OptionError for one that is unknown."""
+    """Return the shape of a scale for a recipe; raise OptionError for an unknown one."""
     shapes = shapes_of(name, problem)
     if kind not in shapes:
         raise OptionError(f"{name}={kind!r} is unknown; expected one of {', '.join(shapes)}")
@@ -137,9 +137,9 @@ def named_shape(name: str, kind: str, problem: GemmProblem) -> tuple[int, ...]:
 
 
 def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Operand, str]:
-    """Return a scale and its recipe; one of a tensor or of rows as it broadcasts to C.
+    """Return a scale and its recipe; a tensor scale or row scales as they broadcast to C.
 
-    ShapeError, DTypeError, StrideError or OptionError for what does not fit.
+    Raises ShapeError, DTypeError, StrideError or OptionError.
     """
     kind = recipe(name, operand.shape, problem)
     if operand.dtype != DTYPE:
@@ -154,17 +154,18 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
         if problem.A.dtype not in FLOAT8:
             raise DTypeError(
                 f"{name} has a number for each {kind} block, and A has dtype "
-                f"{problem.A.dtype}; expected A and B of 8-bit floats, or scales of rows"
+                f"{problem.A.dtype}; expected A and B of 8-bit floats, or row scales"
             )
         if problem.compute == FAST_ACCUM:
             raise OptionError(
-                f"compute={FAST_ACCUM!r} came with {name} of {kind} blocks, by which sums of 128 "
-                "of k are multiplied before they are added in float32: leave one of the two out"
+                f"compute={FAST_ACCUM!r} came with {name} of {kind} blocks, which multiply "
+                "accumulators of 128 of k before they are added in float32: leave one of the two "
+                "out"
             )
         return operand, kind
     shape, strides = operand.shape, operand.strides
     if problem.groups:
-        # A number for each group, or for rows of each: what broadcasts to (G, M, N).
+        # A number for each group, or for the rows of each group: broadcasts to (G, M, N).
         if kind == "row" and shape == (problem.l, problem.rows_of(name)):
             shape, strides = (*shape, 1), (*strides, 0)
         elif kind == "tensor" and len(shape) == 1 and shape != (1,):
@@ -191,7 +192,7 @@ def scaled(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return op(A) and op(B) times their block scales, in the scales' type.
 
-    ``operands``: arrays of a call by name, those of block scales among them.
+    ``operands``: arrays of a call by name, with the block scales.
     """
     for matrix in problem.scales:
         whole = expanded(matrix.name, np.asarray(operands[matrix.name]), problem)
@@ -203,7 +204,7 @@ def scaled(
 
 
 def describe_scales(problem: GemmProblem) -> str:
-    """Return how the scales of a problem were read, as a sentence without a period, or ""."""
+    """Return the recipes of a problem's scales, as a sentence without a period, or ""."""
     blocks = dict(zip(SCALES, problem.scale_rows, strict=True))
     modes = {x.name: x.modes for x in problem.epilogue.operands}
     grouped = [x.name for x in problem.matrices if problem.groups and x.batch_stride]

@@ -1,4 +1,4 @@
-"""Slices of K: a batch of parts of each product, and the reduction that adds them."""
+"""Slices of K as a batch of parts of each product, and the reduction that adds them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cute_gemm.problem.problem import GemmProblem
 
 @dataclass(frozen=True, slots=True)
 class Reduction(Auxiliary):
-    """The end of a split-k GEMM: its epilogue of the sum of ``sums`` over their batch.
+    """The reduction of a split-k GEMM: the epilogue of the sum of ``sums`` over their batch.
 
-    ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K (of a
-    batch those of a product one after the other), with the major of C; a slice's sums are complete,
-    without alpha and beta. There may be a single slice, where the epilogue takes pairs of columns
-    and the kernel that multiplies takes none.
+    ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K (in a
+    batch, those of a product are consecutive), with the major of C; they are results of slices
+    without alpha and beta. There may be a single slice, if the epilogue combines pairs of columns
+    and the kernel that multiplies does not.
     """
 
     sums: Matrix
@@ -32,7 +32,7 @@ class Reduction(Auxiliary):
 
     @property
     def scalar(self) -> DType:
-        """The type of alpha and beta, as of a `GemmProblem`."""
+        """The type of alpha and beta, as in a `GemmProblem`."""
         return scalar_of(self.sums.element, self.C.element)
 
     @property
@@ -47,9 +47,9 @@ class Reduction(Auxiliary):
 
 
 def of_pairs(matrix: Matrix, pairs: str) -> Matrix:
-    """Return B, or a batch, as two matrices (N / 2, K) each: the columns that make one of C.
+    """Return B, or a batch, as two matrices (N / 2, K) of the columns that make one of C.
 
-    ``pairs``: which those are, as `Epilogue.pairs` says it.
+    ``pairs``: these columns, as in `Epilogue.pairs`.
     """
     (n, k), (step, along_k) = matrix.shape, matrix.stride
     apart = step if pairs == "pairs" else n // 2 * step
@@ -60,7 +60,7 @@ def of_pairs(matrix: Matrix, pairs: str) -> Matrix:
 
 
 def _stepped(matrix: Matrix, step: int) -> dict[str, Any]:
-    """Return the alignment fields of a matrix with another so many elements behind each."""
+    """Return the alignment fields of a matrix followed by another after so many elements."""
     first = max(matrix.alignment, matrix.first_alignment)
     return alignments(first, matrix.alignment, step * matrix.element.bytes)
 
@@ -68,13 +68,13 @@ def _stepped(matrix: Matrix, step: int) -> dict[str, Any]:
 def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem, Reduction]:
     """Return the problem as a batch of slices of K, each of whole tiles, and their reduction.
 
-    Slices of a product are next to each other in it. The last is shorter where K asks for it, and
-    there may be fewer than ``slices``; A and B have its extents, since what a kernel may do depends
-    on where rows end. For k > 0, or a single slice: the product as it is, with the epilogue behind.
+    Slices of a product are consecutive in the batch. The last may be shorter, and there may be
+    fewer than ``slices``. A and B have the extents of the last slice, since a kernel depends on
+    where rows end. For k > 0, or a single slice: the product unchanged, followed by the epilogue.
     """
     depth, count = slice_extents(problem, slices, tile_k)
     last = problem.k - (count - 1) * depth
-    ends = last if last > 1 or count == 1 else depth + last  # a single one has no leading dimension
+    ends = last if last > 1 or count == 1 else depth + last  # one column has no leading dimension
     shape, kind = (problem.m, problem.n), problem.accumulator.name
     sums = aligned(replace(problem.C, dtype=kind, shape=shape), problem.C.unit)
     each = span_of(replace(sums, l=1)) // sums.element.bytes
@@ -110,10 +110,10 @@ def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
 
 
 def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:
-    """Return k of each slice but the last, and how many there are of a product."""
+    """Return k of each slice but the last, and the number of slices of a product."""
     if slices == 1:
         return problem.k, 1
-    # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
+    # If K is the unit-stride mode, a slice begins at a line, so that vectors stay aligned.
     narrowest = min(matrix.element.bytes for matrix in (problem.A, problem.B))
     step = math.lcm(tile_k, LINE // narrowest)
     depth = -(-problem.k // (step * slices)) * step
@@ -121,7 +121,7 @@ def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, 
 
 
 def alike(problem: Any) -> tuple[Any, ...]:
-    """Return the parts that have one k: all, or all slices but the last ones, and the last ones."""
+    """Return the parts with one k: all slices, or all but the last ones, and the last ones."""
     last = problem.k_last
     if not last:
         # Block scales are described for whole products.
@@ -133,12 +133,12 @@ def alike(problem: Any) -> tuple[Any, ...]:
 
 
 def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmProblem:
-    """``count`` slices of every product from number ``first`` on, with this k."""
+    """Return ``count`` slices of every product from number ``first`` on, with this k."""
     products = problem.l // problem.slices
 
     def part(matrix: Matrix) -> Matrix:
         near, far, extent = matrix.slice_stride, matrix.batch_stride, k
-        if matrix.name == "C":  # one matrix of sums behind the other
+        if matrix.name == "C":  # matrices of results of slices are consecutive
             near, far, extent = far, far * problem.slices, matrix.shape[1]
         elif matrix.name in SCALES:
             near, extent = problem.k // BLOCK * matrix.stride[1], -(-k // BLOCK)
@@ -162,6 +162,6 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
 
 
 def sums_bytes(problem: GemmProblem) -> int:
-    """Return the bytes of scratch that the sums of a slice of K take."""
+    """Return the bytes of scratch for the results of a slice of K."""
     unit, shape = problem.C.unit, (problem.m, problem.n)
     return padded(shape[unit] * problem.accumulator.bytes) * shape[1 - unit]
