@@ -283,7 +283,7 @@ def test_what_the_kernel_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match=r"needs sm_90a; arch is 'sm_90'"):
         refusals.check(KERNEL, problem(), "sm_90")
     with pytest.raises(
-        UnsupportedError, match=r"those of A are not, by lda=4098 \(8196 B\): pack it"
+        UnsupportedError, match=r"those of A are not, because of lda=4098 \(8196 B\): pack it"
     ):
         configure(problem(lda=4098))
     with pytest.raises(UnsupportedError, match="does not take float32"):
