@@ -170,7 +170,8 @@ def register_cases() -> Iterator[Case]:
 def _stored(case: Case) -> Case:
     """The case, with a C for TMA if a tile has more accumulators than stores of elements take."""
     options = dict(case.more)
-    if math.prod(options["tile"][:2]) <= 128 * 128 * options["warp_groups"]:
+    groups = 1 if options["ping_pong"] else options["warp_groups"]
+    if math.prod(options["tile"][:2]) <= 128 * 128 * groups:
         return case
     m, n = -(-case.m // 16) * 16, -(-case.n // 16) * 16
     return replace(case, m=m, n=n, widths=(*case.widths[:2], 16))
