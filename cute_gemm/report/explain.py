@@ -140,7 +140,7 @@ class Explanation(Shown):
         yield table("", ("", "alone"), rows, "")
         yield ""
         yield f"{duration(seconds)}, {self.problem.flops / seconds / 1e12:.3g} TFLOP/s."
-        yield "Units work in parallel: their times do not add up to it."
+        yield "Units work in parallel: their times do not add up to the predicted time."
 
     def _worded(self, idea: str) -> str:
         """Return an idea, with a note if it is about words and an element is not one word."""

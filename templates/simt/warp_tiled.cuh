@@ -1,6 +1,6 @@
 // warp_tiled: tiles of CTA, warp and thread, the hierarchy of CUTLASS.
 //
-// The idea: bank_free with another distribution of results. A warp takes a compact tile of C, so that
+// The idea: another distribution of results than in bank_free. A warp takes a compact tile of C, so that
 // it reads few different words. Of its 8 x 4 lanes, adjacent ones share a vector of A, and lanes two
 // apart one of B, so that shared memory serves 16 lanes of a 128-bit read at a time instead of 8.
 

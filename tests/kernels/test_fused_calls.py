@@ -212,7 +212,10 @@ def test_what_does_not_fit() -> None:
         ({"epilogue": lambda acc, stages: acc + stages, "stages": 1.0}, "which is an option of"),
         ({"epilogue": "bias", "bias": buffer[M : M + N], "C": inside}, "C shares memory with bias"),
         ({"epilogue": "bias", "bias": 1.0, "kernel": "host"}, "beta C alone, not epilogue 'bias'"),
-        ({"epilogue": lambda acc: (cg.amax(acc), acc)}, "returns amax first; expected what C"),
+        (
+            {"epilogue": lambda acc: (cg.amax(acc), acc)},
+            "returns amax first; expected the value of C",
+        ),
         ({"epilogue": lambda acc: (acc, 3)}, "returns 3; expected a value of its arguments"),
     ):
         with pytest.raises(cg.GemmError) as caught:

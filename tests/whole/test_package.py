@@ -84,9 +84,11 @@ def test_the_page_of_an_index_has_no_relative_links(metadata: Message) -> None:
     for link in links:
         name = re.fullmatch(rf"{REPOSITORY}/blob/main/(.*)", link)
         assert name is None or (ROOT / name[1]).exists(), link
-    [picture] = re.findall(r"!\[[^]]*\]\(([^)]*)", page)
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]*)", page)
     raw = "https://raw.githubusercontent.com/cute-gemm/cute-gemm/main/"
-    assert picture.startswith(raw) and (ROOT / picture.removeprefix(raw)).is_file()
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert picture.startswith(raw) and (ROOT / picture.removeprefix(raw)).is_file()
 
 
 def test_what_pip_is_told(metadata: Message) -> None:
