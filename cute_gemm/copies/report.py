@@ -231,7 +231,7 @@ def analyze_copy(
         value) -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
     smem
         Layout of the same tile in shared memory, for a copy from global memory: adds a row for the
-        stores to it. Of several stages the first is analyzed.
+        stores to it. If there are several stages, the first is analyzed.
     reader, writer
         The access that loads from, or stores to, the same tile in shared memory: it gets a separate
         row, and no fix makes it worse. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a

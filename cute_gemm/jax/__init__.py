@@ -113,7 +113,7 @@ def gemm(
     if function is not None and function.expression.pairs:
         raise OptionError(
             f"epilogue {function.name!r} takes {function.expression.pairs} of columns, which "
-            "cute_gemm.jax does not have: return the product, and compute on its columns behind it"
+            "cute_gemm.jax does not have: return the product, and compute on its columns afterwards"
         )
     given = {}
     if function is not None:

@@ -132,7 +132,7 @@ def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: in
     places = np.where(which < steps, row * pitch + extent * size, -1)
     accesses: list[Access] = []
     for coords, targets, part in (
-        (load.coords, load.targets, ""), (end, places, "behind the rows")
+        (load.coords, load.targets, ""), (end, places, "after the rows")
     ):  # fmt: skip
         copied = replace(load, coords=coords, targets=targets, part=part, words=True)
         cut = replace(

@@ -89,7 +89,7 @@ CLASSES = (
     *_of_shared("stmatrix", "stsm", "stsm", "store", r"stmatrix.*", range(90, 1000)),
     # Copies of 16 bytes bypass the data pipe, and take no wavefront of it.
     *_of_shared("cp.async", "ldgsts_cache_access", "ldgsts", "store", r"cp\.async"),
-    # Of TMA's loads no counter follows what L2 is asked for, but one what arrives in shared memory.
+    # No counter has the L2 requests of TMA loads; one has the bytes that arrive in shared memory.
     *_of_hopper(
         "TMA loads", "global", "load", "TMA",
         ("requests", "launch.requests", "smsp__inst_executed_op_tma_ld_pred_on_any"),

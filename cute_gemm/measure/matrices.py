@@ -46,7 +46,7 @@ def generator(seed: int) -> np.random.Generator:
 class Factors:
     """Random op(A) (m, k) and op(B) (k, n), with l of each in front, and how each op stores them.
 
-    Of the problem extents and types count, and not which op it is. ``pad``: elements behind each
+    Extents and types of the problem count, the op does not. ``pad``: elements after each
     column as stored.
     """
 

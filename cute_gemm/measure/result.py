@@ -103,7 +103,7 @@ class BenchResult(Shown):
 
     ``gpu``: the driver's name of the GPU, ``arch``: of the compiled kernels, both None without a
     GPU; ``cublas``: its version, or why there is none; ``checked``: whether results were compared
-    with float64; ``rounds``: the most of a kernel; ``pad``: elements behind each column of A and B.
+    with float64; ``rounds``: the most of a kernel; ``pad``: elements after each column of A and B.
     """
 
     dtype: str

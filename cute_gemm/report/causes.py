@@ -411,8 +411,8 @@ def _listed(members: Sequence[_Member]) -> Iterator[str]:
 def headline(bounds: Performance, listed: Sequence[Cause], predictor: Predictor | None) -> str:
     """Return a line: predicted time, bound, largest loss, and the predicted time with its fix."""
     roof, prediction = bounds.roofline, predictor.prediction if predictor else None
-    priced = prediction is not None
-    named = (x for x in listed if not x.little and (x.fault or not priced or x.seconds is not None))
+    known = prediction is not None
+    named = (x for x in listed if not x.little and (x.fault or not known or x.seconds is not None))
     first = next(named, None)
     bound = ""
     if roof is not None:

@@ -161,7 +161,7 @@ def linear(
     torch.Tensor
         (..., N), row-major; (..., N / 2) for an activation that takes two columns. If a gradient
         is recorded, relu, sigmoid and tanh need their result alone; the other activations keep
-        ``x @ w.T + b`` too. Those of two columns, and functions, are PyTorch's then, behind the
+        ``x @ w.T + b`` too. Those of two columns, and functions, are PyTorch's then, after the
         product.
 
     Raises
@@ -232,7 +232,7 @@ def _composed(
 ) -> Any:  # fmt: skip
     """Return a layer whose activation takes two columns, or is a function, maybe with operands.
 
-    PyTorch computes it behind the product where it is differentiated, and of DTensors.
+    PyTorch computes it after the product where it is differentiated, and of DTensors.
     """
     if isinstance(activation, EpilogueFunction):
         check_names(activation, operands)
@@ -377,7 +377,7 @@ def grouped_mm(
     out_dtype, fast_accum
         As for `cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
     tail
-        What rows or columns behind ``offs[-1]``, which are of no group, hold in the result and in
+        What rows or columns after ``offs[-1]``, which are of no group, hold in the result and in
         gradients: ``"zero"``, zeros, which the same launch stores; ``"unwritten"``, anything, NaN
         too, as with ``torch._grouped_mm``.
     check

@@ -1,7 +1,7 @@
 // warp_tiled: tiles of CTA, warp and thread, the hierarchy of CUTLASS.
 //
 // The idea: another distribution of results than in bank_free. A warp takes a compact tile of C, so that
-// it reads few different words. Of its 8 x 4 lanes, adjacent ones share a vector of A, and lanes two
+// it reads few different words. Adjacent lanes of its 8 x 4 share a vector of A, and lanes two
 // apart one of B, so that shared memory serves 16 lanes of a 128-bit read at a time instead of 8.
 
 #pragma once

@@ -61,7 +61,7 @@ class EpilogueFunction:
 
     name: str
     expression: Expression
-    #: Of ``scale_a`` and ``scale_b``, those that came with the call.
+    #: Those of ``scale_a`` and ``scale_b`` that came with the call.
     scales: tuple[str, ...] = ()
     #: Name and expression as JSON without spaces, which is what PyTorch's graphs hold.
     text: str = field(init=False, compare=False, repr=False)
@@ -178,12 +178,12 @@ def _composed(parts: list[str]) -> Callable[..., Value]:
     return composed
 
 
-#: Of a call that has scales and no epilogue.
+#: Epilogue of a call with scales alone.
 _IDENTITY = trace(lambda acc: acc)
 
 
 def with_scales(function: EpilogueFunction | None, scales: tuple[str, ...]) -> EpilogueFunction:
-    """Return an epilogue, or none, behind ``scale_a`` and ``scale_b`` or one of them."""
+    """Return an epilogue, or none, after ``scale_a`` and ``scale_b`` or one of them."""
     if function is None:
         return EpilogueFunction(" and ".join(scales), _IDENTITY, scales)
     return replace(function, scales=scales)
@@ -219,7 +219,7 @@ class Operands(NamedTuple):
         return tuple(self.numbers.values())
 
     def with_offsets(self, ends: Operand) -> Operands:
-        """Return them with the ends of groups, as an operand, behind block scales."""
+        """Return them with the ends of groups, as an operand, after block scales."""
         blocks = {x: a for x, a in self.arrays.items() if self.recipes.get(x) in BLOCKS}
         return self._replace(arrays={**blocks, "offsets": ends, **self.arrays})
 
@@ -232,7 +232,7 @@ class Operands(NamedTuple):
         return arrays | {name: np.asarray(number) for name, number in self.numbers.items()}
 
 
-#: Of a call without an epilogue.
+#: Epilogue of a call without one.
 NOTHING = Operands({}, {})
 
 
@@ -350,7 +350,7 @@ def takes_pairs(function: EpilogueFunction | None, grouped: bool = False) -> boo
         assert function is not None
         raise OptionError(
             f"epilogue {function.name!r} takes {kind} of columns, which grouped_gemm() does not "
-            "have: return the product, and compute on its columns behind it"
+            "have: return the product, and compute on its columns afterwards"
         )
     return bool(kind)
 
