@@ -91,20 +91,20 @@ class _RunWords(_ArrayWords, total=False):
 
 
 class GemmWords(_RunWords, total=False):
-    """Keyword arguments of `gemm` beside ``epilogue``."""
+    """Keyword arguments of `gemm` except ``epilogue``."""
 
     tune: Tune
 
 
 class GroupedWords(_RunWords, total=False):
-    """Keyword arguments of `grouped_gemm` beside ``epilogue``."""
+    """Keyword arguments of `grouped_gemm` except ``epilogue``."""
 
     tail: str
     check: str
 
 
 class PlanWords(_ArrayWords, total=False):
-    """Keyword arguments of `plan` beside ``epilogue``."""
+    """Keyword arguments of `plan` except ``epilogue``."""
 
     m: int | None
     n: int | None
@@ -128,12 +128,12 @@ class PlanWords(_ArrayWords, total=False):
 
 
 class AnalyzeWords(PlanWords, total=False):
-    """Keyword arguments of `analyze` beside ``epilogue``."""
+    """Keyword arguments of `analyze` except ``epilogue``."""
 
     beta: complex
 
 
 class JaxWords(ProductWords, total=False):
-    """Keyword arguments of `cute_gemm.jax.gemm` beside ``epilogue``."""
+    """Keyword arguments of `cute_gemm.jax.gemm` except ``epilogue``."""
 
     alpha: Any

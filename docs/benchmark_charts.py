@@ -173,5 +173,5 @@ def _host() -> str:
         Row(name, {"PyTorch's host time over cute_gemm's": 1 / ratio})
         for name, (_, _, ratio) in run["result"]["beside PyTorch"].items()
     ]
-    return chart("Host time of a call beside PyTorch's",
+    return chart("Host time of a call against PyTorch's",
                  [f"{run['machine']['gpu']}. {FASTER}"], rows)  # fmt: skip

@@ -252,7 +252,7 @@ def host(name: str) -> str:
     alone = _table(["cute_gemm alone", "us"], [[k, f"{v:.1f}"] for k, v in result["us"].items()])
     imports = _table(["import", "s"], [[f"`{k}`", f"{v:.2f}"] for k, v in result["s"].items()])
     return "\n\n".join([
-        "![Host time of a call beside PyTorch's](pictures/benchmark_host.svg)",
+        "![Host time of a call against PyTorch's](pictures/benchmark_host.svg)",
         "Drawn by `python docs/make_pictures.py`.", '<details markdown="1">',
         "<summary>Each call</summary>", f"`{run['command']}`", _where(run), pairs, alone, imports,
         "</details>",

@@ -64,7 +64,7 @@ def _open(lines: list[str]) -> bool:
 
 
 class Rung(NamedTuple):
-    """What the page shows of a kernel beside its figures.
+    """What the page shows of a kernel in addition to its figures.
 
     ``pictures`` are names of ``docs/pictures/ladder_NAME.svg``, each with a text in its place.
     """

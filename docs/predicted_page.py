@@ -1,4 +1,4 @@
-"""Predicted times beside measured ones, of `tests/gpu/predicted.py`: a table, and a picture."""
+"""Predicted and measured times of `tests/gpu/predicted.py`: a table, and a picture."""
 
 from __future__ import annotations
 

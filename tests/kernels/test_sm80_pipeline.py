@@ -571,7 +571,11 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"
-    assert len(built.cubin) < 270_000  # 0.9 MB where CuTe computes the layouts
+    # 0.9 MB where CuTe computes the layouts. An unaligned C is loaded four elements at a time.
+    aligned = each.C.ld * each.C.element.bytes % 16 == 0
+    assert len(built.cubin) < (
+        225_000 if aligned else 270_000
+    )  # 0.9 MB where CuTe computes the layouts
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert 0 < built.resources.registers * config.threads * config.min_ctas <= 65536
 

@@ -527,8 +527,8 @@ def _operand_registers(config: Sm90Config) -> int:
     it is used: ptxas spills up to 55 registers for it, all outside the main loop.
     """
     operands = config.operation.epilogue.operands
-    many_sums = config.ping_pong and config.accumulators_per_thread > _FEW_ACCUMULATORS
-    if many_sums and len(operands) == 1 and operands[0].modes != "MN":
+    many = config.ping_pong and config.accumulators_per_thread > _FEW_ACCUMULATORS
+    if many and len(operands) == 1 and operands[0].modes != "MN":
         return 0
     return _OPERANDS * bool(operands)
 
