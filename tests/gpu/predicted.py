@@ -1,9 +1,10 @@
 """Predicted times beside measured ones, of problems drawn from a seed.
 
-    python tests/gpu/predicted.py --count 24 --seed 1 [--json FILE]
+    python tests/gpu/predicted.py --count 24 --seed 1 [--classes "naive;coalesced"] [--json FILE]
 
-``count`` problems of each class: what ``kernel="auto"`` takes, by type and by what belongs to the
-product (epilogues, scales, groups, batches, another beta than 0), and each kernel by its name.
+``count`` problems of each class, or of the given ones: what ``kernel="auto"`` takes, by type and by
+what belongs to the product (epilogues, scales, groups, batches, another beta than 0), and each
+kernel by its name.
 Extents are drawn evenly on a log scale; half of the problems have extents and leading dimensions
 that are multiples of 16, the others any. Operands come from DRAM. A line for each problem, and for
 each class the 10th, 50th and 90th percentile of predicted time over measured time. Exits with 1 if
@@ -213,10 +214,15 @@ def classes(draw: Draw) -> Iterator[tuple[str, Callable[[str], Problem]]]:
         yield kernel, named
 
 
-def planned(count: int, seed: int) -> list[tuple[Problem, cg.Plan]]:
-    """Problems of all classes with their plans; what a kernel refuses is drawn again."""
+def planned(count: int, seed: int, names: list[str]) -> list[tuple[Problem, cg.Plan]]:
+    """Problems of classes with their plans; what a kernel refuses is drawn again.
+
+    ``names``: the classes, all if there are none.
+    """
     found = []
     for kind, make in classes(Draw(str(seed))):
+        if names and kind not in names:
+            continue
         for _ in range(count):
             for _ in range(200):
                 problem = make(kind)
@@ -251,10 +257,13 @@ def percentiles(ratios: list[float]) -> tuple[float, float, float]:
 
 
 def main() -> int:
-    given = parsed(__doc__, count=(12, "problems of a class"), rounds=5, seconds=(1e9, "at most"))
+    given = parsed(
+        __doc__, count=(12, "problems of a class"), rounds=5, seconds=(1e9, "at most"),
+        classes=("", "names of classes, separated by ;"),
+    )  # fmt: skip
     begin = time.monotonic()
     torch.manual_seed(given.seed)
-    every = planned(given.count, given.seed)
+    every = planned(given.count, given.seed, given.classes.split(";") if given.classes else [])
     print(f"{len(every)} problems, {time.monotonic() - begin:.0f} s", flush=True)
     plans = {plan.symbol: plan for _, plan in every}
     cg.compile(list(plans.values()))
