@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.kernels.simt.structure import WARP
@@ -17,6 +18,7 @@ from cute_gemm.toolchain.unit import (
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.simt.structure import StagedOperand
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 _UNIT = (
     """\
@@ -41,10 +43,21 @@ ${copies}};
 )
 
 
+#: Bytes that ptxas may spill in ``vectorized``: it needs up to 135 registers to copy rows that are
+#: not aligned to 16 bytes, and has 128 with two CTAs on a multiprocessor.
+_SPILLS_OF_VECTORIZED = 32
+
+
 class EmitSimt(Emitter):
     """Emitter of the tutorial kernels' templates."""
 
     template = _UNIT
+
+    def unit(self) -> TranslationUnit:
+        unit = super().unit()
+        if self.config.kernel != "vectorized":
+            return unit
+        return replace(unit, spills=max(unit.spills, _SPILLS_OF_VECTORIZED))
 
     def values(self) -> dict[str, Any]:
         config = self.config
