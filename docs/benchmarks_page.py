@@ -22,13 +22,13 @@ LADDERS = {"float16": "ladder_float16", "float32": "ladder"}
 
 
 def stored(name: str) -> dict[str, Any] | None:
-    """Return a stored run, None where there is none."""
+    """Return a stored run, or None if it is not stored."""
     file = DATA / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def _all_stored(names: str) -> list[dict[str, Any]]:
-    """Return the runs of all of these words, none where one is missing."""
+    """Return the runs of these words, or an empty list if one of them is not stored."""
     runs = [run for run in map(stored, names.split()) if run is not None]
     return runs if len(runs) == len(names.split()) else []
 

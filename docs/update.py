@@ -152,7 +152,7 @@ class Page:
 
 
 def shell(command: str) -> str:
-    """Return what commands print, on both streams, in a terminal of 112 columns that is none."""
+    """Return what commands print, on both streams, to a pipe, at a width of 112 columns."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
