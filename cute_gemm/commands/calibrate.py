@@ -45,16 +45,16 @@ def command(arguments: argparse.Namespace) -> int:
         tell: Callable[[str, int, int], None] = shown
         if arguments.fit:
             times = joined([read(path) for path in arguments.fit])
-            gpu, device = gpu_called(times.gpu), None
+            gpu = gpu_called(times.gpu)
         else:
-            gpu, device = _gpu_here()
-            times = _measured(arguments, gpu, device, tell)
+            gpu = _gpu_here()
+            times = _measured(arguments, gpu, tell)
             if arguments.times:
                 times.write(arguments.times)
         calibration, said = _fit(times, gpu, tell)
     if arguments.output:
         write_output(file, calibration.encoded().encode())
-    elif device is not None:
+    elif not arguments.fit:
         held = said["held_out"]
         said["kept"] = held["after"]["regret"] <= held["before"]["regret"]
         if said["kept"]:
@@ -66,16 +66,16 @@ def command(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _gpu_here() -> tuple[Gpu, int]:
+def _gpu_here() -> Gpu:
     from cute_gemm.plan.select import gpu_of_device
     from cute_gemm.run.driver import synchronize
 
     synchronize(0)  # NoGpuError without a GPU
-    return gpu_of_device(0), 0
+    return gpu_of_device(0)
 
 
 def _measured(
-    arguments: argparse.Namespace, gpu: Gpu, device: int, tell: Callable[[str, int, int], None]
+    arguments: argparse.Namespace, gpu: Gpu, tell: Callable[[str, int, int], None]
 ) -> Times:
     """Measure contests for most of the time."""
     from cute_gemm.calibrate import measure
@@ -88,7 +88,7 @@ def _measured(
         )
     drawn = draw.contests(gpu, arguments.seed, dtypes)
     seconds = arguments.minutes * 60 * _SHARE
-    contests = list(measure.times(drawn, gpu, seconds, device, tell))
+    contests = list(measure.times(drawn, gpu, seconds, 0, tell))
     source = f"cute-gemm calibrate --seed {arguments.seed}, {time.strftime('%Y-%m-%d')}"
     return Times(gpu.name, source, contests)
 

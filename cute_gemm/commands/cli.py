@@ -162,6 +162,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         commands[name] = command = subparsers.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
         )
+        command.set_defaults(parser=command)
         add(command, "--json")
     return parser, commands
 

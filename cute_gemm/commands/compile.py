@@ -14,7 +14,14 @@ from typing import Any
 from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
 from cute_gemm.arrays.base import Order
-from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, planned
+from cute_gemm.commands.arguments import (
+    PROBLEM_WORDS,
+    add,
+    add_options,
+    add_problem,
+    given,
+    planned,
+)
 from cute_gemm.commands.layers import Layer, layer, shapes, tokens
 from cute_gemm.commands.output import (
     OK,
@@ -58,12 +65,11 @@ _OUTPUT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm compile``."""
-    add_problem(parser, several=True, optional=True)
+    add_problem(parser, ops="*")
     add_options(parser, {"--for OPS": _FOR}, dest="ops_for")
     add_options(parser, _LAYER)
     add_options(parser, _WITHIN, type=float)
     add(parser, "-o,--output", help=_OUTPUT)
-    parser.set_defaults(given_by_default={name: parser.get_default(name) for name in PROBLEM_WORDS})
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -129,13 +135,13 @@ def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> i
     within = 0.02 if arguments.within is None else arguments.within
     if not 0 <= within < 1:
         raise OptionError(f"--within {within:g}; expected a fraction of 0 or more, such as 0.02")
-    given = named(arguments, *words, "kernel") | arguments.options
+    same = named(arguments, *words, "kernel") | arguments.options
     found: list[Layer] = []
 
     def plans(tell: Callable[[str, int, int], None]) -> list[Plan]:
         for (n, k), arch in product(shapes(arguments.layer), archs):
             at = partial(tell, f"{n} x {k}: numbers of tokens planned")
-            found.append(layer(n, k, numbers, within, at, arch=arch, **given))
+            found.append(layer(n, k, numbers, within, at, arch=arch, **same))
         return [each for one in found for each in one.plans]
 
     place, taken, builds = _build(arguments, plans)
@@ -157,12 +163,11 @@ def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> i
 
 def _alone(arguments: argparse.Namespace, option: str, what: str, *allowed: str) -> None:
     """Refuse arguments that an option that compiles for many problems does not take."""
-    others = named(arguments, *PROBLEM_WORDS)
-    beside = [name for name, value in arguments.given_by_default.items() if others[name] != value]
-    beside = ["OP"] * bool(arguments.ops) + [name for name in beside if name not in allowed]
-    if beside:
+    others = [name for name in given(arguments, *PROBLEM_WORDS) if name not in allowed]
+    others = ["OP"] * bool(arguments.ops) + others
+    if others:
         raise OptionError(
-            f"{option} does not go with {', '.join(beside)}: {what}; omit one of the two"
+            f"{option} does not go with {', '.join(others)}: {what}; omit one of the two"
         )
     if str(arguments.output) == "-":
         raise OptionError(
@@ -244,19 +249,20 @@ def _sizes(op: str, kernel: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _directory(place: Path | None) -> Iterator[None]:
-    """Use this directory alone as the cache while the body runs."""
-    before = os.environ.get("CUTE_GEMM_CACHE_DIR")
-    if place is not None and os.pathsep in str(place):
+    """Use this directory, if there is one, alone as the cache while the body runs."""
+    if place is None:
+        yield
+        return
+    if os.pathsep in str(place):
         raise OptionError(
             f"output={str(place)!r}; expected a directory without {os.pathsep!r} in its name, "
             "which separates those of CUTE_GEMM_CACHE_DIR"
         )
-    if place is not None:
-        os.environ["CUTE_GEMM_CACHE_DIR"] = str(place.absolute())
+    before = os.environ.get("CUTE_GEMM_CACHE_DIR")
+    os.environ["CUTE_GEMM_CACHE_DIR"] = str(place.absolute())
     try:
         yield
     finally:
-        if place is not None:
-            os.environ.pop("CUTE_GEMM_CACHE_DIR")
-            if before is not None:
-                os.environ["CUTE_GEMM_CACHE_DIR"] = before
+        del os.environ["CUTE_GEMM_CACHE_DIR"]
+        if before is not None:
+            os.environ["CUTE_GEMM_CACHE_DIR"] = before

@@ -11,7 +11,7 @@ from cute_gemm.commands.output import OK, print_json, say, silent
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm prove``."""
-    add_problem(parser, several=True)
+    add_problem(parser, ops="+")
 
 
 def command(arguments: argparse.Namespace) -> int:

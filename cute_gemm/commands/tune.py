@@ -18,8 +18,7 @@ _FLAGS = {"--again": "measure again even if a config is stored"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm tune``."""
-    add_problem(parser, several=True)
-    parser.set_defaults(extents_default=parser.get_default("m"))
+    add_problem(parser, ops="+")
     add(parser, "--sizes")
     most = Tuning().candidates
     text = f"number of configs to measure, the fastest by prediction (default {most})"
