@@ -325,30 +325,30 @@ def join_negative_values(words: list[str]) -> list[str]:
 def split_kernel_options(
     words: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:
-    """Return the words that the command's parser knows, and the unknown options.
+    """Return the words that the command's parser knows, and the unknown options, ``--NAME=VALUE``.
 
     The ``parse_known_args`` of argparse takes the value of an unknown option for the op.
     """
+    if parser.get_default("options") is None:
+        return list(words), []
     known: list[str] = []
     others: list[str] = []
-    rest = list(words)
-    if parser.get_default("options") is None:
-        return rest, others
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or word.partition("=")[0] in parser._option_string_actions:
-            known.append(word)
-            continue
-        others.append(word)
-        if "=" not in word and rest and not rest[0].startswith("--"):
-            others.append(rest.pop(0))
+    lacks_value = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        unknown = name.startswith("--") and name not in parser._option_string_actions
+        if lacks_value and not word.startswith("--"):
+            others[-1] += f"={word}"
+        else:
+            (others if unknown else known).append(word)
+        lacks_value = unknown and not equals
     return known, others
 
 
 def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
     """Read options that are unknown to the command's parser as fields of a kernel's config.
 
-    ``--stages 4 --copy=mn_major --tile 128x128x32`` is
+    ``--stages=4 --copy=mn_major --tile=128x128x32`` is
     ``{"stages": 4, "copy": "mn_major", "tile": (128, 128, 32)}``.
     """
     if not words:
@@ -356,19 +356,16 @@ def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dic
     from cute_gemm.kernels.options import option_value
 
     options: dict[str, Any] = {}
-    rest = list(words)
     known = registry.options()
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
+    for word in words:
+        name, equals, value = word.partition("=")
         option = name[2:].replace("-", "_")
         if option not in known:
-            words = [word.replace("_", "-") for word in known]
-            words += [word[2:] for word in parser._option_string_actions if word[:2] == "--"]
-            near = hint_for(name[2:], words, "--") or f"see {parser.prog} --help"
+            names = [option.replace("_", "-") for option in known]
+            names += [word[2:] for word in parser._option_string_actions if word[:2] == "--"]
+            near = hint_for(name[2:], names, "--") or f"see {parser.prog} --help"
             raise OptionError(f"option {name} is not known; {near}")
         if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise OptionError(f"option {name} needs a value, as in {name} VALUE")
-            value = rest.pop(0)
+            raise OptionError(f"option {name} needs a value, as in {name} VALUE")
         options[option] = option_value(value)
     return options

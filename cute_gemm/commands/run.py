@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import counted, named
@@ -71,7 +72,7 @@ def command(arguments: argparse.Namespace) -> int:
 
         factors = named(arguments, "alpha", "beta")
         timing = time_plan(plan, A, B, C, **factors, operands=operands)
-        result["timing"] = timing.to_dict()
+        result["timing"] = asdict(timing)
         tell(f"speed    {timing}")
     if arguments.json:
         print_json(result)

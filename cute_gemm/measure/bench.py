@@ -181,15 +181,7 @@ class Asked(NamedTuple):
     name: str
     kernel: str
     options: dict[str, Any]
-
-    @property
-    def runs_on(self) -> str:
-        """``"gpu"``, ``"cpu"`` or ``"library"``."""
-        return _runs_on(self.kernel)
-
-
-def _runs_on(kernel: str) -> str:
-    return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
+    runs_on: str  #: ``"gpu"``, ``"cpu"`` or ``"library"``.
 
 
 def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Asked, ...]:
@@ -208,7 +200,8 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
     for text in map(str.strip, listed):
         match = _ASKED.fullmatch(text)
         kernel, own = (match[1], match[2]) if match else (text, "")
-        runs_on = _runs_on(kernel)  # raises for a name that is not known
+        # An unknown name raises an error.
+        runs_on = "gpu" if kernel == "auto" else registry.get(kernel).runs_on
         given = {name: option_value(x) for name, x in assignments(own or "", repr(text)).items()}
         if given and runs_on != "gpu":
             raise OptionError(f"kernels has {text!r}, and {kernel!r} takes no options: omit them")
@@ -216,7 +209,7 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
         _check_options(kernel, chosen, given)
         words = ",".join(f"{name}={spelled(value)}" for name, value in chosen.items())
         name = f"{kernel}[{words}]" if words else kernel
-        entries.setdefault(name, Asked(name, kernel, chosen))
+        entries.setdefault(name, Asked(name, kernel, chosen, runs_on))
     return tuple(entries.values())
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted
@@ -193,10 +193,6 @@ class Timing:
             f"{text}, {self.ratio:.3f} of cuBLAS {self.cublas} ({self.cublas_milliseconds:.4g} ms; "
             f"median of {rounds} of {calls})"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict."""
-        return asdict(self)
 
 
 def time_plan(
