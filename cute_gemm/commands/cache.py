@@ -24,7 +24,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     directory = str(cache.directory())
     tuned_configs = [{"gpu": gpu, "count": count} for gpu, count in tuned.stored().items()]
-    others = {"tuned": tuned_configs, "calibrations": calibrated.stored()}
+    others: dict[str, Any] = {"tuned": tuned_configs, "calibrations": calibrated.stored()}
     if arguments.action == "clear":
         done = cache.clear()
         tuned.clear()

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure, fit, print the changes, and keep the result if it selects no worse; return 0."""
+    """Measure, fit, print the changes, and keep a fit that selects configs as fast; return 0."""
     if not 0 < arguments.minutes < 1e4:
         raise OptionError(f"--minutes {arguments.minutes} does not fit; expected more than 0")
     file = output_file(arguments)

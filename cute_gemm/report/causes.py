@@ -272,7 +272,7 @@ def _ends_short(row: AccessRow) -> bool:
 
 
 def _fixed_by(row: AccessRow, name: str) -> bool:
-    """Return whether the kernel says that another place of this matrix fixes an access."""
+    """Return whether the kernel names another place of this matrix as the fix of an access."""
     return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
