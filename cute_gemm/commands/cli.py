@@ -80,24 +80,20 @@ def _run(words: list[str]) -> int:
     parser, commands = parsers()
     kernel_words: list[str] = []
     name = next((word for word in words if word in COMMANDS), None)
-    if name is None and words and not words[0].startswith("-"):
-        near = hint_for(words[0], COMMANDS) or f"expected one of {', '.join(COMMANDS)}"
-        error = OptionError(f"command {words[0]!r} is not known; {near}")
-        raise SystemExit(_fail(error, "--json" in words))
     as_json = "--json" in words
     try:
         if name:
             module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
             module.add_arguments(commands[name])
             words, kernel_words = split_kernel_options(words, commands[name])
-        try:
-            words = join_negative_values(words)
-            if name and words[0] == name:  # its OP may come after options
-                arguments = commands[name].parse_intermixed_args(words[1:])
-            else:  # exits without a command, and for --help and --version
-                arguments = parser.parse_args(words)
-        except OptionError as error:
-            raise SystemExit(_fail(error, as_json)) from None
+        elif words and not words[0].startswith("-"):
+            near = hint_for(words[0], COMMANDS) or f"expected one of {', '.join(COMMANDS)}"
+            raise OptionError(f"command {words[0]!r} is not known; {near}")
+        words = join_negative_values(words)
+        if name and words[0] == name:  # its OP may come after options
+            arguments = commands[name].parse_intermixed_args(words[1:])
+        else:  # an error without a command; --help and --version exit
+            arguments = parser.parse_args(words)
         if name:
             arguments.options = kernel_options(kernel_words, commands[name])
         with warnings.catch_warnings():
