@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import WIDTH, hint_for, named, wrapped
+from cute_gemm.arrays.base import Order
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
@@ -71,7 +72,7 @@ class _One(argparse.Action):
         setattr(space, self.dest, joined)
 
 
-_ORDERS: dict[str, Any] = {"choices": ("F", "C"), "default": "F"}
+_ORDERS: dict[str, Any] = {"choices": get_args(Order), "default": "F"}
 #: Options that several commands share: the value as it is typed, the help, and other arguments of
 #: ``add_argument``. A command may replace the part of a help after its first ``(``, ``:`` or ``;``.
 _SHARED: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -175,9 +176,8 @@ def add_problem(
     """
     parser.set_defaults(options={})
     parser.epilog = "A kernel's config has options too, as --stages 4; --help-kernel lists them."
-    parser.add_argument(
-        "--help-kernel", metavar="NAME", action=_HelpKernel, help="show the options of a kernel"
-    )
+    options = {"--help-kernel NAME": "show the options of a kernel"}
+    add_options(parser, options, action=Prints, const=kernel_help)
     text = "BLAS op, a letter for A and one for B (N as stored, T transposed): NN NT TN TT"
     many: dict[str, Any] = {"nargs": ops} if ops else {}
     if not kernel:
@@ -203,11 +203,12 @@ def add_problem(
     add_options(parser, {"--out-dtype TYPE": text})
 
 
-class _HelpKernel(argparse.Action):
-    """An option that prints the options of a kernel's config."""
+class Prints(argparse.Action):
+    """An option that prints the text of a function, ``const``, for its value, and exits."""
 
-    def __call__(self, parser: argparse.ArgumentParser, space: Any, name: Any, *_: Any) -> None:
-        print(kernel_help(name), end="")
+    def __call__(self, parser: argparse.ArgumentParser, space: Any, value: Any, *_: Any) -> None:
+        """Print the text and exit."""
+        print(self.const(value))
         parser.exit()
 
 
@@ -223,7 +224,7 @@ def kernel_help(name: str) -> str:
     lines = [f"{name}: {kernel.summary}", ""]
     for option, values in options.items():
         lines += wrapped(f"  --{option.replace('_', '-')} {values}", width, hang=6)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TextIO
 from cute_gemm._text import hint_for, printable
 from cute_gemm.commands import interrupt
 from cute_gemm.commands.arguments import (
+    Prints,
     add,
     join_negative_values,
     kernel_options,
@@ -151,7 +152,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     """Return the parser, and the commands' parsers by name, without arguments yet."""
     says = "Dense, layout-aware GEMM on NVIDIA GPUs."
     parser = _Parser("cute-gemm", description=says, allow_abbrev=False)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    parser.add_argument(
+        "--version", action=Prints, const=_version, nargs=0, help="print the version"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands: dict[str, argparse.ArgumentParser] = {}
     for name, text in COMMANDS.items():
@@ -163,14 +166,10 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     return parser, commands
 
 
-class _Version(argparse.Action):
-    """An option that prints the version, which is only then read."""
+def _version(_: object) -> str:
+    from importlib.metadata import version
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"cute-gemm {version('cute-gemm')}")
-        parser.exit()
+    return f"cute-gemm {version('cute-gemm')}"
 
 
 def _show_warning(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
@@ -41,7 +41,7 @@ from cute_gemm.plan.plan import Plan
 
 #: Extents, and so leading dimensions, of matrices that are read by 16 bytes, and by elements.
 _ALIGNED, _BY_ELEMENT = 1024, 1023
-_ORDERS: tuple[Order, ...] = ("F", "C")
+_ORDERS: tuple[Order, ...] = get_args(Order)
 
 _FOR = (
     'in place of OP and sizes, "TN,NN": every kernel that may be selected for these ops and types '
@@ -202,7 +202,7 @@ def _build(
 
 def _chosen_from(
     ops: Sequence[str], dtypes: Sequence[str], archs: Sequence[str | None], kernel: str,
-    options: dict[str, Any], tell: Callable[[int, int], None] | None = None,
+    options: dict[str, Any], tell: Callable[[int, int], None] = silent,
 ) -> list[Plan]:  # fmt: skip
     """Return a plan for each arch and each config that may be selected for these problems."""
     plans: dict[tuple[str, ...], Plan] = {}
@@ -213,8 +213,7 @@ def _chosen_from(
         for sizes, order in product(_sizes(op.strip(), kernel), _ORDERS)
     ]
     for done, (op, dtype, arch, sizes, order) in enumerate(problems):
-        if tell is not None:
-            tell(done, len(problems))
+        tell(done, len(problems))
         name, _, compute = dtype.partition("/")
         try:
             chosen = plan(

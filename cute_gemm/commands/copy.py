@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, {"--atom ATOM": _ATOM}, required=True)
     add(parser, "--dtype", help=": of the tensor, float16 (default), int4, e3m2, ...")
     add_options(parser, {"--space": "memory of the tensor"}, choices=("global", "shared"))
-    text = "direction of a plain load or store"
-    add_options(parser, {"--direction": text}, choices=("load", "store"))
+    direction = {"--direction": "direction of a plain load or store"}
+    add_options(parser, direction, choices=("load", "store"))
     add_options(parser, {"--base-alignment BYTES": _ALIGNMENT}, type=int)
     add_options(parser, _PARTNERS)
     text = "value of each ? in the layouts, in order: N or N,N,..."
