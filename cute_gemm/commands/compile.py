@@ -136,25 +136,25 @@ def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> i
     if not 0 <= within < 1:
         raise OptionError(f"--within {within:g}; expected a fraction of 0 or more, such as 0.02")
     same = named(arguments, *words, "kernel") | arguments.options
-    found: list[Layer] = []
+    layers: list[Layer] = []
 
     def plans(tell: Callable[[str, int, int], None]) -> list[Plan]:
         for (n, k), arch in product(shapes(arguments.layer), archs):
             at = partial(tell, f"{n} x {k}: numbers of tokens planned")
-            found.append(layer(n, k, numbers, within, at, arch=arch, **same))
-        return [each for one in found for each in one.plans]
+            layers.append(layer(n, k, numbers, within, at, arch=arch, **same))
+        return [each for x in layers for each in x.plans]
 
     place, taken, builds = _build(arguments, plans)
     if arguments.json:
-        rows = [{name: x for name, x in one._asdict().items() if name != "plans"} for one in found]
+        rows = [named(x, *(name for name in x._fields if name != "plans")) for x in layers]
         print_json({"directory": place, "count": len(builds), "bytes": taken, "layers": rows,
                     "tokens": len(numbers), "builds": builds})  # fmt: skip
         return OK
-    for one in found:
+    for x in layers:
         say(
-            f"{one.n} x {one.k}, {counted(len(numbers), 'number')} of tokens: {one.kernels} of "
-            f"{counted(one.candidates, 'kernel')}, predicted to take {one.mean - 1:.2%} longer "
-            f"than the best on average and {one.worst - 1:.2%} at most"
+            f"{x.n} x {x.k}, {counted(len(numbers), 'number')} of tokens: {x.kernels} of "
+            f"{counted(x.candidates, 'kernel')}, predicted to take {x.mean - 1:.2%} longer "
+            f"than the best on average and {x.worst - 1:.2%} at most"
         )
     say(f"{counted(len(builds), 'kernel')}, {size(taken)} in {place}")
     say(f"calls use them with prefer_loaded={within:g} or CUTE_GEMM_PREFER_LOADED={within:g}")
@@ -216,17 +216,17 @@ def _chosen_from(
         tell(done, len(problems))
         name, _, compute = dtype.partition("/")
         try:
-            chosen = plan(
+            selected = plan(
                 op, dtype=name, compute=compute or None, order=order, kernel=kernel,
                 backend="cpu", arch=arch, **sizes, **options,
             )  # fmt: skip
         except UnsupportedError as error:  # for example of one alignment
             refused = error
             continue
-        for row in chosen.candidates():
-            each = chosen.taking(row)
-            key = (each.arch, *(step.unit.symbol for step in each.steps))
-            plans[key] = each
+        for candidate in selected.candidates():
+            taken = selected.taking(candidate)
+            key = (taken.arch, *(step.unit.symbol for step in taken.steps))
+            plans[key] = taken
     if refused is not None and not plans:
         raise refused
     return list(plans.values())

@@ -171,8 +171,8 @@ def compare(
     --------
     >>> from cute_gemm import plan
     >>> sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_80"}
-    >>> found = compare(plan("TN", **sizes), plan("TN", **sizes, copy="mn_major"))
-    >>> found.figures["accesses[A global load].verdict"]
+    >>> comparison = compare(plan("TN", **sizes), plan("TN", **sizes, copy="mn_major"))
+    >>> comparison.figures["accesses[A global load].verdict"]
     ('coalesced', 'strided')
     """
     from cute_gemm.api import compile

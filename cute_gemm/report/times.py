@@ -134,8 +134,8 @@ def predicted_terms(prediction: Prediction) -> str:
         body.append(text(_LABEL + wide + 6, y + 12, duration(seconds), 'font-size="12"'))
     at, high = _LABEL + prediction.seconds * scale, len(terms) * _STEP
     body.append(path([f"M{number(at)} -4V{high}"], f'stroke="{BAD}" stroke-dasharray="4 3"'))
-    said = f"{duration(prediction.seconds)} predicted"
-    body.append(text(at, high + 12, said, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
+    label = f"{duration(prediction.seconds)} predicted"
+    body.append(text(at, high + 12, label, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
     caption = "The time of each unit if it were the only one. Units work in parallel: the terms do "
     caption += "not add up to the predicted time."
     size = (_LABEL + _BAR + 12 * SANS_EM * 14, high + 16.0)
