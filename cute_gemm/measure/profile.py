@@ -17,7 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from cute_gemm.arrays.base import Order
 
 
-#: Fields of a `Case` that are arguments of `cute_gemm.plan` as they are.
-_PROBLEM = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-            "compute", "l", "batch_a", "batch_b", "batch_c", "epilogue", "scale_a",
-            "scale_b")  # fmt: skip
+#: Fields of a `Case` that `Case.plan` does not pass to `cute_gemm.plan` under their names.
+_OTHERS = ("options", "beta", "base_offset", "ragged", "offsets")
 
 
 class CounterPermissionError(GemmError, PermissionError):
@@ -93,13 +91,13 @@ class Case:
 
         Raise OptionError for an offset that is not a power of two, or a problem without a launch.
         """
-        sizes = named(self, *_PROBLEM)
+        words = named(self, *(x.name for x in fields(self) if x.name not in _OTHERS))
         if self.ragged:
-            sizes |= {"ragged": self.ragged, "l": len(self.offsets)}
+            words |= {"ragged": self.ragged, "l": len(self.offsets)}
         else:
-            sizes["base_offset"] = self.base_offset
+            words["base_offset"] = self.base_offset
         # Predictions do not need a device.
-        plan = make_plan(**sizes, kernel=self.kernel, arch=self.arch, backend="cpu", **self.options)
+        plan = make_plan(**words, backend="cpu", **self.options)
         problem = plan.problem
         check_beta(Scalar(self.beta), problem.C, problem.epilogue.pairs)
         if not (problem.m and problem.n and problem.l):
