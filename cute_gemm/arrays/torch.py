@@ -76,20 +76,15 @@ def _has_operator() -> bool:
 _has_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _keeps_gradients() -> bool:
-    """Return whether PyTorch, if imported, records gradients here."""
-    import torch
-
-    return bool(torch.is_grad_enabled())
-
-
 def wants_gradient(*values: Any) -> bool:
     """Return whether PyTorch records a gradient for a call with these arguments."""
-    if not (_imported() and _keeps_gradients()):
+    if not _imported():
         return False
     import torch
 
-    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+    return torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in values
+    )
 
 
 def has_tangent(*values: Any) -> bool:
@@ -147,7 +142,7 @@ def refuse_grad(tensor: Any, name: str) -> None:
         "a call that has no gradient (gemm differentiates A, B and an epilogue's operands, if all "
         "are tensors and no C is given)"
     )
-    if tensor.requires_grad and _keeps_gradients():
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise ArrayError(
             f"{name} requires grad in {call}: pass {name}.detach(), or call it under "
             "torch.no_grad()"

@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import WIDTH, hint_for, named, wrapped
+from cute_gemm.arrays.base import Order
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
@@ -71,82 +72,68 @@ class _One(argparse.Action):
         setattr(space, self.dest, joined)
 
 
-#: Options that several commands share, as arguments of ``add_argument``. A command may replace
-#: the part of a help after its first ``(``, ``:`` or ``;``.
-_SHARED: dict[str, dict[str, Any]] = {
-    "--json": {"action": "store_true", "help": "print JSON instead of text"},
-    "-o,--output": {
-        "metavar": "FILE", "type": Path, "help": "file to write to; - for stdout, the default",
-    },
-    "-m": {"type": int, "default": 1024, "help": "rows of C (default 1024)"},
-    "-n": {"type": int, "default": 1024, "help": "columns of C (default 1024)"},
-    "-k": {"type": int, "default": 1024, "help": "columns of op(A), rows of op(B) (default 1024)"},
-    "-l": {
-        "type": int, "default": 1,
-        "help": "products of a batch, or groups with --ragged (default 1)",
-    },
-    "--sizes": {
-        "metavar": "LIST",
-        "help": "extents, N or MxNxK, with commas, in place of -m, -n and -k: "
-        "1024,1000x1003x1001",
-    },
-    "--dtype": {
-        "metavar": "TYPE", "default": "float16",
-        "help": f"type of the elements: {TYPES} (default float16)",
-    },
-    "--kernel": {
-        "metavar": "NAME", "default": "auto",
-        "help": "kernel: auto (default), or one that `cute-gemm kernels` lists",
-    },
-    "--arch": {
-        "metavar": "ARCH", "action": _One, "const": False,
-        "help": "architecture: sm_80, sm_90a, ... (default: that of this GPU)",
-    },
-    "--show": {
-        "metavar": "KIND", "action": _One, "const": True,
-        "help": f"code to print: {', '.join(CODE)}",
-    },
-    "--build": {
-        "action": "store_true", "help": "compile too: for registers, shared memory and spills",
-    },
-    "--rounds": {
-        "type": int, "default": 9, "metavar": "N", "help": "rounds of timing (default 9)",
-    },
-    "--alpha": {"type": number, "default": 1, "help": "factor of the product (default 1)"},
-    "--beta": {"type": number, "default": 0, "help": "factor of C; 0 does not read C (default 0)"},
-    "--gpu": {
-        "metavar": "NAME",
-        "help": "GPU to predict for: H200, A100, 4090, ..., or a FILE (.toml, .json) of one",
-    },
-    "--base-offset": {
-        "type": int, "default": 0, "metavar": "N",
-        "help": "elements from an aligned address (default 0)",
-    },
-    "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
-    "--epilogue": {
-        "metavar": "NAME",
-        "help": "epilogue: bias, residual, scale, relu, gelu, ..., joined by +",
-    },
-    "--scale-a": {
-        "metavar": "OF",
-        "help": "scales of A: tensor, row, 1x128 or 128x128 (default: none)",
-    },
-    "--scale-b": {"metavar": "OF", "help": "scales of B"},
-    "--group-sizes": {
-        "metavar": "LIST",
-        "help": "extents of groups, in place of -l: 100,0,300",
-    },
-    "--compute": {
-        "help": "tf32, bf16x9 or bf16x6 for float32; fast_accum for 8-bit floats",
-    },
-    "--seed": {
-        "type": int, "default": 0, "metavar": "N",
-        "help": "seed of the random matrices (default 0)",
-    },
-    "--no-check": {"action": "store_true", "help": "skip the comparison with float64"},
-    "--html": {
-        "metavar": "FILE", "help": "write the report with pictures to FILE, - for stdout",
-    },
+_ORDERS: dict[str, Any] = {"choices": get_args(Order), "default": "F"}
+#: Options that several commands share: the value as it is typed, the help, and other arguments of
+#: ``add_argument``. A command may replace the part of a help after its first ``(``, ``:`` or ``;``.
+_SHARED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "--json": ("", "print JSON instead of text", {}),
+    "-o,--output": ("FILE", "file to write to; - for stdout, the default", {"type": Path}),
+    "-m": ("M", "rows of C (default %(default)s)", {"type": int, "default": 1024}),
+    "-n": ("N", "columns of C (default %(default)s)", {"type": int, "default": 1024}),
+    "-k": (
+        "K", "columns of op(A), rows of op(B) (default %(default)s)",
+        {"type": int, "default": 1024},
+    ),
+    "-l": (
+        "L", "products of a batch, or groups with --ragged (default %(default)s)",
+        {"type": int, "default": 1},
+    ),
+    "--sizes": (
+        "LIST",
+        "extents, N or MxNxK, with commas, in place of -m, -n and -k: 1024,1000x1003x1001", {},
+    ),
+    "--dtype": (
+        "TYPE", f"type of the elements: {TYPES} (default %(default)s)", {"default": "float16"},
+    ),
+    "--kernel": (
+        "NAME", "kernel: auto (default), or one that `cute-gemm kernels` lists",
+        {"default": "auto"},
+    ),
+    "--arch": (
+        "ARCH", "architecture: sm_80, sm_90a, ... (default: that of this GPU)",
+        {"action": _One, "const": False},
+    ),
+    "--show": ("KIND", f"code to print: {', '.join(CODE)}", {"action": _One, "const": True}),
+    "--build": ("", "compile too: for registers, shared memory and spills", {}),
+    "--rounds": ("N", "rounds of timing (default %(default)s)", {"type": int, "default": 9}),
+    "--alpha": (
+        "ALPHA", "factor of the product (default %(default)s)", {"type": number, "default": 1},
+    ),
+    "--beta": (
+        "BETA", "factor of C; 0 does not read C (default %(default)s)",
+        {"type": number, "default": 0},
+    ),
+    "--gpu": (
+        "NAME", "GPU to predict for: H200, A100, 4090, ..., or a FILE (.toml, .json) of one", {},
+    ),
+    "--base-offset": (
+        "N", "elements from an aligned address (default %(default)s)", {"type": int, "default": 0},
+    ),
+    "--order": ("", "order of C (default %(default)s)", _ORDERS),
+    "--epilogue": (
+        "NAME", "epilogue: bias, residual, scale, relu, gelu, ..., joined by +", {},
+    ),
+    "--scale-a": ("OF", "scales of A: tensor, row, 1x128 or 128x128 (default: none)", {}),
+    "--scale-b": ("OF", "scales of B", {}),
+    "--group-sizes": ("LIST", "extents of groups, in place of -l: 100,0,300", {}),
+    "--compute": (
+        "COMPUTE", "tf32, bf16x9 or bf16x6 for float32; fast_accum for 8-bit floats", {},
+    ),
+    "--seed": (
+        "N", "seed of the random matrices (default %(default)s)", {"type": int, "default": 0},
+    ),
+    "--no-check": ("", "skip the comparison with float64", {}),
+    "--html": ("FILE", "write the report with pictures to FILE, - for stdout", {}),
 }  # fmt: skip
 
 
@@ -157,10 +144,10 @@ def add(parser: argparse._ActionsContainer, *names: str, help: str = "", **more:
     default, ``dest``.
     """
     for name in names:
-        kind = _SHARED[name] | more
+        value, text, kind = _SHARED[name]
         if help:
-            kind["help"] = re.split(r"[:;(]", kind["help"], maxsplit=1)[0].rstrip() + help
-        parser.add_argument(*name.split(","), **kind)
+            text = re.split(r"[:;(]", text, maxsplit=1)[0].rstrip() + help
+        add_options(parser, {f"{name} {value}": text}, **kind | more)
 
 
 def add_options(
@@ -173,61 +160,55 @@ def add_options(
     for typed, text in options.items():
         names, _, value = typed.partition(" ")
         kind: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
+        if "choices" in more:  # argparse lists them in place of a value
+            kind = {}
         parser.add_argument(*names.split(","), help=text, **kind, **more)
 
 
 def add_problem(
-    parser: argparse.ArgumentParser,
-    *,
-    several: bool = False,
-    optional: bool = False,
-    kernel: bool = True,
-    dtype: str | None = "float16",
-    op: str | None = None,
-    without_op: str = "",
+    parser: argparse.ArgumentParser, *, ops: str = "", kernel: bool = True, without_op: str = ""
 ) -> None:
-    """Add the arguments of a problem and, with ``kernel``, of a kernel.
+    """Add the arguments of a problem and of a kernel.
 
-    The command then also takes the fields of the kernel's config as options. ``op`` is the default;
-    ``without_op``: when it may be left out.
+    The command then also takes the fields of the kernel's config as options. ``ops``: ``"+"`` or
+    ``"*"`` for a command of several ops; ``without_op``: when the op may be omitted. A command
+    with its own argument for the ``kernel`` has defaults for op and type.
     """
     parser.set_defaults(options={})
     parser.epilog = "A kernel's config has options too, as --stages 4; --help-kernel lists them."
-    parser.add_argument(
-        "--help-kernel", metavar="NAME", action=_HelpKernel, help="show the options of a kernel"
-    )
+    options = {"--help-kernel NAME": "show the options of a kernel"}
+    add_options(parser, options, action=Prints, const=kernel_help)
     text = "BLAS op, a letter for A and one for B (N as stored, T transposed): NN NT TN TT"
-    many: dict[str, Any] = {"nargs": "*" if optional else "+"} if several else {}
-    if op is not None:
-        many, text = {"nargs": "?", "default": op}, f"{text} (default {op})"
+    many: dict[str, Any] = {"nargs": ops} if ops else {}
+    if not kernel:
+        many, text = {"nargs": "?", "default": "NN"}, f"{text} (default NN)"
     if without_op:
         many, text = {"nargs": "?"}, f"{text}; {without_op}"
-    parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
+    parser.add_argument("ops" if ops else "op", metavar="OP", help=text, **many)
     add(parser, "-m", "-n", "-k", "-l")
-    text = "mode of the groups of a grouped GEMM"
-    parser.add_argument("--ragged", choices=("M", "N", "K"), help=text)
-    text = dtype or "float32, or the first that the kernel takes"
-    add(parser, "--dtype", help=f": {TYPES} (default {text})", default=dtype)
+    ragged = {"--ragged": "mode of the groups of a grouped GEMM"}
+    add_options(parser, ragged, choices=("M", "N", "K"))
     if kernel:
-        add(parser, "--kernel")
+        add(parser, "--dtype", "--kernel")
+    else:
+        text = f": {TYPES} (default float32, or the first that the kernel takes)"
+        add(parser, "--dtype", help=text, default=None)
     text = ": sm_80, sm_90a, ... (default: that of this GPU)"
-    more = "; several: with commas, or --arch repeated" * several
-    add(parser, "--arch", help=text + more, const=several)
-    for name in "ABC":
-        text = f"leading dimension of {name} in elements"
-        parser.add_argument(f"--ld{name.lower()}", type=int, metavar="N", help=text)
-    text = "order of A and B (default F, as in BLAS)"
-    parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
+    add(parser, "--arch", help=f"{text}{SEVERAL}, or --arch repeated" * bool(ops), const=bool(ops))
+    lds = {f"--ld{name.lower()} N": f"leading dimension of {name} in elements" for name in "ABC"}
+    add_options(parser, lds, type=int)
+    add_options(parser, {"--storage": "order of A and B (default F, as in BLAS)"}, **_ORDERS)
     add(parser, "--order", "--compute", "--scale-a", "--scale-b")
     text = "type of C (default: that of A and B; int32 for int8, bfloat16 for 8-bit floats)"
-    parser.add_argument("--out-dtype", metavar="TYPE", help=text)
+    add_options(parser, {"--out-dtype TYPE": text})
 
 
-class _HelpKernel(argparse.Action):
-    """An option that prints the options of a kernel's config."""
+class Prints(argparse.Action):
+    """An option that prints the text of a function, ``const``, for its value, and exits."""
 
-    def __call__(self, parser: argparse.ArgumentParser, space: Any, name: Any, *_: Any) -> None:
-        print(kernel_help(name), end="")
+    def __call__(self, parser: argparse.ArgumentParser, space: Any, value: Any, *_: Any) -> None:
+        """Print the text and exit."""
+        print(self.const(value))
         parser.exit()
 
 
@@ -243,7 +224,7 @@ def kernel_help(name: str) -> str:
     lines = [f"{name}: {kernel.summary}", ""]
     for option, values in options.items():
         lines += wrapped(f"  --{option.replace('_', '-')} {values}", width, hang=6)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -263,14 +244,19 @@ def codes(arguments: argparse.Namespace) -> list[str]:
     return kinds
 
 
+def given(arguments: argparse.Namespace, *names: str) -> list[str]:
+    """Return the arguments whose values are not the defaults."""
+    default = arguments.parser.get_default
+    return [name for name in names if getattr(arguments, name) != default(name)]
+
+
 def extents_of(arguments: argparse.Namespace) -> list[tuple[int, int, int]]:
     """Return the extents of ``--sizes``, otherwise those of -m, -n and -k."""
-    given = {name: getattr(arguments, name) for name in "mnk"}
     if arguments.sizes is None:
         return [(arguments.m, arguments.n, arguments.k)]
-    typed = [f"-{name}" for name, value in given.items() if value != arguments.extents_default]
+    typed = ", ".join(f"-{name}" for name in given(arguments, *"mnk"))
     if typed:
-        raise OptionError(f"--sizes came with {', '.join(typed)}, which it replaces: omit one")
+        raise OptionError(f"--sizes came with {typed}, which it replaces: omit one")
     return parse_sizes(arguments.sizes)
 
 
@@ -340,30 +326,30 @@ def join_negative_values(words: list[str]) -> list[str]:
 def split_kernel_options(
     words: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:
-    """Return the words that the command's parser knows, and the unknown options.
+    """Return the words that the command's parser knows, and the unknown options, ``--NAME=VALUE``.
 
     The ``parse_known_args`` of argparse takes the value of an unknown option for the op.
     """
+    if parser.get_default("options") is None:
+        return list(words), []
     known: list[str] = []
     others: list[str] = []
-    rest = list(words)
-    if parser.get_default("options") is None:
-        return rest, others
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or word.partition("=")[0] in parser._option_string_actions:
-            known.append(word)
-            continue
-        others.append(word)
-        if "=" not in word and rest and not rest[0].startswith("--"):
-            others.append(rest.pop(0))
+    lacks_value = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        unknown = name.startswith("--") and name not in parser._option_string_actions
+        if lacks_value and not word.startswith("--"):
+            others[-1] += f"={word}"
+        else:
+            (others if unknown else known).append(word)
+        lacks_value = unknown and not equals
     return known, others
 
 
 def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
     """Read options that are unknown to the command's parser as fields of a kernel's config.
 
-    ``--stages 4 --copy=mn_major --tile 128x128x32`` is
+    ``--stages=4 --copy=mn_major --tile=128x128x32`` is
     ``{"stages": 4, "copy": "mn_major", "tile": (128, 128, 32)}``.
     """
     if not words:
@@ -371,19 +357,16 @@ def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dic
     from cute_gemm.kernels.options import option_value
 
     options: dict[str, Any] = {}
-    rest = list(words)
     known = registry.options()
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
+    for word in words:
+        name, equals, value = word.partition("=")
         option = name[2:].replace("-", "_")
         if option not in known:
-            words = [word.replace("_", "-") for word in known]
-            words += [word[2:] for word in parser._option_string_actions if word[:2] == "--"]
-            near = hint_for(name[2:], words, "--") or f"see {parser.prog} --help"
+            names = [option.replace("_", "-") for option in known]
+            names += [word[2:] for word in parser._option_string_actions if word[:2] == "--"]
+            near = hint_for(name[2:], names, "--") or f"see {parser.prog} --help"
             raise OptionError(f"option {name} is not known; {near}")
         if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise OptionError(f"option {name} needs a value, as in {name} VALUE")
-            value = rest.pop(0)
+            raise OptionError(f"option {name} needs a value, as in {name} VALUE")
         options[option] = option_value(value)
     return options

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import SEVERAL, TYPES, add, add_options, extents_of
-from cute_gemm.commands.output import OK, WRONG, output_file, progress, show
+from cute_gemm.commands.arguments import SEVERAL, TYPES, add, add_options, extents_of, given
+from cute_gemm.commands.output import OK, WRONG, output_file, progress, show_result
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.measure.bench import OPS, bench
@@ -19,8 +19,11 @@ _KERNELS = (
     f"{', '.join(registry.names())}{SEVERAL}, and options after a name, as in "
     '"sm90_wgmma[cluster=2x1],sm90_wgmma[stages=3]"; cublas is timed with all of them'
 )
-#: Default of -m, -n and -k without --sizes.
-_EXTENT = 4096
+#: Arguments that have no meaning for a stored run.
+_MEASURING = (
+    "ops", "kernel", "m", "n", "k", "sizes", "l", "pad", "dtype", "compute", "order", "rounds",
+    "seed", "no_check", "against", "options",
+)  # fmt: skip
 _AGAINST = (
     "also check and time your function f(op, A, B, C), which starts C = op(A) op(B) on the "
     "default stream, for matrices with __cuda_array_interface__; may be repeated"
@@ -33,7 +36,7 @@ _FROM = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm bench``."""
-    parser.set_defaults(options={}, extents_default=_EXTENT)
+    parser.set_defaults(options={})
     parser.epilog = (
         "Fields of the kernels' configs are options too, of all kernels listed: --tile 128x128x32. "
         "Prints GFLOP/s, per cent of cuBLAS in the same run and per cent of this GPU's roofline; "
@@ -43,9 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "BLAS ops (default NN NT TN TT)"
     parser.add_argument("ops", nargs="*", metavar="OP", default=list(OPS), help=text)
     add(parser, "--kernel", help=_KERNELS, default="ladder")
-    add(parser, "-m", "-n", "-k", help=f" (default {_EXTENT})", default=_EXTENT)
-    add(parser, "--sizes")
-    add(parser, "-l", help=" (default 1)")
+    add(parser, "-m", "-n", "-k", default=4096)
+    add(parser, "--sizes", "-l")
     text = "elements of padding after each column of A and B as stored (default 0)"
     add_options(parser, {"--pad N": text}, type=int, default=0)
     add(parser, "--dtype", help=f": of A and B, {TYPES} (default float32)", default="float32")
@@ -53,20 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, {"--against MODULE:FUNCTION": _AGAINST}, action="append", default=[])
     add(parser, "-o,--output", help=": the run as JSON; - for stdout")
     add_options(parser, {"--from FILE": _FROM}, dest="stored")
-    measuring = ("ops", "kernel", "m", "n", "k", "sizes", "l", "pad", "dtype", "compute",
-                 "order", "rounds", "seed", "no_check", "against",
-                 "options")  # fmt: skip
-    parser.set_defaults(given_by_default={name: parser.get_default(name) for name in measuring})
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the tables, and return 1 if a kernel is wrong or could not be built, else 0."""
     file = output_file(arguments)
     result = _stored(arguments) if arguments.stored is not None else _measured(arguments)
-    if arguments.json or (arguments.output and not file):
-        print(result.to_json())
-    else:
-        show(result)
+    arguments.json |= bool(arguments.output and not file)
+    show_result(arguments, result)
     if file:
         file.write_text(result.to_json() + "\n", encoding="utf-8")
     return OK if result.ok else WRONG
@@ -85,15 +81,10 @@ def _measured(arguments: argparse.Namespace) -> BenchResult:
 
 def _stored(arguments: argparse.Namespace) -> BenchResult:
     """Return the result of a file: the output of ``--json FILE``, or a run that contains one."""
-    default = arguments.given_by_default
-    given = [name for name, value in default.items() if getattr(arguments, name) != value]
-    if given:
-        names = {
-            "ops": "OP",
-            "options": "the options of kernels",
-            **{name: f"-{name}" for name in "lmnk"},
-        }
-        words = ", ".join(names.get(x, f"--{x.replace('_', '-')}") for x in given)
+    if others := given(arguments, *_MEASURING):
+        names = {"ops": "OP", "options": "the options of kernels"}
+        names |= {name: f"-{name}" for name in "lmnk"}
+        words = ", ".join(names.get(x, f"--{x.replace('_', '-')}") for x in others)
         raise OptionError(f"--from reads a stored run and measures nothing; omit {words}")
     try:
         values = json.loads(Path(arguments.stored).read_text(encoding="utf-8"))

@@ -24,33 +24,25 @@ def command(arguments: argparse.Namespace) -> int:
 
     directory = str(cache.directory())
     tuned_configs = [{"gpu": gpu, "count": count} for gpu, count in tuned.stored().items()]
-    own = calibrated.stored()
+    others: dict[str, Any] = {"tuned": tuned_configs, "calibrations": calibrated.stored()}
     if arguments.action == "clear":
         done = cache.clear()
         tuned.clear()
         calibrated.clear()
         if arguments.json:
-            print_json(
-                {
-                    "directory": directory,
-                    **done._asdict(),
-                    "tuned": tuned_configs,
-                    "calibrations": own,
-                }
-            )
+            print_json({"directory": directory, **done._asdict(), **others})
         else:
             more = f"; {done.left} could not be removed" * bool(done.left)
             cubins = counted(done.removed, "cubin")
             say(f"{cubins}, {size(done.bytes)} removed from {directory}{more}")
-            _say(tuned_configs, own, "removed ")
+            _say(**others, done="removed ")
         return OK
     taken = cache.size()
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
-        listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
         about = {"directory": directory, "count": len(entries), "bytes": taken}
-        about |= {"tuned": tuned_configs, "calibrations": own}
-        print_json({**about, "limit": cache.limit(), **listed})
+        listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
+        print_json({**about, **others, "limit": cache.limit(), **listed})
         return OK
     if listing and entries:
         say(f"{'written':<16}  {'last used':<16}  {'bytes':>9}  {'arch':<8}  kernel")
@@ -60,12 +52,12 @@ def command(arguments: argparse.Namespace) -> int:
         say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
     most = size(cache.limit())
     say(f"{counted(len(entries), 'cubin')}, {size(taken)} of at most {most} in {directory}")
-    _say(tuned_configs, own)
+    _say(**others)
     return OK
 
 
-def _say(tuned_configs: list[dict[str, Any]], calibrations: list[str], done: str = "") -> None:
-    for each in tuned_configs:
+def _say(tuned: Any, calibrations: Any, done: str = "") -> None:
+    for each in tuned:
         say(f"{done}{counted(each['count'], 'tuned config')} for {each['gpu']}")
     for gpu in calibrations:
         say(f"{done}calibration of {gpu}")

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure, fit, print the changes, and keep the result if it selects no worse; return 0."""
+    """Measure, fit, print the changes, and keep a fit that selects configs as fast; return 0."""
     if not 0 < arguments.minutes < 1e4:
         raise OptionError(f"--minutes {arguments.minutes} does not fit; expected more than 0")
     file = output_file(arguments)
@@ -45,37 +45,37 @@ def command(arguments: argparse.Namespace) -> int:
         tell: Callable[[str, int, int], None] = shown
         if arguments.fit:
             times = joined([read(path) for path in arguments.fit])
-            gpu, device = gpu_called(times.gpu), None
+            gpu = gpu_called(times.gpu)
         else:
-            gpu, device = _gpu_here()
-            times = _measured(arguments, gpu, device, tell)
+            gpu = _gpu_here()
+            times = _measured(arguments, gpu, tell)
             if arguments.times:
                 times.write(arguments.times)
-        calibration, said = _fit(times, gpu, tell)
+        calibration, summary = _fit(times, gpu, tell)
     if arguments.output:
         write_output(file, calibration.encoded().encode())
-    elif device is not None:
-        held = said["held_out"]
-        said["kept"] = held["after"]["regret"] <= held["before"]["regret"]
-        if said["kept"]:
+    elif not arguments.fit:
+        held = summary["held_out"]
+        summary["kept"] = held["after"]["regret"] <= held["before"]["regret"]
+        if summary["kept"]:
             calibrated.store(calibration)
     if arguments.json:
-        print_json(said)
+        print_json(summary)
     elif not arguments.output or file:
-        _say(said, arguments)
+        _say(summary, arguments)
     return OK
 
 
-def _gpu_here() -> tuple[Gpu, int]:
+def _gpu_here() -> Gpu:
     from cute_gemm.plan.select import gpu_of_device
     from cute_gemm.run.driver import synchronize
 
     synchronize(0)  # NoGpuError without a GPU
-    return gpu_of_device(0), 0
+    return gpu_of_device(0)
 
 
 def _measured(
-    arguments: argparse.Namespace, gpu: Gpu, device: int, tell: Callable[[str, int, int], None]
+    arguments: argparse.Namespace, gpu: Gpu, tell: Callable[[str, int, int], None]
 ) -> Times:
     """Measure contests for most of the time."""
     from cute_gemm.calibrate import measure
@@ -88,7 +88,7 @@ def _measured(
         )
     drawn = draw.contests(gpu, arguments.seed, dtypes)
     seconds = arguments.minutes * 60 * _SHARE
-    contests = list(measure.times(drawn, gpu, seconds, device, tell))
+    contests = list(measure.times(drawn, gpu, seconds, 0, tell))
     source = f"cute-gemm calibrate --seed {arguments.seed}, {time.strftime('%Y-%m-%d')}"
     return Times(gpu.name, source, contests)
 
@@ -116,7 +116,7 @@ def _fit(
     judged = fitted(known, begin, gpu, times.source, tell)
     calibration = fitted([*known, *held], begin, gpu, times.source, tell)
     count = sum(map(len, (*known, *held)))
-    said = {
+    summary = {
         "gpu": gpu.name,
         "before": calibrated.provenance(gpu),
         "problems": len(times.contests),
@@ -133,18 +133,18 @@ def _fit(
             for kind, basis in bases.items()
         },
     }
-    return calibration, said
+    return calibration, summary
 
 
-def _say(said: dict[str, Any], arguments: argparse.Namespace) -> None:
-    say(f"{said['gpu']}: {said['times']} times of {said['problems']} problems")
-    if said["dropped"]:
-        say(f"  {said['dropped']} times of configs that no longer exist")
-    for name, basis in said["paces"].items():
+def _say(summary: dict[str, Any], arguments: argparse.Namespace) -> None:
+    say(f"{summary['gpu']}: {summary['times']} times of {summary['problems']} problems")
+    if summary["dropped"]:
+        say(f"  {summary['dropped']} times of configs that no longer exist")
+    for name, basis in summary["paces"].items():
         say(f"  {name}: {basis['times']} times, rms error {100 * basis['rms']:.1f} %")
-    held = said["held_out"]
+    held = summary["held_out"]
     say(f"On {held['problems']} problems that the numbers were not fitted to:")
-    for when, of in (("before", said["before"]), ("after", "fitted to the other problems")):
+    for when, of in (("before", summary["before"]), ("after", "fitted to the other problems")):
         row = held[when]
         say(
             f"  {when} ({of}): rms error {100 * row['rms']:.1f} %, the selected config "
@@ -153,9 +153,9 @@ def _say(said: dict[str, Any], arguments: argparse.Namespace) -> None:
         )
     if arguments.output:
         say(f"Written to {arguments.output}")
-    elif said.get("kept"):
+    elif summary.get("kept"):
         say("Kept: selection on this GPU uses it from now on; cute-gemm cache clear drops it")
-    elif "kept" in said:
+    elif "kept" in summary:
         say(
             "Not kept, since it selects slower configs for these: the calibration in use stays; "
             "measure more, with --minutes"

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TextIO
 from cute_gemm._text import hint_for, printable
 from cute_gemm.commands import interrupt
 from cute_gemm.commands.arguments import (
+    Prints,
     add,
     join_negative_values,
     kernel_options,
@@ -80,24 +81,20 @@ def _run(words: list[str]) -> int:
     parser, commands = parsers()
     kernel_words: list[str] = []
     name = next((word for word in words if word in COMMANDS), None)
-    if name is None and words and not words[0].startswith("-"):
-        near = hint_for(words[0], COMMANDS) or f"expected one of {', '.join(COMMANDS)}"
-        error = OptionError(f"command {words[0]!r} is not known; {near}")
-        raise SystemExit(_fail(error, "--json" in words))
     as_json = "--json" in words
     try:
         if name:
             module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
             module.add_arguments(commands[name])
             words, kernel_words = split_kernel_options(words, commands[name])
-        try:
-            words = join_negative_values(words)
-            if name and words[0] == name:  # its OP may come after options
-                arguments = commands[name].parse_intermixed_args(words[1:])
-            else:  # exits without a command, and for --help and --version
-                arguments = parser.parse_args(words)
-        except OptionError as error:
-            raise SystemExit(_fail(error, as_json)) from None
+        elif words and not words[0].startswith("-"):
+            near = hint_for(words[0], COMMANDS) or f"expected one of {', '.join(COMMANDS)}"
+            raise OptionError(f"command {words[0]!r} is not known; {near}")
+        words = join_negative_values(words)
+        if name and words[0] == name:  # its OP may come after options
+            arguments = commands[name].parse_intermixed_args(words[1:])
+        else:  # an error without a command; --help and --version exit
+            arguments = parser.parse_args(words)
         if name:
             arguments.options = kernel_options(kernel_words, commands[name])
         with warnings.catch_warnings():
@@ -155,25 +152,24 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     """Return the parser, and the commands' parsers by name, without arguments yet."""
     says = "Dense, layout-aware GEMM on NVIDIA GPUs."
     parser = _Parser("cute-gemm", description=says, allow_abbrev=False)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    parser.add_argument(
+        "--version", action=Prints, const=_version, nargs=0, help="print the version"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands: dict[str, argparse.ArgumentParser] = {}
     for name, text in COMMANDS.items():
         commands[name] = command = subparsers.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
         )
+        command.set_defaults(parser=command)
         add(command, "--json")
     return parser, commands
 
 
-class _Version(argparse.Action):
-    """An option that prints the version, which is only then read."""
+def _version(_: object) -> str:
+    from importlib.metadata import version
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"cute-gemm {version('cute-gemm')}")
-        parser.exit()
+    return f"cute-gemm {version('cute-gemm')}"
 
 
 def _show_warning(

@@ -13,7 +13,7 @@ from cute_gemm.commands.arguments import (
     kernel_options,
     planned,
 )
-from cute_gemm.commands.output import OK, show
+from cute_gemm.commands.output import OK, show_result
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.options import assignments
 
@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, {"--sass": "count both kernels' machine instructions; needs nvdisasm"})
     add_options(parser, {"--no-time": "do not time on the GPU"})
     add(parser, "--rounds")
-    parser.set_defaults(parser=parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -61,10 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
         a, b, given=given, build=arguments.build, sass=arguments.sass, time=timed,
         beta=arguments.beta, rounds=arguments.rounds,
     )  # fmt: skip
-    if arguments.json:
-        print(comparison.to_json())
-    else:
-        show(comparison)
+    show_result(arguments, comparison)
     return OK
 
 

@@ -9,12 +9,19 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
 from cute_gemm.arrays.base import Order
-from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, planned
+from cute_gemm.commands.arguments import (
+    PROBLEM_WORDS,
+    add,
+    add_options,
+    add_problem,
+    given,
+    planned,
+)
 from cute_gemm.commands.layers import Layer, layer, shapes, tokens
 from cute_gemm.commands.output import (
     OK,
@@ -34,7 +41,7 @@ from cute_gemm.plan.plan import Plan
 
 #: Extents, and so leading dimensions, of matrices that are read by 16 bytes, and by elements.
 _ALIGNED, _BY_ELEMENT = 1024, 1023
-_ORDERS: tuple[Order, ...] = ("F", "C")
+_ORDERS: tuple[Order, ...] = get_args(Order)
 
 _FOR = (
     'in place of OP and sizes, "TN,NN": every kernel that may be selected for these ops and types '
@@ -58,12 +65,11 @@ _OUTPUT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm compile``."""
-    add_problem(parser, several=True, optional=True)
+    add_problem(parser, ops="*")
     add_options(parser, {"--for OPS": _FOR}, dest="ops_for")
     add_options(parser, _LAYER)
     add_options(parser, _WITHIN, type=float)
     add(parser, "-o,--output", help=_OUTPUT)
-    parser.set_defaults(given_by_default={name: parser.get_default(name) for name in PROBLEM_WORDS})
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -129,26 +135,26 @@ def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> i
     within = 0.02 if arguments.within is None else arguments.within
     if not 0 <= within < 1:
         raise OptionError(f"--within {within:g}; expected a fraction of 0 or more, such as 0.02")
-    given = named(arguments, *words, "kernel") | arguments.options
-    found: list[Layer] = []
+    same = named(arguments, *words, "kernel") | arguments.options
+    layers: list[Layer] = []
 
     def plans(tell: Callable[[str, int, int], None]) -> list[Plan]:
         for (n, k), arch in product(shapes(arguments.layer), archs):
             at = partial(tell, f"{n} x {k}: numbers of tokens planned")
-            found.append(layer(n, k, numbers, within, at, arch=arch, **given))
-        return [each for one in found for each in one.plans]
+            layers.append(layer(n, k, numbers, within, at, arch=arch, **same))
+        return [each for x in layers for each in x.plans]
 
     place, taken, builds = _build(arguments, plans)
     if arguments.json:
-        rows = [{name: x for name, x in one._asdict().items() if name != "plans"} for one in found]
+        rows = [named(x, *(name for name in x._fields if name != "plans")) for x in layers]
         print_json({"directory": place, "count": len(builds), "bytes": taken, "layers": rows,
                     "tokens": len(numbers), "builds": builds})  # fmt: skip
         return OK
-    for one in found:
+    for x in layers:
         say(
-            f"{one.n} x {one.k}, {counted(len(numbers), 'number')} of tokens: {one.kernels} of "
-            f"{counted(one.candidates, 'kernel')}, predicted to take {one.mean - 1:.2%} longer "
-            f"than the best on average and {one.worst - 1:.2%} at most"
+            f"{x.n} x {x.k}, {counted(len(numbers), 'number')} of tokens: {x.kernels} of "
+            f"{counted(x.candidates, 'kernel')}, predicted to take {x.mean - 1:.2%} longer "
+            f"than the best on average and {x.worst - 1:.2%} at most"
         )
     say(f"{counted(len(builds), 'kernel')}, {size(taken)} in {place}")
     say(f"calls use them with prefer_loaded={within:g} or CUTE_GEMM_PREFER_LOADED={within:g}")
@@ -157,12 +163,11 @@ def _for_layers(arguments: argparse.Namespace, archs: Sequence[str | None]) -> i
 
 def _alone(arguments: argparse.Namespace, option: str, what: str, *allowed: str) -> None:
     """Refuse arguments that an option that compiles for many problems does not take."""
-    others = named(arguments, *PROBLEM_WORDS)
-    beside = [name for name, value in arguments.given_by_default.items() if others[name] != value]
-    beside = ["OP"] * bool(arguments.ops) + [name for name in beside if name not in allowed]
-    if beside:
+    others = [name for name in given(arguments, *PROBLEM_WORDS) if name not in allowed]
+    others = ["OP"] * bool(arguments.ops) + others
+    if others:
         raise OptionError(
-            f"{option} does not go with {', '.join(beside)}: {what}; omit one of the two"
+            f"{option} does not go with {', '.join(others)}: {what}; omit one of the two"
         )
     if str(arguments.output) == "-":
         raise OptionError(
@@ -197,7 +202,7 @@ def _build(
 
 def _chosen_from(
     ops: Sequence[str], dtypes: Sequence[str], archs: Sequence[str | None], kernel: str,
-    options: dict[str, Any], tell: Callable[[int, int], None] | None = None,
+    options: dict[str, Any], tell: Callable[[int, int], None] = silent,
 ) -> list[Plan]:  # fmt: skip
     """Return a plan for each arch and each config that may be selected for these problems."""
     plans: dict[tuple[str, ...], Plan] = {}
@@ -208,21 +213,20 @@ def _chosen_from(
         for sizes, order in product(_sizes(op.strip(), kernel), _ORDERS)
     ]
     for done, (op, dtype, arch, sizes, order) in enumerate(problems):
-        if tell is not None:
-            tell(done, len(problems))
+        tell(done, len(problems))
         name, _, compute = dtype.partition("/")
         try:
-            chosen = plan(
+            selected = plan(
                 op, dtype=name, compute=compute or None, order=order, kernel=kernel,
                 backend="cpu", arch=arch, **sizes, **options,
             )  # fmt: skip
         except UnsupportedError as error:  # for example of one alignment
             refused = error
             continue
-        for row in chosen.candidates():
-            each = chosen.taking(row)
-            key = (each.arch, *(step.unit.symbol for step in each.steps))
-            plans[key] = each
+        for candidate in selected.candidates():
+            taken = selected.taking(candidate)
+            key = (taken.arch, *(step.unit.symbol for step in taken.steps))
+            plans[key] = taken
     if refused is not None and not plans:
         raise refused
     return list(plans.values())
@@ -244,19 +248,20 @@ def _sizes(op: str, kernel: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _directory(place: Path | None) -> Iterator[None]:
-    """Use this directory alone as the cache while the body runs."""
-    before = os.environ.get("CUTE_GEMM_CACHE_DIR")
-    if place is not None and os.pathsep in str(place):
+    """Use this directory, if there is one, alone as the cache while the body runs."""
+    if place is None:
+        yield
+        return
+    if os.pathsep in str(place):
         raise OptionError(
             f"output={str(place)!r}; expected a directory without {os.pathsep!r} in its name, "
             "which separates those of CUTE_GEMM_CACHE_DIR"
         )
-    if place is not None:
-        os.environ["CUTE_GEMM_CACHE_DIR"] = str(place.absolute())
+    before = os.environ.get("CUTE_GEMM_CACHE_DIR")
+    os.environ["CUTE_GEMM_CACHE_DIR"] = str(place.absolute())
     try:
         yield
     finally:
-        if place is not None:
-            os.environ.pop("CUTE_GEMM_CACHE_DIR")
-            if before is not None:
-                os.environ["CUTE_GEMM_CACHE_DIR"] = before
+        del os.environ["CUTE_GEMM_CACHE_DIR"]
+        if before is not None:
+            os.environ["CUTE_GEMM_CACHE_DIR"] = before

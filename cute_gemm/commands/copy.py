@@ -7,7 +7,7 @@ from inspect import signature
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_options
-from cute_gemm.commands.output import check_html, show_report
+from cute_gemm.commands.output import OK, check_html, show_report
 
 #: Options that are text, as they are typed.
 _LAYOUTS = {
@@ -47,10 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, _LAYOUTS)
     add_options(parser, {"--atom ATOM": _ATOM}, required=True)
     add(parser, "--dtype", help=": of the tensor, float16 (default), int4, e3m2, ...")
-    text = "memory of the tensor"
-    parser.add_argument("--space", choices=("global", "shared"), help=text)
-    text = "direction of a plain load or store"
-    parser.add_argument("--direction", choices=("load", "store"), help=text)
+    add_options(parser, {"--space": "memory of the tensor"}, choices=("global", "shared"))
+    direction = {"--direction": "direction of a plain load or store"}
+    add_options(parser, direction, choices=("load", "store"))
     add_options(parser, {"--base-alignment BYTES": _ALIGNMENT}, type=int)
     add_options(parser, _PARTNERS)
     text = "value of each ? in the layouts, in order: N or N,N,..."
@@ -66,4 +65,5 @@ def command(arguments: argparse.Namespace) -> int:
 
     check_html(arguments)
     names = signature(analyze_copy).parameters
-    return show_report(arguments, analyze_copy(**named(arguments, *names)))
+    show_report(arguments, analyze_copy(**named(arguments, *names)))
+    return OK

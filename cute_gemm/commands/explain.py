@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm explain``."""
     text = f"auto, or one of {', '.join(registry.names())}; without one the ladder is listed"
     parser.add_argument("name", metavar="KERNEL", nargs="?", help=text)
-    add_problem(parser, kernel=False, dtype=None, op="NN")
+    add_problem(parser, kernel=False)
     add(parser, "--gpu", "--beta", "--group-sizes")
     text = f": {', '.join(CODE)}, which nvdisasm disassembles; several: with commas, side by side "
     add(parser, "--show", help=f"{text}on a terminal that is wide enough")

@@ -31,26 +31,26 @@ class Layer(NamedTuple):
 def shapes(text: str) -> list[tuple[int, int]]:
     """Return N and K of ``4096x4096,11008x4096``."""
     try:
-        found = [tuple(map(int, word.split("x"))) for word in text.split(",")]
+        pairs = [tuple(map(int, word.split("x"))) for word in text.split(",")]
     except ValueError:
-        found = []
-    if not found or any(len(x) != 2 or min(x) < 1 for x in found):
+        pairs = []
+    if not pairs or any(len(x) != 2 or min(x) < 1 for x in pairs):
         raise OptionError(f"--layer {text}; expected N x K of weights, such as 4096x4096")
-    return [(n, k) for n, k in found]
+    return [(n, k) for n, k in pairs]
 
 
 def tokens(text: str) -> range:
     """Return the numbers of tokens of ``1:8192``, or of ``64:8192:64``, both ends included."""
     try:
         first, last, *step = map(int, text.split(":"))
-        found = range(first, last + 1, *step)
+        numbers = range(first, last + 1, *step)
     except (ValueError, TypeError):
-        found = range(0)
-    if not found or found[0] < 1 or found.step < 1:
+        numbers = range(0)
+    if not numbers or numbers[0] < 1 or numbers.step < 1:
         raise OptionError(
             f"--tokens {text}; expected FIRST:LAST or FIRST:LAST:STEP, such as 1:8192"
         )
-    return found
+    return numbers
 
 
 def layer(
@@ -66,16 +66,14 @@ def layer(
     near: list[dict[tuple[Any, ...], Any]] = []
     for done, m in enumerate(numbers):
         tell(done, len(numbers))
-        found = plan("NT", m=m, n=n, k=k, storage="C", order="C", backend="cpu", **given)
-        listed = [
-            (x, x.prediction.seconds if x.prediction else 1.0)
-            for x in found.candidates(within=1 + within)
-        ]
+        selected = plan("NT", m=m, n=n, k=k, storage="C", order="C", backend="cpu", **given)
+        candidates = selected.candidates(within=1 + within)
+        seconds = [x.prediction.seconds if x.prediction else 1.0 for x in candidates]
         kept: dict[tuple[Any, ...], Any] = {}
-        for one, seconds in listed:
-            key = one.kernel.name, one.config.name, one.algorithm
-            kept.setdefault(key, (one, seconds / listed[0][1]))
-        rows.append(found)
+        for candidate, time in zip(candidates, seconds, strict=True):
+            key = candidate.kernel.name, candidate.config.name, candidate.algorithm
+            kept.setdefault(key, (candidate, time / seconds[0]))
+        rows.append(selected)
         near.append(kept)
     keys = list(dict.fromkeys(key for kept in near for key in kept))
     serves = np.array([[key in kept for kept in near] for key in keys])
@@ -86,8 +84,8 @@ def layer(
         taken.add(keys[index])
         left &= ~serves[index]
     plans, ratios = [], []
-    for found, kept in zip(rows, near, strict=True):
+    for selected, kept in zip(rows, near, strict=True):
         candidate, ratio = min((kept[key] for key in taken & kept.keys()), key=lambda x: x[1])
-        plans.append(found.taking(candidate))
+        plans.append(selected.taking(candidate))
         ratios.append(ratio)
     return Layer(n, k, plans, len(taken), len(keys), float(np.mean(ratios)), max(ratios))

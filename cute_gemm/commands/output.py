@@ -18,7 +18,7 @@ from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
     from cute_gemm.plan.plan import Plan
-    from cute_gemm.rendering.shown import Paged
+    from cute_gemm.rendering.shown import Paged, Shown
     from cute_gemm.toolchain.cubin import Build
 
 #: Seconds until the first line of progress without a terminal, and between lines.
@@ -164,20 +164,23 @@ def check_html(arguments: argparse.Namespace) -> None:
         raise OptionError("--html - and --json both print to stdout; expected --html FILE")
 
 
-def show_report(arguments: argparse.Namespace, report: Paged) -> int:
-    """Print a report as the arguments ask, and return the exit status."""
+def show_report(arguments: argparse.Namespace, report: Paged) -> None:
+    """Print a report as the arguments ask."""
     if arguments.html == "-":
         # Not print: the page declares UTF-8, also if the terminal has another encoding.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(report.to_html().encode())
-        return OK
+        write_output(None, report.to_html().encode())
+        return
     if arguments.html:
         Path(arguments.html).write_text(report.to_html(), encoding="utf-8")
+    show_result(arguments, report)
+
+
+def show_result(arguments: argparse.Namespace, result: Shown) -> None:
+    """Print a result as text, or with ``--json`` as JSON."""
     if arguments.json:
-        print(report.to_json())
+        print_json(result.to_dict())
     else:
-        show(report)
-    return OK
+        show(result)
 
 
 def build_dict(kernel: str, build: Build) -> dict[str, Any]:

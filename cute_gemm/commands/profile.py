@@ -6,7 +6,7 @@ import argparse
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_options, add_problem, group_ends, planned, sizes
-from cute_gemm.commands.output import OK, WRONG, print_json, show
+from cute_gemm.commands.output import OK, WRONG, show_result
 from cute_gemm.errors import OptionError
 
 
@@ -35,8 +35,5 @@ def command(arguments: argparse.Namespace) -> int:
         ends = group_ends(arguments) or equal_ends(planned(arguments).problem)
         sized |= {"ragged": arguments.ragged, "offsets": ends}
     [result] = profile([Case(**sized, **others)], arguments.ncu)
-    if arguments.json:
-        print_json(result.to_dict())
-    else:
-        show(result)
+    show_result(arguments, result)
     return WRONG if result.differences else OK

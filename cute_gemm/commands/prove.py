@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from cute_gemm._text import named
+from cute_gemm._text import counted, named
 from cute_gemm.commands.arguments import add_problem, planned
 from cute_gemm.commands.output import OK, print_json, say, silent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm prove``."""
-    add_problem(parser, several=True)
+    add_problem(parser, ops="+")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def command(arguments: argparse.Namespace) -> int:
         plan = planned(arguments, op=op)
         tell(f"{plan.symbol}  {plan.arch}")
         proof = plan.proof
-        held = "1 fact holds" if len(proof.facts) == 1 else f"{len(proof.facts)} facts hold"
+        held = counted(len(proof.facts), "fact holds", "facts hold")
         tell(f"  ... {held}, {proof.seconds:.1f} s")
         proved.append(named(plan, "kernel", "symbol") | named(proof, "arch", "seconds", "facts"))
     if arguments.json:

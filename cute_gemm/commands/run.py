@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import counted, named
-from cute_gemm.commands.arguments import add, add_problem
+from cute_gemm.commands.arguments import add, add_options, add_problem
 from cute_gemm.commands.matrices import planned_on_matrices
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
 from cute_gemm.problem.parts.scales import SCALES
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from cute_gemm.call import Backend
 
     text = "where to compute (default auto: the GPU, or the CPU without one)"
-    parser.add_argument("--backend", choices=get_args(Backend), default="auto", help=text)
+    add_options(parser, {"--backend": text}, choices=get_args(Backend), default="auto")
     add(parser, "--seed", "--group-sizes", "--no-check")
 
 
@@ -71,7 +72,7 @@ def command(arguments: argparse.Namespace) -> int:
 
         factors = named(arguments, "alpha", "beta")
         timing = time_plan(plan, A, B, C, **factors, operands=operands)
-        result["timing"] = timing.to_dict()
+        result["timing"] = asdict(timing)
         tell(f"speed    {timing}")
     if arguments.json:
         print_json(result)

@@ -193,8 +193,8 @@ def _ptx(file: Path, arch: str | None) -> str:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        said = f"--ptx {shown(str(file))} cannot be read: {error.strerror}; expected {_TEXT}"
-        raise OptionError(said) from error
+        message = f"--ptx {shown(str(file))} cannot be read: {error.strerror}; expected {_TEXT}"
+        raise OptionError(message) from error
     except ValueError as error:  # it is not UTF-8, or the name has a NUL
         raise OptionError(f"--ptx {shown(str(file))} is not text; expected {_TEXT}") from error
     if file.suffix != ".cu":
@@ -208,8 +208,8 @@ def _ptx(file: Path, arch: str | None) -> str:
     try:
         return ptx(TranslationUnit(text, "", (file.absolute().parent,)), arch, lines=True)
     except CompileError as error:
-        said = re.sub(r"^unit\b", lambda _: file.name, str(error))
-        raise CompileError(said, error.log) from error
+        message = re.sub(r"^unit\b", lambda _: file.name, str(error))
+        raise CompileError(message, error.log) from error
 
 
 def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
@@ -251,8 +251,8 @@ def _loaded(file: str) -> np.ndarray:
         # Mapped: its declared size is checked before memory is allocated.
         array = np.load(file, mmap_mode="r")
     except OSError as error:
-        said = error.strerror or str(error).partition("\n")[0]
-        raise OptionError(f"{what} cannot be read: {said}; expected what np.save wrote") from error
+        cause = error.strerror or str(error).partition("\n")[0]
+        raise OptionError(f"{what} cannot be read: {cause}; expected what np.save wrote") from error
     except Exception as error:  # NumPy raises many types for damaged files
         raise OptionError(
             f"{what} is not an array that NumPy reads; expected what np.save wrote"

@@ -18,8 +18,7 @@ _FLAGS = {"--again": "measure again even if a config is stored"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cute-gemm tune``."""
-    add_problem(parser, several=True)
-    parser.set_defaults(extents_default=parser.get_default("m"))
+    add_problem(parser, ops="+")
     add(parser, "--sizes")
     most = Tuning().candidates
     text = f"number of configs to measure, the fastest by prediction (default {most})"
@@ -38,18 +37,18 @@ def command(arguments: argparse.Namespace) -> int:
                 **named(arguments, "candidates", "again"),
                 tell=lambda what, *done, of=of, shown=shown: shown(f"{of}: {what}", *done),
             )
-            chosen = plan(
+            planned = plan(
                 op, **sizes(arguments) | {"m": m, "n": n, "k": k}, tune=tuning,
                 **named(arguments, "kernel", "arch"), **arguments.options,
             )  # fmt: skip
-        problem = chosen.problem
+        problem = planned.problem
         tuned.append({
             **named(problem, "op", "m", "n", "k", "l", "dtype", "compute"),
-            "kernel": chosen.kernel, "config_name": chosen.symbol,
-            "measured": chosen.measured._asdict() if chosen.measured else None,
+            "kernel": planned.kernel, "config_name": planned.symbol,
+            "measured": planned.measured._asdict() if planned.measured else None,
         })  # fmt: skip
         if not arguments.json:
-            say(f"{of} {problem.types}: {label(chosen.candidates()[0])}\n  {chosen.why}")
+            say(f"{of} {problem.types}: {label(planned.candidates()[0])}\n  {planned.why}")
     if arguments.json:
         print_json({"tuned": tuned})
     return OK

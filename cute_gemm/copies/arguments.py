@@ -71,7 +71,7 @@ class Copy:
         return plain_strides(self.layout).index(1)
 
     def aliases(self) -> bool:
-        """Whether elements of the tensor share an address."""
+        """Return whether elements of the tensor share an address."""
         if self.extents is None:
             return len(np.unique(self.layout.table())) != self.layout.size
         pitch = plain_strides(self.layout)[1 - self.axis]

@@ -44,18 +44,19 @@ class CopyReport(Paged):
     Attributes
     ----------
     tensor, matrix, atom, dtype, threads, values, smem
-        The arguments as text, ``""`` for omitted ones.
+        The arguments as text; ``""`` for an omitted argument.
     tile
         Extents that one application of the tiled copy covers.
     base_alignment
-        Alignment in bytes of the tensor in global memory.
+        Alignment of the tensor in global memory, in bytes.
     extents
         Extents of the matrix whose tiles are copied; None if only the tensor is copied.
     packing
-        Number of elements, and of the bytes that they share; None if elements share no bytes.
+        Number of elements that share bytes, and number of these bytes; None if elements share no
+        bytes.
     rows
-        One ``AccessRow`` per side of the copy: of the tensor, ``smem``, ``reader`` and ``writer``;
-        the ``part`` of the last two is that name.
+        One ``AccessRow`` for each side of the copy: the tensor, ``smem``, ``reader`` and
+        ``writer``. The rows of ``reader`` and ``writer`` have these names as their ``part``.
     findings
         One sentence for each access that is not ideal.
     """
@@ -189,70 +190,80 @@ def analyze_copy(
 ) -> CopyReport:  # fmt: skip
     """Report whether a tiled copy is coalesced and free of bank conflicts, with fixes.
 
-    Layouts are objects of this package, pycute or CuTe DSL, or text in CuTe's notation, as printed
-    by C++ CuTe and CuTe DSL.
+    Layouts are objects of this package, pycute or CuTe DSL, or text in CuTe's notation, as C++ CuTe
+    and CuTe DSL print it.
 
     Parameters
     ----------
     tensor
-        Layout of a tile, in elements, with two modes, hierarchical or not, swizzled or not. A third
-        mode is that of stages, which are all copied. The copy is repeated over the tile.
+        Layout of a tile in elements. It has two modes, which may be hierarchical, and may have a
+        swizzle. A third mode is the mode of stages, which are all copied. The copy is repeated over
+        the tile.
     threads, values
-        As for ``make_tiled_copy``: ``(m, n) -> thread`` and ``(m, n) -> value``; a single mode
-        means ``(T, 1)``. For ldmatrix and stmatrix they are the layouts of the threads' registers.
-        The default of ``values`` is one vector along the contiguous mode. The default of both, for
-        ldmatrix and stmatrix, is one warp with rows along the contiguous mode; the matrices of an
-        x4 lie two by two, those of an x2 side by side.
+        Layouts as for ``make_tiled_copy``: ``(m, n) -> thread`` and ``(m, n) -> value``. A layout
+        of one mode stands for ``(T, 1)``. For ldmatrix and stmatrix they are the layouts of the
+        threads' registers. By default ``values`` is one vector along the contiguous mode. Without
+        both, an ldmatrix or stmatrix is executed by one warp with rows along the contiguous mode;
+        the matrices of an x4 are arranged two by two, those of an x2 next to each other.
     atom
-        ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"``, ``"st.shared"``, each
-        with or without its width in bits (``"cp.async.128"``; the default is the widest that fits),
-        ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., PTX's name (``"ld.global.nc.v4.f32"``) or
-        CuTe's (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``). ``"red.global"``,
-        ``"atom.shared"``, ... are reductions of one element, or of the vector in the name
-        (``"red.global.add.v4.f32"``). ``"cp.async.bulk"`` and ``"cp.async.bulk.store"``
-        (``"SM90_BULK_COPY_G2S"``) move ``tile``, one run of bytes, by one thread; the default is
-        the whole ``tensor``. ``"tma"`` and ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor
-        copies of the whole ``tensor``: one instruction moves the box ``tile`` to a tile with the
-        layout ``smem`` (its swizzle).
+        Name of the instruction. It is one of:
+
+        - ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"`` or ``"st.shared"``, with
+          or without the width in bits, as in ``"cp.async.128"``. The default is the widest vector
+          that fits.
+        - ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"`` and similar names.
+        - A name of PTX (``"ld.global.nc.v4.f32"``) or CuTe (``"SM75_U32x4_LDSM_N"``,
+          ``"UniversalCopy<uint128_t>"``).
+        - ``"red.global"``, ``"atom.shared"`` and similar names: reductions of one element, or of
+          the vector in the name (``"red.global.add.v4.f32"``).
+        - ``"cp.async.bulk"`` or ``"cp.async.bulk.store"`` (``"SM90_BULK_COPY_G2S"``): one thread
+          moves ``tile``, one run of bytes. The default is the whole ``tensor``.
+        - ``"tma"`` or ``"tma.store"`` (``"SM90_TMA_LOAD"``): a bulk tensor copy of the whole
+          ``tensor``. One instruction moves the box ``tile``. The layout ``smem`` of the box in
+          shared memory gives the swizzle.
     dtype
-        Element type: one of this package, or any type of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
-        (``"int4"``, ``"e3m2"``), by its name in PTX or CuTe. Elements that share bytes (2 of 4 bits
-        share one byte, 4 of 6 bits three) must be neighbours in memory and in a thread's values;
-        the report is then on the copy of the bytes.
+        Element type: a type of this package, or the name in PTX or CuTe of any type of 1, 2, 4, 8
+        or 16 bytes, or of 4 or 6 bits (``"int4"``, ``"e3m2"``). Two elements of 4 bits share one
+        byte, and four elements of 6 bits share three bytes. Elements that share bytes must be
+        neighbours in memory and in a thread's values. The report then describes the copy of the
+        bytes.
     space, direction
-        ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, if atom and tensor do not imply it.
-        By default a plain copy loads, and the tensor of cp.async is in global memory.
+        ``"global"`` or ``"shared"``, and ``"load"`` or ``"store"``, unless atom and tensor imply
+        them. By default a plain copy loads, and the tensor of cp.async is in global memory.
     base_alignment
-        Alignment in bytes of the tensor in global memory, a power of two. The default is the
-        alignment in its text, from the pointer's address or else its type, or 256 without a
-        pointer. (Shared memory without a pointer is aligned to 128 bytes.)
+        Alignment of the tensor in global memory, in bytes: a power of two. The default is the
+        alignment of the pointer in its text, by its address or else by its type. It is 256 without
+        a pointer. (Shared memory without a pointer is aligned to 128 bytes.)
     tile, tv
-        Alternative to ``threads`` and ``values``: the tile that one copy covers, and ``(thread,
-        value) -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
+        Alternative to ``threads`` and ``values``: the tile that one copy covers, and the layout
+        ``(thread, value) -> coordinate`` in the tile, in which the first mode is the fastest
+        (CuTe's Tiler_MN and TiledLayout_TV).
     smem
-        Layout of the same tile in shared memory, for a copy from global memory: adds a row for the
-        stores to it. If there are several stages, the first is analyzed.
+        Layout of the same tile in shared memory, for a copy from global memory. The report then has
+        a row for the stores to shared memory. Of several stages, the first is analyzed.
     reader, writer
-        The access that loads from, or stores to, the same tile in shared memory: it gets a separate
-        row, and no fix makes it worse. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a
-        plain atom with its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``.
-        By default 16-byte ``cp.async`` is assumed to be read by ldmatrix, and tiles that ldmatrix
-        reads to be stored by 16-byte vectors, if a layout suits both; plain accesses have no
-        default.
+        The access that loads from (``reader``) or stores to (``writer``) the same tile in shared
+        memory. It has its own row, and no fix makes it worse. It is an ldmatrix or stmatrix,
+        ``"ldmatrix.x4.trans"``, or a plain atom with its threads and values,
+        ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. By default the report assumes that
+        ldmatrix reads what 16-byte ``cp.async`` stores, and that 16-byte vectors store what
+        ldmatrix reads, if a layout suits both. There is no default for plain accesses.
     let
-        The values of dynamic ``?``: an integer for all, or several, in their order in each text.
+        Values of the dynamic extents and strides ``?``: one integer for all, or one for each, in
+        the order of each text.
     extents
-        Extents of the matrix of which ``tensor`` is one tile: ``(4000, 100)``. All its tiles are
-        copied, and vectors outside are predicated off. At the end cp.async copies the elements
-        inside, and other vectors are limited by the extent.
+        Extents of a matrix of which ``tensor`` is one tile, such as ``(4000, 100)``. All tiles of
+        the matrix are copied, and vectors outside it are predicated off. At the end of a row,
+        cp.async copies the elements inside the matrix. The extent limits the width of other
+        vectors.
     arch
-        The architecture, such as ``"sm_90a"``. An atom that it lacks raises UnsupportedError.
+        Architecture, such as ``"sm_90a"``. An atom that it does not have raises UnsupportedError.
     matrix
-        The layout indexed by a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, with or without
-        the prefix ``"ArithTuple(256,0) o "``: in elements, ``"(4096,4096):(4096,1)"``, with its
-        pointer if printed with one. Its modes are in the order of the coordinates; a TMA tensor has
-        the unit-stride mode first, ``"(4096,4096):(1,4096)"``. With ``"tma"`` the box is then the
-        ``tensor`` unless ``tile`` is given.
+        Layout of the matrix that a ``tensor`` of coordinates indexes, in elements:
+        ``"(4096,4096):(4096,1)"``, with or without its pointer. A tensor of coordinates is
+        ``"(128,64):(1@0,1@1)"``, with or without the prefix ``"ArithTuple(256,0) o "``. The modes
+        of the matrix are in the order of the coordinates. For TMA the unit-stride mode is the
+        first, ``"(4096,4096):(1,4096)"``, and the box is the ``tensor`` unless ``tile`` is given.
 
     Returns
     -------
@@ -262,20 +273,20 @@ def analyze_copy(
     Raises
     ------
     NotationError
-        If text cannot be parsed; the error has the column.
+        If a text cannot be parsed. The error has the column.
     OptionError
         If threads or values are not a bijection, or do not cover the tile; if a tile does not
-        divide the tensor; if stored elements share an address; if an atom, a space or a direction
-        is unknown or does not fit.
+        divide the tensor; if stored elements share an address; or if an atom, a space or a
+        direction is unknown or does not fit.
     DTypeError
         If the data type is not supported.
     UnsupportedError
-        If ``arch`` lacks the atom.
+        If ``arch`` does not have the atom.
 
     Notes
     -----
-    An atom wider than the contiguous values of a thread is not an error: the report evaluates the
-    widest legal atom, and has a finding about it.
+    An atom wider than the contiguous values of a thread is not an error. The report evaluates the
+    widest legal atom, and a finding describes the limit.
 
     Examples
     --------

@@ -64,8 +64,8 @@ def fix_shared(
     128 bytes. Vectors stay whole. ``accesses``: all accesses of one buffer, with the same
     ``layout``, with ``coords`` and ``element_bits``; ``assumed``: further accesses that are likely.
     Return one tuple per access, empty for accesses without conflicts: the first layout of each kind
-    with which no access has conflicts. If there is none, it is the layout with the fewest conflicts
-    that adds none to any of ``accesses``, for the accesses with fewer.
+    with which no access has conflicts. If every layout has conflicts, the tuple of an access that
+    improves has the layout with the fewest conflicts that adds no conflict to any of ``accesses``.
     """
     offered: list[list[Fix]] = [[] for _ in accesses]
     together = (*accesses, *assumed)
@@ -165,8 +165,8 @@ def _fitting(
 ) -> Iterator[tuple[str, Layout, np.ndarray]]:
     """Yield candidates that keep vectors whole, each with its table, one per use of the banks.
 
-    None exceeds the ``cosize`` of C++ CuTe, that of the layout without its swizzle, which a kernel
-    reserves.
+    A candidate must not exceed its ``cosize`` in C++ CuTe, that of the layout without its swizzle,
+    because a kernel reserves that many elements.
     """
     counted = set()
     for what, layout in candidates:

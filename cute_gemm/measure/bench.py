@@ -75,66 +75,71 @@ def bench(
 ) -> BenchResult:  # fmt: skip
     """Check kernels against float64, and time them in turns with cuBLAS if it is installed.
 
-    Each kernel first computes ``C = op(A) @ op(B)`` of column-major random matrices into a C of
-    NaN, and every element is compared; a kernel that is wrong is not timed. Then all kernels and
-    cuBLAS are timed in turns by CUDA events, in batches of about 10 ms and in rounds of changing
-    order (`cute_gemm.run.timing.interleave`, which says what becomes of slow ones). Calls take
-    several copies of the matrices in turn, so many that together they exceed twice the L2 cache, at
-    most 256. The kernel ``host``, the loop on the CPU, is timed apart, by the wall clock, and only
-    up to m n k = 2**30, that is 1024^3, which takes it about a second.
+    Each kernel first computes ``C = op(A) @ op(B)`` for column-major random matrices. C is filled
+    with NaN before, and every element is compared. A kernel with a wrong result is not timed.
+
+    Then CUDA events time all kernels and cuBLAS in turns: in batches of about 10 ms, and in rounds
+    whose order changes (`cute_gemm.run.timing.interleave` describes the rounds and the handling of
+    slow kernels). Calls use several copies of the matrices in turn. Together the copies exceed
+    twice the L2 cache; there are at most 256.
+
+    The kernel ``host``, the loop on the CPU, is timed separately by the wall clock. It is timed up
+    to m n k = 2**30 (1024^3), which takes about a second.
 
     Parameters
     ----------
     ops
-        The ops, ``"NN"`` and others.
+        BLAS ops, such as ``"NN"``.
     kernels
-        ``"ladder"``, from the loop on the host to TMA and wgmma; ``"all"``; or names, also as one
-        string with commas. cuBLAS is timed with all of them. Options of the config may follow a
-        name, ``"sm90_wgmma[cluster=2x1,stages=4]"``, and a kernel may be listed several times.
+        ``"ladder"``, from the loop on the host to TMA and wgmma; ``"all"``; or names, as a sequence
+        or as one string with commas. cuBLAS is always timed too. A name may have options of the
+        config, ``"sm90_wgmma[cluster=2x1,stages=4]"``, and a kernel may be listed several times.
     sizes
-        ``n``, for three equal extents, or ``(m, n, k)``.
+        ``n`` for three equal extents, or ``(m, n, k)``.
     dtype
-        The element type of A and B.
+        Element type of A and B.
     l
-        The number of products of a call, a batch.
+        Number of products in a batch.
     pad
-        Elements by which the leading dimensions of A and B exceed the least ones.
+        Number of elements of padding in the leading dimensions of A and B.
     compute
-        ``"tf32"`` for float32 matrices, or None.
+        Compute mode, such as ``"tf32"`` for float32 matrices; None is the default of the type.
     order
-        The order of C: ``"F"`` or ``"C"``.
+        Order of C: ``"F"`` or ``"C"``.
     rounds
-        How often each kernel is timed.
+        Number of rounds of timing.
     seed
-        The seed of the random matrices.
+        Seed of the random matrices.
     check
         Whether results are compared with float64.
     against
-        Functions of yours that are checked and timed like the kernels, or their names
-        ``"module:function"``. A function is called as ``f(op, A, B, C)`` and launches
+        Your own functions to check and time like the kernels, or their names
+        ``"module:function"``. A function is called as ``f(op, A, B, C)``. It launches
         ``C = op(A) @ op(B)`` on the legacy default stream of the current device (the default of
-        PyTorch and CuPy), without waiting for it. A, B and C have ``__cuda_array_interface__`` of
-        version 3. A and B are as stored, column-major: A is (m, k) for ``N`` and (k, m) for ``T``,
-        B is (k, n) or (n, k); C is (m, n), of `order`. (The interface has no name for bfloat16:
-        ``"<V2"``.) Each call has the same objects, so that you can keep what you convert them to.
+        PyTorch and CuPy) and does not wait for it. A, B and C have ``__cuda_array_interface__`` of
+        version 3. A and B are column-major as stored: A is (m, k) for ``N`` and (k, m) for ``T``, B
+        is (k, n) or (n, k). C is (m, n) in `order`. (The interface has no name for bfloat16; its
+        arrays have ``"<V2"``.) All calls get the same objects, so a function can keep what it
+        converts them to.
     device
-        The ordinal of the CUDA device.
+        Ordinal of the CUDA device.
     options
-        Options of all kernels that are compiled here; those that follow a name override them.
+        Options of all kernels that are compiled here. Options after a name override them.
     progress
-        A function that is called with the name of a step, the parts that are done and their total.
+        A function that is called with the name of a step, the number of finished parts, and the
+        total.
 
     Returns
     -------
     BenchResult
-        A time and a verdict for each kernel, op and size.
+        The time and the check of each kernel, op and size.
 
     Raises
     ------
     NoGpuError
         If there is no GPU, unless ``host`` is the only kernel.
     LaunchError
-        If a kernel fails on the device. Nothing else can run there afterwards.
+        If a kernel fails on the device. Nothing else can then run on it.
     OutOfMemoryError
         If the matrices do not fit on the device.
     """
@@ -176,26 +181,19 @@ def bench(
 
 
 class Asked(NamedTuple):
-    """A kernel with options, as it was asked for; its name is that of its entries."""
+    """A requested kernel with its options; its entries have the same name."""
 
     name: str
     kernel: str
     options: dict[str, Any]
-
-    @property
-    def runs_on(self) -> str:
-        """``"gpu"``, ``"cpu"`` or ``"library"``."""
-        return _runs_on(self.kernel)
-
-
-def _runs_on(kernel: str) -> str:
-    return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
+    runs_on: str  #: ``"gpu"``, ``"cpu"`` or ``"library"``.
 
 
 def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Asked, ...]:
-    """Return the kernels of ``"ladder"``, ``"all"`` or names with commas; refuse unknown ones.
+    """Return the kernels of ``"ladder"``, ``"all"`` or names with commas; refuse unknown names.
 
-    ``options`` are those of all of them that are compiled here, ``name[option=value]`` of one.
+    ``options`` are options of all kernels that are compiled here; ``name[option=value]`` sets an
+    option of one kernel.
     """
     listed: Sequence[str]
     if kernels == "ladder":
@@ -208,7 +206,8 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
     for text in map(str.strip, listed):
         match = _ASKED.fullmatch(text)
         kernel, own = (match[1], match[2]) if match else (text, "")
-        runs_on = _runs_on(kernel)  # raises for a name that is not known
+        # An unknown name raises an error.
+        runs_on = "gpu" if kernel == "auto" else registry.get(kernel).runs_on
         given = {name: option_value(x) for name, x in assignments(own or "", repr(text)).items()}
         if given and runs_on != "gpu":
             raise OptionError(f"kernels has {text!r}, and {kernel!r} takes no options: omit them")
@@ -216,14 +215,14 @@ def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Ask
         _check_options(kernel, chosen, given)
         words = ",".join(f"{name}={spelled(value)}" for name, value in chosen.items())
         name = f"{kernel}[{words}]" if words else kernel
-        entries.setdefault(name, Asked(name, kernel, chosen))
+        entries.setdefault(name, Asked(name, kernel, chosen, runs_on))
     return tuple(entries.values())
 
 
 def _check_options(kernel: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse an option that no kernel has, or that a kernel with its own options lacks."""
+    """Refuse an option that no kernel has, or an ``own`` option that this kernel does not have."""
     known = registry.options()
-    # One that belongs to no kernel belongs to all.
+    # An option without owners is an option of every kernel.
     mine = () if kernel == "auto" else registry.get(kernel).options
     having = [x for x, owners in known.items() if kernel == "auto" or not owners or x in mine]
     for option in options:
@@ -233,7 +232,7 @@ def _check_options(kernel: str, options: Mapping[str, Any], own: Mapping[str, An
 
 
 def extents(size: int | Sequence[int]) -> tuple[int, int, int]:
-    """Return m, n and k of a size, which is n or all three."""
+    """Return m, n and k of a size, which is n or (m, n, k)."""
     triple = (size,) * 3 if isinstance(size, int) else tuple(size)
     if len(triple) != 3 or min(triple) < 1:
         raise OptionError(f"size {size!r}; expected n or (m, n, k), each 1 or more")
@@ -313,7 +312,7 @@ class _Size:
         gpu: Machine,
         copies: int,
     ) -> None:
-        """Compile, then check everything, then time all that is right."""
+        """Compile all kernels, check their results, and time those with right results."""
         plans = self._plans(kernels, backend="cuda", arch=gpu.arch)
         # The plan raises the error again, with its message, when it builds.
         Builds(list(plans.values())).finish(functools.partial(self._tell, "compile"))
@@ -360,7 +359,7 @@ class _Size:
     def _checked(
         self, key: Key, config: str, make: Callable[[], Start], matrices: DeviceMatrices, own: bool
     ) -> Start | None:
-        """Run it once and judge the result; return a function that starts it if it may be timed."""
+        """Run a kernel once and check its result; return the function to time, or None."""
         matrices.spoil()
         try:
             start = make()

@@ -64,9 +64,9 @@ class Comparison(Shown):
     a, b
         The sides.
     ratio
-        Median over the rounds of b's time over a's; None where not both were measured.
+        Median over the rounds of b's time over a's; None unless both were measured.
     rounds
-        Rounds of timing; 0 without.
+        Number of rounds of timing; 0 without timing.
     gpu
         The driver's name of the GPU that both were measured on, or None.
     """
@@ -129,7 +129,7 @@ class Comparison(Shown):
             yield Table("", heads, rows)
         equal = sum(a == b for a, b in self.figures.values())
         yield Text()
-        figures = "1 figure is" if equal == 1 else f"{equal:,} figures are"
+        figures = counted(equal, "figure is", "figures are")
         yield Text(f"{figures} equal on both sides and not shown.")
 
 
@@ -137,39 +137,42 @@ def compare(
     a: Plan, b: Plan, *, given: tuple[str, str] = ("", ""), build: bool = False,
     sass: bool = False, time: bool = False, beta: complex = 0.0, rounds: int = 9, device: int = 0,
 ) -> Comparison:  # fmt: skip
-    """Put two plans side by side: of other configs, kernels, ops, layouts, types or sizes.
+    """Compare two plans that differ in config, kernel, op, layout, type or size.
 
     Parameters
     ----------
     a, b
-        The plans; for GPUs of one arch or of two.
+        The plans, for GPUs of the same or of different architectures.
     given
-        What each is called where it is printed.
+        Text that describes each plan in the output.
     build
-        Compile both, for registers, shared memory and spills; done for the others too.
+        Whether both are compiled, for registers, shared memory and spills. ``sass`` and ``time``
+        compile them too.
     sass
-        Compile and disassemble both, for the counts of their instructions.
+        Whether both are disassembled, for the counts of their instructions.
     time
-        Time both on the GPU, in turns, on random matrices that come past L2. Results are not
-        checked: `cute_gemm.measure.bench.bench` does.
+        Whether both are timed on the GPU in turns, on random matrices that exceed L2. Results are
+        not checked; `cute_gemm.measure.bench.bench` checks them.
     beta
-        With another than 0, C is read too.
-    rounds, device
-        Of timing: how often each takes its turn, and the CUDA ordinal.
+        The factor of C. C is read unless it is 0.
+    rounds
+        Number of rounds of timing.
+    device
+        Ordinal of the CUDA device.
 
     Raises
     ------
     CompileError
-        When one of them cannot be built.
+        If a plan cannot be built.
     ToolError
-        When there is no ``nvdisasm`` to disassemble with.
+        If ``nvdisasm`` is not installed.
 
     Examples
     --------
     >>> from cute_gemm import plan
     >>> sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_80"}
-    >>> found = compare(plan("TN", **sizes), plan("TN", **sizes, copy="mn_major"))
-    >>> found.figures["accesses[A global load].verdict"]
+    >>> comparison = compare(plan("TN", **sizes), plan("TN", **sizes, copy="mn_major"))
+    >>> comparison.figures["accesses[A global load].verdict"]
     ('coalesced', 'strided')
     """
     from cute_gemm.api import compile
@@ -196,7 +199,7 @@ def compare(
 def _side(
     plan: Plan, given: str, turns: Turns | None, at: int, beta: complex, build: bool, sass: bool
 ) -> Side:
-    """Work out one side."""
+    """Return one side with its figures."""
     from cute_gemm.toolchain.sass import instructions
 
     missing = []

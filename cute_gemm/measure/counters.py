@@ -1,7 +1,7 @@
-"""The hardware counters of each class of accesses, compared with the model's figures.
+"""Hardware counters of each class of accesses, compared with the figures of the model.
 
-Names are those of Nsight Compute's metrics; each was seen to follow the model to the unit on an
-H200, and others were seen not to.
+The names are Nsight Compute's metrics. Each of these metrics equals the model exactly on an H200;
+similar metrics do not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """One figure of one class of accesses, and its counter: ``metric``, by ncu's name.
+    """One figure of a class of accesses, and the hardware counter that measures it.
 
-    That is "" for conflicts that no counter has alone, which are then the wavefronts counted less
-    the fewest possible. ``total`` is what a row says of it. Space, direction and instruction, a
-    regular expression, say which rows of a report belong to the class; ``ccs`` are the compute
-    capabilities that are known to count it.
+    ``metric`` is the counter's name in ncu. It is "" for conflicts without a counter; they are the
+    counted wavefronts minus the fewest possible ones. ``total`` is the attribute of a row that
+    predicts the figure. ``space``, ``direction`` and ``instruction`` (a regular expression) select
+    the rows of a report that belong to the class. ``ccs`` are the compute capabilities that have
+    the counter.
     """
 
     access: str
@@ -44,15 +45,15 @@ class Class:
         return f"{self.access} {self.figure}"
 
     def has(self, row: AccessRow) -> bool:
-        """Whether a row of a report belongs to the class."""
+        """Return whether a row of a report belongs to the class."""
         return (row.space, row.direction) == (self.space, self.direction) and bool(
             re.fullmatch(self.instruction, row.instruction)
         )
 
 
 _GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
-# The counters of the SASS instructions: those of the data pipe (l1tex__data_...) put ldmatrix with
-# the loads, and also count wavefronts that wait for other warps.
+# Counters of SASS instructions. The counters of the data pipe (l1tex__data_...) count ldmatrix as
+# loads, and also count wavefronts that wait for other warps.
 _WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 _CONFLICTS = "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
 
@@ -72,14 +73,14 @@ def _of_shared(access: str, op: str, conflicts: str, *rows: Any) -> Iterator[Cla
 def _of_hopper(
     access: str, space: Any, direction: Any, instruction: str, *figures: tuple[str, str, str]
 ) -> Iterator[Class]:
-    """Return classes whose metrics exist for compute capability 9.0 alone."""
+    """Yield classes whose metrics exist only on compute capability 9.0."""
     for figure, total, metric in figures:
         yield Class(
             access, figure, f"{metric}.sum", total, space, direction, instruction, range(90, 91)
         )
 
 
-#: Everything that is compared. Conflicts without a metric follow their wavefronts.
+#: The compared figures. Conflicts without a metric follow their wavefronts.
 CLASSES = (
     *_of_global("global loads", "ld", "load", r"ld\.global|cp\.async"),
     *_of_global("global stores", "st", "store", r"st\.global"),
@@ -112,10 +113,10 @@ CLASSES = (
 
 
 def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
-    """Sum the totals of a launch by class: name of each of ``CLASSES`` -> units.
+    """Return the predicted total of each of ``CLASSES`` for a launch, by name.
 
-    ``rows`` are all rows of a report, or ``make_row`` of all accesses of a kernel; UnsupportedError
-    for one that belongs to no class.
+    ``rows`` are all rows of a report, or ``make_row`` of all accesses of a kernel. Raise
+    UnsupportedError for a row that belongs to no class.
     """
     totals = dict.fromkeys((entry.name for entry in CLASSES), 0)
     for row in rows:
@@ -132,7 +133,7 @@ def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of one class of accesses in units, by the model and by the counter ``metric``."""
+    """One figure of a class of accesses, predicted by the model and counted by ``metric``."""
 
     access: str
     figure: str
@@ -147,15 +148,15 @@ class Comparison:
 
 
 def compare(expected: Mapping[str, int], metrics: Mapping[str, int]) -> tuple[Comparison, ...]:
-    """Compare what `predicted` returned with the counts of the same launch.
+    """Compare the result of `predicted` with the counts of the same launch.
 
-    A metric may be missing if the device has no such counter; ToolError if a count of it is
-    predicted.
+    A metric may be missing if the device does not have the counter. Raise ToolError if a count of a
+    missing metric is predicted.
     """
     figures: list[Comparison] = []
     for entry in CLASSES:
         units = expected[entry.name]
-        if not entry.metric:  # beside its wavefronts, which are the figure before
+        if not entry.metric:  # conflicts; their wavefronts are the previous figure
             counted = figures[-1].counted - (figures[-1].predicted - units)
         elif entry.metric in metrics:
             counted = metrics[entry.metric]
@@ -168,10 +169,10 @@ def compare(expected: Mapping[str, int], metrics: Mapping[str, int]) -> tuple[Co
 
 
 def parse(text: str) -> list[tuple[str, dict[str, int]]]:
-    """Read the output of ``ncu --csv``: kernel name, and metric -> count, of each launch in order.
+    """Return the kernel name and the counts by metric of each launch in ``ncu --csv``'s output.
 
-    Before a line of column names and one for each launch and metric there are ncu's remarks and
-    what the program printed. A value that is no number (``n/a``) is left out.
+    Messages of ncu and of the program come before the line of column names. A value that is not a
+    number (``n/a``) is left out.
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), len(lines))

@@ -1,7 +1,7 @@
 """Matrices of a benchmark: random factors, their product in float64, copies on the device.
 
-op(A) and op(B) are the same for every op and every kernel of a size, each op storing them as it
-wants them. So one product in float64 judges them all.
+op(A) and op(B) are the same for all ops and kernels of a size; only their storage differs. One
+product in float64 is therefore sufficient to check all results.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def generator(seed: int) -> np.random.Generator:
 
 
 class Factors:
-    """Random op(A) (m, k) and op(B) (k, n), with l of each in front, and how each op stores them.
+    """Random op(A) (m, k) and op(B) (k, n), l of each in a batch, as each op stores them.
 
-    Extents and types of the problem count, the op does not. ``pad``: elements after each
-    column as stored.
+    They depend on extents and types of the problem, not on its op. ``pad`` is the number of
+    elements of padding after each column as stored.
     """
 
     def __init__(self, problem: GemmProblem, seed: int, pad: int = 0) -> None:
@@ -168,8 +168,8 @@ class Reference:
 class DeviceMatrices:
     """Copies of A, B and C on a device, each in its own allocation; a context manager.
 
-    A and B are there in every form that the ops take; C, whose host matrix `download` writes, is
-    shared by all of them. OutOfMemoryError when they do not fit.
+    A and B are stored in every form that the ops need. All ops share C; `download` writes its host
+    matrix. OutOfMemoryError is raised if they do not fit.
     """
 
     def __init__(self, factors: Factors, C: np.ndarray, copies: int, device: int) -> None:
@@ -184,7 +184,7 @@ class DeviceMatrices:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After a failed kernel memory cannot even be freed; which kernel it was is what matters.
+        # After a failed kernel memory cannot be freed; the error of the kernel is the useful one.
         with suppress(*([LaunchError] if kind is not None else [])):
             self._stack.close()
 

@@ -1,9 +1,9 @@
-"""A kernel's accesses as the model predicts them, compared with the hardware's counters.
+"""Predicted accesses of kernels, compared with the hardware counters of Nsight Compute.
 
-The parent process makes the plans, predicts and compiles. Then Nsight Compute (``ncu``) runs
-``python -m cute_gemm.measure.profile CASES.json``, which launches each case's kernel exactly
-once, and what it counted is compared with what was predicted, class of accesses by class. The
-difference should be zero, not small.
+The parent process makes the plans, predicts their counts and compiles them. Then Nsight Compute
+(``ncu``) runs ``python -m cute_gemm.measure.profile CASES.json``, which launches the kernel of each
+case exactly once. The counts of each class of accesses are compared with the predicted ones. They
+should be equal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,27 +37,26 @@ if TYPE_CHECKING:
     from cute_gemm.arrays.base import Order
 
 
-#: Fields of a `Case` that are arguments of `cute_gemm.plan` as they are.
-_PROBLEM = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-            "compute", "l", "batch_a", "batch_b", "batch_c", "epilogue", "scale_a",
-            "scale_b")  # fmt: skip
+#: Fields of a `Case` that `Case.plan` does not pass to `cute_gemm.plan` under their names.
+_OTHERS = ("options", "beta", "base_offset", "ragged", "offsets")
 
 
 class CounterPermissionError(GemmError, PermissionError):
-    """The driver refuses to let this user read the hardware's counters."""
+    """The driver does not let this user read the hardware counters."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One launch to count; its fields are parameters of `cute_gemm.plan`.
 
-    ``arch``: by default that of GPU 0; ``options``: fields of the kernel's config; with a ``beta``
-    other than 0, C is read; ``epilogue``: a name, whose operands have the shapes that
-    `cute_gemm.plan` gives them; ``scale_a``, ``scale_b``: recipes.
-    Of a grouped GEMM ``offsets`` are where its groups end along the mode ``ragged``, whose extent
-    is of all of them; it is no batch, and has no ``base_offset``.
-    ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
-    power of two, for other addresses are not known to the unit by their alignment.
+    ``arch`` is by default the architecture of GPU 0. ``options`` are fields of the kernel's config.
+    If ``beta`` is not 0, C is read. ``epilogue`` is a name; its operands have the shapes that
+    `cute_gemm.plan` gives them. ``scale_a`` and ``scale_b`` are recipes. ``base_offset`` is the
+    distance in elements of each matrix from an allocation (aligned to 256 bytes): 0 or a power of
+    two, since a unit depends on the alignment of addresses.
+
+    For a grouped GEMM, ``offsets`` are the ends of the groups along the mode ``ragged``. The extent
+    of that mode is the sum over all groups. A grouped GEMM has no batch and no ``base_offset``.
     """
 
     op: str
@@ -90,15 +89,15 @@ class Case:
     def plan(self) -> Plan:
         """Return the plan for matrices at these addresses.
 
-        OptionError for an offset that is no power of two, or a problem that launches nothing.
+        Raise OptionError for an offset that is not a power of two, or a problem without a launch.
         """
-        sizes = named(self, *_PROBLEM)
+        words = named(self, *(x.name for x in fields(self) if x.name not in _OTHERS))
         if self.ragged:
-            sizes |= {"ragged": self.ragged, "l": len(self.offsets)}
+            words |= {"ragged": self.ragged, "l": len(self.offsets)}
         else:
-            sizes["base_offset"] = self.base_offset
-        # Without a device: a plan is made here to predict too, where there may be none.
-        plan = make_plan(**sizes, kernel=self.kernel, arch=self.arch, backend="cpu", **self.options)
+            words["base_offset"] = self.base_offset
+        # Predictions do not need a device.
+        plan = make_plan(**words, backend="cpu", **self.options)
         problem = plan.problem
         check_beta(Scalar(self.beta), problem.C, problem.epilogue.pairs)
         if not (problem.m and problem.n and problem.l):
@@ -124,7 +123,7 @@ class Case:
 
 
 def predict(case: Case) -> dict[str, int]:
-    """Return the predicted counts of a case: ``predicted`` of all accesses of its kernel."""
+    """Return the predicted counts of all accesses of a case's kernel."""
     from cute_gemm.rendering.rows import make_row
 
     arguments = case.beta != 0, case.offsets or None
@@ -134,9 +133,10 @@ def predict(case: Case) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Profile(Shown):
-    """Predicted and counted figures of one launch; ``print`` it, or take ``to_dict()``.
+    """Predicted and counted figures of one launch; ``print`` it, or use ``to_dict()``.
 
-    The kernel's name in the cubin, and a `Comparison` for each of ``CLASSES`` the device counts.
+    ``symbol`` is the kernel's name in the cubin. ``figures`` has a `Comparison` for each of
+    ``CLASSES`` that the device counts.
     """
 
     case: Case
@@ -152,7 +152,7 @@ class Profile(Shown):
         return tuple(figure for figure in self.figures if figure.difference)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in strings, numbers, lists and dicts."""
+        """Return everything as strings, numbers, lists and dicts."""
         return {
             "format": FORMAT,
             "case": asdict(self.case),
@@ -181,9 +181,9 @@ class Profile(Shown):
 
 
 def ncu(path: str | None = None) -> str:
-    """Return the path of Nsight Compute: as given, on ``PATH``, or in a CUDA toolkit."""
+    """Return the path of ncu: the given one, or one on ``PATH`` or in a CUDA toolkit."""
     homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
-    # 2025.3 comes after 2025.10 as text; any of them will do.
+    # Sorted as text, 2025.3 comes after 2025.10; any version is sufficient.
     alone = sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
     looked = ["ncu", *(f"{home}/bin/ncu" for home in homes if home), *alone]
     places = [path] if path else looked
@@ -198,10 +198,11 @@ def ncu(path: str | None = None) -> str:
 
 
 def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
-    """Run each case's kernel once under ``ncu``, all from one process: for each, metric -> count.
+    """Run the kernel of each case once under ``ncu``; return the counts of each case by metric.
 
-    CounterPermissionError if the driver refuses; the message says how to get the permission.
-    ToolError when ``ncu`` or the program under it failed.
+    One process runs all kernels. Raise CounterPermissionError if the driver refuses its counters;
+    the message describes how to get the permission. Raise ToolError if ``ncu``, or the program that
+    it runs, fails.
     """
     from cute_gemm.arch import Arch
 
@@ -230,7 +231,7 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
     if done.returncode or len(launches) != sum(map(len, expected)):
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("==ERROR==")]
-        # The program under ncu says more than "The application returned an error code (1)".
+        # The program's own error is clearer than "The application returned an error code (1)".
         program = [line for line in done.stderr.splitlines() if line.strip()]
         last = (program[-1:] + errors) or lines[-1:]
         raise ToolError(
@@ -252,11 +253,11 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
 
 
 def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
-    """Predict each case, run it under Nsight Compute, and compare.
+    """Predict the counts of each case, run it under Nsight Compute, and compare.
 
-    Kernels that are not in the cache are compiled first. ``path`` says where ``ncu`` is, if not
-    where `ncu` looks. NoGpuError without a GPU; what `count`, `Case.plan` and a
-    build raise.
+    Kernels that are not in the cache are compiled first. ``path`` is the path of ``ncu``; by
+    default the function `ncu` searches for it. Raise NoGpuError without a GPU, and the errors of
+    `count`, `Case.plan` and a build.
     """
     tool = ncu(path)
     expected = [_prepared(case) for case in cases]
@@ -267,7 +268,7 @@ def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
 
 
 def _prepared(case: Case) -> dict[str, int]:
-    """Compile the case's kernel into the cache, outside of ncu, and predict its counts."""
+    """Compile a case's kernel into the cache before ncu runs, and predict its counts."""
     from cute_gemm.run.driver import why_no_gpu
 
     reason = why_no_gpu()
@@ -307,7 +308,7 @@ def launch(case: Case) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Launch the cases that a JSON file lists: the program that ``ncu`` runs."""
+    """Launch the cases of a JSON file; ``ncu`` runs this program."""
     for values in json.loads(Path(argv[0]).read_text()):
         case = Case(**values)
         try:

@@ -27,29 +27,30 @@ Outcome = Literal["ok", "wrong", "refused", "failed"]
 class Speed:
     """The speed of one kernel."""
 
-    #: Median and quartiles of a call's time over the rounds.
+    #: Median and quartiles over the rounds of the time of a call.
     milliseconds: float
     quartiles: tuple[float, float]
-    #: Operations (2 m n k; 8 m n k for complex types) over the median, in 10**9 per second.
+    #: Operations (2 m n k, or 8 m n k for complex types) over the median, in 10**9 per second.
     gflops: float
-    #: Median over the rounds of cuBLAS's time over the kernel's, above 1 if the kernel is faster;
-    #: for ``host``, which is timed apart, the ratio of the medians; None without cuBLAS.
+    #: Median over the rounds of cuBLAS's time over the kernel's; above 1 if the kernel is faster.
+    #: For ``host``, which is timed separately, the ratio of the medians. None without cuBLAS.
     of_cublas: float | None
-    #: ``gflops`` over what the GPU's roofline allows; None if that is not known.
+    #: ``gflops`` over the limit of the GPU's roofline; None if the roofline is not known.
     of_roofline: float | None
-    #: Rounds in which the kernel was timed, and calls of a batch.
+    #: Number of rounds in which the kernel was timed, and of calls in a batch.
     rounds: int
     calls: int
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One kernel, or a function of the user's, on one op.
+    """The result of one kernel, or of a user's function, for one op.
 
-    ``"wrong"``: elements are out of bound; ``"refused"``: it does not take this problem;
-    ``"failed"``: it could not be built, or a function raised. ``reason`` says why in one sentence;
-    ``config`` is the name of the config, ``max_error`` the largest difference from float64, None if
-    nothing was compared; ``speed`` is None unless the outcome is ok.
+    ``outcome`` is ``"wrong"`` if elements are out of bound, ``"refused"`` if the kernel does not
+    support the problem, and ``"failed"`` if it could not be built or a function raised an error.
+    ``reason`` is the reason in one sentence. ``config`` is the name of the config. ``max_error`` is
+    the largest difference from float64, None if nothing was compared. ``speed`` is None unless the
+    outcome is ``"ok"``.
     """
 
     kernel: str
@@ -63,10 +64,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class SizeResult:
-    """All kernels and ops at one size: an entry for each.
+    """The entries of all kernels and ops for one size.
 
-    ``copies``: of the matrices, which the calls take in turn; ``roofline``: of this GPU for the
-    problem, None if it is not known.
+    ``copies`` is the number of copies of the matrices, which calls use in turn. ``roofline`` is the
+    roofline of this GPU for the problem, None if it is not known.
     """
 
     m: int
@@ -78,7 +79,7 @@ class SizeResult:
     l: int = 1
 
     def find(self, kernel: str, op: str) -> Entry:
-        """Return the entry of a kernel and an op; KeyError if it does not exist."""
+        """Return the entry of a kernel and an op; raise KeyError if it does not exist."""
         for entry in self.entries:
             if (entry.kernel, entry.op) == (kernel, op):
                 return entry
@@ -99,11 +100,12 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class BenchResult(Shown):
-    """The result of `cute_gemm.measure.bench.bench`; ``print`` it, or take ``to_dict()``.
+    """The result of `cute_gemm.measure.bench.bench`; ``print`` it, or use ``to_dict()``.
 
-    ``gpu``: the driver's name of the GPU, ``arch``: of the compiled kernels, both None without a
-    GPU; ``cublas``: its version, or why there is none; ``checked``: whether results were compared
-    with float64; ``rounds``: the most of a kernel; ``pad``: elements after each column of A and B.
+    ``gpu`` is the driver's name of the GPU, ``arch`` the architecture of the compiled kernels; both
+    are None without a GPU. ``cublas`` is the version of cuBLAS, or the reason why it was not timed.
+    ``checked``: whether results were compared with float64. ``rounds`` is the maximum number of
+    rounds of a kernel. ``pad`` is the number of elements of padding after each column of A and B.
     """
 
     dtype: str
@@ -143,9 +145,9 @@ class BenchResult(Shown):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BenchResult:
-        """Return the result whose ``to_dict()`` this is.
+        """Return the result whose ``to_dict()`` returned ``values``.
 
-        OptionError for other values, or for another version of the keys.
+        Raise OptionError for other values, or for another version of the keys.
 
         Examples
         --------
@@ -201,7 +203,7 @@ class BenchResult(Shown):
         return f"{text} Results were not checked."
 
     def _table(self, size: SizeResult, ops: tuple[str, ...]) -> Table:
-        # Which of the columns there are depends on the machine, not on the kernels.
+        # The columns depend on the machine, not on the kernels.
         compared = self.gpu is not None
         columns = [Column("\nkernel", left=True)]
         for op in ops:
@@ -231,7 +233,7 @@ class BenchResult(Shown):
 
 
 def _read(kind: type, values: Mapping[str, Any], **own: Any) -> Any:
-    """Return a dataclass of these values, without keys of derived values."""
+    """Return a dataclass with these values; other keys are ignored."""
     return kind(**{field.name: values[field.name] for field in fields(kind)} | own)
 
 

@@ -1,6 +1,6 @@
-"""Times of kernels and users' functions on this GPU in turns, with cuBLAS or each other.
+"""Times of kernels and users' functions on this GPU, in turns with cuBLAS or with each other.
 
-This module times one plan or two; `cute_gemm.measure.bench` times many.
+This module times one or two plans; `cute_gemm.measure.bench` times many kernels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 #: Name and op of a contestant.
 Key = tuple[str, str]
-#: Starts the GEMM on one of the copies of the matrices, which successive numbers take in turn.
+#: Starts the GEMM on a copy of the matrices; successive numbers use the copies in turn.
 Start = Callable[[int], object]
-#: Addresses of A, B and C, and of what else a plan takes, of each copy.
+#: For each copy, the addresses of A, B, C and the other operands of a plan.
 Places = Sequence[Sequence[int]]
-#: ``f(op, A, B, C)``: what ``--against`` names.
+#: A function of ``--against``: ``f(op, A, B, C)``.
 Function = Callable[[str, Any, Any, Any], object]
 
 CUBLAS = "cublas"
@@ -50,9 +50,9 @@ CUBLAS = "cublas"
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU: its CUDA ordinal, the driver's name, the architecture, and cuBLAS there.
+    """A GPU: its CUDA ordinal, the driver's name, the architecture, and cuBLAS.
 
-    ``about_cublas``: the version of cuBLAS, or why there is none.
+    ``about_cublas`` is the version of cuBLAS, or the reason why it cannot be used.
     """
 
     device: int
@@ -65,14 +65,14 @@ class Machine:
     ) -> Start:
         """Return a function that starts cuBLAS's GEMM on the legacy default stream.
 
-        CublasError without cuBLAS, or for an unsupported combination; some are refused
-        only when it is started.
+        Raise CublasError without cuBLAS, or for an unsupported combination. The returned function
+        raises it for some combinations.
         """
         launch = handle_on(self.device).launcher(problem, Scalar(alpha), Scalar(beta), self.device)
         return lambda index: launch(*places[index % len(places)])
 
     def roofline(self, problem: GemmProblem) -> Roofline | None:
-        """Return the place of the problem on this GPU's roofline, None if that is unknown."""
+        """Return the place of the problem on this GPU's roofline; None if it is not known."""
         from cute_gemm.cost_model.roofline import roofline
         from cute_gemm.gpus.table import gpu
 
@@ -84,7 +84,7 @@ class Machine:
 
 @contextmanager
 def machine(device: int) -> Iterator[Machine]:
-    """Enter the context of a device, and start cuBLAS there if there is one."""
+    """Enter the context of a device, and start cuBLAS if it is installed."""
     from cute_gemm.run.driver import device_arch, device_name, entered
 
     with entered(device):
@@ -105,7 +105,7 @@ def of_kernel(
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A matrix as stored on the device; the interface describes bfloat16 as two bytes."""
+    """A matrix as stored on the device. The interface describes bfloat16 as two bytes."""
 
     __cuda_array_interface__: dict[str, Any]
 
@@ -125,9 +125,9 @@ def of_function(
 
 
 def named_function(against: str | Function) -> tuple[str, Function]:
-    """Return name and function of ``"module:function"``, or of a function.
+    """Return the name and the function of ``"module:function"``, or of a function.
 
-    Python must find the module, also in the working directory.
+    The module must be installed or in the working directory.
     """
     if not isinstance(against, str):
         name = getattr(against, "__qualname__", type(against).__name__)
@@ -156,7 +156,7 @@ def timed(
     starts: Mapping[Key, Start], rounds: int, clock: Clock,
     step: Callable[[], None] = lambda: None,
 ) -> dict[Key, Samples]:  # fmt: skip
-    """Time all in turns, by op; successive calls use successive copies."""
+    """Time all in turns, op by op; successive calls use successive copies."""
     numbers = itertools.count()
 
     def call(start: Start) -> Callable[[], object]:
@@ -172,16 +172,17 @@ def timed(
 class Timing:
     """Device times of one GEMM, by a plan and by cuBLAS; small matrices are in L2."""
 
-    #: Median of a call of the plan, and ``problem.flops`` over it, in 10**12 per second.
+    #: Median time of a call of the plan, and ``problem.flops`` over it in 10**12 per second.
     milliseconds: float
     teraflops: float
-    #: cuBLAS's median, and the median over the rounds of its time over the plan's; None without it.
+    #: Median time of cuBLAS, and the median over the rounds of its time over the plan's. None
+    #: without cuBLAS.
     cublas_milliseconds: float | None
     ratio: float | None
-    #: Rounds, and calls of the plan in a round.
+    #: Number of rounds, and of calls of the plan in a round.
     rounds: int
     calls: int
-    #: Version of cuBLAS, or why there is no time of it.
+    #: Version of cuBLAS, or the reason why it was not timed.
     cublas: str
 
     def __str__(self) -> str:
@@ -194,10 +195,6 @@ class Timing:
             f"median of {rounds} of {calls})"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict."""
-        return asdict(self)
-
 
 def time_plan(
     plan: Plan, A: np.ndarray, B: np.ndarray, C: np.ndarray, *, alpha: complex = 1.0,
@@ -206,10 +203,11 @@ def time_plan(
 ) -> Timing:  # fmt: skip
     """Time a plan on copies of these host matrices, in turns with cuBLAS if it is installed.
 
-    A, B and C are as stored, ``operands`` the plan's others, and none is changed; the plan is what
-    `cute_gemm.plan` gave for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch,
-    CuPy, nvmath or a CUDA toolkit brought; it gets the same op, leading dimensions and order of C.
-    NoGpuError without a GPU, OutOfMemoryError if the matrices do not fit.
+    A, B and C are as stored, and ``operands`` are the other operands of the plan. They do not
+    change. The plan is a plan of `cute_gemm.plan` for them with ``backend == "cuda"``. cuBLAS is
+    that of PyTorch, CuPy, nvmath or a CUDA toolkit. It computes the same op with the same leading
+    dimensions and order of C. Raise NoGpuError without a GPU, and OutOfMemoryError if the matrices
+    do not fit.
     """
     from cute_gemm.run.memory import upload
 
@@ -224,19 +222,20 @@ def time_plan(
         about = gpu.about_cublas
         try:
             start = gpu.cublas(problem, [place[:3]], alpha, beta)
-            start(0)  # refuses here what it does not support
+            start(0)  # raises an error for what cuBLAS does not support
             starts[theirs] = start
         except CublasError as error:
             about = str(error)
         samples = timed(starts, rounds, device_clock(device))
     own, cublas = samples[ours], samples.get(theirs)
-    beside = cublas.median if cublas else None, own.ratio(cublas) if cublas else None
-    return Timing(own.median, problem.flops / own.median / 1e9, *beside, rounds, own.calls, about)
+    median, ratio = (cublas.median, own.ratio(cublas)) if cublas else (None, None)
+    teraflops = problem.flops / own.median / 1e9
+    return Timing(own.median, teraflops, median, ratio, rounds, own.calls, about)
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Times of several plans in turns: their samples, or None with the reason."""
+    """Times of several plans in turns: for each its samples, or None and the reason."""
 
     samples: tuple[Samples | None, ...]
     refused: tuple[str, ...]
@@ -246,10 +245,10 @@ class Turns:
 def time_in_turns(
     plans: Sequence[Plan], *, beta: complex = 0.0, rounds: int = 9, device: int = 0
 ) -> Turns:
-    """Time plans in turns, each on its own random matrices, too large for L2.
+    """Time plans in turns, each on its own random matrices, which exceed L2.
 
-    Results are not checked. NoGpuError without a GPU, OutOfMemoryError when the matrices do not fit
-    there; a library that does not take the problem, or is not there, has no samples.
+    Results are not checked. A library that is not installed, or does not support the problem, has
+    no samples. Raise NoGpuError without a GPU, and OutOfMemoryError if the matrices do not fit.
     """
     from cute_gemm.run.driver import device_name, entered
 
@@ -260,7 +259,7 @@ def time_in_turns(
             places = stack.enter_context(matrices(plan.problem, device, l2_bytes(device)))
             try:
                 start = of_kernel(plan, places, device, 1, beta)
-                start(0)  # a library refuses here what it does not support
+                start(0)  # raises an error for what a library does not support
             except UnsupportedError as error:
                 refused[number] = str(error)
                 continue

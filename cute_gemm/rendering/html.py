@@ -48,9 +48,9 @@ _TERMS = (
 class Page:
     """The content of a report's page.
 
-    ``lead`` is its first sentence, ``figures`` the labels and values of what matters most.
-    ``sections`` are titles with their parts; the tables and pictures of ``rows`` follow and, where
-    ``pictures`` is not None, these and the tiles in shared memory.
+    ``lead`` is its first sentence. ``figures`` are the most important figures, with labels.
+    ``sections`` are titles with their parts. The tables and pictures of ``rows`` come after the
+    sections. If ``pictures`` is not None, they and the tiles in shared memory come last.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Page:
 
 
 def _drawn_together(rows: Sequence[AccessRow]) -> list[list[int]]:
-    """The places of the accesses to draw; those with the same worst request in one group."""
+    """Return the indices of the accesses to draw, grouped by equal worst requests."""
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
         if (worst := draw.worst(row.access)) is not None:
@@ -114,7 +114,7 @@ def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
 
 
 def _tile_pictures(partitions: Iterable[Partition], rows: Iterable[AccessRow]) -> str:
-    """The thread-value layouts of tiled copies, and the tiles in shared memory."""
+    """Draw the thread-value layouts of tiled copies, and the tiles in shared memory."""
     out = []
     for x in partitions:
         svg = draw.tv_layout(x.table, x.extents, f"{x.operand}: {x.what}, {x.layouts}")
@@ -134,7 +134,7 @@ def _tile_pictures(partitions: Iterable[Partition], rows: Iterable[AccessRow]) -
 
 
 def _head(page: Page) -> str:
-    """What a page begins with."""
+    """Return the heading of a page, its first sentences and its most important figures."""
     intro = f'<p class="intro">{markup(page.intro)}</p>\n' if page.intro else ""
     lead = f'<p class="lead">{markup(bound(page.lead))}</p>\n' if page.lead else ""
     pairs = (f"<div><dt>{markup(a)}</dt><dd>{markup(b)}</dd></div>\n" for a, b in page.figures)

@@ -8,20 +8,20 @@ from pathlib import Path
 from string import Template
 
 _HERE = Path(__file__).parent
-#: Everything in it is under .cute-gemm, so that a notebook's own tables stay as they are.
+#: All rules are for elements in .cute-gemm; they do not change the other tables of a notebook.
 _STYLE = "\n" + (_HERE / "page.css").read_text(encoding="utf-8")
 _PAGE = Template((_HERE / "page.html").read_text(encoding="utf-8"))
 
 
 def section(title: str, body: str, prefix: str = "cg") -> str:
-    """Return a section with its heading, whose id begins with ``prefix``; nothing when empty."""
+    """Return a section and its heading, whose id begins with ``prefix``; "" for an empty body."""
     anchor = f"{prefix}-{anchored(title)}"
     head = f'<h2 id="{anchor}">{escape(title)}</h2>\n'
     return f'<section aria-labelledby="{anchor}">{head}{body}</section>\n' if body else ""
 
 
 def anchored(title: str) -> str:
-    """Return a title as it stands in an id."""
+    """Return the form of a title that is valid in an id."""
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
@@ -33,9 +33,9 @@ def contents(body: str) -> str:
 
 
 def page_html(title: str, body: str, head: str = "") -> str:
-    """Return a self-contained HTML page around sections; ``title`` is what the tab says.
+    """Return a self-contained HTML page with sections; ``title`` is the title of the tab.
 
-    ``head``: what stands above the sections and their table of contents.
+    ``head`` is the part above the table of contents and the sections.
     """
     parts = f"<header>\n{head}</header>\n" * bool(head), contents(body)
     body = f"{''.join(parts)}<main>\n{body}</main>"

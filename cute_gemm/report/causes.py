@@ -272,7 +272,7 @@ def _ends_short(row: AccessRow) -> bool:
 
 
 def _fixed_by(row: AccessRow, name: str) -> bool:
-    """Return whether the kernel says that another place of this matrix fixes an access."""
+    """Return whether the kernel names another place of this matrix as the fix of an access."""
     return isinstance(row.access.fix, OfMatrix) and row.access.fix.matrix == name
 
 
@@ -280,8 +280,8 @@ def _is_of(about: _About, member: _Member, matrix: Matrix) -> bool:
     """Return whether the place of a matrix is the cause of an access."""
     row, access = member.row, member.row.access
     limit = access_bytes(matrix, False)[1]
-    said = access.limit
-    if isinstance(limit, OfMatrix) and isinstance(said, OfMatrix) and limit[:3] == said[:3]:
+    own = access.limit
+    if isinstance(limit, OfMatrix) and isinstance(own, OfMatrix) and limit[:3] == own[:3]:
         return limit.what == "ld" or row.operand == matrix.name
     if row.operand != matrix.name:
         return False
@@ -369,9 +369,9 @@ def _faults(row: AccessRow) -> bool:
 def _reason(option: Option | None, members: Sequence[_Member]) -> str:
     """Return why an option limits all operands that it limits; "" without a limit."""
     limits = {x.row.access.limit for x in members if _limiting(x.row) == option}
-    said = sorted(limit for limit in limits if isinstance(limit, LimitOfOption))
-    of_each = " and ".join(limit.own for limit in said)
-    return f"{option} {said[0].why}, and {of_each}" if said else ""
+    listed = sorted(limit for limit in limits if isinstance(limit, LimitOfOption))
+    of_each = " and ".join(limit.own for limit in listed)
+    return f"{option} {listed[0].why}, and {of_each}" if listed else ""
 
 
 def _clause(member: _Member) -> str:
@@ -419,8 +419,8 @@ def headline(bounds: Performance, listed: Sequence[Cause], predictor: Predictor 
         bound = f"bound is {duration(roof.seconds)} ({roof.limit})"
     if prediction is None or predictor is None:
         where = f"on {bounds.gpu.name} its {bound}" if bounds.gpu and roof else ""
-        said = "time not predicted", where, first.because if first else ""
-        return "; ".join(filter(None, said))
+        parts = ["time not predicted", where, first.because if first else ""]
+        return "; ".join(filter(None, parts))
     parts = [
         f"{duration(prediction.seconds)} predicted on {predictor.gpu}",
         f"its {bound}" * bool(bound),

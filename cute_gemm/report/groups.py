@@ -36,15 +36,15 @@ def describe_groups(
         kind = f"{sum(size % deep > 0 for size in sizes)} of the groups end within one"
     spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
     beyond = percent(1 - sum(sizes) / covered) if covered else percent(0.0)
-    zeros, behind = 0, ""
+    zeros, of_tail = 0, ""
     if problem.groups.zero_tail:
         rows, columns = tail_of(problem, ends).shape
         zeros = -(-rows // tile[0]) * -(-columns // tile[1])
-        behind = f"; {counted(zeros, 'tile')} of zeros after the last group"
+        of_tail = f"; {counted(zeros, 'tile')} of zeros after the last group"
     return (
         f"{counted(problem.l, 'group')} of {spread} along {mode}"
         + ", taken to be equal" * equal
         + f": {counted(tiles, 'tile')} of {tile[0]} x {tile[1]}, {kind}; {beyond} of their "
-        f"products lie beyond the groups{behind}; {short((tiles + zeros) / places)} waves of "
+        f"products lie beyond the groups{of_tail}; {short((tiles + zeros) / places)} waves of "
         f"{places} CTAs"
     )

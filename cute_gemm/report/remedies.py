@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm._text import counted
 from cute_gemm.access.gmem import SECTOR
 from cute_gemm.kernels.options import access_bytes
 
@@ -69,8 +70,8 @@ def rows_that_end_anywhere(C: Matrix) -> str:
     size = elements * C.element.bytes
     if access_bytes(C, True)[0] == access_bytes(C, False)[0]:
         return ""
-    counted = "1 element" if elements == 1 else f"{elements:,} elements"
-    return f"C's rows of {counted} ({size:,} bytes) are not multiples of {VECTOR} bytes"
+    rows = counted(elements, "element")
+    return f"C's rows of {rows} ({size:,} bytes) are not multiples of {VECTOR} bytes"
 
 
 def placed(problem: GemmProblem, matrix: Matrix, sizes: bool) -> Remedy:

@@ -62,8 +62,8 @@ class OperandView:
     def coalesced(self) -> bool:
         """Whether all global accesses (for C, loads and stores) are coalesced.
 
-        Only accesses with interior tiles count, or all if there are none: neither the edge of a
-        matrix nor a partial last k-tile decides.
+        Accesses without interior tiles, such as that of a partial last k-tile, count only if no
+        access has interior tiles.
         """
         rows = self.of("global")
         return all(row.good for row in rows if not row.at_edges or all(r.at_edges for r in rows))
@@ -101,7 +101,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """The value of an option in words: ``"128 x 128 x 32"``, ``"yes"``."""
+    """Return the value of an option as text: ``"128 x 128 x 32"``, ``"yes"``."""
     if isinstance(value, tuple):
         return (", " if bool in map(type, value) else " x ").join(map(_shown, value))
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)

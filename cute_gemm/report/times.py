@@ -34,7 +34,7 @@ _SMALL = f'font-size="11" fill="{GREY}"'
 _BAR, _LABEL, _STEP = 136, 112, 24
 
 
-def roofline(bounds: Performance, seconds: float | None = None, title: str = "Roofline") -> str:
+def roofline(bounds: Performance, seconds: float | None = None) -> str:
     """Draw a kernel on the roofline of its GPU, logarithmic on both axes.
 
     ``bounds.roofline`` must be known. With ``seconds``, the compulsory and the requested intensity
@@ -109,14 +109,14 @@ def roofline(bounds: Performance, seconds: float | None = None, title: str = "Ro
         caption += f" ({100 * speed / roof.attainable_tflops:.1f} % of it)"
     caption += ". Requested bytes that L1 and L2 serve may lie above the memory line."
     size = (_LEFT + _WIDE + _RIGHT + 0.0, _HIGH + _BELOW + 0.0)
-    return document(title, [caption], body, size, legend)
+    return document("Roofline", [caption], body, size, legend)
 
 
 def _power(exponent: int) -> str:
     return f"{10**exponent:,}" if exponent >= 0 else f"{10.0**exponent:g}"
 
 
-def predicted_terms(prediction: Prediction, title: str = "Predicted time") -> str:
+def predicted_terms(prediction: Prediction) -> str:
     """Draw the terms of a prediction as bars, the longest first, and the predicted time as a line.
 
     The terms are times of units that work in parallel; they do not add up.
@@ -134,9 +134,9 @@ def predicted_terms(prediction: Prediction, title: str = "Predicted time") -> st
         body.append(text(_LABEL + wide + 6, y + 12, duration(seconds), 'font-size="12"'))
     at, high = _LABEL + prediction.seconds * scale, len(terms) * _STEP
     body.append(path([f"M{number(at)} -4V{high}"], f'stroke="{BAD}" stroke-dasharray="4 3"'))
-    said = f"{duration(prediction.seconds)} predicted"
-    body.append(text(at, high + 12, said, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
+    label = f"{duration(prediction.seconds)} predicted"
+    body.append(text(at, high + 12, label, f'font-size="12" fill="{BAD}" text-anchor="middle"'))
     caption = "The time of each unit if it were the only one. Units work in parallel: the terms do "
     caption += "not add up to the predicted time."
     size = (_LABEL + _BAR + 12 * SANS_EM * 14, high + 16.0)
-    return document(title, [caption], body, size, [])
+    return document("Predicted time", [caption], body, size, [])
