@@ -43,6 +43,11 @@ REGISTERS = 88
 #: Exponent of the norm that adds the clocks of units: a higher one means more overlap. The first is
 #: for units that warps issue to in turn, the second for TMA and wgmma, which run asynchronously.
 TOGETHER, ASYNCHRONOUS = 3, 6
+#: Clocks until an operand of an epilogue with fewer elements than C arrives, mostly from L1, and
+#: clocks of the functions of one result, of the threads of a multiprocessor together.
+NEAR, FUNCTION = 400, 110
+#: Accesses of C and of operands that a thread loads before it stores the first (``kTogether``).
+TOGETHER = 4
 #: Number of k-tiles of a sample.
 DEPTH = 4
 
@@ -61,6 +66,8 @@ class Footprint:
     cover: float
     #: Clocks of the epilogue.
     end: float
+    #: Clocks until a CTA begins to multiply, and clocks of its epilogue, that other CTAs fill.
+    start: float
     #: Bytes of L2 of a k-tile: of A and data along M, and of B and data along N.
     bytes_m: float
     bytes_n: float
@@ -236,6 +243,19 @@ def _tally(access: Access, counts: Any, share: int) -> Tally:
     )  # fmt: skip
 
 
+class Updates(NamedTuple):
+    """The parts of an epilogue that a thread does one after the other.
+
+    ``matrices``: groups of loads that it waits for if it reads C or an operand of C's shape;
+    ``vectors``: the same if it reads smaller operands; ``results``: results that it computes
+    functions of.
+    """
+
+    matrices: int = 0
+    vectors: int = 0
+    results: int = 0
+
+
 class Counts(NamedTuple):
     """The demand of a CTA of a config on a multiprocessor, without measured numbers."""
 
@@ -263,6 +283,8 @@ class Counts(NamedTuple):
     spills: float
     #: Products of a batch that a CTA computes.
     products: int
+    #: The parts of the epilogue of a thread; those that it does not have are 0.
+    updates: Updates = Updates()
 
     def with_accesses(self, tallies: Mapping[str, Mapping[str, Tally]]) -> Counts:
         """Return these counts with the operands' accesses added, by names of operands (`tally`)."""
@@ -340,6 +362,10 @@ def footprint(counts: Counts, pace: Pace, constants: Constants, gpu: Gpu) -> Foo
         busy=_together(units, pace),
         alone=pace.latency + pace.waits * constants.wait + alone,
         cover=pace.memory / pace.ahead if pace.ahead else 0.0,
+        start=pace.start
+        + constants.wait * counts.updates.matrices
+        + NEAR * counts.updates.vectors
+        + FUNCTION * counts.updates.results,
         end=constants.end * (end.waves + end.passes + end.lines)
         + constants.partial * pace.partial * end.partial
         + pace.box * end.boxes

@@ -145,7 +145,7 @@ def _column(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
         footprint.bytes_m / l2, footprint.bytes_n / l2, k,
         ctas, sms, footprint.resident, sms * footprint.resident, footprint.products,
         busy, lone, pace.lone, *shared, footprint.tma / clock, footprint.outside / clock,
-        float(np.cbrt(cubed)), cubed, pace.start / clock, footprint.end / clock,
+        float(np.cbrt(cubed)), cubed, footprint.start / clock, footprint.end / clock,
         pace.exposed,
         footprint.end_bytes / l2, 1 / (pace.dram * gpu.bandwidth_gbs * 1e9),
         footprint.launch * 1e-6,

@@ -26,6 +26,7 @@ from cute_gemm.cost_model.footprint import (
     Counts,
     Footprint,
     Tally,
+    Updates,
     counted,
     footprint,
     pitch,
@@ -454,6 +455,10 @@ class CompiledKernel(Compiled, Kernel):
         """Return the clocks that a CTA loses to values of an epilogue that exceed its registers."""
         return 0.0
 
+    def updates(self, config: Any) -> Updates:
+        """Return the parts of the epilogue of a thread that stores its results from registers."""
+        return Updates()
+
     def footprint(
         self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset(),
         reads_c: bool = False,
@@ -519,7 +524,14 @@ class CompiledKernel(Compiled, Kernel):
                 counts = tally(own, prod(self.sampled(config)), ideal, self.depth)
                 _tallies[key] = counts
             tallies[name] = counts
-        return fixed.counts.with_accesses(tallies)
+        updates, epilogue = self.updates(config), problem.epilogue
+        matrices = reads_c or any(x.modes == "MN" for x in epilogue.operands)
+        vectors = any(x.modes != "MN" for x in epilogue.operands)
+        had = Updates(
+            updates.matrices * matrices, updates.vectors * vectors,
+            updates.results * epilogue.computes,
+        )  # fmt: skip
+        return fixed.counts.with_accesses(tallies)._replace(updates=had)
 
 
 class EmittedKernel(CompiledKernel):

@@ -15,6 +15,7 @@ import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess, Option, SharedAccess, Shares, Work
 from cute_gemm.arch import REGISTERS_PER_THREAD
+from cute_gemm.cost_model.footprint import Updates
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
@@ -234,6 +235,11 @@ class SimtKernel(EmittedKernel):
     def of_operand(self, config: SimtConfig, name: str) -> SimtConfig:
         """Return the config without the access widths of the other operands."""
         return replace(config, operation=config.operation.only(name))
+
+    def updates(self, config: SimtConfig) -> Updates:
+        results = config.thread_tile[0] * config.thread_tile[1]
+        stores = results // config.vector_c
+        return Updates(stores, stores, results)
 
     def launch(self, config: SimtConfig, problem: GemmProblem) -> Launch:
         smem = 0

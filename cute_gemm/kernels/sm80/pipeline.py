@@ -22,6 +22,7 @@ from cute_gemm.access.accesses import (
     Shares,
     Work,
 )
+from cute_gemm.cost_model.footprint import TOGETHER, Updates
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
@@ -294,6 +295,11 @@ class Sm80Pipeline(EmittedKernel):
             out += _operand_accesses(config, plan, matrix, sweeps, ctas)
         out += _loads_of_scales(config, problem, config.turned(tiles))
         return (*out, *_epilogue_accesses(config, problem, reads_c))
+
+    def updates(self, config: Sm80Config) -> Updates:
+        results = config.tile[0] * config.tile[1] // config.threads
+        groups = -(-results // (config.staged.read.values * TOGETHER))
+        return Updates(2 * groups, groups, results)  # twice the time of one load, as measured
 
     def summation(self, config: Sm80Config) -> str:
         atom = MMA_ATOMS[config.mma]

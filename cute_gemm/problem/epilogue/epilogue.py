@@ -65,6 +65,7 @@ class Epilogue:
     scales: tuple[str, ...] = ()  #: Names of row or tensor scales that it multiplies by.
     label: str = ""  #: Name in messages.
     rounds_to: tuple[str, ...] = ()  #: Types that it rounds values to before the results.
+    computes: bool = False  #: Whether it has functions of many instructions, such as ``exp``.
 
     @property
     def name(self) -> str:

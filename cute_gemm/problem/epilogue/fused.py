@@ -152,6 +152,12 @@ class Fused(Epilogue):
         return tuple(dict.fromkeys(filter(None, steps)))
 
     @cached_property
+    def computes(self) -> bool:  # type: ignore[override]
+        """Whether it has functions that are approximated, such as ``exp``."""
+        rows = (FUNCTIONS.get(step.function) for step in self.expression.steps)
+        return any(row and row.errors and row.errors.float32.ulps > 0.5 for row in rows)
+
+    @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, different for different expressions or operands."""
         said = f"{self.expression}\n{self.tensors}\n{self.values}\n{self.further}"
