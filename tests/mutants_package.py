@@ -183,7 +183,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "((nearest == total) & (rest < 0))", "(nearest != nearest)", "ptx_floats", "minus_infinity"),
     # Loads of block scales and of the ends of groups, and what they cost
     _m("scales of A of one group beside another", "kernels/sm90/accesses.py",
-       "np.broadcast_to(both, (beside, ", "np.broadcast_to(both, (1, ", "fp8", "rows_are"),
+       "np.broadcast_to(both, (across, ", "np.broadcast_to(both, (1, ", "fp8", "rows_are"),
     _m("scales of B of one group below another", "kernels/sm90/accesses.py",
        "warps = 4 * config.blocks // config.blocks_of_group", "warps = 4", "fp8", "rows_are"),
     _m("tiles begin with a block of 128", "kernels/staging.py",
@@ -234,7 +234,7 @@ PACKAGE: tuple[Mutant, ...] = (
        'words += [f"{x.name} of {x.shape},{steps(x)}" for x in problem.scales]', "pass",
        "tune", "scales_are"),
     _m("the prediction of two sets is that of one", "kernels/sm90/wgmma.py",
-       '"_two_sets" if config.product_sets == 2 else beside', "beside", "prediction",
+       '"_two_sets" if config.product_sets == 2 else overlapped', "overlapped", "prediction",
        "block_scales"),
     _m("a stage fewer than fits", "kernels/sm90/structure.py",
        "for n in range(most, 2, -1)", "for n in range(most - 1, 2, -1)", "sm90_wgmma", "stages"),

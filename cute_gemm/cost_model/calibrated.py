@@ -77,7 +77,7 @@ def clear() -> None:
 
 def store(calibration: Calibration) -> None:
     """Store a calibration of the user, on disk and in this process."""
-    cache.put_beside(cache.file_of(_KIND, calibration.gpu), calibration.encoded().encode())
+    cache.put_file(cache.file_of(_KIND, calibration.gpu), calibration.encoded().encode())
     take(calibration)
 
 
@@ -95,7 +95,7 @@ def forget() -> None:
 
 def _found(gpu: Gpu) -> tuple[Calibration, bool]:
     file = cache.file_of(_KIND, gpu.name)
-    for data in cache.beside(file):
+    for data in cache.contents(file):
         try:
             own = decoded(data)
         except ValueError as error:

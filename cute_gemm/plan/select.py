@@ -314,7 +314,7 @@ def _configs_of(
 #: Rows for which orders of summation are compared (decoding, prompts, training), and the share of
 #: the speed of an unrestricted selection that is wanted for each, which weighs the losses.
 _ROWS = {1: 0.85, 16: 0.85, 64: 0.85, 256: 0.97, 1024: 0.97, 4096: 0.97}
-_orders: Kept[Any, OrderOfSummation] = Kept(1024, "orders_of_sums")
+_orders: Kept[Any, OrderOfSummation] = Kept(1024, "orders_of_summation")
 
 
 def _order_for_all_m(

@@ -169,7 +169,7 @@ def steps(
     places = {name: Location(name) for name in names}
     before_epilogue = 3 + len(problem.ends) + len(problem.scales)
     before: list[Step] = []
-    behind: list[Step] = []
+    after: list[Step] = []
     scratch = 0
     which = "".join(name for name in algorithm.pack if name not in kept)
     if which:
@@ -185,15 +185,15 @@ def steps(
         problem, reduction = sliced(problem, algorithm.split_k, config.tile[2])
         slices = places["C"] = Location("scratch", scratch)
         ends = (slices, Location("C"), *(Location(name) for name in names[before_epilogue:]))
-        behind = [
+        after = [
             Step(
                 REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, takes_factors=True
             )
         ]
         scratch += reduction.nbytes
-    where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
-    main = Step(kernel, config, problem, where, arch, takes_factors=not behind, sms=sms)
-    return Steps((*before, main, *behind), len(before), scratch, (*names, "scratch"))
+    where = tuple(places[name] for name in (names[:before_epilogue] if after else names))
+    main = Step(kernel, config, problem, where, arch, takes_factors=not after, sms=sms)
+    return Steps((*before, main, *after), len(before), scratch, (*names, "scratch"))
 
 
 def packing_step(packing: Packing, arch: str) -> Step:

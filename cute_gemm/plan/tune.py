@@ -100,8 +100,8 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     )
     if best == 0:
         return result
-    behind = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
-    return result._replace(predicted=label(candidates[0]), predicted_seconds=behind)
+    predicted = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
+    return result._replace(predicted=label(candidates[0]), predicted_seconds=predicted)
 
 
 def launched_once(

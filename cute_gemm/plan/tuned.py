@@ -46,7 +46,7 @@ def store(
     key, name = question(problem, arch, kernel, options), cache.file_of(_KIND, gpu)
     with cache.locked(name):
         configs = {**_tuned.get(gpu, {}), **_read(gpu), key: config}
-        cache.put_beside(name, _encode(gpu, configs))
+        cache.put_file(name, _encode(gpu, configs))
     _tuned[gpu] = configs
 
 
@@ -83,7 +83,7 @@ def clear() -> None:
 def _read(gpu: str) -> dict[str, Measured]:
     merged: dict[str, Measured] = {}
     file = cache.file_of(_KIND, gpu)
-    for data in cache.beside(file):
+    for data in cache.contents(file):
         try:
             name, configs = _decode(data)
         except ValueError as error:

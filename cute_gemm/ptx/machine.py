@@ -158,7 +158,7 @@ class Machine(Lanes):
         """Execute ``griddepcontrol.wait``: lanes wait for the previous launch."""
         self.followed = self.followed | self.lanes()
 
-    def behind(self, inst: Instruction) -> None:
+    def check_dependency(self, inst: Instruction) -> None:
         """Fault if executing lanes access global memory before the previous launch has ended."""
         if self.dependent:
             what = "race: the previous launch may not have ended: no griddepcontrol.wait before"

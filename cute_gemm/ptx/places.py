@@ -76,7 +76,7 @@ class AddressOperand:
         """Return checked flat offsets into shared or global memory."""
         machine = self.machine
         if not shared:
-            machine.behind(self.inst)
+            machine.check_dependency(self.inst)
         if machine.undefined[self.slot] is not None:
             demand(machine, self.inst, self.slot, "its address")
         values = machine.values[self.slot]
@@ -203,7 +203,7 @@ class AddressOperand:
     def bytes(self, count: int) -> Array:
         """Return the first bytes of global memory at each lane's address, (lanes, count)."""
         machine = self.machine
-        machine.behind(self.inst)
+        machine.check_dependency(self.inst)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
         self._aligned(first)
         addresses = first[:, None] + np.arange(count)

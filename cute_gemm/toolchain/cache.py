@@ -320,7 +320,7 @@ def writable() -> str | None:
 # Files next to the builds -----------------------------------------------------------------------
 
 
-def beside(name: str) -> list[bytes]:
+def contents(name: str) -> list[bytes]:
     """Return the contents of the files of that name, in the order of `directories`."""
     return [data for _, data in _found(name)]
 
@@ -344,7 +344,7 @@ def remove(kind: str) -> None:
         _remove(path)
 
 
-def put_beside(name: str, data: bytes) -> None:
+def put_file(name: str, data: bytes) -> None:
     """Store a file atomically; warn once if that is not possible."""
     place = _writable()
     if place is not None:

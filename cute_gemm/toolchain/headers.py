@@ -145,7 +145,7 @@ def cutlass_path() -> Path | None:
 
 
 def cutlass_version() -> tuple[int, int, int] | None:
-    """Return the version of the CUTLASS headers, None if there is none."""
+    """Return the version of the CUTLASS headers, None if they are not installed."""
     path = cutlass_path()
     if path is None:
         return None

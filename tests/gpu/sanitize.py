@@ -109,9 +109,9 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
     for fused in fused_cases.CASES:
         if fused.kernel != "sm90_wgmma" or arch == "sm_90a":
             found[f"epilogue {fused}"] = partial(fused_cases.run, fused, "cuda")
-    for many in fused_cases.MANY_SUMS if arch == "sm_90a" else ():
+    for many in fused_cases.MANY_ACCUMULATORS if arch == "sm_90a" else ():
         found[f"epilogue beside many sums {many}"] = partial(
-            fused_cases.run_many_sums, many, "cuda"
+            fused_cases.run_many_accumulators, many, "cuda"
         )
     for name, of_pairs in paired(arch).items():
         found[name] = partial(pairs_cases.run, *of_pairs, "cuda")

@@ -97,7 +97,7 @@ def test_a_pass_that_goes_wrong_is_seen() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_passes_that_start_early_wait_for_the_launch_ahead(number: int) -> None:
+def test_auxiliary_kernels_that_start_early_wait_for_the_launch_ahead(number: int) -> None:
     """Where GPUs overlap launches: what it has not waited for it may not access."""
     rng = np.random.default_rng(0)
     A, B = matrix(64, 640, rng=rng), matrix(640, 544, rng=rng)
@@ -233,11 +233,11 @@ def test_slices_cover_k_and_nothing_else() -> None:
             parts, reduction = sliced(problem, count, 16)
             slices = parts.slices
             assert slices <= count and slices == reduction.slices
-            assert parts.l == reduction.sums.l == slices * problem.l
+            assert parts.l == reduction.partials.l == slices * problem.l
             last = parts.k_last or parts.k
             assert 0 < last <= parts.k and (slices - 1) * parts.k + last == problem.k
-            assert reduction.C == problem.C and reduction.sums.major == problem.C.major
-            assert reduction.sums.dtype == problem.accumulator.name
+            assert reduction.C == problem.C and reduction.partials.major == problem.C.major
+            assert reduction.partials.dtype == problem.accumulator.name
             each = alike(parts)
             assert sum(one.l * one.k for one in each) == problem.l * problem.k
             for one in each:
