@@ -133,15 +133,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """Launches in order, the one that multiplies, and the bytes of scratch between them.
+    """Launches in order, and the bytes of scratch between them.
 
-    ``operands``: names of the launches' operands, the scratch last.
+    ``index``: place of the launch that multiplies; ``operands``: names of the launches' operands,
+    the scratch last.
     """
 
     each: tuple[Step, ...]
-    main: int
+    index: int
     scratch: int
     operands: tuple[str, ...]
+
+    @property
+    def main(self) -> Step:
+        """The launch that multiplies."""
+        return self.each[self.index]
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.each)

@@ -176,7 +176,7 @@ def test_each_product_of_a_batch_is_cut(
     trace = plan.trace(A, B, C, alpha=2, beta=-1)
     assert trace.verdict.ok, trace.verdict
     assert not trace.differences
-    main = plan.steps.each[plan.steps.main].problem
+    main = plan.steps.main.problem
     assert main.slices > 1 and main.l == l * main.slices and plan.problem.l == l
     assert plan.steps.each[-1].launch.batch == l
     assert f"from {main.slices} slices of K" in str(plan.report())
@@ -465,7 +465,7 @@ def test_what_is_kept_is_not_packed_again() -> None:
             plan._kernel.compiled(), plan.config, plan.problem, plan.arch, plan.algorithm, kept
         )
         assert len(left.each) == names
-        assert left.each[left.main].problem == whole.each[whole.main].problem
-        places = [place.name for place in left.each[left.main].places]
+        assert left.main.problem == whole.main.problem
+        places = [place.name for place in left.main.places]
         assert places == ["A" if "A" in kept else "scratch", "B" if kept else "scratch", "scratch"]
         assert left.scratch <= whole.scratch
