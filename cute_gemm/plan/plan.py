@@ -372,6 +372,11 @@ class Plan:
 
         return report(self, gpu, beta, offsets)
 
+    def replace_by(self, better: Plan) -> None:
+        """Begin to build a plan that calls use in place of this one once it is built."""
+        self.better = Better(better, better.prepare())
+        self.executable.is_replaced = self.better.building.done
+
     # ---- running it -----------------------------------------------------------------------------
 
     def __call__(

@@ -17,6 +17,7 @@ from cute_gemm.kernels.candidate import Measured
 from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
 _FORMAT = 4
@@ -48,6 +49,12 @@ def store(
         configs = {**_tuned.get(gpu, {}), **_read(gpu), key: config}
         cache.put_file(name, _encode(gpu, configs))
     _tuned[gpu] = configs
+
+
+def measurement(plan: Plan, seconds: float, configs: int) -> Measured:
+    """Return the config of a plan, the fastest of so many ``configs``, with its time."""
+    pack, split_k = plan.algorithm.pack, plan.algorithm.split_k
+    return Measured(plan.kernel, plan.symbol, pack, split_k, seconds, configs)
 
 
 def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]) -> str:

@@ -268,8 +268,8 @@ class Products:
         thread, i = np.ogrid[:_GROUP, : len(slots)]
         row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
         column = i // 4 * 8 + thread % 4 * 2 + i % 2
-        sums = np.empty((len(places), _ROWS, len(slots) * 2), elements.dtype)
-        sums[:, row, column] = elements
+        accumulators = np.empty((len(places), _ROWS, len(slots) * 2), elements.dtype)
+        accumulators[:, row, column] = elements
         number = {place: index for index, place in enumerate(places)}
         fresh = np.zeros(len(places), bool)
         for product in products:
@@ -282,14 +282,14 @@ class Products:
             ]
             total = factors[0] @ factors[1].T
             if product.adds:
-                total += sums[row_of]
+                total += accumulators[row_of]
             else:
                 fresh[row_of] = True
-            sums[row_of] = rounded(total, product.kinds[0])
+            accumulators[row_of] = rounded(total, product.kinds[0])
             if machine.shared.watched:
                 rows = self._rows(product.cta, product.group)
                 machine.shared.end_read(product.granules, rows, product.serial)
-        elements = sums[:, row, column]
+        elements = accumulators[:, row, column]
         for index, (slot, old) in enumerate(zip(slots, whole, strict=True)):
             new = old.copy()
             new[ctas, groups] = np.ascontiguousarray(elements[..., index]).view(stored)

@@ -371,10 +371,8 @@ def headers_digest(paths: Sequence[Path]) -> str:
         return digests[state]
 
     digest = _content_digest(files)
-    place = _writable()
-    if place is not None:
-        newest = dict(list(digests.items())[-15:])  # one per install; old ones are dropped
-        _write(place / _MEMO, json.dumps({**newest, state: digest}).encode())
+    newest = dict(list(digests.items())[-15:])  # one per install; old ones are dropped
+    put_file(_MEMO, json.dumps({**newest, state: digest}).encode())
     return digest
 
 

@@ -49,13 +49,13 @@ from cute_gemm.run import memory
 from cute_gemm.run.driver import checked, device_arch, entered, load_driver
 
 
-def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> memory.DeviceBuffer:
+def upload(array: np.ndarray, device: int = 0) -> memory.DeviceBuffer:
     """Copy an array to a device as the package does, with bytes of 255 in its padding."""
     buffer = memory.allocate_like(array, device)
     with entered(device):
-        result = load_driver().cuMemsetD8Async(buffer.pointer, 255, buffer.nbytes, stream)
+        result = load_driver().cuMemsetD8Async(buffer.pointer, 255, buffer.nbytes, 0)
         checked(result, "setting memory")
-    memory._copy(array, buffer, stream, to_device=True)
+    memory._copy(array, buffer, to_device=True)
     return buffer
 
 
