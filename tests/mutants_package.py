@@ -253,7 +253,7 @@ PACKAGE: tuple[Mutant, ...] = (
     _m("what does not compile has a turn", "plan/online.py",
        " if x.exception() is None", "", "online", "compile"),
     _m("the fastest is not taken once it is stored", "plan/plan.py",
-       "        self.executable.is_replaced = self.better.building.done\n", "", "online",
+       "        self.executable.is_replaced = better.prepare().done\n", "", "online",
        "in_turns"),
     _m("the environment asks for nothing", "plan/online.py",
        'os.environ.get("CUTE_GEMM_TUNE") == "online"', "False", "online", "environment"),

@@ -37,8 +37,8 @@ def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: Any = 
         found = reused.plans[key] = background.until_built(
             background.prefer_built(made, mode), mode
         )
-    elif found.better is not None and found.better.is_built:
-        found = reused.plans[key] = found.better.plan
+    elif found.better is not None and found.executable.replaced:
+        found = reused.plans[key] = found.better
     return found
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from cute_gemm.arrays import fingerprint
@@ -42,18 +42,6 @@ _numbered: WeakValueDictionary[str, Plan] = WeakValueDictionary()
 def numbered(number: str) -> Plan | None:
     """Return the plan that a graph refers to by this number, None if it is not in this process."""
     return _numbered.get(number)
-
-
-class Better(NamedTuple):
-    """The plan that replaces another one once its kernels are built."""
-
-    plan: Plan
-    building: Future[Any]
-
-    @property
-    def is_built(self) -> bool:
-        """Return whether its build has ended; a call raises the error of a build that failed."""
-        return self.building.done()
 
 
 class Plan:
@@ -109,7 +97,7 @@ class Plan:
         )
         self._last: RecentCall | None = None
         #: The plan that replaces it in `gemm` once built; the config that it replaces.
-        self.better: Better | None = None
+        self.better: Plan | None = None
         self.instead_of = ""
         #: The candidates that its calls time, printed as a sentence.
         self.online: object | None = None
@@ -374,8 +362,8 @@ class Plan:
 
     def replace_by(self, better: Plan) -> None:
         """Begin to build a plan that calls use in place of this one once it is built."""
-        self.better = Better(better, better.prepare())
-        self.executable.is_replaced = self.better.building.done
+        self.better = better
+        self.executable.is_replaced = better.prepare().done
 
     # ---- running it -----------------------------------------------------------------------------
 

@@ -148,7 +148,7 @@ class AddressOperand:
             view[places] = self._executing(value)
 
     def note(self, shared: bool, store: bool) -> None:
-        """Tell the recorder, if any, of an access by the executing lanes."""
+        """Note an access by the executing lanes in the recorder, if any."""
         recorder = self.machine.recorder
         if recorder is not None:
             what = (self.index, shared, store, self.width)
@@ -161,7 +161,7 @@ class AddressOperand:
         return self.machine.shared if shared else self.machine.memory
 
     def reads(self, shared: bool, noted: bool = True) -> Array:
-        """Return `offsets` of a read; ``noted``: whether to tell the recorder."""
+        """Return `offsets` of a read; ``noted``: whether the recorder notes it."""
         machine = self.machine
         offsets = self.offsets(shared, False)
         if not shared:

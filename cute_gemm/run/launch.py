@@ -265,7 +265,7 @@ class Event:
             checked(recorded, "recording an event in a graph")
 
     def is_reached(self) -> bool:
-        """Whether the device has reached the mark."""
+        """Return whether the device has reached the mark."""
         with entered(self.device):
             (code,) = load_driver().cuEventQuery(self._event)
         return not code
