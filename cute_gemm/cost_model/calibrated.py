@@ -38,8 +38,7 @@ def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
     """
     numbers = calibration(gpu)
     measured = numbers.gpu == gpu.name
-    empty = 0 in (problem.m, problem.n, problem.k, problem.l)
-    known = not (problem.groups.mode or problem.scales or empty)
+    known = not (problem.groups.mode or problem.scales or problem.is_empty)
     return numbers.correction if measured and known else None
 
 

@@ -100,7 +100,7 @@ def _made(
         return selected(measured)
 
     result = selected(measured)
-    if result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
+    if result.measured or problem.is_empty:
         return result
     if tuning is not None:
         from cute_gemm.plan.tune import measure

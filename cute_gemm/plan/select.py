@@ -91,7 +91,7 @@ def select(
     target = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
     given = dict(options or {})
     space = _space(problem, kernel, given, target)
-    order, empty = space.order, _is_empty(problem)
+    order, empty = space.order, problem.is_empty
     if order is None and space.batch_invariant and not empty:
         order = _order_for_all_m(problem, arch, kernel, given, target)
         space = space._replace(splits=(order.slices,) if order.slices > 1 else ())
@@ -210,7 +210,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         splits = _SPLITS[: bisect(_SPLITS, most)] if few else ()
     else:
         splits = _slices(problem, split)
-    if _is_empty(problem):
+    if problem.is_empty:
         # An empty product has no predictions to compare: any kernel fits, also one that packs.
         packs, splits = packs[:1] if kernel == "auto" else (max(packs, key=len),), ()
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
@@ -220,16 +220,11 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 f"{kernel!r} is not one of them: leave them out"
             )
         splits = ()
-    if problem.scales and _is_empty(problem):
+    if problem.scales and problem.is_empty:
         # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
         # block scales needs. Nothing is packed.
         packs = ("AB",)
     return _Space(options, packs, splits, invariant, order)
-
-
-def _is_empty(problem: GemmProblem) -> bool:
-    """Return whether an extent is 0."""
-    return 0 in (problem.m, problem.n, problem.k, problem.l)
 
 
 def _flag(name: str, value: Any) -> bool:
