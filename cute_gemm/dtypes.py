@@ -1,6 +1,6 @@
-"""Element types: the row of a type has all its facts.
+"""Element types: the row of a type has all its properties.
 
-Adding a type is adding a row here, and its MMA atoms, which name it by ``tag``, to
+To add a type, add a row here, and its MMA atoms, which name it by ``tag``, to
 `cute_gemm.cute.atoms`.
 """
 
@@ -28,8 +28,8 @@ class DType:
     tag: str
     #: Unit roundoff: half the distance from 1 to the next number; 0 for integers.
     roundoff: float
-    #: Half the smallest subnormal number, which is what rounding costs where ``roundoff`` ends (of
-    #: complex numbers both parts are rounded); 0 where float64 cannot tell.
+    #: Half the smallest subnormal number: the rounding error of numbers below the normal range (of
+    #: complex numbers both parts are rounded); 0 if it is too small for float64.
     underflow: float
     #: Type of the accumulators.
     accumulator: str
@@ -40,8 +40,8 @@ class DType:
     #: Types of C, the default first; empty for a type that A and B cannot have.
     outputs: tuple[str, ...] = ()
     #: Values of ``compute=``, the default first: the arithmetic of the products, which for complex
-    #: types is that of their real and imaginary parts. `FAST_ACCUM` is float32 with sums that
-    #: tensor cores keep as they will; `COMPONENT_PRODUCTS` has those made of several products.
+    #: types is that of their real and imaginary parts. `FAST_ACCUM` is float32 accumulated in
+    #: tensor cores; those of `COMPONENT_PRODUCTS` compute a product as several.
     computes: tuple[str, ...] = ()
     #: Types of B, in addition to its own, that an A of this type is multiplied by.
     partners: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class DType:
 
     @property
     def in_numpy(self) -> bool:
-        """Whether NumPy itself has the type, and so ``Tensor.numpy()`` returns it."""
+        """Whether NumPy itself has the type; if so, ``Tensor.numpy()`` returns it."""
         import numpy as np
 
         return hasattr(np, self.name)
@@ -80,12 +80,12 @@ class DType:
         return self.name if compute == self.computes[0] else f"{self.name}/{compute}"
 
 
-#: A value of ``compute=``: sums stay in the accumulators of tensor cores, with the bits that these
-#: have; of types whose sums are promoted to float32 else.
+#: A value of ``compute=`` for types whose accumulators are otherwise promoted to float32: they stay
+#: in tensor cores, whose accumulators have fewer bits.
 FAST_ACCUM = "fast_accum"
 
-#: Values of ``compute=`` by which a float32 is the sum of three numbers of bfloat16, its
-#: components, and a product is so many products of these. bf16x6 leaves the smallest three out.
+#: Values of ``compute=`` that split a float32 into a sum of three bfloat16 numbers, its components,
+#: with the number of products of components for a product. bf16x6 omits the three smallest.
 COMPONENT_PRODUCTS = {"bf16x6": 6, "bf16x9": 9}
 #: Components of a factor, and their type.
 COMPONENTS, COMPONENT = 3, "bfloat16"
@@ -95,7 +95,7 @@ _OF_FLOAT8: Any = {
     "computes": ("float32", FAST_ACCUM),
 }
 
-#: tf32 is no type of a matrix: float32 factors are rounded to it.
+#: tf32 is not a type of matrices: float32 factors are rounded to it.
 DTYPES: dict[str, DType] = {
     row.name: row
     for row in (
@@ -129,7 +129,7 @@ DTYPES: dict[str, DType] = {
 }  # fmt: skip
 
 
-#: Every other name of a type.
+#: Tags and synonyms -> names.
 _NAMES = {name: row.name for row in DTYPES.values() for name in (row.tag, *row.synonyms)}
 
 
@@ -158,7 +158,7 @@ def holding(*names: str) -> str:
 
 
 def _holds(row: DType, other: DType) -> bool:
-    """Whether every number of one type is one of another."""
+    """Return whether the first type has every number of the second."""
     if row is other or row.roundoff == 0:
         return row is other
     if other.roundoff == 0:  # an int8 has 8 digits
@@ -169,18 +169,18 @@ def _holds(row: DType, other: DType) -> bool:
 
 
 def scalar_of(accumulator: DType, out: DType) -> DType:
-    """Return the type of alpha and beta, and of what an epilogue computes, of sums and of C.
+    """Return the type of alpha, beta and the epilogue, from the types of accumulators and C.
 
-    It is that of the sums, and float32 where integers make a C of floating-point numbers.
+    It is the accumulators' type, or float32 if C is floating-point and the accumulators are not.
     """
     return DTYPES["float32"] if out.roundoff and not accumulator.roundoff else accumulator
 
 
 def factor(name: str, compute: str) -> DType:
-    """Return the type of a factor of one real product over elements of type ``name``.
+    """Return the type of the factors that the hardware multiplies, for elements of type ``name``.
 
-    A part of a complex number, what ``compute`` rounds to where that is coarser (tf32), and else
-    the element itself.
+    It is the type of a complex number's parts, the type that ``compute`` rounds to if that is
+    coarser (tf32), and otherwise that of the element.
     """
     row = DTYPES[name]
     if compute in COMPONENT_PRODUCTS:
@@ -190,7 +190,10 @@ def factor(name: str, compute: str) -> DType:
 
 
 def operand_types() -> tuple[str, ...]:
-    """Return all types of A and B, one or two, with ``compute`` where it is not the default."""
+    """Return the types of A and B, joined by ``" x "`` if they differ.
+
+    A value of ``compute=`` that is not the default follows after a slash.
+    """
     return tuple(
         f"{' x '.join(dict.fromkeys((row.name, b)))}{row.spelled(compute)[len(row.name) :]}"
         for row in DTYPES.values()
@@ -199,8 +202,8 @@ def operand_types() -> tuple[str, ...]:
     )
 
 
-#: Those whose products are several of components.
+#: `operand_types` whose products are computed as products of components.
 OF_COMPONENTS = tuple(DTYPES["float32"].spelled(compute) for compute in COMPONENT_PRODUCTS)
 
-#: Those of 8-bit floats.
+#: `operand_types` of 8-bit floats.
 FLOAT8 = tuple(name for name in operand_types() if name.startswith("float8"))

@@ -190,7 +190,7 @@ def run_function(name: str, dtype: str, backend: Any) -> None:
 
 #: Configs with so many accumulators of a thread that a vector is loaded where it is used: type,
 #: order, and the mode of the vector.
-MANY_SUMS = tuple(
+MANY_ACCUMULATORS = tuple(
     (dtype, order, mode, {"tile": tile, "warp_groups": 2, "ping_pong": 1, "swap_ab": swap_ab,
                           "cluster": (1, 1)})
     for dtype, order, mode, tile, swap_ab in (
@@ -200,7 +200,7 @@ MANY_SUMS = tuple(
 )  # fmt: skip
 
 
-def run_many_sums(
+def run_many_accumulators(
     case: tuple[str, Any, str, dict[str, Any]], backend: Any, arch: str | None = None
 ) -> None:
     """AssertionError when a result of such a config is wrong; both groups take tiles."""

@@ -72,7 +72,7 @@ def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
 
 def main(plan: Plan) -> Step:
     """The launch that multiplies."""
-    return plan.steps.each[plan.steps.main]
+    return plan.steps.main
 
 
 def of_few_ctas(launch: Launch) -> Launch:
@@ -188,7 +188,7 @@ def run(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
     before = C.copy()
     alpha, beta = {"i": (3, -2), "c": (1.5 - 0.5j, 2 + 1j)}.get(C.dtype.kind, (-1.5, 0.75))
     beta *= reads_c
-    execution = execute(plan, A, B, C, alpha, beta, record=True)[plan.steps.main]
+    execution = execute(plan, A, B, C, alpha, beta, record=True)[plan.steps.index]
     return Run(plan, execution, A, B, C, before, alpha, beta)
 
 

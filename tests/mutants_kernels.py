@@ -332,7 +332,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("words shifted by the wrong half", "sm80/unaligned.cuh",
        "shift & 8 ? both[i + 2] : both[i]", "shift & 8 ? both[i] : both[i + 2]", "sm80_pipeline"),
     _t("the word behind a row not copied", "sm80/unaligned.cuh",
-       "i < kMore; ++i) copy_behind(i);", "i < 0; ++i) copy_behind(i);", "sm80_pipeline"),
+       "i < kMore; ++i) copy_after_row(i);", "i < 0; ++i) copy_after_row(i);", "sm80_pipeline"),
     _t("what lies before the matrix read", "sm80/unaligned.cuh",
        "if (word >= begin && word + kVector <= end) {", "if (word + kVector <= end) {",
        "sm80_pipeline"),

@@ -197,12 +197,17 @@ class GlobalAccess(_Common):
             )
         )
 
-    def _left(self, valid: tuple[int, ...]) -> np.ndarray:
-        """Return elements from each lane's first to the end of the region; 0 for inactive lanes."""
+    def _places(self, valid: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the coordinates [requests, 32, 2], and which lanes take part across `axis`."""
         coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
         # NumPy takes ten times as long for `all` along such a short axis.
         takes_part = (coords[..., 0] >= 0) & (coords[..., 1] >= 0)
         takes_part &= coords[..., 1 - self.axis] < valid[1 - self.axis]
+        return coords, takes_part
+
+    def _left(self, valid: tuple[int, ...]) -> np.ndarray:
+        """Return elements from each lane's first to the end of the region; 0 for inactive lanes."""
+        coords, takes_part = self._places(valid)
         if self.products is not None:
             takes_part &= self.products < (valid[2] if len(valid) > 2 else self.group)
         left = valid[self.axis] - coords[..., self.axis]
@@ -229,13 +234,11 @@ class GlobalAccess(_Common):
         return self.width * self.bits // 8
 
     def _words(self, valid: tuple[int, ...], place: TileOrigin) -> tuple[np.ndarray, np.ndarray]:
-        size, (coords, matrix) = self.vector[0], (self.coords, self.matrix)
-        coords = np.asarray(coords, np.int64).reshape(-1, 32, 2)
+        size, matrix = self.vector[0], self.matrix
+        coords, some = self._places(valid)
         starts = (coords @ np.asarray(matrix.stride, np.int64)) * size
         shift = (place.residue + starts) % self.word
         starts = starts - shift
-        some = (coords[..., 0] >= 0) & (coords[..., 1] >= 0)
-        some &= coords[..., 1 - self.axis] < valid[1 - self.axis]
         some &= coords[..., self.axis] * size - shift < valid[self.axis] * size
         extents = zip(matrix.shape, matrix.stride, strict=True)
         end = size * (1 + sum((extent - 1) * stride for extent, stride in extents))

@@ -81,13 +81,16 @@ def lane_phases(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
     return np.where(pairs, phase // 2 * 2, phase)
 
 
+def _active(instruction: str, offsets: np.ndarray) -> np.ndarray:
+    """Return ``offsets`` [requests, 32] with -1 for lanes whose row of a matrix is not accessed."""
+    number = matrices(instruction)
+    return np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1) if number else offsets
+
+
 def lane_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
     """Return the words that each lane touches; int64 [requests, 32, words], -1 if inactive."""
-    offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
-    number = matrices(instruction)
-    size = MATRIX_ROW_BYTES if number else bits // 8
-    if number:
-        offsets = np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1)
+    offsets = _active(instruction, np.asarray(offsets, np.int64).reshape(-1, LANES))
+    size = MATRIX_ROW_BYTES if matrices(instruction) else bits // 8
     words = offsets[..., None] // WORD + np.arange(max(1, size // WORD))
     return np.where(offsets[..., None] < 0, -1, words)
 
@@ -268,9 +271,7 @@ class SharedAnalysis:
 
 def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int, int, int]:
     """Count one execution; return also wavefronts and ideal of the worst request, and ways."""
-    number = matrices(access.instruction)
-    if number:
-        offsets = np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1)
+    offsets = _active(access.instruction, offsets)
     wavefronts, distinct = phase_wavefronts(phase_words(access.instruction, access.bits, offsets))
     ideal = -(-distinct // BANKS)
     per_request, per_request_ideal = wavefronts.sum(axis=-1), ideal.sum(axis=-1)

@@ -163,7 +163,7 @@ def _own(arguments: argparse.Namespace) -> int:
             )  # fmt: skip
     except (FaultError, PtxError) as error:
         if file.suffix == ".cu":  # its lines are not those of its PTX
-            error.args = (Sources(text, UNIT, file.name).told(str(error)), *error.args[1:])
+            error.args = (Sources(text, UNIT, file.name).with_places(str(error)), *error.args[1:])
         raise
     if arguments.save:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)

@@ -38,8 +38,7 @@ def correction(gpu: Gpu, problem: GemmProblem) -> Correction | None:
     """
     numbers = calibration(gpu)
     measured = numbers.gpu == gpu.name
-    empty = 0 in (problem.m, problem.n, problem.k, problem.l)
-    known = not (problem.groups.mode or problem.scales or empty)
+    known = not (problem.groups.mode or problem.scales or problem.is_empty)
     return numbers.correction if measured and known else None
 
 
@@ -77,7 +76,7 @@ def clear() -> None:
 
 def store(calibration: Calibration) -> None:
     """Store a calibration of the user, on disk and in this process."""
-    cache.put_beside(cache.file_of(_KIND, calibration.gpu), calibration.encoded().encode())
+    cache.put_file(cache.file_of(_KIND, calibration.gpu), calibration.encoded().encode())
     take(calibration)
 
 
@@ -95,7 +94,7 @@ def forget() -> None:
 
 def _found(gpu: Gpu) -> tuple[Calibration, bool]:
     file = cache.file_of(_KIND, gpu.name)
-    for data in cache.beside(file):
+    for data in cache.contents(file):
         try:
             own = decoded(data)
         except ValueError as error:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from cute_gemm.cost_model.correction import FEATURES, LEVELS, Correction, Tree
 
 #: Format of files; files of another format are not read.
-_FORMAT = 6
+_FORMAT = 7
 #: Greatest number in a file, and least number that times are divided by: times stay finite.
 _MOST, _LEAST = 1e6, 1e-6
 _DIVISORS = ("slowdown", "dram", "l2", "cold_mb", "stream_part", "narrow_part")

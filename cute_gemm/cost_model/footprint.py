@@ -308,8 +308,8 @@ def counted(
     ``work``: work of a `sample`; ``accumulator_bytes``: bytes of one accumulator; ``depth``:
     k-tiles of the sample.
     """
-    sums = config.products * config.tile[0] * config.tile[1] * accumulator_bytes // 4
-    registers = min(sums // launch.block + REGISTERS, 255)
+    accumulators = config.products * config.tile[0] * config.tile[1] * accumulator_bytes // 4
+    registers = min(accumulators // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm

@@ -48,7 +48,7 @@ class Prediction:
         """Name of the largest term."""
         return self.largest(1)[0][0]
 
-    def behind(self, auxiliary: dict[str, float]) -> Prediction:
+    def with_auxiliary(self, auxiliary: dict[str, float]) -> Prediction:
         """Return this prediction with the seconds of auxiliary kernels, by name."""
         seconds = self.seconds + sum(auxiliary.values())
         return replace(self, seconds=seconds, terms={**self.terms, **auxiliary})

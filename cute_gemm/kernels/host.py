@@ -37,7 +37,7 @@ def gemm(
     beta: complex = 0,
 ) -> None:
     """Compute the result of ``problem.reference.gemm`` as a sum of outer products."""
-    sums = problem.accumulator.numpy
+    accumulator = problem.accumulator.numpy
     # Infinities and NaN are valid results, as in BLAS: no warnings.
     with np.errstate(all="ignore"):
         operands = used(problem, A, B, C)
@@ -48,15 +48,18 @@ def gemm(
                     block = c[i : i + _BLOCK, j : j + _BLOCK]
                     total = None
                     if alpha != 0 and problem.k > 0:
-                        left = a[i : i + _BLOCK].astype(sums)
-                        right = b[:, j : j + _BLOCK].astype(sums, order="C")
+                        left = a[i : i + _BLOCK].astype(accumulator)
+                        right = b[:, j : j + _BLOCK].astype(accumulator, order="C")
                         left = left.conj() if problem.A.conj else left
                         right = right.conj() if problem.B.conj else right
-                        total, product = np.zeros(block.shape, sums), np.empty(block.shape, sums)
+                        total, product = (
+                            np.zeros(block.shape, accumulator),
+                            np.empty(block.shape, accumulator),
+                        )
                         for k in range(problem.k):
                             np.multiply(left[:, k, None], right[k], out=product)
                             total += product
-                    scale(total, block, sums, alpha, beta)
+                    scale(total, block, accumulator, alpha, beta)
 
 
 class Host(Kernel):

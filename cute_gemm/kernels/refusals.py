@@ -34,8 +34,8 @@ def _parts(problem: GemmProblem) -> Iterator[tuple[str, Lack]]:
         label = problem.epilogue.label
         yield "epilogue", Lack(f"computes alpha A B + beta C alone, not epilogue {label!r}")
     if problem.scalar is not problem.accumulator:
-        sums, out = problem.accumulator.name, problem.C.dtype
-        yield "epilogue", Lack(f"stores products of {problem.dtype} as {sums}, not as {out}")
+        accumulator, out = problem.accumulator.name, problem.C.dtype
+        yield "epilogue", Lack(f"stores products of {problem.dtype} as {accumulator}, not as {out}")
     if problem.groups:
         yield "groups", Lack("takes no grouped GEMM")
     if problem.scales:

@@ -160,8 +160,8 @@ def in_place(
     assert store.coords is not None
     last = store.coords[..., axis] == extents[axis] - copy.values
     some = last.any(axis=-1)
-    behind = np.where(last, store.offsets + copy.bits // 8, -1)[some]
-    return [load, replace(load, offsets=behind, layout=None, coords=None), store]
+    next_word = np.where(last, store.offsets + copy.bits // 8, -1)[some]
+    return [load, replace(load, offsets=next_word, layout=None, coords=None), store]
 
 
 def store_of_c(
@@ -195,8 +195,8 @@ def loads_of_scales(
     row = np.where(lanes < 0, -1, np.arange(0, together, tile)[:, None, None] + lanes)
     blocks = np.where(lanes < 0, -1, row // rows)
     whole = extent // together * together if rows > 1 else extent
-    behind = np.where(row < extent - whole, blocks, -1)
-    for begin, end, each in ((0, whole, blocks), (whole, extent, behind)):
+    rest = np.where(row < extent - whole, blocks, -1)
+    for begin, end, each in ((0, whole, blocks), (whole, extent, rest)):
         requests = each[(each >= 0).any(axis=-1)][..., None]
         if begin < end:
             yield GlobalAccess(
@@ -272,8 +272,8 @@ def epilogue_loads(
         elif store.tail == "elements":
             axis, tail = store.axis, "elements"
         if width < widest and "MN"[axis] in spec.modes:
-            beside = "a thread's elements are not neighbours"
-            limit = beside if width < spec.vector else "addresses and extents allow no wider vector"
+            apart = "a thread's elements are not neighbours"
+            limit = apart if width < spec.vector else "addresses and extents allow no wider vector"
         loads.append(
             replace(
                 store, operand=spec.name, direction="store" if written else "load",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cute_gemm.errors import OptionError
-from cute_gemm.plan.plan import Better, Plan
+from cute_gemm.plan.plan import Plan
 
 if TYPE_CHECKING:
     from cute_gemm.call import Call
@@ -88,8 +88,7 @@ def until_built(plan: Plan, mode: BuildMode) -> Plan:
     other = _built(plan, WITHIN, in_memory=True)
     if other is None:
         return plan
-    other.better = Better(plan, plan.prepare())
-    other.executable.is_replaced = other.better.building.done
+    other.replace_by(plan)
     return other
 
 

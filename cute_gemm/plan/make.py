@@ -37,8 +37,8 @@ def kept_plan(problem: GemmProblem, device: int | None, call: Call, tune: Any = 
         found = reused.plans[key] = background.until_built(
             background.prefer_built(made, mode), mode
         )
-    elif found.better is not None and found.better.is_built:
-        found = reused.plans[key] = found.better.plan
+    elif found.better is not None and found.executable.replaced:
+        found = reused.plans[key] = found.better
     return found
 
 
@@ -100,7 +100,7 @@ def _made(
         return selected(measured)
 
     result = selected(measured)
-    if result.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
+    if result.measured or problem.is_empty:
         return result
     if tuning is not None:
         from cute_gemm.plan.tune import measure
@@ -125,13 +125,13 @@ def _tuning(tune: Any, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tu
         raise OptionError(f"candidates={tuning.candidates}; expected 1 or more configs to measure")
     # The command line gives a Tuning and has no argument to leave out.
     asked = "tune=True" if tune is True else "tuning"
-    beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
-    beside += [f"kernel={kernel!r}"] if runs_on(kernel) != "gpu" else []
-    beside += ["gpu="] if gpu is not None else []
-    if beside:
+    unfit = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
+    unfit += [f"kernel={kernel!r}"] if runs_on(kernel) != "gpu" else []
+    unfit += ["gpu="] if gpu is not None else []
+    if unfit:
         raise OptionError(
             f"{asked} measures kernels that are compiled here on this machine's GPU, and came with "
-            f"{beside[0]}: leave {'one of the two' if tune is True else 'that'} out"
+            f"{unfit[0]}: leave {'one of the two' if tune is True else 'that'} out"
         )
     reason = why_no_gpu()
     if reason is not None:

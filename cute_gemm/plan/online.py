@@ -23,7 +23,8 @@ from cute_gemm._log import logger
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels.candidate import Measured, label
 from cute_gemm.plan.background import is_batch_invariant
-from cute_gemm.plan.plan import Better, Plan
+from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.tuned import measurement
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -166,15 +167,7 @@ class OnlineTuning:
         # The first call of each loads modules that later calls find.
         times = {place: median(all_[1:] or all_) / 1e3 for place, all_ in self._times.items()}
         self.fastest = best = min(times, key=times.__getitem__)
-        plan = self.plans[best]
-        found = Measured(
-            plan.kernel,
-            plan.symbol,
-            plan.algorithm.pack,
-            plan.algorithm.split_k,
-            times[best],
-            len(times),
-        )
+        found = measurement(self.plans[best], times[best], len(times))
         if best:
             found = found._replace(predicted=self.names[0], predicted_seconds=times.get(0, 0.0))
         logger.info("%r: %s, %s", self.plans[0], self.names[best], found)
@@ -186,9 +179,7 @@ class OnlineTuning:
         except (GemmError, OSError) as error:  # it is not stored, but calls run it
             logger.warning("a measured config could not be stored: %s", error)
             return
-        plan = self.plans[0]
-        plan.better = Better(better, better.prepare())
-        plan.executable.is_replaced = plan.better.building.done
+        self.plans[0].replace_by(better)
 
 
 def _deterministic() -> bool:

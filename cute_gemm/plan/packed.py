@@ -48,7 +48,7 @@ class PackedOperand:
             )
 
     def there(self) -> Operand:
-        """The packed operand on the device."""
+        """Return the packed operand on the device."""
         if self.memory is None:
             return self.operand
         return replace(self.operand, pointer=self.memory.pointer, device=self.memory.device)

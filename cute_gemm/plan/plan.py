@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
-from cute_gemm.arch import Arch
 from cute_gemm.arrays import fingerprint
 from cute_gemm.arrays.torch import as_operator, traced
 from cute_gemm.cost_model.calibrated import provenance
-from cute_gemm.cost_model.roofline import least_seconds
-from cute_gemm.errors import GemmError, OptionError
 from cute_gemm.gpus.table import gpu as known_gpu
-from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.summation import OrderOfSummation
 from cute_gemm.plan.executable import Executable, RecentCall
 from cute_gemm.plan.packed import PackedOperand
-from cute_gemm.plan.predict import prediction_of, unmeasured
 from cute_gemm.plan.select import Selection
-from cute_gemm.plan.steps import Step, Steps, reduces
-from cute_gemm.problem.parts.groups import ends_of
+from cute_gemm.plan.steps import Steps, reduces
 from cute_gemm.problem.parts.scales import describe_scales
 from cute_gemm.problem.scalars import check_beta, scalar
 from cute_gemm.toolchain.nvrtc import prove
@@ -33,13 +26,8 @@ from cute_gemm.toolchain.nvrtc import prove
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from cute_gemm.access.accesses import Access
-    from cute_gemm.access.ideal import Kind
-    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.report.auxiliary import AuxiliaryReport
-    from cute_gemm.report.causes import Predictor
     from cute_gemm.report.report import Report
     from cute_gemm.report.traced import Trace
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
@@ -54,18 +42,6 @@ _numbered: WeakValueDictionary[str, Plan] = WeakValueDictionary()
 def numbered(number: str) -> Plan | None:
     """Return the plan that a graph refers to by this number, None if it is not in this process."""
     return _numbered.get(number)
-
-
-class Better(NamedTuple):
-    """The plan that replaces another one once its kernels are built."""
-
-    plan: Plan
-    building: Future[Any]
-
-    @property
-    def is_built(self) -> bool:
-        """Return whether its build has ended; a call raises the error of a build that failed."""
-        return self.building.done()
 
 
 class Plan:
@@ -121,7 +97,7 @@ class Plan:
         )
         self._last: RecentCall | None = None
         #: The plan that replaces it in `gemm` once built; the config that it replaces.
-        self.better: Better | None = None
+        self.better: Plan | None = None
         self.instead_of = ""
         #: The candidates that its calls time, printed as a sentence.
         self.online: object | None = None
@@ -264,13 +240,9 @@ class Plan:
         return self.executable.steps
 
     @property
-    def _main(self) -> Step:
-        return self.steps.each[self.steps.main]
-
-    @property
     def unit(self) -> TranslationUnit:
         """The CUDA C++ translation unit of the kernel that multiplies."""
-        return self._main.unit
+        return self.steps.main.unit
 
     @property
     def symbol(self) -> str:
@@ -285,15 +257,12 @@ class Plan:
     @property
     def launch(self) -> Launch:
         """The CTAs, threads per CTA and bytes of dynamic shared memory of the GEMM kernel."""
-        return self._launch_on(self.gpu)
-
-    def _launch_on(self, gpu: Gpu) -> Launch:
-        return self._kernel.compiled().launch_on(self.config, self._main.problem, gpu.sms)
+        return self.steps.main.on_gpu()
 
     @cached_property
     def build(self) -> Build:
         """The compiled kernel, from memory, the cache or NVRTC."""
-        return self._main.build()
+        return self.steps.main.build()
 
     def prepare(self) -> Future[Build]:
         """Begin to build the kernel in the background, and return the future of its build.
@@ -318,7 +287,7 @@ class Plan:
     def keep(self, builds: list[Build]) -> Build:
         """Keep the build of the kernel, of those of all its launches, and return it."""
         # Not the property: up to Python 3.11 all plans share its lock.
-        built = self.__dict__["build"] = builds[self.steps.main]
+        built = self.__dict__["build"] = builds[self.steps.index]
         return built
 
     @property
@@ -330,7 +299,7 @@ class Plan:
     def proof(self) -> Proof:
         """The proof that C++ CuTe computes the layouts that the unit spells, compiled at first use.
 
-        It is a translation unit beside the kernel's, from the same config. It compares tiled
+        It is another translation unit, from the same config as the kernel's. It compares tiled
         copies, fragments, layouts of shared memory, and the offsets of the report with those of
         CuTe's ``make_tiled_copy``, ``retile`` and ``partition``. CompileError names a difference.
         """
@@ -349,7 +318,7 @@ class Plan:
     @property
     def ptx(self) -> str:
         """The kernel in PTX; compiled for this alone."""
-        return self._main.ptx
+        return self.steps.main.ptx
 
     @cached_property
     def sass(self) -> str:
@@ -387,93 +356,14 @@ class Plan:
         >>> p.report()["A"].coalesced
         True
         """
-        from cute_gemm.report.report import make_report
+        from cute_gemm.plan.report import report
 
-        kernel, factor = (
-            self._kernel.compiled(),
-            scalar(beta, "beta", self.problem.scalar.name, None),
-        )
-        reads_c = factor.value != 0
-        check_beta(factor, self.problem.C, self.problem.epilogue.pairs)
-        if offsets is not None and not self.problem.groups:
-            raise OptionError("offsets= came to the report of a plan without groups: leave it out")
-        ends = None if offsets is None else ends_of(offsets, self.problem.l)
-        place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
-        step = self._main if gpu is None else replace(self._main, sms=place.sms)
-        accesses = step.accesses(reads_c, ends)
-        built = self.build.resources if "build" in self.__dict__ else None
-        known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or it is the nearest that exists
-        candidates = self.candidates(place, reads_c=reads_c)
-        return make_report(
-            self.problem, self.kernel, self.config, self.arch, accesses, self._launch_on(place),
-            built, gpu=place if known else None, reads_c=reads_c,
-            pictures=kernel.pictures(self.config), candidates=candidates,
-            measured=self.measured if place == self.gpu else None,
-            others=lambda: self._others(reads_c), auxiliary=self._auxiliary(reads_c),
-            predictor=self._predictor(place, candidates, reads_c), groups=self._groups(place, ends),
-        )  # fmt: skip
+        return report(self, gpu, beta, offsets)
 
-    def _groups(self, gpu: Gpu, ends: list[int] | None) -> str:
-        """Return what a report says of the groups, which have these ends."""
-        if not self.problem.groups:
-            return ""
-        from cute_gemm.report.groups import describe_groups
-
-        launch = self._launch_on(gpu)
-        places = launch.places or gpu.sms * self.config.min_ctas
-        return describe_groups(self.problem, self.config.tile, places, ends)
-
-    def _predictor(self, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Predictor:
-        """Return the predictor of a report on a GPU, for these candidates."""
-        from cute_gemm.report.causes import Predictor
-
-        own = self._kernel, self.config, self.algorithm
-        prediction = next(
-            (x.prediction for x in candidates if (x.kernel, x.config, x.algorithm) == own), None
-        )
-        correction = prediction.correction if prediction else 1.0
-        least = least_seconds(gpu, self.problem, reads_c)
-
-        def ideal(kinds: frozenset[Kind], wide: frozenset[str] = frozenset()) -> float:
-            config = self._kernel.compiled(), self.config, self.algorithm
-            ideal_time = prediction_of(self.problem, *config, gpu, reads_c, kinds, wide)
-            return ideal_time.corrected(correction).bounded(least).seconds
-
-        def changed(**change: Any) -> float | None:
-            try:
-                prediction = self.candidates(gpu, reads_c=reads_c, **change)[0].prediction
-            except GemmError:
-                return None
-            return prediction.seconds if prediction else None
-
-        derived = unmeasured(gpu, self.problem, self._kernel.compiled(), self.config, reads_c)
-        return Predictor(prediction, gpu.name, ideal, changed, self.device is None, derived)
-
-    def _auxiliary(self, reads_c: bool) -> Iterator[AuxiliaryReport]:
-        """Yield reports of the auxiliary kernels."""
-        if len(self.steps.each) == 1:
-            return
-        from cute_gemm.report.auxiliary import auxiliary_report
-
-        for step in self.steps:
-            if step is not self._main:
-                accesses = step.accesses(reads_c)
-                name = step.kernel.name
-                yield auxiliary_report(name, step.config, step.problem, step.launch, accesses)
-
-    def _others(self, reads_c: bool) -> Iterator[tuple[dict[str, Any], list[Access]]]:
-        """Yield other values of the options that this kernel selects, and their accesses."""
-        kernel = self._kernel.compiled()
-        for option, values in kernel.choices.items():
-            for value in values:
-                config = replace(self.config, **{option: value})
-                step = replace(self._main, config=config)
-                try:
-                    kernel.check(config, step.problem, Arch(self.arch))
-                except GemmError:
-                    continue
-                if config != self.config:
-                    yield {option: value}, list(step.accesses(reads_c))
+    def replace_by(self, better: Plan) -> None:
+        """Begin to build a plan that calls use in place of this one once it is built."""
+        self.better = better
+        self.executable.is_replaced = better.prepare().done
 
     # ---- running it -----------------------------------------------------------------------------
 
@@ -643,10 +533,10 @@ class Plan:
         a, b, c, read, results = self.executable.on_host(A, B, C, beta, operands)
         before = c.copy() if beta != 0 else None
         arrays, executable = apart(read.on_host(), c), self.executable.at(read.values)
-        beside = list(
+        others = list(
             execute(executable, a, b, c, alpha, beta, operands=arrays | results, record=True)
         )
-        execution = beside.pop(self.steps.main)
+        execution = others.pop(self.steps.index)
         ends = arrays.get("offsets")
         report = self.report(beta=beta, offsets=ends)
         rows = report.rows
@@ -655,7 +545,7 @@ class Plan:
         by_lanes = [] if ends is None else ["offsets"]
         auxiliary = tuple(
             (launch.kernel, compare(launch.rows, its, amax))
-            for launch, its in zip(report.auxiliary, beside, strict=True)
+            for launch, its in zip(report.auxiliary, others, strict=True)
         )
         return Trace(
             self.problem, self.symbol, self.arch, execution, rows,

@@ -71,11 +71,11 @@ class Predicted:
         self._extents = extents = Extents.of(problem)
         #: Numbers of slices; seconds of the reduction for each; seconds of each config with it.
         self._counts = np.array((1, *splits))
-        self._behind = np.zeros((len(self._counts), 1))
+        self._reduction = np.zeros((len(self._counts), 1))
         if splits:
-            self._behind[1:] = REDUCE.seconds(problem, self._counts[1:, None], gpu, constants)
+            self._reduction[1:] = REDUCE.seconds(problem, self._counts[1:, None], gpu, constants)
         self._times = legal.predictions.times(extents, self._counts[:, None] if splits else 1)
-        self._each = self._times.seconds + self._behind
+        self._each = self._times.seconds + self._reduction
         if problem.epilogue.pairs:
             self._pairing = REDUCE.seconds(problem, 1, gpu, constants)
             self._each[0] += legal.reduced * self._pairing
@@ -174,9 +174,9 @@ class Predicted:
                 problem, kernel.compiled(), config, algorithm, self._gpu, reads_c
             )
         else:
-            prediction = self._legal.predictions.predict(problem, index, algorithm.split_k).behind(
-                auxiliary
-            )
+            prediction = self._legal.predictions.predict(
+                problem, index, algorithm.split_k
+            ).with_auxiliary(auxiliary)
         prediction = prediction.corrected(self.factors.get(index, 1.0))
         least = least_seconds(self._gpu, problem, reads_c)
         return Candidate(kernel, config, prediction.bounded(least), algorithm)
@@ -196,7 +196,7 @@ class Predicted:
         if not algorithm.split_k:
             best = self._best[index]
             algorithm = algorithm._replace(split_k=int(self._counts[best]))
-            auxiliary["reduction"] = float(self._behind[best, 0])
+            auxiliary["reduction"] = float(self._reduction[best, 0])
         elif self._legal.reduced[index]:
             auxiliary["reduction"] = self._pairing
         return algorithm, auxiliary
@@ -229,7 +229,11 @@ def prediction_of(
         auxiliary["reduction"] = float(seconds)
     reads = reads_c and not reduced
     cost = kernel.footprint(config, main, gpu, ideal, reads)
-    return Predictions([cost], gpu).predict(problem, 0, algorithm.split_k, reads).behind(auxiliary)
+    return (
+        Predictions([cost], gpu)
+        .predict(problem, 0, algorithm.split_k, reads)
+        .with_auxiliary(auxiliary)
+    )
 
 
 def unmeasured(

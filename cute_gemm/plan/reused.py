@@ -19,12 +19,12 @@ recent_calls: Kept[Any, RecentCall] = Kept(1 << 14, "recent_calls")
 #: Launches of products of `cute_gemm.torch`, by computation and layouts of the tensors.
 torch_launches: Kept[Any, Any] = Kept(1 << 14, "torch_launches")
 #: Orders of summation of layers' products, by letters, layouts and alignments of the operands.
-torch_orders: Kept[Any, OrderOfSummation] = Kept(1024, "torch_orders")
+torch_orders_of_summation: Kept[Any, OrderOfSummation] = Kept(1024, "torch_orders_of_summation")
 #: Launches of calls of `cute_gemm.jax`, by everything that they depend on except addresses.
 jax_launches: Kept[Any, Any] = Kept(1024, "jax_launches")
 
 
 def drop() -> None:
     """Drop everything: plans that were kept do not know configs that were measured since."""
-    for each in (plans, recent_calls, torch_launches, torch_orders, jax_launches):
+    for each in (plans, recent_calls, torch_launches, torch_orders_of_summation, jax_launches):
         each.clear()

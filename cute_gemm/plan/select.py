@@ -89,10 +89,11 @@ def select(
     Raises UnknownKernelError, UnsupportedError or OptionError if no config is legal.
     """
     target = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
-    space = _space(problem, kernel, dict(options or {}), target)
-    order, empty = space.order, 0 in (problem.m, problem.n, problem.k, problem.l)
+    given = dict(options or {})
+    space = _space(problem, kernel, given, target)
+    order, empty = space.order, problem.is_empty
     if order is None and space.batch_invariant and not empty:
-        order = _order_for_all_m(problem, arch, kernel, dict(options or {}), target)
+        order = _order_for_all_m(problem, arch, kernel, given, target)
         space = space._replace(splits=(order.slices,) if order.slices > 1 else ())
     legal, packings = _configs_of(problem, arch, kernel, space, target)
     if legal.predictions is None:
@@ -113,7 +114,7 @@ def select(
     ) -> tuple[Candidate, ...]:
         if changed or another not in (None, target):
             name = changed.pop("kernel", kernel)
-            kept = dict(options or {})
+            kept = given
             if name != kernel:  # leave out options that the other kernel lacks
                 owners = registry.options()
                 kept = {x: kept[x] for x in kept if not owners.get(x) or name in owners[x]}
@@ -144,6 +145,7 @@ class _Space(NamedTuple):
 
 def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
     """Separate ``pack`` and ``split_k`` from the options; raise OptionError if out of range."""
+    options = dict(options)
     pack, split = options.pop("pack", None), options.pop("split_k", None)
     invariant = _flag("batch_invariant", options.pop("batch_invariant", False))
     order = options.pop("order_of_summation", None)
@@ -208,7 +210,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         splits = _SPLITS[: bisect(_SPLITS, most)] if few else ()
     else:
         splits = _slices(problem, split)
-    if 0 in (problem.m, problem.n, problem.k, problem.l):
+    if problem.is_empty:
         # An empty product has no predictions to compare: any kernel fits, also one that packs.
         packs, splits = packs[:1] if kernel == "auto" else (max(packs, key=len),), ()
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
@@ -218,7 +220,7 @@ def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 f"{kernel!r} is not one of them: leave them out"
             )
         splits = ()
-    if problem.scales and 0 in (problem.m, problem.n, problem.k, problem.l):
+    if problem.scales and problem.is_empty:
         # Matrices without elements have no rows at multiples of 16 bytes, which the only kernel for
         # block scales needs. Nothing is packed.
         packs = ("AB",)
@@ -308,13 +310,13 @@ def _configs_of(
     packings = {}
     for pack in filter(None, space.packs):
         problems[pack], packings[pack] = packed(problem, pack)
-    return _legal_configs(problem, problems, arch, kernel, space, gpu), packings
+    return _legal_configs(problems, arch, kernel, space, gpu), packings
 
 
 #: Rows for which orders of summation are compared (decoding, prompts, training), and the share of
 #: the speed of an unrestricted selection that is wanted for each, which weighs the losses.
 _ROWS = {1: 0.85, 16: 0.85, 64: 0.85, 256: 0.97, 1024: 0.97, 4096: 0.97}
-_orders: Kept[Any, OrderOfSummation] = Kept(1024, "orders_of_sums")
+_orders: Kept[Any, OrderOfSummation] = Kept(1024, "orders_of_summation")
 
 
 def _order_for_all_m(
@@ -331,7 +333,7 @@ def _order_for_all_m(
         return kept
     slower: dict[OrderOfSummation, float] = {}
     for place, (shape, part) in enumerate(zip(shapes, _ROWS.values(), strict=True)):
-        space = _space(shape, kernel, dict(options), gpu)
+        space = _space(shape, kernel, options, gpu)
         if problem.groups:
             space = space._replace(splits=())
         elif options.get("split_k", "auto") == "auto" and kernel == "auto":
@@ -401,13 +403,13 @@ _filling = RLock()
 
 
 def _legal_configs(
-    problem: GemmProblem, problems: dict[str, GemmProblem], arch: str, kernel: str, space: _Space,
-    gpu: Gpu,
-) -> LegalConfigs:  # fmt: skip
+    problems: dict[str, GemmProblem], arch: str, kernel: str, space: _Space, gpu: Gpu
+) -> LegalConfigs:
     """Return the configs for a problem's class: everything but the extents.
 
-    ``problems``: the problem that the kernel computes for each value of ``pack``.
+    ``problems``: the problem that the kernel computes for each value of ``pack``; ``""``: unpacked.
     """
+    problem = problems[""]
     if kernel == "auto":
         target = gpu.arch if arch == "cpu" else Arch(arch)
         kernels = _contenders(space, problem, target)

@@ -133,15 +133,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """Launches in order, the one that multiplies, and the bytes of scratch between them.
+    """Launches in order, and the bytes of scratch between them.
 
-    ``operands``: names of the launches' operands, the scratch last.
+    ``index``: place of the launch that multiplies; ``operands``: names of the launches' operands,
+    the scratch last.
     """
 
     each: tuple[Step, ...]
-    main: int
+    index: int
     scratch: int
     operands: tuple[str, ...]
+
+    @property
+    def main(self) -> Step:
+        """The launch that multiplies."""
+        return self.each[self.index]
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.each)
@@ -169,7 +175,7 @@ def steps(
     places = {name: Location(name) for name in names}
     before_epilogue = 3 + len(problem.ends) + len(problem.scales)
     before: list[Step] = []
-    behind: list[Step] = []
+    after: list[Step] = []
     scratch = 0
     which = "".join(name for name in algorithm.pack if name not in kept)
     if which:
@@ -185,15 +191,15 @@ def steps(
         problem, reduction = sliced(problem, algorithm.split_k, config.tile[2])
         slices = places["C"] = Location("scratch", scratch)
         ends = (slices, Location("C"), *(Location(name) for name in names[before_epilogue:]))
-        behind = [
+        after = [
             Step(
                 REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, takes_factors=True
             )
         ]
         scratch += reduction.nbytes
-    where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
-    main = Step(kernel, config, problem, where, arch, takes_factors=not behind, sms=sms)
-    return Steps((*before, main, *behind), len(before), scratch, (*names, "scratch"))
+    where = tuple(places[name] for name in (names[:before_epilogue] if after else names))
+    main = Step(kernel, config, problem, where, arch, takes_factors=not after, sms=sms)
+    return Steps((*before, main, *after), len(before), scratch, (*names, "scratch"))
 
 
 def packing_step(packing: Packing, arch: str) -> Step:

@@ -16,6 +16,7 @@ from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.kernels.candidate import Measured, label
 from cute_gemm.plan.builds import Builds
 from cute_gemm.plan.plan import Plan
+from cute_gemm.plan.tuned import measurement
 from cute_gemm.problem.parts.groups import stored_ends
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
@@ -86,22 +87,14 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     first = samples[min(calls)]
     best = max(calls, key=lambda index: samples[index].ratio(first))
     seconds = samples[best].median / 1e3
-    algorithm = candidates[best].algorithm
-    result = Measured(
-        candidates[best].kernel.name,
-        plans[best].symbol,
-        algorithm.pack,
-        algorithm.split_k,
-        seconds,
-        len(calls),
-    )
+    result = measurement(plans[best], seconds, len(calls))
     logger.info(
         "measured %d configs: %s is the fastest, %.1f us", len(calls), result.config, 1e6 * seconds
     )
     if best == 0:
         return result
-    behind = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
-    return result._replace(predicted=label(candidates[0]), predicted_seconds=behind)
+    predicted = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
+    return result._replace(predicted=label(candidates[0]), predicted_seconds=predicted)
 
 
 def launched_once(

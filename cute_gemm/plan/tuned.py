@@ -17,6 +17,7 @@ from cute_gemm.kernels.candidate import Measured
 from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
+    from cute_gemm.plan.plan import Plan
     from cute_gemm.problem.problem import GemmProblem
 
 _FORMAT = 4
@@ -46,8 +47,14 @@ def store(
     key, name = question(problem, arch, kernel, options), cache.file_of(_KIND, gpu)
     with cache.locked(name):
         configs = {**_tuned.get(gpu, {}), **_read(gpu), key: config}
-        cache.put_beside(name, _encode(gpu, configs))
+        cache.put_file(name, _encode(gpu, configs))
     _tuned[gpu] = configs
+
+
+def measurement(plan: Plan, seconds: float, configs: int) -> Measured:
+    """Return the config of a plan, the fastest of so many ``configs``, with its time."""
+    pack, split_k = plan.algorithm.pack, plan.algorithm.split_k
+    return Measured(plan.kernel, plan.symbol, pack, split_k, seconds, configs)
 
 
 def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]) -> str:
@@ -83,7 +90,7 @@ def clear() -> None:
 def _read(gpu: str) -> dict[str, Measured]:
     merged: dict[str, Measured] = {}
     file = cache.file_of(_KIND, gpu)
-    for data in cache.beside(file):
+    for data in cache.contents(file):
         try:
             name, configs = _decode(data)
         except ValueError as error:

@@ -117,6 +117,11 @@ class GemmProblem:
         return self.operands[len(self.epilogue.operands) :]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether an extent is 0."""
+        return 0 in (self.m, self.n, self.k, self.l)
+
+    @property
     def columns(self) -> int:
         """Columns of C: n, or n / 2 if the epilogue combines pairs of them (`Epilogue`)."""
         return self.C.shape[1]

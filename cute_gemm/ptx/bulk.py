@@ -314,7 +314,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
 
     def load() -> None:
         assert barrier is not None
-        machine.behind(inst)
+        machine.check_dependency(inst)
         addresses, maps = where().tolist(), source(machine.maps)
         places = machine.barriers.places(inst, barrier())
         masks = members("its mask").tolist() if members else [0] * len(addresses)
@@ -335,7 +335,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
                 machine.bulk.load(_Copy(inst, mapped, corner, target, address, row, known, counts))
 
     def store() -> None:
-        machine.behind(inst)
+        machine.check_dependency(inst)
         addresses, maps = where().tolist(), source(machine.maps)
         lanes = machine.lanes()
         ctas, threads = (x.tolist() for x in np.nonzero(lanes))

@@ -1,4 +1,4 @@
-"""Which accesses to shared memory warps have seen, if they wait for each other individually.
+"""Detection of races in shared memory, if warps wait for each other individually.
 
 Between barriers of a whole CTA an epoch is enough (`cute_gemm.ptx.memory`). With mbarriers, named
 barriers and clusters each warp has a clock, and a vector of the clocks of other warps that it has

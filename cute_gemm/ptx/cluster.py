@@ -25,9 +25,9 @@ class ClusterMachine(Machine):
     bulk: Any
     products: Any
 
-    def rows(self) -> Array:
-        """Return the rows (`cute_gemm.ptx.clocks`) of the warps with executing lanes."""
-        return np.unique(self.shared.own[self.lanes()] // WARP)
+    def rows(self, lanes: Array) -> Array:
+        """Return the rows (`cute_gemm.ptx.clocks`) of the warps that have these lanes."""
+        return np.unique(self.shared.own[lanes] // WARP)
 
 
 def machine_of(code: Code) -> ClusterMachine:

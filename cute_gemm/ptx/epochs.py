@@ -1,4 +1,4 @@
-"""Which accesses to shared memory threads have seen, if they wait at barriers of their CTA.
+"""Detection of races in shared memory, if threads wait at barriers of their CTA.
 
 Between two such barriers, an epoch, no thread has seen the accesses of another one. For each
 granule it is enough to keep the last write and the readers since the barrier: no thread, one

@@ -1,4 +1,4 @@
-"""Which bits of a result are undefined, by the effect of its instruction on the bits it reads.
+"""Rules of undefined bits: from the operands of an instruction to its result.
 
 A rule gets each operand as a pair, its value and its undefined bits, both as integers of the type
 that the instruction reads, and returns the undefined bits of the result. A bit is undefined if

@@ -9,7 +9,7 @@ from weakref import proxy
 import numpy as np
 
 from cute_gemm.ptx.cluster import ClusterMachine
-from cute_gemm.ptx.memory import WARP, Array
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
 
 
@@ -55,15 +55,13 @@ class Gates:
     def _enter(self, gate: _Gate, lanes: Array, turns: Array) -> None:
         """Let lanes arrive at a barrier, with what they have seen."""
         turns[lanes] = gate.times
-        shared = self.machine.shared
-        shared.clocks.give(np.unique(shared.own[lanes] // WARP), gate.given)
+        self.machine.shared.clocks.give(self.machine.rows(lanes), gate.given)
 
     def _leave(self, gate: _Gate, lanes: Array, turns: Array) -> Array:
         """Return which lanes may continue: those that arrived before the last completion."""
         go = lanes & (turns < gate.times)
         if go.any():
-            shared = self.machine.shared
-            shared.clocks.take(np.unique(shared.own[go] // WARP), gate.done)
+            self.machine.shared.clocks.take(self.machine.rows(go), gate.done)
         return go
 
     def _of_group(self, first: int, ctas: int) -> Array:

@@ -28,4 +28,8 @@ class Lanes:
 
     def lanes(self) -> Array:
         """Return the mask of executing lanes at full size."""
-        return np.broadcast_to(True if self.mask is None else self.mask, self.shape)
+        return self.full(self.mask)
+
+    def full(self, mask: Array | None) -> Array:
+        """Return a mask at full size; None stands for all lanes."""
+        return np.broadcast_to(True if mask is None else mask, self.shape)

@@ -75,14 +75,14 @@ class Buffer:
     @property
     def place(self) -> tuple[int, int, bool]:
         """Bytes, address of the first modulo 256, and whether all of them belong to elements."""
-        before, behind = self.span
+        before, after = self.span
         residue = self.array.ctypes.data if self.residue is None else self.residue
         dense, size = True, self.array.itemsize
         steps = zip(map(abs, self.array.strides), self.array.shape, strict=True)
         for step, extent in sorted(steps):
             if step and extent > 1:
                 dense, size = dense and step == size, step * extent
-        return before + behind, (residue - before) % 256, dense
+        return before + after, (residue - before) % 256, dense
 
     def bring(self, memory: GlobalMemory) -> None:
         """Copy the array into global memory, and mark the bytes that may be written."""

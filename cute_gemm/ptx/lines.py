@@ -60,7 +60,7 @@ class Sources:
         name = self._name if self._own(file) else re.split(r"[/\\]", path)[-1]
         return SourceLine(name, int(number)) if name else None
 
-    def told(self, message: str) -> str:
+    def with_places(self, message: str) -> str:
         """Return a message with source places next to lines of the PTX."""
 
         def with_place(match: re.Match[str]) -> str:

@@ -145,7 +145,7 @@ class Machine(Lanes):
         """Return the lanes that have not ended."""
         lanes_alive = self.lanes().copy()
         for mask in (*self.ready.values(), *self.parked.values()):
-            lanes_alive |= self._lanes(mask)
+            lanes_alive |= self.full(mask)
         return lanes_alive
 
     def who(self, lanes: Array) -> str:
@@ -158,7 +158,7 @@ class Machine(Lanes):
         """Execute ``griddepcontrol.wait``: lanes wait for the previous launch."""
         self.followed = self.followed | self.lanes()
 
-    def behind(self, inst: Instruction) -> None:
+    def check_dependency(self, inst: Instruction) -> None:
         """Fault if executing lanes access global memory before the previous launch has ended."""
         if self.dependent:
             what = "race: the previous launch may not have ended: no griddepcontrol.wait before"
@@ -342,7 +342,7 @@ class Machine(Lanes):
         ISA, 9.7.13.1). Like compute-sanitizer, this requires it of all threads of the CTA that have
         not ended.
         """
-        waiting = {place: self._lanes(mask) for place, mask in self.parked.items()}
+        waiting = {place: self.full(mask) for place, mask in self.parked.items()}
         if any(pieces[place].barrier is None for place in waiting):
             self.stuck(pieces)
         alive = np.any([*waiting.values()], axis=0)
@@ -363,10 +363,6 @@ class Machine(Lanes):
             join(self.ready, pieces[place].next or 0, self.mask)
         self.moved = self.steps
         self.shared.next_epoch()
-
-    def _lanes(self, mask: Array | None) -> Array:
-        """Return the lanes of a mask at full size."""
-        return np.broadcast_to(True if mask is None else mask, self.shape)
 
 
 def join(where: dict[int, Array | None], place: int, mask: Array | None) -> None:

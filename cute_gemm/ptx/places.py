@@ -76,7 +76,7 @@ class AddressOperand:
         """Return checked flat offsets into shared or global memory."""
         machine = self.machine
         if not shared:
-            machine.behind(self.inst)
+            machine.check_dependency(self.inst)
         if machine.undefined[self.slot] is not None:
             demand(machine, self.inst, self.slot, "its address")
         values = machine.values[self.slot]
@@ -148,7 +148,7 @@ class AddressOperand:
             view[places] = self._executing(value)
 
     def note(self, shared: bool, store: bool) -> None:
-        """Tell the recorder, if any, of an access by the executing lanes."""
+        """Note an access by the executing lanes in the recorder, if any."""
         recorder = self.machine.recorder
         if recorder is not None:
             what = (self.index, shared, store, self.width)
@@ -161,7 +161,7 @@ class AddressOperand:
         return self.machine.shared if shared else self.machine.memory
 
     def reads(self, shared: bool, noted: bool = True) -> Array:
-        """Return `offsets` of a read; ``noted``: whether to tell the recorder."""
+        """Return `offsets` of a read; ``noted``: whether the recorder notes it."""
         machine = self.machine
         offsets = self.offsets(shared, False)
         if not shared:
@@ -203,7 +203,7 @@ class AddressOperand:
     def bytes(self, count: int) -> Array:
         """Return the first bytes of global memory at each lane's address, (lanes, count)."""
         machine = self.machine
-        machine.behind(self.inst)
+        machine.check_dependency(self.inst)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
         self._aligned(first)
         addresses = first[:, None] + np.arange(count)

@@ -194,7 +194,7 @@ def _arrive_cluster(code: Code, inst: Instruction) -> Step:
 @opcode("fence.proxy", "fence.mbarrier_init", parts=r"(proxy\.async|mbarrier_init).*")
 def _fence(code: Code, inst: Instruction) -> Step:
     machine = machine_of(code)
-    return lambda: machine.shared.clocks.fence(machine.rows())
+    return lambda: machine.shared.clocks.fence(machine.rows(machine.lanes()))
 
 
 @opcode("griddepcontrol")

@@ -52,7 +52,7 @@ def demand(machine: Machine, inst: Instruction, slot: int, what: str) -> None:
 
 
 def whole(bad: Array | None, dtype: Any) -> Array | None:
-    """Set all bits of each value that has an undefined bit."""
+    """Return `every` undefined bit of the values in ``bad``; None if all bits are defined."""
     return None if bad is None or not bad.any() else every(bad, dtype)
 
 

@@ -65,7 +65,7 @@ class WaitingMachine(ClusterMachine):
             self.stuck(pieces)
 
     def together(self) -> None:
-        self.shared.clocks.meet(self.rows())
+        self.shared.clocks.meet(self.rows(self.lanes()))
 
     def poll(self, pieces: list[Piece]) -> bool:
         self.barriers.wanted.clear()

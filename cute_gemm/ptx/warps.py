@@ -280,7 +280,7 @@ class _Factors(NamedTuple):
     per: int
     #: (..., lanes of a row) bits -> (..., elements of a row).
     numbers: Callable[[Array], Array]
-    sums: str
+    accumulator: str
     shapes: tuple[str, ...]
 
 
@@ -325,7 +325,7 @@ def _mma(code: Code, inst: Instruction) -> Step:
     shape, clamped = inst.op[3], "satfinite" in inst.op
     result, a, b, c = (part for part in inst.op[6:] if part != "satfinite")
     fits = a in FACTORS and (a == b or {a, b} == _FLOAT8)
-    fits = fits and shape in FACTORS[a].shapes and result == c == FACTORS[a].sums
+    fits = fits and shape in FACTORS[a].shapes and result == c == FACTORS[a].accumulator
     code.require(inst, fits and (not clamped or result == "s32"))
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
     step = 4 * FACTORS[a].per
@@ -335,8 +335,8 @@ def _mma(code: Code, inst: Instruction) -> Step:
     kind, bits = ("f64", "f64") if a == "f64" else (result, "b32")
     targets = [_target(code, inst, each, kind) for each in groups[0]]
     left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])
-    sums = [code.source(inst, x, kind) for x in groups[3]]
-    return _product(code, inst, (a, b, clamped), targets, left, right, sums)
+    added = [code.source(inst, x, kind) for x in groups[3]]
+    return _product(code, inst, (a, b, clamped), targets, left, right, added)
 
 
 def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
@@ -348,7 +348,7 @@ def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Regis
 
 def _product(
     code: Code, inst: Instruction, what: tuple[str, str, bool], targets: list[Register],
-    left: list[Source], right: list[Source], sums: list[Source],
+    left: list[Source], right: list[Source], added: list[Source],
 ) -> Step:  # fmt: skip
     """Return the step of an mma."""
     kind, other, clamped = what
@@ -362,13 +362,13 @@ def _product(
         machine.whole(inst, WARP, "warp")
         a, b = _matrices_of([fragment(x, kind) for x in left], [fragment(x, other) for x in right])
         total = np.empty((*a.shape[1:3], 8))
-        for i, source in enumerate(sums):
+        for i, source in enumerate(added):
             total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)
         for x, y in zip(a, b, strict=True):
             total = fma_f64(x, y, total) if kind == "f64" else total + x * y
         done = rounded(total, kind, clamped)
-        numbers = (a, b) if FACTORS[kind].sums == "s32" else None
-        bad = _undefined(machine, (left, right, sums), FACTORS[kind].per, numbers)
+        numbers = (a, b) if FACTORS[kind].accumulator == "s32" else None
+        bad = _undefined(machine, (left, right, added), FACTORS[kind].per, numbers)
         for i, target in enumerate(targets):
             stored, at = STORED[target.type], _of_sum(i)
             part = np.ascontiguousarray(done[at]).reshape(machine.shape).view(stored)
@@ -437,9 +437,9 @@ def _undefined(
 
 def rounded(total: Array, kind: str, clamped: bool = False) -> Array:
     """Return the accumulators in the type of D; integers are exact in float64."""
-    if FACTORS[kind].sums == "f64":
+    if FACTORS[kind].accumulator == "f64":
         return total
-    if FACTORS[kind].sums == "f32":
+    if FACTORS[kind].accumulator == "f32":
         return total.astype(np.float32)
     if clamped:
         total = np.clip(total, -(2.0**31), 2.0**31 - 1)

@@ -263,13 +263,13 @@ class Products:
         ]
         elements = np.stack([each[ctas, groups] for each in whole], axis=-1)
         stored = elements.dtype
-        if FACTORS[products[0].kinds[0]].sums == "f32":
+        if FACTORS[products[0].kinds[0]].accumulator == "f32":
             elements = elements.view(np.float32)
         thread, i = np.ogrid[:_GROUP, : len(slots)]
         row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
         column = i // 4 * 8 + thread % 4 * 2 + i % 2
-        sums = np.empty((len(places), _ROWS, len(slots) * 2), elements.dtype)
-        sums[:, row, column] = elements
+        accumulators = np.empty((len(places), _ROWS, len(slots) * 2), elements.dtype)
+        accumulators[:, row, column] = elements
         number = {place: index for index, place in enumerate(places)}
         fresh = np.zeros(len(places), bool)
         for product in products:
@@ -282,14 +282,14 @@ class Products:
             ]
             total = factors[0] @ factors[1].T
             if product.adds:
-                total += sums[row_of]
+                total += accumulators[row_of]
             else:
                 fresh[row_of] = True
-            sums[row_of] = rounded(total, product.kinds[0])
+            accumulators[row_of] = rounded(total, product.kinds[0])
             if machine.shared.watched:
                 rows = self._rows(product.cta, product.group)
                 machine.shared.end_read(product.granules, rows, product.serial)
-        elements = sums[:, row, column]
+        elements = accumulators[:, row, column]
         for index, (slot, old) in enumerate(zip(slots, whole, strict=True)):
             new = old.copy()
             new[ctas, groups] = np.ascontiguousarray(elements[..., index]).view(stored)
@@ -335,20 +335,20 @@ def _mma(code: Code, inst: Instruction) -> Step:
     kind, other, index = op[-2], op[-1], code.index
     deep, signs, flips = _SAID.get(kind, (0, 0, 0))
     fits = kind in _SAID and (kind == other or {kind, other} == {"e4m3", "e5m2"})
-    fits = fits and op[2:4] == ("sync", "aligned") and op[5:-2] == (FACTORS[kind].sums,)
+    fits = fits and op[2:4] == ("sync", "aligned") and op[5:-2] == (FACTORS[kind].accumulator,)
     match = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
     rows = code.parts(operands[1]) if isinstance(operands[1], Vector) else ()
     flips -= bool(rows and flips)  # these apply to shared memory
     if not fits or not match or len(operands) != 4 + signs + flips:
         raise code.refuse(inst, f"only for {', '.join(_SAID)}")
-    columns, sums = int(match[1]), FACTORS[kind].sums
+    columns, accumulator = int(match[1]), FACTORS[kind].accumulator
     targets = code.parts(operands[0])
-    slots = tuple(code.register(inst, each, sums).slot for each in targets)
+    slots = tuple(code.register(inst, each, accumulator).slot for each in targets)
     # Float accumulators may be in registers of bits; integers not in those of floats.
     typed = all(isinstance(each, Register) and each.type != "f32" for each in targets)
-    typed = typed or (sums == "f32" and all(isinstance(each, Register) for each in targets))
+    typed = typed or (accumulator == "f32" and all(isinstance(each, Register) for each in targets))
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
-        raise code.refuse(inst, f"it takes {columns // 2} registers of {sums}")
+        raise code.refuse(inst, f"it takes {columns // 2} registers of {accumulator}")
     own = tuple(code.register(inst, each, "b32").slot for each in rows)
     code.require(inst, len(own) in (0, 4), "A takes 4 registers")
     words = [code.source(inst, each, "u64") for each in operands[1 + bool(own) : 3]]

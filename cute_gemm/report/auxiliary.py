@@ -48,7 +48,7 @@ class AuxiliaryReport:
             return tuple(f"{a.name}  {a} to {b} in scratch" for a, b, _ in problem.copies)
         parts = [f"{problem.slices} slices of K"] * (problem.slices > 1)
         parts += [f"{problem.epilogue.pairs} of columns"] * bool(problem.epilogue.pairs)
-        return (f"C  from {' and '.join(parts)}: {problem.sums} in scratch",)
+        return (f"C  from {' and '.join(parts)}: {problem.partials} in scratch",)
 
     @property
     def packs(self) -> tuple[str, ...]:

@@ -263,7 +263,7 @@ def performance(
     place = stands_for(Arch(arch)) if gpu is None else of_arch(gpu, Arch(arch))
     traffic = _traffic(problem, rows, auxiliary, reads_c)
     reductions = [x.problem for x in auxiliary if isinstance(x.problem, Reduction)]
-    stored = replace(problem, C=reductions[0].sums if reductions else problem.C)
+    stored = replace(problem, C=reductions[0].partials if reductions else problem.C)
     # Product elements that an elementwise kernel would read and write; pairs alone need one.
     saved = 2 * problem.C.nbytes * (problem.epilogue != LINEAR_COMBINATION)
     if problem.epilogue.pairs:

@@ -190,7 +190,7 @@ class BoundLaunch:
         with self._lock:
             self._pack_operands(self._block, 0, *addresses)
             if self._maps is not None:
-                self._maps.tell(addresses)
+                self._maps.set_addresses(addresses)
             self._STREAM(self._stream, 0, stream)
             (code,) = self._launch(self._configuration, self._function, self._table, 0)
             if code:
@@ -265,7 +265,7 @@ class Event:
             checked(recorded, "recording an event in a graph")
 
     def is_reached(self) -> bool:
-        """Whether the device has reached the mark."""
+        """Return whether the device has reached the mark."""
         with entered(self.device):
             (code,) = load_driver().cuEventQuery(self._event)
         return not code

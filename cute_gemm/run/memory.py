@@ -28,13 +28,8 @@ class DeviceBuffer:
         self._pointer = 0
         self.nbytes = nbytes
         self.device = device
-        driver = load_driver()
         with entered(device):
-            code, pointer = driver.cuMemAlloc(max(nbytes, 1))
-            if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
-                raise _out_of_memory(nbytes, device)
-            checked((code,), f"allocating {nbytes} bytes on device {device}")
-        self._pointer = int(pointer)
+            self._pointer = _allocated(load_driver().cuMemAlloc(max(nbytes, 1)), nbytes, device)
 
     @property
     def pointer(self) -> int:
@@ -65,25 +60,31 @@ class DeviceBuffer:
         return f"DeviceBuffer({self._pointer:#x}, {self.nbytes} bytes, device={self.device})"
 
 
-def _out_of_memory(nbytes: int, device: int) -> OutOfMemoryError:
-    """Return the error of an allocation that failed; the device's context is current."""
-    free, total = checked(load_driver().cuMemGetInfo(), "asking for the free memory")
-    return OutOfMemoryError(
-        f"{counted(nbytes, 'byte')} ({size(nbytes)}) were asked for on device {device} "
-        f"({device_name(device)}), where {size(free)} of {size(total)} are free"
-    )
+def _allocated(result: tuple[Any, int], nbytes: int, device: int, kind: str = "") -> int:
+    """Return the address of memory that the driver allocated; the device's context is current."""
+    code, pointer = result
+    if code:
+        driver = load_driver()
+        if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
+            free, total = checked(driver.cuMemGetInfo(), "asking for the free memory")
+            raise OutOfMemoryError(
+                f"{counted(nbytes, 'byte')} ({size(nbytes)}) were asked for on device {device} "
+                f"({device_name(device)}), where {size(free)} of {size(total)} are free"
+            )
+        checked((code,), f"allocating {nbytes} bytes{kind} on device {device}")
+    return int(pointer)
 
 
-def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> DeviceBuffer:
+def upload(array: np.ndarray, device: int = 0) -> DeviceBuffer:
     """Copy a host matrix, or a batch, to new device memory, each element at its host offset.
 
     The copy therefore has the descriptor of the host array, strides included. The bytes between
     columns (or rows) are neither read nor set, and a shared matrix is copied once. One stride
-    must be the unit. The copy runs in the order of ``stream``.
+    must be the unit. The copy runs on the default stream.
     """
     buffer = allocate_like(array, device)
     try:
-        _copy(array, buffer, stream, to_device=True)
+        _copy(array, buffer, to_device=True)
     except BaseException:
         buffer.free()
         raise
@@ -96,15 +97,15 @@ def allocate_like(array: np.ndarray, device: int = 0) -> DeviceBuffer:
     return DeviceBuffer(width + sum((count - 1) * step for step, count in axes), device)
 
 
-def download(buffer: DeviceBuffer, array: np.ndarray, stream: int = 0) -> None:
+def download(buffer: DeviceBuffer, array: np.ndarray) -> None:
     """Copy memory of `upload` or `allocate_like` back into a host array, and wait for it.
 
     Only the elements of ``array`` are written, nothing between columns (or rows). LaunchError
-    if an earlier kernel on this stream failed.
+    if an earlier kernel on the default stream failed.
     """
-    _copy(array, buffer, stream, to_device=False)
+    _copy(array, buffer, to_device=False)
     with entered(buffer.device):
-        checked(load_driver().cuStreamSynchronize(stream), "waiting for the result")
+        checked(load_driver().cuStreamSynchronize(0), "waiting for the result")
 
 
 def _runs(array: np.ndarray) -> tuple[int, list[tuple[int, int]]]:
@@ -132,7 +133,7 @@ def _runs(array: np.ndarray) -> tuple[int, list[tuple[int, int]]]:
     return width, axes
 
 
-def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bool) -> None:
+def _copy(array: np.ndarray, buffer: DeviceBuffer, *, to_device: bool) -> None:
     """Copy every run of ``array``, as many per call as the driver takes."""
     width, axes = _runs(array)
     if not width:
@@ -149,9 +150,9 @@ def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bo
         for offset in offsets:
             there, here = buffer.pointer + offset, host + offset
             if height == 1 and to_device:
-                result = driver.cuMemcpyHtoDAsync(there, here, width, stream)
+                result = driver.cuMemcpyHtoDAsync(there, here, width, 0)
             elif height == 1:
-                result = driver.cuMemcpyDtoHAsync(here, there, width, stream)
+                result = driver.cuMemcpyDtoHAsync(here, there, width, 0)
             else:
                 copy = driver.CUDA_MEMCPY2D()
                 copy.WidthInBytes, copy.Height = width, height
@@ -164,7 +165,7 @@ def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bo
                     copy.srcMemoryType = kinds.CU_MEMORYTYPE_DEVICE
                     copy.dstMemoryType = kinds.CU_MEMORYTYPE_HOST
                     copy.srcDevice, copy.dstHost = there, here
-                result = driver.cuMemcpy2DAsync(copy, stream)
+                result = driver.cuMemcpy2DAsync(copy, 0)
             checked(result, "copying a matrix")
 
 
@@ -186,16 +187,11 @@ def scratch(nbytes: int, device: int, stream: int) -> int:
     During graph capture the memory belongs to the graph. OutOfMemoryError if the device does not
     have so many bytes.
     """
-    driver = load_driver()
     pool = _pools.get(device)
     if pool is None:
         pool = _pools.setdefault(device, _new_pool(device))
-    code, pointer = driver.cuMemAllocFromPoolAsync(nbytes, pool, stream)
-    if code:
-        if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
-            raise _out_of_memory(nbytes, device)
-        checked((code,), f"allocating {nbytes} bytes of scratch on device {device}")
-    return int(pointer)
+    result = load_driver().cuMemAllocFromPoolAsync(nbytes, pool, stream)
+    return _allocated(result, nbytes, device, " of scratch")
 
 
 def give_back(pointer: int, stream: int) -> None:

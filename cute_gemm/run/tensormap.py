@@ -105,11 +105,11 @@ def _enumerators(dtype: str, swizzle: int) -> tuple[Any, tuple[Any, ...]]:
 class TensorMaps:
     """The maps of a launch's matrices, in memory that the driver reads at a launch.
 
-    ``places``: their addresses in it; ``tell`` sets the addresses of the matrices, on any thread
-    and with any current context.
+    ``places``: their addresses in it. `set_addresses` may be called on any thread and with any
+    current context.
     """
 
-    __slots__ = ("_device", "_maps", "_memory", "_replace", "_told", "_views", "places")
+    __slots__ = ("_addresses", "_device", "_maps", "_memory", "_replace", "_views", "places")
 
     def __init__(self, maps: tuple[TensorMap | None, ...], device: int) -> None:
         driver = load_driver()
@@ -119,12 +119,12 @@ class TensorMaps:
         self.places = tuple(start + i * SIZE for i in range(len(maps)))
         self._views = tuple(driver.CUtensorMap(place) for place in self.places)
         self._replace = driver.cuTensorMapReplaceAddress
-        self._told = [0] * len(maps)
+        self._addresses = [0] * len(maps)
 
-    def tell(self, addresses: Sequence[int]) -> None:
+    def set_addresses(self, addresses: Sequence[int]) -> None:
         """Write the addresses of the matrices into their maps, if they have any."""
         for i, tensor_map in enumerate(self._maps):
-            written, address = self._told[i], addresses[i]
+            written, address = self._addresses[i], addresses[i]
             if address == written or not address or tensor_map is None:
                 continue
             if not written:
@@ -134,4 +134,4 @@ class TensorMaps:
                 with entered(self._device):
                     doing = "setting the address of a tensor map"
                     checked(self._replace(self._views[i], address), doing)
-            self._told[i] = address
+            self._addresses[i] = address

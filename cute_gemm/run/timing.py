@@ -1,8 +1,8 @@
 """Times of several functions in one run: batches of calls, in rounds, in changing order.
 
-Clocks and power limits of a GPU move by more than the differences that matter. So those that are
-compared take turns, and what counts is the median of the rounds' ratios, not the ratio of two
-separate times.
+Clocks and power limits of a GPU change by more than the differences of interest. Functions that are
+compared therefore take turns, and the comparison is the median of the rounds' ratios, not the ratio
+of two separate times.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 #: Resolution of two events, in milliseconds.
 _RESOLUTION_MS = 5e-4
-#: Time of one batch in milliseconds: long enough that the resolution does not count.
+#: Time of one batch in milliseconds: long enough that the resolution does not matter.
 _BATCH_MS = 10.0
 _MOST_CALLS = 2000
 _WARM_UP_CALLS = 3
 #: Milliseconds of a first call after which no further warm-up is needed.
 _SLOW_MS = 100.0
-#: Time of all batches of one contestant together, beyond which it sits rounds out.
+#: Milliseconds of all batches of a function, above which it is timed in fewer rounds.
 _TOTAL_MS = 1000.0
 _LEAST_ROUNDS = 2
-#: Most copies of the matrices; only those of small matrices would be more.
+#: Most copies of the matrices; small matrices would need more.
 _MOST_COPIES = 256
 
 Key = TypeVar("Key")
-#: Calls a function that often and returns the milliseconds of one call.
+#: Calls a function so many times, and returns the milliseconds of one call.
 Clock = Callable[[Callable[[], object], int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The times of one contestant.
+    """The times of one function.
 
-    ``calls`` are those of a batch; ``times`` has for each round the milliseconds of a call, or None
-    when it sat the round out.
+    ``calls``: calls of a batch; ``times``: the milliseconds of a call in each round, None for a
+    round in which it was not timed.
     """
 
     calls: int
@@ -49,7 +49,7 @@ class Samples:
 
     @property
     def taken(self) -> tuple[float, ...]:
-        """The times of the rounds that it took part in."""
+        """The times of the rounds in which it was timed."""
         return tuple(time for time in self.times if time is not None)
 
     @property
@@ -66,7 +66,7 @@ class Samples:
         return first, third
 
     def ratio(self, other: Samples) -> float:
-        """Median, over the rounds that both took part in, of the other's time over this one's."""
+        """Return the median ratio of the other's time to this one's, over rounds with both."""
         rounds = zip(self.times, other.times, strict=True)
         return statistics.median(b / a for a, b in rounds if a is not None and b is not None)
 
@@ -77,15 +77,14 @@ def interleave(
     clock: Clock,
     step: Callable[[], None] = lambda: None,
 ) -> dict[Key, Samples]:
-    """Warm up, choose the calls of each contestant's batches, and time all of them in turns.
+    """Warm up functions, determine the calls of their batches, and time all of them in turns.
 
-    ``groups`` are those that are to be timed close to each other: name -> a call of it. A batch has
-    as many calls as take 10 ms, at least one and at most 2000. In each round the groups, and in
-    them the contestants, come in random order, and in the next one in the reverse of it, so that
-    nobody always meets the warmer chip or follows the same neighbour. Whose batches would take more
-    than a second together takes part in fewer rounds, evenly spread, the last one among them, and
-    at least two. ``step`` is called after every warm-up and after every batch, or the round that
-    was sat out instead.
+    ``groups``: functions by name, those of a group next to each other in time. A batch has as many
+    calls as take 10 ms, at least one and at most 2000. Each other round has the groups, and the
+    functions of a group, in random order, and the round after it has the reverse order, so that no
+    function always runs on the warmer chip or after the same one. A function whose batches together
+    take more than a second is timed in fewer rounds, at least two, evenly spread up to the last
+    one. ``step`` is called after each warm-up, and for each function in each round.
     """
     functions = {key: function for group in groups for key, function in group.items()}
     calls: dict[Key, int] = {}
@@ -112,7 +111,7 @@ def _warm_up(function: Callable[[], object], clock: Clock) -> float:
 
 
 def _orders(groups: Sequence[Mapping[Key, object]], rounds: int) -> Iterator[list[Key]]:
-    """Yield the order of the contestants in each round, group by group."""
+    """Yield the order of the functions in each round, group by group."""
     chance = random.Random(0)
     order: list[Key] = []
     for index in range(rounds):
@@ -125,8 +124,8 @@ def _orders(groups: Sequence[Mapping[Key, object]], rounds: int) -> Iterator[lis
 def device_clock(device: int = 0) -> Clock:
     """Return a clock for calls that start work on the legacy default stream of a device.
 
-    Calls follow each other without a pause; one that takes the device less time than the host needs
-    to start it is timed with the start.
+    Calls follow each other without a pause. If the host takes longer to start a call than the
+    device to execute it, the time is that of the start.
     """
     from cute_gemm.run.launch import Event
 
@@ -144,7 +143,7 @@ def device_clock(device: int = 0) -> Clock:
 
 
 def host_clock(function: Callable[[], object], calls: int) -> float:
-    """Time calls that return when their work is done."""
+    """Return the milliseconds of a call that returns when its work is done."""
     start = time.perf_counter()
     for _ in range(calls):
         function()
@@ -152,10 +151,10 @@ def host_clock(function: Callable[[], object], calls: int) -> float:
 
 
 def copies_past_l2(problem: GemmProblem, l2_bytes: int) -> int:
-    """Return how many copies of A, B and C exceed twice the L2 cache; at most 256.
+    """Return the number of copies of A, B and C that exceed twice the L2 cache; at most 256.
 
-    Taken in turn, the next one is never in the cache: with 1 copy because the matrices alone are
-    larger.
+    If calls use the copies in turn, the next one is never in the cache. A single copy suffices if
+    the matrices are larger than twice the cache.
     """
     each = max(1, sum(matrix.nbytes for matrix in (problem.A, problem.B, problem.C)))
     return min(_MOST_COPIES, 2 * l2_bytes // each + 1)

@@ -320,7 +320,7 @@ def writable() -> str | None:
 # Files next to the builds -----------------------------------------------------------------------
 
 
-def beside(name: str) -> list[bytes]:
+def contents(name: str) -> list[bytes]:
     """Return the contents of the files of that name, in the order of `directories`."""
     return [data for _, data in _found(name)]
 
@@ -344,7 +344,7 @@ def remove(kind: str) -> None:
         _remove(path)
 
 
-def put_beside(name: str, data: bytes) -> None:
+def put_file(name: str, data: bytes) -> None:
     """Store a file atomically; warn once if that is not possible."""
     place = _writable()
     if place is not None:
@@ -371,10 +371,8 @@ def headers_digest(paths: Sequence[Path]) -> str:
         return digests[state]
 
     digest = _content_digest(files)
-    place = _writable()
-    if place is not None:
-        newest = dict(list(digests.items())[-15:])  # one per install; old ones are dropped
-        _write(place / _MEMO, json.dumps({**newest, state: digest}).encode())
+    newest = dict(list(digests.items())[-15:])  # one per install; old ones are dropped
+    put_file(_MEMO, json.dumps({**newest, state: digest}).encode())
     return digest
 
 

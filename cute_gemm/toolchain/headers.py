@@ -145,7 +145,7 @@ def cutlass_path() -> Path | None:
 
 
 def cutlass_version() -> tuple[int, int, int] | None:
-    """Return the version of the CUTLASS headers, None if there is none."""
+    """Return the version of the CUTLASS headers, None if they are not installed."""
     path = cutlass_path()
     if path is None:
         return None
@@ -177,26 +177,22 @@ def _headers_of_wheels(root: Path) -> CudaHeaders:
         trees = tuple(root / f"cuda_{name}" / "include" for name in ("runtime", "nvcc", "cccl"))
     else:
         trees = (root / f"cu{cuda_major()}" / "include",) * 3
-    runtime, crt, cccl = trees
-    return CudaHeaders(
-        source="the nvidia wheels",
-        runtime=_first(runtime, holding="cuda_runtime.h"),
-        crt=_first(runtime, crt, holding="crt/mma.h"),
-        cccl=_first(cccl / "cccl", cccl, holding="cuda/std/version"),
-    )
+    return _headers_of("the nvidia wheels", *trees)
 
 
 def _headers_of_toolkit(source: str, root: Path) -> list[CudaHeaders]:
     trees = (root / "include", root / "targets" / "x86_64-linux" / "include")
-    return [
-        CudaHeaders(
-            source=f"{source} ({root})",
-            runtime=_first(tree, holding="cuda_runtime.h"),
-            crt=_first(tree, holding="crt/mma.h"),
-            cccl=_first(tree / "cccl", tree, holding="cuda/std/version"),
-        )
-        for tree in trees
-    ]
+    return [_headers_of(f"{source} ({root})", tree, tree, tree) for tree in trees]
+
+
+def _headers_of(source: str, runtime: Path, crt: Path, cccl: Path) -> CudaHeaders:
+    """Return the headers in the include directories of the parts."""
+    return CudaHeaders(
+        source=source,
+        runtime=_first(runtime, holding="cuda_runtime.h"),
+        crt=_first(runtime, crt, holding="crt/mma.h"),
+        cccl=_first(cccl / "cccl", cccl, holding="cuda/std/version"),
+    )
 
 
 def package_dirs(name: str) -> list[Path]:

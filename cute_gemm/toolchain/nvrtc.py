@@ -88,7 +88,7 @@ def build(
     if not cache:
         return _compile(unit, arch, paths, start)
 
-    key = _key(unit, arch, paths, nvrtc_version())
+    key = _key(unit, arch, nvrtc_version())
     stored = _stored(key, unit, arch)
     if stored is not None:
         logger.debug("read %s for %s from the cache", unit.symbol, arch)
@@ -101,7 +101,7 @@ def build(
         # Another NVRTC may be loaded in the process (PyTorch brings one): then the build
         # is stored under its version.
         if nvrtc_version().split(".")[:2] != used.split("."):
-            key = _key(unit, arch, paths, used)
+            key = _key(unit, arch, used)
         store.put(key, built)
         took = time.perf_counter() - start
         logger.info("compiled %s for %s in %.2f s", unit.symbol, arch, took)
@@ -116,14 +116,13 @@ def _stored(key: str, unit: TranslationUnit, arch: str) -> Build | None:
 
 def is_cached(unit: TranslationUnit, arch: str) -> bool:
     """Return whether the cache has a file of this build."""
-    arch = normalize_arch(arch)
-    return store.has(_key(unit, arch, (*unit.folders, *include_paths()), nvrtc_version()))
+    return store.has(_key(unit, normalize_arch(arch), nvrtc_version()))
 
 
-def _key(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], nvrtc: str) -> str:
+def _key(unit: TranslationUnit, arch: str, nvrtc: str) -> str:
     """Return the key of a build; headers of CUTLASS and CUDA are read once per process."""
     own = (*unit.folders, templates_path())
-    libraries = tuple(path for path in paths if path not in own)
+    libraries = tuple(path for path in include_paths() if path not in own)
     digest = store.headers_digest(own) + _digest_of_libraries(libraries)
     return store.key(unit, digest, OPTIONS, arch, nvrtc)
 

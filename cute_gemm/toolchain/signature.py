@@ -219,10 +219,10 @@ def epilogue_parameters(
     return pointers, strides, scalars
 
 
-def scalar_cpp(sums: DType, out: DType) -> str:
+def scalar_cpp(accumulator: DType, out: DType) -> str:
     """Return the C++ type of alpha, beta and the epilogue, with a placeholder for a prefix."""
-    row = scalar_of(sums, out)
-    return "{}Accumulator" if row is sums else cpp_type(row)
+    row = scalar_of(accumulator, out)
+    return "{}Accumulator" if row is accumulator else cpp_type(row)
 
 
 def gemm_signature(operation: Operation, *maps: str) -> Signature:

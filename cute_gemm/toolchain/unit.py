@@ -52,14 +52,14 @@ class TranslationUnit:
     spills: int = SPILLS
 
 
-def epilogue_type(epilogue: Epilogue, sums: DType, out: DType) -> str:
+def epilogue_type(epilogue: Epilogue, accumulator: DType, out: DType) -> str:
     """Return the C++ type of an epilogue, in a scope that declares Accumulator and ElementC.
 
-    ``sums``, ``out``: the types of these two.
+    ``accumulator``, ``out``: the types of these two.
     """
     tensors = (*epilogue.operands, *epilogue.results)
     types = (cpp_type(DTYPES[tensor.dtype]) for tensor in tensors)
-    scalar = scalar_cpp(sums, out).format("")
+    scalar = scalar_cpp(accumulator, out).format("")
     return f"{epilogue.functor}<{', '.join((scalar, 'ElementC', *types))}>"
 
 

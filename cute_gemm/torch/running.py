@@ -218,11 +218,11 @@ def _order_of_product(x: Any, w: Any, b: Any) -> Any:
     keywords = bias_and_activation(b, "")
     seen = fingerprint(rows, columns, None, keywords)
     key = None if seen is None else (letters, seen[0])
-    order = reused.torch_orders.get(key)
+    order = reused.torch_orders_of_summation.get(key)
     if order is None:
         order = plan(letters, rows, columns, order="C", **keywords).order_of_summation
         if key is not None:
-            reused.torch_orders[key] = order
+            reused.torch_orders_of_summation[key] = order
     return order
 
 

@@ -33,7 +33,7 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   constexpr int kVector = Config::kVector, kRuns = 16 / sizeof(Accumulator) / kVector, kAhead = 8;
   // The columns of a pair are two rows of the partial sums, or lie in one row: adjacent, or half of it apart.
   constexpr int kPairs = Config::Epilogue::kPairs;
-  constexpr bool kBeside = kPairs == kPairsOfColumns, kInterleaved = kBeside && Config::kRowMajorC;
+  constexpr bool kAdjacent = kPairs == kPairsOfColumns, kInterleaved = kAdjacent && Config::kRowMajorC;
   constexpr int kStep = kInterleaved ? 2 : 1;                           // sums from an element of C to the next
   constexpr int kParts = kPairs == kPairsNone || kInterleaved ? 1 : 2;  // vectors of a run
   using Vector = cutlass::AlignedArray<Accumulator, kStep * kVector>;
@@ -49,8 +49,8 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   if (row >= shape.rows || matrix >= shape.matrices) return;
 
   int64_t const half = Config::kRowMajorC ? shape.extent : shape.rows * shape.ld;
-  int64_t const other = kBeside ? shape.ld : half;  // from a vector to that of the other columns
-  int64_t const own_row = kBeside && !kInterleaved ? 2 * int64_t(row) : row;
+  int64_t const other = kAdjacent ? shape.ld : half;  // from a vector to that of the other columns
+  int64_t const own_row = kAdjacent && !kInterleaved ? 2 * int64_t(row) : row;
   Accumulator const* at = sums + matrix * shape.slices * shape.step + own_row * shape.ld + kStep * first;
   C += matrix * shape.batch;
   Vector total[kRuns * kParts];

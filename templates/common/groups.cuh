@@ -95,9 +95,9 @@ struct CtaGroup {
         int const other = __shfl_up_sync(~0u, sum, step);
         if (lane >= step) sum += other;
       }
-      unsigned const behind = __ballot_sync(~0u, above + sum > cta);
-      if (behind) {
-        int const owner = 32 - __popc(behind);  // the first of those lanes: sums do not decrease
+      unsigned const candidates = __ballot_sync(~0u, above + sum > cta);
+      if (candidates) {
+        int const owner = 32 - __popc(candidates);  // the first of those lanes: sums do not decrease
         size = __shfl_sync(~0u, end - start, owner);
         set(first + owner, __shfl_sync(~0u, start, owner), above + __shfl_sync(~0u, sum - count, owner));
         return;

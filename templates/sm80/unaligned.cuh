@@ -130,7 +130,7 @@ struct WordLoader {
   CUTE_DEVICE void load(int part, int parts) {
     if (part == 0) {
       CUTE_UNROLL
-      for (int i = 0; i < kMore; ++i) copy_behind(i);
+      for (int i = 0; i < kMore; ++i) copy_after_row(i);
     }
     CUTE_UNROLL
     for (int i = 0; i < kSteps; ++i) {
@@ -156,12 +156,12 @@ struct WordLoader {
   }
 
   // Copies the word after a row: the first lane of a row copies that of its first step, and so on.
-  CUTE_DEVICE void copy_behind(int turn) const {
-    int const lane = afresh(along), behind = kAlong - lane, steps = lane / kVector + turn * kWords;
-    Element const* const from = source + steps * step + behind;
+  CUTE_DEVICE void copy_after_row(int turn) const {
+    int const lane = afresh(along), column = kAlong - lane, steps = lane / kVector + turn * kWords;
+    Element const* const from = source + steps * step + column;
     bool const some = steps < kSteps && (kAlongK ? steps * kStepAcross < rows && shift_of(from) > 0
-                                                 : has_any(from, behind, min(rows, behind)));
-    copy_async_if<16>(target + kSize * (steps * (kStepAcross * kPitch) + behind), word_of(from), some);
+                                                 : has_any(from, column, min(rows, column)));
+    copy_async_if<16>(target + kSize * (steps * (kStepAcross * kPitch) + column), word_of(from), some);
   }
 
   // The same for a whole tile, `tile` tiles from the first one, of which `columns` columns are in the
@@ -171,9 +171,9 @@ struct WordLoader {
     typename Copy::At const at(threadIdx.x, 0);
     CUTE_NO_UNROLL
     for (int i = 0; i < kSteps * kRepeats + kMore; ++i) {
-      bool const behind = i >= kSteps * kRepeats;
-      int const steps = behind ? along / kVector + (i - kSteps * kRepeats) * kWords : i / kRepeats;
-      int const further = behind ? kAlong - along : i % kRepeats * kStepAlong;
+      bool const after_row = i >= kSteps * kRepeats;
+      int const steps = after_row ? along / kVector + (i - kSteps * kRepeats) * kWords : i / kRepeats;
+      int const further = after_row ? kAlong - along : i % kRepeats * kStepAlong;
       if (steps >= kSteps) continue;
       int const row = steps * kStepAcross, rest = columns - at.column;
       bool const inside = row < (kAlongK ? rows_left : rest);

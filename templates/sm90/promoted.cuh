@@ -89,14 +89,14 @@ struct MainloopPromotedSmem : Consumer<Config> {
     ComponentProducts<Config::kProducts, Config::kSwapAB> const order(k_tiles);
     accumulators.clear();
     if constexpr (kWaitsAhead) this->wait(state, 0);
-    if constexpr (kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
+    if constexpr (kReadsAhead) this->scales.read(this->memory.stage_data[state.stage]);
     uint64_t a = this->stage_a(state.stage), b = this->stage_b(state.stage);
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
       if (order.largest_from(k_tile)) drop_not_finite(accumulators);
       bool const more = k_tile + 1 < k_tiles;
       if constexpr (!kWaitsAhead) this->wait(state, k_tile);
-      if constexpr (!kReadsAhead) this->scales.read(this->memory.beside[state.stage]);
+      if constexpr (!kReadsAhead) this->scales.read(this->memory.stage_data[state.stage]);
       Scales next_scales = this->scales;
       uint64_t next_a = a, next_b = b;
       CUTE_UNROLL
@@ -111,7 +111,7 @@ struct MainloopPromotedSmem : Consumer<Config> {
           ++next;
           next_a = this->stage_a(next.stage), next_b = this->stage_b(next.stage);
           if constexpr (kWaitsAhead) this->wait(next, k_tile + 1);
-          if constexpr (kReadsAhead) next_scales.read(this->memory.beside[next.stage]);
+          if constexpr (kReadsAhead) next_scales.read(this->memory.stage_data[next.stage]);
         }
         warpgroup_wait<0>();
         Accumulators::fence(products);
@@ -150,7 +150,7 @@ struct MainloopPromotedDoubleBuffered : Consumer<Config> {
     };
     auto const add = [&](Products& of_k_tile, int k_tile, int stage) {
       Accumulators::fence(of_k_tile);
-      this->scales.read(this->memory.beside[stage]);
+      this->scales.read(this->memory.stage_data[stage]);
       if (k_tile + 1 < k_tiles) this->memory.consumer_release(stage, this->peer);
       if (order.largest_from(k_tile)) drop_not_finite(accumulators);
       this->scales.add(0, accumulators.values[0], of_k_tile);
@@ -190,7 +190,7 @@ struct MainloopPromotedRegisterA : MainloopRegisterA<Config> {
       uint64_t const b = this->stage_b(state.stage);
       products.fence();
       this->multiply(products, a, b, true);
-      this->scales.read(this->memory.beside[state.stage]);
+      this->scales.read(this->memory.stage_data[state.stage]);
       last = state.stage;
       ++state;
       if (more) a = this->wait(state, k_tile + 1);
@@ -224,11 +224,11 @@ struct MainloopPromotedRegisterADoubleBuffered : MainloopRegisterA<Config> {
     this->fragment.load(a, 0);
     auto const add = [&](Accumulators& of_k_tile, bool release) {
       of_k_tile.fence();
-      this->scales.read(this->memory.beside[stage]);
+      this->scales.read(this->memory.stage_data[stage]);
       if (release) this->memory.consumer_release(stage, this->peer);
       this->scales.add(0, accumulators.values[0], of_k_tile.values[0]);
     };
-    // Starts the products of a k tile, and adds those of the previous one; `_0`: there is none.
+    // Starts the products of a k tile, and adds those of the previous one; `_0`: there is no previous one.
     auto const turn = [&](Accumulators& of_k_tile, Accumulators& before, auto k_tile) {
       uint64_t const b = this->stage_b(state.stage);
       of_k_tile.fence();

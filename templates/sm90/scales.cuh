@@ -41,7 +41,7 @@ struct ScalePlaces {
 
 // The scales of a stage.
 template <class Config, bool = (ScalePlaces<Config>::kCount > 0)>
-struct StageScales : NothingBeside {};
+struct StageScales : NoStageData {};
 template <class Config>
 struct StageScales<Config, true> {
   using Places = ScalePlaces<Config>;
@@ -116,7 +116,7 @@ struct ScaleLoader {
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
       memory.wait_empty(state);
-      float* const values = memory.beside[state.stage].values;
+      float* const values = memory.stage_data[state.stage].values;
       a(values);
       b(values + Places::kFirstB);
       cutlass::arch::cpasync_barrier_arrive_noinc(&memory.full[state.stage]);

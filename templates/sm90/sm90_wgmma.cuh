@@ -41,8 +41,8 @@
 
 namespace cute_gemm {
 
-// The order of two ping-pong groups: a group waits until the other has started all products of its tile. So no
-// group is two rounds behind the stage that it waits for, which would have the same phase.
+// The order of two ping-pong groups: a group waits until the other has started all products of its tile. So
+// no group waits for a stage of two rounds ago, which would have the same phase.
 CUTE_DEVICE void order_wait(int group) { asm volatile("bar.sync %0, 256;\n" ::"r"(4 + group) : "memory"); }
 CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" ::"r"(4 + group) : "memory"); }
 
@@ -143,7 +143,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
             map_b, full, memory.b[state.stage], column / kPerResult, at_k, place_b,
             Cluster::m(rank), Cluster::mask_b(rank));
         if constexpr (Scales::kBytes > 0) {
-          float* const scales = memory.beside[state.stage].values;
+          float* const scales = memory.stage_data[state.stage].values;
           load_scales<Scales::Places::kBoxA>(scale_a, full, scales, row, at_k, matrix);
           load_scales<Scales::Places::kBoxB>(scale_b, full, scales + Scales::Places::kFirstB, column, at_k, matrix);
         }

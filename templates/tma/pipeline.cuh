@@ -158,7 +158,7 @@ struct TmaLoad {
 
 // The contents of a stage in addition to A and B, here none: the bytes that TMA loads, and the number of lanes of a
 // warp that copy other data.
-struct NothingBeside {
+struct NoStageData {
   enum : int { kBytes = 0, kCopiers = 0 };
 };
 
@@ -167,7 +167,7 @@ struct NothingBeside {
 // peers have read it. `full_c` completes when an epilogue tile of C has been read. Lanes that copy other data of
 // a stage arrive at the full barrier once their copies are complete. If threads write where other threads have
 // read, each of the readers arrives at the empty barrier of its CTA.
-template <class Config, class Beside = NothingBeside>
+template <class Config, class StageData = NoStageData>
 struct SharedStorage {
   using ElementA = typename Config::ElementA;
   using ElementB = typename Config::ElementB;
@@ -175,11 +175,11 @@ struct SharedStorage {
   enum : int {
     kStages = Config::kStages,
     kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // that read a stage
-    kCopiers = Beside::kCopiers,
+    kCopiers = StageData::kCopiers,
     kThreadsWrite = kCopiers > 0 || (Config::kRegisterA && int(Config::kRagged) == kRaggedK),  // to a stage
-    kThreadsRead = !is_base_of<NothingBeside, Beside>::value || Config::kRegisterA,  // from a stage
+    kThreadsRead = !is_base_of<NoStageData, StageData>::value || Config::kRegisterA,  // from a stage
     kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
-    kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB) + Beside::kBytes,
+    kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB) + StageData::kBytes,
     kC = Config::kStagesC * size(typename Config::SmemLayoutC{})  // per warp group
   };
 
@@ -187,7 +187,7 @@ struct SharedStorage {
   alignas(1024) ElementB b[kStages][kB];                              // (PIPE,BLK_N*BLK_K)
   alignas(1024) typename Config::ElementC c[Config::kConsumers][kC];  // (GROUP,PIPE_C*EPI_M*EPI_N)
   uint64_t full[kStages], empty[kStages], full_c[Config::kConsumers][Config::kStagesC];
-  Beside beside[kStages];
+  StageData stage_data[kStages];
 
   CUTE_DEVICE void init_barriers() {
     CUTE_UNROLL

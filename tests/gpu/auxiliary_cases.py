@@ -108,7 +108,7 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
             problem = replace(problem, C=problem.C.at(target.pointer + begin))
             _, reduction = sliced(problem, slices, 128)
             scratch = np.full(reduction.nbytes, 0xFF, np.uint8)
-            parts = view(reduction.sums, scratch).view(row.numpy)
+            parts = view(reduction.partials, scratch).view(row.numpy)
             parts[...] = numbers(parts.shape)
             factors = [scalar(x, name, dtype, None) for x, name in ((3, "alpha"), (beta, "beta"))]
             addresses = [on_device(stack, scratch).pointer, target.pointer + begin]

@@ -49,13 +49,13 @@ from cute_gemm.run import memory
 from cute_gemm.run.driver import checked, device_arch, entered, load_driver
 
 
-def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> memory.DeviceBuffer:
+def upload(array: np.ndarray, device: int = 0) -> memory.DeviceBuffer:
     """Copy an array to a device as the package does, with bytes of 255 in its padding."""
     buffer = memory.allocate_like(array, device)
     with entered(device):
-        result = load_driver().cuMemsetD8Async(buffer.pointer, 255, buffer.nbytes, stream)
+        result = load_driver().cuMemsetD8Async(buffer.pointer, 255, buffer.nbytes, 0)
         checked(result, "setting memory")
-    memory._copy(array, buffer, stream, to_device=True)
+    memory._copy(array, buffer, to_device=True)
     return buffer
 
 
@@ -109,9 +109,9 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
     for fused in fused_cases.CASES:
         if fused.kernel != "sm90_wgmma" or arch == "sm_90a":
             found[f"epilogue {fused}"] = partial(fused_cases.run, fused, "cuda")
-    for many in fused_cases.MANY_SUMS if arch == "sm_90a" else ():
+    for many in fused_cases.MANY_ACCUMULATORS if arch == "sm_90a" else ():
         found[f"epilogue beside many sums {many}"] = partial(
-            fused_cases.run_many_sums, many, "cuda"
+            fused_cases.run_many_accumulators, many, "cuda"
         )
     for name, of_pairs in paired(arch).items():
         found[name] = partial(pairs_cases.run, *of_pairs, "cuda")

@@ -75,10 +75,12 @@ def test_sums_far_apart(far, arch, large_matrices):
     problem = from_sizes("NN", m=40, n=24, k=384, dtype="float16", **batch)
     reduction = sliced(problem, 3, 128)[1]
     if far == "slices":
-        reduction = replace(reduction, sums=replace(reduction.sums, batch_stride=2**30 + 64))
-    sums = memory(reduction.sums.span // 4, "float32")
+        reduction = replace(
+            reduction, partials=replace(reduction.partials, batch_stride=2**30 + 64)
+        )
+    sums = memory(reduction.partials.span // 4, "float32")
     C = memory(reduction.C.span // 2, "float16")
-    parts = strided(sums, reduction.sums)
+    parts = strided(sums, reduction.partials)
     parts.random_(-9, 9)
     run(REDUCE, reduction, arch, [sums.data_ptr(), C.data_ptr()])
     wanted = parts.reshape(problem.l, 3, 40, 24).sum(dim=1)

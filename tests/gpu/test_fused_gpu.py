@@ -8,12 +8,12 @@ from device_matrices import inside
 from fused_cases import (
     CASES,
     FUNCTIONS,
-    MANY_SUMS,
+    MANY_ACCUMULATORS,
     FusedCase,
     everything,
     run,
     run_function,
-    run_many_sums,
+    run_many_accumulators,
 )
 
 import cute_gemm as cg
@@ -24,11 +24,11 @@ def test_every_family(case: FusedCase) -> None:
     run(case, "cuda")
 
 
-@pytest.mark.parametrize("case", MANY_SUMS)
-def test_a_vector_beside_many_sums(case: Any, arch: str) -> None:
+@pytest.mark.parametrize("case", MANY_ACCUMULATORS)
+def test_a_vector_with_many_accumulators(case: Any, arch: str) -> None:
     if arch != "sm_90a":
         pytest.skip(f"sm90_wgmma does not run on {arch}")
-    run_many_sums(case, "cuda")
+    run_many_accumulators(case, "cuda")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

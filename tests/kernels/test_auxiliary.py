@@ -205,10 +205,10 @@ def reduce(
 ) -> tuple[Reduction, Execution, np.ndarray, np.ndarray]:
     """Reduce sums that are whole numbers; also C, and what it should be."""
     reduction, random = case.reduction(), np.random.default_rng(len(str(case)))
-    sums, C = DTYPES[reduction.sums.dtype], DTYPES[reduction.C.dtype]
+    sums, C = DTYPES[reduction.partials.dtype], DTYPES[reduction.C.dtype]
     scratch = np.full(reduction.nbytes, 0xFF, np.uint8)  # NaN, in what lies between rows
     memory = np.full(reduction.C.span, 0xFF, np.uint8)
-    parts = view(reduction.sums, scratch).view(sums.numpy)
+    parts = view(reduction.partials, scratch).view(sums.numpy)
     old = view(reduction.C, memory).view(C.numpy)[0]
 
     def numbers(shape: tuple[int, ...]) -> np.ndarray:
@@ -273,7 +273,7 @@ def test_slices_are_added_in_their_order():
     case = Sums(("float32", "float32"), (4, 1), 9, alpha=1.0, beta=0.0)
     reduction = case.reduction()
     scratch, C = np.zeros(reduction.nbytes, np.uint8), np.zeros((4, 1), np.float32)
-    parts = view(reduction.sums, scratch).view(np.float32)
+    parts = view(reduction.partials, scratch).view(np.float32)
     parts[:, :, 0] = np.random.default_rng(1).standard_normal((9, 4)) * 10.0 ** np.arange(4)
     wanted = np.zeros(4, np.float32)
     for part in parts[:, :, 0]:
@@ -309,8 +309,8 @@ def test_sums_far_apart(far):
     reduction = sliced(problem, 3 if far == "slices" else 2, 128)[1]
     step = {"slices": 2**30 + 64, "matrices": 2**29 + 64}.get(far)
     if step is not None:
-        reduction = replace(reduction, sums=replace(reduction.sums, batch_stride=step))
-    sums = view(reduction.sums, np.zeros(reduction.sums.span, np.uint8)).view(np.float32)
+        reduction = replace(reduction, partials=replace(reduction.partials, batch_stride=step))
+    sums = view(reduction.partials, np.zeros(reduction.partials.span, np.uint8)).view(np.float32)
     C = view(reduction.C, np.zeros(reduction.C.span, np.uint8)).view(np.float16)
     sums[...] = np.random.default_rng(0).integers(-9, 9, sums.shape)
     execute(REDUCE, reduction, [Buffer(sums, "sums", 0), Buffer(C, "C", 0)])

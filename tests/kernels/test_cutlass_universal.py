@@ -209,7 +209,9 @@ def test_a_recorded_tile_is_moved_once(each: GemmProblem) -> None:
     """Each element of a k-tile and of C; of the k-tile as many bytes as shared memory takes."""
     config = configure(KERNEL, each, "sm_80")
     recorded = recording(config, products=True, reads_c=True)
-    assert recorded.staged and recorded.sums and not recorded.sums[0].places.min() < 0
+    assert (
+        recorded.staged and recorded.accumulators and not recorded.accumulators[0].places.min() < 0
+    )
     for matrix, lists in (
         (each.A, [recorded.loads["A"]]),
         (each.B, [recorded.loads["B"]]),

@@ -318,7 +318,7 @@ def test_the_prediction_has_the_instructions_that_add_products(
             counted[name] += sign * count
     each = 4 * tile[0] * tile[1] / 32  # k tiles, and sums of a warp's instruction
     executed = sum(counted[name] for name in ("add.f32", "mul.f32", "fma.rn.f32", "selp.f32"))
-    assert executed / each == pytest.approx(plan.config.adds_of_sum, rel=0.03)
+    assert executed / each == pytest.approx(plan.config.adds_per_product, rel=0.03)
 
 
 # -- numbers ---------------------------------------------------------------------------------------

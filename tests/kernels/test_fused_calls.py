@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fused_cases import CASES, MANY_SUMS, FusedCase, run, run_many_sums
+from fused_cases import CASES, MANY_ACCUMULATORS, FusedCase, run, run_many_accumulators
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
@@ -58,13 +58,13 @@ def test_every_family(case: FusedCase) -> None:
     run(case, "interpreter", "sm_90a" if case.kernel == "sm90_wgmma" else None)
 
 
-@pytest.mark.parametrize("case", MANY_SUMS)
-def test_a_vector_beside_many_sums(case: Any) -> None:
-    run_many_sums(case, "interpreter", "sm_90a")
+@pytest.mark.parametrize("case", MANY_ACCUMULATORS)
+def test_a_vector_with_many_accumulators(case: Any) -> None:
+    run_many_accumulators(case, "interpreter", "sm_90a")
 
 
-@pytest.mark.parametrize("case", MANY_SUMS)
-def test_what_is_spilled_beside_many_sums_is_outside_of_the_main_loop(case: Any) -> None:
+@pytest.mark.parametrize("case", MANY_ACCUMULATORS)
+def test_spills_with_many_accumulators_are_outside_the_main_loop(case: Any) -> None:
     dtype, order, _, options = case
     asked = {"dtype": dtype, "order": order, "kernel": "sm90_wgmma", "arch": "sm_90a", **options}
     plan = cg.plan("TN", m=264, n=328, k=136, epilogue="bias+gelu", bias=(328,), backend="cpu",

@@ -50,9 +50,9 @@ def test_the_fused_kernel(case: PairsCase, kind: str) -> None:
 def test_a_launch_behind_other_kernels(case: PairsCase, kind: str) -> None:
     plan = run(case, kind, "interpreter", arch_of(case))
     (reduction,) = (step.problem for step in plan.steps if isinstance(step.problem, Reduction))
-    assert reduction.sums.shape == (case.m, case.n)
+    assert reduction.partials.shape == (case.m, case.n)
     assert f"{kind} of columns are taken by the reduction kernel" in plan.why
-    assert f"{kind} of columns: {reduction.sums} in scratch" in str(plan.report()).replace(
+    assert f"{kind} of columns: {reduction.partials} in scratch" in str(plan.report()).replace(
         f"{reduction.slices} slices of K and ", ""
     )
 

@@ -418,7 +418,7 @@ def test_it_compiles_and_has_the_instructions(case: Any) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("op", "order"), [*product(OPS, ORDERS)])
-def test_tiles_with_many_sums_do_not_spill(op: str, order: Any) -> None:
+def test_tiles_with_many_accumulators_do_not_spill(op: str, order: Any) -> None:
     for more in ({}, {"out_dtype": "float32"}, {"ldc": 4099}):
         asked = problem(op, dtype="bfloat16", order=order, **more)
         for config in KERNEL.legal(asked, ARCH, {"swap_ab": 0}):
@@ -540,7 +540,7 @@ def test_what_tma_brings_operands_as(monkeypatch: Any) -> None:
     assert kinds == ["TFLOAT32", "TFLOAT32", "FLOAT32", "UINT8", "UINT8", "INT32"]
 
 
-def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
+def test_tensor_maps_get_the_addresses_of_matrices(monkeypatch: Any) -> None:
     driver = FakeDriver()
     monkeypatch.setattr(tensormap, "load_driver", lambda: driver)
     devices: list[int] = []
@@ -553,12 +553,12 @@ def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
 
     assert all(place % 64 == 0 for place in maps.places)
     # Of a matrix without elements there is no address, and nothing to describe.
-    maps.tell((256, 0, 768))
+    maps.set_addresses((256, 0, 768))
     assert read() == [struct.pack("=Q", 1) * 16, bytes(SIZE), bytes(SIZE)]
-    maps.tell((256, 512, 1024))
+    maps.set_addresses((256, 512, 1024))
     assert [given[2] for given in driver.asked] == [256, 512] and not driver.replaced
     assert devices == [1, 1]  # whatever context is current on this thread
-    maps.tell((256, 1024, 768))
+    maps.set_addresses((256, 1024, 768))
     assert len(driver.asked) == 2 and driver.replaced == [(maps.places[1], 1024)]
     assert read()[2] == bytes(SIZE)
 

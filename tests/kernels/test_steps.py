@@ -97,7 +97,7 @@ def test_a_pass_that_goes_wrong_is_seen() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_passes_that_start_early_wait_for_the_launch_ahead(number: int) -> None:
+def test_auxiliary_kernels_that_start_early_wait_for_the_launch_ahead(number: int) -> None:
     """Where GPUs overlap launches: what it has not waited for it may not access."""
     rng = np.random.default_rng(0)
     A, B = matrix(64, 640, rng=rng), matrix(640, 544, rng=rng)
@@ -176,7 +176,7 @@ def test_each_product_of_a_batch_is_cut(
     trace = plan.trace(A, B, C, alpha=2, beta=-1)
     assert trace.verdict.ok, trace.verdict
     assert not trace.differences
-    main = plan.steps.each[plan.steps.main].problem
+    main = plan.steps.main.problem
     assert main.slices > 1 and main.l == l * main.slices and plan.problem.l == l
     assert plan.steps.each[-1].launch.batch == l
     assert f"from {main.slices} slices of K" in str(plan.report())
@@ -233,11 +233,11 @@ def test_slices_cover_k_and_nothing_else() -> None:
             parts, reduction = sliced(problem, count, 16)
             slices = parts.slices
             assert slices <= count and slices == reduction.slices
-            assert parts.l == reduction.sums.l == slices * problem.l
+            assert parts.l == reduction.partials.l == slices * problem.l
             last = parts.k_last or parts.k
             assert 0 < last <= parts.k and (slices - 1) * parts.k + last == problem.k
-            assert reduction.C == problem.C and reduction.sums.major == problem.C.major
-            assert reduction.sums.dtype == problem.accumulator.name
+            assert reduction.C == problem.C and reduction.partials.major == problem.C.major
+            assert reduction.partials.dtype == problem.accumulator.name
             each = alike(parts)
             assert sum(one.l * one.k for one in each) == problem.l * problem.k
             for one in each:
@@ -465,7 +465,7 @@ def test_what_is_kept_is_not_packed_again() -> None:
             plan._kernel.compiled(), plan.config, plan.problem, plan.arch, plan.algorithm, kept
         )
         assert len(left.each) == names
-        assert left.each[left.main].problem == whole.each[whole.main].problem
-        places = [place.name for place in left.each[left.main].places]
+        assert left.main.problem == whole.main.problem
+        places = [place.name for place in left.main.places]
         assert places == ["A" if "A" in kept else "scratch", "B" if kept else "scratch", "scratch"]
         assert left.scratch <= whole.scratch

@@ -248,7 +248,7 @@ def test_what_is_not_read_is_said_once(
     parts = (place, theirs, missing, good)
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", os.pathsep.join(map(str, parts)))
     with pytest.warns(UserWarning, match="nothing is read from there") as said:
-        assert cache.get("another") is None and cache.beside("tuned-A100.json") == []
+        assert cache.get("another") is None and cache.contents("tuned-A100.json") == []
     first, second = (str(each.message) for each in said)
     assert first.startswith(f"{theirs} can be written by other users (chmod go-w fixes it);")
     assert second.startswith(f"{missing} does not exist; nothing is read from there")
@@ -337,7 +337,7 @@ def test_what_never_ends_is_not_read(place: Path, tmp_path: Path, name: str) -> 
     (place / name).unlink(missing_ok=True)
     (place / name).symlink_to("/dev/zero")
     assert cache.get(KEY) is None or not name.endswith(".build")
-    assert cache.beside(name) == [] and tuned.stored() == {} and len(cache.entries()) <= 1
+    assert cache.contents(name) == [] and tuned.stored() == {} and len(cache.entries()) <= 1
     (tmp_path / "headers").mkdir()
     assert len(cache.headers_digest([tmp_path / "headers"])) == 64
 
@@ -346,7 +346,7 @@ def test_a_file_beyond_all_measure_is_not_read(place: Path) -> None:
     cache.put(KEY, BUILD)
     with (place / "tuned-x.json").open("wb") as file:
         file.truncate(2**40)  # sparse: no bytes on the disk
-    assert cache.beside("tuned-x.json") == [] and tuned.stored() == {}
+    assert cache.contents("tuned-x.json") == [] and tuned.stored() == {}
 
 
 def test_writers_at_once_leave_a_whole_file() -> None:

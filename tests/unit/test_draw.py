@@ -267,7 +267,7 @@ MANY = [
     times.roofline(bounds(8, 8, 8), 5.0),
     times.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12),
     times.predicted_terms(PREDICTION),
-    times.predicted_terms(PREDICTION.behind({"packing": 1.0, "reduction": 1e-9})),
+    times.predicted_terms(PREDICTION.with_auxiliary({"packing": 1.0, "reduction": 1e-9})),
 ]  # fmt: skip
 
 

@@ -345,7 +345,7 @@ def test_a_call_tells_the_tensor_maps(driver: FakeDriver) -> None:
         memory = ctypes.create_string_buffer(3 * 128)
         places = tuple(range(ctypes.addressof(memory), ctypes.addressof(memory) + 384, 128))
 
-        def tell(self, addresses: tuple[int, ...]) -> None:
+        def set_addresses(self, addresses: tuple[int, ...]) -> None:
             for place, address in zip(self.places, addresses, strict=True):
                 ctypes.memset(place, address // 256, 128)
 

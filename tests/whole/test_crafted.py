@@ -64,8 +64,8 @@ def test_a_file_that_is_not_used_is_said_once(
     problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
     gpu = table.gpu("A100")
     for kind in ("tuned", "calibration"):
-        cache.put_beside(cache.file_of(kind, gpu.name), b'{"format": "\x1b[2J"' + b"x" * 5000)
-    cache.put_beside("k.build", b"damaged")
+        cache.put_file(cache.file_of(kind, gpu.name), b'{"format": "\x1b[2J"' + b"x" * 5000)
+    cache.put_file("k.build", b"damaged")
 
     def look() -> None:
         tuned._tuned.clear()

@@ -117,9 +117,9 @@ def test_whatever_grows_has_a_bound() -> None:
     assert growing == NOT_BY_SHAPE
     assert unbounded <= ALWAYS
     assert set(KEPT) == {
-        "plans", "recent_calls", "problem_classes", "operand_counts", "orders_of_sums", "builds",
-        "jax_launches", "legal_configs", "footprints", "operand_configs", "torch_launches",
-        "torch_orders",
+        "plans", "recent_calls", "problem_classes", "operand_counts", "orders_of_summation",
+        "builds", "jax_launches", "legal_configs", "footprints", "operand_configs",
+        "torch_launches", "torch_orders_of_summation",
     }  # fmt: skip
 
 

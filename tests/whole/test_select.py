@@ -264,7 +264,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
         for one in found.candidates():
             assert isinstance(one.kernel, CompiledKernel)
             launches = steps(one.kernel, one.config, found.problem, arch, one.algorithm)
-            left = launches.each[launches.main].problem
+            left = launches.main.problem
             assert refusal(one.kernel, one.config, left, arch) == ""
         legal = [
             config

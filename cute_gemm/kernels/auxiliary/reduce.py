@@ -18,7 +18,7 @@ from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.options import access_bytes, limit_of
 from cute_gemm.kernels.staging import element_by_element, loads_of_c
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
-from cute_gemm.problem.parts.slices import sums_bytes
+from cute_gemm.problem.parts.slices import partials_bytes
 from cute_gemm.toolchain.signature import (
     Launch,
     Parameter,
@@ -94,17 +94,17 @@ class ReduceTiling(NamedTuple):
     matrices: int  #: Matrices of a batch.
 
 
-def _vector(C: Matrix, sums: str, pairs: str) -> int:
+def _vector(C: Matrix, partials: str, pairs: str) -> int:
     """Return the number of neighbouring elements of C in a thread: at most its widest access."""
     widest = access_bytes(C, False)[0] // C.element.bytes
     if pairs == "halves" and C.unit == 1:  # the second half of a row begins at any of them
         widest = gcd(widest, C.shape[1])
-    return min(widest, VECTOR // _sum_bytes(C, sums, pairs))
+    return min(widest, VECTOR // _partial_bytes(C, partials, pairs))
 
 
-def _sum_bytes(C: Matrix, sums: str, pairs: str) -> int:
+def _partial_bytes(C: Matrix, partials: str, pairs: str) -> int:
     """Return the bytes of the neighbouring partial sums that make an element of C."""
-    return DTYPES[sums].bytes * (2 if pairs == "pairs" and C.unit == 1 else 1)
+    return DTYPES[partials].bytes * (2 if pairs == "pairs" and C.unit == 1 else 1)
 
 
 def _place(config: ReduceConfig, reduction: Reduction) -> ReduceTiling:
@@ -118,16 +118,16 @@ def _place(config: ReduceConfig, reduction: Reduction) -> ReduceTiling:
 
 
 def _numbers(reduction: Reduction) -> tuple[int, ...]:
-    sums, C, config = reduction.sums, reduction.C, Reduce().configure(reduction)
-    return (sums.ld, sums.batch_stride, C.ld, C.batch_stride, *_place(config, reduction))
+    partials, C, config = reduction.partials, reduction.C, Reduce().configure(reduction)
+    return (partials.ld, partials.batch_stride, C.ld, C.batch_stride, *_place(config, reduction))
 
 
 @lru_cache(maxsize=64)
 def _signature(epilogue: Epilogue, scalar: str) -> Signature:
     pointers, strides, scalars = epilogue_parameters(epilogue, scalar)
     shape = Parameter("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers)
-    sums, C = Pointer("sums", "{}Accumulator const*"), Pointer("C", "{}ElementC*")
-    return Signature((sums, C, *pointers, shape, *strides, *scalars))
+    partials, C = Pointer("sums", "{}Accumulator const*"), Pointer("C", "{}ElementC*")
+    return Signature((partials, C, *pointers, shape, *strides, *scalars))
 
 
 def _of_pairs(load: GlobalAccess, config: ReduceConfig) -> list[GlobalAccess]:
@@ -154,10 +154,10 @@ class Reduce(Compiled):
 
     def configure(self, reduction: Reduction, arch: str = "sm_80") -> ReduceConfig:
         """Return the config that the types, the layout of C and the arch determine."""
-        sums, C = reduction.sums.dtype, reduction.C
+        partials, C = reduction.partials.dtype, reduction.C
         dependent = Arch(arch).has("griddepcontrol")
-        vector = _vector(C, sums, reduction.epilogue.pairs)
-        return ReduceConfig(sums, C.dtype, vector, dependent, C.unit == 1, reduction.epilogue)
+        vector = _vector(C, partials, reduction.epilogue.pairs)
+        return ReduceConfig(partials, C.dtype, vector, dependent, C.unit == 1, reduction.epilogue)
 
     def unit(self, config: ReduceConfig) -> TranslationUnit:
         source = f"""\
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         limit = "" if full else limit_of(reduction.C, False)
         load = GlobalAccess(
             operand="scratch", direction="load", instruction="ld.global",
-            bits=8 * DTYPES[config.dtype].bytes * config.vector, matrix=reduction.sums,
+            bits=8 * DTYPES[config.dtype].bytes * config.vector, matrix=reduction.partials,
             tile=tile if unit == 0 else tile[::-1],
             coords=coords if unit == 0 else coords[..., ::-1], axis=unit, sweeps=1, limit=limit,
             unit="CTA", tail="whole",
@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         The argument is the problem: selection would need a `Reduction` for each number of slices.
         """
         of = problem.C, problem.accumulator.name, problem.epilogue.pairs
-        narrow = _vector(*of) * _sum_bytes(*of) < VECTOR
-        moved = problem.C.nbytes * (1 + reads_c) + problem.l * slices * sums_bytes(problem)
+        narrow = _vector(*of) * _partial_bytes(*of) < VECTOR
+        moved = problem.C.nbytes * (1 + reads_c) + problem.l * slices * partials_bytes(problem)
         launch = constants.launch(gpu.arch.has("griddepcontrol"))
         return seconds(moved, gpu, constants, launch, narrow)

@@ -88,7 +88,7 @@ class EmitBatched(Emitter):
 
 
 def _layout_facts(name: str, layout: Layout) -> list[tuple[str, str]]:
-    """Facts that hold when ``Config::name`` has these extents, and offsets at the end of modes."""
+    """Return facts that hold if ``Config::name`` has these extents and offsets of last elements."""
     cpp = f"Config::{name}{{}}"
     ends = [tuple(x - 1 if i == mode else 0 for i, x in enumerate(layout.extents))
             for mode in range(layout.rank)]  # fmt: skip

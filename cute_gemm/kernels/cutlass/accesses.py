@@ -171,9 +171,14 @@ class _Launch:
         staged = [
             self._shared("C", "store", each, self.ctas, unit="CTA") for each in recorded.staged
         ]
-        return [*loads, *staged, *(self._sums(each, stores[0]) for each in recorded.sums), *stores]
+        return [
+            *loads,
+            *staged,
+            *(self._accumulators(each, stores[0]) for each in recorded.accumulators),
+            *stores,
+        ]
 
-    def _sums(self, requests: Requests, store: GlobalAccess) -> SharedAccess:
+    def _accumulators(self, requests: Requests, store: GlobalAccess) -> SharedAccess:
         """Return the loads of accumulators; NVRTC may move them after the tests of the store."""
         if requests.tested is None:
             return self._shared("C", "load", requests, self.ctas, unit="CTA")

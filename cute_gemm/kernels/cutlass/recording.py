@@ -43,7 +43,7 @@ class Recording(NamedTuple):
     fragments: dict[str, list[Requests]]  # of a k-tile from there
     ahead: dict[str, list[Requests]]  # of the step after the last k-tile
     staged: list[Requests]  # accumulators to shared memory
-    sums: list[Requests]  # accumulators from there
+    accumulators: list[Requests]  # accumulators from there
     results: list[Requests]  # to C
 
 
@@ -135,7 +135,7 @@ class _Launch:
             fragments,
             ahead,
             self._requests(self._rows(self.writes & ~main)),
-            self._sums(self.reads & ~main),
+            self._accumulators(self.reads & ~main),
             self._requests(self._rows(self._of("C", True)), "C"),
         )
 
@@ -199,7 +199,7 @@ class _Launch:
         pair = (along, across) if matrix.unit == 0 else (across, along)
         return np.where((addresses < 0)[..., None], -1, np.stack(pair, axis=-1))
 
-    def _sums(self, chosen: np.ndarray) -> list[Requests]:
+    def _accumulators(self, chosen: np.ndarray) -> list[Requests]:
         """Return the reads of accumulators, with the tests of C's extents that precede them.
 
         CTAs at an edge show the tests. Between two of its stores a lane reads, by address, its next

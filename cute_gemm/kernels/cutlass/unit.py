@@ -122,7 +122,7 @@ def _operation(config: CutlassUniversalConfig) -> Any:
             return config.name
 
     row, operation = MATH[config.math], config.operation
-    element, sums, out = (
+    element, accumulator, out = (
         DataType[x.tag] for x in (operation.a, operation.accumulator, operation.c)
     )
     # CUTLASS's only int8 instruction saturates.
@@ -130,7 +130,7 @@ def _operation(config: CutlassUniversalConfig) -> Any:
     if config.math == "int8":
         kind = MathOperation.multiply_add_saturate
     opcode = OpcodeClass[row.opcode]
-    math = MathInstruction(list(row.instruction), element, element, sums, opcode, kind)
+    math = MathInstruction(list(row.instruction), element, element, accumulator, opcode, kind)
     # A(M,K) with a contiguous M, and B(N,K) with a contiguous K, are column-major BLAS operands.
     a, b, c = config.alignments
     first, second = (operation.majors[0], a), (operation.majors[1], b)
@@ -146,4 +146,4 @@ def _operation(config: CutlassUniversalConfig) -> Any:
     ]
     warps = [*config.turned(config.warps), 1]
     tile = TileDescription(list(config.kernel_tile), config.stages, warps, math, 80, 1024)
-    return Named(GemmKind.Universal, 80, tile, *tensors, sums)
+    return Named(GemmKind.Universal, 80, tile, *tensors, accumulator)

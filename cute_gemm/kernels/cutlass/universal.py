@@ -104,7 +104,7 @@ class CutlassUniversal(CompiledKernel):
                 )
 
     def _math(self, problem: GemmProblem) -> str:
-        """Key of ``MATH`` for the problem."""
+        """Return the key of ``MATH`` for the problem."""
         kind = problem.factor.name
         if kind != "int8":
             return kind if kind in MATH else "half"

@@ -231,8 +231,8 @@ class DoubleBuffered(WarpTiled):
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the rows with the given tile or thread tile.
 
-        If there is none, take the other field from the row for large problems, and do not limit
-        registers.
+        If there is no such row, take the other field from the row for large problems, and do not
+        limit registers.
         """
         kind = "float8" if problem.A.dtype in FLOAT8 else problem.A.dtype
         tiles = _BUFFERED[kind][_narrow(problem)]

@@ -38,7 +38,7 @@ class OperandPlan:
     place: TiledCopy | None
 
 
-class StagedSums(NamedTuple):
+class StagedAccumulators(NamedTuple):
     """The columns of C's tile that the epilogue stages at a time, in place of the k tiles."""
 
     tile: tuple[int, int]
@@ -197,7 +197,7 @@ class Sm80Config(Transposable, Config):
         return sum(plan.stage for plan in self.operands) * self.ring * self.operation.a.bytes
 
     @derived
-    def staged(self) -> StagedSums:
+    def staged(self) -> StagedAccumulators:
         """Staging of the accumulators in shared memory, with as many columns as fit."""
         mma, (rows, columns, _), mainloop = self.tiled_mma, self.kernel_tile, self.mainloop
         size, (_, _, width) = self.operation.accumulator.bytes, self.operation.bytes
@@ -206,7 +206,7 @@ class Sm80Config(Transposable, Config):
         layout, staged_bytes = _staged(mma, rows, columns, size)
         bits = 128 if mma.atom.threads == 1 and mma.tile[0].stride != 1 else 8 * size
         vector = min(16 // size, width // self.operation.c.bytes)
-        return StagedSums(
+        return StagedAccumulators(
             (rows, columns),
             layout,
             mma_tiled_copy(universal("st.shared", bits), 8 * size, mma, "C"),

@@ -41,9 +41,12 @@ class Sm90Accesses(EmittedKernel):
         """Return all memory instructions of the kernel; alpha is assumed not to be 0."""
         m, n = config.turned((problem.m, problem.n))
         # The last tiles of a cluster may lie outside C: their CTAs load the first tile instead.
-        below, beside = config.kernel_cluster
+        cluster_m, cluster_n = config.kernel_cluster
         inside = -(-m // config.kernel_tile[0]), -(-n // config.kernel_tile[1])
-        rows, columns = -(-inside[0] // below) * below, -(-inside[1] // beside) * beside
+        rows, columns = (
+            -(-inside[0] // cluster_m) * cluster_m,
+            -(-inside[1] // cluster_n) * cluster_n,
+        )
         if config.operation.groups:
             inside = rows, columns
         listed: list[Access] = []
@@ -332,14 +335,14 @@ def _boxes_of_scales(
 
 def _scales_of_rows(config: Sm90Config) -> tuple[np.ndarray, int]:
     """Return the scales of a stage that threads read for rows, [..., 32], and bits of a vector."""
-    beside = config.kernel_tile[1] // config.columns
-    _, block, warp, lane = np.ogrid[:beside, : config.blocks, :4, :LANES]
+    across = config.kernel_tile[1] // config.columns
+    _, block, warp, lane = np.ogrid[:across, : config.blocks, :4, :LANES]
     if config.product.scales[0] == BLOCK:
-        return np.broadcast_to(block, (beside, config.blocks, 4, LANES)), 32
+        return np.broadcast_to(block, (across, config.blocks, 4, LANES)), 32
     row = block * ROWS + _first_row(config, warp, lane)
     adjacent = _below(config) == 1  # a vector of two
     both = np.stack([row] if adjacent else [row, row + _below(config)], -2)
-    return np.broadcast_to(both, (beside, *both.shape[1:])), 64 if adjacent else 32
+    return np.broadcast_to(both, (across, *both.shape[1:])), 64 if adjacent else 32
 
 
 def _scales_of_columns(config: Sm90Config) -> tuple[np.ndarray, int]:
@@ -420,8 +423,8 @@ def elements(config: Sm90Config, problem: GemmProblem, reads_c: bool) -> list[Gl
     if problem.k:
         own = held(config)  # a request: one value of each thread of a warp
         block = own.reshape(4, 32, -1, 2).swapaxes(1, 2).reshape(-1, 32, 2)
-        below, beside = np.ogrid[: config.blocks, : tile[1] // config.results]
-        corner = np.stack(np.broadcast_arrays(below * ROWS, beside * config.results), -1)
+        down, across = np.ogrid[: config.blocks, : tile[1] // config.results]
+        corner = np.stack(np.broadcast_arrays(down * ROWS, across * config.results), -1)
         coords = corner[:, :, None, None] + block
     else:
         unit = int(not config.column_major)
@@ -440,8 +443,8 @@ def _warps_of_results(config: Sm90Config, problem: GemmProblem, count: int) -> n
     warps = 4 * config.sharers_of_tile
     if not problem.k:  # threads take turns
         return np.arange(count) % warps
-    beside = config.tile_c[1] // config.results
+    across = config.tile_c[1] // config.results
     block, column, warp, _ = np.indices(
-        (config.blocks, beside, 4, count // (config.blocks * beside * 4))
+        (config.blocks, across, 4, count // (config.blocks * across * 4))
     )
     return np.asarray((4 * (block // config.blocks_of_group + column) + warp).reshape(-1))

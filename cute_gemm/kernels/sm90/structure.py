@@ -34,7 +34,7 @@ MOST_COLUMNS = 256
 LOADER_REGISTERS, SCALE_LOADER_REGISTERS, MOST_REGISTERS = 40, 56, 240
 #: Further registers of a thread that double-buffered accumulators need, for products and scales,
 #: and with rows of A.
-_BESIDE_TWO_SETS, _BESIDE_TWO_SETS_AND_ROWS = 32, 56
+_OTHERS, _OTHERS_WITH_ROWS = 32, 56
 #: Words between scales of 128 x 128 blocks: more than a vector has, and free of bank conflicts.
 _APART = 5
 
@@ -236,7 +236,7 @@ class Sm90Config(Transposable, Config):
             self.accumulators_per_thread + 2 * self.products_of_thread + sum(self.scales_of_thread)
         )
         needs += self.rows_of_thread
-        needs += _BESIDE_TWO_SETS_AND_ROWS if self.register_a else _BESIDE_TWO_SETS
+        needs += _OTHERS_WITH_ROWS if self.register_a else _OTHERS
         return 1 + (needs <= self.registers)
 
     @property
@@ -300,7 +300,7 @@ class Sm90Config(Transposable, Config):
         return down, {0: 0, 1: self.columns // 4}.get(columns, self.columns // step)
 
     @property
-    def adds_of_sum(self) -> float:
+    def adds_per_product(self) -> float:
         """Instructions that add a product of a k tile to an accumulator: an addition or an FMA.
 
         With block scales of A and of B, the scale of each row of a thread is multiplied by that of
@@ -314,12 +314,12 @@ class Sm90Config(Transposable, Config):
     @derived
     def operands(self) -> tuple[OperandPlan, OperandPlan]:
         """The copies of A and B to the tensor cores."""
-        below_each_other, beside_each_other = self.kernel_cluster
+        cluster_m, cluster_n = self.kernel_cluster
         # A box has columns of only one half of a tile of pairs.
         most = MOST_ROWS if self.columns_of_result == 1 else min(MOST_ROWS, self.results)
         return (
-            self._operand(0, beside_each_other, ROWS, MOST_ROWS),
-            self._operand(1, below_each_other, self.results, most),
+            self._operand(0, cluster_n, ROWS, MOST_ROWS),
+            self._operand(1, cluster_m, self.results, most),
         )
 
     def _operand(self, index: int, sharers: int, block: int, most: int) -> OperandPlan:

@@ -103,7 +103,7 @@ class EmitSm90Wgmma(Emitter):
             config.product.factors,
             config.epilogue_tile,
         )
-        below, beside = config.kernel_cluster
+        cluster_m, cluster_n = config.kernel_cluster
         columns = "n / 2" if operation.epilogue.pairs else "n"  # of C
         types = operation.accumulator.tag, factor_a.tag, factor_b.tag
         majors = a.major, b.major
@@ -114,7 +114,7 @@ class EmitSm90Wgmma(Emitter):
             "swapped": ", A and B swapped" * config.swap_ab,
             "mma": wgmma(config.columns, types, factor_a.bytes, majors, config.register_a),
             "stages_c": c.stores or 1,
-            "cluster": f"cute_gemm::ClusterShape<{below}, {beside}>",
+            "cluster": f"cute_gemm::ClusterShape<{cluster_m}, {cluster_n}>",
             "major_k_a": a.major == "K",
             "major_k_b": b.major == "K",
             "ragged": f"kRagged{config.product.groups or 'None'}",

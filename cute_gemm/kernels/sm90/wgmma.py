@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 #: Most accumulators of a thread if C is stored by TMA, and element by element: with more, ptxas
 #: spills registers. Other registers of a thread, and other registers with rows of A.
-_ACCUMULATORS, _ACCUMULATORS_OF_ELEMENTS, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 128, 40, 56
+_ACCUMULATORS, _ACCUMULATORS_OF_ELEMENTS, _OTHERS, _OTHERS_WITH_ROWS = 192, 128, 40, 56
 #: With more accumulators than this, an epilogue's vector is loaded where it is used.
 _FEW_ACCUMULATORS = 144
 #: Other registers with separate accumulators of a k tile; and with rows of A and zeros.
-_OTHERS_BESIDE_PRODUCTS, _OTHERS_BESIDE_ZEROS = 24, 48
+_OTHERS_WITH_PRODUCTS, _OTHERS_WITH_ZEROS = 24, 48
 #: Other registers with operands of an epilogue; and for each that is loaded element by element.
 _OPERANDS, _SINGLE = 48, 32
 #: The columns of a warp group are a multiple of this: a warp's columns of C in one store.
@@ -116,7 +116,8 @@ _PRODUCTS = 4.0
 #: ready, also if another warp group multiplies meanwhile, and with two sets of accumulators; clocks
 #: of each scale that a thread reads; and the slowdown of clusters.
 _SCALED = {
-    "waited": 107.0, "waited_beside": 0.0, "waited_two_sets": 80.0, "scale": 4.0, "cluster": 1.01,
+    "waited": 107.0, "waited_overlapped": 0.0, "waited_two_sets": 80.0, "scale": 4.0,
+    "cluster": 1.01,
 }  # fmt: skip
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
@@ -169,14 +170,15 @@ class Sm90Wgmma(Sm90Accesses):
         Factors of a calibration: ``meeting``, clocks of a tile that CTAs of a cluster wait for each
         other; ``pair``, factor on TMA's clocks in a cluster of two; ``box``, clocks of a box of C;
         ``spilled``, clocks of a CTA for each accumulator of a thread if an epilogue's values exceed
-        the registers. Slowdowns of products: ``many_sums``, with more than 128 accumulators of a
-        thread and warp groups that share a tile; ``by_turns``, with warp groups that take turns;
-        ``alone``, if one of these has the only tile. ``exposed`` is the part of a tile's start and
-        end that is not hidden if warp groups take turns, ``exposed_together`` if they share it.
+        the registers. Slowdowns of products: ``many_accumulators``, with more than 128 accumulators
+        of a thread and warp groups that share a tile; ``by_turns``, with warp groups that take
+        turns; ``alone``, if one of these has the only tile. ``exposed`` is the part of a tile's
+        start and end that is not hidden if warp groups take turns, ``exposed_together`` if they
+        share it.
         ``between``: columns whose products take as long as the gap between two steps of k, if A
         passes through registers, by the bytes of an element. ``shown``: part of the clocks of
         adding promoted products that is not hidden; ``waited``: clocks until products are ready;
-        ``_beside``: the same if another warp group multiplies meanwhile.
+        ``_overlapped``: the same if another warp group multiplies meanwhile.
         """
         pace = super().pace(config, calibration)
         factors = calibration.factors[self.name]
@@ -188,19 +190,20 @@ class Sm90Wgmma(Sm90Accesses):
         else:
             pace = pace._replace(exposed=factors["exposed_together"])
             if config.accumulators_per_thread > 128:
-                slowdown *= factors["many_sums"]
+                slowdown *= factors["many_accumulators"]
         if config.operation.promoted:
             # A warp group adds while another one, if any, multiplies.
-            beside, adds = "_beside" * (config.sharers_of_tile > 1), config.adds_of_sum
-            waited = factors["waited" + beside]
+            overlapped = "_overlapped" * (config.sharers_of_tile > 1)
+            adds = config.adds_per_product
+            waited = factors["waited" + overlapped]
             if any(config.operation.scales):
-                kind = "_two_sets" if config.product_sets == 2 else beside
+                kind = "_two_sets" if config.product_sets == 2 else overlapped
                 waited = _SCALED["waited" + kind]
                 read = sum(config.scales_of_thread) * config.products_of_thread
                 waited += _SCALED["scale"] * read / config.accumulators_per_thread
                 slowdown *= _SCALED["cluster"] if prod(config.cluster) > 1 else 1.0
             waited /= config.products_of_thread
-            slowdown *= 1 + (adds * factors["shown" + beside] + waited) / _PRODUCTS
+            slowdown *= 1 + (adds * factors["shown" + overlapped] + waited) / _PRODUCTS
             pace = pace._replace(adds=adds * config.operation.component_products)
         if config.register_a:
             by_turns = "_by_turns" * bool(config.ping_pong)
@@ -220,12 +223,13 @@ class Sm90Wgmma(Sm90Accesses):
         operation, scales = problem.operation(a, b, c), _tma_scales(problem)
         deep = _DEEP // operation.a.bytes
         tiles = (*_PROMOTED_TILES, *_TILES) if operation.promoted else _TILES
-        for bm, bn, groups, ping_pong, (below, beside) in tiles:
+        for bm, bn, groups, ping_pong, (cluster_m, cluster_n) in tiles:
             for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Sm90Config(
                     tile=(bn, bm, deep) if swap_ab else (bm, bn, deep), warp_groups=groups,
                     ping_pong=ping_pong, stages=2,
-                    cluster=(beside, below) if swap_ab else (below, beside), raster=8,
+                    cluster=(cluster_n, cluster_m) if swap_ab else (cluster_m, cluster_n),
+                    raster=8,
                     swap_ab=swap_ab, min_ctas=1, tma_c=c == 16, tma_scales=scales,
                     operation=operation,
                 )  # fmt: skip
@@ -338,9 +342,9 @@ class Sm90Wgmma(Sm90Accesses):
 
         Elements are assumed to have 2 bytes: only these have columns as unit-stride mode.
         """
-        below, beside = config.kernel_cluster
-        clusters = LINE // gcd(LINE, 2 * config.kernel_tile[1] * beside)
-        return config.turned((below, beside * clusters))
+        cluster_m, cluster_n = config.kernel_cluster
+        clusters = LINE // gcd(LINE, 2 * config.kernel_tile[1] * cluster_n)
+        return config.turned((cluster_m, cluster_n * clusters))
 
     def launch(self, config: Sm90Config, problem: GemmProblem) -> Launch:
         """Return a persistent grid for an H100, with as many CTAs as run at a time."""
@@ -396,10 +400,10 @@ class Sm90Wgmma(Sm90Accesses):
 
     def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
         # A matrix that is not loaded in pairs of neighbours has a register for each value.
-        beside = config.turned(("M", "N"))[1]
+        across = config.turned(("M", "N"))[1]
         single = [
             x for x in config.operation.epilogue.operands
-            if x.modes == "MN" and (x.unit != beside or x.vector < 2)
+            if x.modes == "MN" and (x.unit != across or x.vector < 2)
         ]  # fmt: skip
         accumulators = config.accumulators_per_thread
         needs = accumulators + _OTHERS + _OPERANDS + _SINGLE * len(single)
@@ -480,8 +484,8 @@ def _broken(config: Sm90Config) -> str:
             f"option tile={config.tile}: with swap_ab={config.swap_ab} its {along} extent must "
             f"be a multiple of {ROWS}; it is {bm}"
         )
-    beside = config.side_by_side
-    if config.operation.epilogue.pairs and (config.swap_ab or beside):
+    side_by_side = config.side_by_side
+    if config.operation.epilogue.pairs and (config.swap_ab or side_by_side):
         said = "swap_ab=1" if config.swap_ab else f"tile={config.tile}, divided along N,"
         return (
             f"option {said} came with an epilogue of pairs of columns; expected swap_ab=0 and "
@@ -489,7 +493,7 @@ def _broken(config: Sm90Config) -> str:
         )
     # A row of an epilogue tile that TMA stores has 32 bytes or more.
     least = max(STEP, 32 // config.operation.c.bytes) * config.columns_of_result
-    step, most = (n * (config.warp_groups if beside else 1) for n in (least, MOST_COLUMNS))
+    step, most = (n * (config.warp_groups if side_by_side else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
             f"option tile={config.tile}: with warp_groups={config.warp_groups} and "
@@ -544,14 +548,14 @@ def _check(config: Sm90Config, arch: Arch) -> None:
     """Raise an error for the first broken rule of registers and shared memory."""
     accumulators = config.accumulators_per_thread
     most = _ACCUMULATORS if config.tma_c else _ACCUMULATORS_OF_ELEMENTS
-    others = config.rows_of_thread + _OTHERS_BESIDE_ROWS if config.register_a else _OTHERS
+    others = config.rows_of_thread + _OTHERS_WITH_ROWS if config.register_a else _OTHERS
     others += _operand_registers(config)
     if config.operation.promoted:
         # The epilogue reuses the main loop's registers.
         scales = sum(config.scales_of_thread)
         loop = config.products_of_thread + scales + config.rows_of_thread
         zeros = config.zero_fills and config.register_a
-        others = max(others, loop + (_OTHERS_BESIDE_ZEROS if zeros else _OTHERS_BESIDE_PRODUCTS))
+        others = max(others, loop + (_OTHERS_WITH_ZEROS if zeros else _OTHERS_WITH_PRODUCTS))
     if accumulators > most or accumulators + others > config.registers:
         raise OptionError(
             f"option tile={config.tile} with warp_groups={config.warp_groups} and "

@@ -111,7 +111,7 @@ class ThinConfig(Config):
 
     @property
     def index(self) -> int:
-        """Which of A and B is thin: 0 or 1."""
+        """Index of the thin operand: 0 for A, 1 for B."""
         return int(self.thin == "n")
 
     @property

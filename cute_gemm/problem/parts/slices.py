@@ -16,15 +16,15 @@ from cute_gemm.problem.problem import GemmProblem
 
 @dataclass(frozen=True, slots=True)
 class Reduction(Auxiliary):
-    """The reduction of a split-k GEMM: the epilogue of the sum of ``sums`` over their batch.
+    """The reduction of a split-k GEMM: the epilogue of the sum of ``partials`` over their batch.
 
-    ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K (in a
-    batch, those of a product are consecutive), with the major of C; they are results of slices
-    without alpha and beta. There may be a single slice, if the epilogue combines pairs of columns
-    and the kernel that multiplies does not.
+    ``partials`` is (M, N) of the accumulator's type, in scratch, with the major of C: a matrix for
+    each slice of K, the product of that slice. In a batch, those of a product are consecutive.
+    There may be a single slice, if the epilogue combines pairs of columns and the kernel that
+    multiplies does not.
     """
 
-    sums: Matrix
+    partials: Matrix
     C: Matrix
     epilogue: Epilogue
     operands: tuple[Matrix, ...] = ()
@@ -33,17 +33,17 @@ class Reduction(Auxiliary):
     @property
     def scalar(self) -> DType:
         """The type of alpha and beta, as in a `GemmProblem`."""
-        return scalar_of(self.sums.element, self.C.element)
+        return scalar_of(self.partials.element, self.C.element)
 
     @property
     def slices(self) -> int:
         """Slices of a product."""
-        return self.sums.l // self.C.l
+        return self.partials.l // self.C.l
 
     @property
     def nbytes(self) -> int:
         """Bytes of scratch."""
-        return span_of(self.sums)
+        return span_of(self.partials)
 
 
 def of_pairs(matrix: Matrix, pairs: str) -> Matrix:
@@ -76,10 +76,10 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     last = problem.k - (count - 1) * depth
     ends = last if last > 1 or count == 1 else depth + last  # one column has no leading dimension
     shape, kind = (problem.m, problem.n), problem.accumulator.name
-    sums = aligned(replace(problem.C, dtype=kind, shape=shape), problem.C.unit)
-    each = span_of(replace(sums, l=1)) // sums.element.bytes
+    partials = aligned(replace(problem.C, dtype=kind, shape=shape), problem.C.unit)
+    each = span_of(replace(partials, l=1)) // partials.element.bytes
     total = problem.l * count
-    sums = replace(sums, l=total, batch_stride=each if total > 1 else 0)
+    partials = replace(partials, l=total, batch_stride=each if total > 1 else 0)
 
     def cut(matrix: Matrix) -> Matrix:
         jump = depth * matrix.stride[1] if count > 1 else 0
@@ -90,10 +90,10 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
 
     parts = replace(
         problem, k=depth, k_last=last % max(depth, 1), l=total, A=cut(problem.A),
-        B=cut(problem.B), C=sums,
+        B=cut(problem.B), C=partials,
         epilogue=LINEAR_COMBINATION, operands=(), numbers=(),
     )  # fmt: skip
-    end = Reduction(sums, problem.C, problem.epilogue, problem.operands, problem.numbers)
+    end = Reduction(partials, problem.C, problem.epilogue, problem.operands, problem.numbers)
     return parts, end
 
 
@@ -161,7 +161,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
     )  # fmt: skip
 
 
-def sums_bytes(problem: GemmProblem) -> int:
+def partials_bytes(problem: GemmProblem) -> int:
     """Return the bytes of scratch for the results of a slice of K."""
     unit, shape = problem.C.unit, (problem.m, problem.n)
     return padded(shape[unit] * problem.accumulator.bytes) * shape[1 - unit]
