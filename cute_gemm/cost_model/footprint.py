@@ -47,7 +47,7 @@ TOGETHER, ASYNCHRONOUS = 3, 6
 #: clocks of the functions of one result, of the threads of a multiprocessor together.
 NEAR, FUNCTION = 400, 110
 #: Accesses of C and of operands that a thread loads before it stores the first (``kTogether``).
-TOGETHER = 4
+LOADED = 4
 #: Number of k-tiles of a sample.
 DEPTH = 4
 

@@ -22,7 +22,7 @@ from cute_gemm.access.accesses import (
     Shares,
     Work,
 )
-from cute_gemm.cost_model.footprint import TOGETHER, Updates
+from cute_gemm.cost_model.footprint import LOADED, Updates
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
@@ -298,7 +298,7 @@ class Sm80Pipeline(EmittedKernel):
 
     def updates(self, config: Sm80Config) -> Updates:
         results = config.tile[0] * config.tile[1] // config.threads
-        groups = -(-results // (config.staged.read.values * TOGETHER))
+        groups = -(-results // (config.staged.read.values * LOADED))
         return Updates(2 * groups, groups, results)  # twice the time of one load, as measured
 
     def summation(self, config: Sm80Config) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cute_gemm.access.accesses import Shares, Work
 from cute_gemm.access.gmem import LINE
 from cute_gemm.arch import Arch
-from cute_gemm.cost_model.footprint import TOGETHER, Updates
+from cute_gemm.cost_model.footprint import LOADED, Updates
 from cute_gemm.dtypes import FLOAT8, OF_COMPONENTS
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
@@ -395,7 +395,7 @@ class Sm90Wgmma(Sm90Accesses):
     def updates(self, config: Sm90Config) -> Updates:
         if config.tma_c:
             return Updates()
-        groups = -(-config.accumulators_per_thread // TOGETHER)
+        groups = -(-config.accumulators_per_thread // LOADED)
         return Updates(groups // 2 if config.ping_pong else groups)  # two tiles at a time
 
     def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
