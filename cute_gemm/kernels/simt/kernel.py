@@ -15,16 +15,24 @@ import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess, Option, SharedAccess, Shares, Work
 from cute_gemm.arch import REGISTERS_PER_THREAD
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
     access_bytes,
-    check_tiles,
     launch_of_tiles,
     most_ctas,
-    power_of_two,
     registers,
     with_options,
+)
+from cute_gemm.kernels.rules import (
+    check_extents,
+    first,
+    memory_fits,
+    names_known,
+    positive,
+    powers_of_two,
+    refuse,
+    tiles_filled,
 )
 from cute_gemm.kernels.simt.structure import (
     WARP,
@@ -115,28 +123,19 @@ class SimtKernel(EmittedKernel):
             yield config
 
     def check(self, config: SimtConfig, problem: GemmProblem, arch: Arch) -> None:
-        if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
-            raise UnsupportedError(
-                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
-                f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
-            )
-        check_tiles(self.name, problem, config.tile)
-        self._check(config)
+        check_extents(self.name, problem, config.tile, (1, max(config.tile)))
+        refuse(self._broken(config))
         need, limit = self.launch(config, problem).smem, arch.shared_limit
-        if need > limit:
-            if self.whole_k:
-                most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
-                fits = self._fitting(config, problem, limit)
-                fix = f"tile={fits}, or " if fits else ""
-                raise UnsupportedError(
-                    f"k={problem.k} needs {need} bytes of shared memory in kernel {self.name!r}, "
-                    f"and {arch} has {limit}: k up to {most} fits with tile="
-                    f"{config.tile}; take {fix}kernel='smem_tiled'"
-                )
-            raise OptionError(
-                f"option tile={config.tile} needs {need} bytes of shared memory; {arch} has "
-                f"{limit}: take a smaller tile"
+        if self.whole_k and need > limit:
+            most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
+            fits = self._fitting(config, problem, limit)
+            fix = f"tile={fits}, or " if fits else ""
+            raise UnsupportedError(
+                f"k={problem.k} needs {need} bytes of shared memory in kernel {self.name!r}, "
+                f"and {arch} has {limit}: k up to {most} fits with tile="
+                f"{config.tile}; take {fix}kernel='smem_tiled'"
             )
+        refuse(memory_fits(f"option tile={config.tile}", need, arch, "a smaller tile"))
 
     def _fitting(
         self, config: SimtConfig, problem: GemmProblem, limit: int
@@ -145,39 +144,25 @@ class SimtKernel(EmittedKernel):
         sides = (32, 16, 8, 4)
         for m, n in sorted(product(sides, sides), key=lambda side: -side[0] * side[1]):
             smaller = replace(config, tile=(m, n, config.tile[2]))
-            try:
-                self._check(smaller)
-            except OptionError:
-                continue
-            if self.launch(smaller, problem).smem <= limit:
+            if not first(self._broken(smaller)) and self.launch(smaller, problem).smem <= limit:
                 return smaller.tile
         return None
 
-    def _check(self, config: SimtConfig) -> None:
-        """Raise OptionError for the first legality rule that a config breaks."""
-        for option, allowed in self.choices.items():
-            if getattr(config, option) not in allowed:
-                raise OptionError(
-                    f"option {option}={getattr(config, option)!r} is unknown; "
-                    f"expected one of {', '.join(allowed)}"
-                )
-        for option in ("tile", "thread_tile"):
-            if not all(map(power_of_two, getattr(config, option))):
-                raise OptionError(
-                    f"option {option}={getattr(config, option)}: each extent must be a power of two"
-                )
-        if config.raster < 1 or config.min_ctas < 1:
-            raise OptionError("options raster and min_ctas must be 1 or more")
+    def _broken(self, config: SimtConfig) -> Iterator[str]:
+        """Yield a sentence for each legality rule that a config breaks."""
+        yield from names_known(config, self.choices)
+        yield from powers_of_two(config, "tile", "thread_tile")
+        yield from positive(config, "raster", "min_ctas")
         (bm, bn, bk), (tm, tn) = config.tile, config.thread_tile
         if tm > bm or tn > bn or not WARP <= config.threads <= 1024:
-            raise OptionError(
+            yield (
                 f"option tile={config.tile} with thread_tile={config.thread_tile} makes "
                 f"{config.threads} threads; expected {WARP} to 1024"
             )
         accumulators, room = _accumulators(config), registers(config.threads, config.min_ctas)
         if accumulators >= room:
             fits = accumulators < REGISTERS_PER_THREAD  # in a CTA of fewer threads
-            raise OptionError(
+            yield (
                 f"option thread_tile={config.thread_tile} with min_ctas={config.min_ctas} needs "
                 f"{accumulators} registers for the accumulators of a thread, which has "
                 f"{room}; take a smaller {'tile or min_ctas' if fits else 'thread_tile'}"
@@ -186,7 +171,7 @@ class SimtKernel(EmittedKernel):
             warps * lanes * results
             for warps, lanes, results in zip(config.warps, WARP_LANES, (tm, tn), strict=True)
         ):
-            raise OptionError(
+            yield (
                 f"option tile={config.tile} with thread_tile={config.thread_tile}: the CTA tile "
                 f"must consist of warp tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
             )
@@ -194,38 +179,32 @@ class SimtKernel(EmittedKernel):
             lanes = WARP if config.warp_along == "k" else 1
             if bk != lanes:
                 why = "computes each result by a warp" if lanes > 1 else "has no tile along k"
-                raise OptionError(
+                yield (
                     f"option tile={config.tile}: kernel {self.name!r} with warp_along="
                     f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
                 )
             return
         for rows, extent in zip(config.operation.scales, (bm, bn), strict=True):
             if rows == BLOCK < extent:
-                raise OptionError(
+                yield (
                     f"option tile={config.tile} came with scales of {BLOCK} x {BLOCK} blocks, and "
                     f"a tile must lie within a block; expected extents up to {BLOCK}"
                 )
         size = config.operation.a.bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
         if config.skew == whole and min(bm, bn) * size < 128:
-            raise OptionError(
+            yield (
                 f"option tile={config.tile} with skew={config.skew!r}: M and N must be "
                 f"{128 // size} or more, so that a row of shared memory has every bank"
             )
         for extent, name in ((bm, "M"), (bn, "N")):
             if extent * bk < config.threads or extent > 256 or bk > 64:
-                raise OptionError(
+                yield (
                     f"option tile={config.tile}: {name} x K must be {config.threads} elements (one "
                     "for each thread) or more, M and N at most 256, K at most 64"
                 )
-        for operand in config.operands:
-            step = operand.load.tile
-            if not operand.load.covers(operand.extents):
-                raise OptionError(
-                    f"option tile={config.tile}: {config.threads} threads copy {step[0]} x "
-                    f"{step[1]} elements of {operand.name} at a time, which do not fill its tile "
-                    f"{operand.extents[0]} x {operand.extents[1]}; take a larger tile"
-                )
+        copies = ((operand.name, operand.load, operand.extents) for operand in config.operands)
+        yield from tiles_filled(config, copies, "a larger tile")
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return k if all of it must fit in shared memory, else 0."""

@@ -26,15 +26,23 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.dtypes import DTYPES, FAST_ACCUM, FLOAT8, factor
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
     access_bytes,
-    check_tiles,
     launch_of_tiles,
-    power_of_two,
     registers,
     with_options,
+)
+from cute_gemm.kernels.rules import (
+    check_extents,
+    in_range,
+    memory_fits,
+    positive,
+    power_of_two,
+    powers_of_two,
+    refuse,
+    tiles_filled,
 )
 from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
@@ -254,13 +262,8 @@ class Sm80Pipeline(EmittedKernel):
             yield config
 
     def check(self, config: Sm80Config, problem: GemmProblem, arch: Arch) -> None:
-        if max(problem.m, problem.n, problem.k) > 2**31 - 256:
-            raise UnsupportedError(
-                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
-                "32-bit integers and takes extents up to 2**31 - 256"
-            )
-        check_tiles(self.name, problem, config.tile)
-        _check(config, arch, self.stages)
+        check_extents(self.name, problem, config.tile, (256,))
+        refuse(_broken(config, arch, self.stages))
 
     def of_operand(self, config: Sm80Config, name: str) -> Any:
         """Return the MMA and its warps, the operand's part of the tile, and its staging."""
@@ -332,15 +335,16 @@ def _unit(config: Sm80Config) -> Literal["tensor cores", "CUDA cores"]:
     return "CUDA cores" if MMA_ATOMS[config.mma].threads == 1 else "tensor cores"
 
 
-def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
-    """Raise an error for the first legality rule that a config breaks."""
+def _broken(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> Iterator[str]:
+    """Yield a sentence for each legality rule that a config breaks.
+
+    Raise UnsupportedError for an MMA that the arch does not have.
+    """
     if config.copy not in COPY_POLICIES:
-        raise OptionError(
-            f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
-        )
+        yield f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
     fitting = [atom.name for atom in _fitting(config.operation)]
     if config.mma not in fitting:
-        raise OptionError(
+        yield (
             f"option mma={config.mma!r} does not multiply {config.operation.a.name}; "
             f"expected one of {', '.join(fitting)}"
         )
@@ -348,77 +352,56 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
     if atom.minimum_cc > arch.cc:
         raise UnsupportedError(f"{atom.name} needs sm_{atom.minimum_cc}; arch is {arch!r}")
     if config.operation.block_scales and BLOCK % config.tile[2]:
-        raise OptionError(
+        yield (
             f"option tile={config.tile}: k tiles of {config.tile[2]} do not divide the {BLOCK} of "
             f"k that share a block scale; expected 32, 64 or {BLOCK}"
         )
-    least, most = stages
-    if not least <= config.stages <= most:
-        raise OptionError(
-            f"option stages={config.stages} is out of range; expected {least} to {most}"
-        )
-    if config.raster < 1 or config.min_ctas < 1:
-        raise OptionError("options raster and min_ctas must be 1 or more")
+    yield from in_range(config, "stages", *stages)
+    yield from positive(config, "raster", "min_ctas")
     if not all(power_of_two(n) and n <= 4 for n in config.warps) or (
         atom.threads == 1 and config.warps[0] > 2
     ):
-        raise OptionError(f"option warps={config.warps} is not supported; expected 1, 2 or 4 each")
-    tile = config.kernel_tile
-    if not all(power_of_two(extent) for extent in tile):
-        raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
-    mma = config.tiled_mma
+        yield f"option warps={config.warps} is not supported; expected 1, 2 or 4 each"
+    yield from powers_of_two(config, "tile")
+    tile, mma = config.kernel_tile, config.tiled_mma
     for mode, name in enumerate("MNK"):
         least = mma.extent(mode) * (2 if name == "K" and config.stages > 1 else 1)
         if tile[mode] < least or tile[mode] > 256:
-            raise OptionError(
+            yield (
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
             )
     if config.operation.a.name == "float64" and tile[:2] == (mma.extent(0), mma.extent(1)):
-        raise OptionError(
+        yield (
             f"option tile={config.tile} with warps={config.warps} leaves each warp one "
             f"{atom.name}, for whose accumulators ptxas does not wait (docs/testing.md); take a "
-            "larger "
-            "tile or fewer warps"
+            "larger tile or fewer warps"
         )
     if config.copy == "mn_major":
         least = 32 if config.operation.a.bytes == 2 else 16  # rows of its copies, or its swizzle
         if min(tile[:2]) < least:
-            raise OptionError(
-                f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
-            )
+            yield f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
     accumulators = tile[0] * tile[1] // mma.size * config.operation.accumulator.bytes // 4
     accumulators *= 1 + config.operation.promoted  # a k tile has a separate set
     # Half of a thread's registers; of its 128 with 16 warps, a pipeline takes more than 64.
     room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
     if accumulators > room:
-        raise OptionError(
+        yield (
             f"option tile={config.tile} with warps={config.warps} needs more accumulators than a "
             f"thread has registers: {accumulators} and {room}; take a smaller tile, or "
             f"{'more' if mma.size <= 256 else 'fewer'} warps"
         )
     left = registers(mma.size, config.min_ctas)
     if accumulators >= left:
-        raise OptionError(
+        yield (
             f"option min_ctas={config.min_ctas} leaves each of {mma.size} threads {left} "
             f"registers, and its accumulators alone take {accumulators}; take a smaller one, or a "
-            "smaller "
-            "tile"
+            "smaller tile"
         )
-    for plan in config.operands:
-        step = plan.gmem_copy.tile
-        if not plan.gmem_copy.covers(plan.extents):
-            raise OptionError(
-                f"option tile={config.tile}: {mma.size} threads copy {step[0]} x {step[1]} "
-                f"elements of {plan.source} at a time, which do not fill its tile "
-                f"{plan.extents[0]} x {plan.extents[1]}; take a larger tile or fewer warps"
-            )
-    smem, limit = config.smem, arch.shared_limit
-    if smem > limit:
-        raise OptionError(
-            f"tile={config.tile} with stages={config.stages} needs {smem} bytes of shared memory; "
-            f"{arch} has {limit}: take fewer stages or a smaller tile"
-        )
+    copies = ((plan.source, plan.gmem_copy, plan.extents) for plan in config.operands)
+    yield from tiles_filled(config, copies, "a larger tile or fewer warps")
+    what = f"tile={config.tile} with stages={config.stages}"
+    yield from memory_fits(what, config.smem, arch, "fewer stages or a smaller tile")
 
 
 def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
