@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cute_gemm.access.accesses import OfMatrix
@@ -116,6 +117,11 @@ def most_ctas(ctas: Iterable[int], threads: int, need: int) -> int:
     return next((n for n in ctas if registers(threads, n) >= need), 1)
 
 
+def tiles_of(problem: GemmProblem, tile: tuple[int, ...]) -> tuple[int, int]:
+    """Return the tiles of C along M and N."""
+    return -(-problem.m // tile[0]), -(-problem.n // tile[1])
+
+
 def launch_of_tiles(
     problem: GemmProblem, tile: tuple[int, int, int], threads: int, smem: int
 ) -> Launch:
@@ -124,7 +130,7 @@ def launch_of_tiles(
 
     if problem.groups:
         return Launch(tiles_at_most(problem, tile), threads, smem)
-    return Launch(-(-problem.m // tile[0]) * -(-problem.n // tile[1]), threads, smem, problem.l)
+    return Launch(prod(tiles_of(problem, tile)), threads, smem, problem.l)
 
 
 def limit_of(matrix: Matrix, extent_counts: bool) -> OfMatrix | str:

@@ -14,11 +14,13 @@ used.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.access.accesses import Access, GlobalAccess, Option, SharedAccess
 from cute_gemm.access.gmem import bypasses_l1
-from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
+from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig
+from cute_gemm.kernels.options import tiles_of
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
@@ -63,7 +65,7 @@ class _Launch:
 
     @property
     def ctas(self) -> int:
-        return ctas(self.problem, self.config.tile) * self.problem.l
+        return prod(tiles_of(self.problem, self.config.tile)) * self.problem.l
 
     def operand(self, name: str) -> list[Access]:
         """Return the accesses of ``"A"`` or ``"B"``."""

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 from cute_gemm.kernels.config import Config
 from cute_gemm.kernels.derived import Transposable
 from cute_gemm.problem.operation import Operation
-from cute_gemm.problem.problem import GemmProblem
 
 #: Threads of a warp.
 WARP = 32
@@ -180,8 +179,3 @@ class CutlassUniversalConfig(Transposable, Config):
         rows = self.turned(self.warps)[0] * (8 if self.is_simt else 16)
         epilogue = rows * (n + 32) * self.operation.accumulator.bytes
         return -(-max(mainloop, epilogue) // 128) * 128
-
-
-def ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
-    """Return the CTAs of a launch: one for each tile of C."""
-    return -(-problem.m // tile[0]) * -(-problem.n // tile[1])

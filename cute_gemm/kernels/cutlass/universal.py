@@ -16,10 +16,9 @@ from cute_gemm.kernels.cutlass.config import (
     MATH,
     CutlassUniversalConfig,
     Tile,
-    ctas,
 )
 from cute_gemm.kernels.cutlass.unit import unit
-from cute_gemm.kernels.options import parsed
+from cute_gemm.kernels.options import launch_of_tiles, parsed
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -90,7 +89,7 @@ class CutlassUniversal(CompiledKernel):
         The footprint is None: accesses are known only once the kernel is compiled.
         """
         legal = self.legal(problem, Arch(arch), options)
-        full = (config for config in legal if ctas(problem, config.tile) * problem.l >= gpu.sms)
+        full = (x for x in legal if self.launch(x, problem).ctas >= gpu.sms)
         return [(next(full, legal[-1]), None)]
 
     def check(self, config: CutlassUniversalConfig, problem: GemmProblem, arch: Arch) -> None:
@@ -127,7 +126,7 @@ class CutlassUniversal(CompiledKernel):
 
     def launch(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Launch:
         """Return a launch of a CTA for each tile of C."""
-        return Launch(ctas(problem, config.tile), config.threads, config.smem, problem.l)
+        return launch_of_tiles(problem, config.tile, config.threads, config.smem)
 
     def accesses(
         self, config: CutlassUniversalConfig, problem: GemmProblem, *, reads_c: bool = False

@@ -22,6 +22,7 @@ from cute_gemm.kernels.options import (
     launch_of_tiles,
     most_ctas,
     registers,
+    tiles_of,
     with_options,
 )
 from cute_gemm.kernels.rules import (
@@ -43,16 +44,15 @@ from cute_gemm.kernels.simt.structure import (
 from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
-    by_k_tiles,
     by_last_tile,
     cut_vectors,
-    element_by_element,
     load_by,
     loads_of_c,
-    loads_of_scales,
+    scales_of_threads,
     shared,
     store_of_c,
     stored,
+    with_cut_vectors,
 )
 from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.toolchain.signature import Launch
@@ -230,7 +230,7 @@ class SimtKernel(EmittedKernel):
         self, config: SimtConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
+        tiles = tiles_of(problem, config.tile)
         out: list[Access] = []
         for index, matrix in enumerate((problem.A, problem.B)):
             sweeps = tiles[1 - index]
@@ -252,7 +252,7 @@ class SimtKernel(EmittedKernel):
                     )  # fmt: skip
             else:
                 out += _direct(config, problem, matrix, index)
-        out += _loads_of_scales(config, problem, tiles)
+        out += scales_of_threads(problem, config, _scales_of_lanes(config))
         return (*out, *_results(config, problem, reads_c))
 
     def work(self, config: SimtConfig, problem: GemmProblem) -> Work:
@@ -329,10 +329,10 @@ def _copied(
     limit = limit if operand.load.atom.bits < 128 else ""
     load = load_by(operand.load, store, matrix, extents, sweeps, limit, tail="full")
     if config.staging == "none":
-        return [load, *_cut(load), store]
+        return [load, *cut_vectors(load), store]
     # The last k-tile is loaded first.
     loads = by_last_tile(load)
-    cuts = _cut(loads[-1])
+    cuts = cut_vectors(loads[-1])
     if not operand.asynchronous:
         # The tile in registers is stored at the end of each k-tile, including the last one.
         return [
@@ -342,11 +342,6 @@ def _copied(
             replace(store, executions=ctas, unit="CTA", part=UNUSED_PREFETCH),
         ]
     return [*loads, *cuts, *stored(store, loads, cuts)]
-
-
-def _cut(load: GlobalAccess) -> list[GlobalAccess]:
-    """Return the loads of elements of vectors that straddle the matrix's end, if any."""
-    return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
 
 
 def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
@@ -366,23 +361,17 @@ def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
     )  # fmt: skip
 
 
-def _loads_of_scales(
-    config: SimtConfig, problem: GemmProblem, tiles: tuple[int, int]
-) -> Iterator[Access]:
-    """Yield each thread's loads of block scales for its results.
-
-    ``tiles``: tiles of C along M and N.
-    """
-    matrices, first = {x.name: x for x in problem.scales}, _first_results(config)
-    extents = problem.m, problem.n
+def _scales_of_lanes(config: SimtConfig) -> dict[str, np.ndarray]:
+    """Return the rows of the tile whose block scales each thread loads for its results."""
+    first, lanes = _first_results(config), {}
     for name, rows in config.operation.block_scales.items():
-        side, values = SCALES.index(name), config.values[SCALES.index(name)]
+        side = SCALES.index(name)
         own = np.zeros((1, config.threads), np.int64)
         if rows == 1:
+            values = config.values[side]
             own = values(np.arange(values.size))[:, None] + first[:, side]
-        visits = own.reshape(-1, WARP), rows, extents[side], config.tile[side], tiles[1 - side]
-        loads = loads_of_scales(matrices[name], "ld.global", *visits)
-        yield from by_k_tiles(loads, problem.k, config.tile[2])
+        lanes[name] = own.reshape(-1, WARP)
+    return lanes
 
 
 def _bank_fix(config: SimtConfig) -> str | Option:
@@ -411,10 +400,7 @@ def _results(config: SimtConfig, problem: GemmProblem, reads_c: bool) -> list[Ac
         if vector > 1:
             limit = f"a thread has {vector} neighbouring results"
     store = store_of_c(problem.C, bits, config.tile[:2], coords, limit, tail="full")
-    limit = "a vector that straddles C's end goes element by element"
-    fix = f"pad {'mn'[axis]} to a multiple of {vector}"
-    cut = replace(store, limit=limit, fix=fix, part="cut vectors")
-    stores = [store, *element_by_element(cut)]
+    stores = with_cut_vectors(store)
     return [*loads_of_c(stores, reads_c), *stores]
 
 

@@ -32,6 +32,7 @@ from cute_gemm.kernels.options import (
     access_bytes,
     launch_of_tiles,
     registers,
+    tiles_of,
     with_options,
 )
 from cute_gemm.kernels.rules import (
@@ -52,19 +53,18 @@ from cute_gemm.kernels.sm80.structure import (
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.kernels.staging import (
     UNUSED_PREFETCH,
-    by_k_tiles,
     by_last_tile,
     by_words,
     cut_vectors,
     in_place,
     load_by,
     loads_of_c,
-    loads_of_scales,
+    scales_of_threads,
     shared,
     store_of_c,
     stored,
 )
-from cute_gemm.problem.parts.scales import BLOCK
+from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -288,14 +288,15 @@ class Sm80Pipeline(EmittedKernel):
         self, config: Sm80Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
+        tiles = tiles_of(problem, config.tile)
         out: list[Access] = []
         for plan in config.operands:
-            matrix = problem.A if plan.source == "A" else problem.B
-            sweeps = tiles[1] if plan.source == "A" else tiles[0]
-            ctas = tiles[0] * tiles[1] * problem.l
-            out += _operand_accesses(config, plan, matrix, sweeps, ctas)
-        out += _loads_of_scales(config, problem, config.turned(tiles))
+            index = "AB".index(plan.source)
+            matrix = (problem.A, problem.B)[index]
+            out += _operand_accesses(
+                config, plan, matrix, tiles[1 - index], prod(tiles) * problem.l
+            )
+        out += scales_of_threads(problem, config, _scales_of_lanes(config))
         return (*out, *_epilogue_accesses(config, problem, reads_c))
 
     def summation(self, config: Sm80Config) -> str:
@@ -460,33 +461,24 @@ def _operand_accesses(
     return [*copied, *(readers if executions else [])]
 
 
-def _loads_of_scales(
-    config: Sm80Config, problem: GemmProblem, tiles: tuple[int, int]
-) -> Iterator[Access]:
-    """Yield each thread's loads of block scales for its rows and columns.
-
-    ``tiles``: tiles of the launch along the kernel's M and N.
-    """
-    mma, matrices = config.tiled_mma, {x.name: x for x in problem.scales}
-    names, extents = config.turned(("scale_a", "scale_b")), config.turned((problem.m, problem.n))
+def _scales_of_lanes(config: Sm80Config) -> dict[str, np.ndarray]:
+    """Return the rows of the tile whose block scales each thread loads."""
+    mma, names, lanes = config.tiled_mma, config.turned(SCALES), {}
     held = mma.partition("C")  # (threads, values, 2): rows and columns
     for side, rows in enumerate(config.product.scales):
-        if not rows or not problem.k:
-            continue
-        tile = config.kernel_tile[side]
         if rows == 1:  # of an m16n8 two rows and two columns
             values = [0, 2] if side == 0 else [v for v in range(held.shape[1]) if not v & 2]
             own, step = held[:, values, side].T, mma.extent(side)
         else:
             own, step = np.zeros((1, mma.size), np.int64), rows
-        lanes = np.arange(0, tile, step)[:, None, None] + own
-        visits = lanes.reshape(-1, 32), rows, extents[side], tile, tiles[1 - side]
-        loads = loads_of_scales(matrices[names[side]], "ld.global", *visits)
-        yield from by_k_tiles(loads, problem.k, config.tile[2])
+        if rows:
+            first = np.arange(0, config.kernel_tile[side], step)[:, None, None]
+            lanes[names[side]] = (first + own).reshape(-1, 32)
+    return lanes
 
 
 def _epilogue_accesses(config: Sm80Config, problem: GemmProblem, reads_c: bool) -> list[Access]:
-    ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1]) * problem.l
+    ctas = prod(tiles_of(problem, config.tile)) * problem.l
     stage, copy = config.staged, config.staged.read
     chunks = config.kernel_tile[1] // stage.tile[1]
     kernel_coords = copy.requests(config.kernel_tile[:2])

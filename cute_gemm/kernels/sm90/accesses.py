@@ -23,7 +23,7 @@ from cute_gemm.kernels.staging import (
     store_of_c,
 )
 from cute_gemm.problem.matrix import Matrix, alignments, residue
-from cute_gemm.problem.parts.scales import BLOCK
+from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.signature import Launch
@@ -278,9 +278,7 @@ def _scales(
     ``tiles``: tiles of the launch along the kernel's M and N; ``inside``: tiles with rows of C;
     ``executions``: k tiles of all tiles.
     """
-    matrices = {x.name: x for x in problem.scales}
-    names = config.turned(("scale_a", "scale_b"))
-    extents = config.turned((problem.m, problem.n))
+    matrices, names = {x.name: x for x in problem.scales}, config.turned(SCALES)
     accesses: list[Access] = []
     numbers, first = config.scales_of_stage, (0, config.places_of_scales[0])
     for side, rows in enumerate(config.product.scales):
@@ -289,15 +287,13 @@ def _scales(
         name, step, words = names[side], config.scale_steps[side], config.scale_words[side]
         places = np.arange(-(-numbers[side] // LANES) * LANES).reshape(-1, LANES)
         places = np.where(places < numbers[side], places, -1)
-        tile = config.kernel_tile[side]
+        sweeps = tiles[1 - side]
         if config.scale_boxes[side]:
-            accesses += _boxes_of_scales(
-                matrices[name], tile, inside[side], tiles[side] - inside[side], tiles[1 - side]
-            )
+            tile, outside = config.kernel_tile[side], tiles[side] - inside[side]
+            accesses += _boxes_of_scales(matrices[name], tile, inside[side], outside, sweeps)
         else:
             lanes = np.where(places < 0, -1, step * places)
-            visits = lanes, rows, extents[side], tile, tiles[1 - side]
-            loads = list(loads_of_scales(matrices[name], "cp.async", *visits))
+            loads = list(loads_of_scales(problem, config, name, "cp.async", lanes, sweeps))
             stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
             store = SharedAccess(name, "store", "cp.async", 32, stored, executions)
             accesses += loads

@@ -11,6 +11,7 @@ from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import Sm90Config
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.operation import Operation
+from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.toolchain.signature import cpp_type
 from cute_gemm.toolchain.unit import (
     TYPES,
@@ -181,7 +182,7 @@ def _scales(config: Sm90Config) -> str:
     """Return the arguments for block scales, in the order of the kernel's A and B."""
     if not (any(config.operation.scales) or config.operation.groups):
         return ""  # both are left out, with the ends of groups after them
-    names = config.turned(("scale_a", "scale_b"))
+    names = config.turned(SCALES)
     given = (
         f"{{{name}, {name}_mn, {name}_k, {name}_l, &map_{name}}}" if rows else "{}"
         for name, rows in zip(names, config.product.scales, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.dtypes import DTYPES, FLOAT8, DType, factor
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
-from cute_gemm.kernels.options import access_bytes, most_ctas, registers, with_options
+from cute_gemm.kernels.options import access_bytes, most_ctas, registers, tiles_of, with_options
 from cute_gemm.kernels.rules import (
     check_extents,
     first,
@@ -167,7 +168,7 @@ class Thin(EmittedKernel):
         return replace(config, operation=replace(operation, bytes=widths))
 
     def launch(self, config: ThinConfig, problem: GemmProblem) -> Launch:
-        grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
+        grid = prod(tiles_of(problem, config.tile))
         accumulators = config.columns * config.pitch * config.operation.accumulator.bytes
         queue = config.stage * config.stages if config.stages > 1 else 0
         return Launch(grid, config.threads, config.warps * max(accumulators, queue), problem.l)
@@ -176,20 +177,19 @@ class Thin(EmittedKernel):
         self, config: ThinConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        ctas = self.launch(config, problem).grid
+        tiles = tiles_of(problem, config.tile)
+        ctas = prod(tiles) * problem.l
         out: list[Access] = []
         for index, operand in enumerate((problem.A, problem.B)):
             large = index != config.index
             matrix = straight(operand, config.operation.majors[index])
-            other = 1 - index
-            sweeps = -(-(problem.m, problem.n)[other] // config.tile[other])
-            load = _load(config, matrix, large, sweeps)
+            load = _load(config, matrix, large, tiles[1 - index])
             loads = by_last_tile(load)
-            cuts = cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))
+            cuts = cut_vectors(loads[-1])
             out += [*loads, *cuts]
-            out += _queued(loads, cuts, ctas * problem.l * -(-problem.k // config.tile[2]))
+            out += _queued(loads, cuts, ctas * -(-problem.k // config.tile[2]))
         C = straight(problem.C, config.operation.majors[2])
-        return (*out, *_results(config, C, ctas * problem.l, reads_c))
+        return (*out, *_results(config, C, ctas, reads_c))
 
     def work(self, config: ThinConfig, problem: GemmProblem) -> Work:
         if config.mma:
