@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
 from cute_gemm.cost_model.prediction import Prediction
+from cute_gemm.kernels.options import spelled
 from cute_gemm.problem.parts.packing import DIRECT, Algorithm, packed_names
 
 if TYPE_CHECKING:
@@ -112,11 +113,11 @@ def label(candidate: Candidate, whole: bool = False) -> str:
     config's whole name.
     """
     config = candidate.config
-    words = [config.name] if whole else [candidate.kernel.name, _extents(config.tile)]
+    words = [config.name] if whole else [candidate.kernel.name, spelled(config.tile)]
     for option, text in () if whole else candidate.kernel.label_options.items():
         value = getattr(config, option)
         if value not in (0, (1, 1)):
-            words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
+            words.append(text.format(spelled(value)))
     if candidate.algorithm.pack:
         words.append(f"with {' and '.join(packed_names(candidate.algorithm.pack))} packed")
     if candidate.algorithm.split_k > 1:
@@ -139,7 +140,3 @@ def labels(candidates: Sequence[Candidate]) -> list[str]:
             differ = (x for x in options if any(other[x] != own[x] for other in values))
             names[at] = " ".join((name, *(f"{option} {own[option]}" for option in differ)))
     return names
-
-
-def _extents(of: tuple[int, ...]) -> str:
-    return "x".join(map(str, of))

@@ -14,7 +14,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.kernels.auxiliary.packer import seconds
 from cute_gemm.kernels.base import Compiled
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.options import access_bytes, limit_of
 from cute_gemm.kernels.staging import along_unit, load_of_rows, loads_of_c, with_cut_vectors
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
@@ -72,8 +72,7 @@ class ReduceConfig(Config):
         """The kernel's symbol."""
         types = f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}"
         order = "row" if self.row_major else "col"
-        parts = ("reduce", types, order, f"v{self.vector}", self.epilogue.name)
-        return "_".join(filter(None, parts))
+        return symbol("reduce", types, order, f"v{self.vector}", self.epilogue.name)
 
 
 #: C++ of C's extents along M and N: column-major, and row-major.

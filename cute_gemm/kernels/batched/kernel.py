@@ -217,15 +217,10 @@ class Batched(EmittedKernel):
         if 0 in (problem.m, problem.n, problem.l):
             return ()
         out: list[Access] = []
-        ctas = self.launch(config, problem).grid
-        for index, matrix in enumerate((problem.A, problem.B)):
-            if problem.k:
-                limit = access_bytes(matrix, True)[1]
-                begin = config.begins[index]
-                out += copied(config, config.operands[index], matrix, begin, ctas, limit)
-                out += read(config, index, problem)
-        limit = access_bytes(problem.C, True)[1]
-        return (*out, *results(config, problem, reads_c, limit))
+        for index in (0, 1) if problem.k else ():
+            out += copied(config, problem, index)
+            out += read(config, index, problem)
+        return (*out, *results(config, problem, reads_c))
 
     def epilogue_blocks(
         self, config: BatchedConfig, problem: GemmProblem

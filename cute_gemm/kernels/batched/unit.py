@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm.kernels.options import spelled
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
@@ -61,7 +62,7 @@ class EmitBatched(Emitter):
         return {
             "include": f"#include <{atom.header}>\n" if atom else "",
             "mma": atom and atom.cpp,
-            "extents": "x".join(map(str, config.tile)),
+            "extents": spelled(config.tile),
             "runs_c": config.orders[2] in ("run", "matrices"),
             "unroll": max(1, _UNROLLED // products),
             "copies": "".join(map(_operand, config.operands)),

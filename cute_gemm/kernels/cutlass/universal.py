@@ -18,7 +18,7 @@ from cute_gemm.kernels.cutlass.config import (
     Tile,
 )
 from cute_gemm.kernels.cutlass.unit import unit
-from cute_gemm.kernels.options import launch_of_tiles, parsed
+from cute_gemm.kernels.options import launch_of_tiles, parsed, spelled
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -152,7 +152,7 @@ def _tiles(math: str, narrowest: int, given: Any) -> list[Tile]:
         return [next(tile for tile in tiles if tile.narrowest <= narrowest), tiles[-1]]
     fitting = [tile for tile in tiles if tile.extents == given]
     if not fitting:
-        expected = ", ".join("x".join(map(str, tile.extents)) for tile in tiles)
+        expected = ", ".join(spelled(tile.extents) for tile in tiles)
         raise OptionError(f"tile is {given}; expected one of {expected} for {math}")
     return fitting
 
