@@ -82,6 +82,16 @@ def shared(
     return SharedAccess(operand, direction, atom.name, atom.bits, offsets, **more)
 
 
+def of_tile(
+    operand: str, direction: Literal["load", "store"], instruction: str, bits: int, layout: Layout,
+    coords: np.ndarray, size: int, **more: Any,
+) -> SharedAccess:  # fmt: skip
+    """Return an access of elements of ``size`` bytes at coordinates of a tile in shared memory."""
+    offsets = np.asarray(layout(coords[..., 0], coords[..., 1])) * size
+    more |= {"layout": layout, "coords": coords, "element_bits": 8 * size}
+    return SharedAccess(operand, direction, instruction, bits, offsets, **more)
+
+
 def load_by(
     copy: TiledCopy, store: SharedAccess, matrix: Matrix, tile: tuple[int, int], sweeps: int,
     limit: Limit, fix: Option | str = "", tail: Tail = "cut",

@@ -8,13 +8,12 @@ from cute_gemm.kernels.options import spelled
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
-    cpp_extents,
     element_proofs,
     entry,
+    layout_proofs,
 )
 
 if TYPE_CHECKING:
-    from cute_gemm.cute.layout import Layout
     from cute_gemm.kernels.batched.structure import BatchedOperand
 
 _UNIT = (
@@ -84,23 +83,8 @@ class EmitBatched(Emitter):
             layouts[f"Smem{operand.name}"] = operand.modes
         facts = element_proofs(config)
         for name, layout in layouts.items():
-            facts += _layout_facts(name, layout)
+            facts += layout_proofs(name, layout, layout.extents)
         return facts
-
-
-def _layout_facts(name: str, layout: Layout) -> list[tuple[str, str]]:
-    """Facts that hold when ``Config::name`` has these extents, and offsets at the end of modes."""
-    cpp = f"Config::{name}{{}}"
-    ends = [tuple(x - 1 if i == mode else 0 for i, x in enumerate(layout.extents))
-            for mode in range(layout.rank)]  # fmt: skip
-    offsets = " && ".join(
-        f"int({cpp}({', '.join(map(str, end))})) == {int(layout(*end))}" for end in ends
-    )
-    last = f"int({cpp}({layout.size - 1})) == {int(layout(layout.size - 1))}"
-    return [
-        (cpp_extents(cpp, layout.extents), f"{name}: extents"),
-        (f"{offsets} && {last}", f"{name}: offsets"),
-    ]
 
 
 def _operand(operand: BatchedOperand) -> str:

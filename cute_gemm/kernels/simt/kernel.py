@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -39,7 +40,6 @@ from cute_gemm.kernels.simt.structure import (
     WARP,
     WARP_LANES,
     SimtConfig,
-    StagedOperand,
 )
 from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.staging import (
@@ -48,6 +48,7 @@ from cute_gemm.kernels.staging import (
     cut_vectors,
     load_by,
     loads_of_c,
+    of_tile,
     scales_of_threads,
     shared,
     store_of_c,
@@ -60,7 +61,6 @@ from cute_gemm.toolchain.signature import Launch
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cute.layout import Layout
-    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
 #: Registers of a thread besides its accumulators: addresses, operands.
@@ -230,28 +230,12 @@ class SimtKernel(EmittedKernel):
         self, config: SimtConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        tiles = tiles_of(problem, config.tile)
         out: list[Access] = []
-        for index, matrix in enumerate((problem.A, problem.B)):
-            sweeps = tiles[1 - index]
+        for index in (0, 1):
             if config.staged:
-                ctas = tiles[0] * tiles[1] * problem.l
-                executions = ctas * -(-problem.k // config.tile[2])
-                operand = config.operands[index]
-                out += _copied(config, operand, matrix, sweeps, executions, ctas, self.wide)
-                read = _fragments(config, index, executions)
-                out.append(read)
-                if config.staging != "none" and executions:
-                    # Columns are prefetched: after the last, the first of the other buffer.
-                    first = read.coords[:, 0, 1] == 0  # type: ignore[index]
-                    out.append(
-                        replace(
-                            read, offsets=read.offsets[first], coords=read.coords[first],  # type: ignore[index]
-                            executions=ctas, unit="CTA", part=UNUSED_PREFETCH,
-                        )
-                    )  # fmt: skip
+                out += _staged(config, problem, index, self.wide)
             else:
-                out += _direct(config, problem, matrix, index)
+                out += _direct(config, problem, index)
         out += scales_of_threads(problem, config, _scales_of_lanes(config))
         return (*out, *_results(config, problem, reads_c))
 
@@ -282,13 +266,13 @@ def _first_results(config: SimtConfig) -> np.ndarray:
     return first
 
 
-def _direct(config: SimtConfig, problem: GemmProblem, matrix: Matrix, index: int) -> list[Access]:
+def _direct(config: SimtConfig, problem: GemmProblem, index: int) -> list[Access]:
     """Return a thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
 
     Threads without an element of C load nothing; CTAs at the end of the other mode have such
     threads.
     """
-    first = _first_results(config)
+    first, matrix = _first_results(config), problem.matrices[index]
     other, extent = 1 - index, (problem.n, problem.m)[index]
     k = np.arange(len(first)) % WARP if config.tile[2] > 1 else np.zeros(len(first), int)
     coords = np.stack([first[:, index], k], axis=-1)
@@ -309,39 +293,37 @@ def _direct(config: SimtConfig, problem: GemmProblem, matrix: Matrix, index: int
     ]  # fmt: skip
 
 
-def _copied(
-    config: SimtConfig,
-    operand: StagedOperand,
-    matrix: Matrix,
-    sweeps: int,
-    executions: int,
-    ctas: int,
-    wide: bool,
-) -> list[Access]:
-    """Return the accesses of the copy of A or B to shared memory."""
+def _staged(config: SimtConfig, problem: GemmProblem, index: int, wide: bool) -> list[Access]:
+    """Return the accesses of A or B through shared memory: the copies of tiles, and their reads."""
+    operand, matrix = config.operands[index], problem.matrices[index]
+    tiles, fix = tiles_of(problem, config.tile), _bank_fix(config)
+    ctas = prod(tiles) * problem.l
+    executions = ctas * -(-problem.k // config.tile[2])
+    read = _fragments(config, index, executions)
     if not executions:
-        return []
-    name, extents, fix = operand.name, operand.extents, _bank_fix(config)
+        return [read]
     store = shared(
-        name, "store", operand.store, operand.smem, extents, executions=executions, fix=fix
-    )
+        operand.name, "store", operand.store, operand.smem, operand.extents, executions=executions,
+        fix=fix,
+    )  # fmt: skip
     limit = access_bytes(matrix, False)[1] if wide else "a thread copies one element at a time"
     limit = limit if operand.load.atom.bits < 128 else ""
-    load = load_by(operand.load, store, matrix, extents, sweeps, limit, tail="full")
+    load = load_by(
+        operand.load, store, matrix, operand.extents, tiles[1 - index], limit, tail="full"
+    )
     if config.staging == "none":
-        return [load, *cut_vectors(load), store]
+        return [load, *cut_vectors(load), store, read]
     # The last k-tile is loaded first.
     loads = by_last_tile(load)
     cuts = cut_vectors(loads[-1])
-    if not operand.asynchronous:
-        # The tile in registers is stored at the end of each k-tile, including the last one.
-        return [
-            *loads,
-            *cuts,
-            store,
-            replace(store, executions=ctas, unit="CTA", part=UNUSED_PREFETCH),
-        ]
-    return [*loads, *cuts, *stored(store, loads, cuts)]
+    prefetch: dict[str, Any] = {"executions": ctas, "unit": "CTA", "part": UNUSED_PREFETCH}
+    # Columns are prefetched: after the last, the first of the other buffer.
+    first = read.coords[:, 0, 1] == 0  # type: ignore[index]
+    ahead = replace(read, offsets=read.offsets[first], coords=read.coords[first], **prefetch)  # type: ignore[index]
+    # A tile in registers is stored at the end of each k-tile, including the last one.
+    by_registers = [store, replace(store, **prefetch)]
+    stores = stored(store, loads, cuts) if operand.asynchronous else by_registers
+    return [*loads, *cuts, *stores, read, ahead]
 
 
 def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
@@ -354,10 +336,9 @@ def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
     rows = np.broadcast_to(first + step, (first.shape[0], operand.extents[1], repeats, WARP))
     coords = np.stack([rows, np.broadcast_to(k, rows.shape)], axis=-1).reshape(-1, WARP, 2)
     element = config.operation.a.bytes
-    offsets = operand.smem(coords[..., 0], coords[..., 1]) * element
-    return SharedAccess(
-        operand.name, "load", "ld.shared", 8 * element * int(run), offsets, executions,
-        layout=operand.smem, coords=coords, element_bits=8 * element, fix=_bank_fix(config),
+    return of_tile(
+        operand.name, "load", "ld.shared", 8 * element * int(run), operand.smem, coords, element,
+        executions=executions, fix=_bank_fix(config),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from cute_gemm.kernels.staging import (
     Block,
     loads_of_c,
     loads_of_scales,
+    of_tile,
     store_of_c,
 )
 from cute_gemm.problem.matrix import Matrix, alignments, residue
@@ -72,16 +73,7 @@ class Sm90Accesses(EmittedKernel):
                 )  # fmt: skip
                 if tiles < all_tiles:
                     stored = plan.layout.extents[0] if plan.pitch else step
-                    first_tile = replace(
-                        matrix, shape=(min(stored, matrix.shape[0]), matrix.shape[1])
-                    )
-                    first_tiles.append(
-                        replace(
-                            load, matrix=first_tile, sweeps=load.sweeps * (all_tiles - tiles),
-                            pitch=0, extents=(stored, region[1]),
-                            part="in place of tiles outside of C",
-                        )
-                    )  # fmt: skip
+                    first_tiles.append(_first_tile(load, stored, all_tiles - tiles))
                 by_threads = plan is config.operands[0] and config.register_a
                 executions = ctas * k_tiles * products * reads
                 read = (_rows if by_threads else _read)(plan, config, executions)
@@ -167,11 +159,9 @@ def _read(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAcces
     # Lanes address consecutive rows; a request is four matrices of eight rows.
     rows = [x.T.reshape(-1, 32) for x in (across, along)]
     coords = np.stack(rows if unit else rows[::-1], -1)
-    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
-    return SharedAccess(
-        plan.source, "load", "wgmma", 128, offsets, executions=executions, layout=plan.layout,
-        coords=coords, element_bits=8 * size,
-    )  # fmt: skip
+    return of_tile(
+        plan.source, "load", "wgmma", 128, plan.layout, coords, size, executions=executions
+    )
 
 
 def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAccess:
@@ -187,10 +177,9 @@ def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAcces
     row = block * ROWS + _first_row(config, warp, lane)
     column = step * 4 * each + lane % 4 * each + (turn ^ (lane // 2 % 2 * (size == 1)))
     coords = np.stack(np.broadcast_arrays(row, column), -1).reshape(-1, 32, 2)
-    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
-    return SharedAccess(
-        plan.source, "load", "ld.shared", 16 * size, offsets, executions=executions,
-        layout=plan.layout, coords=coords, element_bits=8 * size,
+    return of_tile(
+        plan.source, "load", "ld.shared", 16 * size, plan.layout, coords, size,
+        executions=executions,
     )  # fmt: skip
 
 
@@ -289,8 +278,12 @@ def _scales(
         places = np.where(places < numbers[side], places, -1)
         sweeps = tiles[1 - side]
         if config.scale_boxes[side]:
-            tile, outside = config.kernel_tile[side], tiles[side] - inside[side]
-            accesses += _boxes_of_scales(matrices[name], tile, inside[side], outside, sweeps)
+            matrix, tile = matrices[name], config.kernel_tile[side]
+            extents, outside = (inside[side] * tile, matrix.shape[1]), tiles[side] - inside[side]
+            boxes = TmaAccess(name, "load", matrix, (tile, 1), sweeps, modes=3, extents=extents)
+            accesses.append(boxes)
+            if outside:
+                accesses.append(_first_tile(boxes, tile, outside))
         else:
             lanes = np.where(places < 0, -1, step * places)
             loads = list(loads_of_scales(problem, config, name, "cp.async", lanes, sweeps))
@@ -309,21 +302,13 @@ def _scales(
     return accesses
 
 
-def _boxes_of_scales(
-    matrix: Matrix, tile: int, inside: int, outside: int, sweeps: int
-) -> Iterator[TmaAccess]:
-    """Return the boxes of a tile's scales; tiles ``outside`` C load those of the first tile."""
-    load = TmaAccess(
-        matrix.name, "load", matrix, (tile, 1), sweeps, modes=3,
-        extents=(inside * tile, matrix.shape[1]),
+def _first_tile(load: TmaAccess, rows: int, outside: int) -> TmaAccess:
+    """Return the loads of the first tile, of so many rows, in place of tiles outside of C."""
+    (extent, k), (_, depth) = load.matrix.shape, load.extents or load.matrix.shape
+    return replace(
+        load, matrix=replace(load.matrix, shape=(min(rows, extent), k)), pitch=0,
+        sweeps=load.sweeps * outside, extents=(rows, depth), part="in place of tiles outside of C",
     )  # fmt: skip
-    yield load
-    if outside:
-        first = replace(matrix, shape=(min(tile, matrix.shape[0]), matrix.shape[1]))
-        yield replace(
-            load, matrix=first, sweeps=sweeps * outside, extents=(tile, matrix.shape[1]),
-            part="in place of tiles outside of C",
-        )  # fmt: skip
 
 
 def _scales_of_rows(config: Sm90Config) -> tuple[np.ndarray, int]:
@@ -397,10 +382,9 @@ def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
     coords = np.stack(
         [np.stack([row + below, column + right], -1) for below, right in steps]
     ).reshape(-1, 32, 2)
-    offsets = np.asarray(config.epilogue_tile.layout(coords[..., 0], coords[..., 1])) * out
-    return SharedAccess(
-        "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", times=each,
-        layout=config.epilogue_tile.layout, coords=coords, element_bits=8 * out,
+    return of_tile(
+        "C", "store", name, bits, config.epilogue_tile.layout, coords, out,
+        executions=ctas * each, unit="CTA", times=each,
     )  # fmt: skip
 
 

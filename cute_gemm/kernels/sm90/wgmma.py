@@ -249,28 +249,10 @@ class Sm90Wgmma(Sm90Accesses):
     def _check_operands(self, problem: GemmProblem, swap_ab: int) -> None:
         """Raise UnsupportedError for operands whose layouts TMA or wgmma do not support."""
         for matrix in (problem.A, problem.B):
-            width, limit = access_bytes(_in_boxes(matrix, problem), False)
-            if problem.groups.mode != "K" and problem.groups_along_unit(matrix):
+            if lacks := first(_lacks(matrix, problem, swap_ab)):
                 raise UnsupportedError(
-                    f"kernel {self.name!r} needs groups aligned to 16 bytes, and those of "
-                    f"{matrix.name} may begin at any element, since {problem.groups.mode} is "
-                    f"ragged and its unit-stride mode: pack it, with option "
-                    f"pack={matrix.name!r} or 'AB'"
-                )
-            if width < 16:
-                raise UnsupportedError(
-                    f"kernel {self.name!r} needs rows of A and B aligned to 16 bytes, and those of "
-                    f"{matrix.name} are not, because of {limit}: pack it, with option "
-                    f"pack={matrix.name!r} or 'AB'"
-                )
-            # wgmma reads these K-major from shared memory; A may pass through registers.
-            shared = matrix.name == ("A" if swap_ab else "B")
-            if wants_k_major(problem) and matrix.major != "K" and shared:
-                raise UnsupportedError(
-                    f"kernel {self.name!r} with swap_ab={swap_ab} takes "
-                    f"{problem.spelled} with K as the unit-stride mode of "
-                    f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
-                    f"pack={matrix.name!r} or 'AB'"
+                    f"kernel {self.name!r} {lacks}: pack it, with option pack={matrix.name!r} or "
+                    "'AB'"
                 )
 
     def check(self, config: Sm90Config, problem: GemmProblem, arch: Arch) -> None:
@@ -358,33 +340,22 @@ class Sm90Wgmma(Sm90Accesses):
     def maps(self, config: Sm90Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
         from cute_gemm.run.tensormap import TensorMap
 
-        def mapped(matrix: Matrix, problem: GemmProblem) -> Matrix:
-            """Return A or B as its tensor map describes it."""
-            of_products, pairs = whole(matrix, problem), problem.epilogue.pairs
-            paired = pairs and matrix.name == "B"
-            return of_pairs(of_products, pairs) if paired else of_products
-
-        boxes = {plan.source: (plan.box, plan.span) for plan in config.operands}
-        maps: list[TensorMap | None] = [
+        plans = {plan.source: plan for plan in config.operands}
+        pairs, ragged, tile = problem.epilogue.pairs, problem.groups.mode, config.epilogue_tile
+        maps: list[TensorMap | None] = []
+        for operand, factor in zip((problem.A, problem.B), config.operation.factors, strict=True):
+            matrix, plan = whole(operand, problem), plans[operand.name]
+            if pairs and matrix.name == "B":
+                matrix = of_pairs(matrix, pairs)
+            from_group = ragged == "K" and not config.zero_fills
             # TMA rounds elements to tf32.
-            TensorMap(
-                mapped(matrix, problem), *boxes[matrix.name], factor.name,
-                in_groups=problem.groups.mode == "K" and not config.zero_fills,
-            )
-            for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
-        ]  # fmt: skip
-        of_c = TensorMap(
-            problem.C,
-            config.epilogue_tile.box,
-            config.epilogue_tile.span,
-            in_groups=problem.groups.mode in ("M", "N"),
-        )
+            maps.append(TensorMap(matrix, plan.box, plan.span, factor.name, in_groups=from_group))
+        of_c = TensorMap(problem.C, tile.box, tile.span, in_groups=ragged in ("M", "N"))
         maps.append(of_c if config.tma_c else None)
-        by_tma = dict(zip(SCALES, config.tma_scales, strict=True))
-        rows = dict(zip(SCALES, config.tile, strict=False))
         for scale in problem.scales:
-            box = TensorMap(scale, (rows[scale.name], 1), 0)
-            maps.append(box if by_tma[scale.name] else None)
+            side = SCALES.index(scale.name)
+            box = TensorMap(scale, (config.tile[side], 1), 0)
+            maps.append(box if config.tma_scales[side] else None)
         return tuple(maps)
 
     def spill_clocks(self, config: Sm90Config, calibration: Calibration) -> float:
@@ -419,6 +390,29 @@ class Sm90Wgmma(Sm90Accesses):
     def shares(self, config: Sm90Config) -> Shares:
         reader = config.turned((ROWS, config.columns))
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
+
+
+def _lacks(matrix: Matrix, problem: GemmProblem, swap_ab: int) -> Iterator[str]:
+    """Yield why TMA or wgmma do not support the layout of A or B."""
+    name, ragged = matrix.name, problem.groups.mode
+    if ragged != "K" and problem.groups_along_unit(matrix):
+        yield (
+            f"needs groups aligned to 16 bytes, and those of {name} may begin at any element, "
+            f"since {ragged} is ragged and its unit-stride mode"
+        )
+    width, limit = access_bytes(_in_boxes(matrix, problem), False)
+    if width < 16:
+        yield (
+            f"needs rows of A and B aligned to 16 bytes, and those of {name} are not, because of "
+            f"{limit}"
+        )
+    # wgmma reads these K-major from shared memory; A may pass through registers.
+    shared = name == ("A" if swap_ab else "B")
+    if wants_k_major(problem) and matrix.major != "K" and shared:
+        yield (
+            f"with swap_ab={swap_ab} takes {problem.spelled} with K as the unit-stride mode of "
+            f"{name}, and that is {'MN'[name == 'B']}"
+        )
 
 
 def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
