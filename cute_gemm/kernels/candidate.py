@@ -82,27 +82,19 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> s
 
 def _why_auxiliary(candidates: Sequence[Candidate], prediction: Prediction) -> str:
     """Return the part of the first candidate's time spent in auxiliary kernels, and the saving."""
-    algorithm = candidates[0].algorithm
-    said = []
+    algorithm, said = candidates[0].algorithm, []
     if algorithm.pack:
-        what, seconds = (
-            " and ".join(packed_names(algorithm.pack)),
-            duration(prediction.terms["packing"]),
-        )
-        said.append(f"packing {what} takes {seconds}")
+        what = " and ".join(packed_names(algorithm.pack))
+        said.append(f"packing {what} takes {duration(prediction.terms['packing'])}")
     if "reduction" in prediction.terms:
-        seconds = duration(prediction.terms["reduction"])
-        adds = f"adding {algorithm.split_k} slices of K"
-        said.append(f"{adds if algorithm.split_k > 1 else 'pairing columns'} takes {seconds}")
-    for candidate in candidates:
-        if (
-            algorithm != DIRECT
-            and candidate.algorithm == DIRECT
-            and candidate.prediction is not None
-        ):
-            direct = f"{label(candidate)} {duration(candidate.prediction.seconds)}"
-            return f"{' and '.join(said)} of it; without, {direct}"
-    return f"{' and '.join(said)} of it" if said else ""
+        slices = f"adding {algorithm.split_k} slices of K"
+        what = slices if algorithm.split_k > 1 else "pairing columns"
+        said.append(f"{what} takes {duration(prediction.terms['reduction'])}")
+    text = f"{' and '.join(said)} of it" if said else ""
+    for other in candidates if algorithm != DIRECT else ():
+        if other.algorithm == DIRECT and other.prediction is not None:
+            return f"{text}; without, {label(other)} {duration(other.prediction.seconds)}"
+    return text
 
 
 def label(candidate: Candidate, whole: bool = False) -> str:

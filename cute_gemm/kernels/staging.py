@@ -29,6 +29,19 @@ _WIDEST = 16
 UNUSED_PREFETCH = "unused prefetch after the last k-tile"
 
 
+def unused_prefetch(executions: int) -> dict[str, Any]:
+    """Return the fields of accesses that a CTA, ``executions`` times in all, does ahead in vain."""
+    return {"executions": executions, "unit": "CTA", "part": UNUSED_PREFETCH}
+
+
+def read_ahead(read: SharedAccess, columns: int, executions: int) -> SharedAccess:
+    """Return the loads of the first columns of k that are repeated after the last k-tile."""
+    assert read.coords is not None
+    first = read.coords[:, 0, 1] < columns
+    ahead = unused_prefetch(executions)
+    return replace(read, offsets=read.offsets[first], coords=read.coords[first], **ahead)
+
+
 def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
     """Return the load of A or B with the last k-tile, the only one that K's end can cut, separate.
 

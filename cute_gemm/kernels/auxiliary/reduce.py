@@ -28,12 +28,7 @@ from cute_gemm.toolchain.signature import (
     epilogue_parameters,
     scalar_cpp,
 )
-from cute_gemm.toolchain.unit import (
-    TranslationUnit,
-    cpp_bool,
-    epilogue_params,
-    epilogue_type,
-)
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, epilogue_params, epilogue_type
 
 if TYPE_CHECKING:
     from cute_gemm.cost_model.calibration import Constants
@@ -76,10 +71,7 @@ class ReduceConfig(Config):
 
 
 #: C++ of C's extents along M and N: column-major, and row-major.
-_EXTENTS = (
-    "int(shape.extent), int(shape.rows)",
-    "int(shape.rows), int(shape.extent)",
-)
+_EXTENTS = ("int(shape.extent), int(shape.rows)", "int(shape.rows), int(shape.extent)")
 
 
 class ReduceTiling(NamedTuple):

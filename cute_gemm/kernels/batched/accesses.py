@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
-from cute_gemm.kernels.batched.structure import (
-    MMA_LANES,
-    MMA_SHAPE,
-    VECTOR,
-    WARP,
-    BatchedConfig,
-)
+from cute_gemm.kernels.batched.structure import MMA_LANES, MMA_SHAPE, VECTOR, WARP, BatchedConfig
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.staging import element_by_element, loads_of_c, store_of_c
 
@@ -152,10 +146,7 @@ def _executed(
     """
     whole, rest = divmod(problem.l, config.products)
     accesses = []
-    for count, ctas, part in (
-        (config.products, whole, ""),
-        (rest, 1, "last CTA" if whole else ""),
-    ):
+    for count, ctas, part in ((config.products, whole, ""), (rest, 1, "last CTA" if whole else "")):
         if count and ctas:
             lanes = np.where(product < count, offsets, -1).reshape(-1, WARP)
             accesses.append(replace(access, offsets=lanes, executions=ctas, unit=unit, part=part))

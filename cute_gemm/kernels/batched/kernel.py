@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Work
 from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
@@ -99,10 +99,7 @@ class Batched(EmittedKernel):
             count = max(1, threads // single.workers)
             count = min(count, max(1, _SHARED // single.smem))
             # If matrices follow each other without gaps, vectors end with the matrices of a CTA.
-            for grain in (16, 8, 4, 2):
-                if count >= grain:
-                    count -= count % grain
-                    break
+            count -= count % next((grain for grain in (16, 8, 4, 2) if count >= grain), 1)
             yield self._config(problem, extents, unit, count, (tile[0], tile[1]), options)
 
     def _config(
@@ -244,9 +241,6 @@ class Batched(EmittedKernel):
             return Work(ctas, ctas * results * depth, "tensor cores", problem.A.dtype)
         real = 4 if problem.is_complex else 1
         return Work(ctas, ctas * results * problem.k * real, "CUDA cores", problem.products)
-
-    def shares(self, config: BatchedConfig) -> Shares:
-        return Shares(config.tile[:2], config.thread_tile)
 
 
 def _multiplied_by_mma(problem: GemmProblem) -> bool:

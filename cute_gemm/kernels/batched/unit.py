@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.kernels.options import spelled
-from cute_gemm.toolchain.unit import (
-    TYPES,
-    Emitter,
-    element_proofs,
-    entry,
-    layout_proofs,
-)
+from cute_gemm.toolchain.unit import TYPES, Emitter, entry
 
 if TYPE_CHECKING:
+    from cute_gemm.cute.layout import Layout
     from cute_gemm.kernels.batched.structure import BatchedOperand
 
 _UNIT = (
@@ -73,18 +68,14 @@ class EmitBatched(Emitter):
             ),
         }
 
-    def facts(self) -> list[tuple[str, str]]:
-        """Return the facts that layouts have these extents and Python's offsets."""
+    def layouts(self) -> dict[str, Layout]:
         config = self.config
         names = ("ValuesM", "ValuesN", "RowsA", "RowsB")
         layouts = dict(zip(names, (*config.values, *config.rows), strict=True))
         for operand in config.operands:
             layouts[f"Copy{operand.name}::Smem"] = operand.copy
             layouts[f"Smem{operand.name}"] = operand.modes
-        facts = element_proofs(config)
-        for name, layout in layouts.items():
-            facts += layout_proofs(name, layout, layout.extents)
-        return facts
+        return layouts
 
 
 def _operand(operand: BatchedOperand) -> str:

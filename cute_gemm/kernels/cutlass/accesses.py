@@ -91,12 +91,9 @@ class _Launch:
 
     def _loads(self, name: str) -> list[GlobalAccess]:
         """Return loads from global memory: of all k-tiles, or of the first and of the others."""
-        problem, (bm, bn, bk) = self.problem, self.config.tile
-        matrix, extent, sweeps = (
-            (problem.A, bm, -(-problem.n // bn))
-            if name == "A"
-            else (problem.B, bn, -(-problem.m // bm))
-        )
+        problem, tile, index = self.problem, self.config.tile, "AB".index(name)
+        matrix, extent, bk = problem.matrices[index], tile[index], tile[2]
+        sweeps = tiles_of(problem, tile)[1 - index]
         (load,), (store, *_) = self.recorded.loads[name], self.recorded.stores[name]
         targets = store.places if load.instruction == "cp.async" else None
         whole = self._global(

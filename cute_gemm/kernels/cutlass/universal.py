@@ -11,12 +11,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.cutlass.accesses import accesses, elements_per_access
-from cute_gemm.kernels.cutlass.config import (
-    CP_ASYNC,
-    MATH,
-    CutlassUniversalConfig,
-    Tile,
-)
+from cute_gemm.kernels.cutlass.config import CP_ASYNC, MATH, CutlassUniversalConfig, Tile
 from cute_gemm.kernels.cutlass.unit import unit
 from cute_gemm.kernels.options import launch_of_tiles, parsed, spelled
 from cute_gemm.toolchain.signature import Launch

@@ -36,23 +36,20 @@ from cute_gemm.kernels.rules import (
     refuse,
     tiles_filled,
 )
-from cute_gemm.kernels.simt.structure import (
-    WARP,
-    WARP_LANES,
-    SimtConfig,
-)
+from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, SimtConfig
 from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.staging import (
-    UNUSED_PREFETCH,
     by_last_tile,
     cut_vectors,
     load_by,
     loads_of_c,
     of_tile,
+    read_ahead,
     scales_of_threads,
     shared,
     store_of_c,
     stored,
+    unused_prefetch,
     with_cut_vectors,
 )
 from cute_gemm.problem.parts.scales import BLOCK, SCALES
@@ -102,15 +99,15 @@ class SimtKernel(EmittedKernel):
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[SimtConfig]:
         element = problem.A.element.bytes
+        widths = (
+            access_bytes(x, False)[0] if self.wide or x.name == "C" else element
+            for x in (problem.A, problem.B, problem.C)
+        )
         common = {
             "kernel": self.name,
             "warp_along": "m" if problem.C.unit == 0 else "n",
             "min_ctas": 2 if element <= 4 else 1,
-            "operation": problem.operation(
-                access_bytes(problem.A, False)[0] if self.wide else element,
-                access_bytes(problem.B, False)[0] if self.wide else element,
-                access_bytes(problem.C, False)[0],
-            ),
+            "operation": problem.operation(*widths),
         }
         for row in self.rows(problem, options):
             config = self.settle(with_options(SimtConfig(**{**common, **row}), options))
@@ -249,9 +246,7 @@ class SimtKernel(EmittedKernel):
         return replace(work, products=inside.products)
 
     def shares(self, config: SimtConfig) -> Shares:
-        if not config.staged:
-            return Shares((1, 1), None)
-        return Shares(config.tile[:2], config.thread_tile)
+        return super().shares(config) if config.staged else Shares((1, 1), None)
 
 
 # ---- accesses -----------------------------------------------------------------------------------
@@ -316,14 +311,11 @@ def _staged(config: SimtConfig, problem: GemmProblem, index: int, wide: bool) ->
     # The last k-tile is loaded first.
     loads = by_last_tile(load)
     cuts = cut_vectors(loads[-1])
-    prefetch: dict[str, Any] = {"executions": ctas, "unit": "CTA", "part": UNUSED_PREFETCH}
-    # Columns are prefetched: after the last, the first of the other buffer.
-    first = read.coords[:, 0, 1] == 0  # type: ignore[index]
-    ahead = replace(read, offsets=read.offsets[first], coords=read.coords[first], **prefetch)  # type: ignore[index]
     # A tile in registers is stored at the end of each k-tile, including the last one.
-    by_registers = [store, replace(store, **prefetch)]
+    by_registers = [store, replace(store, **unused_prefetch(ctas))]
     stores = stored(store, loads, cuts) if operand.asynchronous else by_registers
-    return [*loads, *cuts, *stores, read, ahead]
+    # Columns are prefetched: after the last, the first of the other buffer.
+    return [*loads, *cuts, *stores, read, read_ahead(read, 1, ctas)]
 
 
 def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:

@@ -9,13 +9,12 @@ from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
     cpp_bool,
-    element_proofs,
     entry,
-    layout_proofs,
     scale_arguments,
 )
 
 if TYPE_CHECKING:
+    from cute_gemm.cute.layout import Layout
     from cute_gemm.kernels.simt.structure import StagedOperand
 
 _UNIT = (
@@ -59,17 +58,14 @@ class EmitSimt(Emitter):
             ),
         }
 
-    def facts(self) -> list[tuple[str, str]]:
+    def layouts(self) -> dict[str, Layout]:
         config = self.config
         values_m, values_n = config.values
         layouts = {"Threads": config.first_results, "ValuesM": values_m, "ValuesN": values_n}
         for operand in config.operands:
             layouts[f"Copy{operand.name}::Threads"] = operand.threads
             layouts[f"Smem{operand.name}"] = operand.smem
-        facts = element_proofs(config)
-        for name, layout in layouts.items():
-            facts += layout_proofs(name, layout, layout.extents)
-        return facts
+        return layouts
 
 
 def _operand(operand: StagedOperand) -> str:

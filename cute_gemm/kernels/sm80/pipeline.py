@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cute_gemm.access.accesses import (
-    Access,
-    Limit,
-    LimitOfOption,
-    Option,
-    Partition,
-    Shares,
-    Work,
-)
+from cute_gemm.access.accesses import Access, Limit, LimitOfOption, Option, Partition, Shares, Work
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
@@ -45,14 +37,9 @@ from cute_gemm.kernels.rules import (
     refuse,
     tiles_filled,
 )
-from cute_gemm.kernels.sm80.structure import (
-    FMA_LANES,
-    OperandPlan,
-    Sm80Config,
-)
+from cute_gemm.kernels.sm80.structure import FMA_LANES, OperandPlan, Sm80Config
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.kernels.staging import (
-    UNUSED_PREFETCH,
     by_last_tile,
     by_words,
     cut_vectors,
@@ -63,6 +50,7 @@ from cute_gemm.kernels.staging import (
     shared,
     store_of_c,
     stored,
+    unused_prefetch,
 )
 from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.toolchain.signature import Launch
@@ -70,7 +58,6 @@ from cute_gemm.toolchain.signature import Launch
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cost_model.calibration import Calibration, Pace
-    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
 
@@ -244,11 +231,8 @@ class Sm80Pipeline(EmittedKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Sm80Config]:
-        operation = problem.operation(
-            access_bytes(problem.A, False)[0],
-            access_bytes(problem.B, False)[0],
-            access_bytes(problem.C, True)[0],
-        )
+        widths = (access_bytes(x, x.name == "C")[0] for x in (problem.A, problem.B, problem.C))
+        operation = problem.operation(*widths)
         fitting = _fitting(operation)
         mma = next((atom for atom in fitting if atom.minimum_cc <= arch.cc), fitting[0]).name
         for tile, warps, stages, ctas in self.tiles(problem, options.get("copy", "auto")):
@@ -288,14 +272,9 @@ class Sm80Pipeline(EmittedKernel):
         self, config: Sm80Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        tiles = tiles_of(problem, config.tile)
         out: list[Access] = []
         for plan in config.operands:
-            index = "AB".index(plan.source)
-            matrix = (problem.A, problem.B)[index]
-            out += _operand_accesses(
-                config, plan, matrix, tiles[1 - index], prod(tiles) * problem.l
-            )
+            out += _operand_accesses(config, problem, plan)
         out += scales_of_threads(problem, config, _scales_of_lanes(config))
         return (*out, *_epilogue_accesses(config, problem, reads_c))
 
@@ -414,12 +393,13 @@ def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
 # ---- accesses -----------------------------------------------------------------------------------
 
 
-def _operand_accesses(
-    config: Sm80Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
-) -> list[Access]:
+def _operand_accesses(config: Sm80Config, problem: GemmProblem, plan: OperandPlan) -> list[Access]:
     """Return the accesses of A or B; elements outside the matrix are filled with zeros."""
-    copy = plan.gmem_copy
+    index, copy, tiles = "AB".index(plan.source), plan.gmem_copy, tiles_of(problem, config.tile)
+    matrix, ctas = problem.matrices[index], prod(tiles) * problem.l
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
+    if not executions:
+        return []
     widest, of_matrix = access_bytes(matrix, False)
     limit: Limit = of_matrix
     # The thread layout is the field reference's, for every matrix.
@@ -436,29 +416,33 @@ def _operand_accesses(
     store = shared(
         plan.source, "store", choose.shared_side(copy), one_stage, plan.extents, fix=shared_fix
     )
-    load = load_by(copy, store, matrix, plan.extents, sweeps, limit, fix)
-    copied: list[Access] = []
+    load = load_by(copy, store, matrix, plan.extents, tiles[1 - index], limit, fix)
+    ahead = unused_prefetch(ctas)
+    accesses: list[Access]
     if plan.place is None:
-        loads = by_last_tile(load) if executions else []
-        cuts = [cut for last in loads[-1:] for cut in cut_vectors(last, "last k-tile, cut vectors")]
-        copied = [*loads, *cuts, *stored(store, loads, cuts)]
-    elif executions:
+        loads = by_last_tile(load)
+        cuts = cut_vectors(loads[-1], "last k-tile, cut vectors")
+        accesses = [*loads, *cuts, *stored(store, loads, cuts)]
+    else:
         pitch = plan.stage // plan.extents[1 - load.axis] * copy.element_bits // 8
-        copied = by_words(replace(load, limit=""), store, copy, pitch)
-    reader = plan.smem_copy
-    read: dict[str, Any] = {"executions": executions, "fix": shared_fix}
-    if plan.place is not None and executions:
-        at: tuple[Any, ...] = (plan.source, plan.place, one_stage, plan.extents, load.axis)
-        copied += in_place(*at, executions=executions, part="put in place")
+        place: tuple[Any, ...] = (plan.source, plan.place, one_stage, plan.extents, load.axis)
+        accesses = by_words(replace(load, limit=""), store, copy, pitch)
+        accesses += in_place(*place, executions=executions, part="put in place")
         if config.stages > 1:  # a tile ahead
-            copied += in_place(*at, executions=ctas, unit="CTA", part=UNUSED_PREFETCH)
-    readers = [shared(plan.source, "load", reader, one_stage, plan.extents, **read)]
+            accesses += in_place(*place, **ahead)
+    reader = plan.smem_copy
+    accesses.append(
+        shared(
+            plan.source, "load", reader, one_stage, plan.extents, executions=executions,
+            fix=shared_fix,
+        )
+    )  # fmt: skip
     if config.stages > 1:
         # Fragments are loaded one block ahead; the block after the last k tile is not used.
         block = (plan.extents[0], reader.tile[1])
-        read |= {"executions": ctas, "unit": "CTA", "part": UNUSED_PREFETCH}
-        readers.append(shared(plan.source, "load", reader, one_stage, block, **read))
-    return [*copied, *(readers if executions else [])]
+        read = shared(plan.source, "load", reader, one_stage, block, fix=shared_fix, **ahead)
+        accesses.append(read)
+    return accesses
 
 
 def _scales_of_lanes(config: Sm80Config) -> dict[str, np.ndarray]:

@@ -16,11 +16,11 @@ from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import DEEP, ROWS, OperandPlan, Sm90Config
 from cute_gemm.kernels.staging import (
-    UNUSED_PREFETCH,
     Block,
     loads_of_c,
     loads_of_scales,
     of_tile,
+    read_ahead,
     store_of_c,
 )
 from cute_gemm.problem.matrix import Matrix, alignments, residue
@@ -80,7 +80,8 @@ class Sm90Accesses(EmittedKernel):
                 read = replace(read, times=reads)
                 listed += [load, read]
                 if by_threads and config.reads_ahead:
-                    listed.append(_read_ahead(read, config, ctas * reads))
+                    step = DEEP // config.operation.a.bytes
+                    listed.append(read_ahead(read, step, ctas * reads))
                 if config.zero_fills:
                     listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
             listed += first_tiles
@@ -180,16 +181,6 @@ def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAcces
     return of_tile(
         plan.source, "load", "ld.shared", 16 * size, plan.layout, coords, size,
         executions=executions,
-    )  # fmt: skip
-
-
-def _read_ahead(read: SharedAccess, config: Sm90Config, executions: int) -> SharedAccess:
-    """Return the loads that are repeated from a tile's last stage: the first step of k."""
-    assert read.coords is not None
-    first = read.coords[:, 0, 1] < DEEP // config.operation.a.bytes
-    return replace(
-        read, offsets=read.offsets[first], coords=read.coords[first], executions=executions,
-        unit="CTA", part=UNUSED_PREFETCH,
     )  # fmt: skip
 
 

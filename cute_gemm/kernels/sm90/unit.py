@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,13 +9,11 @@ from cute_gemm.cute.atoms import wgmma
 from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import Sm90Config
 from cute_gemm.kernels.tma import SPAN, tma_signature
-from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.toolchain.signature import cpp_type
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
-    TranslationUnit,
     cpp_extents,
     cpp_shape,
     element_proofs,
@@ -90,20 +87,18 @@ class EmitSm90Wgmma(Emitter):
     template = _SM90_WGMMA
     header = "sm90/proof.cuh"
     cute = _CUTE
+    end = _ENTRY
 
-    def unit(self) -> TranslationUnit:
-        """Return the unit; allow spills if accumulators, products and rows of A need registers."""
-        unit = super().unit()
+    @property
+    def spills(self) -> int:
+        """Allow spills if accumulators, products and rows of A need registers."""
         full = self.config.register_a and self.config.operation.promoted
-        return replace(unit, spills=max(unit.spills, _SPILLS)) if full else unit
+        return _SPILLS if full else super().spills
 
     def values(self) -> dict[str, Any]:
         config, operation = self.config, self.config.operation
-        (a, b), (factor_a, factor_b), c = (
-            config.operands,
-            config.product.factors,
-            config.epilogue_tile,
-        )
+        (a, b), c = config.operands, config.epilogue_tile
+        factor_a, factor_b = config.product.factors
         below, beside = config.kernel_cluster
         columns = "n / 2" if operation.epilogue.pairs else "n"  # of C
         types = operation.accumulator.tag, factor_a.tag, factor_b.tag
@@ -134,9 +129,6 @@ class EmitSm90Wgmma(Emitter):
             "ends": ", offsets" * bool(operation.groups),
             "config": "Config" + ", true" * operation.zero_tail,
         }
-
-    def emit(self, operation: Operation, end: str = _ENTRY) -> str:
-        return super().emit(operation, end)
 
     def facts(self) -> list[tuple[str, str]]:
         config, c = self.config, self.config.epilogue_tile.layout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Partition, SharedAccess, Work
 from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.dtypes import DTYPES, FLOAT8, DType, factor
 from cute_gemm.errors import UnsupportedError
@@ -195,9 +195,6 @@ class Thin(EmittedKernel):
         if config.mma:
             return Work.of_tiles(problem, config.tile, "tensor cores", _factor(problem).name)
         return Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
-
-    def shares(self, config: ThinConfig) -> Shares:
-        return Shares(config.tile[:2], None)
 
     def pictures(self, config: ThinConfig) -> tuple[Partition, ...]:
         """Return each thread's part of a k-tile of the large operand."""
