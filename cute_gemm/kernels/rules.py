@@ -60,27 +60,27 @@ def power_of_two(number: int) -> bool:
 
 
 def names_known(config: Any, choices: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """The values of options that are names are among ``choices``."""
+    """Yield a sentence for each option whose value is not among its ``choices``."""
     for option, names in choices.items():
         if (value := getattr(config, option)) not in names:
             yield f"option {option}={value!r} is unknown; expected one of {', '.join(names)}"
 
 
 def in_range(config: Any, option: str, least: int, most: int) -> Iterator[str]:
-    """An option is a number in a range."""
+    """Yield a sentence if an option is outside of a range."""
     if not least <= (value := getattr(config, option)) <= most:
         yield f"option {option}={value} is out of range; expected {least} to {most}"
 
 
 def positive(config: Any, *options: str) -> Iterator[str]:
-    """Options are numbers greater than 0."""
+    """Yield a sentence if one of the options is less than 1."""
     if min(getattr(config, option) for option in options) < 1:
         which = f"options {' and '.join(options)}" if options[1:] else f"option {options[0]}"
         yield f"{which} must be 1 or more"
 
 
 def powers_of_two(config: Any, *options: str) -> Iterator[str]:
-    """The extents of options are powers of two."""
+    """Yield a sentence for each option with an extent that is not a power of two."""
     for option in options:
         if not all(map(power_of_two, value := getattr(config, option))):
             yield f"option {option}={value}: each extent must be a power of two"
@@ -89,7 +89,7 @@ def powers_of_two(config: Any, *options: str) -> Iterator[str]:
 def tiles_filled(
     config: Any, copies: Iterable[tuple[str, TiledCopy, tuple[int, int]]], instead: str
 ) -> Iterator[str]:
-    """The copies of operands fill their tiles.
+    """Yield a sentence for each operand whose copy does not fill its tile.
 
     ``copies``: an operand's name, its copy and the extents of its tile.
     """
@@ -103,7 +103,10 @@ def tiles_filled(
 
 
 def memory_fits(what: str, need: int, arch: Arch, instead: str) -> Iterator[str]:
-    """A CTA has ``need`` bytes of shared memory for what options ask for."""
+    """Yield a sentence if a CTA does not have ``need`` bytes of shared memory.
+
+    ``what``: the options that need them; ``instead``: what to take.
+    """
     if need > arch.shared_limit:
         yield (
             f"{what} needs {need} bytes of shared memory; {arch} has {arch.shared_limit}: "

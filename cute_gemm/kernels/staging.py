@@ -30,7 +30,7 @@ UNUSED_PREFETCH = "unused prefetch after the last k-tile"
 
 
 def unused_prefetch(executions: int) -> dict[str, Any]:
-    """Return the fields of accesses that a CTA, ``executions`` times in all, does ahead in vain."""
+    """Return fields of an access that each CTA executes ahead once more than its result is used."""
     return {"executions": executions, "unit": "CTA", "part": UNUSED_PREFETCH}
 
 
@@ -117,6 +117,16 @@ def load_by(
     )  # fmt: skip
 
 
+def store_of_cut(store: SharedAccess, cut: GlobalAccess) -> SharedAccess:
+    """Return the store of each element of vectors that are loaded element by element."""
+    vectors, (size, _) = store.offsets[:, None, :], cut.vector
+    each = np.where(vectors < 0, -1, vectors + (np.arange(cut.width) * size)[None, :, None])
+    return replace(
+        store, instruction="st.shared", bits=cut.bits, offsets=each.reshape(-1, LANES),
+        executions=0, layout=None, coords=None, guard=cut, part=cut.part,
+    )  # fmt: skip
+
+
 def stored(
     store: SharedAccess, loads: Sequence[GlobalAccess], cuts: Sequence[GlobalAccess]
 ) -> list[SharedAccess]:
@@ -129,15 +139,7 @@ def stored(
         replace(store, executions=0, guard=load, zero_fill=load.tail == "full", part=load.part)
         for load in loads
     ]
-    for cut in cuts:
-        step = np.arange(cut.width) * cut.matrix.element.bytes
-        each = (store.offsets[:, None, :] + step[None, :, None]).reshape(-1, store.offsets.shape[1])
-        stores.append(
-            replace(
-                store, instruction="st.shared", bits=cut.bits, offsets=each, executions=0,
-                layout=None, coords=None, guard=cut, zero_fill=True, part=cut.part,
-            )
-        )  # fmt: skip
+    stores += (replace(store_of_cut(store, cut), zero_fill=True) for cut in cuts)
     return stores
 
 
@@ -168,14 +170,10 @@ def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: in
             targets=None, part="at the ends",
             limit="words across the matrix's ends go element by element",
         )  # fmt: skip
-        each = targets[:, None, :] + (np.arange(width) * size)[None, :, None]
-        each = np.where(targets[:, None, :] < 0, -1, each)
         put = replace(store, offsets=targets, layout=None, coords=None, executions=0)
         accesses += [copied, replace(put, guard=copied, part=part)]
         if any(cut.lanes(own.valid, own.place)[1].any() for own in gmem.classes(cut)):
-            into = each.reshape(-1, LANES)
-            put = replace(put, instruction="st.shared", bits=cut.bits, offsets=into)
-            accesses += [cut, replace(put, guard=cut, part=cut.part)]
+            accesses += [cut, store_of_cut(put, cut)]
     return accesses
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
 from cute_gemm.kernels.batched.structure import MMA_LANES, MMA_SHAPE, VECTOR, WARP, BatchedConfig
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.staging import element_by_element, loads_of_c, store_of_c
+from cute_gemm.kernels.staging import element_by_element, loads_of_c, store_of_c, store_of_cut
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
@@ -39,15 +39,7 @@ def copied(config: BatchedConfig, problem: GemmProblem, index: int) -> list[Acce
     part = "at the end of the last product"
     cut = replace(load, instruction="ld.global", targets=None, part=part)
     for each in element_by_element(cut):
-        step = (np.arange(each.width) * size)[None, :, None]
-        into = np.where(targets[:, None, :] < 0, -1, targets[:, None, :] + step)
-        accesses += [
-            each,
-            replace(
-                store, instruction="st.shared", bits=8 * size, offsets=into.reshape(-1, WARP),
-                guard=each, part=part,
-            ),
-        ]  # fmt: skip
+        accesses += [each, store_of_cut(store, each)]
     return accesses
 
 

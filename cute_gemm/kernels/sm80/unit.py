@@ -104,7 +104,7 @@ class EmitSm80Pipeline(Emitter):
 
     @property
     def spills(self) -> int:
-        """Allow spills if realigned or converted words take the last registers."""
+        """Bytes that ptxas may spill: more if realigned or converted words need registers."""
         if self.config.operation.a.name in FLOAT8:
             return _SPILLS_OF_FLOAT8
         return _SPILLS if self.config.realigns else super().spills

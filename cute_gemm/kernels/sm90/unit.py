@@ -91,7 +91,7 @@ class EmitSm90Wgmma(Emitter):
 
     @property
     def spills(self) -> int:
-        """Allow spills if accumulators, products and rows of A need registers."""
+        """Bytes that ptxas may spill: more if products and rows of A also need registers."""
         full = self.config.register_a and self.config.operation.promoted
         return _SPILLS if full else super().spills
 
