@@ -112,7 +112,8 @@ class SimtKernel(EmittedKernel):
         for row in self.rows(problem, options):
             config = self.settle(with_options(SimtConfig(**{**common, **row}), options))
             own = {"tile", "thread_tile"}.isdisjoint(options) and not problem.scales
-            if "min_ctas" not in options and not own:
+            legal = not first(powers_of_two(config, "tile", "thread_tile"))
+            if "min_ctas" not in options and legal and not own:
                 # The min_ctas of the kernel's own tile may not fit another tile.
                 ctas = range(config.min_ctas, 1, -1)
                 ctas_fit = most_ctas(ctas, config.threads, _accumulators(config) + _OTHERS)
