@@ -111,7 +111,7 @@ GROUPED: tuple[Mutant, ...] = (
     _p("groups along the unit-stride mode are packed as they lie", "problem/parts/packing.py",
        "unit = 1 - matrix.modes.index(problem.groups.mode)", "unit = matrix.unit", "unit_stride"),
     _p("groups along the unit-stride mode are taken", "kernels/sm90/wgmma.py",
-       'if problem.groups.mode != "K" and problem.groups_along_unit(matrix):', "if False:",
+       'if ragged != "K" and problem.groups_along_unit(matrix):', "if False:",
        "unit_stride"),
     _t("elements of the group before", "sm90/mainloop.cuh",
        "k + e < first || k + e >= last", "k + e >= last"),

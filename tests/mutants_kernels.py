@@ -356,7 +356,7 @@ KERNELS: tuple[Mutant, ...] = (
     _p("the batch's last product left out", "toolchain/unit.py", "if (batch >= l) return;",
        "if (batch >= l - 1) return;", "naive"),
     _p("a partial tile of N has no CTA", "kernels/options.py",
-       "Launch(-(-problem.m // tile[0]) * -(-problem.n // tile[1]),",
+       "Launch(prod(tiles_of(problem, tile)),",
        "Launch(-(-problem.m // tile[0]) * (problem.n // tile[1] or 1),", MMA),
     _p("alpha's address for beta's", "toolchain/unit.py",
        "alpha, beta, alpha_ptr, beta_ptr", "alpha, beta, alpha_ptr, alpha_ptr", "scalars"),

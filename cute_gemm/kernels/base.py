@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from cute_gemm._kept import Kept
-from cute_gemm.access.accesses import GlobalAccess
+from cute_gemm.access.accesses import GlobalAccess, Shares
 from cute_gemm.access.gmem import LINE
 from cute_gemm.arch import Arch
 from cute_gemm.cost_model.calibrated import calibration
@@ -47,7 +47,7 @@ from cute_gemm.toolchain.signature import Launch, Signature, gemm_signature
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.access.accesses import Access, Partition, Shares, Work
+    from cute_gemm.access.accesses import Access, Partition, Work
     from cute_gemm.access.ideal import Kind
     from cute_gemm.cost_model.calibration import Calibration
     from cute_gemm.gpus.gpu import Gpu
@@ -539,6 +539,10 @@ class EmittedKernel(CompiledKernel):
 
     #: The emitter of a config's kernel and proof.
     emitter: ClassVar[type[Emitter]]
+
+    def shares(self, config: Any) -> Shares:
+        """Return the results that share a load: those of the CTA tile and of a thread, if known."""
+        return Shares(config.tile[:2], config.thread_tile or None)
 
     def unit(self, config: Any) -> TranslationUnit:
         """Return the C++ unit of ``config``."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
 from cute_gemm.cost_model.prediction import Prediction
+from cute_gemm.kernels.options import spelled
 from cute_gemm.problem.parts.packing import DIRECT, Algorithm, packed_names
 
 if TYPE_CHECKING:
@@ -81,27 +82,19 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> s
 
 def _why_auxiliary(candidates: Sequence[Candidate], prediction: Prediction) -> str:
     """Return the part of the first candidate's time spent in auxiliary kernels, and the saving."""
-    algorithm = candidates[0].algorithm
-    said = []
+    algorithm, said = candidates[0].algorithm, []
     if algorithm.pack:
-        what, seconds = (
-            " and ".join(packed_names(algorithm.pack)),
-            duration(prediction.terms["packing"]),
-        )
-        said.append(f"packing {what} takes {seconds}")
+        what = " and ".join(packed_names(algorithm.pack))
+        said.append(f"packing {what} takes {duration(prediction.terms['packing'])}")
     if "reduction" in prediction.terms:
-        seconds = duration(prediction.terms["reduction"])
-        adds = f"adding {algorithm.split_k} slices of K"
-        said.append(f"{adds if algorithm.split_k > 1 else 'pairing columns'} takes {seconds}")
-    for candidate in candidates:
-        if (
-            algorithm != DIRECT
-            and candidate.algorithm == DIRECT
-            and candidate.prediction is not None
-        ):
-            direct = f"{label(candidate)} {duration(candidate.prediction.seconds)}"
-            return f"{' and '.join(said)} of it; without, {direct}"
-    return f"{' and '.join(said)} of it" if said else ""
+        slices = f"adding {algorithm.split_k} slices of K"
+        what = slices if algorithm.split_k > 1 else "pairing columns"
+        said.append(f"{what} takes {duration(prediction.terms['reduction'])}")
+    text = f"{' and '.join(said)} of it" if said else ""
+    for other in candidates if algorithm != DIRECT else ():
+        if other.algorithm == DIRECT and other.prediction is not None:
+            return f"{text}; without, {label(other)} {duration(other.prediction.seconds)}"
+    return text
 
 
 def label(candidate: Candidate, whole: bool = False) -> str:
@@ -112,11 +105,11 @@ def label(candidate: Candidate, whole: bool = False) -> str:
     config's whole name.
     """
     config = candidate.config
-    words = [config.name] if whole else [candidate.kernel.name, _extents(config.tile)]
+    words = [config.name] if whole else [candidate.kernel.name, spelled(config.tile)]
     for option, text in () if whole else candidate.kernel.label_options.items():
         value = getattr(config, option)
         if value not in (0, (1, 1)):
-            words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
+            words.append(text.format(spelled(value)))
     if candidate.algorithm.pack:
         words.append(f"with {' and '.join(packed_names(candidate.algorithm.pack))} packed")
     if candidate.algorithm.split_k > 1:
@@ -139,7 +132,3 @@ def labels(candidates: Sequence[Candidate]) -> list[str]:
             differ = (x for x in options if any(other[x] != own[x] for other in values))
             names[at] = " ".join((name, *(f"{option} {own[option]}" for option in differ)))
     return names
-
-
-def _extents(of: tuple[int, ...]) -> str:
-    return "x".join(map(str, of))

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.kernels.options import spelled
 
 if TYPE_CHECKING:
     from cute_gemm.problem.operation import Operation
+
+
+def symbol(*parts: Any) -> str:
+    """Return a kernel's symbol: the parts that are not empty, with extents as ``128x64``."""
+    return "_".join(filter(None, map(spelled, parts)))
 
 
 class Config:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cute_gemm.access.accesses import GlobalAccess
 from cute_gemm.cute.copies import LANES
+from cute_gemm.kernels.options import tiles_of
 from cute_gemm.kernels.staging import store_of_c
 from cute_gemm.problem.parts.groups import equal_ends, sizes_of, tail_of
 from cute_gemm.problem.problem import GemmProblem
@@ -39,9 +40,8 @@ def loads_of_ends(
     if launch.places:  # a CTA visits all groups
         return [_loads(problem, _of(range(groups), every), 0, groups, launch.ctas)]
     # Each lane has one of 32 groups at a time, up to the CTA's own group or the last.
-    tile, across = config.tile["MN".index(problem.groups.mode)], -(-problem.n // config.tile[1])
-    if problem.groups.mode == "N":
-        across = -(-problem.m // config.tile[0])
+    index = "MN".index(problem.groups.mode)
+    tile, across = config.tile[index], tiles_of(problem, config.tile)[1 - index]
     sizes = sizes_of(problem, equal_ends(problem) if ends is None else ends)
     coords = np.broadcast_to(np.arange(LANES), (warps, LANES))
     loads = []

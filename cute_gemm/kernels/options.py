@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cute_gemm.access.accesses import OfMatrix
 from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
 from cute_gemm.dtypes import integer
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import OptionError
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -106,19 +107,6 @@ def assignments(text: str, what: str) -> dict[str, str]:
     return values
 
 
-def check_tiles(kernel: str, problem: GemmProblem, tile: tuple[int, ...]) -> None:
-    """Raise UnsupportedError if groups have more tiles than a grid has CTAs."""
-    if not problem.groups or min(tile) < 1:  # the kernel itself refuses such tiles
-        return
-    from cute_gemm.problem.parts.groups import tiles_at_most
-
-    if (tiles := tiles_at_most(problem, tile)) >= 2**31:
-        raise UnsupportedError(
-            f"m={problem.m}, n={problem.n} in {problem.l} groups along {problem.groups.mode} may "
-            f"have {tiles} tiles, and kernel {kernel!r} has a CTA for each, at most 2**31 - 1"
-        )
-
-
 def registers(threads: int, min_ctas: int) -> int:
     """Return the most registers of a thread with which ``min_ctas`` CTAs fit a multiprocessor."""
     return min(REGISTERS // max(1, threads * min_ctas), REGISTERS_PER_THREAD)
@@ -129,6 +117,11 @@ def most_ctas(ctas: Iterable[int], threads: int, need: int) -> int:
     return next((n for n in ctas if registers(threads, n) >= need), 1)
 
 
+def tiles_of(problem: GemmProblem, tile: tuple[int, ...]) -> tuple[int, int]:
+    """Return the tiles of C along M and N."""
+    return -(-problem.m // tile[0]), -(-problem.n // tile[1])
+
+
 def launch_of_tiles(
     problem: GemmProblem, tile: tuple[int, int, int], threads: int, smem: int
 ) -> Launch:
@@ -137,12 +130,7 @@ def launch_of_tiles(
 
     if problem.groups:
         return Launch(tiles_at_most(problem, tile), threads, smem)
-    return Launch(-(-problem.m // tile[0]) * -(-problem.n // tile[1]), threads, smem, problem.l)
-
-
-def power_of_two(number: int) -> bool:
-    """Return whether a number is 1, 2, 4, ..."""
-    return number > 0 and number & (number - 1) == 0
+    return Launch(prod(tiles_of(problem, tile)), threads, smem, problem.l)
 
 
 def limit_of(matrix: Matrix, extent_counts: bool) -> OfMatrix | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import lcm
@@ -14,7 +14,8 @@ from cute_gemm.access import gmem
 from cute_gemm.access.accesses import Access, GlobalAccess, Limit, Option, SharedAccess, Tail
 from cute_gemm.cute.copies import LANES
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.problem.parts.scales import BLOCK
+from cute_gemm.kernels.options import tiles_of
+from cute_gemm.problem.parts.scales import BLOCK, SCALES
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
 _WIDEST = 16
 #: Part of accesses that load ahead.
 UNUSED_PREFETCH = "unused prefetch after the last k-tile"
+
+
+def unused_prefetch(executions: int) -> dict[str, Any]:
+    """Return fields of an access that each CTA executes ahead once more than its result is used."""
+    return {"executions": executions, "unit": "CTA", "part": UNUSED_PREFETCH}
+
+
+def read_ahead(read: SharedAccess, columns: int, executions: int) -> SharedAccess:
+    """Return the loads of the first columns of k that are repeated after the last k-tile."""
+    assert read.coords is not None
+    first = read.coords[:, 0, 1] < columns
+    ahead = unused_prefetch(executions)
+    return replace(read, offsets=read.offsets[first], coords=read.coords[first], **ahead)
 
 
 def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
@@ -46,8 +60,12 @@ def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
     ]
 
 
-def cut_vectors(load: GlobalAccess, part: str) -> list[GlobalAccess]:
-    """Return the elements of the vectors of A or B that straddle an end, if any."""
+def cut_vectors(load: GlobalAccess, part: str = "") -> list[GlobalAccess]:
+    """Return the loads of elements of the vectors of A or B that straddle an end, if any.
+
+    ``part``: by default the part of ``load`` and "cut vectors".
+    """
+    part = part or f"{load.part}, cut vectors".lstrip(", ")
     mode = "k" if load.axis else {"A": "m", "B": "n"}[load.operand]
     limit = "a vector that straddles the matrix's end goes element by element"
     fix = f"pad {mode} to a multiple of {load.vector[1]}, with zeros"
@@ -77,6 +95,16 @@ def shared(
     return SharedAccess(operand, direction, atom.name, atom.bits, offsets, **more)
 
 
+def of_tile(
+    operand: str, direction: Literal["load", "store"], instruction: str, bits: int, layout: Layout,
+    coords: np.ndarray, size: int, **more: Any,
+) -> SharedAccess:  # fmt: skip
+    """Return an access of elements of ``size`` bytes at coordinates of a tile in shared memory."""
+    offsets = np.asarray(layout(coords[..., 0], coords[..., 1])) * size
+    more |= {"layout": layout, "coords": coords, "element_bits": 8 * size}
+    return SharedAccess(operand, direction, instruction, bits, offsets, **more)
+
+
 def load_by(
     copy: TiledCopy, store: SharedAccess, matrix: Matrix, tile: tuple[int, int], sweeps: int,
     limit: Limit, fix: Option | str = "", tail: Tail = "cut",
@@ -86,6 +114,16 @@ def load_by(
     return GlobalAccess(
         matrix.name, "load", copy.atom.name, copy.atom.bits, matrix, tile, copy.requests(tile),
         matrix.unit, sweeps, limit, fix, tail=tail, targets=store.offsets if asynchronous else None,
+    )  # fmt: skip
+
+
+def store_of_cut(store: SharedAccess, cut: GlobalAccess) -> SharedAccess:
+    """Return the store of each element of vectors that are loaded element by element."""
+    vectors, (size, _) = store.offsets[:, None, :], cut.vector
+    each = np.where(vectors < 0, -1, vectors + (np.arange(cut.width) * size)[None, :, None])
+    return replace(
+        store, instruction="st.shared", bits=cut.bits, offsets=each.reshape(-1, LANES),
+        executions=0, layout=None, coords=None, guard=cut, part=cut.part,
     )  # fmt: skip
 
 
@@ -101,15 +139,7 @@ def stored(
         replace(store, executions=0, guard=load, zero_fill=load.tail == "full", part=load.part)
         for load in loads
     ]
-    for cut in cuts:
-        step = np.arange(cut.width) * cut.matrix.element.bytes
-        each = (store.offsets[:, None, :] + step[None, :, None]).reshape(-1, store.offsets.shape[1])
-        stores.append(
-            replace(
-                store, instruction="st.shared", bits=cut.bits, offsets=each, executions=0,
-                layout=None, coords=None, guard=cut, zero_fill=True, part=cut.part,
-            )
-        )  # fmt: skip
+    stores += (replace(store_of_cut(store, cut), zero_fill=True) for cut in cuts)
     return stores
 
 
@@ -140,14 +170,10 @@ def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: in
             targets=None, part="at the ends",
             limit="words across the matrix's ends go element by element",
         )  # fmt: skip
-        each = targets[:, None, :] + (np.arange(width) * size)[None, :, None]
-        each = np.where(targets[:, None, :] < 0, -1, each)
         put = replace(store, offsets=targets, layout=None, coords=None, executions=0)
         accesses += [copied, replace(put, guard=copied, part=part)]
         if any(cut.lanes(own.valid, own.place)[1].any() for own in gmem.classes(cut)):
-            into = each.reshape(-1, LANES)
-            put = replace(put, instruction="st.shared", bits=cut.bits, offsets=into)
-            accesses += [cut, replace(put, guard=cut, part=cut.part)]
+            accesses += [cut, store_of_cut(put, cut)]
     return accesses
 
 
@@ -164,6 +190,22 @@ def in_place(
     return [load, replace(load, offsets=next_word, layout=None, coords=None), store]
 
 
+def along_unit(matrix: Matrix, along: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """Return coordinates of lanes from those along the unit-stride mode, and across it."""
+    pair = np.stack(np.broadcast_arrays(along, across), axis=-1).reshape(-1, LANES, 2)
+    return pair[..., ::-1] if matrix.unit else pair
+
+
+def load_of_rows(
+    operand: str, bits: int, matrix: Matrix, tile: tuple[int, int], coords: np.ndarray, **more: Any
+) -> GlobalAccess:
+    """Return the load of a tile of a CTA; ``tile``: extents along the unit-stride mode, across."""
+    tile = tile[::-1] if matrix.unit else tile
+    return GlobalAccess(
+        operand, "load", "ld.global", bits, matrix, tile, coords, matrix.unit, 1, unit="CTA", **more
+    )
+
+
 def store_of_c(
     C: Matrix, bits: int, tile: tuple[int, int], coords: np.ndarray, limit: Limit, **more: Any
 ) -> GlobalAccess:
@@ -174,6 +216,13 @@ def store_of_c(
     )  # fmt: skip
 
 
+def with_cut_vectors(store: GlobalAccess) -> list[GlobalAccess]:
+    """Return a store of vectors of C, and that of the elements of vectors that straddle its end."""
+    limit = "a vector that straddles C's end goes element by element"
+    fix = f"pad {'mn'[store.axis]} to a multiple of {store.vector[1]}"
+    return [store, *element_by_element(replace(store, limit=limit, fix=fix, part="cut vectors"))]
+
+
 def loads_of_c(stores: Sequence[GlobalAccess], reads_c: bool) -> list[GlobalAccess]:
     """Return the loads of the stored elements if beta is not 0."""
     loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
@@ -181,16 +230,17 @@ def loads_of_c(stores: Sequence[GlobalAccess], reads_c: bool) -> list[GlobalAcce
 
 
 def loads_of_scales(
-    matrix: Matrix, instruction: str, lanes: np.ndarray, rows: int, extent: int, tile: int,
-    sweeps: int,
-) -> Iterator[GlobalAccess]:  # fmt: skip
+    problem: GemmProblem, config: Any, name: str, instruction: str, lanes: np.ndarray, sweeps: int
+) -> Iterator[GlobalAccess]:
     """Yield the loads of a tile's block scales, one by each lane, for 128 of k.
 
-    ``lanes``: rows of the tile that the lanes' scales belong to, int [requests, 32], -1 for none;
-    ``rows``: rows that share a scale, of ``extent`` in the matrix. If that is more than one, loads
-    are those of tiles that together begin and end with a scale: tiles in the matrix, and those
-    after its end.
+    ``lanes``: rows of the tile that the lanes' scales belong to, int [requests, 32], -1 for none.
+    If several rows share a scale, loads are those of tiles that together begin and end with a
+    scale: tiles in the matrix, and those after its end.
     """
+    side = SCALES.index(name)
+    matrix = next(matrix for matrix in problem.scales if matrix.name == name)
+    rows, extent, tile = config.operation.scales[side], problem.rows_of(name), config.tile[side]
     together = lcm(tile, rows)
     row = np.where(lanes < 0, -1, np.arange(0, together, tile)[:, None, None] + lanes)
     blocks = np.where(lanes < 0, -1, row // rows)
@@ -207,6 +257,20 @@ def loads_of_scales(
                 part=f"rows from {begin} on" if begin else "",
                 tiles=len(requests) // len(lanes),
             )  # fmt: skip
+
+
+def scales_of_threads(
+    problem: GemmProblem, config: Any, lanes: Mapping[str, np.ndarray]
+) -> Iterator[GlobalAccess]:
+    """Yield the loads of block scales from global memory by the threads that multiply.
+
+    ``lanes``: as in `loads_of_scales`, by the name of the scales.
+    """
+    tiles = tiles_of(problem, config.tile)
+    for name, rows in lanes.items():
+        sweeps = tiles[1 - SCALES.index(name)]
+        loads = loads_of_scales(problem, config, name, "ld.global", rows, sweeps)
+        yield from by_k_tiles(loads, problem.k, config.tile[2])
 
 
 def by_k_tiles(loads: Iterable[GlobalAccess], k: int, tile_k: int) -> Iterator[GlobalAccess]:

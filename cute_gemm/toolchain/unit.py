@@ -192,6 +192,8 @@ class Emitter:
     template: ClassVar[str]
     header: ClassVar[str] = "common/proof.cuh"
     cute: ClassVar[str] = ""
+    #: Last part of the kernel's text.
+    end: ClassVar[str] = "\n${entry}"
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -200,15 +202,30 @@ class Emitter:
         """Return values of names in the text that are not attributes of the config."""
         raise NotImplementedError
 
-    def facts(self) -> list[tuple[str, str]]:
-        """Return everything that Python evaluated and C++ must compute too, with names."""
+    def layouts(self) -> dict[str, Layout]:
+        """Return the layouts of the config that Python evaluated, by their names in C++."""
         raise NotImplementedError
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return everything that Python evaluated and C++ must compute too, with names.
+
+        By default these are the types and `layouts`.
+        """
+        facts = element_proofs(self.config)
+        for name, layout in self.layouts().items():
+            facts += layout_proofs(name, layout, layout.extents)
+        return facts
+
+    @property
+    def spills(self) -> int:
+        """The most bytes that ptxas may spill, without an epilogue of a user."""
+        return SPILLS
 
     def unit(self) -> TranslationUnit:
         """Return the kernel."""
         operation = self.config.operation
         plain = operation.epilogue == LINEAR_COMBINATION
-        spills = SPILLS if plain else SPILLS_OF_EPILOGUES
+        spills = self.spills if plain else SPILLS_OF_EPILOGUES
         return TranslationUnit(self.emit(operation), self.config.name, spills=spills)
 
     def proof(self) -> TranslationUnit:
@@ -218,11 +235,11 @@ class Emitter:
         text = self.emit(self.config.operation, end)
         return TranslationUnit(f'#include "{self.header}"\n{text}', "proof")
 
-    def emit(self, operation: Operation, end: str = "\n${entry}") -> str:
-        """Return the translation unit of an operation."""
+    def emit(self, operation: Operation, end: str | None = None) -> str:
+        """Return the translation unit of an operation; ``end``: in place of the entry."""
         from cutlass_library import SubstituteTemplate
 
-        template, (a, b) = self.template + end, operation.factors
+        template, (a, b) = self.template + (self.end if end is None else end), operation.factors
         values = {
             "element_a": cpp_type(a),
             "element_b": cpp_type(b),

@@ -389,6 +389,7 @@ def test_options(name: str, option: str) -> None:
         ("naive", {"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),
         ("naive", {"min_ctas": 1.5}, r"min_ctas=1.5 does not fit; expected an integer"),
         ("bank_free", {"skew": 3}, r"skew=3 does not fit; expected a name"),
+        ("register_rows", {"thread_tile": (0, 1)}, r"each extent must be a power of two"),
     ],
 )
 def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess
+from cute_gemm.access.accesses import Access
 from cute_gemm.dtypes import COMPONENT, COMPONENTS, DTYPES
 from cute_gemm.kernels.auxiliary.packer import THREADS, Packer
 from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.staging import along_unit, load_of_rows
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
@@ -75,23 +76,17 @@ class Components(Packer):
 
     def copied(self, copy: ComponentCopy, source: Matrix, target: Matrix) -> Iterator[Access]:
         """Yield the load of an operand and the store of its components."""
-        unit, vector = source.unit, copy.vector
         if target.batch_stride == 0:  # the batch shares one matrix, or there is no batch
             source = replace(source, l=1, batch_stride=0)
             target = replace(target, l=COMPONENTS)
         warp, row, lane = np.ogrid[:WARPS, :ROWS, :LANES]
-        pair = np.broadcast_arrays(lane * vector, warp * ROWS + row)
-        coords = np.stack(pair if unit == 0 else pair[::-1], axis=-1).reshape(-1, LANES, 2)
-        tile = LANES * vector, WARPS * ROWS
+        coords = along_unit(source, lane * copy.vector, warp * ROWS + row)
         width, limit = access_bytes(source, True)
-        load = GlobalAccess(
-            operand=source.name, direction="load", instruction="ld.global", bits=8 * width,
-            matrix=source, tile=tile if unit == 0 else tile[::-1], coords=coords, axis=unit,
-            sweeps=1, tail="full", limit=limit, unit="CTA",
-        )  # fmt: skip
+        tile = LANES * copy.vector, WARPS * ROWS
+        load = load_of_rows(source.name, 8 * width, source, tile, coords, tail="full", limit=limit)
         store = replace(
             load, operand="scratch", direction="store", instruction="st.global", matrix=target,
-            bits=8 * vector * DTYPES[COMPONENT].bytes, part=source.name,
+            bits=8 * copy.vector * DTYPES[COMPONENT].bytes, part=source.name,
         )  # fmt: skip
         yield load
         yield store

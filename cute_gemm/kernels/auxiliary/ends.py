@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from cute_gemm.access.accesses import Access
 from cute_gemm.kernels.base import Compiled
+from cute_gemm.kernels.config import NothingToChoose
 from cute_gemm.toolchain.signature import Launch, Parameter, Pointer, Signature
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -30,27 +30,20 @@ _SIGNATURE = Signature(
 )
 
 
-@dataclass(frozen=True)
-class EndsConfig:
-    """The only config of the kernel."""
-
-    name: ClassVar[str] = "check_ends"
-
-
 class CheckEnds(Compiled):
     """A warp that writes a number to a flag if ends decrease or exceed the extent."""
 
     name = "check_ends"
 
-    def signature(self, config: EndsConfig) -> Signature:
+    def signature(self, config: NothingToChoose) -> Signature:
         """Return the parameters: the ends, the flag, and the numbers of `Ends`."""
         return _SIGNATURE
 
-    def configure(self, ends: Ends) -> EndsConfig:
+    def configure(self, ends: Ends) -> NothingToChoose:
         """Return the config."""
-        return EndsConfig()
+        return NothingToChoose(self.name)
 
-    def unit(self, config: EndsConfig) -> TranslationUnit:
+    def unit(self, config: NothingToChoose) -> TranslationUnit:
         source = f"""\
 #include "auxiliary/ends.cuh"
 
@@ -61,11 +54,11 @@ extern "C" __global__ void __launch_bounds__(32)
 """
         return TranslationUnit(source, config.name)
 
-    def launch(self, config: EndsConfig, ends: Ends) -> Launch:
+    def launch(self, config: NothingToChoose, ends: Ends) -> Launch:
         return Launch(1, 32, 0)
 
     def accesses(
-        self, config: EndsConfig, ends: Ends, *, reads_c: bool = False
+        self, config: NothingToChoose, ends: Ends, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return no accesses: reports leave out this launch."""
         return ()

@@ -11,6 +11,7 @@ import numpy as np
 
 from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
 from cute_gemm.kernels.auxiliary.packer import THREADS, PackConfig, Packer
+from cute_gemm.kernels.staging import along_unit, load_of_rows
 from cute_gemm.toolchain.unit import cpp_bool
 
 if TYPE_CHECKING:
@@ -123,32 +124,22 @@ class Pack(Packer):
 
     def copied(self, copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
         """Yield the accesses of the copy of one operand."""
-        place, width, unit = self.place(source, target), VECTOR // copy.bytes, source.unit
+        place, width = self.place(source, target), VECTOR // copy.bytes
         if place.matrices == 1:  # the batch shares one matrix, or there is no batch
             source, target = (replace(matrix, l=1, batch_stride=0) for matrix in (source, target))
         row, column = _tile(copy, place.lines)
-        extents = [(LINE << place.lines) * width, LINES >> place.lines]
-        tile = (extents[unit], extents[1 - unit])
-
-        def coords(along: np.ndarray, across: np.ndarray) -> np.ndarray:
-            return np.stack((along, across) if unit == 0 else (across, along), axis=-1)
-
-        load = GlobalAccess(
-            operand=source.name, direction="load", instruction="ld.global", bits=128, matrix=source,
-            tile=tile, coords=coords(column * width, row), axis=unit, sweeps=1, tail="whole",
-            unit="CTA",
-        )  # fmt: skip
+        extents = ((LINE << place.lines) * width, LINES >> place.lines)
+        coords = along_unit(source, column * width, row)
+        load = load_of_rows(source.name, 128, source, extents, coords, tail="whole")
         yield from _loads(load, copy)
         if copy.transposed:
             lane, block = np.arange(32), np.arange(TILE_BYTES // VECTOR // 32)[:, None]
             chunks = extents[1] // width // LINE
             element, chunk = block // chunks * 4 + lane // LINE, block % chunks * LINE + lane % LINE
-            out = coords(element, chunk * width)
-        else:
-            out = load.coords
+            coords = along_unit(source, element, chunk * width)
         store = replace(
             load, operand="scratch", direction="store", instruction="st.global", matrix=target,
-            coords=out, axis=target.unit, part=source.name,
+            coords=coords, axis=target.unit, part=source.name,
         )  # fmt: skip
         if copy.transposed:
             ctas = -(-place.rows // extents[1]) * place.along * place.matrices

@@ -14,9 +14,9 @@ from cute_gemm.arch import Arch
 from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.kernels.auxiliary.packer import seconds
 from cute_gemm.kernels.base import Compiled
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.options import access_bytes, limit_of
-from cute_gemm.kernels.staging import element_by_element, loads_of_c
+from cute_gemm.kernels.staging import along_unit, load_of_rows, loads_of_c, with_cut_vectors
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.parts.slices import partials_bytes
 from cute_gemm.toolchain.signature import (
@@ -28,12 +28,7 @@ from cute_gemm.toolchain.signature import (
     epilogue_parameters,
     scalar_cpp,
 )
-from cute_gemm.toolchain.unit import (
-    TranslationUnit,
-    cpp_bool,
-    epilogue_params,
-    epilogue_type,
-)
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, epilogue_params, epilogue_type
 
 if TYPE_CHECKING:
     from cute_gemm.cost_model.calibration import Constants
@@ -72,15 +67,11 @@ class ReduceConfig(Config):
         """The kernel's symbol."""
         types = f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}"
         order = "row" if self.row_major else "col"
-        parts = ("reduce", types, order, f"v{self.vector}", self.epilogue.name)
-        return "_".join(filter(None, parts))
+        return symbol("reduce", types, order, f"v{self.vector}", self.epilogue.name)
 
 
 #: C++ of C's extents along M and N: column-major, and row-major.
-_EXTENTS = (
-    "int(shape.extent), int(shape.rows)",
-    "int(shape.rows), int(shape.extent)",
-)
+_EXTENTS = ("int(shape.extent), int(shape.rows)", "int(shape.rows), int(shape.extent)")
 
 
 class ReduceTiling(NamedTuple):
@@ -192,33 +183,25 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         self, config: ReduceConfig, reduction: Reduction, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        place, unit = _place(config, reduction), reduction.C.unit
+        place = _place(config, reduction)
         thread = np.arange(THREADS).reshape(-1, 32)
         run = (np.arange(config.runs) << place.across)[:, None, None]
         along = ((thread & (1 << place.across) - 1) + run) * config.vector
-        row = np.broadcast_to(thread >> place.across, along.shape)
-        coords = np.stack((along, row), axis=-1).reshape(-1, 32, 2)
+        coords = along_unit(reduction.partials, along, thread >> place.across)
         tile = ((config.runs << place.across) * config.vector, THREADS >> place.across)
         full = config.vector * DTYPES[config.dtype].bytes == VECTOR
         limit = "" if full else limit_of(reduction.C, False)
-        load = GlobalAccess(
-            operand="scratch", direction="load", instruction="ld.global",
-            bits=8 * DTYPES[config.dtype].bytes * config.vector, matrix=reduction.partials,
-            tile=tile if unit == 0 else tile[::-1],
-            coords=coords if unit == 0 else coords[..., ::-1], axis=unit, sweeps=1, limit=limit,
-            unit="CTA", tail="whole",
-        )  # fmt: skip
+        bits = 8 * DTYPES[config.dtype].bytes * config.vector
+        load = load_of_rows(
+            "scratch", bits, reduction.partials, tile, coords, limit=limit, tail="whole"
+        )
         bits = 8 * DTYPES[config.out_dtype].bytes * config.vector
         store = replace(
             load, operand="C", direction="store", instruction="st.global", bits=bits,
             matrix=reduction.C, tail="full",
             limit=(limit or "a thread's sums are 16 bytes") if bits < 128 else "",
         )  # fmt: skip
-        cut = replace(
-            store, limit="a vector that straddles C's end goes element by element",
-            fix=f"pad {'mn'[unit]} to a multiple of {config.vector}", part="cut vectors",
-        )  # fmt: skip
-        stores = [store, *element_by_element(cut)]
+        stores = with_cut_vectors(store)
         loads = _of_pairs(load, config) if config.epilogue.pairs else [load]
         return (*loads, *loads_of_c(stores, reads_c), *stores)
 

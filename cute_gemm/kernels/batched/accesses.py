@@ -8,37 +8,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, Limit, SharedAccess
-from cute_gemm.kernels.batched.structure import (
-    MMA_LANES,
-    MMA_SHAPE,
-    VECTOR,
-    WARP,
-    BatchedConfig,
-    BatchedOperand,
-)
-from cute_gemm.kernels.staging import element_by_element, loads_of_c, store_of_c
+from cute_gemm.access.accesses import Access, GlobalAccess, SharedAccess
+from cute_gemm.kernels.batched.structure import MMA_LANES, MMA_SHAPE, VECTOR, WARP, BatchedConfig
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.staging import element_by_element, loads_of_c, store_of_c, store_of_cut
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
 
-def copied(
-    config: BatchedConfig,
-    operand: BatchedOperand,
-    matrix: Matrix,
-    begin: int,
-    ctas: int,
-    limit: Limit,
-) -> list[Access]:
-    """Return the copies of the matrices A or B, and of the last CTA's incomplete vectors."""
-    size = matrix.element.bytes
+def copied(config: BatchedConfig, problem: GemmProblem, index: int) -> list[Access]:
+    """Return the copies of the matrices A (0) or B (1), and of the last CTA's cut vectors."""
+    operand, matrix = config.operands[index], problem.matrices[index]
+    size, limit = matrix.element.bytes, access_bytes(matrix, True)[1]
     bits = 8 * size * operand.width
     crd, places, some = operand.vectors(config.threads)
-    targets = np.where(some, begin + places * size, -1)
+    targets = np.where(some, config.begins[index] + places * size, -1)
     load = _visited(
-        config, operand, matrix, crd, ctas,
+        config, problem, index, crd,
         direction="load", instruction="cp.async" if bits >= 32 else "ld.global", bits=bits,
         tail="full", targets=targets if bits >= 32 else None, limit=limit if bits < 128 else "",
     )  # fmt: skip
@@ -46,33 +34,20 @@ def copied(
         matrix.name, "store", "cp.async" if bits >= 32 else "st.shared", bits, targets, guard=load
     )
     accesses: list[Access] = [load, store]
-    if config.orders["AB".index(matrix.name)] != "run":
+    if config.orders[index] != "run":
         return accesses
     part = "at the end of the last product"
     cut = replace(load, instruction="ld.global", targets=None, part=part)
     for each in element_by_element(cut):
-        step = (np.arange(each.width) * size)[None, :, None]
-        into = np.where(targets[:, None, :] < 0, -1, targets[:, None, :] + step)
-        accesses += [
-            each,
-            replace(
-                store, instruction="st.shared", bits=8 * size, offsets=into.reshape(-1, WARP),
-                guard=each, part=part,
-            ),
-        ]  # fmt: skip
+        accesses += [each, store_of_cut(store, each)]
     return accesses
 
 
 def _visited(
-    config: BatchedConfig,
-    operand: BatchedOperand,
-    matrix: Matrix,
-    crd: np.ndarray,
-    ctas: int,
-    **more: Any,
+    config: BatchedConfig, problem: GemmProblem, index: int, crd: np.ndarray, **more: Any
 ) -> GlobalAccess:
-    """Return an access to the vectors at ``crd`` (`Operand.vectors`) of each CTA's matrices."""
-    index = "ABC".index(matrix.name)
+    """Return an access to the vectors at ``crd`` (`Operand.vectors`) of each CTA's A, B or C."""
+    operand, matrix = config.operands[index], problem.matrices[index]
     order, shared = config.orders[index], index < 2 and config.shared[index]
     extents = operand.smem.extents
     run, products = extents[0] * extents[1], crd[..., 2]
@@ -91,7 +66,7 @@ def _visited(
         place = np.stack((crd[..., 0], np.minimum(crd[..., 0], 0)), axis=-1)
     if shared:
         matrix = replace(matrix, l=1)
-        together = {"sweeps": ctas}
+        together = {"sweeps": -(-problem.l // config.products)}
     elif order != "run":
         together |= {"products": products, "group": config.products}
     return GlobalAccess(
@@ -163,19 +138,14 @@ def _executed(
     """
     whole, rest = divmod(problem.l, config.products)
     accesses = []
-    for count, ctas, part in (
-        (config.products, whole, ""),
-        (rest, 1, "last CTA" if whole else ""),
-    ):
+    for count, ctas, part in ((config.products, whole, ""), (rest, 1, "last CTA" if whole else "")):
         if count and ctas:
             lanes = np.where(product < count, offsets, -1).reshape(-1, WARP)
             accesses.append(replace(access, offsets=lanes, executions=ctas, unit=unit, part=part))
     return accesses
 
 
-def results(
-    config: BatchedConfig, problem: GemmProblem, reads_c: bool, limit: Limit
-) -> list[Access]:
+def results(config: BatchedConfig, problem: GemmProblem, reads_c: bool) -> list[Access]:
     """Return the accesses of accumulators: stores to and loads from shared memory, stores to C."""
     operand, C, size = config.operands[2], problem.C, config.operation.accumulator.bytes
     own, product = _first_results(config)
@@ -201,11 +171,10 @@ def results(
     # In a run, the product of a vector's first element; products that do not exist are not read.
     product_of = crd[..., 2] + crd[..., 0] // (operand.smem.extents[0] * operand.smem.extents[1])
     accesses += _executed(config, problem, accumulators, product_of[None], "CTA", load)
-    ctas = -(-problem.l // config.products)
-    bits = 8 * C.element.bytes * operand.width
+    bits, limit = 8 * C.element.bytes * operand.width, access_bytes(C, True)[1]
     store = _visited(
-        config, operand, C, crd, ctas, direction="store", instruction="st.global", bits=bits,
-        unit="CTA", limit=limit if bits < 128 else "", tail="full",
+        config, problem, 2, crd, direction="store", instruction="st.global", bits=bits, unit="CTA",
+        limit=limit if bits < 128 else "", tail="full",
     )  # fmt: skip
     stores = [store]
     if config.orders[2] == "run":

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Work
 from cute_gemm.dtypes import FLOAT8
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.batched.accesses import copied, elements_of_c, read, results
 from cute_gemm.kernels.batched.structure import (
@@ -24,6 +25,7 @@ from cute_gemm.kernels.batched.structure import (
 )
 from cute_gemm.kernels.batched.unit import EmitBatched
 from cute_gemm.kernels.options import access_bytes, most_ctas, registers, with_options
+from cute_gemm.kernels.rules import first, memory_fits, names_known, positive, refuse
 from cute_gemm.kernels.staging import Block
 from cute_gemm.toolchain.signature import Launch
 
@@ -91,16 +93,13 @@ class Batched(EmittedKernel):
             if tile[0] * tile[1] * words > _ACCUMULATORS and tile != [1, 1]:
                 continue
             single = self._config(problem, extents, unit, 1, (tile[0], tile[1]), options)
-            if _refusal(single):
+            if first(_broken(single)):
                 yield single
                 return
             count = max(1, threads // single.workers)
             count = min(count, max(1, _SHARED // single.smem))
             # If matrices follow each other without gaps, vectors end with the matrices of a CTA.
-            for grain in (16, 8, 4, 2):
-                if count >= grain:
-                    count -= count % grain
-                    break
+            count -= count % next((grain for grain in (16, 8, 4, 2) if count >= grain), 1)
             yield self._config(problem, extents, unit, count, (tile[0], tile[1]), options)
 
     def _config(
@@ -116,7 +115,7 @@ class Batched(EmittedKernel):
             operation=problem.operation(*(x.element.bytes for x in operands)),
         )  # fmt: skip
         config = with_options(config, options)
-        if _refusal(config):
+        if first(_broken(config)):
             return config
         wanted = enumerate(zip(config.tile, config.thread_tile, strict=False))
         rows, columns = (
@@ -155,38 +154,32 @@ class Batched(EmittedKernel):
                 f"kernel {self.name!r} takes no slices of K, which is at most {MOST}: leave "
                 "split_k out"
             )
-        if refusal := _refusal(config):
-            raise OptionError(refusal)
+        refuse(_broken(config))
+        refuse(self._beyond(config, problem, arch))
+
+    def _beyond(self, config: BatchedConfig, problem: GemmProblem, arch: Arch) -> Iterator[str]:
+        """Yield a sentence for each rule of threads, registers and memory that a config breaks."""
         if config.unit == "mma" and not _multiplied_by_mma(problem):
-            raise OptionError(
-                f"option unit='mma' came with {problem.spelled}; expected float16 or bfloat16"
-            )
-        if config.min_ctas < 1:
-            raise OptionError("option min_ctas must be 1 or more")
-        tm, tn = config.thread_tile
-        words = max(1, problem.accumulator.bytes // 4)
-        if tm * tn * words > 2 * _ACCUMULATORS:
-            raise OptionError(
-                f"option thread_tile={config.thread_tile} takes {tm * tn * words} registers for "
+            yield f"option unit='mma' came with {problem.spelled}; expected float16 or bfloat16"
+        yield from positive(config, "min_ctas")
+        words = prod(config.thread_tile) * max(1, problem.accumulator.bytes // 4)
+        if words > 2 * _ACCUMULATORS:
+            yield (
+                f"option thread_tile={config.thread_tile} takes {words} registers for "
                 f"the accumulators of a thread; expected 1 to {2 * _ACCUMULATORS}"
             )
         if config.threads > 1024:
-            raise OptionError(
+            yield (
                 f"option thread_tile={config.thread_tile} with products={config.products} makes "
                 f"{config.threads} threads; expected 1024 or fewer"
             )
-        if registers(config.threads, config.min_ctas) < self._registers(config):
-            raise OptionError(
-                f"option min_ctas={config.min_ctas} leaves {config.threads} threads "
-                f"{registers(config.threads, config.min_ctas)} registers each, which need "
-                f"{self._registers(config)}; take fewer"
+        need, room = self._registers(config), registers(config.threads, config.min_ctas)
+        if room < need:
+            yield (
+                f"option min_ctas={config.min_ctas} leaves {config.threads} threads {room} "
+                f"registers each, which need {need}; take fewer"
             )
-        need, limit = config.smem, arch.shared_limit
-        if need > limit:
-            raise OptionError(
-                f"option products={config.products} needs {need} bytes of shared memory; {arch} "
-                f"has {limit}: take fewer"
-            )
+        yield from memory_fits(f"option products={config.products}", config.smem, arch, "fewer")
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return the extents and strides of small products: the code depends on them."""
@@ -221,15 +214,10 @@ class Batched(EmittedKernel):
         if 0 in (problem.m, problem.n, problem.l):
             return ()
         out: list[Access] = []
-        ctas = self.launch(config, problem).grid
-        for index, matrix in enumerate((problem.A, problem.B)):
-            if problem.k:
-                limit = access_bytes(matrix, True)[1]
-                begin = config.begins[index]
-                out += copied(config, config.operands[index], matrix, begin, ctas, limit)
-                out += read(config, index, problem)
-        limit = access_bytes(problem.C, True)[1]
-        return (*out, *results(config, problem, reads_c, limit))
+        for index in (0, 1) if problem.k else ():
+            out += copied(config, problem, index)
+            out += read(config, index, problem)
+        return (*out, *results(config, problem, reads_c))
 
     def epilogue_blocks(
         self, config: BatchedConfig, problem: GemmProblem
@@ -254,9 +242,6 @@ class Batched(EmittedKernel):
         real = 4 if problem.is_complex else 1
         return Work(ctas, ctas * results * problem.k * real, "CUDA cores", problem.products)
 
-    def shares(self, config: BatchedConfig) -> Shares:
-        return Shares(config.tile[:2], config.thread_tile)
-
 
 def _multiplied_by_mma(problem: GemmProblem) -> bool:
     return problem.dtype in ("float16", "bfloat16")
@@ -267,15 +252,13 @@ def _up_to(sides: Iterable[int], m: int, n: int) -> Iterator[tuple[int, int]]:
     yield from dict.fromkeys((min(side, m), min(side, n)) for side in sides)
 
 
-def _refusal(config: BatchedConfig) -> str:
-    """Return the error of a config's options taken by themselves, or ``""``."""
-    if config.unit not in ("fma", "mma"):
-        return f"option unit={config.unit!r} is unknown; expected one of fma, mma"
+def _broken(config: BatchedConfig) -> Iterator[str]:
+    """Yield a sentence for each rule of its options by themselves that a config breaks."""
+    yield from names_known(config, Batched.choices)
     if not 1 <= config.products <= 1024:
-        return f"option products={config.products}; expected 1 to 1024"
+        yield f"option products={config.products}; expected 1 to 1024"
     if min(config.thread_tile) < 1:
-        return f"option thread_tile={config.thread_tile}: each extent must be 1 or more"
-    return ""
+        yield f"option thread_tile={config.thread_tile}: each extent must be 1 or more"
 
 
 def _small(problem: GemmProblem) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from cute_gemm.cute.atoms import MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.derived import derived
 from cute_gemm.problem.operation import Operation
 
@@ -131,17 +131,10 @@ class BatchedConfig(Config):
             "one" if shared and order == "run" else f"one_{order}" if shared else order
             for order, shared in zip(self.orders, (*self.shared, False), strict=True)
         ]
-        parts = [
-            "batched",
-            self.operation.name,
-            "x".join(map(str, self.tile)),
-            f"{self.unit}_p{self.products}",
-            "x".join(map(str, self.thread_tile)),
-            *orders,
-            self.operation.access_name,
-            f"o{self.min_ctas}",
-        ]
-        return "_".join(parts)
+        return symbol(
+            self.kernel, self.operation.name, self.tile, f"{self.unit}_p{self.products}",
+            self.thread_tile, *orders, self.operation.access_name, f"o{self.min_ctas}",
+        )  # fmt: skip
 
     @property
     def lanes(self) -> tuple[int, int]:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.toolchain.unit import (
-    TYPES,
-    Emitter,
-    cpp_extents,
-    element_proofs,
-    entry,
-)
+from cute_gemm.kernels.options import spelled
+from cute_gemm.toolchain.unit import TYPES, Emitter, entry
 
 if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
@@ -61,7 +56,7 @@ class EmitBatched(Emitter):
         return {
             "include": f"#include <{atom.header}>\n" if atom else "",
             "mma": atom and atom.cpp,
-            "extents": "x".join(map(str, config.tile)),
+            "extents": spelled(config.tile),
             "runs_c": config.orders[2] in ("run", "matrices"),
             "unroll": max(1, _UNROLLED // products),
             "copies": "".join(map(_operand, config.operands)),
@@ -73,33 +68,14 @@ class EmitBatched(Emitter):
             ),
         }
 
-    def facts(self) -> list[tuple[str, str]]:
-        """Return the facts that layouts have these extents and Python's offsets."""
+    def layouts(self) -> dict[str, Layout]:
         config = self.config
         names = ("ValuesM", "ValuesN", "RowsA", "RowsB")
         layouts = dict(zip(names, (*config.values, *config.rows), strict=True))
         for operand in config.operands:
             layouts[f"Copy{operand.name}::Smem"] = operand.copy
             layouts[f"Smem{operand.name}"] = operand.modes
-        facts = element_proofs(config)
-        for name, layout in layouts.items():
-            facts += _layout_facts(name, layout)
-        return facts
-
-
-def _layout_facts(name: str, layout: Layout) -> list[tuple[str, str]]:
-    """Return facts that hold if ``Config::name`` has these extents and offsets of last elements."""
-    cpp = f"Config::{name}{{}}"
-    ends = [tuple(x - 1 if i == mode else 0 for i, x in enumerate(layout.extents))
-            for mode in range(layout.rank)]  # fmt: skip
-    offsets = " && ".join(
-        f"int({cpp}({', '.join(map(str, end))})) == {int(layout(*end))}" for end in ends
-    )
-    last = f"int({cpp}({layout.size - 1})) == {int(layout(layout.size - 1))}"
-    return [
-        (cpp_extents(cpp, layout.extents), f"{name}: extents"),
-        (f"{offsets} && {last}", f"{name}: offsets"),
-    ]
+        return layouts
 
 
 def _operand(operand: BatchedOperand) -> str:

@@ -14,11 +14,13 @@ used.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.access.accesses import Access, GlobalAccess, Option, SharedAccess
 from cute_gemm.access.gmem import bypasses_l1
-from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
+from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig
+from cute_gemm.kernels.options import tiles_of
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
@@ -63,7 +65,7 @@ class _Launch:
 
     @property
     def ctas(self) -> int:
-        return ctas(self.problem, self.config.tile) * self.problem.l
+        return prod(tiles_of(self.problem, self.config.tile)) * self.problem.l
 
     def operand(self, name: str) -> list[Access]:
         """Return the accesses of ``"A"`` or ``"B"``."""
@@ -89,12 +91,9 @@ class _Launch:
 
     def _loads(self, name: str) -> list[GlobalAccess]:
         """Return loads from global memory: of all k-tiles, or of the first and of the others."""
-        problem, (bm, bn, bk) = self.problem, self.config.tile
-        matrix, extent, sweeps = (
-            (problem.A, bm, -(-problem.n // bn))
-            if name == "A"
-            else (problem.B, bn, -(-problem.m // bm))
-        )
+        problem, tile, index = self.problem, self.config.tile, "AB".index(name)
+        matrix, extent, bk = problem.matrices[index], tile[index], tile[2]
+        sweeps = tiles_of(problem, tile)[1 - index]
         (load,), (store, *_) = self.recorded.loads[name], self.recorded.stores[name]
         targets = store.places if load.instruction == "cp.async" else None
         whole = self._global(

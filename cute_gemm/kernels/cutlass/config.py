@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.derived import Transposable
 from cute_gemm.problem.operation import Operation
-from cute_gemm.problem.problem import GemmProblem
 
 #: Threads of a warp.
 WARP = 32
@@ -36,64 +35,40 @@ class Tile(NamedTuple):
 class Math(NamedTuple):
     """How CUTLASS computes one kind of product."""
 
-    opcode: Literal["TensorOp", "Simt"]
     instruction: tuple[int, int, int]
-    tiles: tuple[Tile, ...]  # the first is the default for many CTAs, the last that for few
     stages: tuple[int, int]  # fewest and most
+    tiles: tuple[Tile, ...]  # the first is the default for many CTAs, the last that for few
     vector: bool = True  # whether a thread moves vectors, or single elements
 
+    @property
+    def opcode(self) -> Literal["TensorOp", "Simt"]:
+        """The class of the instruction, as CUTLASS names it."""
+        return "Simt" if self.instruction[0] == 1 else "TensorOp"
 
-MATH: dict[str, Math] = {
-    "half": Math(
-        "TensorOp",
-        (16, 8, 16),
-        (
-            Tile((128, 128, 32), (2, 2), 4),
-            Tile((256, 128, 32), (4, 2), 3),
-            Tile((128, 256, 32), (2, 4), 3),
-            Tile((128, 64, 32), (2, 2), 4),
-            Tile((64, 128, 32), (2, 2), 4),
-            Tile((64, 64, 32), (2, 2), 6),
-        ),
-        (2, 12),
-    ),
-    "tf32": Math(
-        "TensorOp",
-        (16, 8, 8),
-        (
-            Tile((128, 128, 32), (2, 2), 3, WIDEST),
-            Tile((128, 128, 16), (2, 2), 4),
-            Tile((64, 64, 32), (2, 2), 4),
-        ),
-        (3, 12),
-    ),
-    "float64": Math(
-        "TensorOp",
-        (8, 8, 4),
-        (Tile((128, 128, 16), (4, 2), 3), Tile((64, 64, 16), (2, 2), 4)),
-        (3, 8),
-        vector=False,
-    ),
-    "float32": Math(
-        "Simt",
-        (1, 1, 1),
-        (Tile((128, 128, 8), (4, 2), 4), Tile((64, 64, 8), (2, 2), 5)),
-        (3, 8),
-        vector=False,
-    ),
-    "int8": Math(
-        "TensorOp",
-        (16, 8, 32),
-        (Tile((128, 128, 64), (2, 2), 4), Tile((64, 64, 64), (2, 2), 6)),
-        (2, 12),
-    ),
-    "dp4a": Math(
-        "Simt",
-        (1, 1, 4),
-        (Tile((128, 128, 32), (4, 2), 2), Tile((64, 64, 32), (2, 2), 2)),
-        (2, 2),
-    ),
-}
+
+MATH = {
+    "half": Math((16, 8, 16), (2, 12), (
+        Tile((128, 128, 32), (2, 2), 4), Tile((256, 128, 32), (4, 2), 3),
+        Tile((128, 256, 32), (2, 4), 3), Tile((128, 64, 32), (2, 2), 4),
+        Tile((64, 128, 32), (2, 2), 4), Tile((64, 64, 32), (2, 2), 6),
+    )),
+    "tf32": Math((16, 8, 8), (3, 12), (
+        Tile((128, 128, 32), (2, 2), 3, WIDEST), Tile((128, 128, 16), (2, 2), 4),
+        Tile((64, 64, 32), (2, 2), 4),
+    )),
+    "float64": Math((8, 8, 4), (3, 8), (
+        Tile((128, 128, 16), (4, 2), 3), Tile((64, 64, 16), (2, 2), 4),
+    ), vector=False),
+    "float32": Math((1, 1, 1), (3, 8), (
+        Tile((128, 128, 8), (4, 2), 4), Tile((64, 64, 8), (2, 2), 5),
+    ), vector=False),
+    "int8": Math((16, 8, 32), (2, 12), (
+        Tile((128, 128, 64), (2, 2), 4), Tile((64, 64, 64), (2, 2), 6),
+    )),
+    "dp4a": Math((1, 1, 4), (2, 2), (
+        Tile((128, 128, 32), (4, 2), 2), Tile((64, 64, 32), (2, 2), 2),
+    )),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +93,11 @@ class CutlassUniversalConfig(Transposable, Config):
     def name(self) -> str:
         """The kernel's symbol: every type, layout, alignment and tile."""
         math = MATH[self.math]
-        parts = (
-            "cutlass_universal",
-            math.opcode.lower(),
-            "x".join(map(str, math.instruction)),
-            self.operation.name,
-            self.operation.access_name,
-            "x".join(map(str, self.tile)),
-            "x".join(map(str, self.warps)),
-            f"s{self.stages}",
+        return symbol(
+            "cutlass_universal", math.opcode.lower(), math.instruction, self.operation.name,
+            self.operation.access_name, self.tile, self.warps, f"s{self.stages}",
             f"swz{self.swizzle}",
-        )
-        return "_".join(parts)
+        )  # fmt: skip
 
     @property
     def threads(self) -> int:
@@ -180,8 +148,3 @@ class CutlassUniversalConfig(Transposable, Config):
         rows = self.turned(self.warps)[0] * (8 if self.is_simt else 16)
         epilogue = rows * (n + 32) * self.operation.accumulator.bytes
         return -(-max(mainloop, epilogue) // 128) * 128
-
-
-def ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
-    """Return the CTAs of a launch: one for each tile of C."""
-    return -(-problem.m // tile[0]) * -(-problem.n // tile[1])

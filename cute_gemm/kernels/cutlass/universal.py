@@ -11,15 +11,9 @@ from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.cutlass.accesses import accesses, elements_per_access
-from cute_gemm.kernels.cutlass.config import (
-    CP_ASYNC,
-    MATH,
-    CutlassUniversalConfig,
-    Tile,
-    ctas,
-)
+from cute_gemm.kernels.cutlass.config import CP_ASYNC, MATH, CutlassUniversalConfig, Tile
 from cute_gemm.kernels.cutlass.unit import unit
-from cute_gemm.kernels.options import parsed
+from cute_gemm.kernels.options import launch_of_tiles, parsed, spelled
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -90,7 +84,7 @@ class CutlassUniversal(CompiledKernel):
         The footprint is None: accesses are known only once the kernel is compiled.
         """
         legal = self.legal(problem, Arch(arch), options)
-        full = (config for config in legal if ctas(problem, config.tile) * problem.l >= gpu.sms)
+        full = (x for x in legal if self.launch(x, problem).ctas >= gpu.sms)
         return [(next(full, legal[-1]), None)]
 
     def check(self, config: CutlassUniversalConfig, problem: GemmProblem, arch: Arch) -> None:
@@ -127,7 +121,7 @@ class CutlassUniversal(CompiledKernel):
 
     def launch(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Launch:
         """Return a launch of a CTA for each tile of C."""
-        return Launch(ctas(problem, config.tile), config.threads, config.smem, problem.l)
+        return launch_of_tiles(problem, config.tile, config.threads, config.smem)
 
     def accesses(
         self, config: CutlassUniversalConfig, problem: GemmProblem, *, reads_c: bool = False
@@ -153,7 +147,7 @@ def _tiles(math: str, narrowest: int, given: Any) -> list[Tile]:
         return [next(tile for tile in tiles if tile.narrowest <= narrowest), tiles[-1]]
     fitting = [tile for tile in tiles if tile.extents == given]
     if not fitting:
-        expected = ", ".join("x".join(map(str, tile.extents)) for tile in tiles)
+        expected = ", ".join(spelled(tile.extents) for tile in tiles)
         raise OptionError(f"tile is {given}; expected one of {expected} for {math}")
     return fitting
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,36 +17,41 @@ import numpy as np
 from cute_gemm.access.accesses import Access, GlobalAccess, Option, SharedAccess, Shares, Work
 from cute_gemm.arch import REGISTERS_PER_THREAD
 from cute_gemm.cost_model.footprint import Updates
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
     access_bytes,
-    check_tiles,
     launch_of_tiles,
     most_ctas,
-    power_of_two,
     registers,
+    tiles_of,
     with_options,
 )
-from cute_gemm.kernels.simt.structure import (
-    WARP,
-    WARP_LANES,
-    SimtConfig,
-    StagedOperand,
+from cute_gemm.kernels.rules import (
+    check_extents,
+    first,
+    memory_fits,
+    names_known,
+    positive,
+    powers_of_two,
+    refuse,
+    tiles_filled,
 )
+from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, SimtConfig
 from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.staging import (
-    UNUSED_PREFETCH,
-    by_k_tiles,
     by_last_tile,
     cut_vectors,
-    element_by_element,
     load_by,
     loads_of_c,
-    loads_of_scales,
+    of_tile,
+    read_ahead,
+    scales_of_threads,
     shared,
     store_of_c,
     stored,
+    unused_prefetch,
+    with_cut_vectors,
 )
 from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.toolchain.signature import Launch
@@ -53,7 +59,6 @@ from cute_gemm.toolchain.signature import Launch
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cute.layout import Layout
-    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
 #: Registers of a thread besides its accumulators: addresses, operands.
@@ -95,20 +100,21 @@ class SimtKernel(EmittedKernel):
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[SimtConfig]:
         element = problem.A.element.bytes
+        widths = (
+            access_bytes(x, False)[0] if self.wide or x.name == "C" else element
+            for x in (problem.A, problem.B, problem.C)
+        )
         common = {
             "kernel": self.name,
             "warp_along": "m" if problem.C.unit == 0 else "n",
             "min_ctas": 2 if element <= 4 else 1,
-            "operation": problem.operation(
-                access_bytes(problem.A, False)[0] if self.wide else element,
-                access_bytes(problem.B, False)[0] if self.wide else element,
-                access_bytes(problem.C, False)[0],
-            ),
+            "operation": problem.operation(*widths),
         }
         for row in self.rows(problem, options):
             config = self.settle(with_options(SimtConfig(**{**common, **row}), options))
             own = {"tile", "thread_tile"}.isdisjoint(options) and not problem.scales
-            if "min_ctas" not in options and not own:
+            legal = not first(powers_of_two(config, "tile", "thread_tile"))
+            if "min_ctas" not in options and legal and not own:
                 # The min_ctas of the kernel's own tile may not fit another tile.
                 ctas = range(config.min_ctas, 1, -1)
                 ctas_fit = most_ctas(ctas, config.threads, _accumulators(config) + _OTHERS)
@@ -116,28 +122,19 @@ class SimtKernel(EmittedKernel):
             yield config
 
     def check(self, config: SimtConfig, problem: GemmProblem, arch: Arch) -> None:
-        if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
-            raise UnsupportedError(
-                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
-                f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
-            )
-        check_tiles(self.name, problem, config.tile)
-        self._check(config)
+        check_extents(self.name, problem, config.tile, (1, max(config.tile)))
+        refuse(self._broken(config))
         need, limit = self.launch(config, problem).smem, arch.shared_limit
-        if need > limit:
-            if self.whole_k:
-                most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
-                fits = self._fitting(config, problem, limit)
-                fix = f"tile={fits}, or " if fits else ""
-                raise UnsupportedError(
-                    f"k={problem.k} needs {need} bytes of shared memory in kernel {self.name!r}, "
-                    f"and {arch} has {limit}: k up to {most} fits with tile="
-                    f"{config.tile}; take {fix}kernel='smem_tiled'"
-                )
-            raise OptionError(
-                f"option tile={config.tile} needs {need} bytes of shared memory; {arch} has "
-                f"{limit}: take a smaller tile"
+        if self.whole_k and need > limit:
+            most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
+            fits = self._fitting(config, problem, limit)
+            fix = f"tile={fits}, or " if fits else ""
+            raise UnsupportedError(
+                f"k={problem.k} needs {need} bytes of shared memory in kernel {self.name!r}, "
+                f"and {arch} has {limit}: k up to {most} fits with tile="
+                f"{config.tile}; take {fix}kernel='smem_tiled'"
             )
+        refuse(memory_fits(f"option tile={config.tile}", need, arch, "a smaller tile"))
 
     def _fitting(
         self, config: SimtConfig, problem: GemmProblem, limit: int
@@ -146,39 +143,25 @@ class SimtKernel(EmittedKernel):
         sides = (32, 16, 8, 4)
         for m, n in sorted(product(sides, sides), key=lambda side: -side[0] * side[1]):
             smaller = replace(config, tile=(m, n, config.tile[2]))
-            try:
-                self._check(smaller)
-            except OptionError:
-                continue
-            if self.launch(smaller, problem).smem <= limit:
+            if not first(self._broken(smaller)) and self.launch(smaller, problem).smem <= limit:
                 return smaller.tile
         return None
 
-    def _check(self, config: SimtConfig) -> None:
-        """Raise OptionError for the first legality rule that a config breaks."""
-        for option, allowed in self.choices.items():
-            if getattr(config, option) not in allowed:
-                raise OptionError(
-                    f"option {option}={getattr(config, option)!r} is unknown; "
-                    f"expected one of {', '.join(allowed)}"
-                )
-        for option in ("tile", "thread_tile"):
-            if not all(map(power_of_two, getattr(config, option))):
-                raise OptionError(
-                    f"option {option}={getattr(config, option)}: each extent must be a power of two"
-                )
-        if config.raster < 1 or config.min_ctas < 1:
-            raise OptionError("options raster and min_ctas must be 1 or more")
+    def _broken(self, config: SimtConfig) -> Iterator[str]:
+        """Yield a sentence for each legality rule that a config breaks."""
+        yield from names_known(config, self.choices)
+        yield from powers_of_two(config, "tile", "thread_tile")
+        yield from positive(config, "raster", "min_ctas")
         (bm, bn, bk), (tm, tn) = config.tile, config.thread_tile
         if tm > bm or tn > bn or not WARP <= config.threads <= 1024:
-            raise OptionError(
+            yield (
                 f"option tile={config.tile} with thread_tile={config.thread_tile} makes "
                 f"{config.threads} threads; expected {WARP} to 1024"
             )
         accumulators, room = _accumulators(config), registers(config.threads, config.min_ctas)
         if accumulators >= room:
             fits = accumulators < REGISTERS_PER_THREAD  # in a CTA of fewer threads
-            raise OptionError(
+            yield (
                 f"option thread_tile={config.thread_tile} with min_ctas={config.min_ctas} needs "
                 f"{accumulators} registers for the accumulators of a thread, which has "
                 f"{room}; take a smaller {'tile or min_ctas' if fits else 'thread_tile'}"
@@ -187,7 +170,7 @@ class SimtKernel(EmittedKernel):
             warps * lanes * results
             for warps, lanes, results in zip(config.warps, WARP_LANES, (tm, tn), strict=True)
         ):
-            raise OptionError(
+            yield (
                 f"option tile={config.tile} with thread_tile={config.thread_tile}: the CTA tile "
                 f"must consist of warp tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
             )
@@ -195,38 +178,32 @@ class SimtKernel(EmittedKernel):
             lanes = WARP if config.warp_along == "k" else 1
             if bk != lanes:
                 why = "computes each result by a warp" if lanes > 1 else "has no tile along k"
-                raise OptionError(
+                yield (
                     f"option tile={config.tile}: kernel {self.name!r} with warp_along="
                     f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
                 )
             return
         for rows, extent in zip(config.operation.scales, (bm, bn), strict=True):
             if rows == BLOCK < extent:
-                raise OptionError(
+                yield (
                     f"option tile={config.tile} came with scales of {BLOCK} x {BLOCK} blocks, and "
                     f"a tile must lie within a block; expected extents up to {BLOCK}"
                 )
         size = config.operation.a.bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
         if config.skew == whole and min(bm, bn) * size < 128:
-            raise OptionError(
+            yield (
                 f"option tile={config.tile} with skew={config.skew!r}: M and N must be "
                 f"{128 // size} or more, so that a row of shared memory has every bank"
             )
         for extent, name in ((bm, "M"), (bn, "N")):
             if extent * bk < config.threads or extent > 256 or bk > 64:
-                raise OptionError(
+                yield (
                     f"option tile={config.tile}: {name} x K must be {config.threads} elements (one "
                     "for each thread) or more, M and N at most 256, K at most 64"
                 )
-        for operand in config.operands:
-            step = operand.load.tile
-            if not operand.load.covers(operand.extents):
-                raise OptionError(
-                    f"option tile={config.tile}: {config.threads} threads copy {step[0]} x "
-                    f"{step[1]} elements of {operand.name} at a time, which do not fill its tile "
-                    f"{operand.extents[0]} x {operand.extents[1]}; take a larger tile"
-                )
+        copies = ((operand.name, operand.load, operand.extents) for operand in config.operands)
+        yield from tiles_filled(config, copies, "a larger tile")
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return k if all of it must fit in shared memory, else 0."""
@@ -257,29 +234,13 @@ class SimtKernel(EmittedKernel):
         self, config: SimtConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []
-        for index, matrix in enumerate((problem.A, problem.B)):
-            sweeps = tiles[1 - index]
+        for index in (0, 1):
             if config.staged:
-                ctas = tiles[0] * tiles[1] * problem.l
-                executions = ctas * -(-problem.k // config.tile[2])
-                operand = config.operands[index]
-                out += _copied(config, operand, matrix, sweeps, executions, ctas, self.wide)
-                read = _fragments(config, index, executions)
-                out.append(read)
-                if config.staging != "none" and executions:
-                    # Columns are prefetched: after the last, the first of the other buffer.
-                    first = read.coords[:, 0, 1] == 0  # type: ignore[index]
-                    out.append(
-                        replace(
-                            read, offsets=read.offsets[first], coords=read.coords[first],  # type: ignore[index]
-                            executions=ctas, unit="CTA", part=UNUSED_PREFETCH,
-                        )
-                    )  # fmt: skip
+                out += _staged(config, problem, index, self.wide)
             else:
-                out += _direct(config, problem, matrix, index)
-        out += _loads_of_scales(config, problem, tiles)
+                out += _direct(config, problem, index)
+        out += scales_of_threads(problem, config, _scales_of_lanes(config))
         return (*out, *_results(config, problem, reads_c))
 
     def work(self, config: SimtConfig, problem: GemmProblem) -> Work:
@@ -292,9 +253,7 @@ class SimtKernel(EmittedKernel):
         return replace(work, products=inside.products)
 
     def shares(self, config: SimtConfig) -> Shares:
-        if not config.staged:
-            return Shares((1, 1), None)
-        return Shares(config.tile[:2], config.thread_tile)
+        return super().shares(config) if config.staged else Shares((1, 1), None)
 
 
 # ---- accesses -----------------------------------------------------------------------------------
@@ -309,13 +268,13 @@ def _first_results(config: SimtConfig) -> np.ndarray:
     return first
 
 
-def _direct(config: SimtConfig, problem: GemmProblem, matrix: Matrix, index: int) -> list[Access]:
+def _direct(config: SimtConfig, problem: GemmProblem, index: int) -> list[Access]:
     """Return a thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
 
     Threads without an element of C load nothing; CTAs at the end of the other mode have such
     threads.
     """
-    first = _first_results(config)
+    first, matrix = _first_results(config), problem.matrices[index]
     other, extent = 1 - index, (problem.n, problem.m)[index]
     k = np.arange(len(first)) % WARP if config.tile[2] > 1 else np.zeros(len(first), int)
     coords = np.stack([first[:, index], k], axis=-1)
@@ -336,44 +295,34 @@ def _direct(config: SimtConfig, problem: GemmProblem, matrix: Matrix, index: int
     ]  # fmt: skip
 
 
-def _copied(
-    config: SimtConfig,
-    operand: StagedOperand,
-    matrix: Matrix,
-    sweeps: int,
-    executions: int,
-    ctas: int,
-    wide: bool,
-) -> list[Access]:
-    """Return the accesses of the copy of A or B to shared memory."""
+def _staged(config: SimtConfig, problem: GemmProblem, index: int, wide: bool) -> list[Access]:
+    """Return the accesses of A or B through shared memory: the copies of tiles, and their reads."""
+    operand, matrix = config.operands[index], problem.matrices[index]
+    tiles, fix = tiles_of(problem, config.tile), _bank_fix(config)
+    ctas = prod(tiles) * problem.l
+    executions = ctas * -(-problem.k // config.tile[2])
+    read = _fragments(config, index, executions)
     if not executions:
-        return []
-    name, extents, fix = operand.name, operand.extents, _bank_fix(config)
+        return [read]
     store = shared(
-        name, "store", operand.store, operand.smem, extents, executions=executions, fix=fix
-    )
+        operand.name, "store", operand.store, operand.smem, operand.extents, executions=executions,
+        fix=fix,
+    )  # fmt: skip
     limit = access_bytes(matrix, False)[1] if wide else "a thread copies one element at a time"
     limit = limit if operand.load.atom.bits < 128 else ""
-    load = load_by(operand.load, store, matrix, extents, sweeps, limit, tail="full")
+    load = load_by(
+        operand.load, store, matrix, operand.extents, tiles[1 - index], limit, tail="full"
+    )
     if config.staging == "none":
-        return [load, *_cut(load), store]
+        return [load, *cut_vectors(load), store, read]
     # The last k-tile is loaded first.
     loads = by_last_tile(load)
-    cuts = _cut(loads[-1])
-    if not operand.asynchronous:
-        # The tile in registers is stored at the end of each k-tile, including the last one.
-        return [
-            *loads,
-            *cuts,
-            store,
-            replace(store, executions=ctas, unit="CTA", part=UNUSED_PREFETCH),
-        ]
-    return [*loads, *cuts, *stored(store, loads, cuts)]
-
-
-def _cut(load: GlobalAccess) -> list[GlobalAccess]:
-    """Return the loads of elements of vectors that straddle the matrix's end, if any."""
-    return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
+    cuts = cut_vectors(loads[-1])
+    # A tile in registers is stored at the end of each k-tile, including the last one.
+    by_registers = [store, replace(store, **unused_prefetch(ctas))]
+    stores = stored(store, loads, cuts) if operand.asynchronous else by_registers
+    # Columns are prefetched: after the last, the first of the other buffer.
+    return [*loads, *cuts, *stores, read, read_ahead(read, 1, ctas)]
 
 
 def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
@@ -386,30 +335,23 @@ def _fragments(config: SimtConfig, index: int, executions: int) -> SharedAccess:
     rows = np.broadcast_to(first + step, (first.shape[0], operand.extents[1], repeats, WARP))
     coords = np.stack([rows, np.broadcast_to(k, rows.shape)], axis=-1).reshape(-1, WARP, 2)
     element = config.operation.a.bytes
-    offsets = operand.smem(coords[..., 0], coords[..., 1]) * element
-    return SharedAccess(
-        operand.name, "load", "ld.shared", 8 * element * int(run), offsets, executions,
-        layout=operand.smem, coords=coords, element_bits=8 * element, fix=_bank_fix(config),
+    return of_tile(
+        operand.name, "load", "ld.shared", 8 * element * int(run), operand.smem, coords, element,
+        executions=executions, fix=_bank_fix(config),
     )  # fmt: skip
 
 
-def _loads_of_scales(
-    config: SimtConfig, problem: GemmProblem, tiles: tuple[int, int]
-) -> Iterator[Access]:
-    """Yield each thread's loads of block scales for its results.
-
-    ``tiles``: tiles of C along M and N.
-    """
-    matrices, first = {x.name: x for x in problem.scales}, _first_results(config)
-    extents = problem.m, problem.n
+def _scales_of_lanes(config: SimtConfig) -> dict[str, np.ndarray]:
+    """Return the rows of the tile whose block scales each thread loads for its results."""
+    first, lanes = _first_results(config), {}
     for name, rows in config.operation.block_scales.items():
-        side, values = SCALES.index(name), config.values[SCALES.index(name)]
+        side = SCALES.index(name)
         own = np.zeros((1, config.threads), np.int64)
         if rows == 1:
+            values = config.values[side]
             own = values(np.arange(values.size))[:, None] + first[:, side]
-        visits = own.reshape(-1, WARP), rows, extents[side], config.tile[side], tiles[1 - side]
-        loads = loads_of_scales(matrices[name], "ld.global", *visits)
-        yield from by_k_tiles(loads, problem.k, config.tile[2])
+        lanes[name] = own.reshape(-1, WARP)
+    return lanes
 
 
 def _bank_fix(config: SimtConfig) -> str | Option:
@@ -438,10 +380,7 @@ def _results(config: SimtConfig, problem: GemmProblem, reads_c: bool) -> list[Ac
         if vector > 1:
             limit = f"a thread has {vector} neighbouring results"
     store = store_of_c(problem.C, bits, config.tile[:2], coords, limit, tail="full")
-    limit = "a vector that straddles C's end goes element by element"
-    fix = f"pad {'mn'[axis]} to a multiple of {vector}"
-    cut = replace(store, limit=limit, fix=fix, part="cut vectors")
-    stores = [store, *element_by_element(cut)]
+    stores = with_cut_vectors(store)
     return [*loads_of_c(stores, reads_c), *stores]
 
 

@@ -16,8 +16,9 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy
 from cute_gemm.cute.layout import Layout, from_map
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.derived import derived
+from cute_gemm.kernels.options import spelled
 from cute_gemm.problem.operation import Operation
 
 WARP = 32
@@ -87,18 +88,12 @@ class SimtConfig(Config):
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
-        parts = [
-            self.kernel,
-            self.operation.name,
-            "x".join(map(str, self.tile)),
-            "x".join(map(str, self.thread_tile)),
-            f"w{self.warps[0]}x{self.warps[1]}" if self.warps[0] else f"along_{self.warp_along}",
-            f"{self.skew}_{self.staging.replace('.', '_')}",
-            self.operation.access_name,
-            f"r{self.raster}",
-            f"o{self.min_ctas}",
-        ]
-        return "_".join(parts)
+        distributed = f"w{spelled(self.warps)}" if self.warps[0] else f"along_{self.warp_along}"
+        return symbol(
+            self.kernel, self.operation.name, self.tile, self.thread_tile, distributed,
+            f"{self.skew}_{self.staging.replace('.', '_')}", self.operation.access_name,
+            f"r{self.raster}", f"o{self.min_ctas}",
+        )  # fmt: skip
 
     @property
     def threads(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.kernels.simt.structure import WARP
@@ -10,15 +9,13 @@ from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
     cpp_bool,
-    element_proofs,
     entry,
-    layout_proofs,
     scale_arguments,
 )
 
 if TYPE_CHECKING:
+    from cute_gemm.cute.layout import Layout
     from cute_gemm.kernels.simt.structure import StagedOperand
-    from cute_gemm.toolchain.unit import TranslationUnit
 
 _UNIT = (
     """\
@@ -53,11 +50,9 @@ class EmitSimt(Emitter):
 
     template = _UNIT
 
-    def unit(self) -> TranslationUnit:
-        unit = super().unit()
-        if self.config.kernel != "vectorized":
-            return unit
-        return replace(unit, spills=max(unit.spills, _SPILLS_OF_VECTORIZED))
+    @property
+    def spills(self) -> int:
+        return _SPILLS_OF_VECTORIZED if self.config.kernel == "vectorized" else super().spills
 
     def values(self) -> dict[str, Any]:
         config = self.config
@@ -72,17 +67,14 @@ class EmitSimt(Emitter):
             ),
         }
 
-    def facts(self) -> list[tuple[str, str]]:
+    def layouts(self) -> dict[str, Layout]:
         config = self.config
         values_m, values_n = config.values
         layouts = {"Threads": config.first_results, "ValuesM": values_m, "ValuesN": values_n}
         for operand in config.operands:
             layouts[f"Copy{operand.name}::Threads"] = operand.threads
             layouts[f"Smem{operand.name}"] = operand.smem
-        facts = element_proofs(config)
-        for name, layout in layouts.items():
-            facts += layout_proofs(name, layout, layout.extents)
-        return facts
+        return layouts
 
 
 def _operand(operand: StagedOperand) -> str:

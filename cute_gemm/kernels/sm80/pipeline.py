@@ -13,57 +13,52 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cute_gemm.access.accesses import (
-    Access,
-    Limit,
-    LimitOfOption,
-    Option,
-    Partition,
-    Shares,
-    Work,
-)
+from cute_gemm.access.accesses import Access, Limit, LimitOfOption, Option, Partition, Shares, Work
 from cute_gemm.cost_model.footprint import LOADED, Updates
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.dtypes import DTYPES, FAST_ACCUM, FLOAT8, factor
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import (
     access_bytes,
-    check_tiles,
     launch_of_tiles,
-    power_of_two,
     registers,
+    tiles_of,
     with_options,
 )
-from cute_gemm.kernels.sm80.structure import (
-    FMA_LANES,
-    OperandPlan,
-    Sm80Config,
+from cute_gemm.kernels.rules import (
+    check_extents,
+    in_range,
+    memory_fits,
+    positive,
+    power_of_two,
+    powers_of_two,
+    refuse,
+    tiles_filled,
 )
+from cute_gemm.kernels.sm80.structure import FMA_LANES, OperandPlan, Sm80Config
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.kernels.staging import (
-    UNUSED_PREFETCH,
-    by_k_tiles,
     by_last_tile,
     by_words,
     cut_vectors,
     in_place,
     load_by,
     loads_of_c,
-    loads_of_scales,
+    scales_of_threads,
     shared,
     store_of_c,
     stored,
+    unused_prefetch,
 )
-from cute_gemm.problem.parts.scales import BLOCK
+from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cost_model.calibration import Calibration, Pace
-    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
 
@@ -237,11 +232,8 @@ class Sm80Pipeline(EmittedKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Sm80Config]:
-        operation = problem.operation(
-            access_bytes(problem.A, False)[0],
-            access_bytes(problem.B, False)[0],
-            access_bytes(problem.C, True)[0],
-        )
+        widths = (access_bytes(x, x.name == "C")[0] for x in (problem.A, problem.B, problem.C))
+        operation = problem.operation(*widths)
         fitting = _fitting(operation)
         mma = next((atom for atom in fitting if atom.minimum_cc <= arch.cc), fitting[0]).name
         for tile, warps, stages, ctas in self.tiles(problem, options.get("copy", "auto")):
@@ -255,13 +247,8 @@ class Sm80Pipeline(EmittedKernel):
             yield config
 
     def check(self, config: Sm80Config, problem: GemmProblem, arch: Arch) -> None:
-        if max(problem.m, problem.n, problem.k) > 2**31 - 256:
-            raise UnsupportedError(
-                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
-                "32-bit integers and takes extents up to 2**31 - 256"
-            )
-        check_tiles(self.name, problem, config.tile)
-        _check(config, arch, self.stages)
+        check_extents(self.name, problem, config.tile, (256,))
+        refuse(_broken(config, arch, self.stages))
 
     def of_operand(self, config: Sm80Config, name: str) -> Any:
         """Return the MMA and its warps, the operand's part of the tile, and its staging."""
@@ -286,14 +273,10 @@ class Sm80Pipeline(EmittedKernel):
         self, config: Sm80Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []
         for plan in config.operands:
-            matrix = problem.A if plan.source == "A" else problem.B
-            sweeps = tiles[1] if plan.source == "A" else tiles[0]
-            ctas = tiles[0] * tiles[1] * problem.l
-            out += _operand_accesses(config, plan, matrix, sweeps, ctas)
-        out += _loads_of_scales(config, problem, config.turned(tiles))
+            out += _operand_accesses(config, problem, plan)
+        out += scales_of_threads(problem, config, _scales_of_lanes(config))
         return (*out, *_epilogue_accesses(config, problem, reads_c))
 
     def updates(self, config: Sm80Config) -> Updates:
@@ -338,15 +321,16 @@ def _unit(config: Sm80Config) -> Literal["tensor cores", "CUDA cores"]:
     return "CUDA cores" if MMA_ATOMS[config.mma].threads == 1 else "tensor cores"
 
 
-def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
-    """Raise an error for the first legality rule that a config breaks."""
+def _broken(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> Iterator[str]:
+    """Yield a sentence for each legality rule that a config breaks.
+
+    Raise UnsupportedError for an MMA that the arch does not have.
+    """
     if config.copy not in COPY_POLICIES:
-        raise OptionError(
-            f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
-        )
+        yield f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
     fitting = [atom.name for atom in _fitting(config.operation)]
     if config.mma not in fitting:
-        raise OptionError(
+        yield (
             f"option mma={config.mma!r} does not multiply {config.operation.a.name}; "
             f"expected one of {', '.join(fitting)}"
         )
@@ -354,77 +338,56 @@ def _check(config: Sm80Config, arch: Arch, stages: tuple[int, int]) -> None:
     if atom.minimum_cc > arch.cc:
         raise UnsupportedError(f"{atom.name} needs sm_{atom.minimum_cc}; arch is {arch!r}")
     if config.operation.block_scales and BLOCK % config.tile[2]:
-        raise OptionError(
+        yield (
             f"option tile={config.tile}: k tiles of {config.tile[2]} do not divide the {BLOCK} of "
             f"k that share a block scale; expected 32, 64 or {BLOCK}"
         )
-    least, most = stages
-    if not least <= config.stages <= most:
-        raise OptionError(
-            f"option stages={config.stages} is out of range; expected {least} to {most}"
-        )
-    if config.raster < 1 or config.min_ctas < 1:
-        raise OptionError("options raster and min_ctas must be 1 or more")
+    yield from in_range(config, "stages", *stages)
+    yield from positive(config, "raster", "min_ctas")
     if not all(power_of_two(n) and n <= 4 for n in config.warps) or (
         atom.threads == 1 and config.warps[0] > 2
     ):
-        raise OptionError(f"option warps={config.warps} is not supported; expected 1, 2 or 4 each")
-    tile = config.kernel_tile
-    if not all(power_of_two(extent) for extent in tile):
-        raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
-    mma = config.tiled_mma
+        yield f"option warps={config.warps} is not supported; expected 1, 2 or 4 each"
+    yield from powers_of_two(config, "tile")
+    tile, mma = config.kernel_tile, config.tiled_mma
     for mode, name in enumerate("MNK"):
         least = mma.extent(mode) * (2 if name == "K" and config.stages > 1 else 1)
         if tile[mode] < least or tile[mode] > 256:
-            raise OptionError(
+            yield (
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
             )
     if config.operation.a.name == "float64" and tile[:2] == (mma.extent(0), mma.extent(1)):
-        raise OptionError(
+        yield (
             f"option tile={config.tile} with warps={config.warps} leaves each warp one "
             f"{atom.name}, for whose accumulators ptxas does not wait (docs/testing.md); take a "
-            "larger "
-            "tile or fewer warps"
+            "larger tile or fewer warps"
         )
     if config.copy == "mn_major":
         least = 32 if config.operation.a.bytes == 2 else 16  # rows of its copies, or its swizzle
         if min(tile[:2]) < least:
-            raise OptionError(
-                f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
-            )
+            yield f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
     accumulators = tile[0] * tile[1] // mma.size * config.operation.accumulator.bytes // 4
     accumulators *= 1 + config.operation.promoted  # a k tile has a separate set
     # Half of a thread's registers; of its 128 with 16 warps, a pipeline takes more than 64.
     room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
     if accumulators > room:
-        raise OptionError(
+        yield (
             f"option tile={config.tile} with warps={config.warps} needs more accumulators than a "
             f"thread has registers: {accumulators} and {room}; take a smaller tile, or "
             f"{'more' if mma.size <= 256 else 'fewer'} warps"
         )
     left = registers(mma.size, config.min_ctas)
     if accumulators >= left:
-        raise OptionError(
+        yield (
             f"option min_ctas={config.min_ctas} leaves each of {mma.size} threads {left} "
             f"registers, and its accumulators alone take {accumulators}; take a smaller one, or a "
-            "smaller "
-            "tile"
+            "smaller tile"
         )
-    for plan in config.operands:
-        step = plan.gmem_copy.tile
-        if not plan.gmem_copy.covers(plan.extents):
-            raise OptionError(
-                f"option tile={config.tile}: {mma.size} threads copy {step[0]} x {step[1]} "
-                f"elements of {plan.source} at a time, which do not fill its tile "
-                f"{plan.extents[0]} x {plan.extents[1]}; take a larger tile or fewer warps"
-            )
-    smem, limit = config.smem, arch.shared_limit
-    if smem > limit:
-        raise OptionError(
-            f"tile={config.tile} with stages={config.stages} needs {smem} bytes of shared memory; "
-            f"{arch} has {limit}: take fewer stages or a smaller tile"
-        )
+    copies = ((plan.source, plan.gmem_copy, plan.extents) for plan in config.operands)
+    yield from tiles_filled(config, copies, "a larger tile or fewer warps")
+    what = f"tile={config.tile} with stages={config.stages}"
+    yield from memory_fits(what, config.smem, arch, "fewer stages or a smaller tile")
 
 
 def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
@@ -436,12 +399,13 @@ def _fitting(operation: Operation) -> tuple[MmaAtom, ...]:
 # ---- accesses -----------------------------------------------------------------------------------
 
 
-def _operand_accesses(
-    config: Sm80Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
-) -> list[Access]:
+def _operand_accesses(config: Sm80Config, problem: GemmProblem, plan: OperandPlan) -> list[Access]:
     """Return the accesses of A or B; elements outside the matrix are filled with zeros."""
-    copy = plan.gmem_copy
+    index, copy, tiles = "AB".index(plan.source), plan.gmem_copy, tiles_of(problem, config.tile)
+    matrix, ctas = problem.matrices[index], prod(tiles) * problem.l
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
+    if not executions:
+        return []
     widest, of_matrix = access_bytes(matrix, False)
     limit: Limit = of_matrix
     # The thread layout is the field reference's, for every matrix.
@@ -458,58 +422,53 @@ def _operand_accesses(
     store = shared(
         plan.source, "store", choose.shared_side(copy), one_stage, plan.extents, fix=shared_fix
     )
-    load = load_by(copy, store, matrix, plan.extents, sweeps, limit, fix)
-    copied: list[Access] = []
+    load = load_by(copy, store, matrix, plan.extents, tiles[1 - index], limit, fix)
+    ahead = unused_prefetch(ctas)
+    accesses: list[Access]
     if plan.place is None:
-        loads = by_last_tile(load) if executions else []
-        cuts = [cut for last in loads[-1:] for cut in cut_vectors(last, "last k-tile, cut vectors")]
-        copied = [*loads, *cuts, *stored(store, loads, cuts)]
-    elif executions:
+        loads = by_last_tile(load)
+        cuts = cut_vectors(loads[-1], "last k-tile, cut vectors")
+        accesses = [*loads, *cuts, *stored(store, loads, cuts)]
+    else:
         pitch = plan.stage // plan.extents[1 - load.axis] * copy.element_bits // 8
-        copied = by_words(replace(load, limit=""), store, copy, pitch)
-    reader = plan.smem_copy
-    read: dict[str, Any] = {"executions": executions, "fix": shared_fix}
-    if plan.place is not None and executions:
-        at: tuple[Any, ...] = (plan.source, plan.place, one_stage, plan.extents, load.axis)
-        copied += in_place(*at, executions=executions, part="put in place")
+        place: tuple[Any, ...] = (plan.source, plan.place, one_stage, plan.extents, load.axis)
+        accesses = by_words(replace(load, limit=""), store, copy, pitch)
+        accesses += in_place(*place, executions=executions, part="put in place")
         if config.stages > 1:  # a tile ahead
-            copied += in_place(*at, executions=ctas, unit="CTA", part=UNUSED_PREFETCH)
-    readers = [shared(plan.source, "load", reader, one_stage, plan.extents, **read)]
+            accesses += in_place(*place, **ahead)
+    reader = plan.smem_copy
+    accesses.append(
+        shared(
+            plan.source, "load", reader, one_stage, plan.extents, executions=executions,
+            fix=shared_fix,
+        )
+    )  # fmt: skip
     if config.stages > 1:
         # Fragments are loaded one block ahead; the block after the last k tile is not used.
         block = (plan.extents[0], reader.tile[1])
-        read |= {"executions": ctas, "unit": "CTA", "part": UNUSED_PREFETCH}
-        readers.append(shared(plan.source, "load", reader, one_stage, block, **read))
-    return [*copied, *(readers if executions else [])]
+        read = shared(plan.source, "load", reader, one_stage, block, fix=shared_fix, **ahead)
+        accesses.append(read)
+    return accesses
 
 
-def _loads_of_scales(
-    config: Sm80Config, problem: GemmProblem, tiles: tuple[int, int]
-) -> Iterator[Access]:
-    """Yield each thread's loads of block scales for its rows and columns.
-
-    ``tiles``: tiles of the launch along the kernel's M and N.
-    """
-    mma, matrices = config.tiled_mma, {x.name: x for x in problem.scales}
-    names, extents = config.turned(("scale_a", "scale_b")), config.turned((problem.m, problem.n))
+def _scales_of_lanes(config: Sm80Config) -> dict[str, np.ndarray]:
+    """Return the rows of the tile whose block scales each thread loads."""
+    mma, names, lanes = config.tiled_mma, config.turned(SCALES), {}
     held = mma.partition("C")  # (threads, values, 2): rows and columns
     for side, rows in enumerate(config.product.scales):
-        if not rows or not problem.k:
-            continue
-        tile = config.kernel_tile[side]
         if rows == 1:  # of an m16n8 two rows and two columns
             values = [0, 2] if side == 0 else [v for v in range(held.shape[1]) if not v & 2]
             own, step = held[:, values, side].T, mma.extent(side)
         else:
             own, step = np.zeros((1, mma.size), np.int64), rows
-        lanes = np.arange(0, tile, step)[:, None, None] + own
-        visits = lanes.reshape(-1, 32), rows, extents[side], tile, tiles[1 - side]
-        loads = loads_of_scales(matrices[names[side]], "ld.global", *visits)
-        yield from by_k_tiles(loads, problem.k, config.tile[2])
+        if rows:
+            first = np.arange(0, config.kernel_tile[side], step)[:, None, None]
+            lanes[names[side]] = (first + own).reshape(-1, 32)
+    return lanes
 
 
 def _epilogue_accesses(config: Sm80Config, problem: GemmProblem, reads_c: bool) -> list[Access]:
-    ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1]) * problem.l
+    ctas = prod(tiles_of(problem, config.tile)) * problem.l
     stage, copy = config.staged, config.staged.read
     chunks = config.kernel_tile[1] // stage.tile[1]
     kernel_coords = copy.requests(config.kernel_tile[:2])

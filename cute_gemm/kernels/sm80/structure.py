@@ -14,8 +14,9 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, universal
 from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, tile_to_shape
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.derived import Transposable, derived
+from cute_gemm.kernels.options import spelled
 from cute_gemm.problem.operation import Operation
 
 #: Lanes of a warp along M and N, as the kernel sees them, for FMA.
@@ -73,20 +74,11 @@ class Sm80Config(Transposable, Config):
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile, including C's."""
-        atom = MMA_ATOMS[self.mma]
-        parts = (
-            self.kernel,
-            self.operation.name,
-            "x".join(map(str, self.tile)),
-            f"w{self.warps[0]}x{self.warps[1]}",
-            f"mma{'x'.join(map(str, atom.shape_mnk))}",
-            f"s{self.stages}",
-            self.operation.access_name,
-            self.copy,
-            f"r{self.raster}",
-            f"o{self.min_ctas}",
-        )
-        return "_".join(parts)
+        return symbol(
+            self.kernel, self.operation.name, self.tile, f"w{spelled(self.warps)}",
+            f"mma{spelled(MMA_ATOMS[self.mma].shape_mnk)}", f"s{self.stages}",
+            self.operation.access_name, self.copy, f"r{self.raster}", f"o{self.min_ctas}",
+        )  # fmt: skip
 
     @property
     def swap_ab(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from cute_gemm.dtypes import FLOAT8
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
-    TranslationUnit,
     cpp_extents,
     cpp_shape,
     element_proofs,
@@ -104,12 +102,12 @@ class EmitSm80Pipeline(Emitter):
     header = "sm80/proof.cuh"
     cute = _CUTE
 
-    def unit(self) -> TranslationUnit:
-        """Return the unit; allow spills if realigned or converted words take the last registers."""
-        unit = super().unit()
-        float8 = self.config.operation.a.name in FLOAT8
-        spills = _SPILLS_OF_FLOAT8 if float8 else _SPILLS if self.config.realigns else 0
-        return replace(unit, spills=max(unit.spills, spills))
+    @property
+    def spills(self) -> int:
+        """Bytes that ptxas may spill: more if realigned or converted words need registers."""
+        if self.config.operation.a.name in FLOAT8:
+            return _SPILLS_OF_FLOAT8
+        return _SPILLS if self.config.realigns else super().spills
 
     def values(self) -> dict[str, Any]:
         config, product = self.config, self.config.product

@@ -16,14 +16,15 @@ from cute_gemm.kernels.greatest import with_results
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import DEEP, ROWS, OperandPlan, Sm90Config
 from cute_gemm.kernels.staging import (
-    UNUSED_PREFETCH,
     Block,
     loads_of_c,
     loads_of_scales,
+    of_tile,
+    read_ahead,
     store_of_c,
 )
 from cute_gemm.problem.matrix import Matrix, alignments, residue
-from cute_gemm.problem.parts.scales import BLOCK
+from cute_gemm.problem.parts.scales import BLOCK, SCALES
 from cute_gemm.problem.parts.slices import of_pairs
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.signature import Launch
@@ -75,23 +76,15 @@ class Sm90Accesses(EmittedKernel):
                 )  # fmt: skip
                 if tiles < all_tiles:
                     stored = plan.layout.extents[0] if plan.pitch else step
-                    first_tile = replace(
-                        matrix, shape=(min(stored, matrix.shape[0]), matrix.shape[1])
-                    )
-                    first_tiles.append(
-                        replace(
-                            load, matrix=first_tile, sweeps=load.sweeps * (all_tiles - tiles),
-                            pitch=0, extents=(stored, region[1]),
-                            part="in place of tiles outside of C",
-                        )
-                    )  # fmt: skip
+                    first_tiles.append(_first_tile(load, stored, all_tiles - tiles))
                 by_threads = plan is config.operands[0] and config.register_a
                 executions = ctas * k_tiles * products * reads
                 read = (_rows if by_threads else _read)(plan, config, executions)
                 read = replace(read, times=reads)
                 listed += [load, read]
                 if by_threads and config.reads_ahead:
-                    listed.append(_read_ahead(read, config, ctas * reads))
+                    step = DEEP // config.operation.a.bytes
+                    listed.append(read_ahead(read, step, ctas * reads))
                 if config.zero_fills:
                     listed += _zeros(plan, config, (first, first + problem.k), k_tiles, ctas)
             listed += first_tiles
@@ -170,11 +163,9 @@ def _read(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAcces
     # Lanes address consecutive rows; a request is four matrices of eight rows.
     rows = [x.T.reshape(-1, 32) for x in (across, along)]
     coords = np.stack(rows if unit else rows[::-1], -1)
-    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
-    return SharedAccess(
-        plan.source, "load", "wgmma", 128, offsets, executions=executions, layout=plan.layout,
-        coords=coords, element_bits=8 * size,
-    )  # fmt: skip
+    return of_tile(
+        plan.source, "load", "wgmma", 128, plan.layout, coords, size, executions=executions
+    )
 
 
 def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAccess:
@@ -190,20 +181,9 @@ def _rows(plan: OperandPlan, config: Sm90Config, executions: int) -> SharedAcces
     row = block * ROWS + _first_row(config, warp, lane)
     column = step * 4 * each + lane % 4 * each + (turn ^ (lane // 2 % 2 * (size == 1)))
     coords = np.stack(np.broadcast_arrays(row, column), -1).reshape(-1, 32, 2)
-    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
-    return SharedAccess(
-        plan.source, "load", "ld.shared", 16 * size, offsets, executions=executions,
-        layout=plan.layout, coords=coords, element_bits=8 * size,
-    )  # fmt: skip
-
-
-def _read_ahead(read: SharedAccess, config: Sm90Config, executions: int) -> SharedAccess:
-    """Return the loads that are repeated from a tile's last stage: the first step of k."""
-    assert read.coords is not None
-    first = read.coords[:, 0, 1] < DEEP // config.operation.a.bytes
-    return replace(
-        read, offsets=read.offsets[first], coords=read.coords[first], executions=executions,
-        unit="CTA", part=UNUSED_PREFETCH,
+    return of_tile(
+        plan.source, "load", "ld.shared", 16 * size, plan.layout, coords, size,
+        executions=executions,
     )  # fmt: skip
 
 
@@ -281,9 +261,7 @@ def _scales(
     ``tiles``: tiles of the launch along the kernel's M and N; ``inside``: tiles with rows of C;
     ``executions``: k tiles of all tiles.
     """
-    matrices = {x.name: x for x in problem.scales}
-    names = config.turned(("scale_a", "scale_b"))
-    extents = config.turned((problem.m, problem.n))
+    matrices, names = {x.name: x for x in problem.scales}, config.turned(SCALES)
     accesses: list[Access] = []
     numbers, first = config.scales_of_stage, (0, config.places_of_scales[0])
     for side, rows in enumerate(config.product.scales):
@@ -292,15 +270,17 @@ def _scales(
         name, step, words = names[side], config.scale_steps[side], config.scale_words[side]
         places = np.arange(-(-numbers[side] // LANES) * LANES).reshape(-1, LANES)
         places = np.where(places < numbers[side], places, -1)
-        tile = config.kernel_tile[side]
+        sweeps = tiles[1 - side]
         if config.scale_boxes[side]:
-            accesses += _boxes_of_scales(
-                matrices[name], tile, inside[side], tiles[side] - inside[side], tiles[1 - side]
-            )
+            matrix, tile = matrices[name], config.kernel_tile[side]
+            extents, outside = (inside[side] * tile, matrix.shape[1]), tiles[side] - inside[side]
+            boxes = TmaAccess(name, "load", matrix, (tile, 1), sweeps, modes=3, extents=extents)
+            accesses.append(boxes)
+            if outside:
+                accesses.append(_first_tile(boxes, tile, outside))
         else:
             lanes = np.where(places < 0, -1, step * places)
-            visits = lanes, rows, extents[side], tile, tiles[1 - side]
-            loads = list(loads_of_scales(matrices[name], "cp.async", *visits))
+            loads = list(loads_of_scales(problem, config, name, "cp.async", lanes, sweeps))
             stored = np.where(places < 0, -1, 4 * (first[side] + places * words))
             store = SharedAccess(name, "store", "cp.async", 32, stored, executions)
             accesses += loads
@@ -316,21 +296,13 @@ def _scales(
     return accesses
 
 
-def _boxes_of_scales(
-    matrix: Matrix, tile: int, inside: int, outside: int, sweeps: int
-) -> Iterator[TmaAccess]:
-    """Return the boxes of a tile's scales; tiles ``outside`` C load those of the first tile."""
-    load = TmaAccess(
-        matrix.name, "load", matrix, (tile, 1), sweeps, modes=3,
-        extents=(inside * tile, matrix.shape[1]),
+def _first_tile(load: TmaAccess, rows: int, outside: int) -> TmaAccess:
+    """Return the loads of the first tile, of so many rows, in place of tiles outside of C."""
+    (extent, k), (_, depth) = load.matrix.shape, load.extents or load.matrix.shape
+    return replace(
+        load, matrix=replace(load.matrix, shape=(min(rows, extent), k)), pitch=0,
+        sweeps=load.sweeps * outside, extents=(rows, depth), part="in place of tiles outside of C",
     )  # fmt: skip
-    yield load
-    if outside:
-        first = replace(matrix, shape=(min(tile, matrix.shape[0]), matrix.shape[1]))
-        yield replace(
-            load, matrix=first, sweeps=sweeps * outside, extents=(tile, matrix.shape[1]),
-            part="in place of tiles outside of C",
-        )  # fmt: skip
 
 
 def _scales_of_rows(config: Sm90Config) -> tuple[np.ndarray, int]:
@@ -404,10 +376,9 @@ def _staged(config: Sm90Config, ctas: int) -> SharedAccess:
     coords = np.stack(
         [np.stack([row + below, column + right], -1) for below, right in steps]
     ).reshape(-1, 32, 2)
-    offsets = np.asarray(config.epilogue_tile.layout(coords[..., 0], coords[..., 1])) * out
-    return SharedAccess(
-        "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", times=each,
-        layout=config.epilogue_tile.layout, coords=coords, element_bits=8 * out,
+    return of_tile(
+        "C", "store", name, bits, config.epilogue_tile.layout, coords, out,
+        executions=ctas * each, unit="CTA", times=each,
     )  # fmt: skip
 
 

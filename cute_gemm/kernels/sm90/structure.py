@@ -12,9 +12,9 @@ from itertools import compress
 from typing import ClassVar, NamedTuple
 
 from cute_gemm.cute.layout import Layout
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.derived import Transposable, derived
-from cute_gemm.kernels.options import registers
+from cute_gemm.kernels.options import registers, spelled
 from cute_gemm.kernels.tma import (
     BOX_ALIGNED,
     MOST_ROWS,
@@ -105,20 +105,14 @@ class Sm90Config(Transposable, Config):
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
-        parts = (
-            self.kernel,
-            self.operation.name,
-            "x".join(map(str, self.tile)),
-            f"g{self.warp_groups}{'p' if self.ping_pong else ''}",
-            f"s{self.stages}",
-            f"c{self.cluster[0]}x{self.cluster[1]}",
-            "x" if self.swap_ab else "",
+        return symbol(
+            self.kernel, self.operation.name, self.tile,
+            f"g{self.warp_groups}{'p' * bool(self.ping_pong)}", f"s{self.stages}",
+            f"c{spelled(self.cluster)}", "x" * bool(self.swap_ab),
             "tma" if self.tma_c else "elements",
             *(f"scale_{x}_tma" for x in compress("ab", self.tma_scales)),
-            f"r{self.raster}",
-            f"o{self.min_ctas}",
-        )
-        return "_".join(filter(None, parts))
+            f"r{self.raster}", f"o{self.min_ctas}",
+        )  # fmt: skip
 
     @property
     def kernel_cluster(self) -> tuple[int, int]:

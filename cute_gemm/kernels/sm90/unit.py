@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,12 +9,11 @@ from cute_gemm.cute.atoms import wgmma
 from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import Sm90Config
 from cute_gemm.kernels.tma import SPAN, tma_signature
-from cute_gemm.problem.operation import Operation
+from cute_gemm.problem.parts.scales import SCALES
 from cute_gemm.toolchain.signature import cpp_type
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
-    TranslationUnit,
     cpp_extents,
     cpp_shape,
     element_proofs,
@@ -89,20 +87,18 @@ class EmitSm90Wgmma(Emitter):
     template = _SM90_WGMMA
     header = "sm90/proof.cuh"
     cute = _CUTE
+    end = _ENTRY
 
-    def unit(self) -> TranslationUnit:
-        """Return the unit; allow spills if accumulators, products and rows of A need registers."""
-        unit = super().unit()
+    @property
+    def spills(self) -> int:
+        """Bytes that ptxas may spill: more if products and rows of A also need registers."""
         full = self.config.register_a and self.config.operation.promoted
-        return replace(unit, spills=max(unit.spills, _SPILLS)) if full else unit
+        return _SPILLS if full else super().spills
 
     def values(self) -> dict[str, Any]:
         config, operation = self.config, self.config.operation
-        (a, b), (factor_a, factor_b), c = (
-            config.operands,
-            config.product.factors,
-            config.epilogue_tile,
-        )
+        (a, b), c = config.operands, config.epilogue_tile
+        factor_a, factor_b = config.product.factors
         cluster_m, cluster_n = config.kernel_cluster
         columns = "n / 2" if operation.epilogue.pairs else "n"  # of C
         types = operation.accumulator.tag, factor_a.tag, factor_b.tag
@@ -133,9 +129,6 @@ class EmitSm90Wgmma(Emitter):
             "ends": ", offsets" * bool(operation.groups),
             "config": "Config" + ", true" * operation.zero_tail,
         }
-
-    def emit(self, operation: Operation, end: str = _ENTRY) -> str:
-        return super().emit(operation, end)
 
     def facts(self) -> list[tuple[str, str]]:
         config, c = self.config, self.config.epilogue_tile.layout
@@ -181,7 +174,7 @@ def _scales(config: Sm90Config) -> str:
     """Return the arguments for block scales, in the order of the kernel's A and B."""
     if not (any(config.operation.scales) or config.operation.groups):
         return ""  # both are left out, with the ends of groups after them
-    names = config.turned(("scale_a", "scale_b"))
+    names = config.turned(SCALES)
     given = (
         f"{{{name}, {name}_mn, {name}_k, {name}_l, &map_{name}}}" if rows else "{}"
         for name, rows in zip(names, config.product.scales, strict=True)

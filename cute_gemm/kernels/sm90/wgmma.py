@@ -17,10 +17,11 @@ from cute_gemm.access.gmem import LINE
 from cute_gemm.arch import Arch
 from cute_gemm.cost_model.footprint import LOADED, Updates
 from cute_gemm.dtypes import FLOAT8, OF_COMPONENTS
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.options import access_bytes, with_options
+from cute_gemm.kernels.rules import first, in_range, memory_fits, positive, refuse
 from cute_gemm.kernels.sm90.accesses import Sm90Accesses
 from cute_gemm.kernels.sm90.structure import DEEP, MOST_COLUMNS, ROWS, Sm90Config
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
@@ -234,7 +235,7 @@ class Sm90Wgmma(Sm90Accesses):
                     operation=operation,
                 )  # fmt: skip
                 config = with_options(config, options)
-                broken = _broken(config)
+                broken = first(_broken(config))
                 if "stages" not in options and not broken:
                     limit = arch.shared_limit // config.min_ctas
                     config = replace(config, stages=config.most_stages(_STAGES, limit))
@@ -253,40 +254,21 @@ class Sm90Wgmma(Sm90Accesses):
     def _check_operands(self, problem: GemmProblem, swap_ab: int) -> None:
         """Raise UnsupportedError for operands whose layouts TMA or wgmma do not support."""
         for matrix in (problem.A, problem.B):
-            width, limit = access_bytes(_in_boxes(matrix, problem), False)
-            if problem.groups.mode != "K" and problem.groups_along_unit(matrix):
+            if lacks := first(_lacks(matrix, problem, swap_ab)):
                 raise UnsupportedError(
-                    f"kernel {self.name!r} needs groups aligned to 16 bytes, and those of "
-                    f"{matrix.name} may begin at any element, since {problem.groups.mode} is "
-                    f"ragged and its unit-stride mode: pack it, with option "
-                    f"pack={matrix.name!r} or 'AB'"
-                )
-            if width < 16:
-                raise UnsupportedError(
-                    f"kernel {self.name!r} needs rows of A and B aligned to 16 bytes, and those of "
-                    f"{matrix.name} are not, because of {limit}: pack it, with option "
-                    f"pack={matrix.name!r} or 'AB'"
-                )
-            # wgmma reads these K-major from shared memory; A may pass through registers.
-            shared = matrix.name == ("A" if swap_ab else "B")
-            if wants_k_major(problem) and matrix.major != "K" and shared:
-                raise UnsupportedError(
-                    f"kernel {self.name!r} with swap_ab={swap_ab} takes "
-                    f"{problem.spelled} with K as the unit-stride mode of "
-                    f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
-                    f"pack={matrix.name!r} or 'AB'"
+                    f"kernel {self.name!r} {lacks}: pack it, with option pack={matrix.name!r} or "
+                    "'AB'"
                 )
 
     def check(self, config: Sm90Config, problem: GemmProblem, arch: Arch) -> None:
         self._check_operands(problem, config.swap_ab)
-        if broken := _broken(config):
-            raise OptionError(broken)
+        refuse(_broken(config))
         if why := _not_paired(problem):
             raise UnsupportedError(
                 f"kernel {self.name!r} takes {problem.epilogue.pairs} of columns where {why}: "
                 "here a separate launch pairs them"
             )
-        _check(config, arch)
+        refuse(_beyond(config, arch))
         if (
             tiles_at_most(problem, config.tile) >= 2**31 - 1024
             or max(problem.m, problem.n) > 2**31 - 2048
@@ -363,33 +345,22 @@ class Sm90Wgmma(Sm90Accesses):
     def maps(self, config: Sm90Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
         from cute_gemm.run.tensormap import TensorMap
 
-        def mapped(matrix: Matrix, problem: GemmProblem) -> Matrix:
-            """Return A or B as its tensor map describes it."""
-            of_products, pairs = whole(matrix, problem), problem.epilogue.pairs
-            paired = pairs and matrix.name == "B"
-            return of_pairs(of_products, pairs) if paired else of_products
-
-        boxes = {plan.source: (plan.box, plan.span) for plan in config.operands}
-        maps: list[TensorMap | None] = [
+        plans = {plan.source: plan for plan in config.operands}
+        pairs, ragged, tile = problem.epilogue.pairs, problem.groups.mode, config.epilogue_tile
+        maps: list[TensorMap | None] = []
+        for operand, factor in zip((problem.A, problem.B), config.operation.factors, strict=True):
+            matrix, plan = whole(operand, problem), plans[operand.name]
+            if pairs and matrix.name == "B":
+                matrix = of_pairs(matrix, pairs)
+            from_group = ragged == "K" and not config.zero_fills
             # TMA rounds elements to tf32.
-            TensorMap(
-                mapped(matrix, problem), *boxes[matrix.name], factor.name,
-                in_groups=problem.groups.mode == "K" and not config.zero_fills,
-            )
-            for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
-        ]  # fmt: skip
-        of_c = TensorMap(
-            problem.C,
-            config.epilogue_tile.box,
-            config.epilogue_tile.span,
-            in_groups=problem.groups.mode in ("M", "N"),
-        )
+            maps.append(TensorMap(matrix, plan.box, plan.span, factor.name, in_groups=from_group))
+        of_c = TensorMap(problem.C, tile.box, tile.span, in_groups=ragged in ("M", "N"))
         maps.append(of_c if config.tma_c else None)
-        by_tma = dict(zip(SCALES, config.tma_scales, strict=True))
-        rows = dict(zip(SCALES, config.tile, strict=False))
         for scale in problem.scales:
-            box = TensorMap(scale, (rows[scale.name], 1), 0)
-            maps.append(box if by_tma[scale.name] else None)
+            side = SCALES.index(scale.name)
+            box = TensorMap(scale, (config.tile[side], 1), 0)
+            maps.append(box if config.tma_scales[side] else None)
         return tuple(maps)
 
     def updates(self, config: Sm90Config) -> Updates:
@@ -432,6 +403,29 @@ class Sm90Wgmma(Sm90Accesses):
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
 
 
+def _lacks(matrix: Matrix, problem: GemmProblem, swap_ab: int) -> Iterator[str]:
+    """Yield why TMA or wgmma do not support the layout of A or B."""
+    name, ragged = matrix.name, problem.groups.mode
+    if ragged != "K" and problem.groups_along_unit(matrix):
+        yield (
+            f"needs groups aligned to 16 bytes, and those of {name} may begin at any element, "
+            f"since {ragged} is ragged and its unit-stride mode"
+        )
+    width, limit = access_bytes(_in_boxes(matrix, problem), False)
+    if width < 16:
+        yield (
+            f"needs rows of A and B aligned to 16 bytes, and those of {name} are not, because of "
+            f"{limit}"
+        )
+    # wgmma reads these K-major from shared memory; A may pass through registers.
+    shared = name == ("A" if swap_ab else "B")
+    if wants_k_major(problem) and matrix.major != "K" and shared:
+        yield (
+            f"with swap_ab={swap_ab} takes {problem.spelled} with K as the unit-stride mode of "
+            f"{name}, and that is {'MN'[name == 'B']}"
+        )
+
+
 def _in_boxes(matrix: Matrix, problem: GemmProblem) -> Matrix:
     """Return A or B with the alignment that TMA needs: along K boxes begin at any element."""
     return of_all_groups(matrix, "K") if problem.groups.mode == "K" else matrix
@@ -462,32 +456,29 @@ def _narrow_boxes(config: Sm90Config) -> bool:
     return any(plan.major != "K" and plan.span == 32 for plan in config.operands)
 
 
-def _broken(config: Sm90Config) -> str:
-    """Return the first rule of its shape that a config breaks, as a sentence, or ""."""
-    for option, least, most in (("warp_groups", 1, 3), ("stages", 2, 12)):
-        value = getattr(config, option)
-        if not least <= value <= most:
-            return f"option {option}={value} is out of range; expected {least} to {most}"
+def _broken(config: Sm90Config) -> Iterator[str]:
+    """Yield a sentence for each rule of its shape that a config breaks."""
+    yield from in_range(config, "warp_groups", 1, 3)
+    yield from in_range(config, "stages", 2, 12)
     for option in ("swap_ab", "ping_pong"):
         if (value := getattr(config, option)) not in (0, 1):
-            return f"option {option}={value} is out of range; expected 0 or 1"
+            yield f"option {option}={value} is out of range; expected 0 or 1"
     if not {*config.cluster} <= {1, 2, 4} or prod(config.cluster) > 8:
-        return f"option cluster={config.cluster}; expected 1, 2 or 4 each, at most 8 CTAs"
-    if config.raster < 1 or config.min_ctas < 1:
-        return "options raster and min_ctas must be 1 or more"
+        yield f"option cluster={config.cluster}; expected 1, 2 or 4 each, at most 8 CTAs"
+    yield from positive(config, "raster", "min_ctas")
     if config.ping_pong and config.warp_groups != 2:
-        return f"option ping_pong=1 needs warp_groups=2; it is {config.warp_groups}"
+        yield f"option ping_pong=1 needs warp_groups=2; it is {config.warp_groups}"
     bm, bn, bk = config.kernel_tile
     along, across = config.turned(("M", "N"))
     if bm < ROWS or bm % ROWS:
-        return (
+        yield (
             f"option tile={config.tile}: with swap_ab={config.swap_ab} its {along} extent must "
             f"be a multiple of {ROWS}; it is {bm}"
         )
     side_by_side = config.side_by_side
     if config.operation.epilogue.pairs and (config.swap_ab or side_by_side):
         said = "swap_ab=1" if config.swap_ab else f"tile={config.tile}, divided along N,"
-        return (
+        yield (
             f"option {said} came with an epilogue of pairs of columns; expected swap_ab=0 and "
             "warp groups along M, so that a thread has both columns of a pair"
         )
@@ -495,26 +486,25 @@ def _broken(config: Sm90Config) -> str:
     least = max(STEP, 32 // config.operation.c.bytes) * config.columns_of_result
     step, most = (n * (config.warp_groups if side_by_side else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
-        return (
+        yield (
             f"option tile={config.tile}: with warp_groups={config.warp_groups} and "
             f"swap_ab={config.swap_ab} its {across} extent must be a multiple of {step} up to "
             f"{most}; it is {bn}"
         )
     for extent, sharers in zip((bn, bm), config.kernel_cluster, strict=True):
         if extent % (8 * sharers):
-            return (
+            yield (
                 f"option tile={config.tile}: with cluster={config.cluster} each CTA loads a part "
                 f"of {extent}, which must be a multiple of 8: take another tile or cluster"
             )
     deep = _DEEP // config.operation.a.bytes
     if config.operation.promoted and bk != deep:
-        return (
+        yield (
             f"option tile={config.tile}: its K extent must be {deep}, after which accumulators of "
             f"{config.operation.a.name} are promoted to float32; it is {bk}"
         )
     if bk not in (deep, 2 * deep):
-        return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
-    return ""
+        yield f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
 
 
 def _not_paired(problem: GemmProblem) -> str:
@@ -544,8 +534,8 @@ def _operand_registers(config: Sm90Config) -> int:
     return _OPERANDS * bool(operands)
 
 
-def _check(config: Sm90Config, arch: Arch) -> None:
-    """Raise an error for the first broken rule of registers and shared memory."""
+def _beyond(config: Sm90Config, arch: Arch) -> Iterator[str]:
+    """Yield a sentence for each limit of registers and shared memory that a config exceeds."""
     accumulators = config.accumulators_per_thread
     most = _ACCUMULATORS if config.tma_c else _ACCUMULATORS_OF_ELEMENTS
     others = config.rows_of_thread + _OTHERS_WITH_ROWS if config.register_a else _OTHERS
@@ -557,14 +547,11 @@ def _check(config: Sm90Config, arch: Arch) -> None:
         zeros = config.zero_fills and config.register_a
         others = max(others, loop + (_OTHERS_WITH_ZEROS if zeros else _OTHERS_WITH_PRODUCTS))
     if accumulators > most or accumulators + others > config.registers:
-        raise OptionError(
+        yield (
             f"option tile={config.tile} with warp_groups={config.warp_groups} and "
             f"min_ctas={config.min_ctas} needs {accumulators} registers of a thread for "
             f"accumulators and about {others} more; it has {config.registers}, of which {most} can "
             "be accumulators"
         )
-    if config.smem > arch.shared_limit:
-        raise OptionError(
-            f"tile={config.tile} with stages={config.stages} needs {config.smem} bytes of shared "
-            f"memory; {arch} has {arch.shared_limit}: take fewer stages or a smaller tile"
-        )
+    what = f"tile={config.tile} with stages={config.stages}"
+    yield from memory_fits(what, config.smem, arch, "fewer stages or a smaller tile")

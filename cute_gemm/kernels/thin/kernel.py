@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access.accesses import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
+from cute_gemm.access.accesses import Access, GlobalAccess, Partition, SharedAccess, Work
 from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.dtypes import DTYPES, FLOAT8, DType, factor
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
-from cute_gemm.kernels.options import access_bytes, most_ctas, power_of_two, registers, with_options
+from cute_gemm.kernels.options import access_bytes, most_ctas, registers, tiles_of, with_options
+from cute_gemm.kernels.rules import (
+    check_extents,
+    first,
+    in_range,
+    memory_fits,
+    positive,
+    power_of_two,
+    powers_of_two,
+    refuse,
+)
 from cute_gemm.kernels.staging import by_last_tile, cut_vectors, loads_of_c, store_of_c, stored
 from cute_gemm.kernels.thin.structure import (
     DEPTH_LANE,
@@ -87,7 +98,7 @@ class Thin(EmittedKernel):
             configs = list(self._configs(thin, extent, problem, arch, options))
             # Configs are in order of preference: if any config fills the GPU, take the first legal.
             many = _many(problem)[thin == "m"] and "tile" not in options
-            fitting = [config for config in configs if not _refusal(config)]
+            fitting = [config for config in configs if not first(_broken(config))]
             yield from fitting[:1] if many and fitting else configs
 
     def _configs(
@@ -118,24 +129,17 @@ class Thin(EmittedKernel):
             yield _settled(config, options, arch.shared_limit)
 
     def check(self, config: ThinConfig, problem: GemmProblem, arch: Arch) -> None:
-        if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
-            raise UnsupportedError(
-                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
-                f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
-            )
+        check_extents(self.name, problem, config.tile, (1, max(config.tile)))
         extent = (problem.m, problem.n)[config.index]
         if extent > MOST:
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}: kernel {self.name!r} takes m or n up to {MOST}; "
                 "take kernel='auto'"
             )
-        _check(config)
-        need, limit = self.launch(config, problem).smem, arch.shared_limit
-        if need > limit:
-            raise OptionError(
-                f"option tile={config.tile} with warps={config.warps} needs {need} bytes of shared "
-                f"memory; {arch} has {limit}: take a smaller tile or fewer warps"
-            )
+        refuse(_broken(config))
+        what = f"option tile={config.tile} with warps={config.warps}"
+        need = self.launch(config, problem).smem
+        refuse(memory_fits(what, need, arch, "a smaller tile or fewer warps"))
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return classes of columns and rows, and the operand that is a vector."""
@@ -164,7 +168,7 @@ class Thin(EmittedKernel):
         return replace(config, operation=replace(operation, bytes=widths))
 
     def launch(self, config: ThinConfig, problem: GemmProblem) -> Launch:
-        grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
+        grid = prod(tiles_of(problem, config.tile))
         accumulators = config.columns * config.pitch * config.operation.accumulator.bytes
         queue = config.stage * config.stages if config.stages > 1 else 0
         return Launch(grid, config.threads, config.warps * max(accumulators, queue), problem.l)
@@ -173,28 +177,24 @@ class Thin(EmittedKernel):
         self, config: ThinConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return the accesses of a launch whose alpha is not 0."""
-        ctas = self.launch(config, problem).grid
+        tiles = tiles_of(problem, config.tile)
+        ctas = prod(tiles) * problem.l
         out: list[Access] = []
         for index, operand in enumerate((problem.A, problem.B)):
             large = index != config.index
             matrix = straight(operand, config.operation.majors[index])
-            other = 1 - index
-            sweeps = -(-(problem.m, problem.n)[other] // config.tile[other])
-            load = _load(config, matrix, large, sweeps)
+            load = _load(config, matrix, large, tiles[1 - index])
             loads = by_last_tile(load)
-            cuts = cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))
+            cuts = cut_vectors(loads[-1])
             out += [*loads, *cuts]
-            out += _queued(loads, cuts, ctas * problem.l * -(-problem.k // config.tile[2]))
+            out += _queued(loads, cuts, ctas * -(-problem.k // config.tile[2]))
         C = straight(problem.C, config.operation.majors[2])
-        return (*out, *_results(config, C, ctas * problem.l, reads_c))
+        return (*out, *_results(config, C, ctas, reads_c))
 
     def work(self, config: ThinConfig, problem: GemmProblem) -> Work:
         if config.mma:
             return Work.of_tiles(problem, config.tile, "tensor cores", _factor(problem).name)
         return Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
-
-    def shares(self, config: ThinConfig) -> Shares:
-        return Shares(config.tile[:2], None)
 
     def pictures(self, config: ThinConfig) -> tuple[Partition, ...]:
         """Return each thread's part of a k-tile of the large operand."""
@@ -279,7 +279,7 @@ def _blocks(
 
 def _settled(config: ThinConfig, options: dict[str, Any], limit: int) -> ThinConfig:
     """Return the config with as many stages and CTAs as fit."""
-    if _refusal(replace(config, stages=1, min_ctas=1)):
+    if first(_broken(replace(config, stages=1, min_ctas=1))):
         return config
     if "stages" not in options:
         ahead = _AHEAD * config.warps // len(config.large.vectors[0])
@@ -294,27 +294,15 @@ def _settled(config: ThinConfig, options: dict[str, Any], limit: int) -> ThinCon
     return config
 
 
-def _refusal(config: ThinConfig) -> str:
-    """Return the first legality rule that a config breaks, or ``""``."""
-    try:
-        _check(config)
-    except OptionError as error:
-        return str(error)
-    return ""
-
-
-def _check(config: ThinConfig) -> None:
-    """Raise OptionError for the first legality rule that a config breaks."""
+def _broken(config: ThinConfig) -> Iterator[str]:
+    """Yield a sentence for each legality rule that a config breaks."""
     if config.thin not in ("m", "n"):
-        raise OptionError(f"option thin={config.thin!r} is unknown; expected m or n")
+        yield f"option thin={config.thin!r} is unknown; expected m or n"
     if not power_of_two(config.warps) or config.warps > 32:
-        raise OptionError(f"option warps={config.warps}; expected 1, 2, 4, 8, 16 or 32")
-    if not all(map(power_of_two, config.tile)):
-        raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
-    if not 1 <= config.stages <= _STAGES:
-        raise OptionError(f"option stages={config.stages} is out of range; expected 1 to {_STAGES}")
-    if config.min_ctas < 1:
-        raise OptionError("option min_ctas must be 1 or more")
+        yield f"option warps={config.warps}; expected 1, 2, 4, 8, 16 or 32"
+    yield from powers_of_two(config, "tile")
+    yield from in_range(config, "stages", 1, _STAGES)
+    yield from positive(config, "min_ctas")
     size, atom = config.operation.a.bytes, config.atom
     least = [ROW_LANES, 1, DEPTH_LANES * config.warps]
     if atom:
@@ -327,20 +315,20 @@ def _check(config: ThinConfig) -> None:
     deepest = 1 if size == 16 and config.columns * config.rows >= MOST else max(4, 64 // size)
     most = (256, MOST, DEPTH_LANES * config.warps * deepest)
     if any(not a <= x <= z for a, x, z in zip(least, extents, most, strict=True)):
-        raise OptionError(
+        yield (
             f"option tile={config.tile}: kernel 'thin' with warps={config.warps} takes "
             f"{least[0]} to {most[0]} along {'nm'[config.index]}, {least[1]} to {most[1]} along "
             f"{config.thin} and {least[2]} to {most[2]} along k"
         )
     width = config.large.width * size
     if config.stages > 1 and width < 4:
-        raise OptionError(
+        yield (
             f"option stages={config.stages}: vectors of {width} bytes of the large operand cannot "
             "wait in shared memory; expected stages=1"
         )
     need, room = config.held + _OTHERS, registers(config.threads, config.min_ctas)
     if need > room:
-        raise OptionError(
+        yield (
             f"option tile={config.tile} with min_ctas={config.min_ctas} takes {need} registers of "
             f"a thread, which has {room}; take a smaller tile or min_ctas"
         )

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom
-from cute_gemm.kernels.config import Config
+from cute_gemm.kernels.config import Config, symbol
 from cute_gemm.kernels.derived import derived
 from cute_gemm.problem.operation import Operation
 
@@ -93,16 +93,10 @@ class ThinConfig(Config):
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
-        parts = [
-            f"thin_{self.thin}",
-            self.operation.name,
-            "x".join(map(str, self.tile)),
-            f"w{self.warps}_s{self.stages}",
-            self.operation.access_name,
-            self.mma or "fma",
-            f"o{self.min_ctas}",
-        ]
-        return "_".join(parts)
+        return symbol(
+            f"thin_{self.thin}", self.operation.name, self.tile, f"w{self.warps}_s{self.stages}",
+            self.operation.access_name, self.mma or "fma", f"o{self.min_ctas}",
+        )  # fmt: skip
 
     @property
     def threads(self) -> int:

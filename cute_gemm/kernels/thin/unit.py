@@ -5,12 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from cute_gemm.toolchain.unit import (
-    TYPES,
-    Emitter,
-    element_proofs,
-    entry,
-)
+from cute_gemm.toolchain.unit import TYPES, Emitter, element_proofs, entry
 
 _UNIT = (
     """\
@@ -59,10 +54,7 @@ class EmitThin(Emitter):
         """Return facts about the rows and the k of each lane."""
         facts = element_proofs(self.config)
         for name, part in (("Large", self.config.large), ("Thin", self.config.few)):
-            for method, count, lanes in (
-                ("row", part.rows, part.lanes),
-                ("column", part.depth, 4),
-            ):
+            for method, count, lanes in (("row", part.rows, part.lanes), ("column", part.depth, 4)):
                 places = product(range(lanes), range(count))
                 holds = " && ".join(
                     f"Config::{name}::{method}({lane}, {i}) == {getattr(part, method)(lane, i)}"
