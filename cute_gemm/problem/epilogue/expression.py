@@ -274,8 +274,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     values = {name: Value("operand", name=name) for name in names}
     returned = function(Value("operand", name=ACCUMULATOR), **values)
     results = returned if isinstance(returned, tuple) and returned else (returned,)
-    places = _Places()
-    outputs = []
+    values_of_results = []
     for result in results:
         value = result.value if isinstance(result, Returned) else result
         if not isinstance(value, Value):
@@ -286,12 +285,15 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
             raise OptionError(
                 f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
             )
-        how = (result.amax, result.dtype) if isinstance(result, Returned) else ()
-        outputs.append(Result(places.of(value), *how))
-    if isinstance(results[0], Returned):
-        which = str(outputs[0]).partition("(")[0]
-        raise OptionError(f"epilogue {named} returns {which} first; expected the value of C")
-    expression = Expression(tuple(places.steps), names, tuple(outputs))
+        values_of_results.append(value)
+    if isinstance(first := results[0], Returned):
+        raise OptionError(f"epilogue {named} returns {first.maker} first; expected the value of C")
+    steps, places = _placed(values_of_results)
+    outputs = tuple(
+        Result(place, *((x.amax, x.dtype) if isinstance(x, Returned) else ()))
+        for x, place in zip(results, places, strict=True)
+    )
+    expression = Expression(steps, names, outputs)
     _check_pairs(named, expression)
     return expression
 
@@ -340,25 +342,23 @@ def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in parameters[1:])
 
 
-class _Places:
-    """The steps of values, each after its inputs; equal steps occur once."""
+def _placed(values: Sequence[Value]) -> tuple[tuple[Step, ...], list[int]]:
+    """Return the steps of values, each after its inputs, and the index of each value.
 
-    def __init__(self) -> None:
-        self.steps: dict[Step, int] = {}
-        #: Indices by the ids of values, which are kept so that no id is used again.
-        self._seen: dict[int, tuple[int, Value]] = {}
-
-    def of(self, value: Value) -> int:
-        """Return the index of a value; iterative, since Python limits recursion."""
-        left = [value]
+    Equal steps occur once. The function is iterative, since Python limits recursion.
+    """
+    steps: dict[Step, int] = {}
+    places: dict[int, int] = {}  # by the ids of values
+    for result in values:
+        left = [result]
         while left:
             value = left[-1]
-            missing = next((each for each in value.inputs if id(each) not in self._seen), None)
+            missing = next((each for each in value.inputs if id(each) not in places), None)
             if missing is not None:
                 left.append(missing)
                 continue
             left.pop()
-            inputs = tuple(self._seen[id(each)][0] for each in value.inputs)
+            inputs = tuple(places[id(each)] for each in value.inputs)
             step = Step(value.function, inputs, value.name, value.constant)
-            self._seen[id(value)] = self.steps.setdefault(step, len(self.steps)), value
-        return self._seen[id(value)][0]
+            places[id(value)] = steps.setdefault(step, len(steps))
+    return tuple(steps), [places[id(value)] for value in values]

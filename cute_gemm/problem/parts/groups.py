@@ -78,17 +78,11 @@ def from_groups(
             "(ragged M), three and two (ragged N) or two each (ragged K): gemm() takes a batch"
         )
     groups = _check_offsets(offsets, A)
-    several = {"M": B, "N": A}.get(ragged)
-    if several is not None and several.shape[0] != groups:
-        name = "B" if ragged == "M" else "A"
+    name, several = {"M": ("B", B), "N": ("A", A), "K": ("C", C)}[ragged]
+    if several is not None and len(several.shape) == 3 and several.shape[0] != groups:
         raise ShapeError(
             f"{name} has shape {several.shape}, {several.shape[0]} matrices, and offsets ends "
             f"{groups} groups; expected as many"
-        )
-    if C is not None and ragged == "K" and len(C.shape) == 3 and C.shape[0] != groups:
-        raise ShapeError(
-            f"C has shape {C.shape}, {C.shape[0]} matrices, and offsets ends {groups} groups; "
-            "expected as many"
         )
     _check_compute(compute)
     options: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
@@ -99,7 +93,7 @@ def from_groups(
     else:
         one_a, one_b = (replace(x, shape=x.shape[-2:], strides=x.strides[-2:]) for x in (A, B))
         problem = from_operands(op, one_a, one_b, C, **options)
-        name, whole = ("B", B) if ragged == "M" else ("A", A)
+        whole = B if ragged == "M" else A
         own = describe(problem.op, name, whole, groups)
         if C is not None:
             refuse_overlap(C, whole, name)
