@@ -26,7 +26,7 @@ from cute_gemm.jax.calls import TARGET, ProductCall, Shaped, results
 from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, named
 from cute_gemm.problem.epilogue.rows import functions_of
-from cute_gemm.problem.layers import forward, gradient, keeps_argument
+from cute_gemm.problem.layers import forward, gradient, keeps_argument, name_of
 
 #: Half types, whose sums over a batch have float32 precision.
 _HALF = ("float16", "bfloat16")
@@ -113,8 +113,7 @@ def composed(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ..
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def layer(activation: str, x: Any, w: Any, *b: Any) -> Any:
     """Return ``activation(x w^T + b)`` of matrices; an empty text means no activation."""
-    name = "+".join(part for part in ("bias" if b else "", activation) if part)
-    return fused(_layer_call(named(name), b), x, w, *b)[0]
+    return fused(_layer_call(named(name_of(bool(b), activation)), b), x, w, *b)[0]
 
 
 def _layer_call(function: EpilogueFunction, b: tuple[Any, ...]) -> ProductCall:
