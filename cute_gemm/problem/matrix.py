@@ -153,12 +153,11 @@ class Matrix:
         return replace(self, alignment=other.alignment, first_alignment=other.first_alignment)
 
     def __str__(self) -> str:
-        extents, steps = list(map(str, self.shape)), list(map(str, self.stride))
-        if len(self.levels) == 2:  # a mode of two modes, the inner one first
+        from cute_gemm.cute.layout import Layout
+
+        modes: list[Any] = [*zip(self.shape, self.stride, strict=True), *self.levels]
+        if len(self.levels) == 2:  # one mode of two, the inner one first
             (outer, far), (inner, near) = self.levels
-            extents.append(f"({inner},{outer})")
-            steps.append(f"({near},{far})")
-        for count, step in self.levels[: len(self.levels) % 2]:
-            extents.append(str(count))
-            steps.append(str(step))
-        return f"({','.join(extents)}):({','.join(steps)})"
+            modes[2:] = [((inner, outer), (near, far))]
+        shape, stride = zip(*modes, strict=True)
+        return str(Layout(shape, stride))

@@ -10,14 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from cute_gemm.arrays.base import dtype_name, dtype_row
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.epilogue.rows import COLUMNS, PAIRS
-from cute_gemm.problem.epilogue.value import Returned, Value, as_value
+from cute_gemm.problem.epilogue.value import Returned, Value, apply, as_value
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
 ACCUMULATOR = "acc"
@@ -200,20 +200,16 @@ class Expression:
         v4 = multiply(v3, v2)
         return v4
         """
-        acc = Step("operand", name=ACCUMULATOR)
-        steps, product = [acc], 0
+        operands = *names, *self.operands
+        values = {name: Value("operand", name=name) for name in (ACCUMULATOR, *operands)}
+        product = values[ACCUMULATOR]
         for name in names:
-            steps += [Step("operand", name=name), Step("multiply", (product, len(steps)))]
-            product = len(steps) - 1
-        places: list[int] = []
-        for step in self.steps:
-            if step == acc:
-                places.append(product)
-            else:
-                steps.append(step._replace(inputs=tuple(places[x] for x in step.inputs)))
-                places.append(len(steps) - 1)
-        results = tuple(result._replace(place=places[result.place]) for result in self.results)
-        return Expression(tuple(steps), (*names, *self.operands), results)
+            product = apply("multiply", product, values[name])
+        values[ACCUMULATOR] = product
+        computed = fold(self, values, lambda name: partial(apply, name), as_value)
+        steps, (_, *places) = _placed([product, *computed])
+        results = zip(self.results, places, strict=True)
+        return Expression(steps, operands, tuple(x._replace(place=place) for x, place in results))
 
 
 def fold(  # no method: PyTorch's compiler only reads fields of a frozen dataclass
