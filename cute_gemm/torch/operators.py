@@ -140,7 +140,7 @@ def _composed(
     op: str, A: Any, B: Any, alpha: Any, beta: Any, epilogue: Any, keywords: dict[str, Any]
 ) -> Any:
     """Compute the product by `gemm`; PyTorch computes and differentiates scales and epilogue."""
-    function = _NONE if epilogue is None else _function(epilogue)
+    function = _named(epilogue) if isinstance(epilogue, str) else epilogue or _NONE
     names = function.expression.operands
     operands = {name: keywords.pop(name) for name in names if name in keywords}
     check_names(function, operands)
@@ -177,15 +177,11 @@ def _broadcast(name: str, scale: Any, acc: Any) -> Any:
 
 
 def _named(name: str) -> Any:
+    """Return the epilogue of a name, which PyTorch's compiler takes as constant."""
     return as_function(name)
 
 
 _named._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
-
-
-def _function(epilogue: Any) -> Any:
-    """Return an epilogue whose name PyTorch's compiler takes as constant."""
-    return _named(epilogue) if isinstance(epilogue, str) else as_function(epilogue)
 
 
 def _factor(value: Any) -> tuple[Any, Any]:

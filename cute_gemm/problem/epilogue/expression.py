@@ -8,13 +8,12 @@ function with them and returns the expression of its results.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from cute_gemm.arrays.base import dtype_name, dtype_row
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.epilogue.rows import COLUMNS, PAIRS
 from cute_gemm.problem.epilogue.value import Returned, Value, apply, as_value
@@ -119,12 +118,10 @@ def cast(x: Any, dtype: Any) -> Returned:
     >>> q
     array([[ 100, -128]], dtype=int8)
     """
-    if isinstance(dtype, (list, dict, set)):  # they have no hash
+    row = dtype_row(dtype_name(dtype)) if isinstance(dtype, Hashable) else None
+    if row is None or row.is_complex:
         raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
-    name = dtype_row(dtype_name(dtype)).name
-    if DTYPES[name].is_complex:
-        raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
-    return Returned(as_value(x), dtype=name)
+    return Returned(as_value(x), dtype=row.name)
 
 
 # ---- tracing ------------------------------------------------------------------------------------

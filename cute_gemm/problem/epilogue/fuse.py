@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -102,12 +102,8 @@ def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
             f"epilogue={function!r}; expected a name such as 'bias+gelu', or a function of the "
             "accumulator and operands"
         )
-    try:
-        return _traced(function)
-    except TypeError:  # it has no hash
-        if getattr(function, "__hash__", None) is not None:
-            raise
-        return _traced.__wrapped__(function)
+    hashable = isinstance(function, Hashable)
+    return _traced(function) if hashable else _traced.__wrapped__(function)
 
 
 @lru_cache(maxsize=256)
