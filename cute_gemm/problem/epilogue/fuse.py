@@ -24,7 +24,7 @@ from cute_gemm.problem.epilogue.rows import ACTIVATIONS
 from cute_gemm.problem.epilogue.value import Value
 from cute_gemm.problem.matrix import Matrix, alignment_of, power_of_two
 from cute_gemm.problem.overlap import refuse_overlap
-from cute_gemm.problem.parts.groups import check_operand, check_results, operand_shape
+from cute_gemm.problem.parts.groups import check_operand, operand_shape
 from cute_gemm.problem.parts.scales import BLOCKS, check_strides, named_shape, read_scale
 from cute_gemm.problem.parts.scales import DTYPE as SCALE_DTYPE
 from cute_gemm.problem.problem import GemmProblem
@@ -384,8 +384,11 @@ def _fuse(
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
     expression = function.expression
-    if expression.results[1:]:
-        check_results(problem, function.name)
+    if problem.groups and expression.results[1:]:
+        raise OptionError(
+            f"epilogue {function.name!r} has further results, which a grouped GEMM does not store: "
+            "return one"
+        )
     if expression.pairs and ("scale_b", "row") in recipes:
         raise OptionError(
             f"scale_b has a number for each column of the product, of which epilogue "

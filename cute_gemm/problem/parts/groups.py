@@ -393,15 +393,6 @@ def check_operand(problem: GemmProblem, name: str, shape: tuple[int, ...]) -> No
         )
 
 
-def check_results(problem: GemmProblem, label: str) -> None:
-    """Refuse an epilogue with further results in a grouped GEMM."""
-    if problem.groups:
-        raise OptionError(
-            f"epilogue {label!r} has further results, which a grouped GEMM does not store: "
-            "return one"
-        )
-
-
 def _of_group(
     problem: GemmProblem, name: str, array: np.ndarray, g: int, part: slice
 ) -> np.ndarray:
