@@ -209,14 +209,14 @@ def _transposed(value: Any) -> Any:
 
 
 def _transpose(side: int, g: Any, *operands: Any, call: ProductCall) -> Any:
-    """Return the transpose of a product in A (``side`` 0) or B (1), with the operand's layout.
+    """Return the transpose of a product in A (``side`` 0) or B (1), as the operand is stored.
 
-    It is ``g op(B)^T`` or ``op(A)^T g``, or the transpose of that if op transposes the operand.
+    It is ``g op(B)^T`` or ``op(A)^T g``, or its transpose if op transposes the operand.
     """
     like, other = operands[side].aval, operands[1 - side]
     g = g.astype(like.dtype)
     own, letter = call.op[side], call.op[1 - side]
-    # The transpose of the other one: as stored, with the other letter; of a conjugate, no letter.
+    # No letter means op(X)^T of a conjugate transpose: it is the conjugate as stored.
     other, letter = (other.conj(), "N") if letter == "C" else (other, _TURNED[letter])
     if side == 1 and call.op[0] == "N" and math.prod(like.shape[:-2]) == 1:
         # All matrices of the batch share B, so sums over the batch are sums over rows.

@@ -74,7 +74,7 @@ def call(
     keywords = {**dict(zip(_WORDS, rest, strict=False)), **keywords}
     epilogue, out_dtype = keywords.get("epilogue"), keywords["out_dtype"]
     if epilogue is not None and not traced():
-        keywords["epilogue"] = as_function(epilogue)
+        epilogue = as_function(epilogue)
     keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
     keywords["tune"] = str(keywords["tune"]) if keywords.get("tune") else None
     if stream is not None:
@@ -99,7 +99,6 @@ def call(
     for name, x in others.items():
         if isinstance(x, torch.Tensor):
             refuse_grad(x, name)
-    epilogue = keywords.get("epilogue")
     if isinstance(epilogue, EpilogueFunction):
         keywords["epilogue"] = epilogue.text
     elif not (epilogue is None or isinstance(epilogue, str)):

@@ -231,7 +231,8 @@ def run_linear(
         given = _given(x, w, b, activation, batch_invariant, with_argument, unfused_bits)
         if not (with_argument or batch_invariant) and is_elementwise(activation):
             return _multiply(x, w.mT, calls=calls, **given)
-        made = _multiply(rows_of(x), w.mT, calls=calls, **given)  # for every layout of x
+        # One product for every layout of x.
+        made = _multiply(rows_of(x), w.mT, calls=calls, **given)
         shape = *x.shape[:-1], width(activation, w.shape[0])
         return tuple(y.view(shape) for y in made) if with_argument else made.view(shape)
 

@@ -93,7 +93,7 @@ def functions_of(library: Any, *modules: Any) -> dict[str, Callable[..., Any]]:
         own = {"torch": row.torch, "jax": row.jax}[library.__name__]
         if own:
             return partial(own, library)
-        name = name.removesuffix("_torch")  # the bits are those of the kernel alone
+        name = name.removesuffix("_torch")  # only the kernel has PyTorch's bits
         return next(getattr(module, name) for module in modules if hasattr(module, name))
 
     return {name: function(name, row) for name, row in FUNCTIONS.items()}
