@@ -160,7 +160,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "key = seen[0], words, tune", "key = seen[0], words[:4], words[5:], tune", "executable",
        "epilogue"),
     _m("fused: loads twice as wide as they may be", "problem/epilogue/fuse.py",
-       "vector = min(places & -places or 1, ", "vector = min(2 * places & -2 * places or 1, ",
+       "vector = min(common or 1, ", "vector = min(2 * common or 1, ",
        "fused_calls", "naive or sm80_pipeline"),
     _m("another constant in C++", "problem/epilogue/fused.py",
        "return number.hex()", "return (number * (1 + 1e-3)).hex()", "fused", "executed"),

@@ -6,7 +6,6 @@ XLA gives it; on the CPU, by NumPy.
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from cute_gemm.call import check_names
 from cute_gemm.dtypes import DTYPES, scalar_of
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
 from cute_gemm.jax.calls import ProductCall, results
-from cute_gemm.jax.products import fused, layer, product, shaped, varying
+from cute_gemm.jax.products import fused, layer, product, rows_of, shaped, varying
 from cute_gemm.plan.backend import runs_on
 from cute_gemm.problem.describe import checked_op
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, as_function, with_scales
@@ -139,7 +138,8 @@ def gemm(
         _op(op, A), alpha=_factor(alpha, A, out), out_dtype=out, compute=compute, kernel=kernel,
         options=tuple(sorted(kernel_options.items())),
     )  # fmt: skip
-    return _returned(_called(call, function, A, B, given))
+    arrays = _called(call, function, A, B, given)
+    return arrays[0] if len(arrays) == 1 else arrays
 
 
 def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> jax.Array:
@@ -227,7 +227,7 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> jax.
     check_layer(x, w, b, _CONVERT)
     real = jnp.issubdtype(x.dtype, jnp.floating)
     check_real(activation, x, real)
-    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    rows = rows_of(x)
     if not real or (b is None and activation is None):
         y = gemm("NT", rows, w)
         y = y if b is None else y + b
@@ -311,7 +311,3 @@ def _called(
     call = replace(call, epilogue=function, operands=tuple(arrays), numbers=tuple(values))
     results(call, tuple(map(shaped, (A, B, *arrays.values()))))
     return fused(call, *varying(A, B, *arrays.values()))
-
-
-def _returned(arrays: tuple[Any, ...]) -> Any:
-    return arrays[0] if len(arrays) == 1 else arrays

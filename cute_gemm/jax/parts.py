@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -59,32 +60,36 @@ def parts(
         ]
     # A, B, C and the operands; C varies along all dimensions.
     matrices.insert(2, (m, n))
-    dims = [(extent, (*own[:2], True, *own[2:])) for extent, own in dims]
-    steps: list[tuple[int, ...]] = []
-    sizes = [math.prod(matrix) for matrix in matrices]
-    for extent, own in reversed(dims):
-        steps.insert(0, tuple(size if x else 0 for size, x in zip(sizes, own, strict=True)))
-        sizes = [size * extent if x else size for size, x in zip(sizes, own, strict=True)]
-    if not dims:
-        return [tuple(Submatrix(0, matrix, (matrix[1], 1)) for matrix in matrices)]
-    extent, own = dims.pop()
-    step = steps.pop()
-    own = (own[0] or not own[1], *own[1:])  # an operand has the batch dimension, even if shared
-    calls = []
-    for index in itertools.product(*(range(outer) for outer, _ in dims)):
-        offsets = [
-            sum(i * each[x] for i, each in zip(index, steps, strict=True))
-            for x in range(len(matrices))
-        ]
-        calls.append(
-            tuple(
-                Submatrix(offset, (extent, *matrix), (every, matrix[1], 1))
-                if varies
-                else Submatrix(offset, matrix, (matrix[1], 1))
-                for offset, matrix, every, varies in zip(offsets, matrices, step, own, strict=True)
-            )
-        )
-    return calls
+    varying = [(*own[:2], True, *own[2:]) for _, own in dims]
+    extents = [extent for extent, _ in dims]
+    steps = [
+        _steps(math.prod(matrix), extents, [own[x] for own in varying])
+        for x, matrix in enumerate(matrices)
+    ]
+    batched = [False] * len(matrices)
+    if dims:
+        *_, (of_a, of_b, *others) = varying
+        # An operand has the batch dimension, even if it is shared.
+        batched = [of_a or not of_b, of_b, *others]
+
+    def place(x: int, index: tuple[int, ...]) -> Submatrix:
+        offset = sum(map(operator.mul, index, steps[x]))
+        shape, strides = matrices[x], (matrices[x][1], 1)
+        if not batched[x]:
+            return Submatrix(offset, shape, strides)
+        return Submatrix(offset, (extents[-1], *shape), (steps[x][-1], *strides))
+
+    calls = itertools.product(*map(range, extents[:-1]))
+    return [tuple(place(x, index) for x in range(len(matrices))) for index in calls]
+
+
+def _steps(size: int, extents: Sequence[int], varies: Sequence[bool]) -> list[int]:
+    """Return the elements from one index to the next along each batch dimension, 0 if shared."""
+    steps: list[int] = []
+    for extent, own in zip(reversed(extents), reversed(varies), strict=True):
+        steps.insert(0, size * own)
+        size *= extent if own else 1
+    return steps
 
 
 def _merged(leads: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[bool, ...]]]:

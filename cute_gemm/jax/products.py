@@ -26,10 +26,11 @@ from cute_gemm.jax.calls import TARGET, ProductCall, Shaped, results
 from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold
 from cute_gemm.problem.epilogue.fuse import EpilogueFunction, named
 from cute_gemm.problem.epilogue.rows import functions_of
-from cute_gemm.problem.layers import forward, gradient, keeps_argument
+from cute_gemm.problem.layers import forward, gradient, keeps_argument, name_of
+from cute_gemm.problem.values import saturated
 
-#: Half types, whose sums over a batch have float32 precision.
-_HALF = ("float16", "bfloat16")
+#: The letter of the transpose.
+_TURNED = {"N": "T", "T": "N"}
 
 _product_p = Primitive("cute_gemm_product")
 _fused_p = Primitive("cute_gemm_fused")
@@ -39,6 +40,11 @@ _fused_p.multiple_results = True
 def shaped(x: Any) -> Shaped:
     """Return shape and type of an array or a tracer."""
     return Shaped(tuple(x.shape), x.dtype.name)
+
+
+def _wide(dtype: str) -> str:
+    """Return the type of sums of elements of a type: float32 for half types."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def product(call: ProductCall, a: Any, b: Any) -> Any:
@@ -99,8 +105,7 @@ def _(call: ProductCall, primals: Any, tangents: Any) -> Any:
 def composed(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
     """Compute the same as `fused` with the epilogue in JAX, which differentiates it."""
     shapes = results(call, tuple(map(shaped, (a, b, *operands))))
-    sums = "float32" if shapes[0].dtype in _HALF else shapes[0].dtype
-    acc = product(call.plain(sums), a, b)
+    acc = product(call.plain(_wide(shapes[0].dtype)), a, b)
     given = dict(zip(call.operands, operands, strict=True)) | dict(call.numbers)
     values = {name: jnp.asarray(x).astype(acc.dtype) for name, x in given.items()}
     assert call.epilogue is not None
@@ -113,8 +118,7 @@ def composed(call: ProductCall, a: Any, b: Any, *operands: Any) -> tuple[Any, ..
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def layer(activation: str, x: Any, w: Any, *b: Any) -> Any:
     """Return ``activation(x w^T + b)`` of matrices; an empty text means no activation."""
-    name = "+".join(part for part in ("bias" if b else "", activation) if part)
-    return fused(_layer_call(named(name), b), x, w, *b)[0]
+    return fused(_layer_call(named(name_of(bool(b), activation)), b), x, w, *b)[0]
 
 
 def _layer_call(function: EpilogueFunction, b: tuple[Any, ...]) -> ProductCall:
@@ -143,18 +147,15 @@ def _(activation: str, primals: Any, tangents: Any) -> Any:
 
 def _broadcast(b: Any, like: Any) -> Any:
     """Return a bias per row; its gradient is summed in float32 at least."""
-    wide = b.astype("float32") if b.dtype.name in _HALF else b
-    return jnp.broadcast_to(wide, like.shape).astype(b.dtype)
+    return jnp.broadcast_to(b.astype(_wide(b.dtype.name)), like.shape).astype(b.dtype)
 
 
 @partial(jax.checkpoint, prevent_cse=False, static_argnums=0)  # keeps only ``kept``
 def _activated(activation: str, dz: Any, kept: Any) -> Any:
     """Return ``dz`` times the derivative of an activation, in float32 at least."""
-    dtype = dz.dtype
-    if dtype.name in _HALF:
-        dz, kept = dz.astype("float32"), kept.astype("float32")
-    values = {ACCUMULATOR: dz, "kept": kept}
-    return _evaluate(gradient(activation).expression, values)[0].astype(dtype)
+    wide = _wide(dz.dtype.name)
+    values = {ACCUMULATOR: dz.astype(wide), "kept": kept.astype(wide)}
+    return _evaluate(gradient(activation).expression, values)[0].astype(dz.dtype)
 
 
 # ---- primitives ---------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def _lowering(context: Any, *operands: Any, call: ProductCall) -> Any:
     for place in (0, 1):
         while letters[place] in "NT" and (source := _transposed(given[place])) is not None:
             given[place] = source
-            letters[place] = "TN"["NT".index(letters[place])]
+            letters[place] = _TURNED[letters[place]]
             *lead, rows, columns = avals[place].shape
             avals[place] = avals[place].update(shape=(*lead, columns, rows))
     rule = jax.ffi.ffi_lowering(TARGET)
@@ -207,50 +208,32 @@ def _transposed(value: Any) -> Any:
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-def _of_A(g: Any, a: Any, b: Any, *, call: ProductCall) -> Any:
-    """Return the transpose in A: ``(g op(B)^T)``, as A is stored."""
-    a, g = a.aval, g.astype(a.aval.dtype)
-    left, right = tuple(call.op)
-    # op(B)^T: B as stored, with the other letter; a conjugate transpose has none.
-    b, other = (b.conj(), "N") if right == "C" else (b, "TN"["NT".index(right)])
-    if left == "N":
-        return _summed(a, _alike(call, "N" + other), g, b)
-    # The transposed product, op(B) g^T.
-    turned = _alike(call, "TN"["NT".index(other)] + "T")
-    return _conjugated(left, _summed(a, turned, b, g))
+def _transpose(side: int, g: Any, *operands: Any, call: ProductCall) -> Any:
+    """Return the transpose of a product in A (``side`` 0) or B (1), as the operand is stored.
+
+    It is ``g op(B)^T`` or ``op(A)^T g``, or its transpose if op transposes the operand.
+    """
+    like, other = operands[side].aval, operands[1 - side]
+    g = g.astype(like.dtype)
+    own, letter = call.op[side], call.op[1 - side]
+    # No letter means op(X)^T of a conjugate transpose: it is the conjugate as stored.
+    other, letter = (other.conj(), "N") if letter == "C" else (other, _TURNED[letter])
+    if side == 1 and call.op[0] == "N" and math.prod(like.shape[:-2]) == 1:
+        # All matrices of the batch share B, so sums over the batch are sums over rows.
+        batch = jnp.broadcast_shapes(other.shape[:-2], g.shape[:-2])
+        other, g = (rows_of(jnp.broadcast_to(x, (*batch, *x.shape[-2:]))) for x in (other, g))
+    letters = ("N", letter) if own == "N" else ("T", _TURNED[letter])
+    factors = g, other
+    if (side == 0) != (own == "N"):
+        letters, factors = letters[::-1], factors[::-1]
+    call = ProductCall("".join(letters), alpha=call.alpha, compute=call.compute)
+    total = _summed(like, call, *factors)
+    return total.conj() if own == "C" else total
 
 
-def _of_B(g: Any, a: Any, b: Any, *, call: ProductCall) -> Any:
-    """Return the transpose in B: ``(op(A)^T g)``, as B is stored."""
-    b, g = b.aval, g.astype(b.aval.dtype)
-    left, right = tuple(call.op)
-    a, other = (a.conj(), "N") if left == "C" else (a, "TN"["NT".index(left)])
-    if left == "N" and math.prod(b.shape[:-2]) == 1:  # sums over the batch are sums over its rows
-        a, g = map(_rows, _whole(a, g))
-    if right == "N":
-        return _summed(b, _alike(call, other + "N"), a, g)
-    turned = _alike(call, "T" + "TN"["NT".index(other)])
-    return _conjugated(right, _summed(b, turned, g, a))
-
-
-def _alike(call: ProductCall, op: str) -> ProductCall:
-    """Return another product with the same factor and arithmetic."""
-    return ProductCall(op, alpha=call.alpha, compute=call.compute)
-
-
-def _rows(x: Any) -> Any:
+def rows_of(x: Any) -> Any:
     """Return the rows of all matrices of a batch as one matrix."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-
-
-def _whole(*arrays: Any) -> list[Any]:
-    """Return arrays with all extents of the batch."""
-    batch = jnp.broadcast_shapes(*(x.shape[:-2] for x in arrays))
-    return [jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in arrays]
-
-
-def _conjugated(letter: str, x: Any) -> Any:
-    return x.conj() if letter == "C" else x
 
 
 def _summed(like: Any, call: ProductCall, a: Any, b: Any) -> Any:
@@ -259,13 +242,12 @@ def _summed(like: Any, call: ProductCall, a: Any, b: Any) -> Any:
     lead = (*(1,) * (len(batch) + 2 - like.ndim), *like.shape[:-2])
     shared = [axis for axis, extent in enumerate(batch) if extent != 1 and lead[axis] == 1]
     name = like.dtype.name
-    out = "float32" if shared and name in _HALF else name
-    total = product(replace(call, out_dtype=out), a, b)
+    total = product(replace(call, out_dtype=_wide(name) if shared else name), a, b)
     total = total.sum(shared).astype(name) if shared else total
     return total.reshape(like.shape)
 
 
-ad.defbilinear(_product_p, _of_A, _of_B)
+ad.defbilinear(_product_p, partial(_transpose, 0), partial(_transpose, 1))
 
 
 # ---- vmap ---------------------------------------------------------------------------------------
@@ -295,8 +277,7 @@ def _fused_batched(arrays: Any, axes: Any, *, call: ProductCall) -> Any:
     expression = function.expression
     if not any(x.amax for x in expression.results):
         return _batched(arrays, axes, bind=_fused_p.bind, call=call)
-    first = arrays[0].dtype.name
-    sums = "float32" if first in _HALF else first
+    sums = _wide(arrays[0].dtype.name)
     further = tuple(x._replace(amax=False, dtype=sums) if x.amax else x for x in expression.results)
     whole = replace(function, expression=replace(expression, results=further))
     values, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, epilogue=whole))
@@ -345,10 +326,6 @@ def _results(
     computed = _evaluate(expression, values)
     for result, value, (_, dtype) in zip(expression.results, computed, shapes, strict=True):
         value = jnp.broadcast_to(value, shapes[0].shape)
-        if result.amax:
-            value = jnp.abs(value).max(initial=0)
-        elif jnp.issubdtype(dtype, jnp.integer):
-            about = jnp.iinfo(dtype)
-            value = jnp.clip(jnp.round(jnp.nan_to_num(value, nan=0.0)), about.min, about.max)
+        value = jnp.abs(value).max(initial=0) if result.amax else saturated(value, dtype, jnp)
         returned.append(value.astype(dtype))
     return tuple(returned)

@@ -15,18 +15,12 @@ import numpy as np
 
 from cute_gemm.arrays import ADAPTERS
 from cute_gemm.arrays.base import ALIGNMENT, Operand, Order, dtype_name, dtype_row
-from cute_gemm.dtypes import (
-    COMPONENT_PRODUCTS,
-    DTYPES,
-    DType,
-    canonical,
-    holding,
-    integer,
-)
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES, DType, canonical, holding, integer
 from cute_gemm.errors import (
     AlignmentError,
     DeviceError,
     DTypeError,
+    GemmError,
     OpError,
     OptionError,
     OverlapError,
@@ -141,7 +135,7 @@ def _sized(
     check_order(order, "order" if name == "C" else "storage")
     major, minor = shape if order == "F" else shape[::-1]
     least = max(1, major)
-    ld = _step(f"ld{name.lower()}", ld, least)
+    ld = least if ld is None else _integer(f"ld{name.lower()}", ld, StrideError)
     stored = f"{shape[0]} x {shape[1]}, {'column' if order == 'F' else 'row'}-major"
     if ld < least:
         raise StrideError(
@@ -154,7 +148,9 @@ def _sized(
             f"{name} of {stored}, with ld{name.lower()} = {ld} is larger than memory can be; "
             f"expected offsets that fit 64 bits: at most 2**59 elements"
         )
-    step = _step(f"batch_{name.lower()}", batch_stride, ld * minor)
+    step = ld * minor
+    if batch_stride is not None:
+        step = _integer(f"batch_{name.lower()}", batch_stride, StrideError)
     if step < 0 or (ld * max(1, minor) + step * max(0, batch - 1)) * 16 > _LARGEST_OFFSET:
         raise StrideError(
             f"batch_{name.lower()} = {step}; expected 0 or more, in elements, and offsets that fit "
@@ -166,11 +162,11 @@ def _sized(
     return _Stored((batch, *shape), (step, *strides), dtype, ALIGNMENT, "numpy")
 
 
-def _step(name: str, value: int | None, default: int) -> int:
+def _integer(name: str, value: Any, error: type[GemmError]) -> int:
     try:
-        return default if value is None else integer(value)
+        return integer(value)
     except TypeError:
-        raise StrideError(f"{name} = {value!r} is not an integer") from None
+        raise error(f"{name} = {value!r} is not an integer") from None
 
 
 @lru_cache(maxsize=1024)
@@ -303,10 +299,7 @@ def _turns(op: str) -> tuple[bool, bool]:
 
 
 def _extent(name: str, value: int) -> int:
-    try:
-        extent = integer(value)
-    except TypeError:
-        raise ShapeError(f"{name} = {value!r} is not an integer") from None
+    extent = _integer(name, value, ShapeError)
     if not 0 <= extent <= _LARGEST_EXTENT:
         raise ShapeError(f"{name} = {extent}; expected 0 to 2**31 - 1 = {_LARGEST_EXTENT}")
     return extent

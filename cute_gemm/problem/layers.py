@@ -30,6 +30,11 @@ def pairs_of(activation: str) -> str:
     return from_text(activation).expression.pairs if activation[:1] == "[" else ""
 
 
+def name_of(has_bias: bool, activation: str) -> str:
+    """Return the name of the epilogue of a bias and an activation, or an empty text."""
+    return "+".join(filter(None, ("bias" * has_bias, activation)))
+
+
 def width(activation: str, n: Any) -> Any:
     """Return the columns of a layer's result, from n columns of the product."""
     return n // 2 if pairs_of(activation) else n

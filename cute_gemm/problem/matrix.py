@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from cute_gemm.arrays.base import ALIGNMENT, Operand
@@ -14,15 +16,18 @@ def residue(address: int) -> int:
     return address % ALIGNMENT or ALIGNMENT
 
 
+def power_of_two(*numbers: int) -> int:
+    """Return the largest power of two that divides all numbers; 0 if all are 0."""
+    every = reduce(operator.or_, numbers)
+    return every & -every
+
+
 def alignments(first: int, *steps: int) -> dict[str, Any]:
     """Return the alignment fields of matrices that begin at ``first``, and ``steps`` apart.
 
     ``first``: an address modulo `ALIGNMENT`, or a power of two that divides it; all in bytes.
     """
-    every = first
-    for step in steps:
-        every |= step
-    every &= -every  # the lowest bit, the power of two that divides all
+    every = power_of_two(first, *steps)
     return {"alignment": every, "first_alignment": first if first > every else 0}
 
 
@@ -31,8 +36,7 @@ def alignment_of(operand: Operand) -> int:
 
     A host array is copied to its own device allocation, so its address on the host does not matter.
     """
-    address = ALIGNMENT if operand.device is None else operand.pointer | ALIGNMENT
-    return address & -address
+    return power_of_two(ALIGNMENT, 0 if operand.device is None else operand.pointer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +146,18 @@ class Matrix:
 
     def at(self, address: int) -> Matrix:
         """Return the matrix, or the batch, with the alignments of this address."""
-        first = address | ALIGNMENT
-        return replace(self, **alignments(first & -first, self.batch_bytes))
+        return replace(self, **alignments(power_of_two(address, ALIGNMENT), self.batch_bytes))
 
     def aligned_as(self, other: Matrix) -> Matrix:
         """Return the matrix with the alignment of another."""
         return replace(self, alignment=other.alignment, first_alignment=other.first_alignment)
 
     def __str__(self) -> str:
-        extents, steps = list(map(str, self.shape)), list(map(str, self.stride))
-        if len(self.levels) == 2:  # a mode of two modes, the inner one first
+        from cute_gemm.cute.layout import Layout
+
+        modes: list[Any] = [*zip(self.shape, self.stride, strict=True), *self.levels]
+        if len(self.levels) == 2:  # one mode of two, the inner one first
             (outer, far), (inner, near) = self.levels
-            extents.append(f"({inner},{outer})")
-            steps.append(f"({near},{far})")
-        for count, step in self.levels[: len(self.levels) % 2]:
-            extents.append(str(count))
-            steps.append(str(step))
-        return f"({','.join(extents)}):({','.join(steps)})"
+            modes[2:] = [((inner, outer), (near, far))]
+        shape, stride = zip(*modes, strict=True)
+        return str(Layout(shape, stride))

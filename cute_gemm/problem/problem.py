@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from cute_gemm.dtypes import (
-    COMPONENT_PRODUCTS,
-    DTYPES,
-    DType,
-    factor,
-    scalar_of,
-)
-from cute_gemm.errors import (
-    OptionError,
-)
+from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES, DType, factor, scalar_of
+from cute_gemm.errors import OptionError
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.operation import Operation
@@ -95,6 +89,12 @@ class GemmProblem:
             for matrix in (self.A, self.B, self.C)
         )
         return replace(self, A=A, B=B, C=C)
+
+    def with_matrices(self, changed: Callable[[Matrix], Matrix], **fields: Any) -> GemmProblem:
+        """Return the problem with changed matrices, except for the ends of groups, and fields."""
+        A, B, C = map(changed, (self.A, self.B, self.C))
+        scales, operands = (tuple(map(changed, x)) for x in (self.scales, self.operands))
+        return replace(self, A=A, B=B, C=C, scales=scales, operands=operands, **fields)
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:

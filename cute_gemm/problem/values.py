@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cute_gemm.dtypes import DTYPES
@@ -19,15 +21,17 @@ def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -
     return rng.standard_normal(shape, kind).astype(row.numpy, copy=False)
 
 
-def saturated(array: np.ndarray, name: str) -> np.ndarray:
+def saturated(array: Any, name: str, library: Any = np) -> Any:
     """Return numbers clipped to a type that saturates, not yet rounded; NaN stays NaN.
 
     Integer types also round, and turn NaN into 0; other types return the numbers unchanged.
+    ``library``: NumPy, PyTorch or ``jax.numpy``.
     """
     row = DTYPES[name]
     if row.saturates:
-        return np.clip(array, -row.saturates, row.saturates)
+        return library.clip(array, -row.saturates, row.saturates)
     if row.roundoff:
         return array
     about = np.iinfo(row.numpy)
-    return np.clip(np.rint(np.where(np.isnan(array), 0, array)), about.min, about.max)
+    whole = library.round(library.where(library.isnan(array), 0, array))
+    return library.clip(whole, about.min, about.max)

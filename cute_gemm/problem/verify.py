@@ -6,10 +6,10 @@ Complex results are compared with complex128, by the magnitude of the difference
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -154,15 +154,46 @@ def _compare(
 ) -> None:  # fmt: skip
     """Add the elements of one problem, whose indices begin with ``place``."""
     problem, result = group.problem, group.C
-    for block in _blocks(problem, group.A, group.B, result.shape, C, alpha, beta, group.operands):
-        index, products, sums, arguments, lost = block
-        got = result[index]
-        with np.errstate(all="ignore"):
-            if sums is None:
-                compared = _compare_integers(products, got, arguments)
-            else:
-                compared = compare_floats(problem, products, sums, got, arguments, lost)
-        comparison.add(*compared, place, tuple(x.start or 0 for x in index))
+    left, right, _ = used(problem, group.A, group.B, result)
+    operands = dict(group.operands)
+    blocks = {x.name: np.asarray(operands.pop(x.name), np.float64) for x in problem.scales}
+    if blocks and alpha != 0:
+        left, right = scaled(problem, left, right, blocks)
+    before = None if beta == 0 else C
+    use_ab = alpha != 0 and problem.k > 0
+    alpha = alpha if use_ab else 0  # also for an infinite alpha without products
+    wide: type[np.inexact] = np.complex128 if problem.C.element.is_complex else np.float64
+    m, n = problem.m, problem.columns
+    columns = max(1, _BLOCK // max(1, m))
+    broadcast = {name: np.broadcast_to(x, result.shape) for name, x in operands.items()}
+    for part in batches(result, problem.k, _BLOCK) if m else []:
+        left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left
+        for j in range(0, n, columns):
+            index = (*part, slice(None), slice(j, j + columns))
+            got = result[index]
+            of_product = (*part, slice(None), _product_columns(problem, j, min(j + columns, n)))
+            with np.errstate(all="ignore"):
+                right64 = right[of_product]
+                if use_ab:
+                    right64 = _widened(right64, wide, problem.B.conj)
+                    products = left64 @ right64
+                else:
+                    products = np.zeros((*got.shape[:-1], right64.shape[-1]), wide)
+                old = None if before is None else before[index].astype(wide)
+                own = {name: array[index].astype(wide) for name, array in broadcast.items()}
+                arguments = EpilogueArguments(old, alpha, beta, own)
+                if problem.C.element.roundoff == 0:
+                    compared = _compare_integers(products, got, arguments)
+                else:
+                    sums: np.ndarray = abs(products)
+                    lost: np.ndarray | float = 0.0
+                    if use_ab:
+                        # A scale, and its product with another one, are rounded.
+                        scalings = 1 + 2 * len(blocks) * problem.accumulator.roundoff
+                        sums = abs(left64) @ abs(right64) * scalings
+                        lost = lost_of(problem, left64, right64)
+                    compared = compare_floats(problem, products, sums, got, arguments, lost)
+            comparison.add(*compared, place, tuple(x.start or 0 for x in index))
 
 
 class _Comparison:
@@ -197,63 +228,6 @@ class _Comparison:
         return Verdict(
             self.wrong == 0, self.elements, self.wrong, self.error, self.ratio, self.worst, bound
         )
-
-
-class _Block(NamedTuple):
-    """Elements of C: place in C, products, magnitudes (None for integers), C and operands.
-
-    ``lost``: bound of what tensor cores cut off.
-    """
-
-    place: tuple[slice, ...]
-    products: np.ndarray
-    sums: np.ndarray | None
-    arguments: EpilogueArguments
-    lost: np.ndarray | float
-
-
-def _blocks(
-    problem: GemmProblem, A: np.ndarray, B: np.ndarray, shape: tuple[int, ...],
-    C: np.ndarray | None, alpha: complex, beta: complex, operands: Mapping[str, np.ndarray] | None,
-) -> Iterator[_Block]:  # fmt: skip
-    """Yield the products of blocks of C in float64 or complex128, with their magnitudes."""
-    result = np.broadcast_to(np.float64(0), shape)
-    left, right, _ = used(problem, A, B, result)
-    operands = dict(operands or {})
-    blocks = {x.name: np.asarray(operands.pop(x.name), np.float64) for x in problem.scales}
-    if blocks and alpha != 0:
-        left, right = scaled(problem, left, right, blocks)
-    before = None if beta == 0 else C
-    use_ab = alpha != 0 and problem.k > 0
-    alpha = alpha if use_ab else 0  # also for an infinite alpha without products
-    wide: type[np.inexact] = np.complex128 if problem.C.element.is_complex else np.float64
-    m, n = problem.m, problem.columns
-    columns = max(1, _BLOCK // max(1, m))
-    integers = problem.C.element.roundoff == 0
-    broadcast = {name: np.broadcast_to(array, shape) for name, array in operands.items()}
-    for part in batches(result, problem.k, _BLOCK) if m else []:
-        left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left
-        for j in range(0, n, columns):
-            index = (*part, slice(None), slice(j, j + columns))
-            of_product = (*part, slice(None), _product_columns(problem, j, min(j + columns, n)))
-            with np.errstate(all="ignore"):
-                old = None if before is None else before[index].astype(wide)
-                right64 = right[of_product]
-                if use_ab:
-                    right64 = _widened(right64, wide, problem.B.conj)
-                    products = left64 @ right64
-                else:
-                    products = np.zeros((*result[index].shape[:-1], right64.shape[-1]), wide)
-                sums = None
-                lost: np.ndarray | float = 0.0
-                if not integers:
-                    sums = abs(left64) @ abs(right64) if use_ab else abs(products)
-                    if use_ab:
-                        # A scale, and its product with another one, are rounded.
-                        sums = sums * (1 + 2 * len(blocks) * problem.accumulator.roundoff)
-                        lost = lost_of(problem, left64, right64)
-            own = {name: array[index].astype(wide) for name, array in broadcast.items()}
-            yield _Block(index, products, sums, EpilogueArguments(old, alpha, beta, own), lost)
 
 
 def _product_columns(problem: GemmProblem, begin: int, end: int) -> Any:
@@ -339,21 +313,6 @@ def compare_floats(
 
     ``further``: error of the accumulators in addition to roundings to their type.
     """
-    reference, bound = _expected(problem, products, sums, arguments, further)
-    wide = got.astype(reference.dtype)
-    error = abs(wide - reference)
-    rounded = reference.astype(got.dtype)
-    same = (got == rounded) | (np.isnan(reference) & np.isnan(wide))
-    if problem.C.element.is_complex:
-        same |= ~np.isfinite(rounded) & ~np.isfinite(wide)
-    return error, bound, np.where(np.isfinite(reference), error <= bound, False) | same
-
-
-def _expected(
-    problem: GemmProblem, products: np.ndarray, sums: np.ndarray, arguments: EpilogueArguments,
-    further: np.ndarray | float,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return each element before it is rounded, and its error bound."""
     out, accumulator, epilogue = problem.C.element, problem.accumulator, problem.epilogue
     if not accumulator.roundoff:
         # Integers are exact modulo 2**32, and then rounded to the type of alpha and beta.
@@ -369,5 +328,11 @@ def _expected(
     reference = saturated(epilogue.apply(products, arguments), out.name)
     bound = epilogue.bound(products, error, sums, accumulator, arguments)
     # (1 + u): the final rounding acts on the computed value, not on the reference.
-    bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
-    return reference, bound + out.underflow
+    bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound + out.underflow
+    wide = got.astype(reference.dtype)
+    error = abs(wide - reference)
+    rounded = reference.astype(got.dtype)
+    same = (got == rounded) | (np.isnan(reference) & np.isnan(wide))
+    if out.is_complex:
+        same |= ~np.isfinite(rounded) & ~np.isfinite(wide)
+    return error, bound, np.where(np.isfinite(reference), error <= bound, False) | same

@@ -192,8 +192,7 @@ def linear(
         if launch is not None:
             if not wanted:
                 return launch()
-            if main_grad is not None:
-                check_main_grad("main_grad", main_grad, "w", w)
+            check_main_grad("main_grad", main_grad, "w", w)
             given = x, w, b, name, batch_invariant, unfused_bits, main_grad
             if with_argument:
                 return products.linear_with_preactivation.record(launch, *given)[0]
@@ -202,8 +201,7 @@ def linear(
     x, w, b = _autocast(x, w, b)
     check_layer(x, w, b, _CONVERT)
     further = () if main_grad is None else (main_grad,)
-    if main_grad is not None:
-        check_main_grad("main_grad", main_grad, "w", w)
+    check_main_grad("main_grad", main_grad, "w", w)
     if x.dim() == 1:
         words: Any = {"batch_invariant": batch_invariant, "unfused_bits": unfused_bits}
         return linear(x[None], w, b, activation, main_grad=main_grad, **words, **operands)[0]
@@ -341,11 +339,8 @@ def mlp(
     x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
     check_layer(x, w1, b1, _CONVERT, ("x", "w1", "b1"))
     check_layer(w1.T, w2, b2, _CONVERT, ("w1.T", "w2", "b2"))
-    for parameter, main_grad, w_name, w in (
-        ("main_grad1", main_grad1, "w1", w1), ("main_grad2", main_grad2, "w2", w2)
-    ):  # fmt: skip
-        if main_grad is not None:
-            check_main_grad(parameter, main_grad, w_name, w)
+    check_main_grad("main_grad1", main_grad1, "w1", w1)
+    check_main_grad("main_grad2", main_grad2, "w2", w2)
     main_grads = () if main_grad1 is main_grad2 is None else (main_grad1, main_grad2)
     return products.mlp(x, w1, b1, w2, b2, name, unfused_bits, *main_grads)[0]
 
@@ -438,8 +433,7 @@ def grouped_mm(
         if not eight_bits:
             check_dtype("bias", bias, "x", x, _CONVERT)
     check_words(tail, check)
-    if main_grad is not None:
-        check_main_grad("main_grad", main_grad, "w", w)
+    check_main_grad("main_grad", main_grad, "w", w)
     further = () if main_grad is None and check == UNCHECKED else (main_grad, check)
     return grouped.grouped_mm(
         x, w, offs, bias, scale_a, scale_b, out_dtype, fast_accum, tail, *further

@@ -48,12 +48,9 @@ class Operator:
 
     def __call__(self, *given: Any) -> Any:
         """Compute by the operator, or directly."""
-        if not eager():
-            knows_dtensor()
-            return self.overload(*given)
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
         # In backward, tensors of a batch of gradients have no memory.
-        if not all(type(x) in PLAIN and torch._C._has_storage(x) for x in tensors):
+        if not (eager() and all(type(x) in PLAIN and torch._C._has_storage(x) for x in tensors)):
             knows_dtensor()
             return self.overload(*given)
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -260,11 +257,10 @@ def batched(op: Operator, rule: Callable[..., Any] | None = None) -> None:
         first. Returns the results with the batch first, or None if it does not apply; the entries
         are then computed one after the other.
     """
-    arguments = op.arguments
 
     def vmap(info: Any, dims: Any, *given: Any) -> Any:
-        missing = [argument.default_value for argument in arguments[len(given) :]]
-        dims, given = (*dims, *(None for _ in missing)), (*given, *missing)
+        given = op.whole(given)
+        dims = *dims, *(None,) * (len(given) - len(dims))
         front = tuple(_in_front(x, dim) for x, dim in zip(given, dims, strict=True))
         own = tuple(_has_batch(dim) for dim in dims)
         results = None if rule is None else rule(own, *front)

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from cute_gemm.arrays.base import dtype_name
 from cute_gemm.problem.epilogue.expression import ACCUMULATOR, Expression, fold
 from cute_gemm.problem.epilogue.fuse import from_text
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS as ROWS
 from cute_gemm.problem.epilogue.rows import COLUMNS, functions_of
 from cute_gemm.problem.layers import GATED, columns_of, gradient
+from cute_gemm.problem.values import saturated
 
 _FUNCTIONS = functions_of(torch, torch, torch.nn.functional) | {
     name: row.numpy for name, row in COLUMNS.items()
@@ -56,18 +58,11 @@ def results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
     """Return results as `gemm` does: a tensor of one type, or a tuple with further results."""
     returned: list[Any] = []
     for result, value in zip(expression.results, evaluate(expression, values), strict=True):
-        kind = getattr(torch, result.dtype) if result.dtype else out
+        name = result.dtype or dtype_name(out)
         if result.amax:
             returned.append(value.abs().amax())
-        elif kind.itemsize == 1 and kind.is_floating_point:
-            largest = torch.finfo(kind).max
-            returned.append(value.clamp(-largest, largest).to(kind))
-        elif kind.is_floating_point:
-            returned.append(value.to(kind))
         else:
-            about = torch.iinfo(kind)
-            rounded = value.nan_to_num(0).round().clamp(about.min, about.max)
-            returned.append(rounded.to(kind))
+            returned.append(saturated(value, name, torch).to(getattr(torch, name)))
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 

@@ -11,15 +11,13 @@ from typing import Any
 import torch
 
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError, StrideError
+from cute_gemm.torch.expressions import wide
 
-_HALF = torch.float16, torch.bfloat16
 
-
-def check_main_grad(name: str, main_grad: Any, w_name: str, w: Any, wide: Any = None) -> None:
-    """Refuse a tensor to which the gradient of a weight cannot be added.
-
-    ``wide``: the type to which autocast converts the weight, or its own type.
-    """
+def check_main_grad(name: str, main_grad: Any, w_name: str, w: Any) -> None:
+    """Refuse a tensor, but not None, to which the gradient of a weight cannot be added."""
+    if main_grad is None:
+        return
     if not isinstance(main_grad, torch.Tensor):
         kind = type(main_grad).__name__
         raise ArrayError(f"{name} is of type {kind}; expected a torch.Tensor")
@@ -32,12 +30,10 @@ def check_main_grad(name: str, main_grad: Any, w_name: str, w: Any, wide: Any = 
             f"{name} has shape {tuple(main_grad.shape)}; expected that of {w_name}, "
             f"{tuple(w.shape)}"
         )
-    kind = wide or w.dtype
-    takes = (torch.float32, kind) if kind in _HALF else (kind,)
-    if main_grad.dtype not in takes or not kind.is_floating_point:
+    if main_grad.dtype not in (wide(w.dtype), w.dtype) or not w.dtype.is_floating_point:
         raise DTypeError(
-            f"{name} has dtype {main_grad.dtype} and {w_name} is multiplied in {kind}; expected "
-            f"{takes[0]}"
+            f"{name} has dtype {main_grad.dtype} and {w_name} is multiplied in {w.dtype}; expected "
+            f"{wide(w.dtype)}"
         )
     if main_grad.device != w.device:
         raise ArrayError(

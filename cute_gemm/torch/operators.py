@@ -74,7 +74,7 @@ def call(
     keywords = {**dict(zip(_WORDS, rest, strict=False)), **keywords}
     epilogue, out_dtype = keywords.get("epilogue"), keywords["out_dtype"]
     if epilogue is not None and not traced():
-        keywords["epilogue"] = as_function(epilogue)
+        epilogue = as_function(epilogue)
     keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
     keywords["tune"] = str(keywords["tune"]) if keywords.get("tune") else None
     if stream is not None:
@@ -99,7 +99,6 @@ def call(
     for name, x in others.items():
         if isinstance(x, torch.Tensor):
             refuse_grad(x, name)
-    epilogue = keywords.get("epilogue")
     if isinstance(epilogue, EpilogueFunction):
         keywords["epilogue"] = epilogue.text
     elif not (epilogue is None or isinstance(epilogue, str)):
@@ -140,7 +139,7 @@ def _composed(
     op: str, A: Any, B: Any, alpha: Any, beta: Any, epilogue: Any, keywords: dict[str, Any]
 ) -> Any:
     """Compute the product by `gemm`; PyTorch computes and differentiates scales and epilogue."""
-    function = _NONE if epilogue is None else _function(epilogue)
+    function = _named(epilogue) if isinstance(epilogue, str) else epilogue or _NONE
     names = function.expression.operands
     operands = {name: keywords.pop(name) for name in names if name in keywords}
     check_names(function, operands)
@@ -177,15 +176,11 @@ def _broadcast(name: str, scale: Any, acc: Any) -> Any:
 
 
 def _named(name: str) -> Any:
+    """Return the epilogue of a name, which PyTorch's compiler takes as constant."""
     return as_function(name)
 
 
 _named._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in `arrays.torch`
-
-
-def _function(epilogue: Any) -> Any:
-    """Return an epilogue whose name PyTorch's compiler takes as constant."""
-    return _named(epilogue) if isinstance(epilogue, str) else as_function(epilogue)
 
 
 def _factor(value: Any) -> tuple[Any, Any]:

@@ -87,21 +87,12 @@ def matmul_gradients(
     Sums over a batch with a shared operand have at least float32 precision.
     """
     g = g.to(a.dtype)
-    da = db = None
-    if needs[0]:
-        if _is_column_major(a):
-            da = _summed_to(a, b.conj(), g.mT, compute, turned=True)
-        else:
-            da = _summed_to(a, g, b.mH, compute)
-    if needs[1]:
-        if b.dim() == 2 and _is_column_major(b):
-            db = weight_gradient(g, a.conj(), compute).mT
-        elif b.dim() == 2:
-            db = weight_gradient(a.conj(), g, compute)
-        elif _is_column_major(b):
-            db = _summed_to(b, g.mT, a.conj(), compute, turned=True)
-        else:
-            db = _summed_to(b, a.mH, g, compute)
+    da = _summed_to(a, g, b.mH, compute) if needs[0] else None
+    db = None
+    if needs[1] and b.dim() == 2:
+        db = _product_of_rows(b, a.conj(), g, compute)
+    elif needs[1]:
+        db = _summed_to(b, a.mH, g, compute)
     return da, db
 
 
@@ -109,8 +100,18 @@ def _is_column_major(x: Any) -> bool:
     return bool(x.stride(-1) != 1 and x.stride(-2) == 1)
 
 
-def _summed_to(like: Any, a: Any, b: Any, compute: str | None, turned: bool = False) -> Any:
-    """Return ``a @ b``, transposed if asked, summed over dimensions that ``like`` broadcasts."""
+def _product_of_rows(like: Any, x: Any, y: Any, compute: str | None = None) -> Any:
+    """Return ``x^T y``, summed over the leading dimensions, in the layout of ``like``."""
+    if _is_column_major(like):
+        return weight_gradient(y, x, compute).mT
+    return weight_gradient(x, y, compute)
+
+
+def _summed_to(like: Any, a: Any, b: Any, compute: str | None) -> Any:
+    """Return ``a @ b``, summed over dimensions that ``like`` broadcasts, in its layout."""
+    turned = _is_column_major(like)
+    if turned:
+        a, b = b.mT, a.mT
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     if batch == like.shape[:-2]:
         product = matmul(a, b, None, compute)
@@ -174,8 +175,8 @@ def _linear_shape(x: Any, w: Any, b: Any, activation: str, *_: Any) -> Any:
     return x.new_empty((*x.shape[:-1], width(activation, w.shape[0])))
 
 
-#: ``activation(x w^T + b)``, row-major. An empty activation is none; the text of an epilogue is
-#: also an activation. The gradient of w is added to ``main_grad``, if given.
+#: ``activation(x w^T + b)``, row-major. An empty text means no activation; the text of an epilogue
+#: is also an activation. The gradient of w is added to ``main_grad``, if given.
 linear = define(
     "linear(Tensor x, Tensor w, Tensor? b, str activation, bool batch_invariant=False, "
     "bool unfused_bits=False, Tensor? main_grad=None) -> Tensor",
@@ -247,7 +248,7 @@ def _linear_gradients(
     if needs[1] and main_grad is not None:
         dw = added(w, main_grad, add_weight_gradient_, dz, x)
     elif needs[1]:
-        dw = weight_gradient(x, dz).mT if _is_column_major(w) else weight_gradient(dz, x)
+        dw = _product_of_rows(w, dz, x)
     if b is not None and needs[2]:
         lead = tuple(range(dz.dim() - 1))
         # On a GPU, sums of half types are rounded once, at the end.

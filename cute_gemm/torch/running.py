@@ -12,7 +12,14 @@ from cute_gemm.arrays import fingerprint
 from cute_gemm.arrays.base import dtype_name
 from cute_gemm.arrays.torch import is_watched
 from cute_gemm.plan import reused
-from cute_gemm.problem.layers import biases, forward, is_elementwise, pairs_of, width
+from cute_gemm.problem.layers import (
+    biases,
+    forward,
+    is_elementwise,
+    name_of,
+    pairs_of,
+    width,
+)
 from cute_gemm.torch.expressions import activated
 from cute_gemm.torch.launches import kept
 
@@ -163,25 +170,6 @@ def add_weight_gradient(main_grad: Any, g: Any, x: Any) -> None:
         gemm(letters, A, B, main_grad, beta=1.0)
 
 
-def with_preactivation(
-    x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
-    unfused_bits: bool = False, main_grad: Any = None,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Return ``activation(z)`` and ``z = x w^T + b``, both from one epilogue."""
-    if unfused_bits and not x.is_cuda:
-        z = run_linear(x, w, b, "", batch_invariant)
-        return activated(activation, z), z
-
-    def run(calls: list[Any]) -> Any:
-        given = _given(x, w, b, activation, batch_invariant, True, unfused_bits)
-        rows = readable(rows_of(x))
-        matrices = row_major(rows, readable(w.mT), calls=calls, **given)
-        y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in matrices)
-        return y, z
-
-    return kept(layer_of(activation, batch_invariant, True, unfused_bits), x, w, b, compute=run)
-
-
 def layer_of(
     activation: str, batch_invariant: bool, with_argument: bool, unfused_bits: bool
 ) -> tuple[Any, ...]:
@@ -189,11 +177,10 @@ def layer_of(
     return "linear", activation, batch_invariant, with_argument, unfused_bits
 
 
-def bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
+def _bias_and_activation(b: Any, activation: str) -> dict[str, Any]:
     """Return the keywords of `gemm` for a bias, or None, and an activation, or an empty text."""
-    name = "+".join(part for part in ("bias" if b is not None else "", activation) if part)
-    keywords = {"epilogue": name} if name else {}
-    return keywords if b is None else keywords | {"bias": b}
+    name = name_of(b is not None, activation)
+    return ({"epilogue": name} if name else {}) | biases("", b)
 
 
 def _given(
@@ -203,7 +190,7 @@ def _given(
     """Return the keywords of `gemm` for a layer."""
     invariant = {"batch_invariant": True} if batch_invariant else {}
     if not (with_argument or unfused_bits) and is_elementwise(activation):
-        return bias_and_activation(b, activation) | invariant
+        return _bias_and_activation(b, activation) | invariant
     rounded = dtype_name(x.dtype) if unfused_bits else ""
     function = forward(activation, b is not None, with_argument, rounded)
     keywords = {"epilogue": function, **biases(pairs_of(activation), b), **invariant}
@@ -215,7 +202,7 @@ def _given(
 def _order_of_product(x: Any, w: Any, b: Any) -> Any:
     """Return the order of summation of the layer without activation, by any kernel."""
     letters, (rows, columns) = as_stored(*_matrices(x, w.mT))
-    keywords = bias_and_activation(b, "")
+    keywords = _bias_and_activation(b, "")
     seen = fingerprint(rows, columns, None, keywords)
     key = None if seen is None else (letters, seen[0])
     order = reused.torch_orders_of_summation.get(key)
@@ -228,19 +215,31 @@ def _order_of_product(x: Any, w: Any, b: Any) -> Any:
 
 def run_linear(
     x: Any, w: Any, b: Any, activation: str, batch_invariant: bool = False,
-    unfused_bits: bool = False, main_grad: Any = None,
+    unfused_bits: bool = False, main_grad: Any = None, *, with_argument: bool = False,
 ) -> Any:  # fmt: skip
-    """Return ``activation(x w^T + b)``, row-major; an empty text means no activation."""
+    """Return ``y = activation(z)``, or y and z, where ``z = x w^T + b``, row-major.
+
+    An empty text means no activation. With ``with_argument`` one epilogue returns both.
+    """
     unfused_bits = unfused_bits and bool(activation)
     if unfused_bits and not x.is_cuda:  # NumPy's functions differ from PyTorch's in bits
-        return activated(activation, run_linear(x, w, b, "", batch_invariant))
+        z = run_linear(x, w, b, "", batch_invariant)
+        y = activated(activation, z)
+        return (y, z) if with_argument else y
 
     def run(calls: list[Any]) -> Any:
-        given = _given(x, w, b, activation, batch_invariant, False, unfused_bits)
-        if not batch_invariant and is_elementwise(activation):
+        given = _given(x, w, b, activation, batch_invariant, with_argument, unfused_bits)
+        if not (with_argument or batch_invariant) and is_elementwise(activation):
             return _multiply(x, w.mT, calls=calls, **given)
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # one product for every layout of x
-        y = _multiply(rows, w.mT, calls=calls, **given)
-        return y.view(*x.shape[:-1], width(activation, w.shape[0]))
+        # One product for every layout of x.
+        made = _multiply(rows_of(x), w.mT, calls=calls, **given)
+        shape = *x.shape[:-1], width(activation, w.shape[0])
+        return tuple(y.view(shape) for y in made) if with_argument else made.view(shape)
 
-    return kept(layer_of(activation, batch_invariant, False, unfused_bits), x, w, b, compute=run)
+    what = layer_of(activation, batch_invariant, with_argument, unfused_bits)
+    return kept(what, x, w, b, compute=run)
+
+
+def with_preactivation(*given: Any) -> Any:
+    """Return ``activation(z)`` and ``z = x w^T + b`` for the arguments of `run_linear`."""
+    return run_linear(*given, with_argument=True)

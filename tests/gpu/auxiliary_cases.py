@@ -69,7 +69,7 @@ def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> 
             target = on_device(stack, scratch)
             run(PACK, packing, arch, [*addresses, target.pointer + margin])
             download(target, scratch.reshape(-1, 1))
-        for one, offset in zip(packing.targets, packing.offsets, strict=True):
+        for _, one, offset in packing.copies:
             count = 1 if one.batch_stride == 0 else l
             found = view(one, scratch, margin + offset)[:count]
             where = (number, one.name, problem)

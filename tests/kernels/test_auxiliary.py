@@ -116,9 +116,7 @@ def pack(case: Case) -> tuple[Packing, Execution]:
         sources[one.name] = view(one, memory)
     scratch = np.full(packing.nbytes, 0xA5, np.uint8)
     execution = execute(PACK, packing, [buffers["A"], buffers["B"], Buffer(scratch, "scratch", 0)])
-    for source, target, offset in zip(
-        packing.sources, packing.targets, packing.offsets, strict=True
-    ):
+    for source, target, offset in packing.copies:
         given, found = sources[source.name], view(target, scratch, offset)
         if source.batch_stride == 0:
             given, found = given[:1], found[:1]

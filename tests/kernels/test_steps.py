@@ -205,9 +205,7 @@ def test_packed_operands_are_aligned_and_apart() -> None:
         for which in ("A", "B", "AB"):
             left, packing = packed(problem, which)
             end = 0
-            for source, target, offset in zip(
-                packing.sources, packing.targets, packing.offsets, strict=True
-            ):
+            for source, target, offset in packing.copies:
                 assert target.shape == source.shape and target.name in which
                 assert access_bytes(target, False)[0] == 16
                 assert offset >= end and offset % 128 == 0

@@ -361,6 +361,17 @@ def test_a_mapped_epilogue() -> None:
             close(one, other)
 
 
+def test_results_of_8_bits_saturate_in_a_differentiated_call_too() -> None:
+    a, b = jnp.array([[1000.0], [-1000.0], [3.0]]), jnp.ones((1, 1))
+    function = cg.epilogue(lambda acc: (acc, cg.cast(acc, "float8_e4m3fn")))
+    (_, plain), (_, differentiated) = (
+        cj.gemm("NN", a, b, epilogue=function),
+        jax.jvp(lambda a: cj.gemm("NN", a, b, epilogue=function), (a,), (a,))[0],
+    )
+    for x in (plain, differentiated):
+        assert x.astype("float32").tolist() == [[448.0], [-448.0], [3.0]]
+
+
 def test_an_epilogue_has_derivatives(x64: None) -> None:
     a, b = random(4, 5, dtype="float64"), random(5, 6, dtype="float64")
     given = a, b, random(6, dtype="float64"), random(dtype="float64")

@@ -8,16 +8,15 @@ function with them and returns the expression of its results.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from cute_gemm.arrays.base import dtype_name, dtype_row
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.epilogue.rows import COLUMNS, PAIRS
-from cute_gemm.problem.epilogue.value import Returned, Value, as_value
+from cute_gemm.problem.epilogue.value import Returned, Value, apply, as_value
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
 ACCUMULATOR = "acc"
@@ -119,12 +118,10 @@ def cast(x: Any, dtype: Any) -> Returned:
     >>> q
     array([[ 100, -128]], dtype=int8)
     """
-    if isinstance(dtype, (list, dict, set)):  # they have no hash
+    row = dtype_row(dtype_name(dtype)) if isinstance(dtype, Hashable) else None
+    if row is None or row.is_complex:
         raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
-    name = dtype_row(dtype_name(dtype)).name
-    if DTYPES[name].is_complex:
-        raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
-    return Returned(as_value(x), dtype=name)
+    return Returned(as_value(x), dtype=row.name)
 
 
 # ---- tracing ------------------------------------------------------------------------------------
@@ -200,20 +197,16 @@ class Expression:
         v4 = multiply(v3, v2)
         return v4
         """
-        acc = Step("operand", name=ACCUMULATOR)
-        steps, product = [acc], 0
+        operands = *names, *self.operands
+        values = {name: Value("operand", name=name) for name in (ACCUMULATOR, *operands)}
+        product = values[ACCUMULATOR]
         for name in names:
-            steps += [Step("operand", name=name), Step("multiply", (product, len(steps)))]
-            product = len(steps) - 1
-        places: list[int] = []
-        for step in self.steps:
-            if step == acc:
-                places.append(product)
-            else:
-                steps.append(step._replace(inputs=tuple(places[x] for x in step.inputs)))
-                places.append(len(steps) - 1)
-        results = tuple(result._replace(place=places[result.place]) for result in self.results)
-        return Expression(tuple(steps), (*names, *self.operands), results)
+            product = apply("multiply", product, values[name])
+        values[ACCUMULATOR] = product
+        computed = fold(self, values, lambda name: partial(apply, name), as_value)
+        steps, (_, *places) = _placed([product, *computed])
+        results = zip(self.results, places, strict=True)
+        return Expression(steps, operands, tuple(x._replace(place=place) for x, place in results))
 
 
 def fold(  # no method: PyTorch's compiler only reads fields of a frozen dataclass
@@ -274,8 +267,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     values = {name: Value("operand", name=name) for name in names}
     returned = function(Value("operand", name=ACCUMULATOR), **values)
     results = returned if isinstance(returned, tuple) and returned else (returned,)
-    places = _Places()
-    outputs = []
+    values_of_results = []
     for result in results:
         value = result.value if isinstance(result, Returned) else result
         if not isinstance(value, Value):
@@ -286,12 +278,15 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
             raise OptionError(
                 f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
             )
-        how = (result.amax, result.dtype) if isinstance(result, Returned) else ()
-        outputs.append(Result(places.of(value), *how))
-    if isinstance(results[0], Returned):
-        which = str(outputs[0]).partition("(")[0]
-        raise OptionError(f"epilogue {named} returns {which} first; expected the value of C")
-    expression = Expression(tuple(places.steps), names, tuple(outputs))
+        values_of_results.append(value)
+    if isinstance(first := results[0], Returned):
+        raise OptionError(f"epilogue {named} returns {first.maker} first; expected the value of C")
+    steps, places = _placed(values_of_results)
+    outputs = tuple(
+        Result(place, *((x.amax, x.dtype) if isinstance(x, Returned) else ()))
+        for x, place in zip(results, places, strict=True)
+    )
+    expression = Expression(steps, names, outputs)
     _check_pairs(named, expression)
     return expression
 
@@ -340,25 +335,23 @@ def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in parameters[1:])
 
 
-class _Places:
-    """The steps of values, each after its inputs; equal steps occur once."""
+def _placed(values: Sequence[Value]) -> tuple[tuple[Step, ...], list[int]]:
+    """Return the steps of values, each after its inputs, and the index of each value.
 
-    def __init__(self) -> None:
-        self.steps: dict[Step, int] = {}
-        #: Indices by the ids of values, which are kept so that no id is used again.
-        self._seen: dict[int, tuple[int, Value]] = {}
-
-    def of(self, value: Value) -> int:
-        """Return the index of a value; iterative, since Python limits recursion."""
-        left = [value]
+    Equal steps occur once. The function is iterative, since Python limits recursion.
+    """
+    steps: dict[Step, int] = {}
+    places: dict[int, int] = {}  # by the ids of values
+    for result in values:
+        left = [result]
         while left:
             value = left[-1]
-            missing = next((each for each in value.inputs if id(each) not in self._seen), None)
+            missing = next((each for each in value.inputs if id(each) not in places), None)
             if missing is not None:
                 left.append(missing)
                 continue
             left.pop()
-            inputs = tuple(self._seen[id(each)][0] for each in value.inputs)
+            inputs = tuple(places[id(each)] for each in value.inputs)
             step = Step(value.function, inputs, value.name, value.constant)
-            self._seen[id(value)] = self.steps.setdefault(step, len(self.steps)), value
-        return self._seen[id(value)][0]
+            places[id(value)] = steps.setdefault(step, len(steps))
+    return tuple(steps), [places[id(value)] for value in values]

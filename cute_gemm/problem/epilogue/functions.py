@@ -359,9 +359,10 @@ def silu(x: Any, *, bits: str | None = None) -> Value:
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    """``x (1 + erf(x / sqrt(2))) / 2``; of negative numbers without 1 - 1, which has no digits.
+    """Return ``x (1 + erf(x / sqrt(2))) / 2``.
 
-    ``x erfcx(-x / sqrt(2)) exp(-x^2 / 2) / 2``, where the square of a few bits of x is exact.
+    For negative numbers, where the sum cancels, it is ``x erfcx(-x / sqrt(2)) exp(-x^2 / 2) / 2``.
+    The square of a few bits of x is exact.
     """
     from scipy.special import erfcx
 
@@ -369,22 +370,30 @@ def _gelu(x: np.ndarray) -> np.ndarray:
     tail = np.clip(x, -64, 0)  # beyond, the exponential is 0
     few = np.rint(16 * tail) / 16
     square = np.exp(-0.5 * few * few) * np.exp(-0.5 * (tail - few) * (tail + few))
-    below = 0.5 * x * (erfcx(np.maximum(-x, 0) * math.sqrt(0.5)) * square)
-    return np.where(x < -0.5, below, 0.5 * x * (1 + _erf(x * math.sqrt(0.5))))
+    below = 0.5 * x * (erfcx(_erf_argument(np.maximum(-x, 0))) * square)
+    return np.where(x < -0.5, below, 0.5 * x * (1 + _erf(_erf_argument(x))))
 
 
 def _gelu_gradient(g: Any, x: Any) -> Value:
     density = exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    return g * (0.5 * (1 + erf(x * math.sqrt(0.5))) + x * density)
+    return g * (0.5 * (1 + erf(_erf_argument(x))) + x * density)
+
+
+def _erf_argument(x: Any) -> Any:
+    return x * math.sqrt(0.5)
+
+
+def _half_of_sum(rules: Rules, x: Interval, f: Interval) -> Interval:
+    """Return the interval of ``x (1 + f) / 2``."""
+    factor = rules.rounded(Interval(*(0.5 + 0.5 * end for end in f)), Error())
+    return bound.product(rules, x, factor)
 
 
 def _gelu_interval(rules: Rules, x: Interval) -> Interval:
-    """``x (1 + erf(x / sqrt(2))) / 2``, whose erf is another one than `erf`."""
+    """Return the interval of ``x (1 + erf(x / sqrt(2))) / 2``, whose erf is not that of `erf`."""
     errors = Errors(Error(3), Error(3), Error(8, 1e-6), Error(2**12.1, 2.82e-4))
-    of_x = Interval(*(_erf(end * math.sqrt(0.5)) for end in x))
-    low, high = rules.rounded(of_x, errors.of(rules.dtype.name, rules.output))
-    factor = rules.rounded(Interval(0.5 + 0.5 * low, 0.5 + 0.5 * high), Error())
-    return bound.product(rules, x, factor)
+    of_x = Interval(*(_erf(_erf_argument(end)) for end in x))
+    return _half_of_sum(rules, x, rules.rounded(of_x, errors.of(rules.dtype.name, rules.output)))
 
 
 @_activation("gelu", _gelu_gradient, backward=lambda aten, g, x: aten.gelu_backward(g, x))
@@ -409,7 +418,10 @@ def gelu(x: Any, approximate: str = "none", *, bits: str | None = None) -> Value
 
 
 def _gelu_argument(x: Any) -> Any:
-    """Return what gelu's approximation has the sigmoid of: ``2 sqrt(2/pi) (x + 0.044715 x^3)``."""
+    """Return the argument of the sigmoid in gelu's approximation.
+
+    It is ``2 sqrt(2/pi) (x + 0.044715 x^3)``.
+    """
     return 2 * math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x))
 
 
@@ -451,49 +463,40 @@ def hardswish(x: Any, *, bits: str | None = None) -> Value:
 # ---- with the bits of PyTorch -------------------------------------------------------------------
 
 
-def _product_of(factor: Callable[..., Interval]) -> Callable[[Rules, Interval], Interval]:
-    """Return the interval of x times a function of it."""
-    return lambda rules, x: bound.product(rules, x, factor(rules, x))
-
-
-def _half_of_sum(
-    function: Callable[..., Any], argument: Callable[[Any], Any]
-) -> Callable[[Rules, Interval], Interval]:
-    """Return the interval of x (1 + f) / 2, of a function f of an argument of x."""
-
-    def factor(rules: Rules, x: Interval) -> Interval:
-        given = rules.rounded(Interval(*map(argument, x)), Error(4))
-        low, high = rules.rounded(Interval(*map(function, given)), Error(2))
-        return rules.rounded(Interval(0.5 + 0.5 * low, 0.5 + 0.5 * high), Error())
-
-    return _product_of(factor)
-
-
-def _torch_row(name: str, numpy: Callable[..., Any], ulps: float = 2, **facts: Any) -> None:
-    """Add the row of a function as PyTorch's CUDA kernel computes it, whatever C's type is."""
-    facts = {"torch": FUNCTIONS[name].torch, "jax": FUNCTIONS[name].jax} | facts
-    FUNCTIONS[f"{name}_torch"] = Function(
-        f"cute_gemm::torch::{name}({{0}})", numpy, Errors(Error(ulps), Error(2)), **facts
-    )
-
-
-def _erf_argument(x: Any) -> Any:
-    return x * math.sqrt(0.5)
-
-
 def _tanh_argument(x: Any) -> Any:
     return math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
 
 
-_torch_row("tanh", np.tanh, torch=lambda torch, x: torch.tanh(x),
-           jax=lambda jax, x: jax.numpy.tanh(x))  # fmt: skip
-_torch_row("sigmoid", _sigmoid, 4, torch=lambda torch, x: torch.sigmoid(x),
-           jax=lambda jax, x: jax.nn.sigmoid(x))  # fmt: skip
-_torch_row("silu", lambda x: x / (1 + np.exp(-x)),
-           torch=lambda torch, x: torch.nn.functional.silu(x), jax=lambda jax, x: jax.nn.silu(x),
-           interval=_product_of(lambda rules, x: rules.apply("sigmoid_torch", x)))  # fmt: skip
+def _torch_row(
+    name: str, numpy: Callable[..., Any], ulps: float = 2,
+    interval: Callable[[Rules, Interval], Interval] | None = None,
+) -> None:  # fmt: skip
+    """Add the row of a function as PyTorch's CUDA kernel computes it, whatever C's type is."""
+    FUNCTIONS[f"{name}_torch"] = FUNCTIONS[name]._replace(
+        cpp=f"cute_gemm::torch::{name}({{0}})", numpy=numpy, interval=interval,
+        errors=Errors(Error(ulps), Error(2)),
+    )  # fmt: skip
+
+
+def _of_argument(
+    function: Callable[..., Any], argument: Callable[[Any], Any]
+) -> Callable[[Rules, Interval], Interval]:
+    """Return the rule of ``x (1 + function(argument(x))) / 2``."""
+
+    def interval(rules: Rules, x: Interval) -> Interval:
+        given = rules.rounded(Interval(*map(argument, x)), Error(4))
+        return _half_of_sum(rules, x, rules.rounded(Interval(*map(function, given)), Error(2)))
+
+    return interval
+
+
+_torch_row("tanh", np.tanh)
+_torch_row("sigmoid", _sigmoid, 4)
+_torch_row(
+    "silu", lambda x: x / (1 + np.exp(-x)),
+    interval=lambda rules, x: bound.product(rules, x, rules.apply("sigmoid_torch", x)),
+)  # fmt: skip
 _torch_row("gelu", lambda x: 0.5 * x * (1 + _erf(_erf_argument(x))),
-           torch=lambda torch, x: torch.nn.functional.gelu(x),
-           interval=_half_of_sum(_erf, _erf_argument))  # fmt: skip
+           interval=_of_argument(_erf, _erf_argument))  # fmt: skip
 _torch_row("gelu_tanh", lambda x: 0.5 * x * (1 + np.tanh(_tanh_argument(x))),
-           interval=_half_of_sum(np.tanh, _tanh_argument))  # fmt: skip
+           interval=_of_argument(np.tanh, _tanh_argument))  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -15,34 +15,22 @@ import numpy as np
 from cute_gemm.arrays import BROADCAST, host_array, is_array, read
 from cute_gemm.arrays.base import ALIGNMENT, Operand, place_of
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import (
-    DeviceError,
-    DTypeError,
-    OptionError,
-    ShapeError,
-    StrideError,
-)
+from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.problem.epilogue.epilogue import LINEAR_COMBINATION, EpilogueOperand
-from cute_gemm.problem.epilogue.expression import (
-    Expression,
-    Result,
-    from_parts,
-    pairs,
-    trace,
-)
+from cute_gemm.problem.epilogue.expression import Expression, Result, from_parts, pairs, trace
 from cute_gemm.problem.epilogue.functions import gelu, silu
 from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS
 from cute_gemm.problem.epilogue.value import Value
-from cute_gemm.problem.matrix import Matrix, alignment_of
+from cute_gemm.problem.matrix import Matrix, alignment_of, power_of_two
 from cute_gemm.problem.overlap import refuse_overlap
-from cute_gemm.problem.parts.groups import check_operand, check_results, operand_shape
-from cute_gemm.problem.parts.scales import BLOCKS, named_shape, read_scale
+from cute_gemm.problem.parts.groups import check_operand, operand_shape
+from cute_gemm.problem.parts.scales import BLOCKS, check_strides, named_shape, read_scale
 from cute_gemm.problem.parts.scales import DTYPE as SCALE_DTYPE
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
 
-#: Parts of names: what each does with the value before it; those with an operand have its name.
+#: Parts of names: functions of the value before them, and of the operand of the same name.
 _FUNCTIONS_OF_NAMES: dict[str, Callable[[Value], Value]] = {
     **{name: activation.function for name, activation in ACTIVATIONS.items()},
     "swiglu": lambda acc: silu((pair := pairs(acc))[0]) * pair[1],
@@ -57,18 +45,18 @@ PARTS_WITH_OPERAND: dict[str, Callable[[Value, Value], Value]] = {
 
 @dataclass(frozen=True)
 class EpilogueFunction:
-    """An epilogue that was traced: its name, and what it computes. `epilogue` makes one."""
+    """A traced epilogue: its name and its expression. `epilogue` returns one."""
 
     name: str
     expression: Expression
-    #: Those of ``scale_a`` and ``scale_b`` that came with the call.
+    #: ``scale_a`` and ``scale_b``, if the call has them.
     scales: tuple[str, ...] = ()
-    #: Name and expression as JSON without spaces, which is what PyTorch's graphs hold.
+    #: Name and expression as JSON without spaces, for PyTorch's graphs.
     text: str = field(init=False, compare=False, repr=False)
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of what a call with it gives beside A, B and C."""
+        """Names of the arguments of a call in addition to A, B and C."""
         return *self.scales, *self.expression.operands
 
     def __post_init__(self) -> None:
@@ -114,12 +102,8 @@ def epilogue(function: Callable[..., Any]) -> EpilogueFunction:
             f"epilogue={function!r}; expected a name such as 'bias+gelu', or a function of the "
             "accumulator and operands"
         )
-    try:
-        return _traced(function)
-    except TypeError:  # it has no hash
-        if getattr(function, "__hash__", None) is not None:
-            raise
-        return _traced.__wrapped__(function)
+    hashable = isinstance(function, Hashable)
+    return _traced(function) if hashable else _traced.__wrapped__(function)
 
 
 @lru_cache(maxsize=256)
@@ -140,8 +124,8 @@ def from_text(text: str) -> EpilogueFunction:
 def named(name: str) -> EpilogueFunction:
     """Return the epilogue of a name, whose parts are joined by ``+``: ``"bias+gelu"``.
 
-    Parts are ``bias``, ``residual`` (added) and ``scale`` (a factor), which are operands' names
-    too, and `ACTIVATIONS`; at the front also ``swiglu`` and ``geglu``, which take `pairs` of
+    The parts ``bias`` and ``residual`` add an operand of that name, ``scale`` multiplies by one.
+    Other parts are `ACTIVATIONS`, and at the front ``swiglu`` and ``geglu``, which take `pairs` of
     columns, gate and up: ``silu(gate) * up`` and ``gelu(gate) * up``.
 
     >>> print(named("bias+relu").expression)
@@ -161,11 +145,6 @@ def named(name: str) -> EpilogueFunction:
         raise OptionError(
             f"epilogue={name!r}: {wrong}; expected some of {known}, each once, joined by '+'"
         )
-    return EpilogueFunction(name, trace(_composed(parts), operands))
-
-
-def _composed(parts: list[str]) -> Callable[..., Value]:
-    """The function of a name's parts, one after the other."""
 
     def composed(acc: Value, **operands: Value) -> Value:
         for part in parts:
@@ -175,22 +154,22 @@ def _composed(parts: list[str]) -> Callable[..., Value]:
                 acc = _FUNCTIONS_OF_NAMES[part](acc)
         return acc
 
-    return composed
+    return EpilogueFunction(name, trace(composed, operands))
 
 
-#: Epilogue of a call with scales alone.
+#: The epilogue of a call with scales and no other epilogue.
 _IDENTITY = trace(lambda acc: acc)
 
 
 def with_scales(function: EpilogueFunction | None, scales: tuple[str, ...]) -> EpilogueFunction:
-    """Return an epilogue, or none, after ``scale_a`` and ``scale_b`` or one of them."""
+    """Return the epilogue, or None, of values multiplied by ``scale_a``, ``scale_b`` or both."""
     if function is None:
         return EpilogueFunction(" and ".join(scales), _IDENTITY, scales)
     return replace(function, scales=scales)
 
 
 def as_function(value: Any) -> EpilogueFunction:
-    """Return what ``epilogue=`` was given: a name, a function, or one that was traced."""
+    """Return the traced epilogue of a value of ``epilogue=``: a name or a function."""
     if isinstance(value, EpilogueFunction):
         return value
     if isinstance(value, str):
@@ -205,8 +184,9 @@ VECTOR = 16
 class Operands(NamedTuple):
     """An epilogue's operands of a call.
 
-    ``arrays``: those that lie in memory, by name and in the epilogue's order, block scales first;
-    ``numbers``: those that are given by value, in that order too; ``recipes``: of scales, by name.
+    ``arrays``: operands in memory by name, in the epilogue's order but block scales first;
+    ``numbers``: operands passed by value, in that order too; ``recipes``: recipes of scales by
+    name.
     """
 
     arrays: Mapping[str, Operand]
@@ -219,12 +199,12 @@ class Operands(NamedTuple):
         return tuple(self.numbers.values())
 
     def with_offsets(self, ends: Operand) -> Operands:
-        """Return them with the ends of groups, as an operand, after block scales."""
+        """Return the operands with the ends of groups after block scales."""
         blocks = {x: a for x, a in self.arrays.items() if self.recipes.get(x) in BLOCKS}
         return self._replace(arrays={**blocks, "offsets": ends, **self.arrays})
 
     def on_host(self) -> dict[str, np.ndarray]:
-        """Return all as NumPy arrays."""
+        """Return the operands as NumPy arrays."""
         arrays = {name: host_array(operand) for name, operand in self.arrays.items()}
         for name in self.recipes:
             if name in arrays:
@@ -232,12 +212,12 @@ class Operands(NamedTuple):
         return arrays | {name: np.asarray(number) for name, number in self.numbers.items()}
 
 
-#: Epilogue of a call without one.
+#: The operands of a call without an epilogue.
 NOTHING = Operands({}, {})
 
 
 def read_offsets(value: Any) -> Operand:
-    """Read the ends of groups; OptionError where there are none, or no array."""
+    """Read the ends of groups; OptionError if they are missing or are not an array."""
     if value is None or not is_array(value):
         said = "it is missing" if value is None else f"it is {value!r}"
         raise OptionError(
@@ -251,49 +231,43 @@ def read_operands(
 ) -> Operands:
     """Read the operands of a call, on the device (None: the host) of A and B.
 
-    Numbers, and 0-d arrays on the host, are given by value; an `Operand` stays what it is.
-    OptionError for one that is missing; what `read` raises, and DeviceError, for one that cannot be
-    read there.
+    Numbers, and 0-d arrays on the host, are passed by value; an `Operand` needs no reading. Raises
+    OptionError for a missing operand, and the errors of `read`, or DeviceError, for one that is
+    not accessible there.
     """
     _check(problem, function)
     check_names(function, given)
-    blocks: dict[str, Operand] = {}
     arrays: dict[str, Operand] = {}
     numbers: dict[str, float] = {}
     recipes: dict[str, str] = {}
-
-    def add(name: str, operand: Operand) -> None:
+    for name in function.operands:
+        operand = value = given[name]
+        if not isinstance(value, Operand):
+            operand = read(value, name, BROADCAST) if is_array(value) else None
+            if operand is None or (operand.device is None and not operand.shape):
+                if name in function.scales:
+                    recipes[name] = "tensor"
+                number = value if operand is None else host_array(operand).item()
+                numbers[name] = float(scalar(number, name, problem.scalar.name, None).value.real)
+                continue
+            if operand.device != device:
+                raise DeviceError(
+                    f"{name} is on {operand.place} and A is on {place_of(device)}; expected one"
+                )
         if name in function.scales:
             operand, recipes[name] = read_scale(name, operand, problem)
-        (blocks if recipes.get(name) in BLOCKS else arrays)[name] = operand
-
-    for name in function.operands:
-        value = given[name]
-        if isinstance(value, Operand):
-            add(name, value)
-            continue
-        operand = read(value, name, BROADCAST) if is_array(value) else None
-        if operand is None or (operand.device is None and not operand.shape):
-            if name in function.scales:
-                recipes[name] = "tensor"
-            number = value if operand is None else host_array(operand).item()
-            numbers[name] = float(scalar(number, name, problem.scalar.name, None).value.real)
-            continue
-        if operand.device != device:
-            raise DeviceError(
-                f"{name} is on {operand.place} and A is on {place_of(device)}; expected one"
-            )
-        add(name, operand)
-    return Operands(blocks | arrays, numbers, recipes)
+        arrays[name] = operand
+    ordered = sorted(arrays, key=lambda name: recipes.get(name) not in BLOCKS)
+    return Operands({name: arrays[name] for name in ordered}, numbers, recipes)
 
 
 def sized_operands(
     function: EpilogueFunction, given: Mapping[str, Any], problem: GemmProblem
 ) -> dict[str, Any]:
-    """Return stand-ins for the operands of a problem without arrays; a shape may be given for each.
+    """Return placeholders for the operands of a problem without arrays.
 
-    Of a scale the name of a recipe may be given too. What is left out is what `named` has: a bias
-    (N,), a residual that lies as C does, a scale by value.
+    ``given``: shapes of operands, and shapes or recipes of scales. By default a bias is (N,), a
+    residual has C's layout, and a scale is passed by value.
     """
     C = problem.C
     lead, step = ((problem.l,), (C.batch_stride,)) if problem.l > 1 else ((), ())
@@ -317,22 +291,23 @@ def sized_operands(
 
 
 def _check(problem: GemmProblem, function: EpilogueFunction) -> None:
-    expected = ""
+    """Refuse an epilogue of integers or complex numbers."""
     if problem.is_complex:
         expected = "real floating-point types"
     elif not problem.scalar.roundoff:
         floats = next(name for name in problem.A.element.outputs if DTYPES[name].roundoff)
         expected = f"a C of floating-point numbers: pass out_dtype={floats!r}"
-    if expected:
-        raise DTypeError(
-            f"epilogue {function.name!r} came with A and B of {problem.dtype} and C of "
-            f"{problem.C.dtype}; expected {expected}"
-        )
+    else:
+        return
+    raise DTypeError(
+        f"epilogue {function.name!r} came with A and B of {problem.dtype} and C of "
+        f"{problem.C.dtype}; expected {expected}"
+    )
 
 
 def check_names(function: EpilogueFunction, given: Mapping[str, Any]) -> None:
-    """Refuse operands that the epilogue does not have, and a call that lacks one."""
-    # PyTorch's compiler reads the fields of a frozen dataclass, and no property.
+    """Refuse operands that the epilogue does not have, and a call without one that it has."""
+    # PyTorch's compiler reads the fields of a frozen dataclass, but no properties.
     names = *function.scales, *function.expression.operands
     missing = [name for name in names if name not in given]
     if missing:
@@ -344,10 +319,11 @@ def check_names(function: EpilogueFunction, given: Mapping[str, Any]) -> None:
 
 
 def takes_pairs(function: EpilogueFunction | None, grouped: bool = False) -> bool:
-    """Return whether an epilogue takes pairs of columns; OptionError for one of a grouped GEMM."""
-    kind = "" if function is None else function.expression.pairs
+    """Return whether an epilogue takes pairs of columns, which a grouped GEMM refuses."""
+    if function is None:
+        return False
+    kind = function.expression.pairs
     if kind and grouped:
-        assert function is not None
         raise OptionError(
             f"epilogue {function.name!r} takes {kind} of columns, which grouped_gemm() does not "
             "have: return the product, and compute on its columns afterwards"
@@ -356,9 +332,10 @@ def takes_pairs(function: EpilogueFunction | None, grouped: bool = False) -> boo
 
 
 def check_overlap(c: Operand, operands: Operands) -> None:
-    """Refuse a C that shares memory with an operand, but for an operand that is C itself.
+    """Refuse a C that shares memory with an operand, unless the operand is C itself.
 
-    Such an operand is read element by element, before that element is written; scales are not.
+    A kernel reads each element of such an operand before it writes that element. This does not hold
+    for scales.
     """
     for name, operand in operands.arrays.items():
         place = (operand.pointer, operand.shape, operand.strides, operand.dtype)
@@ -368,20 +345,20 @@ def check_overlap(c: Operand, operands: Operands) -> None:
 
 
 def check_scalar_overlap(c: Operand, name: str, pointer: int, dtype: str) -> None:
-    """Refuse an alpha or beta on the device that lies in C; OverlapError."""
+    """Refuse a device scalar within C; raise OverlapError."""
     operand = replace(c, pointer=pointer, shape=(), strides=(), dtype=dtype)
     refuse_overlap(c, operand, name, "a number")
 
 
 def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -> GemmProblem:
-    """Return the problem with an epilogue, its operands described and checked.
+    """Return the problem with an epilogue and the descriptors of its operands.
 
-    Equal arguments give the same object again; numbers do not count, and are 0 in it.
+    Equal arguments return the same object. Its numbers are 0 whatever those of ``operands`` are.
 
     Parameters
     ----------
     problem
-        One with BLAS's epilogue, of real floats.
+        A problem of real floating-point numbers with BLAS's epilogue.
     function
         The epilogue.
     operands
@@ -390,8 +367,8 @@ def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -
     Raises
     ------
     ShapeError, StrideError, DTypeError
-        For one that does not broadcast to C, that has negative strides, that is complex; and for
-        sums that are integers or complex.
+        For an operand that does not broadcast to C, has negative strides or is complex; for
+        accumulators that are integers or complex.
     """
     stored = tuple(
         (name, x.shape, x.strides, x.dtype, alignment_of(x)) for name, x in operands.arrays.items()
@@ -407,8 +384,11 @@ def _fuse(
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
     expression = function.expression
-    if expression.results[1:]:
-        check_results(problem, function.name)
+    if problem.groups and expression.results[1:]:
+        raise OptionError(
+            f"epilogue {function.name!r} has further results, which a grouped GEMM does not store: "
+            "return one"
+        )
     if expression.pairs and ("scale_b", "row") in recipes:
         raise OptionError(
             f"scale_b has a number for each column of the product, of which epilogue "
@@ -422,12 +402,12 @@ def _fuse(
     own = tuple(name for name, recipe in recipes if recipe not in BLOCKS)
     if expression == _IDENTITY and not own:
         return replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
-    beside = expression.results[1:]
+    after_C = expression.results[1:]
     further = tuple(
-        _result(problem, f"result_{place}", result) for place, result in enumerate(beside, 1)
+        _result(problem, f"result_{place}", result) for place, result in enumerate(after_C, 1)
     )
     results = tuple(
-        replace(_operand(x), amax=result.amax) for x, result in zip(further, beside, strict=True)
+        replace(_operand(x), amax=result.amax) for x, result in zip(further, after_C, strict=True)
     )
     tensors = tuple(map(_operand, matrices))
     output = problem.C.dtype
@@ -438,16 +418,15 @@ def _fuse(
 
 
 def _result(problem: GemmProblem, name: str, result: Result) -> Matrix:
-    """The descriptor of a further result: a new matrix with C's order, or a number."""
+    """Return the descriptor of a further result: a new matrix with C's order, or a number."""
     C = problem.C
     if result.amax:
-        kind, size = problem.scalar.name, C.shape
-        return Matrix(name, size, (0, 0), kind, ALIGNMENT, l=problem.l)
+        return Matrix(name, C.shape, (0, 0), problem.scalar.name, ALIGNMENT, l=problem.l)
     stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.columns, 1), 1)
     step = problem.m * problem.columns if problem.l != 1 else 0
     dtype = result.dtype or C.dtype
-    every = ALIGNMENT | step * DTYPES[dtype].bytes
-    return Matrix(name, C.shape, stride, dtype, every & -every, l=problem.l, batch_stride=step)
+    alignment = power_of_two(ALIGNMENT, step * DTYPES[dtype].bytes)
+    return Matrix(name, C.shape, stride, dtype, alignment, l=problem.l, batch_stride=step)
 
 
 def _matrix(
@@ -470,46 +449,42 @@ def _matrix(
             f"({m}, 1), ({m}, {n}) or another shape that broadcasts to C"
         )
     check_operand(problem, name, stored_shape)
-    if min(strides) < 0:
-        raise StrideError(
-            f"{name} has strides {stored_strides} in elements; expected none to be negative: "
-            f"pass a copy"
-        )
+    check_strides(name, stored_strides)
     row = DTYPES.get(dtype)
     if row is None or row.is_complex:
         raise DTypeError(f"{name} has dtype {dtype}; expected a real type")
     step, along_m, along_n = (
         0 if own == 1 else stride for own, stride in zip(shape, strides, strict=True)
     )
-    # Where a group begins: anywhere along their mode.
+    # Groups begin anywhere along their mode.
     jump = {"M": along_m, "N": along_n}.get(problem.groups.mode, 0)
-    every = alignment | step * row.bytes | jump * row.bytes
+    common = power_of_two(alignment, step * row.bytes, jump * row.bytes)
     return Matrix(
-        name, problem.C.shape, (along_m, along_n), dtype, every & -every,
-        l=problem.l, batch_stride=step,
-    )  # fmt: skip
+        name, problem.C.shape, (along_m, along_n), dtype, common, l=problem.l, batch_stride=step
+    )
 
 
 def _block_scales(
     problem: GemmProblem, name: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str,
     alignment: int,
 ) -> Matrix:  # fmt: skip
-    """Return the descriptor of block scales: (M, K / 128), say."""
+    """Return the descriptor of block scales, such as (M, K / 128)."""
     step = strides[0] if len(shape) == 3 and shape[0] > 1 else 0
-    every = alignment | step * DTYPES[dtype].bytes
+    common = power_of_two(alignment, step * DTYPES[dtype].bytes)
     down, across = strides[-2:]
     return Matrix(
-        name, (shape[-2], shape[-1]), (down, across), dtype, every & -every, l=problem.l,
+        name, (shape[-2], shape[-1]), (down, across), dtype, common, l=problem.l,
         batch_stride=step, own_modes="MK" if name == "scale_a" else "NK",
     )  # fmt: skip
 
 
 def _operand(matrix: Matrix) -> EpilogueOperand:
-    """What the code depends on: its modes, ``"N"`` of a bias, and how wide it may be loaded."""
+    """Return the properties that code depends on: modes, such as ``"N"``, and width of loads."""
     modes = "".join(mode for mode, stride in zip("MN", matrix.stride, strict=True) if stride)
     if 1 not in matrix.stride:
         return EpilogueOperand(matrix.name, matrix.dtype, modes)
     unit = matrix.unit
-    places = matrix.alignment // matrix.element.bytes | matrix.shape[unit] | matrix.ld
-    vector = min(places & -places or 1, VECTOR // matrix.element.bytes)
+    size = matrix.element.bytes
+    common = power_of_two(matrix.alignment // size, matrix.shape[unit], matrix.ld)
+    vector = min(common or 1, VECTOR // size)
     return EpilogueOperand(matrix.name, matrix.dtype, modes, "MN"[unit], vector)

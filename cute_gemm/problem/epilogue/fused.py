@@ -226,10 +226,10 @@ class Fused(Epilogue):
 
     def _cpp(self, step: Step) -> str:
         """Return the C++ of a value."""
-        if step.function == "operand" and step.name != ACCUMULATOR:
-            return self._named(step.name)
-        if step.function == "operand":
+        if step.name == ACCUMULATOR:
             return "acc"
+        if step.function == "operand":
+            return self._named(step.name)
         if step.function == "constant":
             return f"Accumulator({_literal(step.constant)})"
         return row_of(step.function).cpp.format(*(f"v{place}" for place in step.inputs))
@@ -241,10 +241,7 @@ class Fused(Epilogue):
 
     def _scale(self, arguments: EpilogueArguments) -> Any:
         """Return the product of the scales."""
-        product: Any = 1
-        for name in self.scales:
-            product = product * np.asarray(arguments.operands[name])
-        return product
+        return math.prod(np.asarray(arguments.operands[name]) for name in self.scales)
 
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         """Return the first result, in the accumulator's type."""

@@ -23,26 +23,28 @@ TYPES = {
 _LOST = 13
 
 
+def _rounded(library: Any, dtype: str, single: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return float32 numbers rounded to a type; they have this type, or float32 for tf32.
+
+    ``library``: NumPy, PyTorch or ``jax.numpy``; ``convert`` converts an array to the type.
+    """
+    if dtype != "tf32":
+        return convert(saturated(single, dtype, library))
+    bits = single.view(library.int32)
+    # Half a unit, or one less if the last bit is 0, rounds to nearest, ties to even.
+    even = bits + ((1 << _LOST - 1) - 1) + (bits >> _LOST & 1) >> _LOST << _LOST
+    return library.where(library.isfinite(single), even.view(library.float32), single)
+
+
 def by_numpy(dtype: str) -> Callable[[Any], np.ndarray]:
     """Return a function of arrays; float64 is rounded to float32 first, as on a GPU."""
 
     def rounded(x: Any) -> np.ndarray:
         x = np.asarray(x)
-        single = x.astype(np.float32)
-        if dtype == "tf32":
-            bits = single.view(np.uint32)
-            single = np.where(np.isfinite(single), _even(bits, np.uint32).view(np.float32), single)
-        else:
-            single = saturated(single, dtype).astype(DTYPES[dtype].numpy)
-        return single.astype(x.dtype)
+        single = _rounded(np, dtype, x.astype(np.float32), lambda y: y.astype(DTYPES[dtype].numpy))
+        return np.asarray(single.astype(x.dtype))
 
     return rounded
-
-
-def _even(bits: Any, unit: Callable[[int], Any]) -> Any:
-    """Return the bits of float32 numbers, in integers, rounded to those of tf32, ties to even."""
-    odd = bits >> unit(_LOST) & unit(1)
-    return bits + unit((1 << _LOST - 1) - 1) + odd >> unit(_LOST) << unit(_LOST)
 
 
 def by_torch(dtype: str) -> Callable[[Any, Any], Any]:
@@ -51,13 +53,7 @@ def by_torch(dtype: str) -> Callable[[Any, Any], Any]:
     def rounded(torch: Any, x: Any) -> Any:
         value = x.detach()
         single = value.to(torch.float32)
-        if dtype == "tf32":
-            even = _even(single.view(torch.int32), int).view(torch.float32)
-            single = torch.where(single.isfinite(), even, single)
-        else:
-            most = DTYPES[dtype].saturates
-            single = single.clamp(-most, most) if most else single
-            single = single.to(getattr(torch, dtype))
+        single = _rounded(torch, dtype, single, lambda y: y.to(getattr(torch, dtype)))
         # The difference is 0; adding it would turn -0 into 0.
         return single.to(x.dtype) - torch.where(value.isfinite(), value - x, 0.0)
 
@@ -69,15 +65,10 @@ def by_jax(dtype: str) -> Callable[[Any, Any], Any]:
 
     def rounded(jax: Any, x: Any) -> Any:
         np_, value = jax.numpy, jax.lax.stop_gradient(x)
+        # XLA may otherwise remove the two conversions.
+        barrier = jax.lax.optimization_barrier
         single = value.astype(np_.float32)
-        if dtype == "tf32":
-            even = _even(single.view(np_.int32), int).view(np_.float32)
-            single = np_.where(np_.isfinite(single), even, single)
-        else:
-            most = DTYPES[dtype].saturates
-            single = np_.clip(single, -most, most) if most else single
-            # XLA may otherwise remove the two conversions.
-            single = jax.lax.optimization_barrier(single.astype(dtype))
+        single = _rounded(np_, dtype, single, lambda y: barrier(y.astype(dtype)))
         return single.astype(x.dtype) - np_.where(np_.isfinite(value), value - x, 0.0)
 
     return rounded

@@ -88,15 +88,15 @@ ACTIVATIONS: dict[str, Activation] = {}
 
 def functions_of(library: Any, *modules: Any) -> dict[str, Callable[..., Any]]:
     """Return the functions of ``torch`` or ``jax`` for all rows, most of them from modules."""
-    functions: dict[str, Callable[..., Any]] = {}
-    for name, row in FUNCTIONS.items():
+
+    def function(name: str, row: Function) -> Callable[..., Any]:
         own = {"torch": row.torch, "jax": row.jax}[library.__name__]
-        functions[name] = (
-            partial(own, library)
-            if own
-            else next(getattr(module, name) for module in modules if hasattr(module, name))
-        )
-    return functions
+        if own:
+            return partial(own, library)
+        name = name.removesuffix("_torch")  # only the kernel has PyTorch's bits
+        return next(getattr(module, name) for module in modules if hasattr(module, name))
+
+    return {name: function(name, row) for name, row in FUNCTIONS.items()}
 
 
 def row_of(step: str) -> Function:

@@ -78,17 +78,11 @@ def from_groups(
             "(ragged M), three and two (ragged N) or two each (ragged K): gemm() takes a batch"
         )
     groups = _check_offsets(offsets, A)
-    several = {"M": B, "N": A}.get(ragged)
-    if several is not None and several.shape[0] != groups:
-        name = "B" if ragged == "M" else "A"
+    name, several = {"M": ("B", B), "N": ("A", A), "K": ("C", C)}[ragged]
+    if several is not None and len(several.shape) == 3 and several.shape[0] != groups:
         raise ShapeError(
             f"{name} has shape {several.shape}, {several.shape[0]} matrices, and offsets ends "
             f"{groups} groups; expected as many"
-        )
-    if C is not None and ragged == "K" and len(C.shape) == 3 and C.shape[0] != groups:
-        raise ShapeError(
-            f"C has shape {C.shape}, {C.shape[0]} matrices, and offsets ends {groups} groups; "
-            "expected as many"
         )
     _check_compute(compute)
     options: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
@@ -99,7 +93,7 @@ def from_groups(
     else:
         one_a, one_b = (replace(x, shape=x.shape[-2:], strides=x.strides[-2:]) for x in (A, B))
         problem = from_operands(op, one_a, one_b, C, **options)
-        name, whole = ("B", B) if ragged == "M" else ("A", A)
+        whole = B if ragged == "M" else A
         own = describe(problem.op, name, whole, groups)
         if C is not None:
             refuse_overlap(C, whole, name)
@@ -178,14 +172,14 @@ def _grouped(
     """Return a problem of one group, or a batch along K, with all groups and their ends."""
     check_words(tail, check)
     ends = Matrix("offsets", (groups, 1), (1, groups), "int32", alignment)
-    parts: dict[str, Any] = {x.name: x.of_groups(ragged) for x in (problem.A, problem.B, problem.C)}
-    if ragged != "K":
-        parts[own.name] = own
     # With a ragged K, each element of C belongs to a group.
     zero_tail = tail == ZERO and ragged != "K"
-    return replace(
-        problem, l=groups, groups=Groups(ragged, ends, zero_tail, check == DEVICE), **parts
-    )
+
+    def changed(matrix: Matrix) -> Matrix:
+        return own if matrix.name == own.name and ragged != "K" else matrix.of_groups(ragged)
+
+    described = Groups(ragged, ends, zero_tail, check == DEVICE)
+    return problem.with_matrices(changed, l=groups, groups=described)
 
 
 def evenly(problem: GemmProblem) -> GemmProblem:
@@ -196,15 +190,15 @@ def evenly(problem: GemmProblem) -> GemmProblem:
     """
     if not problem.groups:
         return problem
-    each = -(-problem.extents[problem.groups.mode] // problem.l)
-    dense = _dense(problem, each)
-    parts: dict[str, Any] = {}
-    for matrix in (dense.A, dense.B, dense.C):
-        if problem.groups.mode in matrix.modes:
-            step = each * matrix.stride[matrix.modes.index(problem.groups.mode)]
-            matrix = replace(matrix, l=problem.l, batch_stride=step if problem.l > 1 else 0)
-        parts[matrix.name] = matrix
-    return replace(dense, **parts)
+    mode, each = problem.groups.mode, -(-problem.extents[problem.groups.mode] // problem.l)
+
+    def apart(matrix: Matrix) -> Matrix:
+        if matrix.name not in ("A", "B", "C") or mode not in matrix.modes:
+            return matrix
+        step = each * matrix.stride[matrix.modes.index(mode)]
+        return replace(matrix, l=problem.l, batch_stride=step if problem.l > 1 else 0)
+
+    return _dense(problem, each).with_matrices(apart)
 
 
 def _dense(problem: GemmProblem, extent: int) -> GemmProblem:
@@ -253,13 +247,7 @@ def tail_of(problem: GemmProblem, ends: Sequence[int]) -> Matrix:
 
 def _several(part: GemmProblem, count: int) -> GemmProblem:
     """Return a batch of products like this one, whose matrices have the same offsets in lines."""
-
-    def apart(matrix: Matrix) -> Matrix:
-        return replace(matrix, l=count, batch_stride=ALIGNMENT)
-
-    A, B, C = (apart(x) for x in (part.A, part.B, part.C))
-    scales, operands = (tuple(map(apart, x)) for x in (part.scales, part.operands))
-    return replace(part, l=count, A=A, B=B, C=C, scales=scales, operands=operands)
+    return part.with_matrices(lambda x: replace(x, l=count, batch_stride=ALIGNMENT), l=count)
 
 
 def _each(
@@ -375,10 +363,8 @@ def groups_on_host(
             for name, array in operands.items() if name != "offsets"
         }  # fmt: skip
         dense = _dense(problem, end - begin)
-        single: dict[str, Any] = {
-            x.name: replace(x, l=1, batch_stride=0) for x in (dense.A, dense.B, dense.C)
-        }
-        yield Group(replace(dense, l=1, **single), parts[0], parts[1], parts[2], own)
+        single = dense.with_matrices(lambda x: replace(x, l=1, batch_stride=0), l=1)
+        yield Group(single, parts[0], parts[1], parts[2], own)
 
 
 def tail_on_host(problem: GemmProblem, C: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -404,15 +390,6 @@ def check_operand(problem: GemmProblem, name: str, shape: tuple[int, ...]) -> No
         raise ShapeError(
             f"{name} has shape {shape}; expected one row or column for each group, or elements "
             f"that broadcast to C: {problem.groups.mode} is ragged"
-        )
-
-
-def check_results(problem: GemmProblem, label: str) -> None:
-    """Refuse an epilogue with further results in a grouped GEMM."""
-    if problem.groups:
-        raise OptionError(
-            f"epilogue {label!r} has further results, which a grouped GEMM does not store: "
-            "return one"
         )
 
 

@@ -50,7 +50,7 @@ class Auxiliary:
 
 @dataclass(frozen=True, slots=True)
 class Packing(Auxiliary):
-    """Matrices copied to scratch: ``sources[i]`` to ``targets[i]``, ``offsets[i]`` bytes into it.
+    """Matrices copied to scratch: ``sources[i]`` to ``targets[i]``, one after the other.
 
     A target has its source's extents, type and batch (one matrix if all share one); its leading
     dimension and batch stride are multiples of 128 bytes, and its major may differ. Its padding
@@ -59,13 +59,17 @@ class Packing(Auxiliary):
 
     sources: tuple[Matrix, ...]
     targets: tuple[Matrix, ...]
-    offsets: tuple[int, ...]
-    nbytes: int  # of scratch
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of scratch."""
+        return sum(map(span_of, self.targets))
 
     @property
     def copies(self) -> tuple[tuple[Matrix, Matrix, int], ...]:
-        """Source and target of each operand, and the offset of the target in scratch."""
-        return tuple(zip(self.sources, self.targets, self.offsets, strict=True))
+        """Source and target of each operand, and the offset of the target in scratch in bytes."""
+        offsets = accumulate(map(span_of, self.targets[:-1]), initial=0)
+        return tuple(zip(self.sources, self.targets, offsets, strict=True))
 
     @property
     def by_place(self) -> dict[str, tuple[Matrix, Matrix, int]]:
@@ -101,7 +105,7 @@ def packed(
         for matrix in (problem.A, problem.B) if matrix.name in which
     )  # fmt: skip
     new = {matrix.name: matrix for matrix in (problem.A, problem.B)}
-    targets, offsets, end = [], [], 0
+    targets = []
     for matrix in sources:
         unit = 1 if k_major else matrix.unit
         if problem.groups.mode in matrix.modes and not (k_major and problem.groups.mode == "K"):
@@ -113,10 +117,7 @@ def packed(
         along_unit = problem.groups.mode == target.modes[unit]
         new[matrix.name] = target.of_groups(problem.groups.mode) if along_unit else target
         targets.append(components(target) if splits else target)
-        offsets.append(end)
-        end += span_of(targets[-1])
-    parts = replace(problem, A=new["A"], B=new["B"])
-    return parts, Packing(sources, tuple(targets), tuple(offsets), end)
+    return replace(problem, A=new["A"], B=new["B"]), Packing(sources, tuple(targets))
 
 
 def row_scales(problem: GemmProblem) -> tuple[Matrix, ...]:
@@ -131,10 +132,9 @@ def row_scales(problem: GemmProblem) -> tuple[Matrix, ...]:
 def _packed_scales(problem: GemmProblem) -> tuple[GemmProblem, Packing]:
     sources = row_scales(problem)
     targets = tuple(aligned(x, 0) for x in sources)
-    ends = [0, *accumulate(map(span_of, targets))]
     new = {x.name: x for x in targets}
     scales = tuple(new.get(x.name, x) for x in problem.scales)
-    return replace(problem, scales=scales), Packing(sources, targets, (*ends[:-1],), ends[-1])
+    return replace(problem, scales=scales), Packing(sources, targets)
 
 
 def components(matrix: Matrix) -> Matrix:

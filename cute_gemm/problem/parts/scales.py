@@ -145,11 +145,7 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
     if operand.dtype != DTYPE:
         cast = ADAPTERS[operand.library].cast(name, DTYPE)
         raise DTypeError(f"{name} has dtype {operand.dtype}; expected {DTYPE}: {cast}")
-    if min(operand.strides, default=0) < 0:
-        raise StrideError(
-            f"{name} has strides {operand.strides} in elements; expected none to be negative: pass "
-            "a copy"
-        )
+    check_strides(name, operand.strides)
     if kind in BLOCKS:
         if problem.A.dtype not in FLOAT8:
             raise DTypeError(
@@ -178,6 +174,14 @@ def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Opera
     elif not lead[0]:
         core, steps = (), ()
     return replace(operand, shape=(*lead[0], *core), strides=(*lead[1], *steps)), kind
+
+
+def check_strides(name: str, strides: tuple[int, ...]) -> None:
+    """Refuse an operand with a negative stride."""
+    if min(strides, default=0) < 0:
+        raise StrideError(
+            f"{name} has strides {strides} in elements; expected none to be negative: pass a copy"
+        )
 
 
 def expanded(name: str, scale: np.ndarray, problem: GemmProblem) -> np.ndarray:

@@ -103,10 +103,7 @@ def sliced_class(problem: GemmProblem, slices: int) -> GemmProblem:
     Access widths stay the same, so the counts of A's and B's accesses serve for both.
     """
     cut = sliced(problem, slices, 1)[0]
-    A, B = (
-        matrix.aligned_as(original) for matrix, original in ((cut.A, problem.A), (cut.B, problem.B))
-    )
-    return replace(cut, A=A, B=B)
+    return replace(cut, A=cut.A.aligned_as(problem.A), B=cut.B.aligned_as(problem.B))
 
 
 def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:
@@ -155,10 +152,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
             **alignments(begin, near * size, far * size),
         )
 
-    return replace(
-        problem, k=k, k_last=0, l=products * count, A=part(problem.A), B=part(problem.B),
-        C=part(problem.C), scales=tuple(map(part, problem.scales)),
-    )  # fmt: skip
+    return problem.with_matrices(part, k=k, k_last=0, l=products * count)
 
 
 def partials_bytes(problem: GemmProblem) -> int:
