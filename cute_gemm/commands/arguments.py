@@ -8,10 +8,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, hint_for, named, wrapped
-from cute_gemm.arrays.base import Order
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
@@ -72,7 +71,7 @@ class _One(argparse.Action):
         setattr(space, self.dest, joined)
 
 
-_ORDERS: dict[str, Any] = {"choices": get_args(Order), "default": "F"}
+_ORDERS: dict[str, Any] = {"choices": ("F", "C"), "default": "F"}
 #: Options that several commands share: the value as it is typed, the help, and other arguments of
 #: ``add_argument``. A command may replace the part of a help after its first ``(``, ``:`` or ``;``.
 _SHARED: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -27,7 +27,7 @@ from cute_gemm.plan.executable import Executable
 from cute_gemm.plan.make import kept_plan
 from cute_gemm.problem.epilogue.expression import Result
 from cute_gemm.problem.epilogue.fuse import from_text as function_from_text
-from cute_gemm.problem.matrix import power_of_two
+from cute_gemm.problem.matrix import common_power_of_two
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ZERO, Scalar, scalar
 
@@ -186,7 +186,7 @@ def _launch(
     """Return buffers in the order of `_Launch.places`, kept launches, and magnitudes."""
     call = from_text(text)
     buffers = *given, *outputs
-    alignments = [power_of_two(x.pointer, ALIGNMENT) for x in buffers]
+    alignments = [common_power_of_two(x.pointer, ALIGNMENT) for x in buffers]
     key = text, device, *(x[:2] for x in buffers), *(alignments if device is not None else ())
     launches: tuple[_Launch, ...] | None = reused.jax_launches.get(key)
     if launches is None or any(x.executable.replaced for x in launches):

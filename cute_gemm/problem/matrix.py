@@ -16,7 +16,7 @@ def residue(address: int) -> int:
     return address % ALIGNMENT or ALIGNMENT
 
 
-def power_of_two(*numbers: int) -> int:
+def common_power_of_two(*numbers: int) -> int:
     """Return the largest power of two that divides all numbers; 0 if all are 0."""
     every = reduce(operator.or_, numbers)
     return every & -every
@@ -27,7 +27,7 @@ def alignments(first: int, *steps: int) -> dict[str, Any]:
 
     ``first``: an address modulo `ALIGNMENT`, or a power of two that divides it; all in bytes.
     """
-    every = power_of_two(first, *steps)
+    every = common_power_of_two(first, *steps)
     return {"alignment": every, "first_alignment": first if first > every else 0}
 
 
@@ -36,7 +36,7 @@ def alignment_of(operand: Operand) -> int:
 
     A host array is copied to its own device allocation, so its address on the host does not matter.
     """
-    return power_of_two(ALIGNMENT, 0 if operand.device is None else operand.pointer)
+    return common_power_of_two(ALIGNMENT, 0 if operand.device is None else operand.pointer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,9 @@ class Matrix:
 
     def at(self, address: int) -> Matrix:
         """Return the matrix, or the batch, with the alignments of this address."""
-        return replace(self, **alignments(power_of_two(address, ALIGNMENT), self.batch_bytes))
+        return replace(
+            self, **alignments(common_power_of_two(address, ALIGNMENT), self.batch_bytes)
+        )
 
     def aligned_as(self, other: Matrix) -> Matrix:
         """Return the matrix with the alignment of another."""

@@ -22,7 +22,7 @@ from cute_gemm.problem.epilogue.functions import gelu, silu
 from cute_gemm.problem.epilogue.fused import Fused
 from cute_gemm.problem.epilogue.rows import ACTIVATIONS
 from cute_gemm.problem.epilogue.value import Value
-from cute_gemm.problem.matrix import Matrix, alignment_of, power_of_two
+from cute_gemm.problem.matrix import Matrix, alignment_of, common_power_of_two
 from cute_gemm.problem.overlap import refuse_overlap
 from cute_gemm.problem.parts.groups import check_operand, operand_shape
 from cute_gemm.problem.parts.scales import BLOCKS, check_strides, named_shape, read_scale
@@ -425,7 +425,7 @@ def _result(problem: GemmProblem, name: str, result: Result) -> Matrix:
     stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.columns, 1), 1)
     step = problem.m * problem.columns if problem.l != 1 else 0
     dtype = result.dtype or C.dtype
-    alignment = power_of_two(ALIGNMENT, step * DTYPES[dtype].bytes)
+    alignment = common_power_of_two(ALIGNMENT, step * DTYPES[dtype].bytes)
     return Matrix(name, C.shape, stride, dtype, alignment, l=problem.l, batch_stride=step)
 
 
@@ -458,7 +458,7 @@ def _matrix(
     )
     # Groups begin anywhere along their mode.
     jump = {"M": along_m, "N": along_n}.get(problem.groups.mode, 0)
-    common = power_of_two(alignment, step * row.bytes, jump * row.bytes)
+    common = common_power_of_two(alignment, step * row.bytes, jump * row.bytes)
     return Matrix(
         name, problem.C.shape, (along_m, along_n), dtype, common, l=problem.l, batch_stride=step
     )
@@ -470,7 +470,7 @@ def _block_scales(
 ) -> Matrix:  # fmt: skip
     """Return the descriptor of block scales, such as (M, K / 128)."""
     step = strides[0] if len(shape) == 3 and shape[0] > 1 else 0
-    common = power_of_two(alignment, step * DTYPES[dtype].bytes)
+    common = common_power_of_two(alignment, step * DTYPES[dtype].bytes)
     down, across = strides[-2:]
     return Matrix(
         name, (shape[-2], shape[-1]), (down, across), dtype, common, l=problem.l,
@@ -485,6 +485,6 @@ def _operand(matrix: Matrix) -> EpilogueOperand:
         return EpilogueOperand(matrix.name, matrix.dtype, modes)
     unit = matrix.unit
     size = matrix.element.bytes
-    common = power_of_two(matrix.alignment // size, matrix.shape[unit], matrix.ld)
+    common = common_power_of_two(matrix.alignment // size, matrix.shape[unit], matrix.ld)
     vector = min(common or 1, VECTOR // size)
     return EpilogueOperand(matrix.name, matrix.dtype, modes, "MN"[unit], vector)
