@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.kernels.base import CompiledKernel
     from cute_gemm.kernels.candidate import Candidate
-    from cute_gemm.plan.plan import Plan
     from cute_gemm.plan.steps import Step
 
 
-def report(plan: Plan, gpu: GpuLike | None, beta: complex, offsets: Any) -> Report:
-    """Return the report of a plan; the arguments are those of `Plan.report`."""
+def report(plan: Any, gpu: GpuLike | None, beta: complex, offsets: Any) -> Report:
+    """Return the report of a `Plan`; the other arguments are those of its method."""
     problem, kernel = plan.problem, plan._kernel.compiled()
     factor = scalar(beta, "beta", problem.scalar.name, None)
     reads_c = factor.value != 0
@@ -59,7 +58,7 @@ def report(plan: Plan, gpu: GpuLike | None, beta: complex, offsets: Any) -> Repo
     )  # fmt: skip
 
 
-def _predictor(plan: Plan, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Predictor:
+def _predictor(plan: Any, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c: bool) -> Predictor:
     """Return the predictor of a report on a GPU, for these candidates."""
     problem, kernel = plan.problem, plan._kernel.compiled()
     own = kernel, plan.config, plan.algorithm
@@ -84,7 +83,7 @@ def _predictor(plan: Plan, gpu: Gpu, candidates: tuple[Candidate, ...], reads_c:
     return Predictor(prediction, gpu.name, ideal, changed, plan.device is None, derived)
 
 
-def _auxiliary(plan: Plan, reads_c: bool) -> Iterator[AuxiliaryReport]:
+def _auxiliary(plan: Any, reads_c: bool) -> Iterator[AuxiliaryReport]:
     """Yield reports of the auxiliary kernels."""
     for step in plan.steps:
         if step is not plan.steps.main:
