@@ -54,7 +54,7 @@ def _named(names: str) -> Callable[[F], F]:
 def _row(names: str, cpp: str, numpy: Callable[..., Any], **facts: Any) -> Callable[[F], F]:
     """Add a row, named by the first of the names.
 
-    Calls of these names are traced by the decorated function, or by the row if there is none.
+    Calls of these names are traced by the decorated function. A row without one traces them itself.
     """
     name = names.split()[0]
     FUNCTIONS[name] = Function(cpp, numpy, **facts)
