@@ -25,7 +25,7 @@ import numpy as np
 import cute_gemm as cg
 from cute_gemm.calibrate import fit
 from cute_gemm.cost_model import calibration
-from cute_gemm.cost_model.calibration import Calibration, decoded
+from cute_gemm.cost_model.calibration import Calibration, Pace, decoded
 from cute_gemm.gpus.table import gpu
 
 #: Kernels, the fields of a `Pace` that are fitted, and the fewest times of a kernel and type.
@@ -63,8 +63,8 @@ def error(samples: list[fit.Sample], numbers: Calibration) -> float:
 
 def fitted(samples: list[fit.Sample], numbers: Calibration) -> Calibration:
     """The calibration with the pace of these samples' kernel and type fitted to them."""
-    kernel, kind = samples[0].kind
-    now = samples[0].kernel.pace(samples[0].config, numbers)
+    one, (kernel, kind) = samples[0], samples[0].kind
+    now = numbers.pace(kernel, *one.kernel.kinds(one.config)) or one.kernel.paces.get(kind, Pace())
     values = {name: float(getattr(now, name)) for name in FIELDS}
     put = partial(fit._put_pace, kernel, kind, now)
     each = fit._Numbers(values, [True] * len(samples), put)

@@ -536,7 +536,8 @@ def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
     launch = kernel.launch(config, each)
     assert 0 < built.resources.registers * launch.block * config.min_ctas <= 65536
     # Nothing is indexed by what is not known to the compiler.
-    assert built.resources.stack == 0 or built.resources.spill_stores
+    spilled = name == "vectorized" and built.resources.spill_stores
+    assert built.resources.stack == 0 or spilled
 
 
 @pytest.mark.parametrize(
