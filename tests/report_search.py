@@ -15,12 +15,13 @@ from cases import OPS
 import cute_gemm as cg
 from cute_gemm.access import gmem
 from cute_gemm.errors import GemmError
+from cute_gemm.kernels import registry
 from cute_gemm.rendering.rows import AccessRow
 from cute_gemm.report.report import Report
 
 Question = dict[str, Any]
-KERNELS = ("naive", "coalesced", "smem_tiled", "register_blocked", "vectorized", "double_buffered",
-           "tensor_core", "sm80_pipeline", "thin", "sm90_wgmma", "cutlass")  # fmt: skip
+#: Kernels whose reports have accesses.
+KERNELS = tuple(name for name in registry.names() if name not in ("host", "cublas", "batched"))
 TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "complex64", "complex128")
 
 
