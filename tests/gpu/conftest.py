@@ -28,7 +28,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def arch() -> str:
     """What kernels are compiled for: the first GPU."""
     from cute_gemm.run.driver import device_arch
+    from cute_gemm.toolchain.nvrtc import loaded_nvrtc_version
 
+    loaded_nvrtc_version()  # before a test makes PyTorch load that of another CUDA release
     return device_arch(0)
 
 

@@ -156,6 +156,19 @@ def memory(device: str) -> tuple[int, int]:
     return pages * 4096, used
 
 
+def pools(device: str, libraries: list[str]) -> dict[str, int]:
+    """Bytes of the device that the libraries' allocators keep."""
+    kept: dict[str, int] = {}
+    if device == "cuda":
+        kept["torch"] = torch.cuda.memory_reserved()
+        if "cupy" in libraries:
+            kept["cupy"] = __import__("cupy").get_default_memory_pool().total_bytes()
+        if "jax" in libraries:
+            stats = __import__("jax").devices()[0].memory_stats() or {}
+            kept["jax"] = stats.get("pool_bytes", 0)
+    return kept
+
+
 def streams(device: str) -> list[Any]:
     """What makes each of four streams the current one."""
     if device == "cpu":
@@ -164,9 +177,9 @@ def streams(device: str) -> list[Any]:
 
 
 def soak(
-    problems: list[Soaked], device: str, seconds: float, rng: random.Random
+    problems: list[Soaked], device: str, libraries: list[str], seconds: float, rng: random.Random
 ) -> Iterator[dict[str, Any]]:
-    """Yield what each part of the time had."""
+    """Yield the figures of each part of the time."""
     from cute_gemm.run import launch
 
     places = streams(device)
@@ -197,7 +210,7 @@ def soak(
         }
         yield {
             "calls": len(times), "wrong": wrong, "host": host, "device": used, **at,
-            "most": times[-1], "mean": statistics.fmean(times),
+            "most": times[-1], "mean": statistics.fmean(times), "pools": pools(device, libraries),
         }  # fmt: skip
 
 
@@ -215,11 +228,12 @@ def main() -> int:
     problems = first_calls(drawn_ones, device)
     print(f"{len(problems)} problems computed once in {time.monotonic() - begin:.0f} s", flush=True)
     parts = []
-    for part in soak(problems, device, given.seconds, rng):
+    for part in soak(problems, device, libraries, given.seconds, rng):
         parts.append(part)
         print(
             f"{part['calls']:8} calls, {len(part['wrong'])} wrong; "
-            f"process {part['host'] >> 20} MiB, device {part['device'] >> 20} MiB; "
+            f"process {part['host'] >> 20} MiB, device {part['device'] >> 20} MiB"
+            f"{''.join(f', {name} {kept >> 20}' for name, kept in part['pools'].items())}; "
             f"host us: median {part['p50']:.0f}, "
             f"99 % {part['p99']:.0f}, 99.9 % {part['p99.9']:.0f}, most {part['most']:.0f}",
             flush=True,
