@@ -1,6 +1,6 @@
-"""One small class per cause; ``except GemmError`` catches all of them.
+"""An exception class for each cause; ``except GemmError`` catches all of them.
 
-Each also derives from the builtin that fits, so ``except ValueError`` works as in NumPy.
+Each class also derives from a builtin exception, so ``except ValueError`` works as in NumPy.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ class UnsupportedError(GemmError, ValueError):
 
 
 class NoGpuError(GemmError, RuntimeError):
-    """A GPU was asked for and none can be used."""
+    """The call needs a GPU, and none can be used."""
 
 
 class CompileError(GemmError, RuntimeError):
-    """NVRTC refused the unit, or built one that spills or serialises its MMAs.
+    """NVRTC reports an error, or the build spills registers or serializes its MMAs.
 
     Parameters
     ----------
     message
-        Starts with the line that matters.
+        The first error of the compiler comes first.
     log
-        Everything that the compiler said.
+        The output of the compiler.
     """
 
     def __init__(self, message: str, log: str = "") -> None:
@@ -100,34 +100,34 @@ class CubinError(GemmError, RuntimeError):
 
 
 class ToolError(GemmError, RuntimeError):
-    """A program of the CUDA toolkit is missing, or does not understand the cubin."""
+    """A program of the CUDA toolkit is missing, or cannot read the cubin."""
 
 
 class OutOfMemoryError(GemmError, MemoryError):
-    """The device does not have the memory that was asked for."""
+    """The device has less memory than the call needs."""
 
 
 class LaunchError(GemmError, RuntimeError):
-    """The driver refused a launch."""
+    """The driver reports an error for a launch."""
 
 
 class PtxError(GemmError, ValueError):
-    """PTX text that is not understood, or an instruction that the interpreter does not execute."""
+    """PTX text that cannot be parsed, or an instruction that the interpreter does not execute."""
 
 
 class FaultError(GemmError, RuntimeError):
-    """What a kernel did while it was interpreted and must not do.
+    """A fault of a kernel in the interpreter, such as a race.
 
     Parameters
     ----------
     message
-        Instruction, thread and address.
+        The instruction, the thread and the address.
     kind
         ``"out of bounds"``, ``"misaligned"``, ``"uninitialised"``, ``"race"``, ``"in flight"``,
         ``"divergent"``, ``"barrier"``, ``"fence"``, ``"proxy"``, ``"transaction"``, ``"deadlock"``
         or ``"endless"``.
     line
-        Of the PTX text, from 1; 0 where no one instruction is to blame.
+        The line of the PTX text, from 1; 0 if the fault is of no single instruction.
     """
 
     def __init__(self, message: str, kind: str, line: int = 0) -> None:
@@ -142,9 +142,9 @@ class NotationError(GemmError, ValueError):
     Parameters
     ----------
     message
-        What was expected.
+        What the text should have.
     column
-        Where in the text, counted from 0.
+        The column of the text, counted from 0.
     """
 
     def __init__(self, message: str, column: int) -> None:

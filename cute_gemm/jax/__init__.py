@@ -1,7 +1,7 @@
 """Products for JAX: `gemm`, `matmul` and `linear`, under jit, grad and vmap.
 
-They compute by the kernels of `cute_gemm.gemm`, each as one custom call of XLA, on the stream that
-XLA gives it; on the CPU, by NumPy.
+On a GPU, each is one custom call of XLA, which launches the kernels of `cute_gemm.gemm` on XLA's
+stream. On the CPU, NumPy computes it.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ def gemm(
 ) -> Any:  # fmt: skip
     """Compute ``epilogue(alpha * op(A) @ op(B))``, as `cute_gemm.gemm` does.
 
-    Under ``jax.jit`` no operand is transposed by a copy: the letters of op say what is transposed.
+    The letters of op say which operands are transposed. Under ``jax.jit`` this makes no copy.
 
     Parameters
     ----------
     op
-        Two letters, A's and B's: ``N`` the matrix as stored, ``T`` its transpose, ``C`` or ``H``
-        its conjugate transpose.
+        Two letters, for A and for B: ``N`` takes the matrix as it is stored, ``T`` its transpose,
+        ``C`` or ``H`` its conjugate transpose.
     A, B
-        (..., M, K) or, transposed, (..., K, M); (..., K, N) or (..., N, K). Batch dimensions
-        broadcast; what is shared by a batch is read where it lies.
+        A is (..., M, K), or (..., K, M) if it is transposed. B is (..., K, N), or (..., N, K) if it
+        is transposed. Batch dimensions broadcast. A matrix that a batch shares is not copied.
     alpha
-        A number. One that is traced is an operand of an epilogue: ``epilogue="scale"``.
+        A number. Pass a traced number as an operand of an epilogue: ``epilogue="scale"``.
     out_dtype, compute, kernel, **kernel_options
         As for `cute_gemm.gemm`. Kernels and their options apply on a GPU.
     scale_a, scale_b
@@ -90,8 +90,8 @@ def gemm(
     Returns
     -------
     jax.Array
-        (..., M, N), row-major; a tuple where the epilogue has several results. With ``jax.grad``,
-        ``jax.jvp`` and others it is differentiable in A, B and the epilogue's operands.
+        (..., M, N), row-major; a tuple if the epilogue has further results. The result is
+        differentiable in A, B and the operands of the epilogue (``jax.grad``, ``jax.jvp``).
 
     Raises
     ------
@@ -145,8 +145,8 @@ def gemm(
 def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> jax.Array:
     """Compute ``a @ b``, as `jax.numpy.matmul` does of two dimensions or more.
 
-    A transpose of the last two dimensions (``w.T``, ``w.mT``) in the same program is read as it
-    lies. A matrix that is broadcast over a batch is read once.
+    A transpose of the last two dimensions (``w.T``, ``w.mT``) in the same program is read in place.
+    A matrix that is broadcast over a batch is read once.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> jax.Array:
     Returns
     -------
     jax.Array
-        (..., M, N). Gradients are products too, and can be differentiated again; those of half
+        (..., M, N). Gradients are products, and can be differentiated again. Gradients of half
         types are summed over a batch in float32.
 
     Raises
@@ -202,8 +202,8 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> jax.
     Returns
     -------
     jax.Array
-        (..., N). For a derivative relu, sigmoid and tanh need their result alone; the other
-        activations keep ``x @ w.T + b`` too.
+        (..., N). For the derivative, relu, sigmoid and tanh save their result, and other
+        activations save ``x @ w.T + b``.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> jax.
     DTypeError
         For types that differ from each other or are not supported.
     OptionError
-        For an activation that is not known.
+        If the activation is not known.
 
     Examples
     --------

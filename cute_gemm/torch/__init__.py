@@ -1,7 +1,7 @@
 """Products for PyTorch: `matmul`, `linear`, `Linear`, `mlp` and `grouped_mm`, with gradients.
 
-They compute by `cute_gemm.gemm`, each as one operator that ``torch.compile``, ``torch.export``,
-autocast, activation checkpointing, CUDA graphs and DTensor know.
+They call `cute_gemm.gemm`. Each is one operator for ``torch.compile``, ``torch.export``, autocast,
+activation checkpointing, CUDA graphs and DTensor.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def matmul(
 ) -> torch.Tensor:
     """Compute ``a @ b``, as `torch.matmul` does of two dimensions or more.
 
-    Transposed, expanded and lazily conjugated views are read as they lie; matrices are copied where
-    neither of their strides is 1. A matrix that is broadcast over a batch is read once.
+    Transposed, expanded and lazily conjugated views are read in place. Matrices without a stride
+    of 1 are copied. A matrix that is broadcast over a batch is read once.
 
     Parameters
     ----------
     a, b
         (..., M, K) and (..., K, N), whose batch dimensions broadcast. float16, bfloat16, float32,
-        float64, complex64, complex128, or int8, which has no gradient. In a region of autocast,
-        float16, bfloat16 and float32 are converted to its type.
+        float64, complex64, complex128, or int8, which has no gradient. Under autocast, float16,
+        bfloat16 and float32 are converted to its type.
     out_dtype
         Type of the result: that of a and b or, for half types, float32; int32 for int8. The
         gradient of a float32 result of half types is converted to their type first.
@@ -68,7 +68,7 @@ def matmul(
     -------
     torch.Tensor
         (..., M, N), row-major. Gradients have the layouts of a and b, and can be differentiated
-        again; those of half types are summed over a batch in float32.
+        again. Gradients of half types are summed over a batch in float32.
 
     Raises
     ------
@@ -148,11 +148,11 @@ def linear(
         however many; see ``plan.order_of_summation``.
     unfused_bits
         On a GPU the result has the bits of PyTorch's activation of ``linear(x, w, b)``: sums are
-        added in its order, and values rounded where that program stores them. A function says
-        itself what it rounds beside its argument.
+        added in its order, and values are rounded where that program stores them. If activation
+        is a function, only its argument is rounded; use `cute_gemm.round_to` in the function.
     main_grad
-        A tensor (N, K) that the gradient of w is added to in place, by the product that makes it,
-        in place of ``w.grad``: float32, or float64 of a float64 w.
+        A tensor (N, K). The product that computes the gradient of w adds it to this tensor, and
+        ``w.grad`` stays None. Its type is float32, or float64 if w is float64.
     **operands
         The operands of a function, by name: numbers, or tensors that broadcast to the result.
 
@@ -160,9 +160,9 @@ def linear(
     -------
     torch.Tensor
         (..., N), row-major; (..., N / 2) for an activation that takes two columns. If a gradient
-        is recorded, relu, sigmoid and tanh need their result alone; the other activations keep
-        ``x @ w.T + b`` too. Those of two columns, and functions, are PyTorch's then, after the
-        product.
+        is recorded, relu, sigmoid and tanh save their result, and other activations save
+        ``x @ w.T + b``. PyTorch then computes functions, and activations of two columns, after
+        the product.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def linear(
     DTypeError
         For types that differ from each other or are not supported.
     OptionError
-        For an activation that is not known.
+        If the activation is not known.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def _composed(
 ) -> Any:  # fmt: skip
     """Return a layer whose activation takes two columns, or is a function, maybe with operands.
 
-    PyTorch computes it after the product where it is differentiated, and of DTensors.
+    PyTorch computes the activation after the product if it is differentiated, and for DTensors.
     """
     if isinstance(activation, EpilogueFunction):
         check_names(activation, operands)
@@ -290,8 +290,8 @@ def mlp(
 ) -> torch.Tensor:  # fmt: skip
     """Compute ``linear(linear(x, w1, b1, activation), w2, b2)``.
 
-    The result is the same as that of two calls of `linear`; backward, the activation's derivative
-    is fused into the product with w2.
+    The result is that of two calls of `linear`. In the backward pass, the derivative of the
+    activation is fused into the product with w2.
 
     Parameters
     ----------
@@ -353,48 +353,48 @@ def grouped_mm(
 ) -> torch.Tensor:  # fmt: skip
     """Compute ``x @ w`` of groups whose ends are on the device, as ``torch._grouped_mm`` does.
 
-    Pointers, strides and sizes of groups need not be aligned, and nothing is padded.
+    Pointers, strides and sizes of groups need not be aligned. Nothing is padded.
 
     Parameters
     ----------
     x, w
         (M, K) and (G, K, N): groups are rows of x, each with a matrix of w. (G, M, K) and (K, N):
-        groups are columns of w. (M, K) and (K, N): groups are columns of x and rows of w. Types as
-        for `matmul`.
+        groups are columns of w. (M, K) and (K, N): groups are columns of x and rows of w. Types
+        are those of `matmul`.
     offs
-        int32 (G,), where x is: the end of each group; the first begins at 0.
+        int32 (G,), on the device of x: the end of each group. The first group begins at 0.
     bias
-        (N,), or (G, N): a row for each group, of the result's type, with (M, K) and (G, K, N)
-        alone; or None.
+        (N,), or (G, N), a row for each group, in the type of the result. Only if x is (M, K) and w
+        is (G, K, N).
     scale_a, scale_b
         Factors of x and of w in float32, as for `cute_gemm.grouped_gemm`: for example (M,) for
         x's rows and (G, N) for w's columns. A call with them has no gradient.
     out_dtype, fast_accum
         As for `cute_gemm.gemm`; 8-bit floats give bfloat16 by default.
     tail
-        What rows or columns after ``offs[-1]``, which are of no group, hold in the result and in
-        gradients: ``"zero"``, zeros, which the same launch stores; ``"unwritten"``, anything, NaN
-        too, as with ``torch._grouped_mm``.
+        What the result and the gradients hold in rows or columns after ``offs[-1]``. With
+        ``"zero"`` the same launch stores zeros. With ``"unwritten"`` they are uninitialized, as
+        with ``torch._grouped_mm``, and may hold NaN.
     check
-        ``"device"``: as for `cute_gemm.grouped_gemm`, for this product, not for its gradients.
+        As for `cute_gemm.grouped_gemm`. Gradients are not checked.
     main_grad
-        A tensor of w's shape that the gradient of w is added to, as of `linear`; of ``w.mT``, say,
-        ``main_grad.mT``. Rows or columns of no group are left as they are.
+        A tensor with the shape of w, to which the gradient of w is added, as for `linear`. For
+        ``w.mT`` pass ``main_grad.mT``. Rows or columns of no group do not change.
 
     Returns
     -------
     torch.Tensor
-        (M, N), of groups along K (G, M, N), row-major. Gradients are grouped products too, and can
-        be differentiated again.
+        (M, N), or (G, M, N) if the groups lie along K; row-major. Gradients are grouped products,
+        and can be differentiated again.
 
     Raises
     ------
     ShapeError
         For shapes that do not fit each other.
     DTypeError
-        For types that differ from each other or are not supported, and offs that is not int32.
+        For types that differ from each other or are not supported, and if offs is not int32.
     OptionError
-        For a tail, or a check, that is not known.
+        If ``tail`` or ``check`` is not known.
 
     Examples
     --------
@@ -467,7 +467,7 @@ class Linear(torch.nn.Linear):
     Raises
     ------
     OptionError
-        For an activation that is not known; when called, for a weight without ``main_grad``.
+        If the activation is not known, or, in a call, if the weight has no ``main_grad``.
 
     Examples
     --------
@@ -491,7 +491,7 @@ class Linear(torch.nn.Linear):
         self.unfused_bits, self.accumulate_main_grad = unfused_bits, accumulate_main_grad
 
     def forward(self, input: torch.Tensor, **operands: Any) -> Any:
-        """Return the layer's result of an input (..., K), and operands of its activation."""
+        """Return the layer's result for an input (..., K) and operands of its activation."""
         weight = self.weight
         wanted = self.accumulate_main_grad and torch.is_grad_enabled() and weight.requires_grad
         return linear(
@@ -520,7 +520,7 @@ def _check_tensors(**tensors: Any) -> None:
 
 
 def _autocast(*tensors: Any) -> list[Any]:
-    """Return tensors in autocast's type, in a region of it; as PyTorch, all but float64."""
+    """Return tensors in the type of autocast, if it is enabled; float64 stays, as in PyTorch."""
     device = tensors[0].device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return list(tensors)
@@ -530,9 +530,9 @@ def _autocast(*tensors: Any) -> list[Any]:
 
 
 def _splits_k(x: Any, w: Any) -> bool:
-    """Return whether x or w is a DTensor whose K is sharded, or that is to be summed yet.
+    """Return whether x or w is a DTensor whose K is sharded, or that holds partial sums.
 
-    A process has a part of the sum then, to which neither bias nor activation may be applied.
+    The bias and the activation may then be applied only after the sum over processes.
     """
     return any(
         placement.is_shard(tensor.dim() - 1) or placement.is_partial()

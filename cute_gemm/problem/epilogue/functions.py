@@ -142,7 +142,7 @@ def _positive(x: Any) -> Value:
 
 @_row("where", "{0} ? {1} : {2}", np.where, errors=None, interval=bound.either, conditions=(0,))
 def where(condition: Any, a: Any, b: Any) -> Value:
-    """Return a where the condition holds, and b elsewhere."""
+    """Return a if the condition is true, and b otherwise."""
     return apply("where", condition, a, b)
 
 
@@ -161,14 +161,14 @@ def _less(numpy: Any, a: Any, b: Any) -> Any:
 @_row("maximum", "cute_gemm::maximum({0}, {1})", np.maximum, errors=None,
       torch=_greater, jax=lambda jax, a, b: _greater(jax.numpy, a, b))  # fmt: skip
 def maximum(a: Any, b: Any) -> Value:
-    """Return the greater of two; a NaN of either is the result."""
+    """Return the greater of two values; NaN if one of them is NaN."""
     return apply("maximum", a, b)
 
 
 @_row("minimum", "cute_gemm::minimum({0}, {1})", np.minimum, errors=None,
       torch=_less, jax=lambda jax, a, b: _less(jax.numpy, a, b))  # fmt: skip
 def minimum(a: Any, b: Any) -> Value:
-    """Return the less of two; a NaN of either is the result."""
+    """Return the lesser of two values; NaN if one of them is NaN."""
     return apply("minimum", a, b)
 
 
@@ -400,7 +400,7 @@ def _gelu_interval(rules: Rules, x: Interval) -> Interval:
 @_row("gelu", "cute_gemm::gelu<ElementC>({0})", _gelu, errors=Errors(Error(2), Error(2)),
       interval=_gelu_interval, jax=lambda jax, x: jax.nn.gelu(x, approximate=False))  # fmt: skip
 def gelu(x: Any, approximate: str = "none", *, bits: str | None = None) -> Value:
-    """Return x times the normal distribution's function of x, as ``torch.nn.functional.gelu``.
+    """Return x times the normal CDF of x, as ``torch.nn.functional.gelu``.
 
     Parameters
     ----------
