@@ -1,6 +1,6 @@
-"""Random reports: bounds, the first line, what causes cost, and what their fixes take.
+"""Check random reports: bounds, the first line, costs of causes, and times after fixes.
 
-``python tests/causes_search.py --reports 400`` prints what does not hold.
+``python tests/causes_search.py --reports 400`` prints all contradictions.
 """
 
 import random
@@ -15,12 +15,12 @@ from cute_gemm.gpus.table import GPUS
 from cute_gemm.report.causes import Cause
 from cute_gemm.report.report import Report
 
-#: Part by which two predictions of one config may differ, by rounding.
+#: Relative difference of two predictions of one config due to rounding.
 _ROUNDING = 1e-6
 
 
 def asked(rng: random.Random) -> Question:
-    """A kernel, or the one that is chosen, on a GPU of the table."""
+    """Return arguments of a report: a kernel or "auto", on a GPU of the table."""
     question = question_of(rng) | {"kernel": rng.choice((*KERNELS, "batched", *["auto"] * 6))}
     question.pop("copy", None)
     if question["kernel"] in ("sm80_pipeline", "tensor_core", "auto") and rng.random() < 0.3:
@@ -41,7 +41,7 @@ def asked(rng: random.Random) -> Question:
 
 
 def faults(question: Question, report: Report) -> Iterator[str]:
-    """What does not hold of a report, a sentence each."""
+    """Yield a sentence for each contradiction in a report."""
     prediction, roof = report.predicted, report.performance.roofline
     if prediction is None:
         return
@@ -77,7 +77,7 @@ def _of_cause(question: Question, report: Report, cause: Cause, predicted: float
 
 
 def searched(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
-    """How many causes there are, and with a change; and what does not hold."""
+    """Return the numbers of causes and of changes, and all contradictions."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(reports):
