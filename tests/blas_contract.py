@@ -303,7 +303,7 @@ ARGUMENTS = {
 
 
 def check_errors(case: Case, backend: Backend) -> None:
-    """Check that errors name the first wrong argument, even of an empty C, and leave C unchanged."""
+    """Check that errors name the first wrong argument, also of an empty C, and keep C unchanged."""
     kind = case.kind
     words = {"kernel": case.kernel, "dtype": kind.operands.partition("/")[0], "out_dtype": kind.out,
              "compute": kind.compute, "backend": "cpu", "arch": backend.arch}  # fmt: skip
