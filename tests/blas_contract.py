@@ -54,7 +54,7 @@ class Kind(NamedTypes):
 
 @dataclass(frozen=True)
 class Case:
-    """One call. ``subject`` is its kind, ``pad`` is added to the minimal leading dimensions."""
+    """One call. ``subject``: what it tests; ``pad``: added to the minimal leading dimensions."""
 
     kernel: str
     kind: Kind
@@ -102,7 +102,7 @@ def ops(kernel: str, kind: Kind) -> tuple[str, ...]:
     return OPS + CONJUGATES if kind.is_complex else OPS
 
 
-# ---- the regime ---------------------------------------------------------------------------------
+# ---- cases --------------------------------------------------------------------------------------
 
 
 def scalars(kind: Kind) -> tuple[tuple[complex, ...], tuple[complex, ...]]:
@@ -320,7 +320,7 @@ def check_errors(case: Case, backend: Backend) -> None:
             except cg.GemmError as error:
                 said = str(error)
             else:
-                raise AssertionError(f"{name}={wrong[name]!r} is taken")
+                raise AssertionError(f"{name}={wrong[name]!r} is accepted")
             assert said.startswith(f"{name} "), (
                 f"{', '.join(wrong)} are wrong, and the error is of another than the first: {said}"
             )
@@ -337,8 +337,8 @@ def check_errors(case: Case, backend: Backend) -> None:
             except cg.GemmError:
                 pass
             else:
-                raise AssertionError(f"{what} is taken with {changes}")
-            assert (whole(C) == before).all(), f"C is written to, and {what} is refused"
+                raise AssertionError(f"{what} is accepted with {changes}")
+            assert (whole(C) == before).all(), f"C has changed, but {what} is an error"
 
 
 def _thinner(A: Any, B: Any, C: Any, words: dict[str, Any]) -> tuple[Any, ...]:

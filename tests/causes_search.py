@@ -49,7 +49,7 @@ def faults(question: Question, report: Report) -> Iterator[str]:
         yield f"{prediction.seconds} s predicted, and the bound is {roof.seconds} s"
     named = [cause for cause in report.causes if cause.because in report.headline]
     if " because " in report.headline and not any(x.fault or x.seconds for x in named):
-        yield f"the first line names what costs nothing: {report.headline}"
+        yield f"the first line names a cause without cost: {report.headline}"
     for cause in report.causes:
         yield from _of_cause(question, report, cause, prediction.seconds)
 
@@ -69,11 +69,11 @@ def _of_cause(question: Question, report: Report, cause: Cause, predicted: float
     try:
         again = cg.analyze(**question | dict(cause.change))
     except GemmError as error:
-        yield f"{cause.fix} of {cause.what} is refused: {error}"
+        yield f"{cause.fix} of {cause.what} raises an error: {error}"
         return
     assert again.predicted is not None
     if abs(again.predicted.seconds / cause.fixed_seconds - 1) > _ROUNDING:
-        yield f"{cause.fix} takes {again.predicted.seconds} s, and not {cause.fixed_seconds} s"
+        yield f"{cause.fix} takes {again.predicted.seconds} s, not {cause.fixed_seconds} s"
 
 
 def searched(reports: int, seed: str) -> tuple[Counter[str], list[str]]:

@@ -170,7 +170,7 @@ def _folder(line: str) -> str:
 
 
 def main(path: str = "") -> None:
-    """Write the list, and print its size and time."""
+    """Write the list, and print its number of cases and CPU time."""
     if path:
         store(Path(path).read_text().splitlines())
     rows = [json.loads(line) for line in gzip.decompress(COSTS.read_bytes()).splitlines()]

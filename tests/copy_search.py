@@ -369,10 +369,10 @@ def compared(question: Question, report: CopyReport) -> Iterator[tuple[str, str]
         else:
             found, (cost, bad) = searched(question, index)
             if found is not None and not report.fixes[index]:
-                yield "fixed by the search and by no fix", f"{question} {found}"
+                yield "fixed only by the search", f"{question} {found}"
             elif found is not None and not bad and cost < least:
                 text = f"{question} {found} {report.fixes[index][0]}"
-                yield "made good by the search and by no fix", text
+                yield "made good only by the search", text
 
 
 def main() -> None:

@@ -164,7 +164,7 @@ def run(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -> Pl
     verdict = verify(of_result(plan.problem, "result_1"), A, B, gate, **given)
     assert verdict.ok, f"{case}, {kind}, the gate: {verdict}"
     C[...] = 7.0
-    assert (whole == 7).all(), f"{case}, {kind}: something beside C was written"
+    assert (whole == 7).all(), f"{case}, {kind}: elements around C have changed"
     return plan
 
 

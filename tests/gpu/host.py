@@ -129,7 +129,7 @@ def rows() -> Iterator[tuple[str, tuple[float, ...]]]:
 
 
 def new_shapes() -> list[float]:
-    """Return the sorted microseconds of plans of new shapes whose kernel is loaded."""
+    """Return the sorted microseconds of plans of new shapes, of a class that is cached."""
     spent = []
     for number in range(400):
         m = 1024 + 8 * number

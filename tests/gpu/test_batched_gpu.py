@@ -26,7 +26,7 @@ def check(case: BatchedCase, kernel: str = "batched") -> cg.Plan:
     verdict = verify(plan.problem, A, B, C, C=before, alpha=alpha, beta=beta)
     assert verdict.ok, verdict
     C[...] = before
-    assert buffers[2].tobytes() == around.tobytes(), "what lies beside C was written"
+    assert buffers[2].tobytes() == around.tobytes(), "bytes around C have changed"
     return plan
 
 

@@ -385,7 +385,7 @@ def test_seconds_are_bytes_over_bandwidth():
     times = [PACK.seconds(one, gpu, calibration(gpu).constants) for one in (small, large)]
     assert 2 * 262144 * 4096 * 2 / times[1] < 1e9 * gpu.bandwidth_gbs < 3 * 2**32 / times[1]
     assert times[0] < times[1] / 64 + 4e-6
-    # Accumulators are loaded in vectors as wide as those of C.
+    # Partial sums are loaded in vectors as wide as those of C.
     times = [
         REDUCE.seconds(
             from_sizes("NN", m=1024, n=1024, k=8192, dtype="float32", ldc=ldc),

@@ -32,7 +32,7 @@ def checked(case: BatchedCase) -> None:
     assert verdict.ok, verdict
     C[...] = before
     same = (buffers[2] == around) | ((buffers[2] != buffers[2]) & (around != around))
-    assert same.all(), "what lies beside C was written"
+    assert same.all(), "bytes around C have changed"
     rows = [make_row(access) for access in plan.steps.each[0].accesses(beta != 0)]
     different = [one for one in compare(rows, execution) if one.difference]
     assert not different, "\n".join(map(str, different))

@@ -217,7 +217,7 @@ def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case, emitted: Emit
     [(78, 27, "C", {}), (27, 130, "F", {"tile": (128, 128, 16)})],
 )  # fmt: skip
 def test_sums_in_float64_that_nobody_stores_stay_in_shared_memory(m, n, order, options) -> None:
-    """Test accumulators that are not stored: CUTLASS loads them before it tests for a C to read."""
+    """Test the predicates of CUTLASS's loads of accumulators, with and without a C that is read."""
     A, B = np.ones((m, 20)), np.ones((20, n))
     made = cg.plan("NN", A, B, order=order, kernel="cutlass_universal", arch="sm_80", backend="cpu",
                 **options)  # fmt: skip

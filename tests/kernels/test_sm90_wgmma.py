@@ -563,7 +563,7 @@ def test_tensor_maps_get_the_addresses_of_matrices(monkeypatch: Any) -> None:
     assert read()[2] == bytes(SIZE)
 
 
-# -- what is counted in 32 bits ----------------------------------------------------------------
+# -- 32-bit counts -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

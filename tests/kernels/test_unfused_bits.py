@@ -149,8 +149,7 @@ def test_a_gpu_rounds_as_numpy(name: str, arch: str) -> None:
     assert (np.isnan(found) == nan).all() and (bits(found) == bits(expected))[~nan].all()
 
 
-# ---- the order of summation
-# ---------------------------------------------------------------------------
+# ---- the order of summation ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epilogue", ["bias+gelu", "swiglu"])

@@ -402,7 +402,7 @@ def test_cp_async_is_counted_as_in_a_kernel() -> None:
         "threads": "(32,4):(4,1)", "values": "(1,8):(8,1)", "atom": "cp.async.128",
     }  # fmt: skip
     load, store = analyze_copy(**question).rows
-    # docs/counters.md: pairs with one sector of shared memory, of a line for L1, a sector for L2.
+    # docs/counters.md: L1 counts pairs of a line and a shared sector, L2 of a global sector and it.
     assert (load.launch.sectors, load.launch.l2_sectors) == (144, 192)
     assert (load.sectors, load.l2_sectors) == (18, 24)
     assert store.launch.counted_wavefronts == 0

@@ -218,7 +218,7 @@ def test_what_an_undefined_predicate_sets_is_undefined() -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_zero_times_what_is_undefined_is_zero_of_integers(there: bool) -> None:
-    """Test undefined factors of integers. For floats the product may be NaN."""
+    """Test that 0 times an undefined integer is 0. For floats it may be NaN."""
     zero = "" if there else "mov.u32 %r20, 0;"
     of = {"s8": ("m16n8k16", "s32", "r"), "f16": ("m16n8k8", "f32", "f")}
     for kind, (shape, total, x) in of.items():

@@ -215,7 +215,7 @@ def test_the_command_times_on_a_gpu(gpu, run, monkeypatch):
         assert json.loads(run(*words, "--json", *more)[1])["ratio"] is None
 
 
-# -- words ------------------------------------------------------------------------------------
+# -- options ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
