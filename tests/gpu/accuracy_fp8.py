@@ -83,7 +83,7 @@ def main() -> int:
     given = parsed(
         __doc__, m=(512, "rows"), n=(512, "columns, a multiple of 128"), seed=0, rounds=None,
         k=("512,1024,2048,4096,8192,16384,32768,65536", "multiples of 128, separated by commas"),
-        device=("cuda", "or cpu"),
+        device=("cuda", "cuda or cpu"),
     )  # fmt: skip
     torch.manual_seed(given.seed)
     found = []

@@ -82,7 +82,7 @@ def launch(name: str, fixed: bool) -> None:
 
     given, out = matrices()
     kernel = load(build(unit(name, fixed), device_arch(0)))
-    nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # of its arguments two are taken
+    nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # only two of its arguments are used
     signature = gemm_signature(nothing.operation(4, 4, 4))
     bound = kernel.bind(Launch(CTAS, THREADS, 0), signature.arguments(nothing, ONE, ZERO))
     with upload(given) as source, allocate_like(out) as target:

@@ -283,8 +283,8 @@ def entry(
 def main() -> int:
     given = parsed(
         __doc__, shapes=(SHAPES, "n x k"), groups=",".join(map(str, ROWS)),
-        rows=(0, "mean rows of a group"), ragged=("MK", "M, K or MK, which is the default"),
-        dtype=("bfloat16", "or float8_e4m3fn, float8_e5m2"),
+        rows=(0, "mean rows of a group"), ragged=("MK", "M, K or MK (default)"),
+        dtype=("bfloat16", "bfloat16, float8_e4m3fn or float8_e5m2"),
         distributions=",".join(DISTRIBUTIONS), loop=(32, "most groups for the loop of gemm"),
         candidates=0, tail=(0.0, "rows without a group, relative to those of groups"),
     )  # fmt: skip

@@ -203,7 +203,7 @@ def soak(
 
 def main() -> int:
     given = parsed(
-        __doc__, rounds=None, seconds=(1800.0, "duration"), backend=("cuda", "or cpu"),
+        __doc__, rounds=None, seconds=(1800.0, "duration"), backend=("cuda", "cuda or cpu"),
         problems=300,
     )  # fmt: skip
     rng, device = random.Random(given.seed), given.backend
