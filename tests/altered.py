@@ -1,4 +1,4 @@
-"""Configs whose parts are not those that follow from them: what proofs have to see."""
+"""Configs with inconsistent derived attributes, which proofs must reject."""
 
 from dataclasses import fields
 from functools import cached_property
@@ -8,7 +8,7 @@ from cute_gemm.kernels.derived import derived
 
 
 def altered(config: Any, **parts: Any) -> Any:
-    """Return the config with these parts in place of its own; all others stay what they are."""
+    """Return the config with the given derived attributes; all others keep their values."""
     kinds = type(config).__mro__
     names = {
         name for kind in kinds for name, value in vars(kind).items()

@@ -1,4 +1,4 @@
-"""Drawn batches of small products: rows of any length, anywhere, of matrices that lie anyhow."""
+"""Random batches of small products, with rows of any length, address and layout."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +15,10 @@ from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.problem import GemmProblem
 
-#: How the matrices of an operand lie: one behind the other; with gaps between rows, or between
-#: matrices; rows of all matrices (heads) in turn, with gaps or without; one for all products.
+#: Layouts of the matrices of an operand: contiguous; with gaps between rows, or between matrices;
+#: interleaved rows of all matrices (heads), with or without gaps; one matrix for all products.
 LIES = ("dense", "rows", "matrices", "heads", "packed heads", "shared")
-#: Types, with that of C where it is not the default.
+#: Types, and the type of C if it is not the default.
 KINDS: dict[str, tuple[str, str | None]] = {
     name: (t.dtype, t.out) for name, t in (TYPES | COMPLEX).items() if t.compute is None
 } | {name: (name, None) for name in FLOAT8 if "/" not in name}
@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[str, str | None]] = {
 
 @dataclass(frozen=True)
 class Lie:
-    """Strides (batch, leading dimension) and the first element of ``l`` matrices in a buffer."""
+    """Strides (batch, leading dimension) and offset of ``l`` matrices in a buffer."""
 
     ld: int
     batch: int
@@ -34,7 +34,7 @@ class Lie:
     length: int
 
     def view(self, buffer: Any, shape: tuple[int, int, int], order: str) -> np.ndarray:
-        """The matrices in a NumPy array, one dimension of elements."""
+        """Return a view of the matrices in a one-dimensional NumPy array."""
         steps = (self.batch, *((1, self.ld) if order == "F" else (self.ld, 1)))
         steps = tuple(step * buffer.itemsize for step in steps)
         begin = self.offset * buffer.itemsize
@@ -43,11 +43,11 @@ class Lie:
 
 @dataclass(frozen=True)
 class BatchedCase:
-    """A batch: operands as stored, column-major as BLAS's ("F") or row-major."""
+    """A batch of products. Stored operands are column-major ("F"), as in BLAS, or row-major."""
 
     kind: str
     op: str
-    orders: str  #: Of A, B and C: ``"FFC"``.
+    orders: str  #: Orders of A, B and C: ``"FFC"``.
     extents: tuple[int, int, int, int]  #: m, n, k, l.
     lies: tuple[Lie, Lie, Lie]
     beta: float
@@ -68,14 +68,14 @@ class BatchedCase:
 
     @property
     def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """Of A, B and C as stored."""
+        """Return the shapes of the stored A, B and C."""
         m, n, k, l = self.extents
         a, b = stored_shapes(self.op, m, n, k)
         return (l, *a), (l, *b), (l, m, n)
 
     @property
     def problem(self) -> GemmProblem:
-        """What addresses of these offsets from an aligned one make of it."""
+        """Return the problem of operands whose buffers have aligned addresses."""
         operands: list[Operand] = []
         given = zip(self.lies, self.dtypes, self.shapes, self.orders, strict=True)
         for lie, dtype, shape, order in given:
@@ -85,14 +85,14 @@ class BatchedCase:
         return from_operands(self.op, *operands)
 
     def plan(self, kernel: str = "batched") -> Plan:
-        """The plan for such arrays, where there are none."""
+        """Return the plan of such arrays, without arrays."""
         problem, gpu = self.problem, nearest(Arch(self.arch))
         options = dict(self.options) if kernel == "batched" else {}
         selection = select.select(problem, self.arch, kernel, options, gpu)
         return Plan(problem, "cpu", None, self.arch, selection)
 
     def buffers(self, seed: int = 0) -> list[np.ndarray]:
-        """Numbers for A, B and C, in all of a buffer each; C of NaN where it is not read."""
+        """Return buffers of random numbers for A, B and C. C is NaN if it must not be read."""
         random = np.random.default_rng(seed)
         found = [
             numbers(random, (lie.length,), dtype)
@@ -103,7 +103,7 @@ class BatchedCase:
         return found
 
     def views(self, buffers: list[np.ndarray]) -> list[np.ndarray]:
-        """A, B and C in such buffers."""
+        """Return views of A, B and C in such buffers."""
         return [
             lie.view(buffer, shape, order)
             for lie, buffer, shape, order in zip(
@@ -113,7 +113,10 @@ class BatchedCase:
 
 
 def _lie(random: np.random.Generator, how: str, rows: int, run: int, l: int, aligned: int) -> Lie:
-    """``run``: elements along the unit stride; ``aligned``: a multiple that all steps are."""
+    """Return a random `Lie`.
+
+    ``run``: elements along the unit stride; ``aligned``: a factor of all strides.
+    """
 
     def up(number: int) -> int:
         return -(-number // aligned) * aligned
@@ -139,7 +142,7 @@ def _lie(random: np.random.Generator, how: str, rows: int, run: int, l: int, ali
 
 
 def drawn(seed: int, kind: str = "", most: int = 24, l: int = 0) -> BatchedCase:
-    """A case: extents up to ``most``, some of them 1, powers of two or one off."""
+    """Return a random case with extents up to ``most``, often 1, a power of two or one less."""
     random = np.random.default_rng(seed)
     kind = kind or str(random.choice(sorted(KINDS)))
     letters = "NTC" if kind in COMPLEX else "NT"

@@ -1,9 +1,9 @@
-"""The contract of BLAS's ``gemm`` as cases: what is computed, and what must be left alone.
+"""Cases of the contract of BLAS's ``gemm``: results, and memory that must not change.
 
-A case is a kernel, types, an op, a subject, extents, scalars and a layout. `regime` generates the
-cases of one kernel, type and op in a stable order; `check` runs one on a backend and raises
-AssertionError with a sentence. All numbers are such that every sum is exact in every type of
-accumulator, so that C is compared with the exact result, rounded once, and not with a bound.
+A case has a kernel, types, an op, a subject, extents, scalars and a layout. `regime` generates the
+cases of one kernel, type and op in a stable order. `check` runs a case on a backend and raises
+AssertionError with a sentence. All sums are exact in every type of accumulator. C is therefore
+compared with the exact result, rounded once, without a tolerance.
 """
 
 import random
@@ -24,9 +24,9 @@ from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.problem.values import saturated
 
-#: Extents: those of the reference tests, and beyond the end of tiles of 32 and 64.
+#: Extents of the reference tests, and extents with partial tiles of 32 and 64.
 EXTENTS = (0, 1, 2, 3, 5, 9, 33, 65)
-#: ``"narrow"``: minimal leading dimensions, or one more, one element from an aligned address.
+#: ``"narrow"``: minimal leading dimensions, or one more, one element after an aligned address.
 #: ``"wide"``: multiples of 16 bytes, and a row-major C.
 LAYOUTS = ("narrow", "wide")
 OPS, CONJUGATES = ("NN", "NT", "TN", "TT"), ("CN", "TC", "CC", "NH")
@@ -54,7 +54,7 @@ class Kind(NamedTypes):
 
 @dataclass(frozen=True)
 class Case:
-    """One call; ``subject`` is a name of `SUBJECTS`, ``pad`` what ld has beyond its minimum."""
+    """One call. ``subject``: what it tests; ``pad``: added to the minimal leading dimensions."""
 
     kernel: str
     kind: Kind
@@ -81,7 +81,7 @@ class Case:
 
 
 def kinds(kernel: str, others: bool = True) -> list[Kind]:
-    """The types that a kernel says it takes: the default C of each, and behind them other ones."""
+    """Return the types of a kernel, first with the default type of C, then with ``others``."""
     names = registry.get(kernel).dtypes
     found = [
         Kind(name, DTYPES[name.partition("/")[0].split(" x ")[0]].outputs[0]) for name in names
@@ -95,25 +95,25 @@ def kinds(kernel: str, others: bool = True) -> list[Kind]:
 
 
 def ops(kernel: str, kind: Kind) -> tuple[str, ...]:
-    """The ops of a kind; one alone where it differs from a plain one in C, B or sums of 8 bits."""
+    """Return the ops of a kind. Non-default C, mixed types and fast_accum have one op."""
     fast = kind.a.startswith("float8") and kind.compute
     if kind.out != DTYPES[kind.a].outputs[0] or kind.a != kind.b or fast:
         return (OPS[zlib.crc32(f"{kernel} {kind}".encode()) % 4],)
     return OPS + CONJUGATES if kind.is_complex else OPS
 
 
-# ---- the regime ---------------------------------------------------------------------------------
+# ---- cases --------------------------------------------------------------------------------------
 
 
 def scalars(kind: Kind) -> tuple[tuple[complex, ...], tuple[complex, ...]]:
-    """Values of alpha and of beta: 0, 1 and another one."""
+    """Return the values of alpha and of beta: 0, 1 and another one."""
     if kind.is_complex:
         return (0, 1, 1.5 - 0.5j), (0, 1, 2 + 1j)
     return ((0, 1, -7), (0, 1, 3)) if kind.integers else ((0, 1, -2.5), (0, 1, 0.5))
 
 
 def products(kernel: str, kind: Kind, op: str, layout: str) -> list[Case]:
-    """All extents, scalars and leading dimensions of the subject ``values``, in drawn order."""
+    """Return all extents, scalars and leading dimensions of the subject ``values``, shuffled."""
     alphas, betas = scalars(kind)
     every = product(EXTENTS, EXTENTS, EXTENTS, alphas, betas, (0, 1))
     cases = [Case(kernel, kind, op, layout, "values", *drawn) for drawn in every]
@@ -122,7 +122,7 @@ def products(kernel: str, kind: Kind, op: str, layout: str) -> list[Case]:
 
 
 def special(kernel: str, kind: Kind, op: str, layout: str, long: bool = True) -> Iterator[Case]:
-    """The cases of all other subjects. ``long``: those of a k of 2^17 too."""
+    """Yield the cases of all other subjects. ``long``: including k = 2^17."""
     case = Case(kernel, kind, op, layout, "values", 9, 5, 3, 1, 1, 1)
     yield replace(case, subject="errors")
     sizes = ((9, 5, 3), (5, 33, 33))
@@ -155,7 +155,7 @@ def special(kernel: str, kind: Kind, op: str, layout: str, long: bool = True) ->
 
 
 def regime(kernel: str, kind: Kind, op: str, layout: str, count: int, **given: bool) -> list[Case]:
-    """All special cases, and the first ``count`` of the products."""
+    """Return all special cases, and the first ``count`` of the products."""
     return [
         *special(kernel, kind, op, layout, **given),
         *products(kernel, kind, op, layout)[:count],
@@ -163,13 +163,13 @@ def regime(kernel: str, kind: Kind, op: str, layout: str, count: int, **given: b
 
 
 def overflowing(out: str) -> tuple[float, ...]:
-    """Factors of 4 whose products are the greatest number, round to it, and exceed it."""
+    """Return alphas for which 4 * alpha is the greatest number, rounds to it, and exceeds it."""
     row = DTYPES[out]
     if row.saturates:
         return row.saturates / 4, row.saturates / 2
     part = np.dtype({"complex64": "f4", "complex128": "f8"}.get(out, row.numpy))
     exponent = {"float16": 16, "float64": 1024}.get(part.name, 128)
-    digits = round(-np.log2(row.roundoff))  # 11 of float16
+    digits = round(-np.log2(row.roundoff))  # 11 for float16
     greatest = (2.0 - 2.0 ** (1 - digits)) * 2.0 ** (exponent - 3)
     step = 2.0 ** (exponent - 2 - digits)  # a quarter of the distance to the next number
     if part.name in ("float16", "bfloat16"):  # alpha has more digits than C
@@ -183,13 +183,13 @@ def overflowing(out: str) -> tuple[float, ...]:
 def integers(
     rng: np.random.Generator, shape: tuple[int, int], largest: int, is_complex: bool
 ) -> np.ndarray:
-    """Integers up to ``largest`` in magnitude, as float64 or complex128."""
+    """Return integers up to ``largest`` in magnitude, as float64 or complex128."""
     real = rng.integers(-largest, largest + 1, shape).astype(float)
     return real + 1j * rng.integers(-largest, largest + 1, shape) if is_complex else real
 
 
 def numbers(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """op(A), op(B) and C of a case, as float64 or complex128."""
+    """Return op(A), op(B) and C of a case, as float64 or complex128."""
     m, n, k, kind = case.m, case.n, case.k, case.kind
     rng = np.random.default_rng(zlib.crc32(str(case).encode()))
     A, B = (integers(rng, x, 3, kind.is_complex) for x in ((m, k), (k, n)))
@@ -221,7 +221,7 @@ def numbers(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def expected(case: Case, A: np.ndarray, B: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """The exact result, rounded once to C's type."""
+    """Return the exact result, rounded once to C's type."""
     kind, row = case.kind, DTYPES[case.kind.out]
     if kind.integers:
         ints = [x.astype(np.int64) for x in (A, B, C)]
@@ -243,9 +243,9 @@ def expected(case: Case, A: np.ndarray, B: np.ndarray, C: np.ndarray) -> np.ndar
 
 
 def check(case: Case, backend: Backend) -> str:
-    """Compute a case; AssertionError says what is wrong.
+    """Compute a case, and raise AssertionError if it fails.
 
-    Returns the sentence of the package where the kernel does not take the case, else ``""``.
+    Return the package's error message if the kernel does not support the case, otherwise ``""``.
     """
     try:
         if case.subject == "errors":
@@ -264,7 +264,7 @@ def check(case: Case, backend: Backend) -> str:
 def check_result(case: Case, backend: Backend) -> None:
     A, B, C = numbers(case)
     given = arrays(case, A, B, C)
-    C = C if case.beta == 0 else given[2].astype(C.dtype)  # as it is stored
+    C = C if case.beta == 0 else given[2].astype(C.dtype)  # the stored values
     before = [whole(x).copy() for x in given]
     wanted = expected(case, A, B, C)
     backend.run(case, *given)
@@ -278,9 +278,9 @@ def check_result(case: Case, backend: Backend) -> None:
 
 
 def compare(case: Case, got: np.ndarray, wanted: np.ndarray) -> None:
-    """Every element is the expected one; without products and beta it is +0."""
+    """Check that every element is the expected one, or +0 if alpha or k is 0 and beta is 0."""
     with np.errstate(all="ignore"):
-        if wanted.dtype.kind == "c":  # which part is infinite or NaN is not said
+        if wanted.dtype.kind == "c":  # BLAS does not specify which part is infinite or NaN
             right = np.where(np.isfinite(wanted), got == wanted, ~np.isfinite(got))
         else:
             wide = [x.astype(float) for x in (got, wanted)]
@@ -296,14 +296,14 @@ def compare(case: Case, got: np.ndarray, wanted: np.ndarray) -> None:
     )
 
 
-#: Arguments of ``plan`` by BLAS's order, each with a value that is refused, and what it is called.
+#: Arguments of ``plan`` in BLAS's order, each with an invalid value.
 ARGUMENTS = {
     "op": "NX", "m": -1, "n": -1, "k": -1, "lda": 0, "ldb": 0, "ldc": 0,
 }  # fmt: skip
 
 
 def check_errors(case: Case, backend: Backend) -> None:
-    """The first wrong argument is named, before quick returns, and C is left alone."""
+    """Check that errors name the first wrong argument, also of an empty C, and keep C unchanged."""
     kind = case.kind
     words = {"kernel": case.kernel, "dtype": kind.operands.partition("/")[0], "out_dtype": kind.out,
              "compute": kind.compute, "backend": "cpu", "arch": backend.arch}  # fmt: skip
@@ -320,7 +320,7 @@ def check_errors(case: Case, backend: Backend) -> None:
             except cg.GemmError as error:
                 said = str(error)
             else:
-                raise AssertionError(f"{name}={wrong[name]!r} is taken")
+                raise AssertionError(f"{name}={wrong[name]!r} is accepted")
             assert said.startswith(f"{name} "), (
                 f"{', '.join(wrong)} are wrong, and the error is of another than the first: {said}"
             )
@@ -337,15 +337,15 @@ def check_errors(case: Case, backend: Backend) -> None:
             except cg.GemmError:
                 pass
             else:
-                raise AssertionError(f"{what} is taken with {changes}")
-            assert (whole(C) == before).all(), f"C is written to, and {what} is refused"
+                raise AssertionError(f"{what} is accepted with {changes}")
+            assert (whole(C) == before).all(), f"C has changed, but {what} is an error"
 
 
 def _thinner(A: Any, B: Any, C: Any, words: dict[str, Any]) -> tuple[Any, ...]:
     return A, B, C[:, :-1], words
 
 
-#: Calls that must be refused whatever the extents: A, B, C and words of a good one to theirs.
+#: Invalid calls for any extents: functions from A, B, C and options of a valid call to theirs.
 WRONG = {
     "a letter": lambda A, B, C, words: (A, B, C, words | {"op": "NX"}),
     "a shape of C": _thinner,

@@ -1,8 +1,8 @@
-"""The words of all tests: ops, orders, types, problems, and cases of what is computed.
+"""Ops, orders, types, problems and cases that all tests share.
 
-A kernel depends on the types, the majors, the access widths and the tile, not on the sizes as such.
-So a case says how wide its operands may be accessed (through the leading dimension and the base
-address), and all awkward sizes of one kind share a kernel.
+A kernel depends on types, majors, access widths and tile, but not on the sizes themselves. A case
+therefore specifies how wide its operands may be accessed (through the leading dimension and the
+base address), so that many unaligned sizes share a kernel.
 """
 
 import threading
@@ -34,17 +34,17 @@ POLICIES = ("auto", "mn_major")
 THIN = (1, 2, 3, 4, 7, 8, 16, 17, 32)
 #: The tutorial kernels.
 LADDER = registry.LADDER[1 : registry.LADDER.index("sm80_pipeline")]
-#: Those that choose the width of their accesses to A and B.
+#: Tutorial kernels that select the width of their accesses to A and B.
 WIDE = ("vectorized", "bank_free", "warp_tiled", "double_buffered")
 
 
 def configure(kernel: Kernel, problem: GemmProblem, arch: str, **options: Any) -> Any:
-    """Return the config that is chosen of a kernel."""
+    """Return the config that is selected for a kernel."""
     return select.select(problem, arch, kernel.name, options).config
 
 
 def refusal(kernel: CompiledKernel, config: Any, problem: GemmProblem, arch: str) -> str:
-    """Return the first broken rule as a sentence, or ``""``."""
+    """Return the error message of the first broken rule, or ``""``."""
     try:
         kernel.check(config, problem, Arch(arch))
     except (OptionError, UnsupportedError) as error:
@@ -71,7 +71,7 @@ class Type:
 
     @property
     def operands(self) -> str:
-        """As kernels name what they take: ``"float32/tf32"``."""
+        """The types as kernels name them: ``"float32/tf32"``."""
         return self.dtype if self.compute is None else f"{self.dtype}/{self.compute}"
 
     @property
@@ -89,14 +89,14 @@ TYPES = {
         Type("bfloat16-float32", "bfloat16", None, "float32"),
     )
 }  # fmt: skip
-#: Those whose C has the default type.
+#: Types with the default type of C.
 PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
-#: Which not all kernels take.
+#: Complex types, which some kernels do not support.
 COMPLEX = {name: Type(name, name, None, name) for name in ("complex64", "complex128")}
 
 
 class NamedTypes:
-    """A and B's types, as a kernel names them: ``"float32/tf32"``, ``"float8_e4m3fn x ..."``."""
+    """Types of A and B, as a kernel names them: ``"float32/tf32"``, ``"float8_e4m3fn x ..."``."""
 
     operands: str
 
@@ -115,7 +115,7 @@ class NamedTypes:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Where ``l`` matrices lie in a buffer; ld, offset and batch stride are in elements."""
+    """The layout of ``l`` matrices in a buffer. ld, offset and batch stride are in elements."""
 
     matrix: tuple[int, int]
     order: str
@@ -135,7 +135,7 @@ class Buffer:
 
     @property
     def length(self) -> int:
-        """Elements of a buffer with room before, between and behind."""
+        """Elements of a buffer with space before, between and after the matrices."""
         last = self.offset + (self.l - 1) * self.batch
         return last + self.ld * self.matrix[self.order == "F"] + 256
 
@@ -147,7 +147,7 @@ class Case:
     Attributes
     ----------
     widths
-        Bytes that an access of A, B and C may have, as far as ld and base address decide.
+        Access widths of A, B and C in bytes that ld and base address allow.
     padded
         Whether the leading dimensions leave at least two elements between columns (or rows).
     more
@@ -155,7 +155,7 @@ class Case:
     l
         Products of a batch.
     shared
-        ``"A"`` or ``"B"``, which all products of a batch have in common, or neither.
+        ``"A"`` or ``"B"`` if all products of a batch share that operand, otherwise empty.
     """
 
     kernel: str
@@ -184,7 +184,7 @@ class Case:
         return (TYPES | COMPLEX)[self.type]
 
     def runs_on(self, arch: str) -> bool:
-        """Whether an architecture has what the kernel needs."""
+        """Return whether an architecture supports the kernel."""
         return self.kernel != "sm90_wgmma" or Arch(arch).has("wgmma")
 
     @property
@@ -200,7 +200,7 @@ class Case:
     def _place(
         self, shape: tuple[int, int], order: str, element: int, width: int, shared: bool = False
     ) -> Buffer:
-        """An address that is a multiple of ``width`` bytes and of no more; so are the strides."""
+        """Return a buffer whose address and strides are odd multiples of ``width`` bytes."""
         step = max(1, width // element)
         extent, count = shape if order == "F" else shape[::-1]
         blocks = -(-(extent + 2 * self.padded) // step) | 1
@@ -209,7 +209,7 @@ class Case:
 
     @cached_property
     def places(self) -> tuple[Buffer, Buffer, Buffer]:
-        """Of A, B and C; A and B are column-major, as BLAS has them."""
+        """Buffers of A, B and C. A and B are column-major, as in BLAS."""
         m, n, k = self.m, self.n, self.k
         element, out = self.t.bytes, DTYPES[self.t.out].bytes
         a, b = stored_shapes(self.op, m, n, k)
@@ -221,7 +221,7 @@ class Case:
 
     @cached_property
     def problem(self) -> GemmProblem:
-        """What ``from_operands`` makes of the arrays, without arrays."""
+        """The problem that ``from_operands`` would return for the arrays."""
         a, b, c = self.places
         problem = from_sizes(
             self.op,
@@ -248,7 +248,7 @@ class Case:
         )
 
     def plan(self, arch: str, gpu: Gpu | None = None) -> Plan:
-        """The plan for such arrays, made where there are none; on device 0, or for ``gpu``."""
+        """Return the plan of such arrays, without arrays, for device 0 or for ``gpu``."""
         options = dict(self.more)
         if self.copy is not None:
             options["copy"] = self.copy
@@ -258,48 +258,48 @@ class Case:
 
 
 def _at(matrix: Matrix, offset: int) -> Matrix:
-    if 0 in matrix.shape:  # such arrays have no address
+    if 0 in matrix.shape:  # empty arrays have no address
         return matrix
     address = 256 | offset * DTYPES[matrix.dtype].bytes | matrix.batch_bytes
     return replace(matrix, alignment=address & -address)
 
 
 def types_of(kernel: str) -> tuple[str, ...]:
-    """The plain types that a tutorial kernel takes."""
+    """Return the plain types that a tutorial kernel supports."""
     taken = registry.get(kernel).dtypes
     return tuple(name for name in PLAIN if TYPES[name].operands in taken)
 
 
 def complex_of(kernel: str) -> tuple[str, ...]:
-    """The complex types that a kernel takes."""
+    """Return the complex types that a kernel supports."""
     return tuple(name for name in COMPLEX if name in registry.get(kernel).dtypes)
 
 
 def narrow(kernel: str, name: str, op: str, copy: str | None = None, order: str = "F") -> Case:
-    """A small case of element-wise accesses: odd ld, base address off by one element."""
+    """Return a small case of element-wise accesses: odd ld, base address off by one element."""
     return at_widths(Case(kernel, name, op, copy, 65, 63, 127, order, (1, 1, 1)), 1)
 
 
 def at_widths(case: Case, *widths: int) -> Case:
-    """The case with accesses of A, B and C this wide, or all of one width; at least an element."""
+    """Return the case with access widths of A, B and C, or one width, of at least an element."""
     of_a, of_b, of_c = widths if len(widths) == 3 else widths * 3
     element, out = case.t.bytes, DTYPES[case.t.out].bytes
     return replace(case, widths=(max(element, of_a), max(element, of_b), max(out, of_c)))
 
 
 def wide(kernel: str, name: str, op: str, copy: str | None = None, order: str = "C") -> Case:
-    """A small case of accesses of 16 bytes."""
-    if kernel == "cutlass_universal":  # which guards a vector by its first element
+    """Return a small case of accesses of 16 bytes."""
+    if kernel == "cutlass_universal":  # it predicates a vector by its first element
         return Case(kernel, name, op, copy, 80, 1008, 272, order, (16, 16, 16))
     sizes = (63, 1000, 65) if order == "C" else (1000, 63, 65)
     return Case(kernel, name, op, copy, *sizes, order, (16, 16, 16))
 
 
 def cutlass_takes(case: Case) -> bool:
-    """Whether CUTLASS has a kernel: its dp4a, for all int8 but op TN, loads 4 elements at a time.
+    """Return whether CUTLASS has a kernel for a case. True for cases of other kernels.
 
-    Of a single row of A and B (k = 1 with ld = 1) nobody can tell that it is transposed. Cases of
-    other kernels are taken.
+    Its dp4a kernels, for all int8 ops but TN, load 4 elements at a time. A single row of A and B
+    (k = 1 with ld = 1) does not show whether it is transposed.
     """
     if case.kernel != "cutlass_universal":
         return True
@@ -311,7 +311,7 @@ def cutlass_takes(case: Case) -> bool:
 
 
 def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
-    """A problem whose extents are ``size`` where none are given; ``dtype`` may be ``"tf32"``."""
+    """Return a problem with default extents ``size``. ``dtype`` may be ``"tf32"``."""
     given = {"m": size, "n": size, "k": size, "dtype": "float16", **given}
     if given["dtype"] == "tf32":
         given |= {"dtype": "float32", "compute": "tf32"}
@@ -319,18 +319,18 @@ def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
 
 
 def problem_of(op: str, A: Any, B: Any, C: Any = None, **options: Any) -> GemmProblem:
-    """The problem of arrays."""
+    """Return the problem of the arrays."""
     C = None if C is None else read(C, "C")
     return from_operands(op, read(A, "A"), read(B, "B"), C, **options)
 
 
 def stored_shapes(op: str, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The shapes of A and B as stored."""
+    """Return the shapes of the stored A and B."""
     return (m, k) if op[0] in "Nn" else (k, m), (k, n) if op[1] in "Nn" else (n, k)
 
 
 def numbers(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Normal numbers, or all integers of 8 bits, in a type of the table."""
+    """Return normal numbers, or random 8-bit integers, of a type."""
     numpy_type = DTYPES[dtype].numpy
     if DTYPES[dtype].roundoff == 0:
         return random.integers(-128, 128, shape).astype(numpy_type)
@@ -345,10 +345,11 @@ def placed(
     rows: tuple[int, int] = (0, 0), around: float | None = None,
     random: np.random.Generator | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Random numbers, and the array that they lie in, which else is ``around``: NaN, or 99.
+    """Return a view of random numbers in a larger array, and that array.
 
-    Of two dimensions at least. From one row, or column of order "F", to the next it is its length
-    up to a multiple of ``step``, and ``pad``; ``rows``: how many more there are before and behind.
+    The array has at least two dimensions and is filled with ``around``, by default NaN or 99. The
+    leading dimension is the length of a row (or of a column of order "F"), rounded up to a multiple
+    of ``step``, plus ``pad``. ``rows``: numbers of extra rows before and after.
     """
     random = random or np.random.default_rng(sum(shape) + pad)
     if around is None:
@@ -365,20 +366,20 @@ def placed(
 def operands(
     op: str, dtype: str = "float32", order: str = "F", *, mnk: tuple[int, int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Random A and B as stored."""
+    """Return random stored A and B."""
     random, (a, b) = np.random.default_rng(1), stored_shapes(op, *mnk)
     return placed(a, dtype, order, random=random)[0], placed(b, dtype, order, random=random)[0]
 
 
 def used(stored: np.ndarray, letter: str) -> np.ndarray:
-    """What an operand is multiplied as, op(X), in float64 or complex128."""
+    """Return op(X) in float64 or complex128."""
     wide = stored.astype(np.complex128 if stored.dtype.kind == "c" else np.float64)
     wide = wide if letter in "Nn" else wide.swapaxes(-1, -2)
     return wide.conj() if letter in "CcHh" else wide
 
 
 def in_threads(work: Callable[..., Any], arguments: Iterable[Any], seconds: float = 120) -> None:
-    """Run ``work`` with each argument in a thread of its own; AssertionError where one fails."""
+    """Run ``work`` with each argument in its own thread. Raise AssertionError if one fails."""
     failures: list[BaseException] = []
 
     def run(argument: Any) -> None:

@@ -1,6 +1,6 @@
-"""Random reports: bounds, the first line, what causes cost, and what their fixes take.
+"""Check random reports: bounds, the first line, costs of causes, and times after fixes.
 
-``python tests/causes_search.py --reports 400`` prints what does not hold.
+``python tests/causes_search.py --reports 400`` prints all contradictions.
 """
 
 import random
@@ -15,12 +15,12 @@ from cute_gemm.gpus.table import GPUS
 from cute_gemm.report.causes import Cause
 from cute_gemm.report.report import Report
 
-#: Part by which two predictions of one config may differ, by rounding.
+#: Relative difference of two predictions of one config due to rounding.
 _ROUNDING = 1e-6
 
 
 def asked(rng: random.Random) -> Question:
-    """A kernel, or the one that is chosen, on a GPU of the table."""
+    """Return arguments of a report: a kernel or "auto", on a GPU of the table."""
     question = question_of(rng) | {"kernel": rng.choice((*KERNELS, "batched", *["auto"] * 6))}
     question.pop("copy", None)
     if question["kernel"] in ("sm80_pipeline", "tensor_core", "auto") and rng.random() < 0.3:
@@ -41,7 +41,7 @@ def asked(rng: random.Random) -> Question:
 
 
 def faults(question: Question, report: Report) -> Iterator[str]:
-    """What does not hold of a report, a sentence each."""
+    """Yield a sentence for each contradiction in a report."""
     prediction, roof = report.predicted, report.performance.roofline
     if prediction is None:
         return
@@ -49,7 +49,7 @@ def faults(question: Question, report: Report) -> Iterator[str]:
         yield f"{prediction.seconds} s predicted, and the bound is {roof.seconds} s"
     named = [cause for cause in report.causes if cause.because in report.headline]
     if " because " in report.headline and not any(x.fault or x.seconds for x in named):
-        yield f"the first line names what costs nothing: {report.headline}"
+        yield f"the first line names a cause without cost: {report.headline}"
     for cause in report.causes:
         yield from _of_cause(question, report, cause, prediction.seconds)
 
@@ -69,15 +69,15 @@ def _of_cause(question: Question, report: Report, cause: Cause, predicted: float
     try:
         again = cg.analyze(**question | dict(cause.change))
     except GemmError as error:
-        yield f"{cause.fix} of {cause.what} is refused: {error}"
+        yield f"{cause.fix} of {cause.what} raises an error: {error}"
         return
     assert again.predicted is not None
     if abs(again.predicted.seconds / cause.fixed_seconds - 1) > _ROUNDING:
-        yield f"{cause.fix} takes {again.predicted.seconds} s, and not {cause.fixed_seconds} s"
+        yield f"{cause.fix} takes {again.predicted.seconds} s, not {cause.fixed_seconds} s"
 
 
 def searched(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
-    """How many causes there are, and with a change; and what does not hold."""
+    """Return the numbers of causes and of changes, and all contradictions."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(reports):

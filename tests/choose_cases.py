@@ -1,18 +1,19 @@
-"""The cases that run by default, chosen from what they notice and what they cost.
+"""Select the default cases from the mutants that they detect and their time.
 
-``python tests/choose_cases.py`` writes ``data/default_cases.txt``: of the tests in ``kernels``,
-``whole`` and ``gpu`` those that run without ``--every-case``, and behind them, with a ``-``, the
-test functions of which none does; others, which are new, run. What they cost stands in
-``data/costs.jsonl.gz``; ``python tests/choose_cases.py COSTS`` stores what a run with
-``-p costs --every-case`` wrote there first, in place of what was known of the folders that it has.
-A case is chosen that
+``python tests/choose_cases.py`` writes ``data/default_cases.txt``. The file lists the cases of
+``kernels``, ``whole`` and ``gpu`` that run without ``--every-case``, and then, with a ``-``, the
+test functions without such a case. Functions that are not in the file are new, and run. The times
+are in ``data/costs.jsonl.gz``. ``python tests/choose_cases.py COSTS`` first stores the times that a
+run with ``-p costs --every-case`` wrote, which replace those of the same folders. A case is
+selected if it
 
-1. takes less than `CHEAP` CPU seconds, or is the cheapest of its test function and takes no more
-   than the `DEAR` seconds of its folder,
-2. notices a mutant of the stored kill matrix that no case does yet, or has a pair of words of
-   different kinds (`pairs`) that none has: one after another that which has most of what is left
-   for its seconds, of those that take no more than `OF_A_MUTANT` and `OF_A_PAIR`,
-3. is for a GPU, takes no more than `OF_TRIPLES`, and has one of the `triples` that not two have.
+1. takes less than `CHEAP` CPU seconds, or is the cheapest of its test function and takes at most
+   the `DEAR` seconds of its folder,
+2. detects a mutant of the stored kill matrix that no selected case detects, or has a pair of
+   kernel, type, op or part (`pairs`) that no selected case has. Cases that take at most
+   `OF_A_MUTANT` and `OF_A_PAIR` are taken greedily, by the number of missing items per second,
+3. is for a GPU, takes at most `OF_TRIPLES`, and has one of the `triples` that fewer than two
+   selected cases have.
 """
 
 import gzip
@@ -34,18 +35,18 @@ import kill_matrix
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels import registry
 
-#: Folders of tests of which the list has a part.
+#: Folders whose tests are selected by the list.
 RINGS = ("kernels/", "whole/", "gpu/")
 #: The stored list.
 STORED = Path(__file__).parent / "data" / "default_cases.txt"
 CHEAP = 0.05
-#: What tests cost, as ``costs.py`` writes it.
+#: Times of tests, as written by ``costs.py``.
 COSTS = Path(__file__).parent / "data" / "costs.jsonl.gz"
-#: CPU seconds above which a test function has no case of its own in the list.
+#: CPU seconds above which a test function needs no case in the list.
 DEAR = {"kernels": 0.5, "whole": 0.5, "gpu": inf}
-#: CPU seconds above which a case is not taken for a mutant, and for a pair, that no other has.
+#: Most CPU seconds of a case that is selected for a mutant, and for a pair.
 OF_A_MUTANT, OF_A_PAIR = 4.0, 1.0
-#: Cases for a GPU that have each of the triples, and CPU seconds above which one is not taken.
+#: Number of GPU cases that must have each triple, and most CPU seconds of such a case.
 TWICE, OF_TRIPLES = 2, 60.0
 OPS = ("NN", "NT", "TN", "TT")
 
@@ -54,7 +55,7 @@ OPS = ("NN", "NT", "TN", "TT")
 class Chosen:
     """The stored list.
 
-    ``cases``: ids, relative to ``tests``; ``left_out``: functions of which no case runs.
+    ``cases``: ids, relative to ``tests``; ``left_out``: functions without a case that runs.
     """
 
     cases: frozenset[str]
@@ -62,11 +63,11 @@ class Chosen:
 
     @cached_property
     def functions(self) -> frozenset[str]:
-        """The test functions that the list knows."""
+        """The test functions of the list."""
         return self.left_out | {function(case) for case in self.cases}
 
     def runs(self, case: str) -> bool:
-        """Return whether a case is one of the list, or of a function that it does not know."""
+        """Return whether a case is in the list, or its function is not."""
         return case in self.cases or function(case) not in self.functions
 
 
@@ -85,7 +86,7 @@ def function(case: str) -> str:
 
 
 def words(case: str) -> frozenset[tuple[str, str]]:
-    """Return what a case is of: its kernel, types and op by its name, its part by its module."""
+    """Return the kernel, types and op in the name of a case, and its module as its part."""
     name = set(re.split(r"[^A-Za-z0-9_]+", case))
     kinds = {"kernel": registry.KERNELS, "type": (*DTYPES, "tf32"), "op": OPS}
     found = {(kind, word) for kind, known in kinds.items() for word in known if word in name}
@@ -111,10 +112,10 @@ def triples(case: str) -> frozenset[frozenset[tuple[str, str]]]:
 
 
 def cover(wanted: dict[str, Iterable], times: int, seconds: dict[str, float]) -> list[str]:
-    """Return cases that together have each thing so often, or as often as there are cases.
+    """Return cases that together have each item ``times`` times, or as often as it occurs.
 
-    ``wanted``: the things that each case has. The next case is the one with most of what is still
-    missing for its seconds.
+    ``wanted``: the items of each case. The next case is the one with the most missing items per
+    second.
     """
     having = {case: set(things) for case, things in wanted.items()}
     known = Counter(thing for things in having.values() for thing in things)
@@ -157,7 +158,7 @@ def choose(seconds: dict[str, float], matrix: dict[str, kill_matrix.Kills]) -> s
 
 
 def store(lines: list[str]) -> None:
-    """Store costs, in place of those of tests in the same folders."""
+    """Store times, replacing those of tests in the same folders."""
     folders = {_folder(line) for line in lines}
     old = gzip.decompress(COSTS.read_bytes()).decode().splitlines()
     kept = [line for line in old if _folder(line) not in folders]
@@ -169,13 +170,13 @@ def _folder(line: str) -> str:
 
 
 def main(path: str = "") -> None:
-    """Write the list, and say what it takes."""
+    """Write the list, and print its number of cases and CPU time."""
     if path:
         store(Path(path).read_text().splitlines())
     rows = [json.loads(line) for line in gzip.decompress(COSTS.read_bytes()).splitlines()]
     seconds = {row["id"].partition("tests/")[2]: row["cpu"] + row["children"] for row in rows}
     matrix = kill_matrix.read()
-    for kills in matrix.values():  # of cases that were not in that run
+    for kills in matrix.values():  # for cases that were not in that run
         seconds = kills.passed | kills.noticed | seconds
     seconds = {case: x for case, x in seconds.items() if case.startswith(RINGS)}
     chosen = choose(seconds, matrix)

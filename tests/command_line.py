@@ -1,4 +1,4 @@
-"""Words that tests of several commands give."""
+"""Arguments that tests of several commands share."""
 
 from cute_gemm.run.driver import why_no_gpu
 
@@ -6,5 +6,5 @@ SIZES = ["-m", "96", "-n", "80", "-k", "64"]
 
 
 def compile_arch() -> list[str]:
-    """An architecture to name where there is no GPU to take it from."""
+    """Return an ``--arch`` argument if there is no GPU that determines it."""
     return ["--arch", "sm_80"] if why_no_gpu() else []

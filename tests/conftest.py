@@ -1,4 +1,4 @@
-"""What every test shares: the markers' rules and a cache of their own."""
+"""Options, hooks and fixtures of all tests, with a cubin cache of their own."""
 
 import ctypes
 import os
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-# NumPy asks for pages of 2 MB, all of which an element takes where elements lie far apart.
+# NumPy requests pages of 2 MB. One element would use all of it in sparse arrays.
 os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
-# Processes that test at the same time share the cores: a thread of BLAS in each for each core would
-# wait for the others. OpenBLAS and MKL read it too.
+# Parallel test processes share the cores. With one BLAS thread per core in each process, threads
+# would wait for each other. OpenBLAS and MKL read this variable too.
 os.environ["OMP_NUM_THREADS"] = str(
     max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 )
@@ -31,7 +31,7 @@ from interpreted import Case, Emitted, of_few_ctas
 from cute_gemm.plan.steps import Step
 
 HERE = Path(__file__).parent
-# How long an example takes says more of the machine than of the code.
+# The time of an example depends on the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
@@ -45,57 +45,57 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-case",
         action="store_true",
-        help="run all tests of tests/kernels, whole and gpu, as -k does, not the chosen ones",
+        help="run all cases of tests/kernels, whole and gpu, not only the default cases",
     )
     parser.addoption(
         "--slice",
         metavar="DAY",
         type=date.fromisoformat,
-        help=f"run one of {SLICES} slices of the tests that are not chosen, by a date (2026-11-27)",
+        help=f"run one of {SLICES} slices of the non-default cases, by a date (2026-11-27)",
     )
 
 
-#: Parts of the tests that do not run by default; one runs a day.
+#: Slices of the tests that do not run by default. One runs per day.
 SLICES = 60
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[Any] | None:
-    """Without ``--matrix`` collect nothing of a test of the matrix."""
+    """Do not collect tests of the matrix without ``--matrix``."""
     marks = getattr(obj, "pytestmark", ()) if isinstance(obj, FunctionType) else ()
     left_out = any(mark.name == "matrix" for mark in marks)
     return [] if left_out and not collector.config.getoption("--matrix") else None
 
 
 def _no_gpu() -> str | None:
-    """Why the tests for a GPU cannot run."""
+    """Return the reason why the tests for a GPU cannot run, or None."""
     from cute_gemm.run.driver import why_no_gpu
 
     return why_no_gpu()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Collect no tests for a GPU where there is none, unless ``-m gpu`` asks for them."""
+    """Do not collect tests for a GPU if there is none, unless ``-m gpu`` is given."""
     if collection_path != HERE / "gpu" or "gpu" in config.option.markexpr:
         return None
     return True if _no_gpu() else None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which tests are left out."""
+    """Report which tests are not collected."""
     lines = []
     if "gpu" not in config.option.markexpr and (reason := _no_gpu()):
         lines.append(f"tests/gpu: not collected, no GPU: {reason}")
     if day := config.getoption("--slice"):
-        lines.append(f"slice {_slice_of(day)} of {SLICES} of the tests that are not chosen, {day}")
+        lines.append(f"slice {_slice_of(day)} of {SLICES} of the non-default cases, {day}")
     return lines
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what other runs are for; skip tests for a GPU where there is none.
+    """Deselect non-default cases, and skip tests for a GPU if there is none.
 
-    Of tests/kernels, tests/whole and tests/gpu what ``data/default_cases.txt`` says, unless tests
-    are named (``-k``, ``file::test``) or ``--every-case``, ``--slice`` or ``--matrix`` is given.
-    UsageError where the list has a test that is not there.
+    ``data/default_cases.txt`` selects the cases of tests/kernels, tests/whole and tests/gpu, unless
+    tests are named (``-k``, ``file::test``) or ``--every-case``, ``--slice`` or ``--matrix`` is
+    given. Raise UsageError if the list has a test that does not exist.
     """
     if not config.getoption("--matrix"):
         items[:] = [item for item in items if item.get_closest_marker("matrix") is None]
@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _id(item: pytest.Item) -> str:
-    """The id of a test, from tests/ on."""
+    """Return the id of a test, relative to tests/."""
     return item.nodeid.removeprefix("tests/")
 
 
@@ -123,7 +123,7 @@ def _slice_of(day: date) -> int:
 
 
 def _runs(case: str, chosen: Chosen, day: date | None) -> bool:
-    """Whether a test runs by default, or in the slice of a day."""
+    """Return whether a test runs by default, or in the slice of a day."""
     whole = chosen.runs(case) or not case.startswith(choose_cases.RINGS)
     return (
         whole if day is None else not whole and zlib.crc32(case.encode()) % SLICES == _slice_of(day)
@@ -131,25 +131,25 @@ def _runs(case: str, chosen: Chosen, day: date | None) -> bool:
 
 
 def _refuse_unknown(chosen: Chosen, items: list[pytest.Item]) -> None:
-    """UsageError for chosen tests that collected files do not have."""
+    """Raise UsageError if the list has tests that the collected files do not have."""
     ids = {_id(item) for item in items}
     files = {case.partition("::")[0] for case in ids}
     lost = sorted(case for case in chosen.cases - ids if case.partition("::")[0] in files)
     if lost:
         raise pytest.UsageError(
-            f"tests/data/default_cases.txt names {len(lost)} tests that are not there, the first "
-            f"of them {lost[0]}: remake it (docs/contributing.md)"
+            f"tests/data/default_cases.txt names {len(lost)} tests that do not exist, the first "
+            f"of them {lost[0]}: write it again (docs/contributing.md)"
         )
 
 
-#: Megabytes of a process above which what it has freed goes back to the system, and how many it
-#: has grown by since: NVRTC frees 230 after a kernel, which take 0.2 s to get again.
+#: Megabytes of a process above which it returns freed memory to the system, and its growth since
+#: the last time. NVRTC frees 230 MB after a kernel, and allocating them again takes 0.2 s.
 MOST, GROWN = 800, 100
 _after_trim = 0
 
 
 def pytest_runtest_logfinish() -> None:
-    """Give memory back where glibc keeps much that is free."""
+    """Return freed memory to the system if glibc keeps much of it."""
     global _after_trim
     if _resident() > max(MOST, _after_trim + GROWN):
         with suppress(AttributeError, OSError):  # another C library
@@ -158,20 +158,20 @@ def pytest_runtest_logfinish() -> None:
 
 
 def _resident() -> int:
-    """Megabytes of this process."""
+    """Return the resident megabytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 @pytest.fixture(scope="session", autouse=True)
 def calibrations() -> Iterator[None]:
-    """Choices come of the calibrations in ``data``, so that new ones change no test."""
+    """Select kernels with the calibrations in ``data``, so that new calibrations change no test."""
     with frozen_calibrations():
         yield
 
 
 @pytest.fixture
 def shipped_calibrations() -> Iterator[None]:
-    """For tests of what the package ships and the pages print: choices come of its calibrations."""
+    """Select kernels with the package's calibrations, for tests of them and of the pages."""
     from cute_gemm.cost_model import calibration
 
     with taking(calibration.shipped):
@@ -180,7 +180,7 @@ def shipped_calibrations() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_ctas() -> Iterator[None]:
-    """What is executed here has few CTAs, each of which takes several tiles; no GPU is asked."""
+    """Execute few CTAs that compute several tiles each, without using a GPU."""
     launch = cached_property(lambda step: of_few_ctas(step.on_gpu()))
     launch.__set_name__(Step, "launch")
     with pytest.MonkeyPatch.context() as patch:
@@ -192,7 +192,7 @@ def few_ctas() -> Iterator[None]:
 def own_choices(
     tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """For tests that store choices: no other test sees them, and cubins are still found."""
+    """Store tuned configs in a folder that only this test uses, with the shared cubin cache."""
     from cute_gemm.plan import reused, tuned
 
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", f"{tmp_path}{os.pathsep}{cache_directory}")
@@ -204,13 +204,13 @@ def own_choices(
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One cubin cache for the whole run, so that tests neither use nor fill the user's.
+    """Use one cubin cache for the whole run, separate from the user's.
 
-    ``CUTE_GEMM_TEST_CACHE`` names one that outlives the run.
+    ``CUTE_GEMM_TEST_CACHE`` names a cache that is kept after the run.
     """
     kept = os.environ.get("CUTE_GEMM_TEST_CACHE")
     here = tmp_path_factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):  # which all have one above their own
+    if os.environ.get("PYTEST_XDIST_WORKER"):  # all workers share the parent directory
         here = here.parent
     directory = Path(kept) if kept else here / "cubins"
     directory.mkdir(exist_ok=True)
@@ -221,7 +221,7 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def emitted(request: pytest.FixtureRequest) -> Emitted:
-    """The kernels of the selected tests' ``Case`` parameters, in PTX."""
+    """Return the PTX of the kernels of the selected tests' ``Case`` parameters."""
     mine = (item for item in request.session.items if "emitted" in item.fixturenames)
     chosen = (item for item in mine if not item.get_closest_marker("skip"))
     parameters = (getattr(item, "callspec", None) for item in chosen)
@@ -231,7 +231,7 @@ def emitted(request: pytest.FixtureRequest) -> Emitted:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
-    """Return a function: words -> (exit status, standard output, standard error)."""
+    """Return a function: arguments -> (exit status, standard output, standard error)."""
     from cute_gemm.commands.cli import main
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -243,5 +243,5 @@ def run(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Call a case by its name."""
+    """Use the name of a case as its id."""
     return str(val) if isinstance(val, Case) else None

@@ -1,4 +1,4 @@
-"""The arrays of ``blas_contract``'s cases, in buffers that hold what must not be read."""
+"""Arrays for the cases of ``blas_contract``, in buffers with poison values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cute_gemm.dtypes import DTYPES
 if TYPE_CHECKING:
     from blas_contract import Case
 
-#: Each byte around C.
+#: Value of each byte around C.
 SENTINEL = 0x5A
 
 
 def view(case: Case, shape: tuple[int, int], order: str, dtype: str) -> np.ndarray:
-    """A matrix in a buffer of its own, which holds what must not be read: NaN, or 99."""
+    """Return a matrix in a buffer of its own, filled with NaN or 99, which must not be read."""
     row = DTYPES[dtype]
     step = 16 // row.bytes if case.layout == "wide" else 1
     run, count = shape if order == "F" else shape[::-1]
@@ -34,7 +34,7 @@ def view(case: Case, shape: tuple[int, int], order: str, dtype: str) -> np.ndarr
 
 
 def stored(X: np.ndarray, letter: str) -> np.ndarray:
-    """op(X) as the letter has it stored."""
+    """Return op(X) as stored for the letter."""
     return X if letter == "N" else X.T if letter == "T" else X.conj().T
 
 
@@ -43,7 +43,7 @@ def order_of_c(case: Case) -> str:
 
 
 def arrays(case: Case, A: np.ndarray, B: np.ndarray, C: np.ndarray) -> list[np.ndarray]:
-    """A and B as stored, and C, of these numbers, or of NaN where they must not be read."""
+    """Return the stored A, B and C, with NaN in those that must not be read."""
     kind = case.kind
     found = []
     for given, letter, order, dtype, reads in (
@@ -66,14 +66,14 @@ def arrays(case: Case, A: np.ndarray, B: np.ndarray, C: np.ndarray) -> list[np.n
 
 
 def whole(array: np.ndarray) -> np.ndarray:
-    """The bytes of the buffer that an array is a part of."""
+    """Return the bytes of the buffer of an array."""
     buffer = array.base
     assert isinstance(buffer, np.ndarray)
     return buffer.view(np.uint8)
 
 
 def same_place(array: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """The bytes of another buffer that lie where an array's do: (rows, columns, bytes)."""
+    """Return the bytes of another buffer at an array's position: (rows, columns, bytes)."""
     offset = array.ctypes.data - whole(array).ctypes.data
     shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
     return np.ndarray(shape, np.uint8, buffer, offset, strides)

@@ -1,4 +1,4 @@
-"""Where the cases of ``blas_contract`` are computed."""
+"""Backends that compute the cases of ``blas_contract``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cute_gemm.kernels import registry
 
 
 class TooManyError(Exception):
-    """A kernel more than a backend may compile."""
+    """Raised instead of compiling more kernels than a backend may."""
 
 
 class Backend:
-    """``"cpu"`` or ``"interpreter"``, on NumPy arrays; `Cuda` is another.
+    """``"cpu"`` or ``"interpreter"``, with NumPy arrays. `Cuda` is a subclass.
 
     ``most``: kernels that may be compiled until `forget`; one more raises `TooManyError`.
     """
@@ -28,12 +28,12 @@ class Backend:
         self._pinned: dict[Any, dict[str, Any]] = {}
 
     def forget(self) -> None:
-        """Begin to count kernels anew."""
+        """Reset the count of kernels."""
         self.symbols.clear()
         self._pinned.clear()
 
     def run(self, case: Any, *arrays: np.ndarray, change: Callable[..., Any] | None = None) -> None:
-        """Compute a case in place; ``change`` makes other arguments of its own."""
+        """Compute a case in place. ``change`` modifies the arguments of the call."""
         self._call(case, *arrays, change)
 
     def _words(self, case: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Backend:
         assert result is C, "the result is not C"
 
     def _plan(self, case: Any, A: Any, B: Any, C: Any) -> tuple[cg.Plan | None, dict[str, Any]]:
-        """The plan of a kernel that is compiled, and its words; TooManyError for a new kernel."""
+        """Return the plan of a compiled kernel, and its options. TooManyError for a new kernel."""
         words = self._words(case)
         if not self._compiles(case):
             return None, words
@@ -70,14 +70,14 @@ class Backend:
             if plan.symbol not in self.symbols and len(self.symbols) == self.most:
                 raise TooManyError(plan.symbol)
             self.symbols.add(plan.symbol)
-            if key not in self._pinned:  # so that all extents have one kernel
+            if key not in self._pinned:  # all extents use one kernel
                 fields = {x: getattr(plan.config, x) for x in registry.get(case.kernel).options}
                 self._pinned[key] = fields | {x: words[x] for x in ("pack",) if x in words}
         return plan, words
 
     @staticmethod
     def _first(case: Any, arrays: Any, *several: dict[str, Any]) -> tuple[cg.Plan, dict[str, Any]]:
-        """The plan by the first words that the kernel takes."""
+        """Return the plan for the first options that the kernel supports."""
         refused: Exception | None = None
         for words in several:
             try:

@@ -1,7 +1,7 @@
-"""Random copies, their fixes asked about again, and a plain search beside the fixes.
+"""Check the fixes of random copies, and compare them with those of an exhaustive search.
 
-``python tests/copy_search.py --copies 5000`` prints how many fixes are refuted, and how many bad
-rows a search over swizzles, pitches and thread layouts fixes where the report does not.
+``python tests/copy_search.py --copies 5000`` prints how many fixes are wrong, and how many bad rows
+a search over swizzles, pitches and thread layouts fixes but the report does not.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _ASKED = ("tensor", "threads", "values", "atom", "dtype", "space", "direction", 
 
 
 def random_question(rng: random.Random) -> Question:
-    """A copy that `analyze_copy` takes: global, shared, or from one into the other."""
+    """Return a random copy that `analyze_copy` accepts: global, shared, or global to shared."""
     while True:
         question = _random(rng)
         try:
@@ -46,7 +46,7 @@ def random_question(rng: random.Random) -> Question:
 
 def _random(rng: random.Random) -> Question:
     question = _alone(rng)
-    if rng.random() < 0.3:  # (refused where there is no tile in shared memory, or none that fits)
+    if rng.random() < 0.3:  # (rejected without a tile in shared memory that fits)
         name = rng.choice(["reader", "writer"])
         verb = "ld" if name == "reader" else "st"
         width = rng.choice([1, 2, 4])
@@ -110,7 +110,7 @@ def _layout(rng: random.Random, extents: tuple[int, int], kind: str) -> Layout:
     pitch = 5 if rng.random() < 0.03 else pitch
     stride: Any = (pitch, step) if rows else (step, pitch)
     shape: Any = extents
-    if rng.random() < 0.1 and extents[0] % 4 == 0:  # the first mode in two
+    if rng.random() < 0.1 and extents[0] % 4 == 0:  # split the first mode in two
         apart = extents[0] // 4 * stride[0] + rng.choice([0, 8])
         if rows or apart * 4 <= stride[1]:
             shape, stride = ((extents[0] // 4, 4), extents[1]), ((stride[0], apart), stride[1])
@@ -122,32 +122,32 @@ def _layout(rng: random.Random, extents: tuple[int, int], kind: str) -> Layout:
 
 
 def asked(question: Question) -> Copy:
-    """A question, understood."""
+    """Return the copy of a question."""
     given = {name: question.get(name) for name in _ASKED}
     return understood(**given | {"dtype": question.get("dtype", "float16")})
 
 
 def elements(copy: Copy) -> int:
-    """Elements that a copy moves."""
+    """Return the number of elements that a copy moves."""
     return prod(copy.extents or copy.layout.extents)
 
 
 def aliases(layout: Layout) -> bool:
-    """Whether two elements share a place."""
+    """Return whether two elements have the same offset."""
     return len(np.unique(layout.table())) != layout.size
 
 
 def aliasing(copy: Copy, change: Question) -> str:
-    """The layout that a change names, and in which elements share a place; empty if none."""
+    """Return the name of a changed layout that is not injective, or ``""``."""
     if "smem" in change and copy.smem is not None and aliases(copy.smem):
         return "smem"
-    # Of a matrix whose tiles are copied the end of a tile may be off.
+    # If tiles of a matrix are copied, the tile itself may alias at its edge.
     alias = overlaps(copy) if copy.extents else aliases(copy.layout)
     return "tensor" * ("tensor" in change and alias)
 
 
 def overlaps(copy: Copy) -> bool:
-    """Whether rows of the matrix whose tiles are copied share elements."""
+    """Return whether rows of the matrix whose tiles are copied overlap."""
     extents: Any = copy.extents
     table = copy.layout.table()
     stride = int(table[1, 0]), int(table[0, 1])
@@ -156,7 +156,7 @@ def overlaps(copy: Copy) -> bool:
 
 
 def past_the_end(copy: Copy, change: Question) -> str:
-    """Why a layout that a change names does not fit the memory that C++ CuTe reserves for it."""
+    """Return why a changed layout exceeds the memory that C++ CuTe reserves for it, or ``""``."""
     name = "smem" if "smem" in change else "tensor" if "tensor" in change else ""
     layout = copy.smem if name == "smem" else copy.layout
     if not name or layout is None or layout.swizzle is None:
@@ -167,17 +167,17 @@ def past_the_end(copy: Copy, change: Question) -> str:
 
 
 def rows_of(copy: Copy, question: Question | None = None) -> list[AccessRow]:
-    """What a copy costs, by the evaluation of reports and without fixes."""
+    """Return the access rows of a copy, without fixes."""
     given = question or {}
     named = named_partners(copy, given.get("reader"), given.get("writer"))
     return [make_row(access) for access in (*evaluated(copy)[0], *(x.row(copy) for x in named))]
 
 
-# -- fixes, asked about again ---------------------------------------------------------------------
+# -- checks of fixes ------------------------------------------------------------------------------
 
 
 def costs(row: AccessRow) -> tuple[int, ...]:
-    """Sectors of L1 and of L2, or wavefronts and those that counters show, of the whole copy."""
+    """Return the sectors of L1 and L2, or the wavefronts and counted wavefronts, of a launch."""
     total = row.launch
     if row.space == "global":
         return total.sectors or 0, total.l2_sectors or 0
@@ -185,39 +185,42 @@ def costs(row: AccessRow) -> tuple[int, ...]:
 
 
 def paid(row: AccessRow) -> int:
-    """What the row shows: sectors of both, or wavefronts, of the whole copy."""
+    """Return the cost that the row shows for the whole copy: sectors, or wavefronts."""
     return sum(costs(row)) if row.space == "global" else row.launch.wavefronts or 0
 
 
 def faulty(rows: Sequence[AccessRow], *indices: int) -> bool:
-    """Whether an access of the copy's own, or one of these, is misaligned."""
+    """Return whether an access of the copy, or one of ``indices``, is misaligned."""
     judged = (row for at, row in enumerate(rows) if at in indices or not row.part)
     return any(row.verdict == "misaligned" for row in judged)
 
 
 def together(rows: Sequence[AccessRow], index: int) -> int:
-    """What fixes of a row are ranked by: with a reader or writer that of its whole buffer."""
+    """Return the cost that fixes of a row are ranked by, including a reader or writer."""
     named = any(row.part for row in rows)
     others = [row for row in rows if named and row is not rows[index] and row.space == "shared"]
     return paid(rows[index]) + sum(map(paid, others))
 
 
 def shown(row: AccessRow) -> float:
-    """Sectors or wavefronts per request over the ideal."""
+    """Return sectors or wavefronts per request, relative to the ideal."""
     least = row.ideal_sectors if row.space == "global" else row.ideal_wavefronts
     most = max(row.sectors or 0, row.l2_sectors or 0) or row.wavefronts or 0
     return most / (least or 1)
 
 
 def dearer(new: list[AccessRow], old: Sequence[AccessRow], more: int, fewer: int) -> bool:
-    """Whether a side costs more than it did, of tiles of ``more`` and ``fewer`` elements."""
+    """Return whether an access costs more per element than before.
+
+    ``more`` and ``fewer``: elements of the new and of the old tile.
+    """
     rows = zip(new, old, strict=True)
     pairs = [pair for a, b in rows for pair in zip(costs(a), costs(b), strict=True)]
     return any(after * fewer > before * more for after, before in pairs)
 
 
 def refutations(question: Question, report: CopyReport | None = None) -> list[str]:
-    """Why fixes of a copy do not hold: one text for each that does not."""
+    """Return a text for each wrong fix of a copy."""
     report = report or analyze_copy(**question)
     found = []
     for index, fixes in enumerate(report.fixes):
@@ -229,12 +232,12 @@ def refutations(question: Question, report: CopyReport | None = None) -> list[st
 
 
 def refuted(question: Question, report: CopyReport, index: int, fix: Any) -> str:
-    """Why a fix does not hold; empty when it does."""
+    """Return why a fix is wrong, or ``""``."""
     try:
         copy = asked(question | fix.change)
     except GemmError as error:
         return f"refused ({error})"
-    again = rows_of(copy, question)  # analyze_copy(**question | fix.change).rows, without its fixes
+    again = rows_of(copy, question)  # as analyze_copy(**question | fix.change), without fixes
     row = again[index]
     if wrong := aliasing(copy, fix.change):
         return f"{wrong} is not injective"
@@ -261,11 +264,11 @@ def refuted(question: Question, report: CopyReport, index: int, fix: Any) -> str
     return past_the_end(copy, fix.change)
 
 
-# -- a plain search -------------------------------------------------------------------------------
+# -- an exhaustive search -------------------------------------------------------------------------
 
 
 def variants(question: Question) -> Iterator[Question]:
-    """Other thread layouts, other swizzles and pitches of the tile in shared memory, pitches."""
+    """Yield other thread layouts, other swizzles and pitches in shared memory, other pitches."""
     copy = asked(question)
     home = copy.layout if copy.space == "shared" else copy.smem
     name = "tensor" if copy.space == "shared" else "smem"
@@ -314,7 +317,7 @@ def variants(question: Question) -> Iterator[Question]:
 
 
 def searched(question: Question, index: int) -> tuple[Question | None, tuple[float, bool]]:
-    """The change of one thing that fixes a row cheapest; what it costs per element, if not good."""
+    """Return the change that fixes a row best, its cost per element, and whether it is bad."""
     copied = asked(question)
     old = rows_of(copied, question)
     faults = faulty(old, index)
@@ -333,12 +336,12 @@ def searched(question: Question, index: int) -> tuple[Question | None, tuple[flo
             continue
         pairs = [(new, now) for new, now in zip(rows, old, strict=True) if now.part]
         if any((new.name, new.bits) != (now.name, now.bits) for new, now in pairs):
-            continue  # a reader or writer that was named does not fit there
+            continue  # the named reader or writer does not fit there
         if any(
             smem.matrices(now.instruction)
             and not np.array_equal(now.access.coords, new.access.coords)
             for new, now in pairs
-        ):  # its rows would run the other way
+        ):  # its rows would have the other direction
             continue
         if not faults and dearer(rows, old, elements(copy), elements(copied)):
             continue
@@ -351,7 +354,7 @@ def searched(question: Question, index: int) -> tuple[Question | None, tuple[flo
 
 
 def compared(question: Question, report: CopyReport) -> Iterator[tuple[str, str]]:
-    """What becomes of each bad row: a kind, and a text that says what the search found."""
+    """Yield an outcome of each bad row: its kind, and what the search returned."""
     for index, row in enumerate(report.rows):
         if row.good:
             continue
@@ -366,10 +369,10 @@ def compared(question: Question, report: CopyReport) -> Iterator[tuple[str, str]
         else:
             found, (cost, bad) = searched(question, index)
             if found is not None and not report.fixes[index]:
-                yield "fixed by the search and by no fix", f"{question} {found}"
+                yield "fixed only by the search", f"{question} {found}"
             elif found is not None and not bad and cost < least:
                 text = f"{question} {found} {report.fixes[index][0]}"
-                yield "made good by the search and by no fix", text
+                yield "made good only by the search", text
 
 
 def main() -> None:

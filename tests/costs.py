@@ -1,9 +1,9 @@
-"""What tests cost: ``pytest -p costs`` writes the seconds and the memory of each test.
+"""Pytest plugin that measures tests: ``pytest -p costs`` writes the time and memory of each test.
 
-``CUTE_GEMM_TEST_COSTS=FILE`` names the file, of JSON lines: a test's ``id``, whether it failed, the
-``seconds`` that it took, CPU seconds of its process and of the processes that it started (``cpu``,
-``children``), CPU seconds in NVRTC and in the interpreter, and the megabytes of the process when it
-ended (``rss``) and at most so far (``peak``). Processes of one run write to one file.
+``CUTE_GEMM_TEST_COSTS=FILE`` names the file of JSON lines. A line has a test's ``id``, whether it
+``failed``, its wall time (``seconds``), CPU seconds of its process and of child processes (``cpu``,
+``children``), CPU seconds in NVRTC and in the interpreter, and the megabytes of the process at the
+end of the test (``rss``) and at most so far (``peak``). Processes of one run write to one file.
 """
 
 import functools
@@ -45,7 +45,7 @@ def _timed(cause: str, function: Callable) -> Callable:
 
 
 def pytest_configure() -> None:
-    """Time the functions before a test module imports them."""
+    """Wrap the functions before a test module imports them."""
     import importlib
 
     for cause, module, name in TIMED:
@@ -54,7 +54,7 @@ def pytest_configure() -> None:
 
 
 def _memory() -> tuple[int, int]:
-    """Megabytes of this process now and at most."""
+    """Return the current and the peak megabytes of this process."""
     words = Path("/proc/self/statm").read_text().split()
     now = int(words[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
     return now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
@@ -67,7 +67,7 @@ def _cpu(who: int) -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Keep whether a phase of the test failed."""
+    """Record whether a phase of the test failed."""
     report = yield
     item.stash[FAILED] |= report.failed
     return report
@@ -75,7 +75,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Write a line for each test, its fixtures with it."""
+    """Write a line for each test, including its fixtures."""
     item.stash[FAILED] = False
     own, children = _cpu(resource.RUSAGE_SELF), _cpu(resource.RUSAGE_CHILDREN)
     _seconds.clear()

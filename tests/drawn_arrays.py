@@ -1,4 +1,4 @@
-"""Matrices of PyTorch that lie anywhere in a buffer, and small integers for them."""
+"""Matrices of PyTorch with any layout in a buffer, and small random integers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from cute_gemm.dtypes import DTYPES
 
 @dataclass
 class Held:
-    """A matrix, or a batch of them, and the buffer that it is a part of."""
+    """A matrix, or a batch of them, and its buffer."""
 
     view: torch.Tensor
     buffer: torch.Tensor
 
     def within(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The same part of another buffer."""
+        """Return the same view of another buffer."""
         view = self.view
         return torch.as_strided(buffer, view.shape, view.stride(), view.storage_offset())
 
     def poison(self) -> None:
-        """Fill the matrix with what must not be read."""
+        """Fill the matrix with values that must not be read."""
         self.view.fill_(unread(self.view.dtype))
 
     def wide(self) -> torch.Tensor:
-        """A copy in float64 or complex128."""
+        """Return a copy in float64 or complex128."""
         return self.view.to(torch.complex128 if self.view.is_complex() else torch.float64)
 
     def assert_untouched(self, before: torch.Tensor, name: str) -> None:
-        """Check that the buffer is as it was: around the matrix, of A and B the matrix too."""
+        """Check that the buffer did not change: all of A and B, and the elements around C."""
         now = self.buffer.clone()
         if name == "C":
             self.within(now).copy_(self.within(before))
@@ -41,13 +41,13 @@ class Held:
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, those of an element along the last dimension."""
+    """Return the bytes of a tensor, with those of an element along the last dimension."""
     x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     return x.clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def unread(kind: torch.dtype) -> Any:
-    """What spreads where it is read."""
+    """Return a value that changes every result that reads it."""
     if kind.is_complex:
         return complex(torch.nan, torch.nan)
     return torch.nan if kind.is_floating_point else 99
@@ -56,10 +56,10 @@ def unread(kind: torch.dtype) -> Any:
 def place(
     values: torch.Tensor, dtype: str, order: str, aligned: int, pad: int = 0, shared: bool = False
 ) -> Held:
-    """Matrices at an address that is a multiple of ``aligned`` bytes, and so are their strides.
+    """Return matrices whose address and strides are odd multiples of ``aligned`` bytes.
 
-    Of no more bytes, so that all such matrices have accesses of one width. What lies around them
-    must not be read. ``shared``: all matrices of the batch are the first.
+    So all such matrices have accesses of the same width. The elements around them must not be read.
+    ``shared``: one matrix for the whole batch.
     """
     kind = getattr(torch, dtype)
     step = max(1, aligned // DTYPES[dtype].bytes)
@@ -77,7 +77,7 @@ def place(
 
 
 def stored(values: torch.Tensor, letter: str) -> torch.Tensor:
-    """op(X) as the letter has it stored."""
+    """Return op(X) as stored for the letter."""
     turned = values if letter == "N" else values.mT
     return turned.conj().resolve_conj() if letter in "CH" else turned
 
@@ -86,10 +86,10 @@ def fill_operands(
     seed: int, device: str, a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...],
     few: int | None, is_complex: bool,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Integers for op(A), op(B) and C in float64 or complex128.
+    """Return integers for op(A), op(B) and C in float64 or complex128.
 
-    ``few``: rows of op(A) have no more elements that are not zero, which are 1 or -1, so that the
-    magnitude of a sum is at most twice that.
+    ``few``: most nonzero elements in a row of op(A), which are 1 or -1, so that the magnitude of a
+    sum is at most twice that.
     """
     random = torch.Generator().manual_seed(seed)
 

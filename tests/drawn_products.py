@@ -1,7 +1,7 @@
-"""Products that hypothesis draws: kinds, extents, strides, scalars, and their numbers.
+"""Random products for hypothesis: kinds, extents, strides, scalars, and their numbers.
 
-A `Kind` is what decides the kernel: kernel, types, op, orders, alignments and what is beside the
-product. A `Product` is a kind with extents, strides, scalars and numbers.
+A `Kind` has all properties that determine the kernel: kernel, types, op, orders, alignments and
+parts besides the product. A `Product` is a kind with extents, strides, scalars and numbers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES
 from cute_gemm.kernels import registry
 
-#: What a kind has beside A, B and C.
+#: Parts of a kind besides A, B and C.
 PARTS = (
     "", "", "batch", "shared A", "shared B", "pack", "split_k", "epilogue", "scales",
     "groups M", "groups N", "groups K",
 )  # fmt: skip
-#: Bytes that addresses and strides of A, B and C are multiples of.
+#: Factors of the addresses and strides of A, B and C, in bytes.
 ALIGNED = (
     (1, 1, 1), (16, 16, 16), (16, 16, 1), (4, 8, 16), (16, 1, 8), (8, 4, 4), (1, 16, 16),
     (16, 16, 4),
@@ -36,10 +36,10 @@ EPILOGUES = ("bias+relu", "bias+residual", "relu")
 
 @dataclass(frozen=True)
 class Kind(NamedTypes):
-    """What decides the kernel of a product.
+    """The properties of a product that determine its kernel.
 
-    ``operands``: types as a kernel names them (``"float32/tf32"``); ``orders`` and ``aligned``: of
-    A, B and C as stored, and the bytes that addresses and strides are multiples of.
+    ``operands``: types as a kernel names them (``"float32/tf32"``); ``orders`` and ``aligned``:
+    orders of the stored A, B and C, and factors of their addresses and strides in bytes.
     """
 
     kernel: str
@@ -49,11 +49,11 @@ class Kind(NamedTypes):
     orders: str
     aligned: tuple[int, int, int]
     part: str = ""
-    detail: str = ""  #: The epilogue, the operands to pack, or what has a scale.
+    detail: str = ""  #: The epilogue, the operands to pack, or the kind of scale.
 
     @property
     def ragged(self) -> str:
-        """The mode that groups lie along, or ``""``."""
+        """The mode that groups split, or ``""``."""
         return self.part[-1] if self.part.startswith("groups") else ""
 
     @property
@@ -63,7 +63,10 @@ class Kind(NamedTypes):
 
 @dataclass(frozen=True)
 class Product:
-    """A product of a kind; ``l``: of a batch, or how many groups; ``seed``: of numbers and cuts."""
+    """A product of a kind.
+
+    ``l``: matrices of a batch, or groups; ``seed``: of the numbers and cuts.
+    """
 
     kind: Kind
     m: int
@@ -82,7 +85,7 @@ class Product:
 
     @classmethod
     def of(cls, line: str) -> Product:
-        """The product of a line."""
+        """Return the product of a line."""
         given = json.loads(line)
         kind = given.pop("kind")
         kind["aligned"], given["pads"] = tuple(kind["aligned"]), tuple(given["pads"])
@@ -92,13 +95,13 @@ class Product:
         return cls(Kind(**kind), **given)
 
 
-# ---- what is drawn ------------------------------------------------------------------------------
+# ---- random kinds and products ------------------------------------------------------------------
 
 Choose = Callable[[Sequence[Any]], Any]
 
 
 def kind_of(choose: Choose, kernels: Sequence[str], parts: Sequence[str] = PARTS) -> Kind:
-    """Choose a kind: ``choose`` returns one of a sequence."""
+    """Return a random kind. ``choose`` returns an element of a sequence."""
     kernel = choose(kernels)
     names = registry.get("host" if kernel == "auto" else kernel).dtypes
     if kernel == "auto":
@@ -128,18 +131,18 @@ def kind_of(choose: Choose, kernels: Sequence[str], parts: Sequence[str] = PARTS
 
 @st.composite
 def kinds(draw: st.DrawFn, kernels: Sequence[str], parts: Sequence[str] = PARTS) -> Kind:
-    """Kinds of some kernels."""
+    """Draw kinds of the given kernels."""
     return kind_of(lambda several: draw(st.sampled_from(several)), kernels, parts)
 
 
 @st.composite
 def products(draw: st.DrawFn, kind: Kind, largest: int = 130) -> Product:
-    """Products of a kind, with extents up to ``largest``; of some m or n is small."""
+    """Draw products of a kind, with extents up to ``largest``. In some, m or n is small."""
     extents = [draw(st.integers(1, largest)) for _ in range(3)]
     short = draw(st.sampled_from("mn-"))
     few = draw(st.integers(1, 17))
     m, n = (few if short == "m" else extents[0]), (few if short == "n" else extents[1])
-    if kind.kernel == "batched":  # whose kernels depend on the extents: three of them
+    if kind.kernel == "batched":  # the kernel depends on the extents: only three of them
         m, n, extents[2] = draw(st.sampled_from(((7, 5, 9), (16, 32, 17), (33, 1, 20))))
     l = draw(st.integers(1, 4)) if kind.batched or kind.ragged else 0
     pads = tuple(draw(st.integers(0, 4)) for _ in range(3))
@@ -160,7 +163,7 @@ def products(draw: st.DrawFn, kind: Kind, largest: int = 130) -> Product:
 
 @dataclass
 class Given:
-    """op(A), op(B) and C of a product in float64 or complex128; with them operands and words."""
+    """op(A), op(B) and C of a product in float64 or complex128, and operands and options."""
 
     product: Product
     A: torch.Tensor
@@ -171,7 +174,7 @@ class Given:
     ends: list[int]
 
     def held(self, **changes: torch.Tensor) -> tuple[Held, Held, Held]:
-        """A, B and C as stored, or others of the same kind; C of NaN where it is not read."""
+        """Return the stored A, B and C, or changed ones. C is NaN if it must not be read."""
         kind, pads = self.product.kind, self.product.pads
         numbers = {"A": self.A, "B": self.B, "C": self.C} | changes
         letters = {"A": kind.op[0], "B": kind.op[1], "C": "N"}
@@ -187,7 +190,7 @@ class Given:
 
 
 def given_of(product: Product, device: str) -> Given:
-    """The numbers of a product: small integers, whose results all types of C have exactly."""
+    """Return the numbers of a product: small integers, so that results are exact in every type."""
     kind, (m, n, k) = product.kind, (product.m, product.n, product.k)
     several = (product.l,) if product.l else ()
     of_a = several if kind.batched or kind.ragged == "N" else ()
@@ -229,7 +232,7 @@ def _integers(draw: random.Random, device: str, *shape: int) -> torch.Tensor:
 
 
 def _scale(draw: random.Random, device: str, kind: Kind, rows: int, k: int) -> torch.Tensor:
-    """Powers of two in the shape of a kind of scale."""
+    """Return random powers of two in the shape of a kind of scale."""
     up = lambda x: -(-x // 128)  # noqa: E731
     shape = {
         "tensor": (), "row": (rows, 1), "1x128": (rows, up(k)), "128x128": (up(rows), up(k)),
@@ -238,7 +241,7 @@ def _scale(draw: random.Random, device: str, kind: Kind, rows: int, k: int) -> t
 
 
 def _spread(scale: torch.Tensor, kind: Kind, rows: int, k: int) -> torch.Tensor:
-    """A scale for each element of (rows, k)."""
+    """Return a scale for each element of (rows, k)."""
     scale = scale.double()
     if kind.detail in ("1x128", "128x128"):
         scale = scale.repeat_interleave(128, 1)[:, :k]
@@ -248,7 +251,7 @@ def _spread(scale: torch.Tensor, kind: Kind, rows: int, k: int) -> torch.Tensor:
 
 
 def expected(given: Given) -> torch.Tensor:
-    """The exact result; what is of no group stays."""
+    """Return the exact result. Elements without a group keep their values."""
     p, A, B = given.product, given.A, given.B
     kind, operands = p.kind, given.operands
     if kind.part == "scales":
@@ -268,7 +271,7 @@ def expected(given: Given) -> torch.Tensor:
 
 
 def groups(given: Given) -> list[tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """The place in C of each group, and its op(A), op(B) and C."""
+    """Return the index in C of each group, and its op(A), op(B) and C."""
     A, B, C, found = given.A, given.B, given.C, []
     for g, (begin, end) in enumerate(pairwise((0, *given.ends))):
         part = slice(begin, end)

@@ -1,4 +1,4 @@
-"""An epilogue of one Python value and one C++ functor, and problems of every kernel family."""
+"""An epilogue of a Python class and a C++ functor, and problems of every kernel family."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ class BiasClamp(LinearCombination):
 
 
 def with_bias(problem: GemmProblem) -> GemmProblem:
-    """The problem with this epilogue, whose bias all products of a batch share."""
+    """Return the problem with this epilogue. All products of a batch share the bias."""
     bias = Matrix("bias", (problem.m, problem.n), (0, 1), "float32", 256, l=problem.l)
     return replace(problem, epilogue=BiasClamp(), operands=(bias,))
 
@@ -86,7 +86,7 @@ CASES = (
      "warp_groups": 1}),
     ("sm90_wgmma", "sm_90a", "float16", None, "F", (200, 136, 64),
      {"tile": "128x128x64", "warp_groups": 2, "cluster": "2x1"}),
-    # The reduction is the last step: the epilogue is there.
+    # With split-K, the reduction kernel applies the epilogue.
     ("sm80_pipeline", "sm_80", "float16", None, "C", (64, 48, 200),
      {"split_k": 3, "tile": "64x64x32"}),
     ("sm90_wgmma", "sm_90a", "float16", None, "F", (64, 48, 256), {"split_k": 2, "pack": "AB"}),
@@ -94,7 +94,7 @@ CASES = (
 
 
 class EpilogueCase(NamedTuple):
-    """A problem with this epilogue, its plan, and the same problem and plan without it."""
+    """A problem without the epilogue, and plans with and without it."""
 
     asked: GemmProblem
     plan: Plan
@@ -102,7 +102,7 @@ class EpilogueCase(NamedTuple):
 
 
 def epilogue_case(case: Any) -> EpilogueCase:
-    """One of `CASES`; leading dimensions of sm90_wgmma are what TMA takes."""
+    """Return one of `CASES`. TMA supports the leading dimensions of sm90_wgmma."""
     kernel, arch, dtype, out, order, (m, n, k), options = case
     types = {"dtype": "float32", "compute": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     lda, ldb = (-(-m // 16) * 16, -(-k // 16) * 16) if kernel == "sm90_wgmma" else (m, k)
@@ -114,7 +114,7 @@ def epilogue_case(case: Any) -> EpilogueCase:
 
 
 def arrays(problem: GemmProblem) -> dict[str, np.ndarray]:
-    """Host arrays of the problem's descriptors, and a bias, with random values."""
+    """Return host arrays of the problem, and a bias, with random values."""
     random = np.random.default_rng(problem.m)
     made = {}
     for name, shape in (("A", (problem.m, problem.k)), ("B", (problem.k, problem.n)),
@@ -128,7 +128,7 @@ def arrays(problem: GemmProblem) -> dict[str, np.ndarray]:
 
 
 def on_gpu(case: Any, arch: str) -> Verdict:
-    """Compute a case on device 0, between arrays that end with their last element."""
+    """Compute a case on device 0, with arrays that end with their last element."""
     problem = (plan := epilogue_case((case[0], arch, *case[2:])).plan).problem
     given = arrays(problem)
     before = given["C"].copy(order="K")

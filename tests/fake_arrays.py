@@ -1,4 +1,4 @@
-"""What of arrays of PyTorch and CuPy is read, and of the module ``torch`` where nothing traces."""
+"""Fakes of PyTorch tensors, CuPy arrays and ``torch``, with the attributes that are read."""
 
 from functools import lru_cache
 from types import SimpleNamespace
@@ -15,13 +15,13 @@ from cute_gemm.run import driver
 
 @lru_cache
 def torch_dtype(name: str) -> Any:
-    """``torch.float16``, of which there is one."""
+    """Return a fake dtype. Calls with the same name return the same object."""
     facts = {"__str__": lambda _: f"torch.{name}", "is_complex": name.startswith("complex")}
     return type("dtype", (), facts)()
 
 
 class FakeTensor:
-    """The attributes of ``torch.Tensor`` that are read; ``more`` of them than the usual ones."""
+    """The attributes of ``torch.Tensor`` that are read. ``more`` replaces or adds attributes."""
 
     is_nested, requires_grad, batched = False, False, False
     layout, lazy = "torch.strided", ""
@@ -59,7 +59,7 @@ class FakeTensor:
 
 
 class FakeCupy:
-    """The attributes of ``cupy.ndarray`` that are read: column-major; ``step``: of a batch."""
+    """The attributes of a column-major ``cupy.ndarray`` that are read. ``step``: batch stride."""
 
     def __init__(
         self, at: int = 0x9000, shape: tuple[int, ...] = (4, 6), dtype: str = "float16",
@@ -78,9 +78,9 @@ FakeCupy.__module__, FakeCupy.__name__ = "cupy", "ndarray"
 
 
 def fake_torch(stream: Any = None, **more: Any) -> SimpleNamespace:
-    """Return it; ``stream`` gives the current stream of a device."""
+    """Return a fake module ``torch``. ``stream`` returns the current stream of a device."""
     return SimpleNamespace(
-        Tensor=(),  # nothing is an instance of one
+        Tensor=(),  # no object is an instance
         autograd=SimpleNamespace(forward_ad=SimpleNamespace(_current_level=-1)),
         _C=SimpleNamespace(
             _len_torch_dispatch_stack=lambda: 0,
@@ -93,7 +93,7 @@ def fake_torch(stream: Any = None, **more: Any) -> SimpleNamespace:
 
 
 def on_h200(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
-    """Plan calls on device arrays for an H200; ``gpu``: its row of the table, where that counts."""
+    """Plan calls with device arrays for an H200. ``gpu``: its row of the table, if needed."""
     monkeypatch.setattr(make, "resolved_backend", lambda *_: "cuda")
     monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
     monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")

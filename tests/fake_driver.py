@@ -1,4 +1,4 @@
-"""The driver as a Python object with memory of its own: two devices of compute capability 9.0."""
+"""A fake CUDA driver with its own memory and two devices of compute capability 9.0."""
 
 import ctypes
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ ILLEGAL_ADDRESS = 700
 
 
 class FakeDriver:
-    """The calls of ``cuda.bindings.driver`` that the runtime makes, for two devices of 9.0."""
+    """The functions of ``cuda.bindings.driver`` that the runtime calls, for two devices of 9.0."""
 
     CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1, CU_MEMORYTYPE_DEVICE=2)
@@ -30,7 +30,7 @@ class FakeDriver:
     CUDA_MEMCPY2D = SimpleNamespace
 
     def __init__(self) -> None:
-        self.contexts = [0]  # the stack of this thread
+        self.contexts = [0]  # the context stack of this thread
         self.memory: dict[int, ctypes.Array] = {}
         self.launches: list[dict[str, Any]] = []
         self.smem: list[int] = []
@@ -38,7 +38,7 @@ class FakeDriver:
         self.copies: list[str] = []
         self.code = 0
         self.load_code = 0
-        self.context = 0x1000  # that kernels are loaded in
+        self.context = 0x1000  # the context in which kernels are loaded
 
     # devices
     def cuDeviceGetCount(self) -> tuple[int, int]:
@@ -184,7 +184,7 @@ class FakeDriver:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """In place of the real one, until it goes on."""
+    """Replace the real driver until the generator continues."""
     fake = FakeDriver()
     for module in (devices, runtime, memory, flags):
         monkeypatch.setattr(module, "load_driver", lambda: fake)

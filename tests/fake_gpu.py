@@ -1,6 +1,6 @@
-"""A GPU for the benchmark's tests: its memory is the host's, its kernels are NumPy's products.
+"""A fake GPU for tests of the benchmark: host memory, and kernels that compute with NumPy.
 
-Its clock runs only while kernels run, each for as long as it says.
+Its clock advances only while kernels run, by their specified time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ L2_BYTES = 1 << 20
 
 
 def on_device(pointer: int, matrix: Matrix) -> np.ndarray:
-    """The matrix of a descriptor at an address."""
+    """Return the matrix of a descriptor at an address."""
     kind = DTYPES[matrix.dtype].numpy
     extent = 1 + sum((e - 1) * s for e, s in zip(matrix.shape, matrix.stride, strict=True))
     held = (ctypes.c_byte * (extent * kind.itemsize)).from_address(pointer)
@@ -42,7 +42,7 @@ def on_device(pointer: int, matrix: Matrix) -> np.ndarray:
 
 
 def product(problem: GemmProblem, a: int, b: int, c: int) -> np.ndarray:
-    """Compute C = op(A) op(B) there, and return C."""
+    """Compute C = op(A) op(B) at these addresses, and return C."""
     A, B, C = map(on_device, (a, b, c), (problem.A, problem.B, problem.C))
     A = A.conj() if problem.A.conj else A
     B = B.conj() if problem.B.conj else B
@@ -52,14 +52,14 @@ def product(problem: GemmProblem, a: int, b: int, c: int) -> np.ndarray:
 
 
 class FakeConfig(NamedTuple):
-    """Nothing but a name."""
+    """A config that has only a name."""
 
     name: str
 
 
 @dataclass
 class FakeKernel(Kernel):
-    """A kernel that takes some milliseconds and is what it says it is."""
+    """A kernel with a given time and a given behavior, ``kind``."""
 
     name: str
     gpu: FakeGpu
@@ -92,7 +92,7 @@ class FakeKernel(Kernel):
 
 @dataclass
 class FakeGpu:
-    """What there is on the device, and what was done there."""
+    """The device's kernels, memory and clock, and the kernels that ran."""
 
     kernels: dict[str, FakeKernel] = field(default_factory=dict)
     cublas: float | None = 2.0
@@ -117,10 +117,10 @@ class FakeGpu:
         if kind == "wrong" or kind == f"wrong {problem.op}":
             C[3, 4] += 1
 
-    # what stands in for the package's own
+    # replacements of the package's functions
 
     def upload(self, array: np.ndarray, device: int = 0) -> Any:
-        memory._runs(array)  # refuses what the package's own does
+        memory._runs(array)  # rejects the same arrays as the package
         copy = array.copy(order="K")
         self.memory[copy.ctypes.data] = copy
         return FakeBuffer(copy, self)
@@ -145,7 +145,7 @@ class FakeGpu:
 
 @dataclass
 class FakeBuffer:
-    """Device memory with a matrix in it."""
+    """Device memory of a matrix."""
 
     array: np.ndarray
     gpu: FakeGpu
@@ -189,7 +189,7 @@ registry_get = registry.get
 
 
 def install(patch: pytest.MonkeyPatch) -> FakeGpu:
-    """Put such a GPU in the place of the driver, for what a benchmark asks of it."""
+    """Replace the driver functions that a benchmark calls by those of a fake GPU."""
     gpu = FakeGpu()
 
     def memset(pointer: int, value: int, size: int) -> tuple[int]:

@@ -1,4 +1,4 @@
-"""A GPU whose kernels take the time that a test says, and a place of its own for choices."""
+"""A fake GPU whose kernels take given times, and a folder for tuned configs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,12 +22,12 @@ FILE = "tuned-NVIDIA-H200.json"
 
 
 class Device:
-    """The GPU, what each config takes there, and which of them cannot be built or launched."""
+    """The GPU, the time of each config, and errors of configs that fail to compile or launch."""
 
     def __init__(self, gpu: fake_gpu.FakeGpu) -> None:
         self.gpu = gpu
         self.milliseconds: dict[tuple[str, Algorithm], float] = {}
-        self.errors: dict[str, Exception] = {}  # by config: of the build, or of the launch
+        self.errors: dict[str, Exception] = {}  # errors of the compilation or the launch, by config
         self.ran: list[tuple[str, tuple[int, ...]]] = []
 
     def takes(self, candidate: Candidate, milliseconds: float) -> None:
@@ -54,7 +54,7 @@ class Device:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where choices are stored."""
+    """Return the folder of tuned configs."""
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuned, "_tuned", {})
     return tmp_path / "cache"
@@ -69,16 +69,16 @@ def device(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setattr(reused, "plans", type(reused.plans)(64))
     monkeypatch.setattr(reused, "recent_calls", type(reused.recent_calls)(64))
     yield found
-    assert not found.gpu.memory  # all was freed
+    assert not found.gpu.memory  # all memory was freed
 
 
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what was read, as another process would not know it."""
+    """Clear the tuned configs in memory, as in a new process."""
     monkeypatch.setattr(tuned, "_tuned", {})
 
 
 def fastest(device: Device, number: int, op: str = "TN", **given: Any) -> Candidate:
-    """Let a candidate be the fastest, and return it."""
+    """Make a candidate the fastest, and return it."""
     found = cg.plan(op, **(given or SQUARE)).candidates()[number]
     device.takes(found, 1.0)
     return found

@@ -1,4 +1,4 @@
-"""Products of 8-bit floats with every kind of scale, on whatever executes them."""
+"""Products of 8-bit floats with every kind of scale, for any backend."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from cute_gemm.problem.verify import Verdict, verify
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 PAIRS = ((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2))
-#: Kinds of scales; ``"flat"``: rows in one dimension. Block scales of rows are `BOXED` where they
-#: lie as TMA takes them.
+#: Kinds of scales. ``"flat"``: row scales in one dimension. `BOXED`: 1x128 scales with a layout
+#: that TMA supports.
 SCALES = ("", "number", "tensor", "row", "flat", "1x128", "128x128")
 BLOCKS = ("1x128", "128x128")
 BOXED, ALONG_K = "1x128 boxed", "1x128 along k"
-#: Around a matrix, and in its padding.
+#: Value around a matrix, and in its padding.
 CANARY = -1.5
-#: Turns an array into another library's, and what that holds back into NumPy's.
+#: A function from a NumPy array to an array of another library.
 Place = Callable[[np.ndarray], Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call; arrays of op(A), op(B) and C lie in larger ones."""
+    """A call. Arrays of op(A), op(B) and C are views into larger ones."""
 
     kernel: str
     op: str = "TN"
@@ -45,7 +45,7 @@ class Case:
     out: str = "bfloat16"
     order: str = "F"
     fast_accum: bool = False
-    #: Elements between rows of A, B and C; 0 to leave them aligned.
+    #: Elements between rows of A, B and C. A multiple of 16 keeps them aligned.
     pad: int = 16
     epilogue: str = ""
     options: tuple[tuple[str, Any], ...] = ()
@@ -65,14 +65,14 @@ class Case:
 def stored(
     case: Case, random: np.random.Generator, shape: tuple[int, int], dtype: str, order: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Matrices, and the buffer of canaries in the middle of which they lie."""
+    """Return matrices, and the buffer of canaries that surrounds them."""
     shape = (case.l, *shape) if case.l else shape
     step = 1 if case.pad % 16 else 16
     return placed(shape, dtype, order, case.pad, step, (1, 1), CANARY, random)
 
 
 def scale(case: Case, kind: str, rows: int, random: np.random.Generator) -> Any:
-    """A scale of a kind, with strides of its own; of either sign."""
+    """Return a scale of a kind, with positive and negative values and its own strides."""
     lead = (case.l,) if case.l else ()
     across, down = -(-case.k // 128), -(-rows // 128)
 
@@ -97,13 +97,13 @@ def scale(case: Case, kind: str, rows: int, random: np.random.Generator) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Arrays of a case: NumPy's, and the keywords of the call."""
+    """NumPy arrays of a case, and the keyword arguments of the call."""
 
     case: Case
     A: np.ndarray
     B: np.ndarray
     C: np.ndarray
-    whole: np.ndarray  #: What C lies in.
+    whole: np.ndarray  #: The buffer of C.
     operands: dict[str, Any]
 
     @classmethod
@@ -130,7 +130,7 @@ class Call:
         return words | ({"epilogue": case.epilogue} if case.epilogue else {})
 
     def assert_canaries(self) -> None:
-        """AssertionError where something around C was written."""
+        """Raise AssertionError if elements around C have changed."""
         held, self.C[...] = self.C.copy(order="K"), CANARY
         wrong = (self.whole.astype(np.float32) != CANARY).sum()
         assert not wrong, f"{self.case}: {wrong} elements around C are written"
@@ -139,7 +139,7 @@ class Call:
     def judged(
         self, plan: Any, result: np.ndarray, before: np.ndarray, **scaling: float
     ) -> Verdict:
-        """The verdict of a result; ``before``: what C held."""
+        """Return the verdict of a result. ``before``: the previous C."""
         function = cute_gemm.call.Call.like(plan.problem).epilogue
         arrays = {}
         if function is not None:
@@ -148,7 +148,7 @@ class Call:
 
 
 def execute(case: Case, arch: str, backend: str = "interpreter") -> None:
-    """AssertionError where a result is wrong, or something was written or read that is not its."""
+    """Raise AssertionError if a result is wrong, or elements outside the operands are accessed."""
     call = Call.of(case)
     plan = cg.plan(
         case.op, call.A, call.B, call.C, backend=backend, arch=arch, **call.operands,
@@ -171,7 +171,7 @@ _WGMMA = (("warp_groups", 1), ("cluster", (1, 1)))
 
 
 def spread() -> Iterator[Case]:
-    """Every kernel, op, pair of types, type of C, order and kind of scale, not all with all."""
+    """Yield a sample of kernels, ops, pairs of types, types of C, orders and kinds of scale."""
     outs = ("bfloat16", E4M3, "float32", E5M2, "float16")
     for i, (kernel, op) in enumerate(product(("naive", "coalesced", "double_buffered"), OPS)):
         kinds = SCALES[i % 5], SCALES[(i + 2) % 5]
@@ -191,7 +191,7 @@ def spread() -> Iterator[Case]:
                    epilogue="bias+relu" * (i % 4 == 2))  # fmt: skip
     for i, (op, swap_ab) in enumerate(product(("TN", "NN", "TT"), (0, 1))):
         if (op, swap_ab) in (("NN", 1), ("TT", 0)):
-            continue  # the operand along M or N goes through the kernel's A alone
+            continue  # only the kernel's A may be contiguous along M or N
         for j, out in enumerate(outs):
             tile = (64, 32, 128) if not swap_ab else (32, 64, 128)
             yield Case("sm90_wgmma", op, PAIRS[(i + j) % 4], (SCALES[j + 1], SCALES[j]), 80, 64,
@@ -200,7 +200,7 @@ def spread() -> Iterator[Case]:
 
 
 def block_scaled() -> Iterator[Case]:
-    """Block scales: every kind for A and B, tiles that cut blocks of 128, groups, batches."""
+    """Yield block scales of every kind for A and B, with partial blocks, warp groups, batches."""
     kinds = [pair for pair in product(("", *BLOCKS, "row"), repeat=2) if {*pair} & {*BLOCKS}]
     for i, pair in enumerate(kinds):
         op, swap_ab = (("TN", 0), ("TN", 1), ("NN", 0), ("TT", 1))[i % 4]
@@ -227,7 +227,7 @@ def block_scaled() -> Iterator[Case]:
 
 
 def loaded() -> Iterator[Case]:
-    """Block scales in the kernels whose threads load those of their own results."""
+    """Yield block scales in the kernels whose threads load the scales of their own results."""
     kinds = [pair for pair in product(("", *BLOCKS, ALONG_K, "row"), repeat=2)
              if {*pair} & {*BLOCKS, ALONG_K}]  # fmt: skip
     for i, (pair, kernel) in enumerate(product(kinds, ("sm80_pipeline", "double_buffered"))):
@@ -240,7 +240,7 @@ def loaded() -> Iterator[Case]:
 
 
 def boxed() -> Iterator[Case]:
-    """Those of `block_scaled` with scales of rows, which lie as TMA takes them."""
+    """Yield cases of `block_scaled` with 1x128 scales that TMA loads."""
     for case in block_scaled():
         if "1x128" in case.scales and case.pad % 16 == 0:
             yield replace(case, scales=tuple(
@@ -248,19 +248,19 @@ def boxed() -> Iterator[Case]:
             ))  # fmt: skip
 
 
-#: Of k: one k tile, two, four and five.
+#: Values of k: one k tile, two, four and five.
 K_TILES = (112, 240, 400, 608)
 
 
 def k_tiles(*ks: int) -> Iterator[Case]:
-    """K tiles of double-buffered accumulators, with A from shared memory and through registers."""
+    """Yield cases of double-buffered accumulators, with A in shared memory and in registers."""
     for i, (k, op) in enumerate(product(ks or K_TILES, ("TN", "NN"))):
         options = (*_WGMMA, ("tile", (64, 64, 128)), ("swap_ab", 0), ("stages", 2))
         yield Case("sm90_wgmma", op, PAIRS[i % 4], BLOCKS, k=k, options=options)
 
 
 def packed() -> Iterator[Case]:
-    """Rows that are not aligned, and two operands along M and N."""
+    """Yield packed operands: unaligned rows, and both operands contiguous along M and N."""
     for i, (op, fast_accum) in enumerate(product(OPS, (False, True))):
         yield Case("sm90_wgmma", op, PAIRS[i % 4], ("tensor", "row"), 71, 57, 300, pad=5,
                    order="FC"[i % 2], fast_accum=fast_accum,
@@ -268,7 +268,7 @@ def packed() -> Iterator[Case]:
 
 
 def takes(case: Case, arch: str) -> bool:
-    """Whether a kernel takes a case at all."""
+    """Return whether a kernel supports a case."""
     call = Call.of(case)
     try:
         cg.plan(case.op, call.A, call.B, call.C, backend="interpreter", arch=arch,

@@ -1,6 +1,6 @@
-"""The calibrations that choices in tests come from, which no new calibration changes.
+"""Calibrations for kernel selection in tests, independent of the package's current ones.
 
-``python tests/frozen.py`` stores those of the package anew.
+``python tests/frozen.py`` stores the current calibrations of the package.
 """
 
 import gzip
@@ -20,14 +20,14 @@ MEASURED = ("H200", "H100 SXM")
 
 @cache
 def calibrations() -> dict[str, Calibration]:
-    """The stored calibrations, by the name of the GPU."""
+    """Return the stored calibrations by the name of the GPU."""
     texts = json.loads(gzip.decompress(STORED.read_bytes()))
     return {name: decoded(json.dumps(text)) for name, text in texts.items()}
 
 
 @contextmanager
 def taking(shipped: Callable[[str], Calibration | None]) -> Iterator[None]:
-    """Take the calibrations that a function returns for those of the package."""
+    """Replace the package's calibrations by those that a function returns."""
     before = calibrated.shipped
     calibrated.shipped = shipped
     calibrated.forget()
@@ -39,12 +39,12 @@ def taking(shipped: Callable[[str], Calibration | None]) -> Iterator[None]:
 
 
 def frozen_calibrations() -> AbstractContextManager[None]:
-    """Take the stored calibrations for those of the package."""
+    """Replace the package's calibrations by the stored ones."""
     return taking(calibrations().get)
 
 
 def main() -> None:
-    """Store the calibrations of the package."""
+    """Store the current calibrations of the package."""
     numbers = [shipped(name) for name in MEASURED]
     texts = {x.gpu: json.loads(x.encoded()) for x in numbers if x is not None}
     STORED.write_bytes(gzip.compress(json.dumps(texts, separators=(",", ":")).encode(), mtime=0))

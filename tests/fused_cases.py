@@ -26,12 +26,12 @@ def everything(acc: Any, row: Any, column: Any, both: Any, turned: Any, number: 
 
 
 def evaluated(expression: Expression, operands: dict[str, Any]) -> Any:
-    """The first result of an expression by NumPy."""
+    """Return the first result of an expression, computed by NumPy."""
     return fold(expression, operands, lambda name: row_of(name).numpy)[0]
 
 
 def of_result(problem: GemmProblem, name: str) -> GemmProblem:
-    """The problem whose C is a matrix that the epilogue of this one returns beside C."""
+    """Return a problem whose C is another result of this problem's epilogue."""
     place = 1 + [x.name for x in problem.results].index(name)
     epilogue, matrix = problem.epilogue, problem.results[place - 1]
     assert isinstance(epilogue, Fused)
@@ -46,11 +46,11 @@ def of_result(problem: GemmProblem, name: str) -> GemmProblem:
 
 
 def behind_bias(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the sum of the accumulator and a bias."""
+    """Return a function of the sum of the accumulator and a bias."""
     return lambda acc, b: function(acc + b)
 
 
-#: One function each, with a bias along N.
+#: Epilogues of one function each, with a bias along N.
 BOTH: dict[str, Callable[..., Any]] = {
     **{name: behind_bias(row.function) for name, row in ACTIVATIONS.items()},
     "add": lambda acc, b: acc + b, "silu": lambda acc, b: cg.silu(4 * acc + b),
@@ -69,7 +69,7 @@ BOTH: dict[str, Callable[..., Any]] = {
     **{
         f"{name} of PyTorch": behind_bias(partial(row.function, bits="torch"))
         for name, row in ACTIVATIONS.items()
-        if name != "relu2"  # which has these bits anyway
+        if name != "relu2"  # relu2 has these bits anyway
     },
     **{f"round to {name}": behind_bias(partial(cg.round_to, dtype=name)) for name in TYPES},
 }  # fmt: skip
@@ -77,7 +77,7 @@ FUNCTIONS = {name: cg.epilogue(function) for name, function in BOTH.items()}
 
 
 class FusedCase(NamedTuple):
-    """A call: NumPy arrays of these extents, of which ``l`` are a batch."""
+    """A call with NumPy arrays of these extents, in a batch of ``l``."""
 
     kernel: str
     dtype: str
@@ -122,7 +122,7 @@ CASES = (
               options=(("tile", (64, 64, 64)), ("warp_groups", 2), ("ping_pong", 1))),
     FusedCase("sm90_wgmma", "float16", "F", m=64, n=48, k=256,
               options=(("split_k", 2), ("pack", "AB"))),
-    # Sums of integers, and an epilogue of floating-point numbers.
+    # Integer accumulators, and an epilogue of floating-point numbers.
     FusedCase("tensor_core", "int8", "F", "TT", out_dtype="float32"),
     FusedCase("sm80_pipeline", "int8", "C", out_dtype="bfloat16"),
     FusedCase("sm80_pipeline", "int8", "F", "NN", k=200, l=2, out_dtype="float32",
@@ -135,7 +135,7 @@ CASES = (
 
 
 def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
-    """AssertionError when a result is wrong, or NaN was read where nothing is to be read."""
+    """Raise AssertionError if a result is wrong, or NaN was read where nothing must be read."""
     m, n, k, l = case.m, case.n, case.k, case.l
     batch = (l,) if l > 1 else ()
     of_a, of_b = stored_shapes(case.op, m, n, k)
@@ -166,10 +166,10 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
         assert verdict.ok, f"{case}: {verdict}"
         verdict = verify(of_result(problem, "result_1"), A, B, z, **given)
         assert verdict.ok, f"{case}, its second result: {verdict}"
-        # What is greatest is so before it is rounded.
+        # The maximum is that of values before rounding.
         greatest, unit = abs(y.astype(float)).max(), 2.0 * DTYPES[out].roundoff
         assert abs(float(amax) - greatest) <= unit * greatest, f"{case}: amax"
-        # Of a number that lies between two integers either may come.
+        # A value between two integers may be rounded to either.
         exact = np.clip(4 * z.astype(float), -128, 127)
         slack = 4 * DTYPES[out].roundoff * abs(z.astype(float)) + 0.51
         assert quantized.dtype == np.int8 and (abs(quantized - exact) <= slack).all(), (
@@ -179,7 +179,7 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
 
 
 def run_function(name: str, dtype: str, backend: Any) -> None:
-    """AssertionError when a function is out of its bound."""
+    """Raise AssertionError if a function exceeds its bound."""
     m, n, k = 40, 72, 64
     A, B, b = placed((m, k), dtype)[0], placed((n, k), dtype)[0], placed((1, n), "float32")[0][0]
     A /= 8
@@ -188,7 +188,7 @@ def run_function(name: str, dtype: str, backend: Any) -> None:
     assert verdict.ok, f"{name} of {dtype}: {verdict}"
 
 
-#: Configs with so many accumulators of a thread that a vector is loaded where it is used: type,
+#: Configs with so many accumulators per thread that vectors are loaded where they are used: type,
 #: order, and the mode of the vector.
 MANY_ACCUMULATORS = tuple(
     (dtype, order, mode, {"tile": tile, "warp_groups": 2, "ping_pong": 1, "swap_ab": swap_ab,
@@ -203,7 +203,7 @@ MANY_ACCUMULATORS = tuple(
 def run_many_accumulators(
     case: tuple[str, Any, str, dict[str, Any]], backend: Any, arch: str | None = None
 ) -> None:
-    """AssertionError when a result of such a config is wrong; both groups take tiles."""
+    """Raise AssertionError if a result of such a config is wrong. Both warp groups have tiles."""
     (dtype, order, mode, options), m, n, k = case, 264, 328, 136
     shapes = ((k, m), "F"), ((k, n), "F"), ((m, n), order), ((1, n) if mode == "N" else (m, 1), "C")
     A, B, C, b = (placed(shape, dtype, lies)[0] for shape, lies in shapes)

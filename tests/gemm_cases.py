@@ -1,4 +1,4 @@
-"""Cases that a GPU and the interpreter compute, in selections, and a pool that builds kernels."""
+"""Cases for a GPU and the interpreter, in selections, and a pool that compiles kernels."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ from cute_gemm.plan.plan import Plan
 
 
 def pipeline_cases() -> Iterator[Case]:
-    """Every dtype, op and policy with every awkward size in each of m, n and k."""
+    """Yield every dtype, op and policy with every unaligned size in each of m, n and k."""
     count = len(SIZES)
     for name in TYPES:
         for op in OPS:
@@ -48,7 +48,7 @@ def pipeline_cases() -> Iterator[Case]:
                     yield replace(base, m=m, k=SIZES[(i + 7) % count], padded=i % 2 == 0)
                 if name not in PLAIN:
                     continue
-                # Enough tiles for the large ones.
+                # Enough tiles for the large tile shapes.
                 large = wide("sm80_pipeline", name, op, copy, "F")
                 for k in (1, 63, 129):
                     yield replace(large, m=1000, n=4095, k=k)
@@ -60,7 +60,7 @@ def pipeline_cases() -> Iterator[Case]:
 
 
 def _other_widths(name: str, op: str) -> Iterator[Case]:
-    """The steps between 16 bytes and an element, another for each operand; and the middle tile."""
+    """Yield access widths between an element and 16 bytes, different by operand; a middle tile."""
     case = wide("sm80_pipeline", name, op, "auto", "F")
     element = TYPES[name].bytes
     if element < 8:
@@ -72,8 +72,7 @@ def _other_widths(name: str, op: str) -> Iterator[Case]:
         yield replace(case, k=129, widths=(2, 16, 16))
 
 
-#: Tile, groups and cluster of a kernel on wgmma; whether it exchanges the operands, and whether its
-#: groups take turns.
+#: Tile, warp groups and cluster of a kernel with wgmma; swap_ab; ping_pong.
 _WGMMA = (
     ((128, 256, 64), 2, (1, 1), 0, 0), ((256, 128, 64), 2, (1, 2), 1, 0),
     ((192, 192, 64), 3, (2, 1), 0, 0), ((96, 192, 64), 3, (1, 1), 1, 0),
@@ -88,20 +87,20 @@ _WGMMA = (
 )  # fmt: skip
 
 
-#: As it sees them, with A along M, which goes through registers; k in bytes.
+#: Tiles, as the kernel sees them, with A along M and in registers; bk in bytes.
 _ROWS = (
     ((128, 256, 128), 2, (1, 1), 0), ((256, 128, 128), 2, (1, 2), 0), ((64, 32, 128), 1, (4, 2), 0),
     ((192, 64, 128), 2, (1, 1), 0), ((128, 144, 128), 2, (2, 1), 1), ((64, 64, 256), 1, (2, 1), 0),
     ((192, 96, 128), 3, (1, 1), 0), ((128, 16, 256), 2, (1, 1), 1),
 )  # fmt: skip
-#: Operands that are packed for it, so that wgmma reads both from shared memory.
+#: Operands that are packed, so that wgmma reads both from shared memory.
 _TURNED = {"NN": "A", "NT": "AB", "TN": "none", "TT": "B"}
 
 
 def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]:
-    """Tiles of ``sm90_wgmma`` in all ops, orders and types, with awkward sizes in turn.
+    """Yield tiles of ``sm90_wgmma`` in all ops, orders and types, with varying unaligned sizes.
 
-    C is stored by TMA where its rows are whole 16 bytes, else element by element.
+    TMA stores C if its rows are multiples of 16 bytes; otherwise threads store elements.
     """
     number, count = 0, len(SIZES)
     names = ("float16", "tf32", "bfloat16", "float16-float32", "int8", "bfloat16-float32")
@@ -119,19 +118,19 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
                     *(() if size == 2 else (("pack", _TURNED[op]),)),
                 )  # fmt: skip
                 turn = number // every
-                other = turn // len(names)  # what does not go with the type
+                other = turn // len(names)  # varies independently of the type
                 m, n, k = (SIZES[(number + step) % count] for step in (0, 5, 7))
                 if other % 2:
                     m, n = -(-m // 8) * 8, -(-n // 8) * 8
                 c = 16 if turn % 5 else 4
                 yield _stored(Case("sm90_wgmma", name, op, None, m, n, k, order,
                                    (16, 16, c), other % 4 > 1, more))  # fmt: skip
-    for number, op in enumerate(OPS):  # many tiles for each CTA, and what is chosen by itself
+    for number, op in enumerate(OPS):  # many tiles per CTA, and selected configs
         case = wide("sm90_wgmma", ("float16", "bfloat16")[number % 2], op, None, "FC"[number // 2])
         yield replace(case, m=4104, n=4088, k=200)
         yield replace(case, m=16, n=4096, k=4096)
         yield replace(case, m=1000, n=120, k=4095)
-    for number, op in enumerate(OPS):  # as many sums as there can be, many tiles for each CTA
+    for number, op in enumerate(OPS):  # most accumulators, many tiles per CTA
         case = wide("sm90_wgmma", ("float16", "bfloat16")[number % 2], op, None, "FC"[number // 2])
         for tile, cluster in (
             ((128, 192, 64), (2, 1)),
@@ -145,12 +144,12 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
             yield replace(case, m=4000, n=2000, k=520, more=more)
     for number, case in enumerate(register_cases()):
         yield case
-        if number % 6 == 0:  # many tiles for each CTA
+        if number % 6 == 0:  # many tiles per CTA
             yield replace(case, m=2064, n=1984, k=336, widths=(16, 16, 16))
 
 
 def register_cases() -> Iterator[Case]:
-    """Tiles of ``sm90_wgmma`` for tf32 and int8 with an operand along M or N, both orders of C."""
+    """Yield tiles of ``sm90_wgmma`` for tf32 and int8 with an operand along M or N."""
     count, kinds = len(SIZES), product(_ROWS, ("NN", "TT", "NT"), "FC", ("tf32", "int8"))
     for number, ((tile, groups, cluster, ping_pong), op, order, name) in enumerate(kinds):
         swap_ab, size = int(op == "TT"), TYPES[name].bytes
@@ -168,7 +167,7 @@ def register_cases() -> Iterator[Case]:
 
 
 def _stored(case: Case) -> Case:
-    """The case, with a C for TMA if a tile has more accumulators than stores of elements take."""
+    """Return the case with a C for TMA if element stores do not support so many accumulators."""
     options = dict(case.more)
     groups = 1 if options["ping_pong"] else options["warp_groups"]
     if math.prod(options["tile"][:2]) <= 128 * 128 * groups:
@@ -178,7 +177,7 @@ def _stored(case: Case) -> Case:
 
 
 def small_wgmma(**replacements: Any) -> Iterator[Case]:
-    """A small case of each kind, and groups that take turns."""
+    """Yield a small case of each kind, and ping-pong cases."""
     tiled = takewhile(lambda case: case.more, wgmma_cases(_WGMMA[::2], 7))
     for case in (*tiled, *islice(register_cases(), 0, None, 3)):
         small = replace(case, m=min(case.m, 129), n=min(case.n, 129), k=min(case.k, 129))
@@ -189,7 +188,7 @@ def small_wgmma(**replacements: Any) -> Iterator[Case]:
 
 
 def cutlass_cases() -> Iterator[Case]:
-    """CUTLASS's kernel, where it takes the problem."""
+    """Yield the cases that CUTLASS's kernel supports."""
     yield from filter(cutlass_takes, _cutlass_narrow())
     for name in PLAIN:
         for op in OPS:
@@ -200,7 +199,7 @@ def cutlass_cases() -> Iterator[Case]:
 
 
 def cutlass_refuses() -> Iterator[Case]:
-    """What CUTLASS has no kernel for."""
+    """Return the cases that CUTLASS's kernel does not support."""
     return (case for case in _cutlass_narrow() if not cutlass_takes(case))
 
 
@@ -215,18 +214,18 @@ def _cutlass_narrow() -> Iterator[Case]:
 
 
 def ladder_cases() -> Iterator[Case]:
-    """Every tutorial kernel, type and op, with awkward sizes; k fits shared memory."""
+    """Yield every tutorial kernel, type and op, with unaligned sizes. k fits in shared memory."""
     sizes, number = SIZES[:10], 0
     for kernel in LADDER:
         for name in types_of(kernel):
-            for op in OPS[1:3] if name == "bfloat16" else OPS:  # it is float16's program
+            for op in OPS[1:3] if name == "bfloat16" else OPS:  # the program is float16's
                 for kind, order, count in ((narrow, "F", 3), (wide, "C", 2)):
                     for _ in range(count):
                         m, n, k = (sizes[(number + step) % len(sizes)] for step in (0, 3, 7))
                         base = kind(kernel, name, op, None, order)
                         yield replace(base, m=m, n=n, k=k, padded=number % 2 == 0)
                         number += 1
-                # Many tiles, in groups of rows that the last does not fill.
+                # Many tiles. The last group of rasterized rows is partial.
                 if name in ("float32", "tf32"):
                     yield replace(wide(kernel, name, op, None, "F"), m=1000, n=1003, k=129)
                     yield replace(narrow(kernel, name, op, None, "C"), m=1003, n=1000, k=63)
@@ -244,7 +243,7 @@ def ladder_cases() -> Iterator[Case]:
 
 
 def ladder_options() -> Iterator[Case]:
-    """Options that make another program of a kernel, in ops that use both ways of its copies."""
+    """Yield options that change the code of a kernel, with ops that use both kinds of copies."""
     for op, order in (("NN", "F"), ("TN", "C")):
         for kernel in ("bank_free", "warp_tiled", "double_buffered"):
             for skew, name in (("xor", "float32"), ("padding", "float32"), ("xor", "float16")):
@@ -258,7 +257,7 @@ def ladder_options() -> Iterator[Case]:
             more = (("warp_along", along),)
             yield replace(narrow("coalesced", "float32", op, None, order), more=more)
         yield replace(narrow("naive", "float32", op, None, order), more=(("warp_along", "m"),))
-    # Which of these is taken depends on the size.
+    # The size determines which of these is selected.
     for op in OPS:
         for tile, own, ctas in (
             ((128, 128, 8), (8, 16), 2),
@@ -270,7 +269,7 @@ def ladder_options() -> Iterator[Case]:
 
 
 def thin_cases() -> Iterator[Case]:
-    """The kernel for a few rows or columns: every type, op and class of those, widths in turn."""
+    """Yield every type and op of ``thin``, with varying numbers of rows or columns and widths."""
     number = 0
     for name in PLAIN:
         element = TYPES[name].bytes
@@ -291,7 +290,7 @@ def thin_cases() -> Iterator[Case]:
 
 
 def ragged_thin() -> Iterator[Case]:
-    """Small ragged cases of it: each type, a few of each way that its operands come."""
+    """Yield small ragged cases of the thin kernel: each type, with several layouts."""
     number = 0
     for name in PLAIN:
         for kind in (narrow, wide):
@@ -304,7 +303,7 @@ def ragged_thin() -> Iterator[Case]:
 
 
 def small_ladder(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> Iterator[Case]:
-    """One small case of each tutorial kernel, type and kind; ops and orders take turns."""
+    """Yield a small case of each tutorial kernel, type and kind, with varying ops and orders."""
     number = 0
     for kind in kinds:
         for kernel in LADDER:
@@ -315,7 +314,7 @@ def small_ladder(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> 
 
 
 def small_cases(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> Iterator[Case]:
-    """One small case of each kernel, type, op, policy and kind, where the kernel takes it."""
+    """Yield a small case of each supported kernel, type, op, policy and kind."""
     for kind in kinds:
         for name in TYPES:
             for op in OPS:
@@ -328,7 +327,7 @@ def small_cases(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> I
 
 
 def batches() -> Iterator[Case]:
-    """Three products at once of small cases: of their own A and B, and with one shared."""
+    """Yield batches of three of the small cases: with separate A and B, and with one shared."""
     for number, case in enumerate((*small_cases(), *small_ladder(), *small_wgmma())):
         for step in range(2):
             shared = ("", "A", "B")[(number + step) % 3]
@@ -336,7 +335,7 @@ def batches() -> Iterator[Case]:
 
 
 def each_tile(arch: str) -> Iterator[Case]:
-    """Every tile that a kernel chooses among, for each of its types; ops and widths take turns."""
+    """Yield every candidate tile of a kernel for each of its types, with varying ops and widths."""
     number = 0
     for kernel in ("double_buffered", "tensor_core", "sm80_pipeline"):
         taken = registry.get(kernel).options
@@ -357,7 +356,7 @@ def each_tile(arch: str) -> Iterator[Case]:
 
 
 def small_complex() -> Iterator[Case]:
-    """Two small ragged cases of each complex type of the tutorial kernels, and of the thin one."""
+    """Yield two small ragged cases of each complex type of the tutorial kernels and thin."""
     turns = cycle((*OPS, "CN", "TC", "CC", "HN"))
     for kernel in (*LADDER, "thin"):
         for name, kind in product(complex_of(kernel), (narrow, wide)):
@@ -365,11 +364,11 @@ def small_complex() -> Iterator[Case]:
             yield replace(case, m=5 if kernel == "thin" else 33, n=70, k=47)
 
 
-# On the host --------------------------------------------------------------------------------------
+# Host arrays --------------------------------------------------------------------------------------
 
 
 def awkward_cases() -> list[Case]:
-    """Element-wise accesses, and 16-byte ones that reach beyond the end of a column."""
+    """Return cases of element-wise accesses, and of 16-byte ones with partial vectors."""
     found = []
     for case in (*small_cases([narrow], m=33, n=65, k=47), *small_cases([wide])):
         if case.widths[0] == 16 and case.kernel == "sm80_pipeline":
@@ -380,7 +379,7 @@ def awkward_cases() -> list[Case]:
 
 
 def _ragged_ladder() -> Iterator[Case]:
-    """A ragged case of each tutorial kernel, and both stagings and other tiles of the last."""
+    """Yield a ragged case of each tutorial kernel, and options of the last one."""
     sizes = {"m": 33, "n": 70, "k": 47}
     for number, kernel in enumerate(LADDER):
         name, op = types_of(kernel)[number % len(types_of(kernel))], OPS[number % 4]
@@ -399,7 +398,7 @@ def _ragged_ladder() -> Iterator[Case]:
 
 
 def host_case(case: Case) -> Case:
-    """The case with the addresses that copies have: aligned, whatever the array's is."""
+    """Return the case with the aligned addresses that copies on the device have."""
     return _OnHost(**{name: getattr(case, name) for name in case.__dataclass_fields__})
 
 
@@ -409,7 +408,7 @@ class _OnHost(Case):
 
 
 def matrix(place: Buffer, dtype: str, fill: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
-    """A matrix in a buffer of its leading dimension, or a batch of them."""
+    """Return a matrix in a buffer of its leading dimension, or a batch of them."""
     rows, columns = place.matrix if place.order == "C" else place.matrix[::-1]
     buffer = np.zeros((place.l, rows, place.ld), DTYPES[dtype].numpy)
     view = buffer[..., :columns] if place.order == "C" else buffer[..., :columns].swapaxes(1, 2)
@@ -421,12 +420,12 @@ def matrix(place: Buffer, dtype: str, fill: Callable[[tuple[int, ...]], np.ndarr
 
 
 class Builds:
-    """Kernels that processes of their own compile into the cache, by their steps' symbols.
+    """Kernels that other processes compile into the cache, by the symbols of their steps.
 
     Parameters
     ----------
     plans
-        What to build ahead; each once. None: each kernel is built by who waits for it.
+        Plans to compile ahead, each once. None: `wait` compiles the kernel.
     """
 
     def __init__(self, plans: Iterable[Plan] | None = None) -> None:
@@ -438,12 +437,12 @@ class Builds:
         return len(self._plans)
 
     def wait(self, plan: Plan) -> None:
-        """Wait until the kernel of ``plan`` is in the cache; raise what its build raised.
+        """Wait until the kernel of ``plan`` is in the cache, or raise the error of its compilation.
 
         Raises
         ------
         LookupError
-            When nobody asked for this kernel: the case does not say what its arrays are.
+            If the kernel was not requested: the case does not describe its arrays.
         """
         if not self._ahead:
             plan.prepare().result()
@@ -453,7 +452,7 @@ class Builds:
         self._builds.of(self._plans[_symbols(plan)])
 
     def close(self) -> None:
-        """Stop the processes; builds that have not begun are dropped."""
+        """Stop the processes, and drop compilations that have not begun."""
         self._builds.close()
 
 

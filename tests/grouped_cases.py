@@ -1,4 +1,4 @@
-"""Grouped GEMMs of every kind, on arrays with canaries around C and NaN around what is read."""
+"""Grouped GEMMs of every kind, with canaries around C and NaN around the operands."""
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,21 +15,21 @@ from cute_gemm.dtypes import DTYPES, FLOAT8
 from cute_gemm.problem.epilogue.fuse import read_operands
 from cute_gemm.problem.verify import verify
 
-#: Sizes of groups: empty ones, of one row, about a tile of 64.
+#: Sizes of groups: empty, one row, about a tile of 64.
 SIZES = (0, 0, 1, 3, 17, 63, 64, 65, 130)
 #: Unit-stride modes of A and B for the letters N and T: arrays are row-major.
 UNIT = (("K", "N"), ("M", "K"))
-#: What no call may write to.
+#: Value of elements that must not change.
 CANARY = -99.0
 
-#: Operands of an epilogue, by the letter of the modes that they have; G goes by group.
+#: Operands of an epilogue, named by their modes. G is the group.
 EPILOGUES: dict[str, Any] = {
     "bias": cg.epilogue(lambda acc, G: acc + G),
     "all": cg.epilogue(lambda acc, G, N, M, MN: cg.silu(acc * M + N) - G * MN),
 }
 
-#: Small configs of ``sm90_wgmma``: one group, A and B swapped, groups that share a tile or take
-#: turns, clusters along both modes.
+#: Small configs of ``sm90_wgmma``: one warp group, A and B swapped, warp groups that share a tile
+#: or take turns, clusters along both modes.
 WGMMA: dict[str, dict[str, Any]] = {
     "one": {"tile": (64, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0},
     "swapped": {"tile": (16, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1),
@@ -45,7 +45,7 @@ WGMMA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-#: Those of other kernels with which the interpreter has the least to do.
+#: Smallest configs of other kernels, which take the interpreter the least time.
 SMALL: dict[str, dict[str, Any]] = {
     "double_buffered": {"tile": (16, 32, 16), "thread_tile": (2, 2)},
     "tensor_core": {"tile": (32, 32, 32)},
@@ -69,26 +69,26 @@ OTHERS = tuple(
 
 
 class GroupedCase(NamedTuple):
-    """A grouped GEMM: ``sizes`` of its groups along ``ragged``, and ``rest`` that is of none."""
+    """A grouped GEMM: ``sizes`` of groups along ``ragged``, and ``rest`` rows without a group."""
 
     ragged: str
     op: str
     order: Any
     sizes: tuple[int, ...]
-    extents: tuple[int, int]  #: Of the other two modes, in the order M, N, K.
+    extents: tuple[int, int]  #: Extents of the other two modes, in the order M, N, K.
     rest: int = 0
     dtype: str = "float16"
     alpha: float = 1.0
     beta: float = 0.0
     epilogue: str = ""
-    pad: int = 8  #: Elements between rows or columns, of A, B and C, beside those up to 16 bytes.
+    pad: int = 8  #: Elements between rows or columns of A, B and C, besides alignment to 16 bytes.
     kernel: str = "sm90_wgmma"
     options: str = "one"
     compute: str = ""
-    dtype_b: str = ""  #: Of B where it is not A's.
+    dtype_b: str = ""  #: Type of B, if it is not A's.
     scales: tuple[str, str] = ("", "")  #: Kinds of `scale`, of A and of B.
     fast_accum: bool | None = None
-    zero_tail: bool = False  #: Whether what is of no group becomes zeros.
+    zero_tail: bool = False  #: Whether elements without a group become zeros.
 
     def __str__(self) -> str:
         sizes = "+".join(map(str, self.sizes)) + f"+({self.rest})" * bool(self.rest)
@@ -101,7 +101,7 @@ class GroupedCase(NamedTuple):
 
     @property
     def all_extents(self) -> dict[str, int]:
-        """M, N and K, of which one is of all groups."""
+        """M, N and K. The ragged one is the sum over all groups."""
         others = iter(self.extents)
         whole = sum(self.sizes) + self.rest
         return {mode: whole if mode == self.ragged else next(others) for mode in "MNK"}
@@ -115,7 +115,7 @@ class GroupedCase(NamedTuple):
             options["tile"] = (*options["tile"][:2], deep)
         if self.compute:
             options["compute"] = self.compute
-        # TMA takes no groups along the unit-stride mode, and wgmma reads some types along K alone.
+        # TMA supports no groups along the unit-stride mode; wgmma reads some types only along K.
         if self.kernel == "sm90_wgmma" and "pack" not in options:
             units = {"A": UNIT[self.op[0] != "N"][0], "B": UNIT[self.op[1] != "N"][1]}
             shared = "AB"[not options.get("swap_ab")]
@@ -133,7 +133,7 @@ class GroupedCase(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The arrays of a case, views of ``whole`` of C, whose elements beside C are canaries."""
+    """The arrays of a case. C is a view into ``whole``, whose other elements are canaries."""
 
     A: np.ndarray
     B: np.ndarray
@@ -144,7 +144,7 @@ class Arrays(NamedTuple):
 
 
 def of_no_group(case: GroupedCase, array: np.ndarray, modes: str = "MN") -> np.ndarray:
-    """The part of an array of these modes that is of no group."""
+    """Return the part of an array with these modes that is in no group."""
     end = sum(case.sizes)
     if case.ragged == modes[0]:
         return array[..., end:, :]
@@ -152,7 +152,7 @@ def of_no_group(case: GroupedCase, array: np.ndarray, modes: str = "MN") -> np.n
 
 
 def arrays(case: GroupedCase) -> Arrays:
-    """Random A, B and operands; C of NaN where it is not read; what is of no group is NaN."""
+    """Return random A, B and operands. Elements without a group, and an unread C, are NaN."""
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
     extents, groups = case.all_extents, len(case.sizes)
     m, n, k = extents.values()
@@ -160,7 +160,7 @@ def arrays(case: GroupedCase) -> Arrays:
     out = DTYPES[case.dtype].outputs[0]
 
     def view(shape: tuple[int, ...], dtype: str, order: str, outside: float) -> Any:
-        """Numbers, and the whole array, of which they are a part."""
+        """Return a view of random numbers, and its array."""
         step = max(8, 16 // DTYPES[dtype].bytes)
         return placed(shape, dtype, order, case.pad, step, (0, 1), outside, random)
 
@@ -189,7 +189,7 @@ def arrays(case: GroupedCase) -> Arrays:
 
 
 def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) -> Any:
-    """A scale of a kind, of either sign, with strides of its own; NaN where it is of no group."""
+    """Return a scale of a kind, of either sign, with its own strides; NaN outside of groups."""
     extents, mode = case.all_extents, {"scale_a": "M", "scale_b": "N"}[name]
     groups, rows, end = len(case.sizes), extents[mode], sum(case.sizes)
     across, down = -(-extents["K"] // 128), -(-rows // 128)
@@ -202,7 +202,7 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
         return found
 
     def boxed(*lead: int) -> np.ndarray:
-        """Scales of rows, side by side at multiples of 16 bytes, as TMA takes them."""
+        """Return 1x128 scales with strides that are multiples of 16 bytes, as TMA requires."""
         found = numbers(*lead, 2 * across, -(-rows // 4) * 4).swapaxes(-1, -2)
         if case.ragged == mode:
             found[end:] = np.nan
@@ -227,7 +227,7 @@ def scale(case: GroupedCase, name: str, kind: str, random: np.random.Generator) 
 
 
 def expanded(case: GroupedCase, name: str, kind: str, array: Any) -> np.ndarray:
-    """A scale as (1 or G, 1 or rows, 1 or K) in float64, as its kind means it."""
+    """Return a scale as (1 or G, 1 or rows, 1 or K) in float64, as its kind defines it."""
     extents = case.all_extents
     rows = extents["M" if name == "scale_a" else "N"]
     found = np.asarray(array, np.float64)
@@ -240,14 +240,14 @@ def expanded(case: GroupedCase, name: str, kind: str, array: Any) -> np.ndarray:
 
 
 def products(case: GroupedCase, given: Arrays) -> Iterator[tuple[tuple[Any, ...], np.ndarray]]:
-    """Where each group has its elements of C, and its scaled product in float64."""
+    """Yield the index in C of each group, and its scaled product in float64."""
     factors = {}
     for name, letter, kind in zip("AB", case.op, case.scales, strict=True):
         array = getattr(given, name).astype(np.float64)
         array = array if (letter == "N") == (name == "A") else array.swapaxes(-1, -2)
         operand = f"scale_{name.lower()}"
         scales = expanded(case, operand, kind, given.operands[operand]) if kind else 1.0
-        # (1 or G, rows, K) of both
+        # both are (1 or G, rows, K)
         factors[name] = array.reshape(-1, *array.shape[-2:]) * scales
     A, B = factors["A"], factors["B"]
     for g, (end, size) in enumerate(zip(given.offsets.tolist(), case.sizes, strict=True)):
@@ -264,9 +264,9 @@ def products(case: GroupedCase, given: Arrays) -> Iterator[tuple[tuple[Any, ...]
 def check(
     case: GroupedCase, call: Callable[[GroupedCase, Arrays], Any], problem: Any = None
 ) -> None:
-    """``call`` computes C in place, right in all groups, and writes nothing else.
+    """Check that ``call`` computes C in place, right in all groups, and writes nothing else.
 
-    ``problem``: of its plan, where that has been made already.
+    ``problem``: the problem of its plan, if it is known.
     """
     given = arrays(case)
     before = given.C.copy()
@@ -284,14 +284,14 @@ def check(
     )  # fmt: skip
     assert verdict.ok, verdict
     if any(case.scales) and not case.epilogue:
-        # By scales as the case means them, not as they were read.
+        # Compare with scales as the case defines them, independently of how the package reads them.
         for place, product in products(case, given):
             expected = case.alpha * product
             if case.beta:
                 expected += case.beta * before[place].astype(np.float64)
             apart = abs(given.C[place].astype(np.float64) - expected)
             assert (apart <= 0.02 * (abs(expected) + case.all_extents["K"] ** 0.5)).all()
-    # What is of no group, and what is not C.
+    # Elements without a group, and elements around C.
     kept = 0 if case.zero_tail else CANARY
     np.testing.assert_array_equal(of_no_group(case, given.C), kept)
     given.C[...] = CANARY
@@ -299,8 +299,8 @@ def check(
 
 
 def planned(case: GroupedCase, given: Arrays, **more: Any) -> cg.Plan:
-    """The plan of a case."""
-    # Where there are no instructions for 8-bit floats, a conversion takes many others.
+    """Return the plan of a case."""
+    # Without instructions for 8-bit floats, a conversion takes many others.
     newer = case.kernel == "sm90_wgmma" or case.dtype in FLOAT8
     arch = {"arch": "sm_90a"} if newer else {}
     epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
@@ -311,7 +311,7 @@ def planned(case: GroupedCase, given: Arrays, **more: Any) -> cg.Plan:
 
 
 def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[GroupedCase]:
-    """Random cases, all kinds, ops, orders and configs in turn; ``times``: larger extents."""
+    """Return random cases of all kinds, ops, orders and configs. ``times``: larger extents."""
     found = []
     random = np.random.default_rng(seed)
     for number in range(count):
@@ -332,12 +332,12 @@ def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[Gr
 
 
 def zero_tails(found: list[GroupedCase]) -> list[GroupedCase]:
-    """Those of cases that have a tail, with zeros there."""
+    """Return the cases that have a tail, with ``tail="zero"``."""
     return [case._replace(zero_tail=True) for case in found if case.ragged != "K"]
 
 
-#: Zeros behind groups: none, in several tiles, in all of C; by turns, in clusters, behind groups
-#: as many as a warp has lanes, one less and one more; without products; of every kind of type.
+#: Zero tails: empty, in several tiles, all of C; with ping-pong, in clusters, after as many groups
+#: as a warp has lanes, one less and one more; without products; with every kind of type.
 ZERO_TAILS = zero_tails(
     [
         GroupedCase("M", "NN", "C", (3, 64, 0, 61), (72, 64), rest=0),
@@ -369,9 +369,9 @@ ZERO_TAILS = zero_tails(
 )  # fmt: skip
 
 
-#: Sizes of groups of a list, which are cut where all groups have `WHOLE`, and how many they are.
+#: Sizes of groups of a list, their maximal sum, and their number.
 LISTED, WHOLE, GROUPS = (0, 0, 0, 1, 1, 2, 5, 8, 16, 17, 33, 65), 80, 9
-#: Kernels and types that are executed on many lists, with how they are called.
+#: Kernels and types that are executed with many lists, and their options.
 KINDS: tuple[dict[str, Any], ...] = (
     *(
         {"options": "swapped" if number % 2 else "one", **kind}
@@ -392,7 +392,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 def lists(case: GroupedCase, count: int) -> Iterator[GroupedCase]:
-    """A case with other groups, of random sizes: many empty, of one row, one of all."""
+    """Yield a case with other groups of random sizes: many empty, of one row, one with all rows."""
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
     for number in range(count):
         drawn = [WHOLE] if number == 0 else random.choice(LISTED, GROUPS).tolist()
@@ -404,7 +404,7 @@ def lists(case: GroupedCase, count: int) -> Iterator[GroupedCase]:
 
 
 def listed_cases() -> list[GroupedCase]:
-    """Each of `KINDS` along two modes, with the ops in turn."""
+    """Return each of `KINDS` along two modes, with varying ops."""
     found = []
     for number, kind in enumerate(KINDS * 2):
         ragged = "MNK"[(number + number // len(KINDS)) % 3]
@@ -421,7 +421,7 @@ def listed_cases() -> list[GroupedCase]:
 
 
 def other_cases(count: int, seed: int = 1, *, times: int = 1) -> list[GroupedCase]:
-    """Random cases of the kernels without TMA: every type, more groups than a warp has lanes."""
+    """Return random cases of kernels without TMA: every type, more groups than lanes of a warp."""
     random, kinds, found = np.random.default_rng(seed), tuple(OTHERS), []
     for number, case in enumerate(cases(count, seed, times=times, options="", pad=3)):
         kernel, dtype, compute = kinds[number % len(kinds)]
@@ -437,8 +437,8 @@ def other_cases(count: int, seed: int = 1, *, times: int = 1) -> list[GroupedCas
     return found
 
 
-#: Kinds of `scale` of the operand whose rows are ragged, and of the other, but for those of blocks;
-#: and pairs with these.
+#: Kinds of `scale` of the operand whose rows are ragged, and of the other one, except block scales;
+#: and pairs with block scales.
 RAGGED = ("", "number", "tensor", "group", "group 3", "flat", "row")
 SHARED = (*RAGGED, "row of group", "row of group 3")
 _BLOCKS = ("1x128", "1x128 of group", "128x128", "128x128 of group")
@@ -454,7 +454,7 @@ BOXED_PAIRS = [
 def scaled_cases(
     kernel: str, ragged: str, pairs: Sequence[tuple[str, str]], times: int = 1
 ) -> list[GroupedCase]:
-    """A case of 8-bit floats for each pair of kinds, of the ragged operand and of the other one.
+    """Return a case of 8-bit floats for each pair of kinds, of the ragged operand and the other.
 
     ``times``: larger groups and extents.
     """

@@ -1,7 +1,7 @@
-"""Cases of ``gemm_cases``, executed by the interpreter as NVRTC emitted their kernels.
+"""Execute cases of ``gemm_cases`` in the interpreter, with the PTX that NVRTC emits.
 
-A case says by itself for which architecture it is compiled and whether C is read, which take turns.
-Most of a compilation are headers: kernels are compiled some at a time, in one unit.
+The name of a case determines its architecture and whether C is read. Headers take most of a
+compilation, so several kernels are compiled in one unit.
 """
 
 import os
@@ -30,19 +30,19 @@ from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
-#: Kernels that are compiled together; 1 where the first test that fails is all that is wanted.
+#: Kernels that are compiled together; 1 if only the first failing test is of interest.
 TOGETHER = int(os.environ.get("CUTE_GEMM_TEST_TOGETHER", "24"))
 
 
 def arch_of(case: Case) -> str:
-    """One for all sizes, which may share a kernel."""
+    """Return the architecture of a case, the same for all sizes, which may share a kernel."""
     program = replace(case, m=0, n=0, k=0, l=1, shared="")
     known = [arch for arch in ("sm_80", "sm_90a") if case.runs_on(arch)]
     return known[zlib.crc32(str(program).encode()) % len(known)]
 
 
 def plan_of(case: Case) -> Plan:
-    """The plan; ``GemmError`` for what the kernel does not take."""
+    """Return the plan, or raise ``GemmError`` if the kernel does not support the case."""
     arch = arch_of(case)
     return case.plan(arch, nearest(Arch(arch)))
 
@@ -59,7 +59,7 @@ def takes(case: Case) -> bool:
 
 
 def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
-    """One unit of many: what they include, and each in a namespace of its own."""
+    """Return one unit with the includes of all, and each unit in a namespace of its own."""
     includes, parts, folders = {}, [], {}
     for number, unit in enumerate(units):
         lines = unit.source.splitlines()
@@ -71,15 +71,15 @@ def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
 
 
 def main(plan: Plan) -> Step:
-    """The launch that multiplies."""
+    """Return the launch of the GEMM kernel."""
     return plan.steps.main
 
 
 def of_few_ctas(launch: Launch) -> Launch:
-    """The launch with CTAs that take four tiles each, or all, where CTAs take tile after tile.
+    """Return the launch of a persistent kernel with CTAs that compute about four tiles each.
 
-    On a GPU a CTA has a second tile behind more than a hundred others. What is wrong with a parity
-    or with what a tile leaves behind is only wrong then.
+    On a GPU a CTA computes a second tile only after more than a hundred others. Errors in a phase
+    parity, or in what a tile leaves behind, occur only then.
     """
     if not launch.places:
         return launch
@@ -102,11 +102,11 @@ class Emitted:
         self._texts: dict[tuple[str, str], str] = {}
 
     def plan(self, case: Case) -> Plan:
-        """A plan of one's own; ``GemmError`` for what the kernel does not take."""
+        """Return a new plan, or raise ``GemmError`` if the kernel does not support the case."""
         plan = plan_of(case)
         if (plan.symbol, plan.arch) not in self._texts:
             self._compile(self._lots.get(case, [case]))
-        if (plan.symbol, plan.arch) in self._texts:  # else it is compiled alone
+        if (plan.symbol, plan.arch) in self._texts:  # otherwise it is compiled alone
             main(plan).__dict__["ptx"] = self._texts[plan.symbol, plan.arch]
         return plan
 
@@ -116,7 +116,7 @@ class Emitted:
         arch = missing[0].arch
         try:
             text = ptx(together(plan.unit for plan in missing), arch)
-        except CompileError:  # of one of them: that one's test fails
+        except CompileError:  # an error of one kernel: its own test fails
             return
         self._texts.update(dict.fromkeys(((p.symbol, arch) for p in missing), text))
 
@@ -125,7 +125,7 @@ class Emitted:
 
 
 def view(place: Buffer, dtype: str) -> np.ndarray:
-    """Matrices at a place in a buffer of their own."""
+    """Return matrices with the given layout in a new buffer."""
     kind = DTYPES[dtype].numpy
     buffer = np.zeros(place.length, kind)
     steps = [stride * buffer.itemsize for stride in place.strides]
@@ -133,14 +133,14 @@ def view(place: Buffer, dtype: str) -> np.ndarray:
 
 
 def fill(matrices: np.ndarray, random: np.random.Generator, dtype: str) -> None:
-    """Fill with numbers; a matrix that a batch shares once."""
+    """Fill with random numbers. A matrix that a batch shares is filled once."""
     first = matrices[0] if matrices.ndim == 3 and matrices.strides[0] == 0 else matrices
     first[...] = numbers(random, first.shape, dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """An execution of a case's kernel, and what the arrays held before."""
+    """An execution of a case's kernel, and the previous content of C."""
 
     plan: Plan
     execution: Execution
@@ -158,17 +158,17 @@ class Run:
 
     @cached_property
     def rows(self) -> list[AccessRow]:
-        """Those of the report."""
+        """The rows of the report."""
         return [make_row(access) for access in main(self.plan).accesses(self.beta != 0)]
 
     @property
     def differences(self) -> list[Compared]:
-        """What was executed otherwise than the report says."""
+        """Differences between the executed accesses and the report."""
         return [one for one in compare(self.rows, self.execution) if one.difference]
 
 
 def arrays(case: Case, reads_c: bool = True) -> list[np.ndarray]:
-    """A, B and C as they are stored, random; C of NaN where it is not read."""
+    """Return the stored A, B and C with random numbers. C is NaN if it must not be read."""
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
     types = (case.t.dtype, case.t.dtype, case.t.out)
     found = [view(place, dtype) for place, dtype in zip(case.places, types, strict=True)]
@@ -180,7 +180,7 @@ def arrays(case: Case, reads_c: bool = True) -> list[np.ndarray]:
 
 
 def run(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
-    """Execute a case; by default C is read in every other one."""
+    """Execute a case. By default, every other case reads C."""
     plan = emitted.plan(case)
     if reads_c is None:
         reads_c = bool(zlib.crc32(str(case).encode()) % 2)
@@ -193,7 +193,7 @@ def run(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
 
 
 def check(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
-    """C is right, and everything was accessed as the report says."""
+    """Check C, and that all accesses equal those of the report."""
     found = run(case, emitted, reads_c)
     assert found.verdict.ok, found.verdict
     if found.plan.problem.accumulator.roundoff == 0:

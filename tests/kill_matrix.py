@@ -1,11 +1,11 @@
-"""Which cases notice which mutants: from this matrix the default cases are chosen.
+"""Measure which cases detect which mutants. The default cases are selected from this matrix.
 
-``python tests/kill_matrix.py FILE`` breaks the project in each way of ``mutants.py``, in a copy,
-and runs some cases of the tests that the mutant names, drawn by its name: of each test function as
-many, ``--cases`` in all. What fails has noticed it. Cases that were not drawn, or not run within
-``--seconds``, are not in the matrix: nothing is known of them. ``--only REGEX`` chooses mutants,
-``--jobs N`` runs as many at a time; what FILE has already is kept, so that parts may be computed
-one after another and several times with other cases (``--draw NUMBER``).
+``python tests/kill_matrix.py FILE`` applies each mutant of ``mutants.py`` to a copy of the project,
+and runs random cases of the tests that the mutant names: about as many of each test function,
+``--cases`` in all. Cases that fail have detected the mutant. Cases that were not drawn, or not run
+within ``--seconds``, are not in the matrix. ``--only REGEX`` selects mutants, and ``--jobs N`` runs
+N of them at a time. The results in FILE are kept, so that parts can be computed one after another,
+and again with other random cases (``--draw NUMBER``).
 """
 
 import argparse
@@ -34,13 +34,13 @@ STORED = Path(__file__).parent / "data" / "kills.json.gz"
 
 
 class Kills(NamedTuple):
-    """What became of a mutant.
+    """The outcome of a mutant.
 
     Attributes
     ----------
     noticed, passed
-        Names of cases, ``test_steps.py::test_packed[NN]``, that failed with the mutant and that
-        did not, with the CPU seconds that they took.
+        CPU seconds of the cases that failed with the mutant, and of those that passed, by name:
+        ``test_steps.py::test_packed[NN]``.
     """
 
     noticed: dict[str, float]
@@ -48,7 +48,7 @@ class Kills(NamedTuple):
 
 
 def read(path: Path = STORED) -> dict[str, Kills]:
-    """Return the kills of each mutant, by its name; of none where nothing is stored."""
+    """Return the kills of each mutant by its name, or an empty dict if nothing is stored."""
     if not path.exists():
         return {}
     with gzip.open(path, "rt") as file:
@@ -80,7 +80,7 @@ def collect(files: list[str], options: tuple[str, ...]) -> list[pytest.Item]:
 
 
 def draw(mutant: Mutant, items: list[pytest.Item], count: int, number: int) -> list[str]:
-    """Return the ids of ``count`` cases that the mutant concerns, of each function as many."""
+    """Return the ids of ``count`` cases that the mutant affects, about as many of each function."""
     expression = Expression.compile(mutant.kernels)
     by_function: dict[tuple[str, str], list[str]] = defaultdict(list)
     for item in items:
@@ -97,7 +97,7 @@ def draw(mutant: Mutant, items: list[pytest.Item], count: int, number: int) -> l
 
 
 def run(mutant: Mutant, ids: list[str], seconds: float, stop: int) -> Kills:
-    """Break a copy of the project, and run these cases of it for so long, to so many that fail."""
+    """Apply a mutant to a copy, and run cases until the time limit or ``stop`` failures."""
     kills = Kills({}, {})
     with tempfile.TemporaryDirectory() as name, broken_copy(mutant) as tree:
         costs, cases = Path(name, "costs"), Path(name, "cases")
@@ -137,16 +137,16 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("file", type=Path, nargs="?", default=STORED)
-    parser.add_argument("--only", default="", help="a regular expression of names")
-    parser.add_argument("--cases", type=int, default=40, help="cases of each mutant at most")
-    parser.add_argument("--seconds", type=float, default=300, help="seconds of each mutant at most")
+    parser.add_argument("--only", default="", help="a regular expression of names of mutants")
+    parser.add_argument("--cases", type=int, default=40, help="most cases of each mutant")
+    parser.add_argument("--seconds", type=float, default=300, help="most seconds of each mutant")
     parser.add_argument(
-        "--stop", type=int, default=0, help="cases that notice each mutant, of 0 all"
+        "--stop", type=int, default=0, help="stop after so many failures; 0 runs all cases"
     )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--draw", type=int, default=0, help="which of many drawings")
-    parser.add_argument("--fewer", type=int, help="only mutants that fewer cases have noticed")
-    parser.add_argument("--default", action="store_true", help="cases that run by default alone")
+    parser.add_argument("--draw", type=int, default=0, help="seed of the random cases")
+    parser.add_argument("--fewer", type=int, help="only mutants that fewer cases have detected")
+    parser.add_argument("--default", action="store_true", help="only default cases")
     given = parser.parse_args(arguments)
     matrix = read(given.file)
     chosen = [mutant for mutant in MUTANTS if re.search(given.only, mutant.name)]
@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             write(matrix, given.file)
             counts = f"{len(kills.noticed)} of {len(kills.noticed) + len(kills.passed)}"
-            print(f"{mutant.name:55} noticed by {counts} cases", flush=True)
+            print(f"{mutant.name:55} detected by {counts} cases", flush=True)
     return 0
 
 

@@ -1,11 +1,11 @@
-"""What a mutant is, and which tests execute what it breaks."""
+"""The class of mutants, and the tests that execute the code that they change."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 
-#: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
+#: Tests that execute the kernels. ``-k`` selects cases by the kernels' names.
 TESTS = (
     "tests/kernels/test_steps.py", "tests/kernels/test_auxiliary.py", "tests/kernels/test_thin.py",
     "tests/kernels/test_batched.py", "tests/kernels/test_ptx_gemm.py",
@@ -14,7 +14,7 @@ TESTS = (
     "tests/kernels/test_ptx_wgmma.py",
 )  # fmt: skip
 
-#: What executes kernels on operands of more than 2**31 elements.
+#: Tests that execute kernels with operands of more than 2**31 elements.
 FAR = ("tests/kernels/test_far_offsets.py", "tests/kernels/test_auxiliary.py")
 
 TILED = "smem_tiled or bank_free"
@@ -26,9 +26,9 @@ BYTES = "sm90_wgmma and (tf32 or int8)"
 
 
 class Mutant(NamedTuple):
-    """One thing that is broken: in ``file``, ``old`` (there once) becomes ``new``.
+    """A planted error: in ``file``, ``old`` (which occurs once) becomes ``new``.
 
-    ``kernels``: the ``-k`` expression of what it concerns, among ``tests``.
+    ``kernels``: a ``-k`` expression that selects the affected cases of ``tests``.
     """
 
     name: str

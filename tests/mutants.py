@@ -1,9 +1,9 @@
-"""Known ways to break the project, each of which a test without a GPU has to notice.
+"""Test that each of many planted errors makes a test without a GPU fail.
 
-``python tests/mutants.py`` makes a copy of the project, breaks one thing in it at a time, and runs
-the tests that execute the kernels concerned as they are emitted or, of what is no part of a kernel,
-the file that tests it. It prints the first test that fails for each, and exits with 1 if one is not
-noticed. ``--only REGEX`` chooses, ``--jobs N`` runs as many at a time, ``--list`` shows them.
+``python tests/mutants.py`` applies one mutant at a time to a copy of the project, and runs the
+tests that execute the affected kernels, or, for other code, the file that tests it. It prints the
+first failing test of each mutant, and exits with 1 if a mutant is not detected. ``--only REGEX``
+selects mutants, ``--jobs N`` runs N of them at a time, and ``--list`` prints them.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = KERNELS + SM90 + GROUPED + PAIRS + PACKAGE
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant: the test that noticed it, or none, and the seconds it took."""
+    """The outcome of a mutant: the test that detected it, or ``""``, and the seconds."""
 
     mutant: Mutant
     test: str
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 def break_it(tree: Path, mutant: Mutant) -> None:
-    """Write the broken file; ValueError when the place is not there just once."""
+    """Write the broken file, or raise ValueError if ``old`` does not occur exactly once."""
     path = tree / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:
@@ -53,7 +53,7 @@ def break_it(tree: Path, mutant: Mutant) -> None:
 
 @contextmanager
 def broken_copy(mutant: Mutant) -> Iterator[Path]:
-    """A copy of the project that is broken."""
+    """Yield a copy of the project with the mutant."""
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name)
         for folder in ("cute_gemm", "templates", "tests"):
@@ -65,12 +65,12 @@ def broken_copy(mutant: Mutant) -> Iterator[Path]:
 
 
 def search_path(tree: Path) -> str:
-    """Return the places of modules for tests of a copy: the copy's before all others."""
+    """Return the search path of modules for tests of a copy, which come first."""
     return os.pathsep.join([str(tree), str(tree / "tests"), os.environ.get("PYTHONPATH", "")])
 
 
 def try_it(mutant: Mutant) -> Outcome:
-    """Break a copy of the project and run the tests of it up to the first that fails."""
+    """Apply a mutant to a copy, and run its tests until the first failure."""
     start = time.perf_counter()
     with broken_copy(mutant) as tree:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--only", default="", help="a regular expression of names of mutants")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args(arguments)
@@ -106,10 +106,10 @@ def main(arguments: list[str] | None = None) -> int:
         for found in pool.map(try_it, chosen):
             survivors += not found.test
             print(
-                f"{found.mutant.name:55} {found.test or 'NOT NOTICED'} ({found.seconds:.0f} s)",
+                f"{found.mutant.name:55} {found.test or 'NOT DETECTED'} ({found.seconds:.0f} s)",
                 flush=True,
             )
-    print(f"{len(chosen)} mutants, {len(chosen) - survivors} noticed, {survivors} not")
+    print(f"{len(chosen)} mutants, {len(chosen) - survivors} detected, {survivors} not")
     return int(survivors > 0)
 
 

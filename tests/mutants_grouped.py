@@ -1,4 +1,4 @@
-"""Ways to break grouped GEMMs: their scheduler, ends of groups, tails along K."""
+"""Mutants of grouped GEMMs: the scheduler, ends of groups, tails along K."""
 
 from mutant import Mutant
 

@@ -1,4 +1,4 @@
-"""Ways to break kernels of every family but TMA's and wgmma's, and what Python hands over."""
+"""Mutants of kernels without TMA and wgmma, and of the code and arguments that Python emits."""
 
 from mutant import ASYNC, MMA, TILED, Mutant
 from mutant import in_package as _p
@@ -46,7 +46,7 @@ KERNELS: tuple[Mutant, ...] = (
        "if (k == 0 || alpha == Accumulator(0)) {", "if (k == 0) {", "alpha_zero"),
     _t("alpha on the device is not looked at", "common/epilogue.cuh",
        "params.alpha_ptr ? *params.alpha_ptr : params.alpha", "params.alpha", "scalars"),
-    # Which CTA computes what
+    # Tile scheduling
     _t("the last group of tiles taken for a whole one", "common/raster.cuh",
        "int const rows = min(tiles_m - first, Group);", "int const rows = Group;", TILED),
     _t("tiles of a row skipped", "common/raster.cuh",
@@ -62,7 +62,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("a thread's row and column exchanged", "common/layout.cuh",
        ": row(int(TV{}(thread, value)) % E0), column(int(TV{}(thread, value)) / E0) {}",
        ": row(int(TV{}(thread, value)) / E0), column(int(TV{}(thread, value)) % E0) {}", MMA),
-    # Where the matrices' elements are
+    # Addresses of the matrices' elements
     _t("A by the leading dimension of B", "simt/gemm.cuh",
        "row * lda + k : row + k * lda", "row * ldb + k : row + k * ldb", "naive or smem_tiled"),
     _t("B steps by the leading dimension of A", "simt/gemm.cuh",
@@ -94,7 +94,7 @@ KERNELS: tuple[Mutant, ...] = (
        "typename Config::Accumulator accumulators[kTM][kTN] = {};",
        "typename Config::Accumulator accumulators[kTM][kTN];",
        "smem_tiled"),
-    # The way to C
+    # Stores to C
     _t("C written beyond its end", "common/epilogue.cuh",
        "  } else if (valid > 0) {\n    update<N, kAlongM>", "  } else {\n    update<N, kAlongM>",
        "smem_tiled or vectorized"),
@@ -142,7 +142,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("rows beyond the matrix are computed", "simt/naive.cuh",
        "if (row >= gemm.m || column >= gemm.n) return;", "if (column >= gemm.n) return;", "naive"),
     _t("A steps along its rows", "simt/naive.cuh", "a += gemm.a_step();", "a += 1;", "naive"),
-    # Two buffers
+    # Double buffering
     _t("the first tile is not waited for", "simt/double_buffered.cuh",
        "    cp_async_wait<0>();\n    __syncthreads();\n\n", "    __syncthreads();\n\n",
        "double_buffered"),
@@ -165,7 +165,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("rows beyond the matrix are begun", "simt/double_buffered.cuh",
        "int const rows = active ? this->rows_left : 0;", "int const rows = active ? 1 << 30 : 0;",
        "double_buffered"),
-    # Passes before and behind a kernel
+    # Auxiliary kernels
     _t("words shifted by one too few", "auxiliary/pack.cuh",
        "8 * (address & 3)", "8 * (address & 2)", "packing"),
     _t("a word across the matrix's end is read whole", "auxiliary/pack.cuh",
@@ -204,7 +204,7 @@ KERNELS: tuple[Mutant, ...] = (
        'places[target.name] = Location("scratch", offset)',
        'places[target.name] = Location("scratch")',
        "executed_is_predicted"),
-    # The kernel of a few rows or columns
+    # The kernel for few rows or columns
     _t("a cut vector of a thin product is read whole", "thin/part.cuh",
        "if (kCut && 0 < inside && inside < Width) {", "if (false) {", "thin"),
     _t("rows beyond the large operand are read", "thin/part.cuh",
@@ -243,7 +243,7 @@ KERNELS: tuple[Mutant, ...] = (
        "column - lane % 4 * 2 + lane / 4, product", "column, product", "batched"),
     _t("sums that nobody waited for", "batched/batched.cuh",
        "  __syncthreads();\n\n  // From there to C.", "\n  // From there to C.", "batched"),
-    # Rings of stages
+    # Pipelines of stages
     _t("the cut tile in the wrong stage", "sm80/sm80_pipeline.cuh",
        "tiles.fetch(stage, stage, k_tiles, tail);",
        "tiles.fetch(stage, stage + (stage == 0), k_tiles, tail);", "sm80_pipeline"),
@@ -328,7 +328,7 @@ KERNELS: tuple[Mutant, ...] = (
        "if (mine.column + column < columns_left) {", MMA),
     _t("all parts to the first part's columns", "sm80/write.cuh",
        "int const column = part * kColumns + n;", "int const column = n;", MMA),
-    # Rows that begin at any element
+    # Unaligned rows
     _t("words shifted by the wrong half", "sm80/unaligned.cuh",
        "shift & 8 ? both[i + 2] : both[i]", "shift & 8 ? both[i] : both[i + 2]", "sm80_pipeline"),
     _t("the word behind a row not copied", "sm80/unaligned.cuh",
@@ -347,7 +347,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("read before it is put in place", "sm80/tensor_core.cuh",
        "        tiles.realign(0, k_tile > 0 ? kBK : tail);\n        __syncthreads();\n",
        "        tiles.realign(0, k_tile > 0 ? kBK : tail);\n", "tensor_core"),
-    # What Python emits and hands over
+    # Emitted code and arguments
     _p("lda for ldb", "toolchain/signature.py",
        'attrgetter(f"{x}.ld")', 'attrgetter(f"{x}.ld".replace("B", "A"))', "naive"),
     _p("the batch's step of A for B", "toolchain/unit.py",

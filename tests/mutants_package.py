@@ -1,4 +1,4 @@
-"""Ways to break offsets of 64 bits, and what is no part of a kernel."""
+"""Mutants of 64-bit offsets, and of code that is not part of a kernel."""
 
 from mutant import Mutant, far
 from mutant import of_module as _m
@@ -41,7 +41,7 @@ PACKAGE: tuple[Mutant, ...] = (
          "C += matrix * shape.batch", "C += int(matrix * shape.batch)", "far_apart"),
     far("C's rows in 32 bits, of sums", "templates/auxiliary/reduce.cuh",
          "row * shape.ldc", "int(row * shape.ldc)", "far_apart"),
-    # What is no part of a kernel
+    # Code that is not part of a kernel
     _m("CuPy's B wherever it is aligned", "arrays/cupy.py",
        "b % ALIGNMENT, B.shape, B.strides", "0, B.shape, B.strides", "operand", "fingerprint"),
     _m("calls that differ in compute are one", "api.py",
@@ -84,7 +84,7 @@ PACKAGE: tuple[Mutant, ...] = (
     _m("a toolkit of another CUDA", "toolchain/headers.py",
        "if x.runtime and (x.version or release).startswith(release)", "if x.runtime",
        "compiler", "another_release"),
-    # What a kernel computes, and what becomes of its sums
+    # Predicates of results, and accumulators
     _m("symbols without the type of B", "problem/operation.py",
        "*dict.fromkeys((a.tag, b.tag)),", "a.tag,", "operation", "symbol"),
     _m("symbols without the epilogue", "problem/operation.py",
@@ -103,7 +103,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "epilogue=LINEAR_COMBINATION, operands=(),", "", "epilogue", "split_k or sm80_pipeline"),
     _m("epilogues for kernels that have none", "kernels/cutlass/universal.py",
        "takes = frozenset()", 'takes = frozenset(("epilogue",))', "epilogue", "libraries"),
-    # Epilogues that are expressions
+    # Epilogues of expressions
     Mutant("the maximum of a NaN", "templates/common/functions.cuh", "max.NaN.f32", "max.f32",
            "nan", ("tests/kernels/test_fused.py",)),
     *(
@@ -181,7 +181,7 @@ PACKAGE: tuple[Mutant, ...] = (
        "self._turn_of_cluster = self._turn", "ptx_cluster", "other_barriers"),
     _m("a fused product rounded up", "ptx/floats.py",
        "((nearest == total) & (rest < 0))", "(nearest != nearest)", "ptx_floats", "minus_infinity"),
-    # Loads of block scales and of the ends of groups, and what they cost
+    # Loads of block scales and of the ends of groups, and their predicted time
     _m("scales of A of one group beside another", "kernels/sm90/accesses.py",
        "np.broadcast_to(both, (across, ", "np.broadcast_to(both, (1, ", "fp8", "rows_are"),
     _m("scales of B of one group below another", "kernels/sm90/accesses.py",

@@ -1,4 +1,4 @@
-"""Ways to break epilogues of pairs of columns: B's tiles, sums of a thread, reductions, counts."""
+"""Mutants of epilogues of pairs of columns: B's tiles, accumulators, reductions, counts."""
 
 from mutant import Mutant
 
@@ -68,7 +68,7 @@ PAIRS: tuple[Mutant, ...] = (
     _p("the second half of what is half", "problem/epilogue/rows.py",
        'Function("{0}.second", lambda acc: acc[..., acc.shape[-1] // 2 :],',
        'Function("{0}.second", lambda acc: acc[..., : acc.shape[-1] // 2],'),
-    # The launch behind other kernels.
+    # The separate launch after other kernels.
     _t("a pair's columns a row apart, whatever they are", "auxiliary/reduce.cuh",
        "kAdjacent ? shape.ld : half;", "shape.ld;", _BEHIND),
     _t("the second half of a row begins with a row", "auxiliary/reduce.cuh",

@@ -1,4 +1,4 @@
-"""Ways to break what runs on TMA and wgmma."""
+"""Mutants of kernels with TMA and wgmma."""
 
 from mutant import BYTES, ROWS, WGMMA, Mutant
 from mutant import in_package as _p
@@ -196,7 +196,7 @@ SM90: tuple[Mutant, ...] = (
     _t("both groups take the same tiles", "sm90/sm90_wgmma.cuh",
        "scheduler.first() + second * scheduler.step()",
        "scheduler.first()", WGMMA),
-    # A through registers
+    # A in registers
     _t("rows loaded to where products have theirs", "sm90/mma.cuh",
        "warpgroup_wait<FragmentA::kInFlight>();",
        "warpgroup_wait<FragmentA::kInFlight + 1>();", ROWS),
@@ -318,7 +318,7 @@ SM90: tuple[Mutant, ...] = (
        "      of_k_tile.multiply(1, this->fragment, a, b, false);\n", "accumulators"),
     _f("A from registers: no stage is given back", "sm90/promoted.cuh",
        "if (release) this->memory.consumer_release(stage, this->peer);", "", "accumulators"),
-    # products of components
+    # Products of components
     _c("what is not finite stays in the smaller products' sums", "sm90/promoted.cuh",
        "      if (order.largest_from(k_tile)) drop_not_finite(accumulators);\n      bool",
        "      bool", "infinities"),

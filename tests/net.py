@@ -1,12 +1,12 @@
-"""What the package makes of drawn calls: configs, launches, units, reports and error sentences.
+"""Compare configs, launches, units, reports and errors of random calls with stored ones.
 
-``tests/data/net.json.gz`` has them as they were when it was written. A change that is to leave
-behaviour as it is leaves them as they are; a change that is not says which it changes. Kernel
-selection takes the calibrations of ``frozen.py``, so that new ones change nothing here.
+``tests/data/net.json.gz`` has the stored results. A change that keeps the behavior must not change
+them; any other change must describe which results it changes. Kernel selection uses the
+calibrations of ``frozen.py``, so that new calibrations change nothing.
 
-    python tests/net.py            # compare all, print what differs, exit with 1 if anything does
-    python tests/net.py 10         # compare every tenth
-    python tests/net.py --write    # draw the calls and write what is made of them
+    python tests/net.py            # compare all, print differences, exit with 1 if there are any
+    python tests/net.py 10         # compare every tenth call
+    python tests/net.py --write    # draw new calls and store their results
 """
 
 import gzip
@@ -42,7 +42,7 @@ COMPLEX = ("complex64", "complex128")
 
 
 def draw_calls(count: int, seed: int = 54) -> list[Call]:
-    """Draw calls of ``cute_gemm.plan`` that it accepts: keyword arguments by name."""
+    """Return random calls of ``cute_gemm.plan`` that it accepts, as keyword arguments."""
     rng = random.Random(seed)
     kinds = (
         _dense, _dense, _dense, _layout, _layout, _named, _named, _batch, _epilogue, _epilogue,
@@ -54,7 +54,7 @@ def draw_calls(count: int, seed: int = 54) -> list[Call]:
         try:
             cg.plan(**call)
         except GemmError:
-            continue  # the next draw of this kind
+            continue  # draw again
         calls.append(call)
     return calls
 
@@ -77,7 +77,7 @@ def _dense(rng: random.Random) -> Call:
 
 
 def _layout(rng: random.Random) -> Call:
-    """Padded and odd leading dimensions, and bases that are not aligned."""
+    """Return a call with padded and odd leading dimensions, and unaligned base addresses."""
     call = _problem(rng, (*HALF, "float32", "float64", "complex64"))
     pad = rng.choice((1, 2, 3, 8, 64))
     largest = max(call["m"], call["n"], call["k"])
@@ -154,13 +154,13 @@ def _thin(rng: random.Random) -> Call:
     return call | {rng.choice("mn"): rng.randint(1, 32)}
 
 
-# ---- what is made of them ------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------
 
 
 def outcome(call: Call) -> Call:
-    """Return the launches of a call's plan, hashes of their units, and one per part of the report.
+    """Return the launches of a call's plan, with hashes of their units and of parts of the report.
 
-    CUTLASS's kernel has no report here: its accesses are recorded while it is executed.
+    CUTLASS's kernel has no report here, because its accesses are recorded by executing it.
     """
     plan = cg.plan(**call)
     launches = []
@@ -184,7 +184,7 @@ def _hash(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Round numbers to seven digits: the last differ from machine to machine."""
+    """Round numbers to seven digits. The last digits depend on the machine."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, dict):
@@ -192,9 +192,9 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
-# ---- error sentences -----------------------------------------------------------------------------
+# ---- error messages ------------------------------------------------------------------------------
 
-#: What is wrong with a call: the values that replace the drawn ones.
+#: Invalid arguments, which replace those of a valid call.
 WRONG: tuple[Call, ...] = (
     {"op": "NX"}, {"op": "N"}, {"op": "TNT"}, {"op": ""}, {"m": -1}, {"n": -3}, {"k": -7},
     {"m": None}, {"k": None}, {"dtype": None}, {"m": 2.5}, {"m": "12"}, {"l": -1}, {"l": 0},
@@ -230,7 +230,7 @@ WRONG: tuple[Call, ...] = (
     {"copy": "mn_major", "cluster": (2, 1)}, {"tune": True}, {"tune": "yes"}, {"alpha": 2},
 )  # fmt: skip
 
-#: The types that wrong calls are made of.
+#: The types of invalid calls.
 WRONG_TYPES = (
     "float16", "float32", "float64", "int8", "complex64", "float8_e4m3fn", "bfloat16",
     "complex128", "float8_e5m2", "bfloat16 x float32",
@@ -238,7 +238,7 @@ WRONG_TYPES = (
 
 
 def refused_calls() -> list[Call]:
-    """Return calls that are wrong, in each type, one of each sentence."""
+    """Return invalid calls of each type, one for each error message."""
     valid: Call = {"op": "TN", "m": 512, "n": 384, "k": 256, "gpu": "H200"}
     calls: list[Call] = []
     seen = set()
@@ -253,7 +253,7 @@ def refused_calls() -> list[Call]:
 
 
 def refusal(call: Call) -> str | None:
-    """Return the class and the sentence that refuse a call; None where nothing does."""
+    """Return the class and message of the error of a call, or None."""
     try:
         cg.plan(**call)
     except GemmError as error:
@@ -262,7 +262,7 @@ def refusal(call: Call) -> str | None:
 
 
 def as_arguments(call: Call) -> Call:
-    """Return a stored call, whose tuples are lists in JSON, as it was."""
+    """Return a stored call with tuples, which are lists in JSON."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in call.items()}
 
 
@@ -270,13 +270,13 @@ def as_arguments(call: Call) -> Call:
 
 
 def stored() -> dict[str, list[Any]]:
-    """Return what is stored: pairs of a call and its outcome, and of a call and its sentence."""
+    """Return the stored pairs of calls and outcomes, and of calls and error messages."""
     read: dict[str, list[Any]] = json.loads(gzip.decompress(STORED.read_bytes()))
     return read
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
-    """Yield where two outcomes differ, a line each."""
+    """Yield a line for each difference between two outcomes."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for name in sorted(expected.keys() | actual.keys()):
             yield from differences(expected.get(name), actual.get(name), f"{path}.{name}")
@@ -288,7 +288,7 @@ def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
 
 
 def compared(every: int = 1, first: int = 0) -> Iterator[str]:
-    """Yield what differs from what is stored, of every so many calls."""
+    """Yield differences from the stored results, for every ``every``-th call."""
     read = stored()
     for call, expected in read["calls"][first::every]:
         actual = json.loads(json.dumps(outcome(as_arguments(call))))
@@ -301,7 +301,7 @@ def compared(every: int = 1, first: int = 0) -> Iterator[str]:
 
 
 def _share(share: tuple[int, int]) -> list[str]:
-    """Return what differs of one worker's share: every so many calls from the first on."""
+    """Return the differences of one worker's share: interval and first call."""
     with frozen_calibrations():
         return list(compared(*share))
 
@@ -314,7 +314,7 @@ def _write() -> None:
         calls = list(zip(drawn, pool.map(_frozen_outcome, drawn, chunksize=10), strict=True))
     text = json.dumps({"calls": calls, "refused": refused}, indent=1, default=str)
     STORED.write_bytes(gzip.compress(text.encode(), mtime=0))
-    print(f"{len(calls)} calls, {len(refused)} error sentences")
+    print(f"{len(calls)} calls, {len(refused)} error messages")
 
 
 def _frozen_outcome(call: Call) -> Call:

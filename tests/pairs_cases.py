@@ -1,4 +1,4 @@
-"""Calls whose epilogue makes a column of C of two columns of the product."""
+"""Calls whose epilogue computes a column of C from two columns of the product."""
 
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ EPILOGUES = {"pairs": of_pairs, "halves": of_halves}
 
 
 class PairsCase(NamedTuple):
-    """A call: NumPy arrays of these extents, of which ``l`` are a batch; n is the product's."""
+    """A call with NumPy arrays of these extents, in a batch of ``l``. n is the product's."""
 
     kernel: str
     dtype: str
@@ -43,9 +43,9 @@ class PairsCase(NamedTuple):
     l: int = 1
     out_dtype: str | None = None
     compute: str | None = None
-    pad: int = 16  #: What leading dimensions are multiples of, in elements.
+    pad: int = 16  #: Factor of the leading dimensions, in elements.
     options: tuple[tuple[str, Any], ...] = ()
-    #: Kinds of pairs that a launch behind the kernel takes.
+    #: Kinds of pairs that need a separate launch after the kernel.
     apart: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ _SMALL = ("tile", (64, 64, 64)), ("warp_groups", 1)
 _BYTES = ("tile", (64, 64, 128)), ("warp_groups", 1)
 _WORDS = ("tile", (64, 64, 32)), ("warp_groups", 1)
 
-#: Of ``sm90_wgmma``: every type, op and order, tails, groups, clusters, ways to C, batches.
+#: Cases of ``sm90_wgmma``: every type, op and order, tails, warp groups, clusters, stores, batches.
 WGMMA = (
     *(
-        # Columns side by side are no rows of B for TMA where N is its unit-stride mode.
+        # TMA cannot load adjacent columns as rows of B if N is its unit-stride mode.
         PairsCase("sm90_wgmma", dtype, op, order, options=_SMALL,
                   apart=("pairs",) if op[1] == "N" else ())
         for dtype, order in (("bfloat16", "C"), ("float16", "F"))
@@ -84,7 +84,7 @@ WGMMA = (
     PairsCase("sm90_wgmma", "float32", compute="bf16x9", k=40,
               options=(("tile", (64, 64, 64)), ("warp_groups", 1))),
     PairsCase("sm90_wgmma", "bfloat16", out_dtype="float32", l=2, options=_SMALL),
-    # C element by element: n / 2 is no multiple of 16 bytes.
+    # C is stored by elements: n / 2 is not a multiple of 16 bytes.
     PairsCase("sm90_wgmma", "bfloat16", n=114, pad=8, options=_SMALL),
     PairsCase("sm90_wgmma", "float16", order="F", m=71, n=114, pad=1, k=64, options=_SMALL),
     *(
@@ -100,13 +100,13 @@ WGMMA = (
     PairsCase("sm90_wgmma", "float16", "TN", m=136, n=288, apart=("pairs",),
               options=(("tile", (128, 128, 64)), ("warp_groups", 2), ("cluster", (2, 1)))),
 )  # fmt: skip
-#: Of the others: the product, and a launch behind it.
+#: Cases of the other kernels: the product, and a separate launch.
 APART = tuple(
     case._replace(apart=BOTH)
     for case in (
         PairsCase("naive", "float32", n=54, pad=1),
         PairsCase("naive", "float64", "NN", "F", n=54, pad=1),
-        PairsCase("naive", "float32", m=3, n=1204, k=8, pad=4),  # longer than a CTA's threads
+        PairsCase("naive", "float32", m=3, n=1204, k=8, pad=4),  # more columns than threads
         PairsCase("double_buffered", "float32", "TN", "C", m=71, n=62, l=3, pad=1),
         PairsCase("sm80_pipeline", "bfloat16", "NT", "C"),
         PairsCase("sm80_pipeline", "float16", "TT", "F", n=62, pad=1, out_dtype="float32"),
@@ -122,7 +122,7 @@ APART = tuple(
 
 
 def planned(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -> tuple[Any, ...]:
-    """The plan of a case, A, B, C, what C lies in, and the operands."""
+    """Return the plan of a case, A, B, C, the buffer of C, and the operands."""
     m, n, k, l = case.m, case.n, case.k, case.l
     batch = (l,) if l > 1 else ()
     out = case.out_dtype or DTYPES[case.dtype].outputs[0]
@@ -139,7 +139,7 @@ def planned(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -
         case.op, A, B, C, epilogue=EPILOGUES[kind], kernel=case.kernel, backend=backend,
         compute=case.compute, **operands, **dict(case.options), **({"arch": arch} if arch else {}),
     )  # fmt: skip
-    if kind not in case.apart:  # of a small product two launches may be predicted to be faster
+    if kind not in case.apart:  # for small products, two launches may be predicted to be faster
         fused = next(
             x for x in plan.candidates() if x.prediction and "reduction" not in x.prediction.terms
         )
@@ -151,7 +151,7 @@ def planned(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -
 
 
 def run(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -> Plan:
-    """AssertionError when a result is wrong, or what is not C's is read or written."""
+    """Raise AssertionError if a result is wrong, or elements outside of C are accessed."""
     plan, A, B, C, whole, operands = planned(case, kind, backend, arch)
     C[...] = np.nan
     y, gate, quantized, amax = plan(A, B, C, alpha=-1.25, **operands)
@@ -164,7 +164,7 @@ def run(case: PairsCase, kind: str, backend: Any, arch: str | None = None) -> Pl
     verdict = verify(of_result(plan.problem, "result_1"), A, B, gate, **given)
     assert verdict.ok, f"{case}, {kind}, the gate: {verdict}"
     C[...] = 7.0
-    assert (whole == 7).all(), f"{case}, {kind}: something beside C was written"
+    assert (whole == 7).all(), f"{case}, {kind}: elements around C have changed"
     return plan
 
 
@@ -172,7 +172,7 @@ def assert_results(
     case: PairsCase, kind: str, A: Any, B: Any, operands: dict[str, Any], y: Any, gate: Any,
     quantized: Any, amax: Any,
 ) -> None:  # fmt: skip
-    """AssertionError when results are not those of NumPy in float64, about."""
+    """Raise AssertionError if results differ from NumPy in float64 by more than a tolerance."""
     A, B, y, gate = (x.astype(np.float64) for x in (A, B, y, gate))
     left = A if case.op[0] == "N" else A.swapaxes(-1, -2)
     product = -1.25 * left @ (B if case.op[1] == "N" else B.swapaxes(-1, -2))
@@ -188,7 +188,7 @@ def assert_results(
     kinds = case.dtype, case.out_dtype or DTYPES[case.dtype].outputs[0]
     off = 2.0**-3 if min(DTYPES[x].bytes for x in kinds) == 1 else 2.0**-6
     np.testing.assert_allclose(gate, first, rtol=off, atol=off * 16)
-    # A result beyond an 8-bit float is its greatest number.
+    # A result beyond the range of an 8-bit float is saturated.
     most = 448.0 if kinds[1] == "float8_e4m3fn" else np.inf
     np.testing.assert_allclose(y, np.clip(exact, -most, most), rtol=off, atol=off * 64)
     np.testing.assert_allclose(float(amax), abs(exact).max(), rtol=off)

@@ -1,4 +1,4 @@
-"""Tasks in processes of their own, of which one may end without the others."""
+"""Run tasks in several processes, and replace processes that end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-#: What a process cannot go on after.
+#: Errors after which a process cannot continue.
 FATAL = ("CUDA error", "CUDA_ERROR", "LaunchError")
-#: Seconds that tasks have to end after the deadline.
+#: Seconds after the deadline in which tasks must end.
 GRACE = 30
 
 
@@ -23,11 +23,11 @@ def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
 def spread(
     work: Callable[[Any], tuple[Any, bool]], tasks: Iterable[Any], processes: int, deadline: float
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield each task that began before the deadline, and what ``work`` returned of it.
+    """Yield each task that began before the deadline, and its result.
 
-    ``work`` returns its result and whether its process has to be replaced. The result is None of a
-    task whose process ended, or that has not ended `GRACE` seconds after the deadline. ``deadline``
-    is a time of ``time.monotonic``; ``work`` is a function of a module.
+    ``work`` returns its result, and whether its process must be replaced. The result is None if the
+    process ended, or if the task has not ended `GRACE` seconds after the deadline. ``deadline`` is
+    a time of ``time.monotonic``. ``work`` is a function of a module.
     """
     context = multiprocessing.get_context("spawn")
     waiting = deque(tasks)

@@ -1,8 +1,8 @@
-"""Properties of drawn products: identities that are exact on small integers, and equal bits.
+"""Properties of random products: identities that are exact for small integers, and equal bits.
 
-`PROPERTIES` are checks of a `Product` on a `Machine`; each raises AssertionError where it does not
-hold, and RefusedError where the kernel does not take the product. All arrays are PyTorch's: on the
-host for the backends ``"cpu"`` and ``"interpreter"``, and else on a GPU.
+`PROPERTIES` are checks of a `Product` on a `Machine`. Each raises AssertionError if the property
+does not hold, and RefusedError if the kernel does not support the product. All arrays are PyTorch
+tensors, on the host for the backends ``"cpu"`` and ``"interpreter"``, otherwise on a GPU.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cute_gemm.dtypes import COMPONENT_PRODUCTS, DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 
-# ---- where it is computed -----------------------------------------------------------------------
+# ---- backends -----------------------------------------------------------------------------------
 
 
 class RefusedError(Exception):
-    """A kernel does not take a product: the sentence of the package."""
+    """Raised with the package's error message if a kernel does not support a product."""
 
 
 class Machine:
-    """A backend, with the kernels that it has compiled and what it was refused.
+    """A backend, and the kernels that it has compiled.
 
-    ``most``: kernels that may be compiled until `forget`; products of one more are refused.
+    ``most``: kernels that may be compiled until `forget`. Products of further kernels are refused.
     """
 
     def __init__(self, backend: str, most: int | None = None) -> None:
@@ -42,12 +42,12 @@ class Machine:
         self._pinned: dict[Any, dict[str, Any]] = {}
 
     def forget(self) -> None:
-        """Allow as many kernels again."""
+        """Allow ``most`` further kernels."""
         self._limit = None if self.most is None else len(self.symbols) + self.most
         self._pinned.clear()
 
     def words(self, kind: Kind) -> dict[str, Any]:
-        """Arguments of ``plan`` for a kind, but for arrays."""
+        """Return the arguments of ``plan`` for a kind, except arrays."""
         words: dict[str, Any] = {"kernel": kind.kernel, "backend": self.backend}
         words["compute"] = kind.compute
         if self.backend != "cuda":
@@ -58,10 +58,10 @@ class Machine:
         self, kind: Kind, op: str, A: Held, B: Held, C: Held, alpha: complex, beta: complex,
         *, operands: dict[str, Any] | None = None, **more: Any,
     ) -> torch.Tensor:  # fmt: skip
-        """Compute in place; ``operands`` are of the call too. Return C's numbers, as `Held.wide`.
+        """Compute in place, and return C in float64 or complex128. ``operands`` are arguments too.
 
-        AssertionError where anything but C was written to; RefusedError where the kernel does not
-        take the product.
+        Raise AssertionError if anything but C changes, and RefusedError if the kernel does not
+        support the product.
         """
         before, operands = [x.buffer.clone() for x in (A, B, C)], operands or {}
         arrays = A.view, B.view, C.view
@@ -102,7 +102,7 @@ class Machine:
 
 
 def _arch_of(kind: Kind) -> str:
-    """The least architecture that has a kind."""
+    """Return the lowest architecture that supports a kind."""
     if kind.compute in COMPONENT_PRODUCTS or kind.kernel == "sm90_wgmma":
         return "sm_90a"
     if kind.kernel == "auto":
@@ -114,7 +114,7 @@ def _arch_of(kind: Kind) -> str:
 
 
 def computed(machine: Machine, given: Given, C: Held | None = None, **changes: Any) -> torch.Tensor:
-    """The result of a product; ``changes``: of its A, B and C, or alpha and beta."""
+    """Return the result of a product, with changed A, B, C, alpha or beta."""
     numbers = {x: changes.pop(x) for x in "AB" if x in changes}
     p = replace(given.product, **changes)
     A, B, own = replace(given, product=p).held(**numbers)
@@ -135,7 +135,7 @@ def assert_equal(found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
 
 
 def check_exact(product: Product, machine: Machine) -> None:
-    """The result is that of float64; what is of no group stays as it is."""
+    """Check the result against float64. Elements without a group must not change."""
     given = given_of(product, machine.device)
     A, B, C = given.held()
     before = C.wide()
@@ -153,12 +153,12 @@ def check_exact(product: Product, machine: Machine) -> None:
 
 
 def check_transposed(product: Product, machine: Machine) -> None:
-    """``C^T = op(B)^T op(A)^T``, of the same memory."""
+    """Check ``C^T = op(B)^T op(A)^T``, with the same memory."""
     given = given_of(product, machine.device)
     wanted = computed(machine, given)
     A, B, C = given.held()
     C = Held(C.view.mT, C.buffer)
-    # Another letter transposes the same matrix; for a conjugate transpose the view is transposed.
+    # Another letter transposes a matrix. For a conjugate transpose the view is transposed.
     kind, turned = product.kind, {"N": "T", "T": "N", "C": "C"}
     A, B = (
         Held(x.view.mT, x.buffer) if letter == "C" else x
@@ -174,7 +174,7 @@ def check_transposed(product: Product, machine: Machine) -> None:
 
 
 def check_relaid(product: Product, machine: Machine) -> None:
-    """Operands that are stored with other letters and orders give the same."""
+    """Check that operands stored with other letters and orders give the same result."""
     given, draw = given_of(product, machine.device), random.Random(product.seed)
     wanted = computed(machine, given)
     orders = "".join(draw.choice("FC") for _ in "ABC")
@@ -184,7 +184,7 @@ def check_relaid(product: Product, machine: Machine) -> None:
 
 
 def check_block(product: Product, machine: Machine) -> None:
-    """The product of some rows of op(A) and columns of op(B) is a block of the whole."""
+    """Check that the product of some rows of op(A) and columns of op(B) is a block of C."""
     given, draw = given_of(product, machine.device), random.Random(product.seed)
     wanted = computed(machine, given)
     i, j = sorted(draw.sample(range(product.m + 1), 2))
@@ -204,7 +204,7 @@ def check_block(product: Product, machine: Machine) -> None:
 
 
 def check_slices_of_k(product: Product, machine: Machine) -> None:
-    """Products of two slices of K, the second one added with ``beta=1``, are the whole."""
+    """Check that products of two slices of K, the second added with ``beta=1``, give C."""
     given, cut = given_of(product, machine.device), random.Random(product.seed)
     wanted, at = computed(machine, given), cut.randint(0, product.k)
     A, B, C = given.held()
@@ -220,14 +220,14 @@ def check_slices_of_k(product: Product, machine: Machine) -> None:
 
 
 def check_alpha_in_a(product: Product, machine: Machine) -> None:
-    """``alpha = 2`` is the same as twice op(A)."""
+    """Check that ``alpha = 2`` gives the same result as twice op(A)."""
     given = given_of(product, machine.device)
     wanted = computed(machine, given, alpha=2)
     assert_equal(computed(machine, given, A=2 * given.A, alpha=1), wanted, "alpha in A")
 
 
 def check_loop(product: Product, machine: Machine) -> None:
-    """A batch, and groups, are a loop over their products."""
+    """Check that a batch, or groups, equal a loop over their products."""
     if not product.l:
         raise RefusedError("the product is a single one")
     given = given_of(product, machine.device)
@@ -252,7 +252,7 @@ def check_loop(product: Product, machine: Machine) -> None:
 
 
 def check_rows_keep_their_bits(product: Product, machine: Machine) -> None:
-    """With ``batch_invariant=True`` some rows alone have the bits that they have in the whole."""
+    """Check that with ``batch_invariant=True`` some rows alone have the same bits as with all."""
     given, draw = given_of(product, machine.device), random.Random(product.seed)
     numbers = torch.Generator().manual_seed(product.seed)
     A, B, C = (
@@ -291,9 +291,9 @@ def check_rows_keep_their_bits(product: Product, machine: Machine) -> None:
         )
 
 
-#: On the CPU NumPy's BLAS decides which bits a row has.
+#: Not checked on the CPU, where NumPy's BLAS determines the bits.
 BITS = "rows keep their bits"
-#: A check, and the parts of the kinds that it is of.
+#: A check, and the parts of the kinds that it supports.
 Property = tuple[Callable[[Product, Machine], None], tuple[str, ...]]
 _PLAIN = ("", "", "batch", "shared A", "shared B", "pack", "split_k")
 PROPERTIES: dict[str, Property] = {

@@ -1,4 +1,4 @@
-"""Runs of hypothesis: examples of one property and kind, with a seed, shrunk where one fails."""
+"""Runs of hypothesis: examples of one property and kind, with a seed, shrunk after a failure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from drawn_products import Kind, Product, kind_of, products
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from product_properties import PROPERTIES, Machine, RefusedError
 
-#: What a process cannot go on after.
+#: Errors after which a process cannot continue.
 FATAL = ("CUDA error", "CUDA_ERROR")
 
-#: Seconds to make a failure simpler, and examples after which a kind counts as refused.
+#: Seconds to shrink a failure, and unsupported examples after which a kind is skipped.
 SHRINKING, REFUSED = 20, 5
 
 
 @dataclass
 class Tally:
-    """How many examples held, and what was refused, by the package's sentence."""
+    """Number of examples that held, and of unsupported ones by error message."""
 
     held: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -43,10 +43,10 @@ class Run:
         self, machine: Machine, examples: int, largest: int, tally: Tally,
         until: float = math.inf,
     ) -> str:  # fmt: skip
-        """Check so many examples; return the simplest that fails and why, or ``""``.
+        """Check examples, and return the simplest failure with its reason, or ``""``.
 
-        No more are computed after the time ``until``, and none that make a failure simpler
-        ``SHRINKING`` seconds later. Where the first ones are refused the others are left out.
+        No more examples are computed after the time ``until``, and shrinking ends ``SHRINKING``
+        seconds later. If the first examples are not supported, the others are skipped.
         """
         check, _ = PROPERTIES[self.name]
         failed: list[tuple[Product, Exception]] = []
@@ -88,7 +88,7 @@ class Run:
 
 
 def runs(first: int, kernels: Sequence[str], names: Sequence[str]) -> Iterator[Run]:
-    """Endless runs, of each property in turn, of kinds that are drawn."""
+    """Yield runs without end, of each property in turn, with random kinds."""
     number = 0
     while True:
         for name in names:

@@ -1,4 +1,4 @@
-"""Small PTX texts for the tests of the interpreter, and a launch of one."""
+"""Small PTX texts for tests of the interpreter, and a function that launches them."""
 
 from typing import Any
 
@@ -39,10 +39,11 @@ _HEAD = """.version 9.0
 
 
 def text(body: str, *, step: int = 4, space: int = 4096, outside: str = "") -> str:
-    """An entry ``k(in, out, number)``.
+    """Return a module with an entry ``k(in, out, number)``.
 
-    ``%d4`` and ``%d5`` are the addresses of the thread's element of in and out, ``step`` bytes
-    each, ``%r1`` the number, ``%r2`` the thread, ``%r4`` the CTA, ``%r8`` its 4 bytes of ``space``.
+    ``%d4`` and ``%d5`` are the addresses of the thread's elements of in and out, ``step`` bytes
+    each, ``%r1`` is the number, ``%r2`` the thread, ``%r4`` the CTA, ``%r8`` its 4 bytes of
+    ``space``.
     """
     return _HEAD.format(outside=outside, step=step, space=space) + body + "\n    ret;\n}\n"
 
@@ -51,7 +52,7 @@ def launch(
     code: str, given: Any, out: Any, *, grid: int = 1, block: int | None = None, number: int = 0,
     **options: Any,
 ) -> np.ndarray:  # fmt: skip
-    """Run it on an array in and one out, which is returned."""
+    """Run the code with an input and an output array, and return the output."""
     given, out = np.array(given), np.array(out)
     count = out.size // grid if block is None else block
     arguments = [Buffer(given, "in"), Buffer(out, "out"), np.uint32(number)]
@@ -60,5 +61,5 @@ def launch(
 
 
 def line_of(code: str, part: str) -> int:
-    """The line, from 1, on which a part of a text stands."""
+    """Return the line, counted from 1, of a part of a text."""
     return code[: code.index(part)].count("\n") + 1

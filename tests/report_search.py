@@ -1,6 +1,6 @@
-"""Random reports, and each fix that they offer asked about again.
+"""Check the fixes of random reports by applying them.
 
-``python tests/report_search.py --reports 400`` prints how many fixes are refuted.
+``python tests/report_search.py --reports 400`` prints how many fixes are wrong.
 """
 
 import argparse
@@ -28,7 +28,7 @@ TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "complex64", "comp
 def random_report(
     rng: random.Random, ask: Callable[[random.Random], Question] | None = None
 ) -> tuple[Question, Report]:
-    """A kernel on a problem that it takes; ``ask``: what draws questions."""
+    """Return a random report of a supported problem. ``ask`` returns random questions."""
     while True:
         question = (ask or question_of)(rng)
         try:
@@ -38,7 +38,7 @@ def random_report(
 
 
 def question_of(rng: random.Random) -> Question:
-    """Arguments of ``analyze``, which may refuse them."""
+    """Return random arguments of ``analyze``, which may reject them."""
 
     def extent() -> int:
         return rng.choice([rng.randint(1, 600), 16 * rng.randint(1, 40), rng.randint(1, 5000)])
@@ -63,7 +63,7 @@ def question_of(rng: random.Random) -> Question:
 
 
 def _rows(question: Question, name: str) -> int:
-    """Elements of a row of a matrix as it is stored."""
+    """Return the length of the unit-stride mode of a stored matrix."""
     m, n, k = (question[extent] for extent in "mnk")
     if name == "C":
         return m if question["order"] == "F" else n
@@ -72,7 +72,7 @@ def _rows(question: Question, name: str) -> int:
 
 
 def refutations(question: Question, report: Report) -> list[str]:
-    """Why fixes of a report do not hold: one text for each that does not."""
+    """Return a text for each wrong fix of a report."""
     wrong = []
     for row in report.rows:
         for fix in row.fixes:
@@ -82,7 +82,7 @@ def refutations(question: Question, report: Report) -> list[str]:
 
 
 def applied(question: Question, row: AccessRow, what: str) -> Question | None:
-    """A fix's words as arguments of ``analyze``; None for what it takes no argument for."""
+    """Return a fix as arguments of ``analyze``, or None if it has no argument for it."""
     name = f"ld{row.operand.lower()}"
     for pattern, change in (
         (r"leading dimension (\d+), a multiple of \d+ bytes", lambda x: {name: int(x)}),
@@ -99,13 +99,13 @@ def applied(question: Question, row: AccessRow, what: str) -> Question | None:
 
 
 def last(text: str) -> int:
-    """The last word, a number."""
+    """Return the number at the end of a text."""
     return int(text.split()[-1])
 
 
 def refuted(question: Question, report: Report, row: AccessRow, fix: Any) -> str:
-    """Why a fix does not hold; empty when it does."""
-    if fix.access is not None:  # by the model
+    """Return why a fix is wrong, or ``""``."""
+    if fix.access is not None:  # compare with the model
         matrix, found = fix.access.matrix, gmem.analyze(fix.access)
         if matrix.shape[1 - matrix.unit] > 1 and matrix.ld < matrix.shape[matrix.unit]:
             return f"leading dimension {matrix.ld} of rows of {matrix.shape[matrix.unit]}"
@@ -129,7 +129,7 @@ def refuted(question: Question, report: Report, row: AccessRow, fix: Any) -> str
     same = [x for x in rows if (x.name, x.bits) == (row.name, row.bits)]
     if any(all(getattr(x, name) == figure for name, figure in fix.figures.items()) for x in same):
         return ""
-    # With other rows the kernel may choose another copy: one that is at least as good.
+    # With other rows, the kernel may select another copy, which must be at least as good.
     vectors = [x for x in rows if row.space == "global" and x.access.tail != "elements"]
     inside = [x for x in vectors if x.interior_tiles]
     good = [x.good or x.efficiency >= fix.figures["efficiency"] for x in inside or vectors]
@@ -144,7 +144,7 @@ class _Figures:
 
 
 def counted(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
-    """How many fixes there are, and can be applied; and why some do not hold."""
+    """Return the numbers of fixes and of applicable fixes, and all wrong ones."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(reports):
@@ -158,7 +158,7 @@ def counted(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
 
 
 def main(doc: str | None, search: Callable[[int, str], tuple[Counter[str], list[str]]]) -> None:
-    """Print what a search in ``--reports`` finds."""
+    """Print the results of a search with ``--reports`` reports."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--reports", type=int, default=100)
     parser.add_argument("--seed", default="0")

@@ -1,4 +1,4 @@
-"""Whether the instructions that a report shows are in a kernel's machine code."""
+"""Check that the instructions of a report are in a kernel's machine code."""
 
 import re
 from collections.abc import Iterable
@@ -6,29 +6,29 @@ from collections.abc import Iterable
 from cute_gemm.access.accesses import Access, SharedAccess, TmaAccess
 from cute_gemm.toolchain.sass import disassemble, instructions
 
-#: The report's instructions in SASS; to the plain loads and stores comes the width.
+#: The report's instructions in SASS. The width is appended to plain loads and stores.
 _OPCODES = {
     ("cp.async", 128): "LDGSTS.E.BYPASS", "cp.async": "LDGSTS.E", "ld.global": "LDG.E",
     "st.global": "STG.E", "ld.shared": "LDS", "st.shared": "STS",
 }  # fmt: skip
 _WIDTHS = {8: ".U8", 16: ".U16", 32: "", 64: ".64", 128: ".128"}
 
-#: Modifiers that say what is moved and how; others are hints (``LTC128B``) or scopes (``STRONG``).
+#: Modifiers of the kind of transfer. Others are hints (``LTC128B``) or scopes (``STRONG``).
 _MODIFIERS = re.compile(r"E|BYPASS|[US]8|[US]?16|2|4|64|128|M88|MT88|[1-5]D|MULTICAST")
 
 
 def claims(accesses: Iterable[Access]) -> set[str]:
-    """Return what the machine code must have, if a report with these accesses tells the truth.
+    """Return the opcodes that the machine code must have, according to a report's accesses.
 
-    Opcodes with what matters of their modifiers: ``"LDGSTS.E.BYPASS.128"``.
+    Opcodes have only relevant modifiers: ``"LDGSTS.E.BYPASS.128"``.
     """
     return {_claim(access) for access in accesses}
 
 
 def check(cubin: bytes, accesses: Iterable[Access]) -> list[str]:
-    """Return the `claims` that no instruction of a kernel's cubin has; none is the good answer.
+    """Return the `claims` that no instruction of a cubin fulfills. An empty list is right.
 
-    What an opcode moves is not known: A's loads and B's are one claim when they are alike.
+    The operand of an opcode is unknown: equal loads of A and of B are one claim.
     """
     executed = {_kind(opcode) for opcode in instructions(disassemble(cubin))}
     return sorted(claims(accesses) - executed)
@@ -51,9 +51,9 @@ def _claim(access: Access) -> str:
 
 
 def _kind(opcode: str) -> str:
-    """An opcode as `claims` spells it."""
+    """Return an opcode as `claims` spells it."""
     name, *modifiers = opcode.split(".")
-    # A load through a pointer whose address space ptxas could not tell, and one of signed bytes.
+    # LD is a load whose address space ptxas could not determine. LD.S8 loads signed bytes.
     name = {"LD": "LDG", "ST": "STG"}.get(name, name)
     kept = [each for each in modifiers if _MODIFIERS.fullmatch(each)]
     return ".".join([name, *kept]).replace(".S8", ".U8").replace(".S16", ".U16")

@@ -1,13 +1,13 @@
-"""The largest error of every kernel, type and compute mode over its bound, beside cuBLAS's.
+"""Compare the largest errors of all kernels, types and compute modes with cuBLAS's.
 
     python tests/gpu/accuracy.py [--m 64 --n 48] [--k 256,4096] [--json FILE]
 
-An error is that of an element, over the bound of `cute_gemm.problem.verify` for this element; 1 is
-the bound. Data are normal; positive; wide, normal times powers of two from 2^-8 to 2^8; cancelling,
-where the second half of k takes most of the first away; and integers, whose sums every type has
-exactly, so that the error must be 0. cuBLAS computes the same data. Prints a line for each kernel,
-and a table of the largest of all kernels for the documentation. Exits with 1 if one is above 1, or
-not 0 for integers.
+The error of an element is divided by its bound from `cute_gemm.problem.verify`, so 1 is the bound.
+Five kinds of data are used: normal; positive; wide (normal times powers of two from 2^-8 to 2^8);
+cancelling (the second half of k cancels most of the first); and integers. Sums of these integers
+are exact in every type, so the error must be 0. cuBLAS multiplies the same data. The script prints
+a line for each type, kind of data and k, and then a table for the documentation with the largest
+error of all kernels. It exits with 1 if an error is above 1, or not 0 for integers.
 """
 
 import sys
@@ -32,7 +32,7 @@ DATA = ("normal", "positive", "wide", "cancelling", "integers")
 
 
 def numbers(kind: str, dtype: str, rows: int, columns: int) -> torch.Tensor:
-    """Float64 or complex128 numbers of a kind, that are then rounded to the type."""
+    """Return random float64 or complex128 numbers of a kind, before rounding to the type."""
     shape = rows, columns
     if kind == "integers" or dtype == "int8":
         signs = torch.randint(-1, 2, shape, device="cuda").double()
@@ -47,7 +47,7 @@ def numbers(kind: str, dtype: str, rows: int, columns: int) -> torch.Tensor:
 
 
 def operands(kind: str, dtype: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row-major A (m, k), and B (k, n) that is K-major."""
+    """Return a row-major A (m, k) and a K-major B (k, n)."""
     name = dtype.partition("/")[0]
     a, b = numbers(kind, name, m, k), numbers(kind, name, n, k)
     if kind == "cancelling":
@@ -59,7 +59,7 @@ def operands(kind: str, dtype: str, m: int, n: int, k: int) -> tuple[torch.Tenso
 
 
 def on_host(x: torch.Tensor) -> np.ndarray:
-    """The same bytes as a NumPy array."""
+    """Return a NumPy array with the same bytes."""
     name = str(x.dtype)[6:]
     kind = DTYPES[name].numpy
     words = {1: torch.uint8, 2: torch.int16}.get(x.element_size())
@@ -68,7 +68,7 @@ def on_host(x: torch.Tensor) -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """A product by a kernel."""
+    """A product, and the kernel that computes it."""
 
     dtype: str
     data: str
@@ -79,28 +79,28 @@ class Case(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keywords of the call."""
+        """Return the keyword arguments of the call."""
         compute = self.dtype.partition("/")[2]
         return {"order": "C", "kernel": self.kernel} | ({"compute": compute} if compute else {})
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of such a product; `thin` takes few rows."""
+        """Return A and B. A has few rows for the kernel `thin`."""
         a, b = operands(self.data, self.dtype, self.m, self.n, self.k)
         return self.rows(a), b
 
     def rows(self, a: torch.Tensor) -> torch.Tensor:
-        """The rows of A that the kernel takes."""
+        """Return the rows of A that the kernel supports."""
         return a[:16] if self.kernel == "thin" else a
 
     def plan(self, a: torch.Tensor, b: torch.Tensor) -> cg.Plan | None:
-        """The plan, None where the kernel does not take the product."""
+        """Return the plan, or None if the kernel does not support the product."""
         try:
             return cg.plan("NT", a, b, **self.options)
         except GemmError:
             return None
 
     def largest(self, a: torch.Tensor, b: torch.Tensor, result: Any = None) -> float | None:
-        """The largest error over its bound, of a result or of the kernel's own."""
+        """Return the largest error over its bound, of ``result`` or else of the kernel's result."""
         a = self.rows(a)
         plan = self.plan(a, b)
         if plan is None:
@@ -110,13 +110,13 @@ class Case(NamedTuple):
 
 
 def cublas(a: torch.Tensor, b: torch.Tensor, compute: str) -> torch.Tensor | None:
-    """PyTorch's product, None where it has none."""
+    """Return PyTorch's product, or None if it does not support the type."""
     torch.backends.cuda.matmul.allow_tf32 = compute == "tf32"
     if a.dtype == torch.int8:
         return torch._int_mm(a, b.T)
     if a.element_size() == 1:
         one = torch.ones((), device="cuda")
-        if a.dtype == torch.float8_e5m2:  # of two of which cuBLAS has no product
+        if a.dtype == torch.float8_e5m2:  # cuBLAS does not multiply two e5m2 matrices
             return None
         fast = compute == "fast_accum"
         return torch._scaled_mm(
@@ -126,7 +126,7 @@ def cublas(a: torch.Tensor, b: torch.Tensor, compute: str) -> torch.Tensor | Non
 
 
 def main() -> int:
-    given = parsed(__doc__, rounds=None, m=64, n=48, k=("256,4096", "with commas"))
+    given = parsed(__doc__, rounds=None, m=64, n=48, k=("256,4096", "separated by commas"))
     for flag in (
         "allow_fp16_reduced_precision_reduction",
         "allow_bf16_reduced_precision_reduction",

@@ -1,12 +1,14 @@
-"""How far products of 8-bit floats are off, by k, data and the way in which they are summed.
+"""Measure the errors of products of 8-bit floats, for several k, data and accumulations.
 
     python tests/gpu/accuracy_fp8.py --json accuracy_fp8.json
 
-x @ w.T of row-major e4m3 matrices into float32: with ``fast_accum``, by default, with block scales
-(1x128 of x, 128x128 of w), and by ``torch._scaled_mm`` with ``use_fast_accum`` both ways. Data are
-normal, normal times powers of two from 2^-6 to 2^6, and positive. Errors are differences from
-float64, over the root mean square of the results: the greatest, and their root mean square. Prints
-a table for the documentation. ``--device cpu`` has the interpreter execute ours, for small k.
+The product is x @ w.T of row-major e4m3 matrices into float32. It is computed with ``fast_accum``,
+with the default accumulation, with block scales (1x128 of x, 128x128 of w), and by
+``torch._scaled_mm`` with both values of ``use_fast_accum``. Data are normal, wide (normal times
+powers of two from 2^-6 to 2^6), and positive. An error is the difference from float64, divided by
+the root mean square of the results. The script prints a table for the documentation with the
+largest error and the root mean square error. With ``--device cpu``, the interpreter executes the
+package's kernels, for small k.
 """
 
 import sys
@@ -27,31 +29,31 @@ DATA: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 class Errors(NamedTuple):
-    """Of a way to sum up, over the root mean square of the results."""
+    """Errors of a product, over the root mean square of the results."""
 
     worst: float
     rms: float
 
 
 def matrix(data: str, rows: int, k: int, device: str) -> torch.Tensor:
-    """Row-major elements, of which none is beyond the greatest number."""
+    """Return a row-major matrix, clamped to the finite range of the type."""
     normal, uniform = (draw(rows, k, device=device) for draw in (torch.randn, torch.rand))
     return DATA[data](normal, uniform).clamp(-448, 448).to(KIND)
 
 
 def expanded(scales: torch.Tensor, rows: int) -> torch.Tensor:
-    """Scales for each element."""
+    """Return the scale of each element."""
     return scales.double().repeat_interleave(rows, 0).repeat_interleave(128, 1)
 
 
 def errors(found: torch.Tensor, exact: torch.Tensor) -> Errors:
-    """Compare a result with float64."""
+    """Return the errors of a result, compared with float64."""
     off, size = (found.double() - exact).abs(), exact.square().mean().sqrt()
     return Errors((off.max() / size).item(), (off.square().mean().sqrt() / size).item())
 
 
 def measured(data: str, m: int, n: int, k: int, device: str) -> Iterator[tuple[str, Errors]]:
-    """Each way to sum up, by name; what torch refuses is left out."""
+    """Yield the name and the errors of each product, except those that torch does not support."""
     x, w = matrix(data, m, k, device), matrix(data, n, k, device)
     exact = x.double() @ w.double().T
     where: dict[str, Any] = {"backend": "interpreter", "arch": "sm_90a"} if device == "cpu" else {}
@@ -70,7 +72,9 @@ def measured(data: str, m: int, n: int, k: int, device: str) -> Iterator[tuple[s
                 x, w.t(), scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=fast
             )
         except RuntimeError as error:
-            print(f"torch refuses {name}: {str(error).splitlines()[0][:90]}", file=sys.stderr)
+            print(
+                f"torch does not support {name}: {str(error).splitlines()[0][:90]}", file=sys.stderr
+            )
             continue
         yield name, errors(theirs, exact)
 
@@ -78,8 +82,8 @@ def measured(data: str, m: int, n: int, k: int, device: str) -> Iterator[tuple[s
 def main() -> int:
     given = parsed(
         __doc__, m=(512, "rows"), n=(512, "columns, a multiple of 128"), seed=0, rounds=None,
-        k=("512,1024,2048,4096,8192,16384,32768,65536", "with commas, multiples of 128"),
-        device=("cuda", "or cpu"),
+        k=("512,1024,2048,4096,8192,16384,32768,65536", "multiples of 128, separated by commas"),
+        device=("cuda", "cuda or cpu"),
     )  # fmt: skip
     torch.manual_seed(given.seed)
     found = []

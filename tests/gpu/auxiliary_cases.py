@@ -1,4 +1,4 @@
-"""What the passes are checked with on a GPU: awkward problems, and every byte that they write."""
+"""Check auxiliary kernels on a GPU: unusual problems, and every byte that they write."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,9 +16,9 @@ from cute_gemm.problem.parts.slices import sliced
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.run.memory import DeviceBuffer, download, upload
 
-#: A type of elements of so many bytes.
+#: A type of each element size in bytes.
 TYPES = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
-#: Types of A and B and of C.
+#: The type of A and B, and the type of C.
 REDUCED = (
     ("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32"),
     ("float64", "float64"), ("int8", "int32"), ("complex64", "complex64"),
@@ -28,14 +28,14 @@ CANARY = 0x5A
 
 
 def view(matrix: Matrix, memory: np.ndarray, byte: int = 0) -> np.ndarray:
-    """The elements of a matrix, or of a batch, that begins at this byte: [l, rows, columns]."""
+    """Return the elements [l, rows, columns] of a matrix or batch that begins at ``byte``."""
     kind = np.dtype(f"V{DTYPES[matrix.dtype].bytes}")
     strides = (matrix.batch_bytes, *(x * kind.itemsize for x in matrix.stride))
     return np.ndarray((matrix.l, *matrix.shape), kind, memory, byte, strides)
 
 
 def on_device(stack: ExitStack, memory: np.ndarray) -> DeviceBuffer:
-    """A copy of these bytes, in an allocation that ends with them."""
+    """Copy the bytes to an allocation that ends with them."""
     return stack.enter_context(upload(memory.reshape(-1, 1)))
 
 
@@ -44,9 +44,9 @@ def run(kernel: Any, problem: Any, arch: str, addresses: list[int], *scalars: An
 
 
 def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> None:
-    """Pack matrices of extents around those of tiles, that begin and go on anywhere.
+    """Check the packing of matrices with extents near tile extents, at several alignments.
 
-    ``margin``: bytes of canaries on both sides of scratch.
+    ``margin``: bytes of canaries on both sides of the scratch buffer.
     """
     random = np.random.default_rng(size)
     places = product(((1, 2, 700), (301, 64, 129), (128, 777, 1030), (3, 1, 1)), (0, 1, 8), (0, 5))
@@ -55,7 +55,7 @@ def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> 
         ldb = (k if op[1] == "N" else n) + pad
         l, which = (1, 3)[number % 2], ("AB", "A", "B")[number % 3]
         problem = from_sizes(op, m=m, n=n, k=k, l=l, dtype=TYPES[size], lda=lda, ldb=ldb)
-        if number % 4 == 1:  # one that all share
+        if number % 4 == 1:  # one matrix for the whole batch
             problem = replace(problem, B=replace(problem.B, batch_stride=0))
         with ExitStack() as stack:
             given, addresses = {}, []
@@ -80,7 +80,7 @@ def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> 
 
 
 def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
-    """Add up whole numbers: each element of C is exactly what it should be, and nothing else."""
+    """Check reductions of integers: C must be exact, and no other byte may change."""
     dtype, out = types
     random = np.random.default_rng(1)
     row, C_row = DTYPES[DTYPES[dtype].accumulator], DTYPES[out]

@@ -1,15 +1,17 @@
-"""``batch_invariant=True``: its bits, or its time beside the free choice and ``torch.mm``.
+"""Test the bits of ``batch_invariant=True``, or compare its time with the default and ``torch.mm``.
 
     python tests/gpu/batch_invariant.py --bits 400 [--seed 1] [--workers 16]
     python tests/gpu/batch_invariant.py [--dtype bfloat16] [--random 12 --seed 1] [--rounds 7]
         [--json FILE]
 
-Bits: products of drawn types, ops, extents (most of them odd), alignments, epilogues, batches and
-groups, each with hundreds of rows and then with some of the rows alone, in several processes. Each
-entry is a line, and the last one says how many rows differ: expected 0.
+With ``--bits``, the products have random types, ops, extents (most of them odd), alignments,
+epilogues, batches and groups. Each is computed with hundreds of rows, and then with some of these
+rows alone, in several processes. The script prints a line for each product. The last line is the
+number of rows that differ, which must be 0.
 
-Times are those of calls in a CUDA graph, in turns, on operands from past L2. Shapes are projections
-of open models, and drawn ones; ratios are geometric means over m from 256 on, and below.
+Without ``--bits``, the script measures calls in a CUDA graph, in turn, with operands that are not
+in L2. The shapes are projections of open models, and random ones. The ratios are geometric means
+for m >= 256 and for m < 256.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from graph_times import clocked, in_turns, numbers, parsed, places, spread, writ
 
 import cute_gemm as cg
 
-#: n and k of layers, and m.
+#: n and k of layers.
 LAYERS = (
     (2112, 7168), (7168, 2304), (24576, 1536), (7168, 16384), (4096, 4096), (28672, 4096),
     (6144, 4096), (1024, 8192),
@@ -37,7 +39,7 @@ ROWS = (1, 8, 32, 128, 256, 512, 2048, 4096)
 
 
 def entry(m: int, n: int, k: int, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
-    """Microseconds of one shape."""
+    """Measure one shape, in microseconds."""
     copies = places(
         lambda: [torch.randn(rows, k, device="cuda", dtype=dtype) for rows in (m, n)],
         dtype.itemsize * (m + n) * k,
@@ -57,7 +59,7 @@ def entry(m: int, n: int, k: int, dtype: torch.dtype, rounds: int) -> dict[str, 
 
 # ---- bits ---------------------------------------------------------------------------------------
 
-#: Types, with ``compute``; those that are drawn more often come several times.
+#: Types, with ``compute``. Repeated types are drawn more often.
 TYPES = (
     "bfloat16", "bfloat16", "float16", "float16", "float32", "float32", "float32/tf32", "float64",
     "complex64", "complex128", "int8", "float8_e4m3fn", "float32/bf16x9", "float32/bf16x6",
@@ -66,15 +68,15 @@ TYPES = (
 
 @cg.epilogue
 def affine(acc: Any, bias: Any, residual: Any) -> Any:
-    """Products of columns alone, and of rows and columns, which may be fused with additions."""
+    """An epilogue with products of columns, and of rows and columns. FMAs may contract them."""
     return acc * bias + bias * (1 - bias) + residual * bias
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A product: A (m, k), B (k, n) or of a batch or groups, each stored with rows that are padded.
+    """A random product: A (m, k) and B (k, n), or a batch or groups, stored with padded rows.
 
-    ``turned``: whether A, and B, is stored column-major beside what its letter says.
+    ``turned``: whether A and B are stored in the order opposite to their letters of the op.
     """
 
     dtype: str
@@ -87,12 +89,12 @@ class Drawn:
     order: str
     epilogue: str = ""
     kernel: str = "auto"
-    l: int = 0  #: of a batch; groups of a grouped GEMM
-    groups: str = ""  #: the mode along which they lie
+    l: int = 0  #: matrices of a batch, or groups of a grouped GEMM
+    groups: str = ""  #: the mode that the groups split
 
     @classmethod
     def number(cls, number: int, seed: int) -> Drawn:
-        if number == 0:  # m = 1500 packs A and B, fewer rows do not
+        if number == 0:  # A and B are packed for m = 1500, but not for fewer rows
             return cls("bfloat16", "NT", 1500, 397, 171, (0, 0), (False, False), "C")
         draw = random.Random(f"{seed} {number}")
         dtype = draw.choice(TYPES)
@@ -120,14 +122,14 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int]:
-    """Return the line of an entry, how many rows differ, and how many launches pack."""
+    """Return the printed line, the number of rows that differ, and how many launches pack."""
     torch.manual_seed(seed * 1000 + number)
     drawn = Drawn.number(number, seed)
     name, _, compute = drawn.dtype.partition("/")
     m, n, k = drawn.m, drawn.n, drawn.k
 
     def stored(shape: tuple[int, ...], letter: str, pad: int, turned: bool) -> torch.Tensor:
-        """A or B of this op(A) or op(B), as its letter has it: what is returned is a view."""
+        """Return a view of random numbers, stored as the letter of the op requires."""
         *lead, rows, columns = shape
         if (letter == "T") != turned:
             return numbers(name, *lead, columns, rows + pad, device=device)[..., :rows].mT
@@ -170,7 +172,7 @@ def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int
         packed += bool(plan.compiled and plan.algorithm.pack)
         return plan(first, second, **operands)
 
-    # What lies behind the last end is of no group, and not written.
+    # Rows or columns after the last offset are in no group, and are not written.
     written = int(ends[-1]) if drawn.groups == "N" else n
     whole = compute_rows(0, m, False)
     if drawn.groups == "M":
@@ -192,7 +194,7 @@ def rows_that_differ(number: int, seed: int, device: str) -> tuple[str, int, int
 
 
 def compare_bits(count: int, seed: int, workers: int, device: str) -> None:
-    """Print an entry for each of so many products, and how many rows differ in all."""
+    """Print a line for each of ``count`` random products, and the total of rows that differ."""
     start, differ, packed, failed = time.monotonic(), 0, 0, 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) as pool:
@@ -207,7 +209,7 @@ def compare_bits(count: int, seed: int, workers: int, device: str) -> None:
             differ, packed = differ + rows, packed + launches
             print(f"{asked[done]:3d}  {line}", flush=True)
     seconds = time.monotonic() - start
-    print(f"{count} products in {seconds:.0f} s, {failed} refused; ", end="")
+    print(f"{count} products in {seconds:.0f} s, {failed} not supported; ", end="")
     print(f"{packed} of {5 * count} launches pack")
     print(f"rows that differ: {differ}")
 
@@ -217,8 +219,8 @@ def compare_bits(count: int, seed: int, workers: int, device: str) -> None:
 
 def main() -> None:
     given = parsed(
-        __doc__, dtype="bfloat16", random=0, bits=(0, "compare the bits of so many products"),
-        workers=os.cpu_count() or 1, device=("cuda", "of --bits"),
+        __doc__, dtype="bfloat16", random=0, bits=(0, "products whose bits are compared"),
+        workers=os.cpu_count() or 1, device=("cuda", "device of --bits"),
     )  # fmt: skip
     if given.bits:
         compare_bits(given.bits, given.seed, given.workers, given.device)

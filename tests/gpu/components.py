@@ -1,10 +1,10 @@
-"""``compute="bf16x9"`` and ``"bf16x6"`` beside cuBLAS's SGEMM: time and errors.
+"""Compare ``compute="bf16x9"`` and ``"bf16x6"`` with cuBLAS's SGEMM: time and errors.
 
     python tests/gpu/components.py [--sizes 4096,8192] [--random 12 --seed 1] [--rounds 7]
         [--parts times,errors] [--json FILE]
 
-Times are those of calls in a CUDA graph, in turns, the passes that make components with them;
-errors those of each element over ``sum |a||b|``, against float64.
+Times are measured in a CUDA graph, in turn, and include the conversion kernels. The error of an
+element is its difference from float64, divided by ``sum |a||b|``.
 """
 
 import random
@@ -20,12 +20,12 @@ from cute_gemm.dtypes import COMPONENT_PRODUCTS
 
 OPS = ("NN", "NT", "TN", "TT")
 KINDS = ("normal", "positive", "wide", "cancelling", "large")
-#: m and n of products whose errors are looked at, and their k.
+#: m and n of the products whose errors are measured, and their k.
 ROWS, COLUMNS, DEEP = 512, 256, (64, 512, 4096, 65536)
 
 
 def times(op: str, m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
-    """Microseconds of one shape."""
+    """Measure one shape, in microseconds."""
     A = torch.randn((m, k) if op[0] == "N" else (k, m), device="cuda")
     B = torch.randn((k, n) if op[1] == "N" else (n, k), device="cuda")
     left, right = A if op[0] == "N" else A.T, B if op[1] == "N" else B.T
@@ -46,7 +46,7 @@ def times(op: str, m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
 
 
 def drawn(kind: str, rows: int, columns: int, large: float) -> torch.Tensor:
-    """A matrix of float32; one of ``kind`` "large" is normal numbers times ``large``."""
+    """Return a random float32 matrix. Kind "large" is normal data times ``large``."""
     x = torch.randn(rows, columns, device="cuda", dtype=torch.float64)
     if kind == "positive":
         x = x.abs()
@@ -58,7 +58,7 @@ def drawn(kind: str, rows: int, columns: int, large: float) -> torch.Tensor:
 
 
 def errors() -> Iterator[dict[str, Any]]:
-    """Largest and mean square errors of each kind, k and way."""
+    """Yield the largest error and the root mean square error of each kind, k and compute mode."""
     ways: dict[str, Callable[[Any, Any], Any]] = {
         "cuBLAS": torch.mm,
         "float32": lambda a, b: cg.gemm("NN", a, b, kernel="double_buffered"),
@@ -69,7 +69,7 @@ def errors() -> Iterator[dict[str, Any]]:
         for k in DEEP:
             torch.manual_seed(0)
             a, b = drawn(kind, ROWS, k, 1e30), drawn(kind, k, COLUMNS, 1e-30)
-            if kind == "cancelling":  # the second half of k takes the first one away
+            if kind == "cancelling":  # the second half of k cancels most of the first
                 a[:, k // 2 :], b[k // 2 :] = a[:, : k // 2], -b[: k // 2] * (1 + 2**-12)
             wide = a.double(), b.double()
             exact, size = wide[0] @ wide[1], wide[0].abs() @ wide[1].abs()

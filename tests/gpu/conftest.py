@@ -1,4 +1,4 @@
-"""What the GPU tests share: kernels are compiled by many processes while the tests run."""
+"""Fixtures of the GPU tests. Many processes compile kernels while the tests run."""
 
 import fcntl
 import os
@@ -15,18 +15,18 @@ from gemm_cases import Builds
 
 from cute_gemm.arch import Arch
 
-# JAX would take three quarters of the memory that all the libraries here share.
+# JAX would reserve three quarters of the memory, which the other libraries need too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All tests of this folder are for a GPU."""
+    """Mark all tests of this folder as ``gpu``."""
     item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture(scope="session")
 def arch() -> str:
-    """What kernels are compiled for: the first GPU."""
+    """Return the architecture of the first GPU, for which kernels are compiled."""
     from cute_gemm.run.driver import device_arch
     from cute_gemm.toolchain.nvrtc import loaded_nvrtc_version
 
@@ -36,7 +36,7 @@ def arch() -> str:
 
 @pytest.fixture(autouse=True)
 def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
-    """Skip cases that the GPU has no instructions for: TMA and wgmma."""
+    """Skip cases if the GPU has no TMA or wgmma."""
     case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
     if getattr(case, "kernel", "") == "sm90_wgmma" and not Arch(arch).has("wgmma"):
         pytest.skip(f"the case does not run on {arch}")
@@ -44,10 +44,10 @@ def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
 
 @pytest.fixture(scope="session")
 def builds(request: pytest.FixtureRequest, cache_directory: Path, arch: str) -> Iterator[Builds]:
-    """The kernels of the selected tests: of ``Case`` parameters, and of a module's ``KERNELS``.
+    """Compile the kernels of the selected tests: of ``Case`` parameters and a module's ``KERNELS``.
 
-    Where other processes test at the same time each builds what it waits for: about as many compile
-    as there are cores, and none makes the plans of all tests.
+    Under pytest-xdist each process compiles only the kernels that it waits for. So about as many
+    compilations run as there are cores, and no process creates the plans of all tests.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         yield Builds()
@@ -65,15 +65,15 @@ def builds(request: pytest.FixtureRequest, cache_directory: Path, arch: str) -> 
     found.close()
 
 
-#: Bytes that a test of large matrices takes at most, and how many such tests run at a time at most.
+#: Most bytes of a test with large matrices, and most such tests at the same time.
 LARGE, AT_ONCE = 24 << 30, 4
 
 
 @pytest.fixture
 def large_matrices(cache_directory: Path) -> Iterator[None]:
-    """For tests that take gigabytes of the GPU's memory: few of all processes' run at a time.
+    """Limit how many tests with large matrices run at the same time, over all processes.
 
-    What PyTorch keeps is given back, for the next one and for the other libraries.
+    The fixture frees PyTorch's cached memory afterwards, for the next test and other libraries.
     """
     _, total = torch.cuda.mem_get_info()
     if total < LARGE:

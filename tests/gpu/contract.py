@@ -1,13 +1,13 @@
-"""BLAS's contract on a GPU, of every kernel, type and op (``tests/blas_contract.py``).
+"""Test the BLAS contract of every kernel, type and op on a GPU (``tests/blas_contract.py``).
 
     python tests/gpu/contract.py [--processes 12] [--seconds 200] [--seed 1] [--json FILE]
         [--kernels naive,thin] [--types float16] [--backend cuda] [--most 4]
 
-First come the special cases and some products of every kernel, type, op and layout, in an order
-that is drawn, then further products, until the time is over. For each kernel and type a line counts
-the cases that passed, those that the package refused, those left out because they would take one
-kernel more than ``--most``, and the failures; each failure follows with its reason. The exit status
-is 1 when there is one, or when a kernel takes none of the cases of a type that it is listed with.
+The script first runs the special cases and some products of every kernel, type, op and layout, in
+random order, and then more products until the time is over. For each kernel and type it prints the
+numbers of cases that passed, that the package does not support, that would need more compiled
+kernels than ``--most``, and that failed. A line with the reason follows for each failure. The exit
+status is 1 if a case fails, or if no case passes for a type that the kernel supports.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from processes import FATAL, spread
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.refusals import runs_on
 
-#: Products of a unit in the first pass, and in each further one.
+#: Products of a unit in the first pass and in each further pass, and the number of further passes.
 FIRST, FURTHER, PASSES = 24, 300, 8
 
 
 class Cuda(Backend):
-    """A GPU, by PyTorch's tensors."""
+    """A GPU, called with PyTorch's tensors."""
 
     def __init__(self, most: int | None = None) -> None:
         super().__init__("cuda", None, most)
@@ -54,7 +54,7 @@ class Cuda(Backend):
 
 
 class Unit(NamedTuple):
-    """A kernel, type, op and layout, and which of its products are to be computed."""
+    """A kernel, type, op and layout, and the range of its products to compute."""
 
     backend: str
     kernel: str
@@ -78,14 +78,14 @@ _backends: dict[tuple[str, int], Backend] = {}
 
 
 def backend_of(name: str, kernel: str, most: int) -> Backend:
-    """The backend of this process."""
+    """Return the backend of this process."""
     if (name, most) not in _backends:
         _backends[name, most] = Cuda(most) if name == "cuda" else Backend(name, "sm_90a", most)
     return _backends[name, most]
 
 
 def run_unit(unit: Unit) -> tuple[dict[str, Any], bool]:
-    """Compute the cases of a unit; return counts and failures, and whether the GPU is lost."""
+    """Compute the cases of a unit. Return counts and failures, and whether the GPU is lost."""
     backend = backend_of(unit.backend, unit.kernel, unit.most)
     backend.forget()
     counts: Counter[str] = Counter()
@@ -115,9 +115,9 @@ def run_unit(unit: Unit) -> tuple[dict[str, Any], bool]:
 
 
 def units(given: argparse.Namespace, deadline: float) -> Iterator[Unit]:
-    """All units in the order of the passes; those of a pass in an order that is drawn.
+    """Yield all units of each pass, in random order.
 
-    So what runs before the time is over is a sample of all kernels, types and ops.
+    The units that run in the given time are therefore a sample of all kernels, types and ops.
     """
     kernels = given.kernels.split(",") if given.kernels else registry.names()
     bounds = [0, *(FIRST + FURTHER * number for number in range(PASSES + 1))]
@@ -139,7 +139,7 @@ def units(given: argparse.Namespace, deadline: float) -> Iterator[Unit]:
 
 
 def tell(results: list[tuple[Unit, dict[str, Any] | None]], units: int) -> dict[str, Any]:
-    """Print the table and all failures; return them."""
+    """Print the table and all failures, and return them."""
     rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     failures: list[tuple[str, str]] = []
     refusals: Counter[str] = Counter()
@@ -173,7 +173,7 @@ def tell(results: list[tuple[Unit, dict[str, Any] | None]], units: int) -> dict[
 
 
 def listed(kernel: str, kind: str) -> bool:
-    """Whether a kernel has these types, with the default C, where the cases were computed."""
+    """Return whether a kernel supports these types with the default type of C, on this GPU."""
     kinds = {str(x): x for x in contract.kinds(kernel, others=False)}
     if kind not in kinds or registry.get(kernel).runs_on != "gpu":
         return False
@@ -190,9 +190,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json")
     parser.add_argument("--kernels", default="")
-    parser.add_argument("--types", default="", help="a part of the types' names")
+    parser.add_argument("--types", default="", help="substring of the names of the types")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "cpu", "interpreter"))
-    parser.add_argument("--most", type=int, default=4, help="kernels of an op, type and layout")
+    parser.add_argument(
+        "--most", type=int, default=4, help="most compiled kernels of an op, type and layout"
+    )
     given = parser.parse_args()
     start = time.monotonic()
     asked = list(units(given, start + given.seconds))

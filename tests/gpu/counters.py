@@ -1,10 +1,10 @@
-"""The table of all kernels x dtypes x ops x layouts, predicted against counted, under one ncu.
+"""Compare predicted with counted accesses of all kernels, dtypes, ops and layouts, in one ncu run.
 
-``python tests/gpu/counters.py --output counters.csv`` compiles every kernel in parallel, launches
-every case once under Nsight Compute and prints what differs, what was refused, and a summary by
-class of accesses. Exits with 1 if anything differs or does not build. ``--only REGEX``,
-``--limit N`` and ``--sample N`` choose cases, ``--order C`` takes a row-major C, and ``--list``
-shows the cases, which with ``--arch`` needs no GPU.
+``python tests/gpu/counters.py --output counters.csv`` compiles every kernel in parallel and
+launches every case once under Nsight Compute. It prints the differences, the unsupported cases, and
+a summary by class of accesses. It exits with 1 if a count differs or a kernel does not compile.
+``--only REGEX``, ``--limit N`` and ``--sample N`` select cases, ``--order C`` takes a row-major C,
+and ``--list`` prints the cases. ``--list`` with ``--arch`` needs no GPU.
 """
 
 import argparse
@@ -43,7 +43,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class Place(NamedTuple):
-    """A size, and how the matrices lie in memory."""
+    """A problem size, and the layout of the matrices in memory."""
 
     m: int
     n: int
@@ -52,12 +52,12 @@ class Place(NamedTuple):
     base_offset: int = 0
     beta: int = 0
     l: int = 1
-    step: int = 1  #: What leading dimensions are multiples of, but for the pad.
+    step: int = 1  #: Leading dimensions are multiples of this, plus the pad.
     padded: str = "ABC"
 
 
-#: Kernels depend on widths and tile, not on sizes: "ld+1", "base+1" and "odd" share theirs, and so
-#: do "aligned" and "tail16", "tail" and "tail beta".
+#: Code depends on access widths and tile, not on sizes: "ld+1", "base+1" and "odd" share a kernel,
+#: and so do "aligned" and "tail16", and "tail" and "tail beta".
 PLACES = {
     "aligned": Place(512, 512, 256),
     "large": Place(2048, 1024, 128),  # enough CTAs for the large tiles
@@ -68,37 +68,37 @@ PLACES = {
     "tail beta": Place(300, 260, 200, beta=1),
     "odd": Place(261, 131, 77),
 }
-#: Of the tutorial kernels: k fits shared memory, and there are tiles at every edge.
+#: Places of the tutorial kernels. K fits in shared memory, and partial tiles occur at every edge.
 LADDER_PLACES = {
     "aligned": Place(384, 512, 192),
     "ragged": Place(382, 515, 189, beta=1),
-    "ragged16": Place(376, 520, 184),  # 16-byte vectors that no edge cuts
+    "ragged16": Place(376, 520, 184),  # vectors of 16 bytes, none partial
     "ld+1": Place(384, 512, 192, pad=1),
-    "cut": Place(385, 518, 195, pad=3),  # ld allows vectors of 4, which the edges cut
+    "cut": Place(385, 518, 195, pad=3),  # ld allows vectors of 4, partial at the edges
 }
-#: A few columns, or rows: which are exchanged for every other op.
+#: Few columns. Every other op exchanges m and n.
 THIN_PLACES = {
     "1": Place(1024, 1, 512), "4": Place(1000, 4, 520, beta=1),
     "17 ld+1": Place(1000, 17, 515, pad=1), "32": Place(2048, 32, 1024), "odd": Place(261, 7, 331),
 }  # fmt: skip
-#: Batches of small products: runs, whole vectors, rows and matrices that begin anywhere.
+#: Batches of small products: contiguous, vectorized, padded, and at unaligned addresses.
 BATCHED_PLACES = {
     "run": Place(7, 5, 3, l=1000),
     "aligned": Place(16, 32, 64, l=201),
     "ld+1 beta": Place(49, 20, 33, pad=1, beta=1, l=101),
     "base+1": Place(12, 12, 12, base_offset=1, l=300),
 }
-#: Of the kernel on TMA and wgmma: types by op, options, and what each case has of its own.
+#: Cases of the kernel with TMA and wgmma: type of each op, options, and changes of each case.
 WGMMA_OPS = {"NN": "bfloat16", "NT": "float16", "TN": "bfloat16", "TT": "float16"}
 WGMMA = {"tile": "128x128x64", "warp_groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
-RAGGED = Place(328, 261, 197, beta=1, step=8)  # three tiles each way: clusters have four
+RAGGED = Place(328, 261, 197, beta=1, step=8)  # three tiles each way: clusters compute four
 WGMMA_PLACES: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("aligned", {}, Place(512, 512, 256)),
     ("beta", {}, Place(512, 512, 256, beta=1)),
     ("ragged", {}, RAGGED),
-    ("elements", {}, Place(325, 259, 197, step=8)),  # C is none that TMA takes
+    ("elements", {}, Place(325, 259, 197, step=8)),  # TMA cannot store this C
 )
-#: In two of the ops.
+#: Options that are tested with two of the ops.
 WGMMA_OPTIONS: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("cluster 2x1", {"cluster": "2x1"}, RAGGED),
     ("cluster 1x2", {"cluster": "1x2"}, RAGGED),
@@ -107,14 +107,14 @@ WGMMA_OPTIONS: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("by turns", {"ping_pong": 1}, Place(2048, 2056, 200)),  # more tiles than CTAs
     ("side by side", {"tile": "64x128x64"}, RAGGED),
     ("narrow", {"tile": "128x16x64"}, RAGGED),
-    ("deep", {"tile": "128x64x128"}, Place(328, 264, 150, step=8)),  # boxes beyond K
+    ("deep", {"tile": "128x64x128"}, Place(328, 264, 150, step=8)),  # TMA boxes extend beyond K
     ("split", {"split_k": 3}, Place(328, 264, 1000, beta=1)),
     ("batch", {}, Place(328, 264, 200, l=3)),
     ("batch split", {"split_k": 3}, Place(328, 264, 1000, l=2, beta=1)),
     ("ld+8", {}, Place(512, 512, 256, beta=1, pad=8)),
     ("base+8", {}, Place(512, 512, 256, beta=1, base_offset=8)),
 )
-#: With A, as the kernel sees it, through registers.
+#: The operand A of wgmma is in registers.
 WGMMA_ROWS: tuple[tuple[str, str, str, dict[str, Any], Place], ...] = tuple(
     (name, op, place, {"tile": f"{tile}x{deep}", "swap_ab": swap_ab, **options}, at)
     for name, deep in (("tf32", 32), ("int8", 128))
@@ -127,7 +127,7 @@ WGMMA_ROWS: tuple[tuple[str, str, str, dict[str, Any], Place], ...] = tuple(
         ("side by side", "128x64" if swap_ab else "64x128", {}, Place(336, 272, 208)),
     )
 )
-#: Packing of what has an odd leading dimension, or base address; and slices of K.
+#: Packing of operands with an odd leading dimension or base address, and split-K.
 PASSES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
     *(
         (kernel, name, {"pack": which}, f"{where}+1", at._replace(padded=which))
@@ -146,14 +146,14 @@ PASSES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
     ("sm80_pipeline", "float16", {"split_k": 3}, "batch", Place(300, 261, 1000, l=3, beta=1)),
     ("double_buffered", "float32", {"split_k": 2}, "batch ld+1", Place(131, 261, 500, l=3, pad=1)),
 )  # fmt: skip
-#: Options that make another program of a tutorial kernel.
+#: Options that change the code of a tutorial kernel.
 LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("naive", {"warp_along": "m"}), ("bank_free", {"skew": "padding"}),
     ("warp_tiled", {"skew": "xor"}), ("double_buffered", {"skew": "xor"}),
     ("double_buffered", {"staging": "registers"}), ("double_buffered", {"tile": "128x128x8"}),
     ("double_buffered", {"tile": "128x64x16", "thread_tile": "8x8"}),
 )  # fmt: skip
-#: Epilogues, whose operands are loaded along N, and as C lies.
+#: Epilogues. Their operands are vectors along N, and matrices with the layout of C.
 EPILOGUES = ("bias+gelu", "residual", "bias+relu+residual")
 EPILOGUE_PLACES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
     ("naive", "float32", {}, "odd", PLACES["odd"]),
@@ -170,10 +170,10 @@ EPILOGUE_PLACES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
 )
 
 
-#: 8-bit floats by TMA and wgmma: op, scales of A and of B, place and what each case has of its own.
+#: 8-bit floats with TMA and wgmma: op, scales of A and B, place and changes of each case.
 PROMOTED = {"tile": "128x128x128", "warp_groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
 BLOCKS = ("1x128", "128x128")
-EDGES = Place(328, 264, 404, beta=1, step=16)  # which cut blocks of 64, of 128 and of k
+EDGES = Place(328, 264, 404, beta=1, step=16)  # partial blocks of 64, of 128 and along k
 FP8: tuple[tuple[str, tuple[str | None, str | None], str, dict[str, Any], Place], ...] = (
     *(
         ("TN", scales, place, {}, at)
@@ -201,7 +201,7 @@ FP8: tuple[tuple[str, tuple[str | None, str | None], str, dict[str, Any], Place]
     ("TN", BLOCKS, "ld+16", {}, Place(512, 512, 256, pad=16)),
     ("TN", BLOCKS, "base+16", {}, Place(512, 512, 256, base_offset=16)),
 )  # fmt: skip
-#: And by the other kernels, which convert them.
+#: 8-bit floats with the other kernels, which convert them.
 FP8_OTHERS: tuple[tuple[str, str, Place], ...] = (
     *(
         (kernel, place, LADDER_PLACES[place])
@@ -210,8 +210,8 @@ FP8_OTHERS: tuple[tuple[str, str, Place], ...] = (
     ),
     *(("thin", place, THIN_PLACES[place]) for place in ("4", "17 ld+1", "odd")),
 )
-#: Grouped GEMMs: where groups end, and for each kernel its type, ops and options. Of some ops an
-#: operand lies along the ragged mode, and is packed for TMA.
+#: Grouped GEMMs: offsets, and for each kernel its type, ops and options. For some ops an operand
+#: is contiguous along the ragged mode, and is packed for TMA.
 ENDS = (0, 1, 4, 4, 68, 197, 325, 325, 448)
 GROUPED: tuple[tuple[str, str, tuple[str, ...], str, dict[str, Any]], ...] = (
     *(
@@ -232,7 +232,7 @@ GROUPED: tuple[tuple[str, str, tuple[str, ...], str, dict[str, Any]], ...] = (
 
 
 def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
-    """Name and case of every cell of the table."""
+    """Yield the name and the case of every cell of the table."""
 
     def cell(
         kernel: str, options: dict[str, Any], name: str, op: str, place: str, at: Place,
@@ -322,14 +322,14 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
 
 
 class Sorted(NamedTuple):
-    """The cases that can run, and by name why the others cannot."""
+    """The supported cases, and the reason for each unsupported one, by name."""
 
     taken: dict[str, Case]
     refused: dict[str, str]
 
 
 def sort(found: dict[str, Case]) -> Sorted:
-    """Tell the cases that a kernel takes from those that it refuses."""
+    """Separate supported from unsupported cases."""
     taken, refused = {}, {}
     for name, case in found.items():
         try:
@@ -341,7 +341,7 @@ def sort(found: dict[str, Case]) -> Sorted:
 
 
 def build(taken: dict[str, Case]) -> dict[str, str]:
-    """Compile all kernels into the cache, in parallel; return what failed, by name."""
+    """Compile all kernels into the cache, in parallel. Return the errors by name."""
     failed = {}
     builds = Builds(case.plan() for case in taken.values())
     try:
@@ -357,7 +357,7 @@ def build(taken: dict[str, Case]) -> dict[str, str]:
 
 
 def write(path: Path, profiles: dict[str, Profile], refused: dict[str, str]) -> None:
-    """Write every figure: JSON by the file's name, else CSV."""
+    """Write all figures as JSON if the file's suffix is .json, otherwise as CSV."""
     if path.suffix == ".json":
         table = {name: found.to_dict() for name, found in profiles.items()}
         path.write_text(json.dumps({"cases": table, "refused": refused}, indent=1) + "\n")
@@ -372,7 +372,7 @@ def write(path: Path, profiles: dict[str, Profile], refused: dict[str, str]) -> 
 
 
 def summary(profiles: dict[str, Profile]) -> Iterator[str]:
-    """A line for each figure: cases that have it, units counted, cases that differ."""
+    """Yield a line for each figure: cases that have it, units counted, cases that differ."""
     had, differ, units = Counter[str](), Counter[str](), Counter[str]()
     for found in profiles.values():
         for one in found.figures:
@@ -388,16 +388,18 @@ def summary(profiles: dict[str, Profile]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Choose, build, count, compare."""
+    """Select, compile, count and compare the cases."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names match")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N of them")
-    parser.add_argument("--sample", type=int, metavar="N", help="N of them, drawn from a seed")
-    parser.add_argument("--order", choices=("F", "C"), default="F", help="of C (default F)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="all figures: .csv or .json")
-    parser.add_argument("--arch", help="default: that of GPU 0")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only cases whose names match")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N cases")
+    parser.add_argument("--sample", type=int, metavar="N", help="N random cases, with a fixed seed")
+    parser.add_argument("--order", choices=("F", "C"), default="F", help="order of C (default F)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write all figures: .csv or .json"
+    )
+    parser.add_argument("--arch", help="default: arch of GPU 0")
     parser.add_argument("--ncu", metavar="PATH")
-    parser.add_argument("--list", action="store_true", help="show the cases and run nothing")
+    parser.add_argument("--list", action="store_true", help="print the cases and exit")
     arguments = parser.parse_args()
 
     start = time.perf_counter()

@@ -1,15 +1,16 @@
-"""Block scales beside DeepGEMM: every entry printed.
+"""Compare products with block scales with DeepGEMM.
 
     python tests/gpu/deepgemm.py --deepgemm DIR --json deepgemm.json
 
-DIR is a checkout of https://github.com/deepseek-ai/DeepGEMM at 03d0be3, the last version in Python
-alone, with CUTLASS's headers as ``deep_gemm/include/cutlass`` and ``cute``. It needs nvcc.
+DIR is a checkout of https://github.com/deepseek-ai/DeepGEMM at 03d0be3, the last pure Python
+version, with CUTLASS's headers as ``deep_gemm/include/cutlass`` and ``cute``. It needs nvcc.
 
-Products ``y = x @ w.T`` of its own tests, e4m3 to bfloat16, scales 1x128 of x, M-major as it takes
-them, and 128x128 of w; ours with K-major scales of x too, as PyTorch makes them. Grouped ones have
-groups of multiples of 128 rows, of equal sizes or drawn within 30 % of the mean. Each call is
-captured in a CUDA graph, and all take turns in each round; an entry has the medians of
-microseconds. Results are compared: products that are not cut along K are equal to the bit.
+The products ``y = x @ w.T`` are those of DeepGEMM's tests: e4m3 to bfloat16, with M-major 1x128
+scales of x and 128x128 scales of w. This package also takes K-major scales of x, the default of
+PyTorch. Grouped products have groups of multiples of 128 rows, of equal or random sizes within 30 %
+of the mean. Each call is captured in a CUDA graph, and all are timed in turn in each round. The
+script prints medians in microseconds for every shape. It also compares the results: without split-K
+they must be bitwise equal.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import cute_gemm as cg
 
 ROWS = (64, 128, 512, 4096)
 WEIGHTS = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
-#: Groups, rows of a group, n and k.
+#: Number of groups, rows per group, n and k.
 GROUPS = tuple(
     (groups, rows, n, k)
     for groups, rows in ((4, 8192), (8, 4096), (32, 256))
@@ -41,7 +42,7 @@ PEER, OURS, TURNED = "DeepGEMM", "ours", "ours, K-major scales"
 
 
 class Product:
-    """Operands of one product, or of groups of ``sizes`` rows, and the calls that are timed."""
+    """The operands of one product, or of groups of ``sizes`` rows, and the timed calls."""
 
     def __init__(self, m: int, n: int, k: int, sizes: list[int] | None = None) -> None:
         from deep_gemm import get_col_major_tma_aligned_tensor
@@ -60,12 +61,12 @@ class Product:
             self.group_of_row = torch.repeat_interleave(of).int()
 
     def plan(self, of_x: torch.Tensor) -> cg.Plan:
-        """The plan of ours with these scales of x."""
+        """Return this package's plan for the given scales of x."""
         given = {} if self.ends is None else {"offsets": self.ends}
         return cg.plan("NT", self.x, self.w, self.y, scale_a=of_x, scale_b=self.of_w, **given)
 
     def runs(self) -> dict[str, Callable[[], Any]]:
-        """Each way to compute it, by name."""
+        """Return the timed calls by name."""
         import deep_gemm
 
         x, w, given = (self.x, self.of_x), (self.w, self.of_w), {}
@@ -85,7 +86,7 @@ class Product:
         return runs
 
     def check(self, runs: dict[str, Callable[[], Any]]) -> None:
-        """Refuse results that are not DeepGEMM's: to the bit, or of sums in slices of K nearly."""
+        """Raise if a result differs from DeepGEMM's: in any bit, or by 1 % with split-K."""
         runs[PEER]()
         for name, of_x in ((OURS, self.of_x), (TURNED, self.turned)):
             self.y.zero_()
@@ -100,7 +101,7 @@ class Product:
 
 
 def products() -> Iterator[tuple[str, dict[str, Any], Callable[[], Product]]]:
-    """Yield the kind of each product, what is said of it, and what makes it."""
+    """Yield the kind, a description and a factory of each product."""
     for m in ROWS:
         for n, k in WEIGHTS:
             yield "dense", {"shape": [m, n, k]}, lambda m=m, n=n, k=k: Product(m, n, k)

@@ -1,4 +1,4 @@
-"""Matrices inside guarded device buffers, a float64 reference on the device, and the comparison."""
+"""Matrices in guarded device buffers, a float64 reference on the device, and the comparison."""
 
 import threading
 import zlib
@@ -24,7 +24,7 @@ _SENTINEL = 0x5A
 
 
 def on_device(view: np.ndarray) -> tuple[torch.Tensor, Callable[[], None]]:
-    """A view's copy on the device, laid out alike, and a way to copy its buffer back to NumPy's."""
+    """Copy a view and its buffer to the device. Return the copy and a function that copies back."""
     whole = view
     while isinstance(whole.base, np.ndarray):
         whole = whole.base
@@ -42,7 +42,7 @@ def on_device(view: np.ndarray) -> tuple[torch.Tensor, Callable[[], None]]:
 def inside(
     rows: int, columns: int, around: float = torch.nan, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix whose elements are ``around``, and random numbers that are a part of it."""
+    """Return a matrix filled with ``around``, and a view into it with random numbers."""
     whole = torch.full((rows + 2, columns + 16), around, device=DEVICE, dtype=dtype)
     part = whole[1:-1, 8:-8]
     part.copy_(torch.randn(rows, columns, device=DEVICE))
@@ -51,19 +51,19 @@ def inside(
 
 @dataclass
 class Held:
-    """A matrix and the buffer that it is a part of."""
+    """A matrix that is a view of a buffer."""
 
     view: torch.Tensor
     buffer: torch.Tensor
     place: Buffer
 
     def inside(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The same part of another buffer."""
+        """Return the same view of another buffer."""
         return torch.as_strided(buffer, self.place.shape, self.place.strides, self.place.offset)
 
 
 def hold(place: Buffer, dtype: str) -> Held:
-    """An operand; all around it is NaN (or 127), which spreads if it is read."""
+    """Return an operand surrounded by NaN (or 127), which changes the result if it is read."""
     kind = getattr(torch, dtype)
     around = torch.nan if kind.is_floating_point else complex(torch.nan, torch.nan)
     around = around if kind.is_floating_point or kind.is_complex else 127
@@ -73,14 +73,14 @@ def hold(place: Buffer, dtype: str) -> Held:
 
 
 def guarded(place: Buffer, dtype: str) -> Held:
-    """A C; all around it are canaries."""
+    """Return a C surrounded by canaries."""
     held = hold(place, dtype)
     held.buffer.view(torch.uint8).fill_(_SENTINEL)
     return held
 
 
 def assert_canaries(C: Held) -> None:
-    """Check bit by bit that all around C is as it was."""
+    """Check that no byte around C has changed."""
     outside = torch.ones(C.place.length, dtype=torch.bool, device=DEVICE)
     C.inside(outside).fill_(False)
     written = (C.buffer.view(torch.uint8).view(len(outside), -1) != _SENTINEL).any(dim=1)
@@ -92,15 +92,15 @@ def assert_canaries(C: Held) -> None:
 
 
 def generator(case: Case, salt: str = "") -> torch.Generator:
-    """The case's own random numbers."""
+    """Return a random generator seeded by the case."""
     return torch.Generator(DEVICE).manual_seed(zlib.crc32(f"{case}{salt}".encode()))
 
 
 def fill(view: torch.Tensor, random: torch.Generator, largest: int | None = None) -> None:
-    """Fill with normal data, or with integers up to ``largest`` in magnitude."""
+    """Fill with normal data, or with integers of magnitude up to ``largest``."""
     if not view.numel():
         return
-    if view.dim() == 3 and view.stride(0) == 0:  # one matrix, shared
+    if view.dim() == 3 and view.stride(0) == 0:  # one matrix for the whole batch
         view = view[0]
     view = torch.view_as_real(view) if view.is_complex() else view
     if largest is None and view.dtype.is_floating_point:
@@ -123,7 +123,7 @@ class Inputs:
 
 
 def inputs(case: Case, largest: int | None = None) -> Inputs:
-    """Random operands; with ``largest`` integers up to that."""
+    """Return random operands, or integers of magnitude up to ``largest``."""
     random = generator(case)
     a, b, _ = case.places
     A, B = hold(a, case.t.dtype), hold(b, case.t.dtype)
@@ -138,14 +138,14 @@ def inputs(case: Case, largest: int | None = None) -> Inputs:
 
 
 def rounded(x: Any, case: Case) -> Any:
-    """Return alpha or beta as the kernel multiplies by it."""
+    """Return alpha or beta, rounded as by the kernel."""
     if case.t.dtype.startswith("complex"):
         return complex(np.dtype(case.t.dtype).type(x))
     return float(x) if case.t.dtype == "float64" else float(np.float32(x))
 
 
 def reference(given: Inputs, C: torch.Tensor | None, alpha: float, beta: float) -> torch.Tensor:
-    """Return ``alpha * op(A) @ op(B) + beta * C`` in float64 (exact for int8: all below 2**53)."""
+    """Return ``alpha * op(A) @ op(B) + beta * C`` in float64, which is exact for int8."""
     alpha, beta = rounded(alpha, given.case), rounded(beta, given.case)
     result = torch.zeros_like(given.product) if alpha == 0 else alpha * given.product
     return result if beta == 0 else result + beta * C  # type: ignore[operator]
@@ -154,13 +154,13 @@ def reference(given: Inputs, C: torch.Tensor | None, alpha: float, beta: float) 
 def error_bound(
     given: Inputs, C: torch.Tensor | None, alpha: float, beta: float, expected: torch.Tensor
 ) -> torch.Tensor:
-    """Return what each element may be off.
+    """Return the error bound of each element.
 
-    ``u_out |ref| + |alpha| k u sum|a||b|``: u is the unit roundoff of the sums, 2**-24, for float64
-    2 x 2**-53 because the reference rounds as well. tf32 rounds each factor by up to 2**-11, which
-    adds ``2**-10 |alpha| sum|a||b|``. Where there is an alpha or a beta, multiplying and adding
-    round too: ``2 u (|alpha| sum|a||b| + |beta C|)``. Half the smallest subnormal number is the
-    least error of a rounding.
+    The bound is ``u_out |ref| + |alpha| k u sum|a||b|``, where u is the unit roundoff of the
+    accumulators: 2**-24, and for float64 2 x 2**-53, because the reference is rounded as well.
+    tf32 rounds each factor by up to 2**-11, which adds ``2**-10 |alpha| sum|a||b|``. With alpha or
+    beta, the multiplications and additions add ``2 u (|alpha| sum|a||b| + |beta C|)``. The least
+    error of a rounding is half the smallest subnormal number.
     """
     case = given.case
     alpha, beta = abs(rounded(alpha, case)), abs(rounded(beta, case))
@@ -171,14 +171,14 @@ def error_bound(
         scaled = alpha * given.magnitude
         bound = bound + 2 * unit * (scaled if beta == 0 else scaled + beta * C.abs())  # type: ignore[union-attr]
     out = ROUNDOFF[case.t.out]
-    # The last rounding acts on the computed value, which is off by the bound so far.
+    # The last rounding is applied to the computed value, which has the error bounded so far.
     return out * expected.abs() + (1 + out) * bound + UNDERFLOW[case.t.out]
 
 
 def assert_result(
     given: Inputs, C: Held, before: torch.Tensor | None, alpha: float, beta: float
 ) -> None:
-    """Check C element by element, and that nothing around it was written."""
+    """Check C element by element, and the canaries around it."""
     assert_canaries(C)
     if not C.view.numel():
         return
@@ -210,12 +210,12 @@ def assert_result(
 
 
 def spoiled(operand: Held) -> torch.Tensor:
-    """The operand with NaN (or 127) for its elements."""
+    """Return a copy of the operand with all elements NaN (or 127)."""
     return hold(operand.place, str(operand.view.dtype).rpartition(".")[2]).view
 
 
 def new_c(case: Case, beta: float, largest: int | None = None) -> tuple[Held, torch.Tensor | None]:
-    """Return a guarded C and its content in float64; it is NaN, and None, where beta is 0."""
+    """Return a guarded C and its content in float64; NaN and None if beta is 0."""
     C = guarded(case.places[2], case.t.out)
     if beta == 0:
         C.view.fill_(2**31 - 1 if case.t.integer else hold(C.place, case.t.out).buffer[0])
@@ -229,7 +229,7 @@ def new_c(case: Case, beta: float, largest: int | None = None) -> tuple[Held, to
 def compute(
     given: Inputs, alpha: Any, beta: Any, largest: int | None = None
 ) -> tuple[Held, torch.Tensor | None]:
-    """Call ``gemm`` on a C of its own; return that, and what it held before."""
+    """Call ``gemm`` with a new C. Return C and its previous content."""
     case = given.case
     C, before = new_c(case, beta, largest)
     A, B = (given.A.view, given.B.view) if alpha != 0 else (spoiled(given.A), spoiled(given.B))
@@ -239,12 +239,12 @@ def compute(
 
 
 def assert_threads_share_a_plan(case: Case) -> None:
-    """Each with a stream and a C of its own; a launch with another's C or scalars would show."""
+    """Call one plan from several threads, each with its own stream, C and scalars."""
     given, held = inputs(case), [new_c(case, 1) for _ in range(4)]
     plan = cg.plan(case.op, given.A.view, given.B.view, held[0][0].view, **case.options)
     torch.cuda.synchronize()
     start = threading.Barrier(len(held))
-    # By twos, so that threads share a bound launch as well.
+    # Two threads have the same scalars, so they share a bound launch as well.
     scalars = [(-0.7, 1.0), (1.5, -0.25)] * 2
 
     def work(index: int) -> None:

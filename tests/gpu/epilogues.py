@@ -1,18 +1,18 @@
-"""What fused epilogues cost, beside PyTorch's: every entry is printed.
+"""Compare the time of fused epilogues with PyTorch's.
 
     python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1
 
-``y = epilogue(x @ w.T)`` with x (M, K), w (N, K) and y row-major, as a linear layer has them: the
-plain product; bias; bias and gelu; silu of a sum with a bias, and a residual; a gated product,
-silu(x @ w.T) * up; swiglu of adjacent columns, of which y has half as many. Beside them the product
-by cuBLAS (``torch.mm``), what PyTorch has fused by cuBLASLt (``addmm``; ``_addmm_activation``,
-whose gelu is the approximation by tanh), and PyTorch's operations one after the other, of the first
-shapes (``--autotune 2``) also compiled by ``torch.compile(mode="max-autotune-no-cudagraphs")``, and
-of the first (``--quack 7``) QuACK's ``gemm_act`` by its own choice (``pip install
-"quack-kernels[cu13]"``).
-Each is captured in a CUDA graph, whose calls take operands from past L2; an entry is the median of
-the rounds' microseconds, in which all take turns. Results are compared with PyTorch's in float32,
-those in float32 with float64.
+The product is ``y = epilogue(x @ w.T)`` with row-major x (M, K), w (N, K) and y, as in a linear
+layer. The epilogues are: none; bias; bias and gelu; silu of the product plus a bias, then a
+residual; silu(x @ w.T) * up; and swiglu of adjacent columns, whose y has half as many columns. They
+are compared with cuBLAS's product (``torch.mm``), with PyTorch's fused operations from cuBLASLt
+(``addmm``; ``_addmm_activation``, whose gelu is the tanh approximation), and with separate PyTorch
+operations. For the first shapes, ``--autotune 2`` adds the operations compiled by
+``torch.compile(mode="max-autotune-no-cudagraphs")``, and ``--quack 7`` adds QuACK's ``gemm_act``
+with its default config (``pip install "quack-kernels[cu13]"``).
+Each is captured in a CUDA graph with operands that are not in L2. All are timed in turn in each
+round, and the script prints medians in microseconds. Results are compared with PyTorch's in
+float32, and float32 results with float64.
 """
 
 import logging
@@ -50,7 +50,7 @@ def swiglu(z: torch.Tensor) -> torch.Tensor:
     return functional.silu(z[:, 0::2]) * z[:, 1::2]
 
 
-#: By name: the epilogue, its operands, PyTorch's operations, and what PyTorch has fused.
+#: By name: the epilogue, its operands, PyTorch's operations, and PyTorch's fused operation.
 EPILOGUES: dict[str, tuple[Any, str, Callable[..., Any], Callable[..., Any] | None]] = {
     "plain": (None, "", lambda x, w: x @ w.T, None),
     "bias": ("bias", "bias", lambda x, w, bias: x @ w.T + bias,
@@ -71,7 +71,7 @@ EPILOGUES: dict[str, tuple[Any, str, Callable[..., Any], Callable[..., Any] | No
 
 
 def drawn(rng: random.Random) -> tuple[int, int, int]:
-    """Extents, multiples of 8."""
+    """Return random extents, multiples of 8."""
     while True:
         m, n, k = (extent(rng, *x) for x in ((16, 8192), (256, 12288), (128, 8192)))
         if 1e8 <= 2 * m * n * k <= 3e11:
@@ -79,10 +79,10 @@ def drawn(rng: random.Random) -> tuple[int, int, int]:
 
 
 def wrong(y: torch.Tensor, exact: torch.Tensor, k: int) -> bool:
-    """Whether a result is further off than roundings of its type and of a sum over k allow.
+    """Return whether the error of a result exceeds the rounding of its type and of sums over k.
 
-    Products of x and w are about 1 / sqrt(k), and a sum in float32 rounds k times partial sums of
-    about 1: errors that walk at random reach sqrt(k) roundings, of which 8 times are allowed.
+    Products of x and w are about 1 / sqrt(k), and a float32 accumulator rounds k partial sums of
+    about 1. Random errors grow to sqrt(k) roundings; the bound is 8 times that.
     """
     unit, single = torch.finfo(y.dtype).eps, torch.finfo(torch.float32).eps
     slack = (2 * unit + 8 * math.sqrt(k) * single) * (exact.abs() + 2)
@@ -93,7 +93,7 @@ def quack(name: str) -> Callable[..., Any]:
     """Return QuACK's function for an epilogue of the same name."""
     from quack.gemm_interface import gemm, gemm_act
 
-    # QuACK 0.6.5 caches an epilogue by all that it refers to, and has no key for a logger.
+    # QuACK 0.6.5 hashes all objects that an epilogue refers to, and cannot hash a logger.
     logging.Logger.__quack_semantic_key__ = lambda logger: logger.name  # type: ignore[attr-defined]
     options = {"store_preact": False, "tuned": False}
     if name == "bias":
@@ -107,7 +107,7 @@ def quack(name: str) -> Callable[..., Any]:
 def entries(
     shape: tuple[int, int, int], dtype: torch.dtype, rounds: int, autotune: bool, peers: bool
 ) -> dict[str, Any]:
-    """Microseconds of all of one shape; ``peers``: QuACK's too."""
+    """Measure all calls of one shape, in microseconds. ``peers``: measure QuACK too."""
     m, n, k = shape
     shapes = {"x": (m, k), "w": (n, k), "bias": (n,), "residual": (m, n), "up": (m, n)}
 
@@ -152,7 +152,7 @@ def entries(
 
 
 def compiled(shapes: list[tuple[int, int, int]], dtypes: list[str]) -> None:
-    """Build all kernels, many at once."""
+    """Compile all kernels in parallel."""
     plans = []
     for (m, n, k), dtype, (epilogue, words, *_) in product(shapes, dtypes, EPILOGUES.values()):
         shaped = {word: (n,) if word == "bias" else (m, n) for word in words.split()}
@@ -163,17 +163,17 @@ def compiled(shapes: list[tuple[int, int, int]], dtypes: list[str]) -> None:
 
 
 def ratios(found: list[dict[str, Any]], name: str, other: str) -> list[float]:
-    """Time of another over that of ours, of every shape that has both."""
+    """Return the time of ``other`` over that of ``name``, for every shape that has both."""
     both = [each["us"] for each in found if name in each["us"] and other in each["us"]]
     return [us[other] / us[name] for us in both]
 
 
 def main() -> int:
     given = parsed(
-        __doc__, dtypes="bfloat16", random=(40, "shapes that are drawn"),
-        shapes=("", "4096x4096x4096,...: in place of the seven"),
-        autotune=(0, "shapes that torch.compile tunes"),
-        quack=(0, "shapes that QuACK has, of 16 bits"),
+        __doc__, dtypes="bfloat16", random=(40, "number of random shapes"),
+        shapes=("", "4096x4096x4096,...: replace the seven default shapes"),
+        autotune=(0, "number of first shapes that torch.compile tunes"),
+        quack=(0, "number of first shapes that QuACK computes, in 16-bit types"),
     )  # fmt: skip
     torch.manual_seed(given.seed)
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,14 +1,14 @@
-"""Problems with an operand whose elements lie 2**31 and more apart, in rows or in a batch."""
+"""Problems with an operand that spans 2**31 elements or more, in its rows or its batch."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-#: Elements from an operand's first to its last, at least: beyond 32 bits as bytes and as elements.
+#: Fewest elements that the operand spans: element and byte offsets exceed 32 bits.
 FAR = 2**31
 M, N, K, L = 40, 24, 32, 3
-#: One of each family, and of each way to the elements of A, B and C in it.
+#: One kernel of each family, and of each way in which a family accesses A, B and C.
 KERNELS = (
     "naive", "coalesced", "smem_tiled", "vectorized", "double_buffered", "sm80_pipeline",
     "tensor_core", "sm90_wgmma", "thin", "cutlass_universal", "batched",
@@ -17,7 +17,7 @@ KERNELS = (
 
 @dataclass(frozen=True)
 class Far:
-    """A GEMM in float16 of which A, B or C, ``which``, is far; with ``batch`` its matrices are."""
+    """A float16 GEMM whose operand ``which`` spans ``FAR`` elements, by its ld or its batch."""
 
     kernel: str
     op: str
@@ -25,7 +25,7 @@ class Far:
     which: str
     batch: bool = False
     options: tuple[tuple[str, Any], ...] = ()
-    #: Elements more in C's leading dimension; an odd number, and TMA does not take it.
+    #: Elements added to C's leading dimension. TMA cannot store C if it is odd.
     pad: int = 0
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Far:
 
     @property
     def places(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Shapes and strides, in elements, of A, B and C as they are stored."""
+        """Return shapes and strides, in elements, of the stored A, B and C."""
         stored = (
             ((M, K) if self.op[0] == "N" else (K, M), "F"),
             ((K, N) if self.op[1] == "N" else (N, K), "F"),
@@ -62,7 +62,7 @@ class Far:
 
 
 def cases() -> list[Far]:
-    """Each kernel with each operand, along K and across it; batches, packed operands, slices."""
+    """Return cases of each kernel and operand, along K and across it; batches, packing, split-K."""
     found = []
     for number, kernel in enumerate(KERNELS):
         for which in "ABC":

@@ -1,11 +1,11 @@
-"""Five planted faults, found by the interpreter and by ``compute-sanitizer``.
+"""Check that the interpreter and ``compute-sanitizer`` detect five planted faults.
 
 ``python tests/gpu/faults.py`` executes the kernels of ``tests/data/faults.cu`` in the interpreter,
-launches each under the tools of ``compute-sanitizer`` that fit it, in a process of its own, and
-prints what was found. The fixed twins must be clean everywhere. What a tool does not see, it says;
-exits with 1 if the interpreter misses a fault or anything is found in a twin. ``--all`` takes
-every tool for every fault, ``--sanitizer PATH`` names the program, ``--timeout S`` says how long a
-launch may take.
+launches each under the suitable tools of ``compute-sanitizer``, in a process of its own, and prints
+the results. The fixed version of each kernel must have no reports. The script lists the faults that
+``compute-sanitizer`` does not detect, and exits with 1 if the interpreter misses a fault or a fixed
+version is reported. ``--all`` runs every tool for every fault, ``--sanitizer PATH`` is the program,
+and ``--timeout S`` limits the time of a launch.
 """
 
 import argparse
@@ -26,17 +26,17 @@ from cute_gemm.toolchain.nvrtc import build, ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
 SOURCE = Path(__file__).parents[1] / "data" / "faults.cu"
-#: Of which no allocation ends where the next may begin: at a multiple of 512 bytes.
+#: The arrays have no multiple of 512 bytes, so another allocation cannot start at their end.
 CTAS, THREADS = 3, 64
-#: Exit status of a program in which ``compute-sanitizer`` found something.
+#: Exit status of a program in which ``compute-sanitizer`` reports an error.
 FOUND = 77
-#: Where initcheck looks: only newer ones know of shared memory, and take the option.
+#: Option of newer versions of initcheck, which also check shared memory.
 SHARED_TOO = "--initcheck-address-space"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 class Fault(NamedTuple):
-    """A kernel of ``faults.cu``, the kind of its `FaultError`, and the tools that may see it."""
+    """A kernel of ``faults.cu``, the kind of its `FaultError`, and the tools that may detect it."""
 
     name: str
     kind: str
@@ -58,13 +58,13 @@ def unit(name: str, fixed: bool) -> TranslationUnit:
 
 
 def matrices() -> tuple[np.ndarray, np.ndarray]:
-    """What the kernels read, and room for what they write."""
+    """Return the input of the kernels, and an array for their output."""
     given = np.arange(CTAS * THREADS, dtype=np.float32).reshape(CTAS, THREADS)
     return given, np.full_like(given, np.nan)
 
 
 def interpret(name: str, fixed: bool) -> np.ndarray:
-    """What the kernel writes; ``FaultError`` for what is wrong with it."""
+    """Return the output of the kernel, or raise ``FaultError``."""
     given, out = matrices()
     text = ptx(unit(name, fixed), "sm_80")
     run(text, name, (CTAS,), (THREADS,), 0, [Buffer(given, "in"), Buffer(out, "out")])
@@ -82,7 +82,7 @@ def launch(name: str, fixed: bool) -> None:
 
     given, out = matrices()
     kernel = load(build(unit(name, fixed), device_arch(0)))
-    nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # of its arguments two are taken
+    nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # only two of its arguments are used
     signature = gemm_signature(nothing.operation(4, 4, 4))
     bound = kernel.bind(Launch(CTAS, THREADS, 0), signature.arguments(nothing, ONE, ZERO))
     with upload(given) as source, allocate_like(out) as target:
@@ -94,7 +94,7 @@ def launch(name: str, fixed: bool) -> None:
 
 
 def program(path: str | None) -> str | None:
-    """Where ``compute-sanitizer`` is: the given path, on ``PATH``, or in a CUDA toolkit."""
+    """Return the path of ``compute-sanitizer``: as given, on ``PATH``, or in a CUDA toolkit."""
     homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
     below = ("bin", "compute-sanitizer")
     places = [f"{home}/{one}/compute-sanitizer" for home in homes if home for one in below]
@@ -105,9 +105,9 @@ def program(path: str | None) -> str | None:
 
 
 def options(sanitizer: str, tool: str) -> list[str]:
-    """A tool, and that it look at shared memory too where it has a choice."""
+    """Return the options of a tool, with checks of shared memory if it supports them."""
     chosen = ["--tool", tool, "--error-exitcode", str(FOUND)]
-    if tool == "memcheck":  # of which the bindings make some on purpose, as they look for functions
+    if tool == "memcheck":  # the bindings cause API errors on purpose when they look up functions
         chosen += ["--report-api-errors", "no"]
     if tool == "initcheck":
         text = subprocess.run([sanitizer, "--help"], capture_output=True, text=True, check=False)
@@ -117,7 +117,7 @@ def options(sanitizer: str, tool: str) -> list[str]:
 
 
 def watched(sanitizer: str, tool: str, name: str, fixed: bool, timeout: float) -> tuple[bool, str]:
-    """Whether a tool found something, and what it said first."""
+    """Return whether a tool reports an error, and its first message."""
     own = [sys.executable, __file__, "--launch", name, *["--fixed"] * fixed]
     with subprocess.Popen(
         [sanitizer, *options(sanitizer, tool), *own], stdout=subprocess.PIPE,
@@ -139,7 +139,7 @@ def watched(sanitizer: str, tool: str, name: str, fixed: bool, timeout: float) -
 
 
 def rows(sanitizer: str | None, every_tool: bool, timeout: float) -> list[tuple[str, ...]]:
-    """Fault, whether fixed, what the interpreter says, tool, and what that says."""
+    """Return fault, whether it is fixed, the interpreter's message, the tool and its message."""
     found = []
     for fault in FAULTS:
         for fixed in (False, True):
@@ -164,8 +164,10 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every tool for every fault")
     parser.add_argument("--sanitizer", metavar="PATH")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S")
-    parser.add_argument("--launch", choices=[fault.name for fault in FAULTS], help="this, and end")
-    parser.add_argument("--fixed", action="store_true", help="its fixed twin")
+    parser.add_argument(
+        "--launch", choices=[fault.name for fault in FAULTS], help="launch only this kernel"
+    )
+    parser.add_argument("--fixed", action="store_true", help="launch its fixed version")
     given = parser.parse_args()
     if given.launch:
         launch(given.launch, given.fixed)
@@ -174,7 +176,7 @@ def main() -> int:
     if sanitizer is not None:
         from cute_gemm.run.driver import device_arch
 
-        for fault in FAULTS:  # so that nothing is compiled under the sanitizer
+        for fault in FAULTS:  # compile before running under the sanitizer
             for fixed in (False, True):
                 build(unit(fault.name, fixed), device_arch(0))
     else:
@@ -183,9 +185,9 @@ def main() -> int:
     missed = [row for row in table if (row[1] == "broken") == (row[2] == "nothing found")]
     wrong = [row for row in table if row[1] == "fixed" and row[4] == "True"]
     unseen = {row[0] for row in table} - {row[0] for row in table if row[4] == "True"}
-    print(f"interpreter: {len(missed)} rows wrong; compute-sanitizer: {len(wrong)} twins reported")
+    print(f"interpreter: {len(missed)} rows wrong; compute-sanitizer: {len(wrong)} fixed reported")
     if sanitizer is not None:
-        print(f"compute-sanitizer does not see: {', '.join(sorted(unseen)) or 'none'}")
+        print(f"compute-sanitizer does not detect: {', '.join(sorted(unseen)) or 'none'}")
     return 1 if missed or wrong else 0
 
 

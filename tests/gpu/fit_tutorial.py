@@ -1,13 +1,13 @@
-"""Fit the constants of the tutorial kernels' predicted times to measured ones.
+"""Fit the cost model of the tutorial kernels to measured times.
 
     python tests/gpu/predicted.py --classes "naive;coalesced" --count 36 --seed 21 --json TIMES
     python tests/gpu/fit_tutorial.py [TIMES] [--write]
 
-``cute-gemm calibrate`` fits the kernels that ``"auto"`` takes; this fits the others, each by type,
-from the package's numbers. Without ``TIMES``, the times are those of
-``tests/data/h200-tutorial-times.json.gz``, of 36 problems of each kernel. Prints a line for each:
-times, the root mean squared error before and after, and the numbers. ``--write`` puts them into the
-package's calibrations. Needs no GPU.
+``cute-gemm calibrate`` fits the kernels that ``"auto"`` considers. This script fits the others,
+each by type, starting from the package's calibration. The default ``TIMES`` is
+``tests/data/h200-tutorial-times.json.gz``, with 36 problems of each kernel. For each kernel and
+type the script prints the number of times, the root mean squared error before and after, and the
+constants. ``--write`` stores them in the package's calibrations. It needs no GPU.
 """
 
 import argparse
@@ -40,7 +40,7 @@ FILES = ("h200", "h100-sxm", "prior")
 
 
 def sample(entry: dict[str, Any]) -> fit.Sample:
-    """A measured time of ``predicted.py`` with the counts of its config."""
+    """Return a measured time of ``predicted.py`` with the counts of its config."""
     words = r"(\w\w) (\d+)x(\d+)x(\d+) (\S+) (\w) \+(\d+)"
     op, m, n, k, dtype, order, pad = re.fullmatch(words, entry["problem"]).groups()  # type: ignore
     m, n, k, pad = int(m), int(n), int(k), int(pad)
@@ -56,13 +56,13 @@ def sample(entry: dict[str, Any]) -> fit.Sample:
 
 
 def error(samples: list[fit.Sample], numbers: Calibration) -> float:
-    """The root mean squared logarithm of predicted over measured time."""
+    """Return the root mean squared logarithm of predicted over measured time."""
     known = fit.SampleSet([[x] for x in samples])
     return float(np.sqrt(np.mean(np.log(known.predicted(numbers, gpu(GPU)) / known.real) ** 2)))
 
 
 def fitted(samples: list[fit.Sample], numbers: Calibration) -> Calibration:
-    """The calibration with the pace of these samples' kernel and type fitted to them."""
+    """Return the calibration, with the pace of one kernel and type fitted to these samples."""
     one, (kernel, kind) = samples[0], samples[0].kind
     now = numbers.pace(kernel, *one.kernel.kinds(one.config)) or one.kernel.paces.get(kind, Pace())
     values = {name: float(getattr(now, name)) for name in FIELDS}
@@ -87,7 +87,7 @@ def main() -> None:
             groups[one.kind].append(one)
     shipped = calibration.shipped(GPU)
     assert shipped is not None
-    numbers = replace(shipped, correction=None)  # it is not fitted to these kernels
+    numbers = replace(shipped, correction=None)  # the correction is not fitted to these kernels
     found = {}
     for (kernel, kind), samples in groups.items():
         if len(samples) < LEAST:

@@ -1,4 +1,4 @@
-"""Arrays of libraries that nobody has heard of, and results of any library."""
+"""Array classes with only DLPack or ``__cuda_array_interface__``, and a check of any result."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from cute_gemm.problem.verify import verify
 
 
 class Capsule:
-    """An array that knows DLPack and nothing else."""
+    """An array that only supports DLPack."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
@@ -23,7 +23,7 @@ class Capsule:
 
 
 class Interface:
-    """An array that knows ``__cuda_array_interface__`` and nothing else."""
+    """An array that only supports ``__cuda_array_interface__``."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
@@ -34,8 +34,8 @@ class Interface:
 
 
 def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: Any) -> None:
-    """Check against float64, element by element."""
-    result = np.array(result, order="K")  # what JAX gives is read-only
+    """Check a result against float64, element by element."""
+    result = np.array(result, order="K")  # arrays of JAX are read-only
     problem = from_operands(op, read(A, "A"), read(B, "B"), read(result, "C"))
     verdict = verify(problem, A, B, result, **given)
     assert verdict.ok, verdict

@@ -1,14 +1,15 @@
-"""Products of 8-bit floats and of int8 beside PyTorch's: every entry is printed.
+"""Compare the time of 8-bit float and int8 products with PyTorch's.
 
     python tests/gpu/fp8.py --random 30 --seed 1 --json fp8.json
 
-TN (x @ w.T of row-major x and w) with scales of tensors and of rows, by default and with
-``fast_accum``, and by ``torch._scaled_mm`` with ``use_fast_accum`` both ways; the other ops beside
-TN; scales of blocks beside those of rows; and int8 with scales of rows beside ``torch._int_mm`` and
-a compiled multiplication by the scales, and beside our bfloat16. C is bfloat16, row-major. Each is
-captured in a CUDA graph, whose calls take A and B from past L2; all of a shape take turns, and an
-entry is the median of the rounds' microseconds. Of two times their ratio is the median of the
-rounds' ratios. What torch refuses has no entry.
+There are four parts. TN (x @ w.T of row-major x and w) with tensor scales and row scales, by
+default and with ``fast_accum``, is compared with ``torch._scaled_mm`` with both values of
+``use_fast_accum``. The other ops are compared with TN, and block scales with row scales. int8 with
+row scales is compared with ``torch._int_mm`` followed by a compiled multiplication by the scales,
+and with bfloat16. C is row-major bfloat16. Each call is captured in a CUDA graph with A and B that
+are not in L2. All calls of a shape are timed in turn, and the script prints medians in
+microseconds. A ratio of two times is the median of the rounds' ratios. Calls that torch does not
+support are omitted.
 """
 
 import argparse
@@ -33,13 +34,13 @@ THIN = tuple(
 OPS_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 7168, 2048))
 BLOCK_SHAPES = ((4096, 7168, 16384), (4096, 4096, 7168), (4096, 4096, 4096))
 KIND = torch.float8_e4m3fn
-#: What `check` found.
+#: Wrong results that `check` has reported.
 WRONG: list[str] = []
 Runs = dict[str, Callable[[], Any]]
 
 
 def drawn(rng: random.Random) -> tuple[int, int, int]:
-    """Extents, n and k multiples of 16, which is all that torch takes."""
+    """Return random extents. torch requires that n and k are multiples of 16."""
     while True:
         m, (n, k) = extent(rng, 1, 8192, 1), (extent(rng, 256, 16384, 16) for _ in "nk")
         if 1e8 <= 2 * m * n * k <= 2e12:
@@ -47,7 +48,7 @@ def drawn(rng: random.Random) -> tuple[int, int, int]:
 
 
 def matrix(rows: int, columns: int) -> torch.Tensor:
-    """Row-major, with normally distributed elements."""
+    """Return a row-major matrix of normal data."""
     return torch.randn(rows, columns, device="cuda").to(KIND)
 
 
@@ -56,19 +57,19 @@ def scales(*shape: int) -> torch.Tensor:
 
 
 def calls_of(flops: float, copies: int = 1) -> int:
-    """Calls of a graph: fewer the longer one takes, and each copy of the operands once."""
+    """Return the number of calls of a graph: fewer for long calls, at least one per copy."""
     return max(copies, 1, min(20, round(400 / max(4.0, flops / 1.2e9))))
 
 
 def expected(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Products in float32, of a (M, K) and b (N, K)."""
+    """Return the product of a (M, K) and b (N, K) in float32."""
     return a.float() @ b.float().T
 
 
 def check(
     name: str, y: torch.Tensor, exact: torch.Tensor, k: int, scale: float | torch.Tensor = 1.0
 ) -> None:
-    """Report a result that is further off than tensor cores' sums may be; ``exact`` is unscaled."""
+    """Report a result whose error exceeds that of tensor cores. ``exact`` is unscaled."""
     typical = exact.abs().mean()
     off = ((y.float() / scale - exact).abs() / (exact.abs() + typical)).max().item()
     if not off < 2.0**-7 + 2.0**-9 * math.sqrt(k) / 8:
@@ -77,7 +78,7 @@ def check(
 
 
 def beside_torch(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
-    """TN with scales of tensors and of rows, and PyTorch's."""
+    """Measure TN with tensor scales and row scales, and PyTorch's."""
     m, n, k = shape
     copies = places(lambda: (matrix(m, k), matrix(n, k)), (m + n) * k)
     one, rows, columns = scales(1), scales(m, 1), scales(n, 1)
@@ -103,14 +104,14 @@ def beside_torch(shape: tuple[int, int, int], given: argparse.Namespace) -> dict
                 theirs(*copies[0])
                 torch.cuda.synchronize()
             except RuntimeError as error:
-                print(f"  torch refuses {shape} {kind}{suffix}: {str(error).splitlines()[0][:90]}")
+                print(f"  not in torch: {shape} {kind}{suffix}: {str(error).splitlines()[0][:90]}")
                 continue
             runs[f"torch {kind}{suffix}"] = in_turns(theirs, copies)
     return entry("TN beside torch", shape, runs, given.rounds, len(copies))
 
 
 def ops(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
-    """All ops, which differ in how A and B lie alone; of BLAS, whose matrices are column-major."""
+    """Measure all ops of BLAS (column-major). They differ only in the layouts of A and B."""
     m, n, k = shape
     a, b = matrix(m, k), matrix(n, k)
     exact = expected(a, b)
@@ -133,7 +134,7 @@ def ops(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any
 
 
 def blocks(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
-    """Scales of blocks beside those of rows."""
+    """Measure block scales and row scales."""
     m, n, k = shape
     x, w = matrix(m, k), matrix(n, k)
     deep, down, across = (-(-extent // 128) for extent in (k, m, n))
@@ -164,7 +165,7 @@ def blocks(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, 
 
 
 def integers(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
-    """int8 with scales of rows, by one launch and by PyTorch's two, and bfloat16."""
+    """Measure int8 with row scales, in one launch and in PyTorch's two, and bfloat16."""
     m, n, k = shape
 
     def drawn_integers(rows: int) -> torch.Tensor:
@@ -190,7 +191,7 @@ def integers(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str
         "int8": in_turns(ours, copies),
         "bfloat16": in_turns(lambda x, w: cg.gemm("NT", x, w, order="C"), halves),
     }
-    if m > 16:  # which torch._int_mm asks for
+    if m > 16:  # torch._int_mm requires it
         runs["torch int8"] = in_turns(
             lambda x, w: scaled(torch._int_mm(x, w.t()), a, b), copies
         )  # fmt: skip
@@ -200,7 +201,7 @@ def integers(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str
 def entry(
     what: str, shape: tuple[int, int, int], runs: Runs, rounds: int, copies: int = 1
 ) -> dict[str, Any]:
-    """Microseconds of all of one shape, printed."""
+    """Measure all calls of one shape, in microseconds, and print the medians."""
     flops = 2.0 * math.prod(shape)
     times = clocked(runs, calls_of(flops, copies), rounds)
     us = {name: statistics.median(found) for name, found in times.items()}
@@ -211,7 +212,7 @@ def entry(
 
 
 def ratios(found: list[dict[str, Any]], what: str, name: str, other: str) -> list[float]:
-    """Time of another over that of one, for each shape that has both."""
+    """Return the time of ``other`` over that of ``name``, for each shape that has both."""
     return [
         statistics.median(b / a for a, b in zip(x["rounds"][name], x["rounds"][other], strict=True))
         for x in found if x["what"] == what and {name, other} <= {*x["rounds"]}
@@ -219,7 +220,7 @@ def ratios(found: list[dict[str, Any]], what: str, name: str, other: str) -> lis
 
 
 def summary(found: list[dict[str, Any]]) -> list[str]:
-    """Geometric means, least and greatest ratios."""
+    """Return lines with the geometric mean, least and greatest ratios."""
     fast = ", fast_accum"
     pairs = [
         ("TN beside torch", f"{kind}{end}", f"torch {kind}{end}")
@@ -239,7 +240,7 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
 
 
 def compiled(shapes: list[tuple[int, int, int]]) -> None:
-    """Build the kernels of what is beside torch, many at once."""
+    """Compile in parallel the kernels that are compared with torch."""
     plans = [
         cg.plan("NT", m=m, n=n, k=k, dtype="float8_e4m3fn", order="C", storage="C",
                 compute=compute, scale_a=a, scale_b=b)
@@ -251,11 +252,11 @@ def compiled(shapes: list[tuple[int, int, int]]) -> None:
 
 def main() -> int:
     given = parsed(
-        __doc__, parts=("torch,ops,blocks,int8", "which of them, with commas"),
-        random=(30, "random shapes beside torch"), rounds=15,
+        __doc__, parts=("torch,ops,blocks,int8", "parts to run, separated by commas"),
+        random=(30, "number of random shapes that are compared with torch"), rounds=15,
     )  # fmt: skip
     torch.manual_seed(given.seed)
-    # What results are compared with.
+    # The products that results are compared with are in full precision.
     torch.backends.cuda.matmul.allow_tf32 = False
     rng = random.Random(given.seed)
     shapes = [*SQUARES, *THIN, *(drawn(rng) for _ in range(given.random))]

@@ -1,21 +1,22 @@
-"""Grouped GEMMs beside ``torch._grouped_mm``, a loop of GEMMs and a dense one: every entry printed.
+"""Compare grouped GEMMs with ``torch._grouped_mm``, a loop of GEMMs and a dense GEMM.
 
     python tests/gpu/grouped.py --shapes 6144x7168 --groups 8,32 --json grouped.json
 
-Ragged M: ``y = x @ w[g].T`` of the rows of each group, x (M, k) and w (G, n, k) row-major, as the
-experts of a layer have them; ragged K: its weights' gradients, ``dy.T @ x`` of each group. Sizes of
-groups are equal, drawn within 30 % of the mean, or of a power law. Beside ours stand PyTorch's, a
-loop of ``gemm`` over the groups (which knows the sizes on the host) and one dense GEMM of as many
-operations, ours and cuBLAS's. Each is captured in a CUDA graph, and all take turns in each round;
-an entry has the median of the microseconds, and ratios are medians of those of the rounds.
-``--candidates N`` also times the N configs that are predicted to be the fastest. ``--tail 0.5``
-adds rows of no group, half as many as groups have, and times ``tail="zero"``, the same with
-``check="device"``, and a mask behind the product.
+Ragged M is ``y = x @ w[g].T`` of the rows of each group, with row-major x (M, k) and w (G, n, k),
+as in a layer of experts. Ragged K is the gradient of its weights, ``dy.T @ x`` of each group.
+Groups have equal sizes, random sizes within 30 % of the mean, or sizes of a power law. They are
+compared with PyTorch's grouped product, with a loop of ``gemm`` over the groups (whose sizes are
+known on the host), and with dense GEMMs of the same number of operations, this package's and
+cuBLAS's. Each is captured in a CUDA graph, and all are timed in turn in each round. The script
+prints medians in microseconds, and medians of the rounds' ratios. ``--candidates N`` also times the
+N configs that are predicted to be fastest. ``--tail 0.5`` adds rows without a group, half as many
+as the groups have, and times ``tail="zero"``, the same with ``check="device"``, and a mask that is
+applied after the product.
 
-``--dtype float8_e4m3fn``: scales of rows, beside ``torch._scaled_grouped_mm`` and
-``torch._scaled_mm``, by default and with ``fast_accum``. Of ragged M with scales of blocks too,
-1x128 of x and 128x128 of w. Of ragged K, dy and x are K-major (their transposes row-major, and
-sizes of multiples of 16, as PyTorch asks), and row-major as they come.
+``--dtype float8_e4m3fn`` uses row scales, and compares with ``torch._scaled_grouped_mm`` and
+``torch._scaled_mm``, by default and with ``fast_accum``. For ragged M, it also measures block
+scales, 1x128 of x and 128x128 of w. For ragged K, it measures K-major dy and x (row-major
+transposes, and group sizes that are multiples of 16, as PyTorch requires) and row-major ones.
 """
 
 import argparse
@@ -32,13 +33,13 @@ from graph_times import clocked, parsed, spread, write
 import cute_gemm as cg
 
 SHAPES = "6144x7168,7168x3072,4096x4096"
-#: Rows of a group on average, by the number of groups.
+#: Mean rows of a group, by the number of groups.
 ROWS = {4: 4096, 8: 1024, 32: 1024, 128: 256, 256: 128}
 DISTRIBUTIONS = ("equal", "random", "power")
 
 
 def sizes_of(distribution: str, groups: int, rows: int, rng: random.Random, step: int) -> list[int]:
-    """Sizes of groups that add up to ``groups * rows``, multiples of ``step``."""
+    """Return sizes of groups with a sum of ``groups * rows``, multiples of ``step``."""
     if distribution == "equal":
         return [rows] * groups
     if distribution == "random":
@@ -53,7 +54,7 @@ def sizes_of(distribution: str, groups: int, rows: int, rng: random.Random, step
 
 
 def check(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Refuse a result that is not PyTorch's within the rounding of bfloat16."""
+    """Raise if a result differs from PyTorch's by more than the rounding of bfloat16."""
     apart = (ours.float() - theirs.float()).abs().max().item()
     most = theirs.float().abs().max().item()
     if not apart <= 0.02 * most:
@@ -61,9 +62,9 @@ def check(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 class Layer:
-    """Arrays of one (G, n, k), and what is timed on them.
+    """Arrays of one problem (G, n, k), and the timed calls.
 
-    ``words``: keywords of a call, by what is ragged.
+    ``words``: keyword arguments of a call, by ragged mode.
     """
 
     words: dict[str, dict[str, Any]]
@@ -82,7 +83,7 @@ class Layer:
         self.words = {}
 
     def runs(self, ragged: str, sizes: list[int], loop: bool) -> dict[str, Callable[[], Any]]:
-        """Each way to compute it, by name."""
+        """Return the timed calls by name."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
         x, w, dy, y, dw = self.x, self.w, self.dy, self.y, self.dw
         begins = [0, *itertools.accumulate(sizes)]
@@ -122,16 +123,16 @@ class Layer:
         return runs
 
     def call(self, ragged: str) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Op, A, B and C of ours."""
+        """Return op, A, B and C of this package's call."""
         return ("NT", self.x, self.w, self.y) if ragged == "M" else ("TN", self.dy, self.x, self.dw)
 
     def plan(self, ragged: str, sizes: list[int]) -> cg.Plan:
-        """The plan of ours."""
+        """Return this package's plan."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
         return cg.plan(*self.call(ragged), offsets=ends, **self.words.get(ragged, {}))
 
     def candidates(self, ragged: str, sizes: list[int], count: int) -> dict[str, Any]:
-        """Calls with the configs that are predicted to be the fastest."""
+        """Return calls with the configs that are predicted to be fastest."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
         op, A, B, C = self.call(ragged)
         runs = {}
@@ -150,7 +151,7 @@ class Layer:
 
 
 class ScaledLayer(Layer):
-    """The same of 8-bit floats: scales of rows, and of blocks with a ragged M."""
+    """The same problem with 8-bit floats: row scales, and block scales with a ragged M."""
 
     def __init__(self, groups: int, rows: int, n: int, k: int, dtype: str) -> None:
         super().__init__(groups, rows, n, k)
@@ -171,13 +172,13 @@ class ScaledLayer(Layer):
         self.blocks = {"scale_a": scales(self.rows, deep), "scale_b": scales(groups, down, deep)}
 
     def call(self, ragged: str) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Op, A, B and C of ours; a ragged K is the unit-stride mode of A and B."""
+        """Return op, A, B and C of this package's call. A ragged K has unit stride in A and B."""
         if ragged == "M":
             return "NT", self.x, self.w, self.y
         return "NT", self.deep_dy, self.deep_x, self.dw
 
     def runs(self, ragged: str, sizes: list[int], loop: bool) -> dict[str, Callable[[], Any]]:
-        """Each way to compute it, by name; what PyTorch refuses is left out."""
+        """Return the timed calls by name, except those that PyTorch does not support."""
         ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
         runs: dict[str, Callable[[], Any]] = {}
         for end, fast in (("", False), (", fast_accum", True)):
@@ -193,12 +194,12 @@ class ScaledLayer(Layer):
                 runs[name]()
                 torch.cuda.synchronize()
             except (AttributeError, RuntimeError) as error:
-                print(f"  {name}: refused: {str(error).splitlines()[0][:90]}", flush=True)
+                print(f"  {name}: not supported: {str(error).splitlines()[0][:90]}", flush=True)
                 del runs[name]
         return runs
 
     def products(self, end: str, fast: bool, ends: torch.Tensor) -> dict[str, Callable[[], Any]]:
-        """``y = x @ w[g].T``; the dense product is by the first matrix."""
+        """Return calls of ``y = x @ w[g].T``. The dense product uses the first matrix of w."""
         x, w, y = self.x, self.w, self.y
         compute = "fast_accum" if fast else None
         a, b = self.words["M"].values()
@@ -219,7 +220,7 @@ class ScaledLayer(Layer):
         }
 
     def gradients(self, end: str, fast: bool, ends: torch.Tensor) -> dict[str, Callable[[], Any]]:
-        """``dy.T @ x`` of the rows of each group."""
+        """Return calls of ``dy.T @ x`` of the rows of each group."""
         x, dy, dw, deep_x, deep_dy = self.x, self.dy, self.dw, self.deep_x, self.deep_dy
         words, compute = self.words["K"], "fast_accum" if fast else None
         a, b = words.values()
@@ -249,11 +250,11 @@ class ScaledLayer(Layer):
 def entry(
     layer: Layer, ragged: str, distribution: str, sizes: list[int], given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Time and print one distribution of groups."""
+    """Time one distribution of groups, and print the times."""
     runs = layer.runs(ragged, sizes, layer.groups <= given.loop)
     result = runs["ours"]()
     if "torch" in runs:
-        rows = slice(layer.rows if ragged == "M" else None)  # the others are of no group
+        rows = slice(layer.rows if ragged == "M" else None)  # the other rows are in no group
         check(f"ragged {ragged}, {distribution}", result[rows], runs["torch"]()[rows])
     if given.candidates:
         runs |= layer.candidates(ragged, sizes, given.candidates)
@@ -282,10 +283,10 @@ def entry(
 def main() -> int:
     given = parsed(
         __doc__, shapes=(SHAPES, "n x k"), groups=",".join(map(str, ROWS)),
-        rows=(0, "of a group on average"), ragged=("MK", "M, K or MK, which is the default"),
-        dtype=("bfloat16", "or float8_e4m3fn, float8_e5m2"),
-        distributions=",".join(DISTRIBUTIONS), loop=(32, "most groups of a loop of gemm"),
-        candidates=0, tail=(0.0, "rows of no group, as a part of those of groups"),
+        rows=(0, "mean rows of a group"), ragged=("MK", "M, K or MK (default)"),
+        dtype=("bfloat16", "bfloat16, float8_e4m3fn or float8_e5m2"),
+        distributions=",".join(DISTRIBUTIONS), loop=(32, "most groups for the loop of gemm"),
+        candidates=0, tail=(0.0, "rows without a group, relative to those of groups"),
     )  # fmt: skip
     scaled = given.dtype.startswith("float8")
     if given.dtype != "bfloat16" and not scaled:

@@ -1,7 +1,8 @@
-"""Host time of calls and layers beside PyTorch's: ``python tests/gpu/host.py``.
+"""Compare the host time of calls and layers with PyTorch's: ``python tests/gpu/host.py``.
 
-Each row is the median over rounds, in each of which ours and PyTorch's are called in turn, and
-synchronised at the end alone. Products are small, so that the GPU is done before the host.
+Each row is a median over rounds. In each round, this package and PyTorch are called in turn, and
+the GPU is synchronized at the end only. Products are small, so that the GPU finishes before the
+host.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def microseconds(function: Callable[[], Any], calls: int = CALLS) -> float:
 
 
 def in_turn(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float, float]:
-    """Return the medians of both, and that of the ratios of ours to theirs."""
+    """Return the medians of both times, and the median of the ratios of ours to theirs."""
     for function in (ours, theirs) * 3:
         microseconds(function)
     pairs = [(microseconds(ours), microseconds(theirs)) for _ in range(ROUNDS)]
@@ -46,7 +47,7 @@ def in_turn(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, 
 
 
 def pair(rows: int, k: int, n: int, **given: Any) -> tuple[Any, Any, torch.Tensor]:
-    """Return our layer, PyTorch's with the same parameters, and an input."""
+    """Return this package's layer, PyTorch's with the same parameters, and an input."""
     kind: Any = {"device": "cuda", "dtype": torch.bfloat16}
     ours, theirs = ct.Linear(k, n, **given, **kind), torch.nn.Linear(k, n, **kind)
     theirs.load_state_dict(ours.state_dict())
@@ -54,7 +55,7 @@ def pair(rows: int, k: int, n: int, **given: Any) -> tuple[Any, Any, torch.Tenso
 
 
 def step(layer: Any, x: torch.Tensor) -> Callable[[], None]:
-    """Return a step of training, forward and backward."""
+    """Return a function that computes a training step, forward and backward."""
     parameters = list(layer.parameters())
     g = torch.ones_like(layer(x))
 
@@ -65,7 +66,7 @@ def step(layer: Any, x: torch.Tensor) -> Callable[[], None]:
 
 
 class Block(torch.nn.Module):
-    """A block of a transformer, with linear layers of a class."""
+    """A transformer block with linear layers of the given class."""
 
     def __init__(self, linear: Any, width: int, heads: int = 4) -> None:
         super().__init__()
@@ -84,7 +85,7 @@ class Block(torch.nn.Module):
 
 
 def rows() -> Iterator[tuple[str, tuple[float, ...]]]:
-    """Yield what was measured: ours and PyTorch's microseconds, and their ratio."""
+    """Yield the name of a row, this package's and PyTorch's microseconds, and their ratio."""
     a, b = (torch.randn(256, 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     c = cg.gemm("NN", a, b)
     yield (
@@ -128,7 +129,7 @@ def rows() -> Iterator[tuple[str, tuple[float, ...]]]:
 
 
 def new_shapes() -> list[float]:
-    """Return the microseconds of plans of new shapes of a loaded class, sorted."""
+    """Return the sorted microseconds of plans of new shapes, of a class that is cached."""
     spent = []
     for number in range(400):
         m = 1024 + 8 * number
@@ -141,7 +142,7 @@ def new_shapes() -> list[float]:
 
 
 def known_shapes(shapes: int) -> float:
-    """Return the microseconds of a call of `gemm` over so many known shapes in turn."""
+    """Return the microseconds of a call of `gemm` over ``shapes`` known shapes in turn."""
     room = torch.zeros(1 << 20, device="cuda", dtype=torch.bfloat16)
     sizes = ((8 + 8 * (i % 100), 8 + 8 * (i // 100)) for i in count())
     pairs = [
@@ -164,7 +165,7 @@ def known_shapes(shapes: int) -> float:
 
 
 def seconds_of(code: str) -> float:
-    """Return the least seconds of a process that runs this code, less those of an empty one."""
+    """Return the least seconds of a process that runs this code, minus those of its baseline."""
 
     def least(text: str) -> float:
         spent = []
@@ -180,8 +181,8 @@ def seconds_of(code: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="do not loop over 10,000 shapes")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--short", action="store_true", help="skip the loop over 10,000 shapes")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     given = parser.parse_args()
     gc.disable()
     found: dict[str, dict[str, Any]] = {"beside PyTorch": {}, "us": {}, "s": {}}

@@ -1,14 +1,15 @@
-"""What odd layouts and shapes cost: problems drawn from a seed, ours beside cuBLAS, every entry.
+"""Compare the time of unaligned layouts and unusual shapes with cuBLAS's, for random problems.
 
     python tests/gpu/layouts.py --dtypes bfloat16,float32 --count 60 --seed 1
 
-Classes: aligned (extents of multiples of 8), odd leading dimensions, odd base addresses, both, odd
-extents, few rows, few columns, few tiles with a long k, small, batches, few rows by a long n, a
-short k, little more tiles than multiprocessors; each in the four ops. "DeepBench" is its list, in
-order, and "models" are projections of open models, whose weights are K-major, of 1 to 12,000
-tokens. ``--classes aligned:40,models:20`` says how many of each. An entry is the median of the
-rounds' ratios, time of cuBLAS over time of ours; both are CUDA graphs, which take turns, on
-matrices that come past L2. Results are compared with cuBLAS's.
+Classes are: aligned (extents that are multiples of 8), odd leading dimensions, odd base addresses,
+both, odd extents, few rows, few columns, few tiles with a long k, small, batches, few rows by a
+long n, a short k, and slightly more tiles than multiprocessors; each with the four ops. "DeepBench"
+is that benchmark's list, in order. "models" are projections of open models, with K-major weights
+and 1 to 12,000 tokens. ``--classes aligned:40,models:20`` sets the number of problems of each
+class. The script prints the median of the rounds' ratios, time of cuBLAS over time of this package.
+Both are CUDA graphs that are timed in turn, with matrices that are not in L2. Results are compared
+with cuBLAS's.
 """
 
 import math
@@ -37,7 +38,7 @@ CLASSES = (
     "odd ld", "odd base", "both", "odd extents", "thin m", "thin n", "long k", "small", "batch",
 )  # fmt: skip
 OPS = ("NN", "NT", "TN", "TT")
-#: Op, m, n and k of products of recurrent layers and of speech models: baidu-research/DeepBench.
+#: Op, m, n and k of recurrent layers and speech models: baidu-research/DeepBench.
 DEEP_BENCH = (
     *((op, width, n, width) for width in (1760, 2048, 2560, 4096)
       for op, n in (("NN", 16), ("NN", 32), ("TN", 64), ("NN", 128), ("NN", 7000), ("NT", 7133))),
@@ -52,7 +53,7 @@ MODELS = (
     (57344, 8192), (8192, 28672), (4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944),
     (2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048),
 )  # fmt: skip
-#: Most operations of a problem, by type: what slow types do in about 10 ms.
+#: Most operations of a problem, by type: about 10 ms of the slow types.
 MOST = {"float64": 2e11, "complex64": 1e11, "float32": 3e11}
 L2 = 2**27
 #: Most copies of matrices, and microseconds of a graph.
@@ -60,9 +61,9 @@ COPIES, GRAPH = 100, 2000.0
 
 
 def draw(rng: random.Random, kind: str, dtype: str, number: int) -> dict[str, Any]:
-    """Extents, leading dimensions and what the base addresses are past, in elements.
+    """Return op, extents, leading dimensions and the offset of base addresses, in elements.
 
-    ``number``: of this problem in its class.
+    ``number``: index of this problem in its class.
     """
     some = partial(extent, rng)
     while True:
@@ -108,7 +109,7 @@ def draw(rng: random.Random, kind: str, dtype: str, number: int) -> dict[str, An
 
 
 def described(given: dict[str, Any], dtype: str) -> GemmProblem:
-    """The problem, with what its addresses are aligned to."""
+    """Return the problem, with the alignments of its addresses."""
     name, _, compute = dtype.partition("/")
     sizes = {key: value for key, value in given.items() if key != "base"}
     problem = from_sizes(**sizes, dtype=name, compute=compute or None)
@@ -136,7 +137,7 @@ def filled(dtype: str, elements: int) -> torch.Tensor:
 
 
 def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, int], Any]]:
-    """Addresses of A, B and C in so many places that they come past L2, and their memory."""
+    """Yield addresses of A, B and C with their memory, in enough copies to exceed L2."""
     held, sizes = [], []
     for one in (problem.A, problem.B, problem.C):
         elements = one.ld * one.shape[1 - one.unit] + (one.l - 1) * one.batch_stride + base
@@ -155,7 +156,7 @@ def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, in
 
 
 def library(problem: GemmProblem, arch: str, place: tuple[int, int, int]) -> Any:
-    """A launch of cuBLAS's, or None where it refuses the problem, which it may do when it runs."""
+    """Return a launch of cuBLAS, or None if it does not support the problem, maybe at run time."""
     cublas = registry.get("cublas")
     try:
         bound = cublas.bind(configure(cublas, problem, arch), problem, arch, 0)
@@ -168,7 +169,7 @@ def library(problem: GemmProblem, arch: str, place: tuple[int, int, int]) -> Any
 def measured(
     problem: GemmProblem, plan: cg.Plan, base: int, rounds: int
 ) -> tuple[float, float, float]:
-    """Median microseconds of ours and of cuBLAS's, and of the rounds' ratios (nan: refused)."""
+    """Return median microseconds of this package and cuBLAS, and of their ratio (or nan)."""
     places = list(copies(problem, base))
     runs: dict[str, Callable[[], None]] = {}
     results = []
@@ -198,12 +199,12 @@ def measured(
 
 
 def stream() -> int:
-    """The handle of PyTorch's stream."""
+    """Return the handle of PyTorch's current stream."""
     return torch.cuda.current_stream().cuda_stream
 
 
 def counts(classes: list[str], count: int) -> dict[str, int]:
-    """Problems of each class; ``count`` of those without a number, spread evenly."""
+    """Return the number of problems of each class. Classes without one share ``count`` evenly."""
     split = [one.partition(":") for one in classes]
     free = [kind for kind, colon, _ in split if not colon]
     shares = {kind: len(range(i, count, len(free))) for i, kind in enumerate(free)}
@@ -213,9 +214,9 @@ def counts(classes: list[str], count: int) -> dict[str, int]:
 def summary(ratios: list[float]) -> str:
     known = [x for x in ratios if not math.isnan(x)]
     if not known:
-        return "cuBLAS refuses all"
+        return "cuBLAS supports none"
     mean = statistics.geometric_mean(known)
-    refused = f", {len(ratios) - len(known)} refused by cuBLAS" * (len(known) < len(ratios))
+    refused = f", {len(ratios) - len(known)} not in cuBLAS" * (len(known) < len(ratios))
     below = sum(ratio < 0.97 for ratio in known)
     worst = f"worst {min(known):.2f}, {below} below 0.97 of {len(known)}"
     return f"geometric mean {mean:.2f}, {worst}{refused}"
@@ -224,7 +225,7 @@ def summary(ratios: list[float]) -> str:
 def main() -> int:
     given = parsed(
         __doc__, dtypes="bfloat16,float32", classes=(",".join(CLASSES), "KIND[:COUNT],..."),
-        count=(60, "of all without a number"), kernel="auto", pack="",
+        count=(60, "problems of all classes without a number"), kernel="auto", pack="",
     )  # fmt: skip
     options = {"pack": given.pack} if given.pack else {}
     entries: list[dict[str, Any]] = []

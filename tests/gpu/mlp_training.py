@@ -1,12 +1,12 @@
-"""A transformer's MLP, forward and backward, beside PyTorch's: losses and times of training steps.
+"""Compare the training of a transformer's MLP with PyTorch's: losses and times of steps.
 
     python tests/gpu/mlp_training.py --steps 50 --activations gelu,relu2,swiglu,geglu
 
-``y = f(x w1^T + b1) w2^T + b2`` with a hidden size of 14336 of 4096, bfloat16, trained by AdamW
-to a fixed target: with `cute_gemm.torch.Linear`, the same with ``accumulate_main_grad=True``, with
-`cute_gemm.torch.mlp`, and with `torch.nn.Linear`, each eager and compiled, all from the same
-weights. Losses have to agree within bfloat16's noise; times are medians of steps, forward and
-backward, without the optimizer.
+The MLP is ``y = f(x w1^T + b1) w2^T + b2`` with a width of 4096 and a hidden size of 14336, in
+bfloat16, trained by AdamW to a fixed target. It is computed with `cute_gemm.torch.Linear`, the same
+with ``accumulate_main_grad=True``, `cute_gemm.torch.mlp`, and `torch.nn.Linear`, each eager and
+compiled, from the same initial weights. Losses must agree within the noise of bfloat16. Times are
+medians of forward and backward, without the optimizer.
 """
 
 import statistics
@@ -30,7 +30,7 @@ KINDS = ("torch", "Linear", "main_grad", "mlp")
 
 
 class Layers(nn.Module):
-    """Two linear layers of a kind, with an activation between."""
+    """Two linear layers of a kind, with an activation between them."""
 
     def __init__(self, kind: str, activation: str, width: int, hidden: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Layers(nn.Module):
         self.down = ct.Linear(hidden, width, **given)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the MLP's result."""
+        """Return the output of the MLP."""
         up, down = self.up, self.down
         if self.kind == "mlp":
             return ct.mlp(x, up.weight, up.bias, down.weight, down.bias, self.activation)
@@ -55,7 +55,7 @@ class Layers(nn.Module):
 def trained(
     model: Any, compiled: bool, x: torch.Tensor, target: torch.Tensor, steps: int
 ) -> tuple[list[float], float]:
-    """Losses of so many steps, and the median milliseconds of a step's forward and backward."""
+    """Return the losses of all steps, and median milliseconds of forward and backward."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     summed = [model.up.weight, model.down.weight] if model.kind == "main_grad" else []
     for weight in summed:
@@ -83,7 +83,7 @@ def trained(
 
 
 def compare(activation: str, steps: int, x: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
-    """Losses and milliseconds of each kind with one activation, printed."""
+    """Measure and print losses and milliseconds of each kind with one activation."""
     width, hidden = 4096, 14336
     start = Layers("torch", activation, width, hidden).state_dict()
     found: dict[str, Any] = {}

@@ -1,14 +1,13 @@
-"""Predicted times beside measured ones, of problems drawn from a seed.
+"""Compare predicted with measured times, for random problems.
 
     python tests/gpu/predicted.py --count 24 --seed 1 [--classes "naive;coalesced"] [--json FILE]
 
-``count`` problems of each class, or of the given ones: what ``kernel="auto"`` takes, by type and by
-what belongs to the product (epilogues, scales, groups, batches, another beta than 0), and each
-kernel by its name.
-Extents are drawn evenly on a log scale; half of the problems have extents and leading dimensions
-that are multiples of 16, the others any. Operands come from DRAM. A line for each problem, and for
-each class the 10th, 50th and 90th percentile of predicted time over measured time. Exits with 1 if
-a time, predicted or measured, is below the roofline's bound.
+The script runs ``count`` problems of each class, or of the given classes: ``kernel="auto"`` by
+type, and with epilogues, scales, groups, batches and beta = 1; and each kernel by name. Extents are
+uniform on a log scale. Half of the problems have extents and leading dimensions that are multiples
+of 16, the others have any. Operands come from DRAM. The script prints a line for each problem, and
+for each class the 10th, 50th and 90th percentile of predicted time over measured time. It exits
+with 1 if a predicted or measured time is below the bound of the roofline.
 """
 
 import itertools
@@ -28,12 +27,12 @@ from cute_gemm.cost_model.roofline import least_seconds
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
 
-#: Types and how they are computed, of ``"auto"``.
+#: Types and compute modes of ``"auto"``.
 TYPES = (
     "bfloat16", "float16", "float32", "float32/tf32", "float32/bf16x9", "float64", "complex64",
     "complex128", "int8", "float8_e4m3fn", "float8_e4m3fn/fast_accum",
 )  # fmt: skip
-#: Multiply-adds of a problem: of tensor cores, of CUDA cores and FP64, of the ladder's first rungs.
+#: Multiply-adds of a problem for tensor cores, CUDA cores and FP64, and the ladder's first steps.
 FAST, SLOW, SLOWEST = (1e8, 4e11), (1e7, 2e10), (1e6, 1e9)
 SLOW_TYPES = "float32", "float64", "complex64", "complex128"
 
@@ -51,20 +50,20 @@ class Problem(NamedTuple):
 
 
 def matrix(dtype: str, rows: int, columns: int, order: str, padding: int) -> torch.Tensor:
-    """A matrix whose leading dimension is that much longer than it has to be."""
+    """Return a matrix whose leading dimension has ``padding`` extra elements."""
     if order == "C":
         return numbers(dtype, rows, columns + padding)[:, :columns]
     return numbers(dtype, columns, rows + padding)[:, :rows].T
 
 
 class Draw:
-    """Problems of classes, from a seed."""
+    """Random problems of each class, from a seed."""
 
     def __init__(self, seed: str) -> None:
         self.rng = random.Random(seed)
 
     def extent(self, low: int, high: int, step: int) -> int:
-        """A multiple of ``step``, even on a log scale."""
+        """Return a random multiple of ``step``, uniform on a log scale."""
         return step * max(
             1, round(math.exp(self.rng.uniform(math.log(low), math.log(high))) / step)
         )
@@ -72,7 +71,7 @@ class Draw:
     def sizes(
         self, work: tuple[float, float], step: int, most: int = 16384
     ) -> tuple[int, int, int]:
-        """m, n and k with so many multiply-adds; every third has one short extent."""
+        """Return m, n and k with ``work`` multiply-adds. A third of them has one short extent."""
         while True:
             high = [most] * 3
             if self.rng.random() < 1 / 3:
@@ -82,7 +81,7 @@ class Draw:
                 return m, n, k
 
     def dense(self, kind: str, dtype: str, work: tuple[float, float], **more: Any) -> Problem:
-        """A product of matrices of any op, order and leading dimension."""
+        """Return a product of matrices with random op, order and leading dimension."""
         name, _, compute = dtype.partition("/")
         float8 = name.startswith("float8")
         step = 16 if float8 or self.rng.random() < 0.5 else 1
@@ -116,7 +115,7 @@ class Draw:
         )  # fmt: skip
 
     def scaled(self, kind: str, dtype: str, blocks: bool) -> Problem:
-        """A product with scales of rows, or of blocks: 1x128 of A and 128x128 of B."""
+        """Return a product with row scales, or with block scales: 1x128 of A and 128x128 of B."""
         m, n, k = self.sizes(FAST, 16)
         n, k = (128 * -(-x // 128) for x in (n, k)) if blocks else (n, k)
         shapes = ((m, k // 128), (n // 128, k // 128)) if blocks else ((m, 1), (n, 1))
@@ -135,7 +134,7 @@ class Draw:
         )  # fmt: skip
 
     def batch(self, kind: str, dtype: str, most: int) -> Problem:
-        """A batch of products with extents up to ``most``."""
+        """Return a batch of products with extents up to ``most``."""
         step = self.rng.choice((1, 8))
         m, n, k = (self.extent(min(8, most), most, step) for _ in "mnk")
         l = min(20_000, max(2, 2**27 // (4 * (m * k + k * n + m * n))))
@@ -152,7 +151,7 @@ class Draw:
         )  # fmt: skip
 
     def groups(self, kind: str, dtype: str, ragged: str) -> Problem:
-        """Groups of equal sizes, which is what a prediction without the ends assumes."""
+        """Return groups of equal sizes. A prediction without offsets assumes them."""
         count, rows = self.rng.choice((4, 8, 32, 64)), self.extent(16, 2048, 16)
         n, k = self.extent(256, 8192, 16), self.extent(256, 8192, 16)
         while count * n * k > 2**30 or count * rows * max(n, k) > 2**28:
@@ -175,7 +174,7 @@ class Draw:
 
 
 def classes(draw: Draw) -> Iterator[tuple[str, Callable[[str], Problem]]]:
-    """Each class and what draws a problem of it."""
+    """Yield each class, and a function that returns a random problem of it."""
     for dtype in TYPES:
         work = SLOW if dtype in SLOW_TYPES else FAST
         yield f"auto, {dtype}", lambda kind, x=dtype, w=work: draw.dense(kind, x, w)
@@ -200,7 +199,7 @@ def classes(draw: Draw) -> Iterator[tuple[str, Callable[[str], Problem]]]:
     yield "groups, ragged K", lambda kind: draw.groups(kind, "bfloat16", "K")
     for kernel in registry.names():
         info = next(x for x in cg.kernels() if x.name == kernel)
-        # That of a peer is not predicted; those that are taken elsewhere are in classes above.
+        # Peers have no predicted times. The others that are skipped are in the classes above.
         if info.runs_on != "gpu" or kernel in ("cutlass_universal", "batched", "sm90_wgmma"):
             continue
         dtypes = [x for x in ("bfloat16", "float32", "float32/tf32", "float64") if x in info.dtypes]
@@ -215,9 +214,9 @@ def classes(draw: Draw) -> Iterator[tuple[str, Callable[[str], Problem]]]:
 
 
 def planned(count: int, seed: int, names: list[str]) -> list[tuple[Problem, cg.Plan]]:
-    """Problems of classes with their plans; what a kernel refuses is drawn again.
+    """Return problems of the classes with their plans. Unsupported ones are drawn again.
 
-    ``names``: the classes, all if there are none.
+    ``names``: the classes, or all if empty.
     """
     found = []
     for kind, make in classes(Draw(str(seed))):
@@ -233,14 +232,14 @@ def planned(count: int, seed: int, names: list[str]) -> list[tuple[Problem, cg.P
                 except GemmError as error:
                     refusal = error
             else:
-                print(f"{kind}: nothing that it takes was drawn: {refusal}", file=sys.stderr)
+                print(f"{kind}: no random problem was supported: {refusal}", file=sys.stderr)
             arrays = None
         torch.cuda.empty_cache()
     return found
 
 
 def microseconds(problem: Problem, predicted: float, rounds: int) -> float:
-    """The median time of a call."""
+    """Return the median microseconds of a call."""
     copies = places(problem.make, max(1, problem.nbytes))
     calls = max(2, min(50, round(1000 / max(1.0, predicted))))
     graph = TimedGraph(in_turns(problem.run, copies), calls)
@@ -249,7 +248,7 @@ def microseconds(problem: Problem, predicted: float, rounds: int) -> float:
 
 
 def percentiles(ratios: list[float]) -> tuple[float, float, float]:
-    """The 10th, 50th and 90th percentile."""
+    """Return the 10th, 50th and 90th percentile."""
     if len(ratios) < 2:
         return (ratios[0],) * 3
     cuts = statistics.quantiles(ratios, n=20, method="inclusive")
@@ -258,7 +257,7 @@ def percentiles(ratios: list[float]) -> tuple[float, float, float]:
 
 def main() -> int:
     given = parsed(
-        __doc__, count=(12, "problems of a class"), rounds=5, seconds=(1e9, "at most"),
+        __doc__, count=(12, "problems of a class"), rounds=5, seconds=(1e9, "time limit"),
         classes=("", "names of classes, separated by ;"),
     )  # fmt: skip
     begin = time.monotonic()

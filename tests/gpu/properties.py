@@ -1,13 +1,14 @@
-"""Properties of drawn products on a GPU, in several processes.
+"""Test properties of random products on a GPU, in several processes.
 
     python tests/gpu/properties.py [--examples 4000] [--seconds 60] [--seed 1] [--processes 12]
         [--only exact,loop] [--kernels thin,sm90_wgmma] [--backend cuda] [--json FILE]
     python tests/gpu/properties.py --again 'PROPERTY: {...}'
 
-A run is some examples of one property (``tests/product_properties.py``) and one kind of product,
-for which few kernels are compiled. The last lines say how many examples held and how many were
-refused, how many kernels there were, and of each failure the simplest example that hypothesis
-found; ``--again`` with that line checks it alone. Exits with 1 where one failed, or none held.
+A run checks some examples of one property (``tests/product_properties.py``) and one kind of
+product, and compiles few kernels. The last lines are the numbers of examples that held and that are
+not supported, the number of kernels, and for each failure the simplest example that hypothesis has
+found. ``--again`` with that line checks the example alone. The script exits with 1 if a property
+failed, or if no example held.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each process
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of each process
 sys.path.append(str(Path(__file__).parents[1]))
 from drawn_products import Product
 from product_properties import BITS, PROPERTIES, Machine
@@ -36,7 +37,7 @@ OF_A_RUN, KERNELS = 20, 8
 
 
 def work(number: int, given: argparse.Namespace, until: float) -> dict[str, Any]:
-    """Check runs until the time, or the process's share of examples; what came of them."""
+    """Check runs until the time is over or the process has its share. Return the results."""
     machine, tally = Machine(given.backend, most=KERNELS), Tally()
     share = -(-given.examples // given.processes)
     found: dict[str, Any] = {"runs": 0, "failures": []}
@@ -79,14 +80,14 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--only", default=list(PROPERTIES), **words)
     parser.add_argument("--kernels", default=["auto", *names], **words)
-    parser.add_argument("--largest", type=int, default=300, help="extent")
+    parser.add_argument("--largest", type=int, default=300, help="largest extent")
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--again", metavar="LINE")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.again:
         return again(given.again, given.backend)
-    if given.backend == "cpu":  # where NumPy's BLAS decides
+    if given.backend == "cpu":  # NumPy's BLAS determines the bits
         given.only = [name for name in given.only if name != BITS]
     print(f"seed {given.seed}, {given.processes} processes", flush=True)
     start = time.time()
@@ -110,9 +111,9 @@ def main() -> int:
     for name in given.only:
         print(f"{name:22} {held[name]:6} held")
     for sentence, number in refused.most_common(5):
-        print(f"refused {number:5}: {sentence[:150]}")
+        print(f"not supported {number:5}: {sentence[:150]}")
     print(
-        f"{held.total()} examples held, {refused.total()} were refused, {len(failures)} runs of "
+        f"{held.total()} examples held, {refused.total()} not supported, {len(failures)} runs of "
         f"{sum(x['runs'] for x in found)} failed; {len(kernels)} kernels, "
         f"{time.time() - start:.0f} s, seed {given.seed}"
     )

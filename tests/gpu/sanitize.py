@@ -1,12 +1,12 @@
-"""Small awkward problems of every kernel x dtype x op x copy, and of the passes, for a sanitizer.
+"""Small unaligned problems of all kernels and auxiliary kernels, to run under a sanitizer.
 
-``python tests/gpu/sanitize.py --build`` compiles their kernels into the cache, in parallel; then
+``python tests/gpu/sanitize.py --build`` compiles the kernels into the cache, in parallel. Then
 ``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or racecheck, initcheck,
-synccheck) runs them. NumPy arrays only, which are copied to allocations that end with their last
-element, with NaN between their rows: initcheck takes a ``cp.async`` that is cut short for a read of
-all 16 bytes. Exits with 1 if a result is wrong; words on the command line choose the cases whose
-names contain all of them, as ``fp8``, ``grouped`` and ``batched`` do those of 8-bit floats, of
-grouped GEMMs and of batches of small products, and ``2/4`` the second of four parts.
+synccheck) runs them. NumPy arrays are copied to allocations that end with their last element. The
+padding between rows is NaN: initcheck takes a partial ``cp.async`` for a read of all 16 bytes. The
+script exits with 1 if a result is wrong. Other arguments select the cases whose names contain all
+of them: ``fp8``, ``grouped`` and ``batched`` select 8-bit floats, grouped GEMMs and batches of
+small products, and ``2/4`` selects the second of four parts.
 """
 
 import re
@@ -64,7 +64,7 @@ for module in (memory, epilogue_cases, auxiliary_cases):
 
 
 def run(case: Case) -> Verdict:
-    """Compute one case with a C that is read, and one with a C of NaN that is not."""
+    """Compute a case with a C that is read, and with a C of NaN that is not."""
     random = np.random.default_rng(len(str(case)))
     integers = case.t.integer
 
@@ -85,19 +85,19 @@ def run(case: Case) -> Verdict:
 
 
 def epilogues(arch: str) -> dict[str, Any]:
-    """Cases of an epilogue with an operand of its own, by name."""
+    """Return cases of an epilogue with an operand of its own, by name."""
     runs = (case for case in CASES if case[1] != "sm_90a" or arch == "sm_90a")
     return {"epilogue " + " ".join(map(str, case)): case for case in runs}
 
 
 def check_epilogue(case: Any, arch: str) -> None:
-    """AssertionError when a result is wrong."""
+    """Raise AssertionError if a result is wrong."""
     verdict = on_gpu(case, arch)
     assert verdict.ok, verdict
 
 
 def passes(arch: str) -> dict[str, Callable[[], None]]:
-    """The passes by name, with nothing behind what they read and write; epilogues, and others."""
+    """Return checks by name: auxiliary kernels with arrays of exact size, epilogues, and others."""
     found: dict[str, Callable[[], None]] = {}
     for size, op, transposed in product(TYPES, ("NT", "TN"), (False, True)):
         name = f"pack {8 * size} bits {op}{' transposed' * transposed}"
@@ -126,7 +126,7 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
 
 
 def check_batched(case: batched_cases.BatchedCase) -> None:
-    """AssertionError when a result of a batch of small products is wrong."""
+    """Raise AssertionError if a result of a batch of small products is wrong."""
     A, B, C = case.views(case.buffers())
     before, beta = C.copy(), int(case.beta) if C.dtype.kind == "i" else case.beta
     options = {"kernel": "batched", "backend": "cuda", **dict(case.options)}
@@ -137,14 +137,14 @@ def check_batched(case: batched_cases.BatchedCase) -> None:
 
 
 def paired(arch: str) -> dict[str, tuple[pairs_cases.PairsCase, str]]:
-    """Cases of epilogues of pairs of columns by name, each with its kind of pairs."""
+    """Return cases of epilogues of pairs of columns by name, each with its kind of pairs."""
     runs = (*pairs_cases.APART, *(pairs_cases.WGMMA if arch == "sm_90a" else ()))
     both = product(runs, pairs_cases.BOTH)
     return {f"epilogue of {kind}, {case}": (case, kind) for case, kind in both}
 
 
 def scaled(arch: str) -> dict[str, fp8_cases.Case]:
-    """Cases of 8-bit floats by name: every kernel that takes them, and every kind of scales."""
+    """Return cases of 8-bit floats by name, with all kernels and kinds of scales."""
     every = (
         *fp8_cases.spread(),
         *fp8_cases.block_scaled(),
@@ -157,14 +157,14 @@ def scaled(arch: str) -> dict[str, fp8_cases.Case]:
 
 
 def plan_scaled(case: fp8_cases.Case, arch: str) -> cg.Plan:
-    """The plan of such a case."""
+    """Return the plan of a case with scales."""
     call = fp8_cases.Call.of(case)
     words = {"arch": arch, "backend": "cpu", **call.operands, **call.keywords}
     return cg.plan(case.op, call.A, call.B, call.C, **words)
 
 
 def groups(arch: str) -> dict[str, GroupedCase]:
-    """Grouped GEMMs by name: ragged M, N and K of each kernel, with empty groups, and scales."""
+    """Return grouped GEMMs by name: ragged M, N and K of each kernel, empty groups, scales."""
     sizes, kinds = (0, 1, 65, 17), [*WGMMA] if arch == "sm_90a" else []
     every = [
         GroupedCase(ragged, op, "C", sizes, (72, 40), 5, options=kind, beta=0.75)
@@ -195,12 +195,12 @@ def groups(arch: str) -> dict[str, GroupedCase]:
 
 
 def plan_groups(case: GroupedCase, arch: str) -> cg.Plan:
-    """The plan of such a case."""
+    """Return the plan of a grouped GEMM."""
     return planned(case, grouped_arrays(case), backend="cpu", arch=arch)
 
 
 def check_groups(case: GroupedCase, arch: str) -> None:
-    """AssertionError when a result is wrong."""
+    """Raise AssertionError if a result is wrong."""
 
     def call(case: GroupedCase, given: Arrays) -> None:
         plan = planned(case, given, backend="cuda", arch=arch)
@@ -211,7 +211,7 @@ def check_groups(case: GroupedCase, arch: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Build the chosen kernels, or run them one by one."""
+    """Compile the selected kernels, or run them one by one."""
     build_only = "--build" in words
     part, parts = next(
         (map(int, w.split("/")) for w in words if re.fullmatch(r"\d+/\d+", w)), (1, 1)
@@ -225,7 +225,7 @@ def main(words: list[str]) -> int:
     ][part - 1 :: parts]
     named = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
     small = dict([*named.items()][part - 1 :: parts])
-    print(f"{len(chosen)} cases and {len(small)} of passes and others for {arch}", flush=True)
+    print(f"{len(chosen)} cases and {len(small)} other checks for {arch}", flush=True)
     if build_only:
         plans = [case.plan(arch) for case in chosen]
         for case in epilogues(arch).values():

@@ -1,11 +1,11 @@
-"""What the first call on a shape costs the host, beside the next call on it.
+"""Measure the host time of the first call with a shape, and of the next call.
 
     python tests/gpu/shapes.py --count 1000 --kernels auto,sm80_pipeline --dtype float16
 
-Shapes are drawn from a seed, their extents evenly on a log scale. With a GPU and PyTorch the time
-is that of a call of `gemm` up to its launch, with kernels that were compiled before; "new kernel"
-counts the calls that load theirs. Without a GPU it is that of what comes before the launch: reading
-the arrays, describing the problem, choosing a config and packing the arguments.
+Shapes are random, with extents that are uniform on a log scale. With a GPU and PyTorch, the script
+measures calls of `gemm` up to the launch, with kernels that are already compiled; "new kernel" are
+the calls that load their kernel. Without a GPU, it measures the steps before the launch: reading
+the arrays, describing the problem, selecting a config and packing the arguments.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_operands, from_sizes
 from cute_gemm.run import driver
 
-#: Largest extent that is drawn.
+#: Largest random extent.
 LARGEST = 4096
 
 
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
 
 def draw(count: int, seed: int, ops: Sequence[str]) -> list[Shape]:
-    """Return so many different shapes, of ops in random order."""
+    """Return ``count`` different shapes, with random ops."""
     random = np.random.default_rng(seed)
     shapes: dict[Shape, None] = {}
     while len(shapes) < count:
@@ -52,7 +52,7 @@ def draw(count: int, seed: int, ops: Sequence[str]) -> list[Shape]:
 
 
 class Host:
-    """Calls without a launch, on NumPy arrays whose elements nobody reads."""
+    """Calls without a launch, on NumPy arrays whose elements are not read."""
 
     backend: api.Backend = "cpu"
 
@@ -73,30 +73,30 @@ class Host:
         ]
 
     def plan(self, kernel: str, op: str, *arrays: Any) -> Plan:
-        """Return the plan, as `gemm` makes or finds it."""
+        """Return the plan, new or stored, as `gemm` does."""
         A, B, C = (read(array, name) for array, name in zip(arrays, "ABC", strict=True))
         return make.kept_plan(
             from_operands(op, A, B, C), A.device, Call(op, kernel=kernel, backend=self.backend)
         )
 
     def prepare(self, kernel: str, shapes: Iterable[Shape]) -> None:
-        """Do what is not to be measured."""
+        """Do the work that is not measured."""
 
     def first(self, kernel: str, op: str, *arrays: Any) -> None:
-        """Do what the first call on a shape does."""
+        """Do the work of the first call with a shape."""
         for step in self.plan(kernel, op, *arrays).steps:
             step.arguments()
 
     def again(self, kernel: str, op: str, *arrays: Any) -> None:
-        """Do what the next call does."""
+        """Do the work of the next call."""
         self.plan(kernel, op, *arrays)
 
     def wait(self) -> None:
-        """Wait for what was started."""
+        """Wait until launched work ends."""
 
 
 class Gpu(Host):
-    """Calls of `gemm` on arrays of PyTorch, up to their launches."""
+    """Calls of `gemm` with PyTorch tensors, up to their launches."""
 
     backend = "cuda"
 
@@ -106,7 +106,7 @@ class Gpu(Host):
         return torch.empty(LARGEST**2, dtype=getattr(torch, dtype), device="cuda:0")
 
     def prepare(self, kernel: str, shapes: Iterable[Shape]) -> None:
-        """Compile the shapes' kernels into the cache, and forget them in memory."""
+        """Compile the kernels of the shapes into the cache, and clear the caches in memory."""
         plans: dict[str, Plan] = {}
         for shape in shapes:
             with suppress(UnsupportedError):
@@ -125,7 +125,7 @@ class Gpu(Host):
 
 
 def measure(calls: Host, kernel: str, shapes: Sequence[Shape]) -> dict[str, list[float]]:
-    """Return the seconds of the calls on each shape that the kernel takes, by kind of call."""
+    """Return the seconds of the calls with each supported shape, by kind of call."""
     times: dict[str, list[float]] = {"new kernel": [], "new shape": [], "repeated": []}
     symbols: set[str] = set()
     calls.prepare(kernel, shapes)

@@ -1,15 +1,15 @@
-"""Hours of running: random calls of every kind in one process, all of them checked.
+"""Run random calls of all kinds for a long time in one process, and check all results.
 
     python tests/gpu/soak.py --seconds 1800 [--backend cpu] [--problems 300] [--json FILE]
 
-Problems are drawn once: op, type, extents, order, batches and groups, epilogues, slices of K and
-packing, by NumPy, PyTorch, CuPy and JAX as far as they are there, on four streams. Elements are
-small integers, so that every result is exact. Each problem is computed once before the soak begins;
-then calls are drawn from them until the time is over. On a GPU all kernels are unloaded, and what
-is kept between calls is dropped, at the beginning of the fifth of ten parts of the
-time. Prints the memory of the process and of the device, and percentiles of a call's host time, for
-each part. Exits with 1 if a result is wrong, or if memory grows from the third part to the last by
-a tenth, or the median time by a half.
+Problems are drawn once. They have random ops, types, extents, orders, batches and groups,
+epilogues, split-K and packing, use NumPy, PyTorch, CuPy and JAX if they are installed, and run on
+four streams. Elements are small integers, so that every result is exact. Each problem is first
+computed once; then random ones are called until the time is over. On a GPU, all kernels are
+unloaded and all caches between calls are cleared at the beginning of the fifth of ten parts of the
+time. For each part the script prints the memory of the process, of the device and of each library's
+allocator, and percentiles of a call's host time. It exits with 1 if a result is wrong, or if from the third part to the last
+the memory grows by a tenth or the median time by a half.
 """
 
 import gc
@@ -32,16 +32,16 @@ import cute_gemm as cg
 from cute_gemm._kept import clear_all
 from cute_gemm.errors import UnsupportedError
 
-#: Parts of the time, and those at whose beginning kernels are unloaded.
+#: Parts of the time, and those that begin with unloading all kernels.
 PARTS, UNLOADED = 10, (4,)
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "complex64")
-#: Growth from the third part to the last that counts as a drift: factors, and what does not count,
-#: in bytes and microseconds.
+#: Growth from the third part to the last that is reported: a factor, and an absolute value that is
+#: ignored, in bytes or microseconds.
 GROWTH = {"host": (1.1, 32 << 20), "device": (1.1, 32 << 20), "p50": (1.5, 5)}
 
 
 class Soaked(NamedTuple):
-    """A problem: ``run`` computes it, ``right`` says whether its result is."""
+    """A problem: ``run`` computes it, and ``right`` checks the result."""
 
     name: str
     run: Callable[[], Any]
@@ -50,12 +50,12 @@ class Soaked(NamedTuple):
 
 
 def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Integers from -2 to 2."""
+    """Return random integers from -2 to 2."""
     return rng.integers(-2, 3, shape).astype(np.float64)
 
 
 def convert(x: np.ndarray, dtype: str, library: str, device: str) -> Any:
-    """An array of a library, on the device; NumPy's stay on the host."""
+    """Return an array of a library, on the device. NumPy arrays stay on the host."""
     if library == "numpy":
         return x.astype(cg.dtypes.DTYPES[dtype].numpy)
     tensor = torch.from_numpy(x).to(getattr(torch, dtype)).to(device)
@@ -66,7 +66,7 @@ def convert(x: np.ndarray, dtype: str, library: str, device: str) -> Any:
 
 
 def exact(result: Any, expected: np.ndarray) -> bool:
-    """Whether a result has exactly these elements."""
+    """Return whether a result has exactly the expected elements."""
     if not isinstance(result, np.ndarray):
         found = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
         found = found.cpu()
@@ -75,11 +75,11 @@ def exact(result: Any, expected: np.ndarray) -> bool:
 
 
 def drawn(rng: random.Random, device: str, libraries: list[str]) -> Soaked:
-    """Draw a problem. Sums stay below 256, so that half types have every result exactly."""
+    """Return a random problem. Sums stay below 256, so that results of 16-bit types are exact."""
     numbers = np.random.default_rng(rng.getrandbits(32))
     dtype, library = rng.choice(TYPES), rng.choice(libraries)
     if library == "jax" and dtype == "float64":
-        dtype = "float32"  # which JAX would make of it
+        dtype = "float32"  # JAX converts float64 to float32
     if library == "cupy" and dtype == "bfloat16":
         dtype = "float16"
     op, order = rng.choice(("NN", "NT", "TN", "TT")), rng.choice("CF")
@@ -124,18 +124,18 @@ def drawn(rng: random.Random, device: str, libraries: list[str]) -> Soaked:
 
 
 def where(device: str) -> dict[str, Any]:
-    """What says where a call computes."""
+    """Return the arguments that select the backend."""
     return {"backend": "cpu" if device == "cpu" else "cuda"}
 
 
 def first_calls(problems: list[Soaked], device: str) -> list[Soaked]:
-    """Those that can be computed; each is right the first time."""
+    """Return the supported problems, after checking their first results."""
     able, plans = [], []
     for problem in problems:
         try:
             plans.append(problem.plan())
         except UnsupportedError as error:
-            print(f"{problem.name} is refused: {error}")
+            print(f"{problem.name} is not supported: {error}")
             continue
         able.append(problem)
     if device == "cuda":  # in as many threads as there are cores
@@ -147,7 +147,7 @@ def first_calls(problems: list[Soaked], device: str) -> list[Soaked]:
 
 
 def memory(device: str) -> tuple[int, int]:
-    """Bytes of the process, and those of the device that are not free."""
+    """Return the bytes of the process, and the used bytes of the device."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     used = 0
     if device == "cuda":
@@ -157,7 +157,7 @@ def memory(device: str) -> tuple[int, int]:
 
 
 def pools(device: str, libraries: list[str]) -> dict[str, int]:
-    """Bytes of the device that the libraries' allocators keep."""
+    """Return the bytes of the device that each library's allocator keeps."""
     kept: dict[str, int] = {}
     if device == "cuda":
         kept["torch"] = torch.cuda.memory_reserved()
@@ -170,7 +170,7 @@ def pools(device: str, libraries: list[str]) -> dict[str, int]:
 
 
 def streams(device: str) -> list[Any]:
-    """What makes each of four streams the current one."""
+    """Return context managers that make each of four streams current."""
     if device == "cpu":
         return [nullcontext]
     return [partial(torch.cuda.stream, torch.cuda.Stream()) for _ in range(4)]
@@ -216,7 +216,7 @@ def soak(
 
 def main() -> int:
     given = parsed(
-        __doc__, rounds=None, seconds=(1800.0, "of the soak"), backend=("cuda", "or cpu"),
+        __doc__, rounds=None, seconds=(1800.0, "duration"), backend=("cuda", "cuda or cpu"),
         problems=300,
     )  # fmt: skip
     rng, device = random.Random(given.seed), given.backend

@@ -1,4 +1,4 @@
-"""Packing and reduction on a GPU: bit by bit, with canaries around what they write."""
+"""Test packing and reduction on a GPU, bitwise, with canaries around the output."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ def test_reduction(types, arch):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_more_elements_than_32_bits_count(transposed, arch, large_matrices):
-    """An int8 matrix of more than 2**31 elements, off a word."""
+    """Pack an int8 matrix of more than 2**31 elements at an unaligned address."""
     rows, extent = 46341, 46349
     op, m, k = ("NN", extent, rows) if transposed else ("TN", rows, extent)
     problem = from_sizes(op, m=m, n=1, k=k, dtype="int8", lda=extent + 2)
@@ -51,13 +51,13 @@ def memory(elements: int, dtype: str) -> Any:
 
 
 def strided(flat: Any, one: Matrix) -> Any:
-    """The elements of a batch in these bytes."""
+    """Return a view of the elements of a batch."""
     return flat.as_strided((one.l, *one.shape), (one.batch_stride, *one.stride))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_packed_matrices_far_apart(transposed, arch, large_matrices):
-    """Packed matrices of a batch, 2**31 elements from the first to the last."""
+    """Pack a batch whose packed matrices span more than 2**31 elements."""
     problem = from_sizes("NT", m=40, n=24, k=32, l=3, dtype="float16")
     _, packing = packed(problem, "A", transposed)
     packing = replace(packing, targets=(replace(packing.targets[0], batch_stride=2**30 + 64),))
@@ -70,7 +70,7 @@ def test_packed_matrices_far_apart(transposed, arch, large_matrices):
 
 @pytest.mark.parametrize("far", ["slices", "C"])
 def test_sums_far_apart(far, arch, large_matrices):
-    """Slices, or C's matrices, 2**31 elements from the first to the last."""
+    """Reduce slices, or into matrices of C, that span more than 2**31 elements."""
     batch = {"l": 3, "batch_c": 2**30 + 64} if far == "C" else {}
     problem = from_sizes("NN", m=40, n=24, k=384, dtype="float16", **batch)
     reduction = sliced(problem, 3, 128)[1]

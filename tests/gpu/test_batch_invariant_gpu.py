@@ -1,4 +1,4 @@
-"""``batch_invariant=True`` on a GPU: equal bits, and what equal orders of summation promise."""
+"""Test ``batch_invariant=True`` on a GPU: equal orders of summation give equal bits."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ import cute_gemm as cg
 
 TYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8",
          "float8_e4m3fn", "float32/tf32", "float32/bf16x9")  # fmt: skip
-#: n and k.
+#: n and k of the products.
 SIZES = ((512, 4096), (3000, 512), (96, 8192), (260, 1032))
 
 
@@ -38,7 +38,7 @@ def test_rows_have_the_same_bits(dtype: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_equal_orders_give_equal_bits(dtype: str) -> None:
-    """All configs with one order of summation, of every kernel that says its own."""
+    """Test configs with the same order of summation, of every kernel that supports the option."""
     torch.manual_seed(0)
     name, _, compute = dtype.partition("/")
     A, B = numbers(name, 200, 1000), numbers(name, 136, 1000)

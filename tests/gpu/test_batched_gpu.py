@@ -1,4 +1,4 @@
-"""Batches of small products on a GPU: drawn ones, long ones, and what lies beside C."""
+"""Test batches of small products on a GPU: random ones, long ones, and bytes around C."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from cute_gemm.problem.verify import verify
 
 
 def check(case: BatchedCase, kernel: str = "batched") -> cg.Plan:
-    """C is right, and what lies between its elements stays."""
+    """Check C, and that the bytes between its elements do not change."""
     buffers = case.buffers()
     A, B, C = case.views(buffers)
     views, (*_, back) = zip(*map(on_device, (A, B, C)), strict=True)
@@ -26,7 +26,7 @@ def check(case: BatchedCase, kernel: str = "batched") -> cg.Plan:
     verdict = verify(plan.problem, A, B, C, C=before, alpha=alpha, beta=beta)
     assert verdict.ok, verdict
     C[...] = before
-    assert buffers[2].tobytes() == around.tobytes(), "what lies beside C was written"
+    assert buffers[2].tobytes() == around.tobytes(), "bytes around C have changed"
     return plan
 
 
@@ -40,12 +40,12 @@ def long(kind: str, m: int, n: int, k: int, l: int, lies: tuple[Lie, ...], **mor
 
 
 def dense(rows: int, run: int, l: int, offset: int = 0) -> Lie:
-    """Rows and matrices one behind the other."""
+    """Return the layout of contiguous rows and matrices."""
     return Lie(run, rows * run, offset, offset + rows * run * l + 16)
 
 
 def heads(rows: int, run: int, l: int) -> Lie:
-    """Rows of all matrices in turn."""
+    """Return the layout of interleaved matrices: row i of all matrices, then row i + 1."""
     return Lie(run * l, run, 0, rows * run * l + 16)
 
 

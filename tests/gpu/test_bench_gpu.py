@@ -1,6 +1,6 @@
-"""The benchmark on a device: what it runs, checks and refuses; that cuBLAS computes the same.
+"""Test the benchmark on a device: what it runs, checks and rejects, and cuBLAS's results.
 
-No test here says how fast anything is.
+No test depends on the measured speed.
 """
 
 import itertools
@@ -79,7 +79,7 @@ def test_a_panel_that_does_not_fit_is_refused():
 
 
 def by_torch(op, A, B, C):
-    """What a user's function may look like."""
+    """Compute the product, as a user's function would."""
     a, b, c = (torch.as_tensor(x, device="cuda") for x in (A, B, C))
     c.copy_((a if op[0] == "N" else a.T) @ (b if op[1] == "N" else b.T))
 
@@ -96,7 +96,7 @@ def test_a_function_that_leaves_c_alone_is_wrong():
     [size] = found.sizes
     assert not found.ok
     assert size.entries[0].outcome == "wrong"
-    assert "4,096 of 4,096" in size.entries[0].reason  # all of it was NaN
+    assert "4,096 of 4,096" in size.entries[0].reason  # all elements were NaN
 
 
 def test_matrices_on_the_device_and_back():
@@ -129,13 +129,13 @@ def test_one_plan_next_to_cublas():
     ],
 )
 def test_two_plans_are_timed_in_turns(a, b):
-    """Of any layout and type: matrices lie as they are described, or a kernel would fault."""
+    """Time plans of different layouts and types. Kernels would fault if the layouts were wrong."""
     beta = b.pop("beta", 0)
     given = {"op": "TN", "m": 136, "n": 72, "k": 96, "dtype": "float16", "backend": "cuda"}
     both = compare(*(cg.plan(**{**given, **x}) for x in (a, b)), time=True, rounds=3, beta=beta)
     ours, theirs = both.figures["measured.seconds"]
     assert ours > 0 and both.gpu == device_name()
-    if both.b.plan.kernel != "cublas" or theirs is not None:  # there may be no cuBLAS
+    if both.b.plan.kernel != "cublas" or theirs is not None:  # cuBLAS may be missing
         assert both.ratio > 0 and theirs > 0
 
 

@@ -1,4 +1,4 @@
-"""BLAS's contract on a GPU, a few cases; ``tests/gpu/contract.py`` computes all."""
+"""Test some cases of the BLAS contract on a GPU. ``tests/gpu/contract.py`` computes all."""
 
 import blas_contract as contract
 import pytest

@@ -1,7 +1,7 @@
-"""Whatever a choice is made from computes what it should, on a device.
+"""Test the results of all candidates of kernel selection on a device.
 
-Candidates are drawn at random; of ``sm90_wgmma`` there is every tile. The problems are small, so
-that all of a type's tiles are among the candidates, with extents that no tile divides.
+Candidates are random, except that every tile of ``sm90_wgmma`` is tested. The problems are small,
+so that all tiles of a type are candidates, and no tile divides the extents.
 """
 
 import random
@@ -20,7 +20,7 @@ from cute_gemm.problem.verify import verify
 TYPES = (
     "float16", "bfloat16", "float32", "float32/tf32", "float64", "complex64", "complex128", "int8",
 )  # fmt: skip
-#: Of each problem.
+#: Random candidates of each problem.
 DRAWN = 8
 
 
@@ -31,7 +31,7 @@ def test_candidates(name: str, op: str, arch: str) -> None:
     dtype, _, compute = name.partition("/")
     m, n = chance.randint(40, 300), chance.randint(40, 300)
     k, batch, aligned = chance.randint(150, 600), chance.choice((1, 1, 3)), chance.random() < 0.7
-    if aligned:  # every vector, though no tile
+    if aligned:  # all vectors are aligned, but no tile divides the extents
         m, n, k = (extent // 16 * 16 for extent in (m, n, k))
     numbers = np.random.default_rng(m * n * k)
     shapes = ((m, k) if op[0] == "N" else (k, m)), ((k, n) if op[1] == "N" else (n, k))
@@ -46,7 +46,7 @@ def test_candidates(name: str, op: str, arch: str) -> None:
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
 def test_tiles_of_wgmma(dtype: str, op: str, arch: str) -> None:
-    """Every tile and cluster in one of the ops, of problems that no tile divides."""
+    """Test every tile and cluster with one of the ops, and extents that no tile divides."""
     if arch != "sm_90a":
         pytest.skip(f"sm90_wgmma needs sm_90a; the GPU has {arch}")
     turn = OPS.index(op)
@@ -64,9 +64,9 @@ def test_tiles_of_wgmma(dtype: str, op: str, arch: str) -> None:
 
 
 def check(plan: Plan, candidates: list[Candidate], A: np.ndarray, B: np.ndarray) -> None:
-    """AssertionError where one of a plan's candidates computes something else, or its second call.
+    """Check two calls of each candidate.
 
-    ``A``, ``B``: NumPy arrays that the plan is for.
+    ``A``, ``B``: NumPy arrays of the plan's problem.
     """
     plans = [
         Plan(

@@ -1,7 +1,7 @@
-"""Complex types on the GPU: conjugation, complex alpha and beta, and arrays of every library.
+"""Test complex types on the GPU: conjugation, complex alpha and beta, arrays of every library.
 
-Results are compared on the host by ``verify``, whose bound for complex sums its docstring derives;
-canaries lie all around C, NaN all around A and B, and NaN in a C that is not read.
+Results are compared on the host by ``verify``; its docstring derives the bound of complex sums. C
+is surrounded by canaries, A and B by NaN, and a C that must not be read holds NaN.
 """
 
 import itertools
@@ -34,11 +34,11 @@ def case_of(
 
 
 def cases(kernel: str, ops: tuple[str, ...] = OPS) -> Iterator[Case]:
-    """Every type, op, order of C and width of access, with awkward sizes in each of m, n and k."""
+    """Yield every type, op, order of C and access width, with unaligned m, n and k."""
     number = 0
     sizes = SIZES[:10]
     for name, op, order in itertools.product(complex_of(kernel), ops, "FC"):
-        # BLAS has no conjugate without a transpose, which a row-major C would ask it for.
+        # A row-major C requires a conjugate without a transpose, which BLAS does not have.
         if kernel == "cublas" and order == "C" and set(op) & set("CH"):
             continue
         for width in (8, 16) if name == "complex64" else (16,):
@@ -49,8 +49,8 @@ def cases(kernel: str, ops: tuple[str, ...] = OPS) -> Iterator[Case]:
 
 
 def ladder_cases() -> Iterator[Case]:
-    """The other tutorial kernels, with fewer: four ops of each type, orders and widths in turn."""
-    number, sizes = 0, SIZES[:8]  # all of k fits shared memory
+    """Yield cases of the other tutorial kernels: four ops of each type, varying order and width."""
+    number, sizes = 0, SIZES[:8]  # all of k fits in shared memory
     for kernel in LADDER:
         if kernel == "double_buffered":
             continue
@@ -66,7 +66,7 @@ def ladder_cases() -> Iterator[Case]:
 
 
 def pairs_of(case: Case) -> list[tuple[complex, complex]]:
-    """Three of the 16 pairs of alpha and beta, others for other cases, and the one of all cases."""
+    """Return (1, 0) and three of the 16 pairs of alpha and beta, which depend on the case."""
     pairs = list(itertools.product(SCALARS, repeat=2))
     first = zlib.crc32(str(case).encode())
     return [(1, 0), *(pairs[(first + step) % len(pairs)] for step in (0, 5, 10))]
@@ -75,7 +75,7 @@ def pairs_of(case: Case) -> list[tuple[complex, complex]]:
 # The contract -------------------------------------------------------------------------------------
 
 SMALL = {name: case_of("double_buffered", name, "CN", "F", 16, (65, 63, 127)) for name in COMPLEX}
-#: Kernels of tests whose parameters are no cases: those above, and those of arrays without padding.
+#: Kernels of tests that have no ``case`` parameter.
 KERNELS = [
     *SMALL.values(),
     *(
@@ -87,7 +87,7 @@ KERNELS = [
 
 
 def batches(found: Iterator[Case]) -> list[Case]:
-    """Three products of every fifth case."""
+    """Return every fifth case with a batch of three."""
     return [replace(case, l=3) for case in list(found)[::5]]
 
 
@@ -143,7 +143,7 @@ def test_all_alpha_and_beta(name: str, builds: Builds, arch: str) -> None:
     ],
 )
 def test_gaussian_integers_are_exact(case: Case, builds: Builds, arch: str) -> None:
-    """A wrong sign of one part of one product would be within no bound at all."""
+    """Test Gaussian integers, where a wrong sign of one part of one product changes the result."""
     builds.wait(case.plan(arch))
     given = inputs(case, largest=9)
     C, before = new_c(case, 1, largest=9)
@@ -207,7 +207,7 @@ def device_number(library: str, value: complex, name: str) -> Any:
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.parametrize("name", COMPLEX)
 def test_device_scalars(name: str, library: str, builds: Builds, arch: str) -> None:
-    """One of them or both, and changed between calls of one plan."""
+    """Test alpha, beta or both on the device, changed between calls of one plan."""
     case = SMALL[name]
     builds.wait(case.plan(arch))
     given = inputs(case)
@@ -326,6 +326,6 @@ def has_cublas() -> bool:
 
 @pytest.fixture(scope="module")
 def cublas() -> None:
-    """Skips where there is none."""
+    """Skip the test if cuBLAS is missing."""
     if not has_cublas():
         pytest.skip("no cuBLAS")

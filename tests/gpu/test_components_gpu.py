@@ -1,4 +1,4 @@
-"""``compute="bf16x9"`` and ``"bf16x6"`` on a GPU: against float64, and beside float32's kernels."""
+"""Test ``compute="bf16x9"`` and ``"bf16x6"`` on a GPU, against float64 and float32 kernels."""
 
 from itertools import product
 from typing import Any
@@ -12,7 +12,7 @@ import cute_gemm as cg
 from cute_gemm.problem.verify import verify
 
 OPS = ("NN", "NT", "TN", "TT")
-#: m, n, k, and elements of padding: aligned, cut, thin, of odd leading dimensions.
+#: m, n, k and padding in elements: aligned, partial tiles, few rows, odd leading dimensions.
 SIZES = (
     (512, 384, 1024, 0), (300, 200, 560, 4), (1, 640, 512, 0), (129, 257, 515, 0),
     (131, 96, 64, 1), (640, 24, 2050, 3), (7, 5, 1, 0),

@@ -1,4 +1,4 @@
-"""What BLAS promises, on device arrays: errors before any write, scalars on the device, plans."""
+"""Test the BLAS contract with device arrays: errors before any write, device scalars, plans."""
 
 import itertools
 import math
@@ -44,7 +44,7 @@ from cute_gemm.plan import reused
 
 KERNEL_NAMES = ("sm80_pipeline", "cutlass_universal")
 
-#: Kernels that tests without a case for a parameter run.
+#: Kernels of tests that have no ``case`` parameter.
 KERNELS = [
     *(narrow(kernel, name, "TN") for kernel in KERNEL_NAMES for name in PLAIN),
     wide("sm80_pipeline", "float32", "TN"),
@@ -55,7 +55,7 @@ NAN, INF = math.nan, math.inf
 
 
 def matrix(rows: int, columns: int, dtype: str = "float32", device: Any = None) -> torch.Tensor:
-    """A column-major matrix of ones."""
+    """Return a column-major matrix of ones."""
     kind = getattr(torch, dtype)
     return torch.ones(columns, rows, dtype=kind, device=DEVICE if device is None else device).T
 
@@ -68,12 +68,12 @@ def numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def shares(C: torch.Tensor, shift: int) -> torch.Tensor:
-    """An A (K, M) of op TN in the memory of C, ``shift`` elements from its beginning."""
+    """Return an A (K, M) of op TN that overlaps C, ``shift`` elements from its beginning."""
     buffer = C._base if C._base is not None else C
     return torch.as_strided(buffer, (K, M), (1, K), shift)
 
 
-#: name: (error, part of the message, arguments that differ from a good call's)
+#: name: (error, part of the message, arguments that differ from a valid call)
 BAD: dict[str, tuple[type[GemmError], str, Callable[..., dict[str, Any]]]] = {
     "A on the host, NumPy": (DeviceError, "A is on the host", lambda A, B, C: {"A": numpy(A)}),
     "A on the host, PyTorch": (DeviceError, "A is on the host", lambda A, B, C: {"A": A.cpu()}),
@@ -147,7 +147,7 @@ def test_bad_input_leaves_c_alone(what: str, builds: Builds, arch: str) -> None:
     builds.wait(narrow("sm80_pipeline", "float32", "TN").plan(arch))
     error, message, changes = BAD[what]
     A, B = matrix(K, M), matrix(K, N)
-    # In a buffer that is large enough to lay other operands over it.
+    # The buffer is large enough for operands that overlap C.
     buffer = torch.arange(4.0 * M * K, device=DEVICE)
     C = torch.as_strided(buffer, (M, N), (1, M))
     before = buffer.clone()
@@ -155,7 +155,7 @@ def test_bad_input_leaves_c_alone(what: str, builds: Builds, arch: str) -> None:
     with pytest.raises(error, match=message):
         cg.gemm(**{**good, **changes(A, B, C)})
     assert torch.equal(buffer, before)
-    # The same call without the change is a good one.
+    # Without the change the call is valid.
     cg.gemm(**good)
     assert torch.equal(C.reshape(-1), (before[: M * N].view(N, M).T + K).reshape(-1))
 
@@ -199,7 +199,7 @@ def test_a_read_only_c() -> None:
 
 
 def test_an_address_between_elements() -> None:
-    """PyTorch cannot have such a tensor; ``__cuda_array_interface__`` can say so."""
+    """Test an address that ``__cuda_array_interface__`` can express, but no PyTorch tensor."""
 
     class Shifted:
         def __init__(self, tensor: torch.Tensor) -> None:
@@ -219,12 +219,12 @@ def test_a_cubin_for_another_arch(arch: str) -> None:
     with pytest.raises(CubinError, match=f"is for {other}, and device 0 .* is {arch.rstrip('a')}"):
         cg.gemm("TN", A, B, C, arch=other)
     assert (C == 1).all()
-    # Without a device in play that arch is as good as any.
+    # A plan that is not launched can be for any arch.
     assert cg.plan("TN", A, B, C, arch=other).cubin
 
 
 def test_out_of_memory_names_the_size(builds: Builds, arch: str) -> None:
-    """A NumPy array of three columns that are 4 TiB apart: it takes no memory of the host."""
+    """Test a NumPy array of three columns that are 4 TiB apart, and need no host memory."""
     builds.wait(narrow("sm80_pipeline", "float32", "TN").plan(arch))
     column, ld = np.ones(K, "f4"), 2**40 + 1
     A = np.lib.stride_tricks.as_strided(column, (K, 3), (4, 4 * ld), writeable=False)
@@ -234,7 +234,7 @@ def test_out_of_memory_names_the_size(builds: Builds, arch: str) -> None:
         cg.gemm("TN", A, B)
     with pytest.raises(MemoryError):
         cg.gemm("TN", A, B)
-    # Nothing is lost by it.
+    # Later calls work.
     assert (cg.gemm("TN", np.ones((K, 3), "f4", order="F"), B) == K).all()
 
 
@@ -249,7 +249,7 @@ def device_number(library: str, value: float, dtype: str) -> Any:
 
 
 def set_number(number: Any, value: float) -> None:
-    """Change it in place, in the current stream."""
+    """Change the number in place, in the current stream."""
     if isinstance(number, torch.Tensor):
         number.fill_(value)
     else:
@@ -260,7 +260,7 @@ def set_number(number: Any, value: float) -> None:
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
 def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, arch: str) -> None:
-    """The kernel reads them: they change between calls of one plan, and of gemm, as they like."""
+    """Test scalars that the kernel reads, and that change between calls of one plan and of gemm."""
     case = narrow(kernel, name, "TN")
     builds.wait(case.plan(arch))
     given = inputs(case)
@@ -274,7 +274,7 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
         set_number(alpha, a)
         set_number(beta, b)
         for call in ("plan", "gemm"):
-            C, before = new_c(case, b)  # NaN where the kernel finds a beta of 0
+            C, before = new_c(case, b)  # C holds NaN if beta is 0 on the device
             if call == "plan":
                 plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
             else:
@@ -285,7 +285,7 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
                 kept = kept or len(reused.plans)
                 assert len(reused.plans) == kept
             assert_result(given, C, before, a, b)
-    # One launch was bound, for all values.
+    # One launch is bound for all values.
     assert len(plan.executable._bound) == 1
 
 
@@ -293,7 +293,7 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.parametrize("kind", ["float64", "float16", "int64", "int32"])
 def test_device_scalars_of_another_type(kind: str, library: str, side: bool) -> None:
-    """They are converted in the order of the stream: they may still be on their way."""
+    """Test scalars that are converted in stream order, after pending work."""
     A, B = (torch.randint(-4, 5, (40, 40), device=DEVICE).float() for _ in "AB")
     C = torch.ones(40, 40, device=DEVICE)
     alpha, beta = device_number(library, 2, kind), device_number(library, 3, kind)
@@ -392,7 +392,7 @@ def test_a_plan_serves_arrays_like_those_planned_for(
         C, before = new_c(case, 1)
         assert plan(given.A.view, given.B.view, C.view, alpha=-0.7, beta=1) is C.view
         assert_result(given, C, before, -0.7, 1)
-    # A new C does not have this one's leading dimension.
+    # A new C has another leading dimension.
     with pytest.raises(ShapeError, match="C is .*, and the plan was made for"):
         plan(first.A.view, first.B.view)
 
@@ -421,7 +421,7 @@ def test_a_plan_refuses_other_arrays(builds: Builds, arch: str) -> None:
 
 
 def test_threads_share_a_plan(builds: Builds, arch: str) -> None:
-    """Each with a stream and a C of its own; a launch with another's C or scalars would show."""
+    """Test threads with their own streams and Cs. A launch with another's would fail."""
     case = narrow("sm80_pipeline", "float32", "TN")
     builds.wait(case.plan(arch))
     assert_threads_share_a_plan(case)
@@ -433,7 +433,7 @@ LONG, SHORT = 2**17 + 1, 2**14 + 1
 
 
 def ends(extent: int, count: int = 40) -> torch.Tensor:
-    """The first and the last indices."""
+    """Return the first and the last indices."""
     return torch.cat((torch.arange(count), torch.arange(extent - count, extent))).to(DEVICE)
 
 
@@ -458,7 +458,7 @@ def test_an_operand_of_more_than_2_to_the_31_elements(
     assert max(A.numel(), B.numel()) > 2**31
     C = cg.gemm(op, A, B)
     left, right = A if op[0] == "N" else A.T, B if op[1] == "N" else B.T
-    if side == "A":  # the whole of its float64 would be 17 GB
+    if side == "A":  # all of it in float64 would take 17 GB
         left, C = left[ends(LONG)], C[ends(LONG)]
     else:
         right, C = right[:, ends(LONG)], C[:, ends(LONG)]
@@ -486,7 +486,7 @@ def test_a_c_of_more_than_2_to_the_31_elements(order: str, large_matrices: None)
 def test_a_leading_dimension_of_2_to_the_25(
     builds: Builds, arch: str, large_matrices: None
 ) -> None:
-    """Offsets pass 2**31 elements at the last column and 2**32 bytes half way."""
+    """Test offsets above 2**31 elements in the last column, and 2**32 bytes from half way."""
     case = narrow("sm80_pipeline", "float32", "TN")
     builds.wait(case.plan(arch))
     given = inputs(case)

@@ -1,6 +1,6 @@
-"""``kernel="cublas"`` on the GPU, by the contract of the other kernels; skipped without a cuBLAS.
+"""Test ``kernel="cublas"`` on the GPU, with the contract of the other kernels.
 
-Complex types are in ``test_complex.py``.
+The tests are skipped if cuBLAS is missing. Complex types are in ``test_complex.py``.
 """
 
 import itertools
@@ -30,13 +30,13 @@ from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 from cute_gemm.run.driver import entered
 
-#: Clock cycles for which a stream is kept busy: some 30 ms, so that whoever does not wait is wrong.
+#: Clock cycles that keep a stream busy, about 30 ms: a result without a wait is wrong.
 BUSY = 50_000_000
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cublas() -> None:
-    """Skips where there is none."""
+    """Skip the tests if cuBLAS is missing."""
     try:
         with entered(0):
             Cublas()
@@ -47,7 +47,7 @@ def cublas() -> None:
 def case_of(
     name: str, op: str, order: str = "F", sizes: tuple[int, int, int] = (65, 63, 127)
 ) -> Case:
-    """Elements at any address, but for int8, of which cuBLAS takes multiples of 4."""
+    """Return a case with element alignment, except int8, which cuBLAS takes in multiples of 4."""
     t = TYPES[name]
     out = 4 if t.out in ("float32", "int32") else t.bytes
     widths = (16, 16, 16) if t.integer else (t.bytes, t.bytes, out)
@@ -57,7 +57,7 @@ def case_of(
 
 
 def cases() -> Iterator[Case]:
-    """Every type, op and order of C, with awkward sizes in each of m, n and k."""
+    """Yield every type, op and order of C, with unaligned m, n and k."""
     sizes, number = SIZES[:10], 0
     for name, op, order in itertools.product(TYPES, OPS, "FC"):
         for _ in range(2):
@@ -67,7 +67,7 @@ def cases() -> Iterator[Case]:
 
 
 def batches() -> Iterator[Case]:
-    """Three products at once, of their own A and B and with one shared."""
+    """Yield batches of three products, with separate A and B and with one of them shared."""
     for number, case in enumerate(cases()):
         yield replace(case, l=3, shared=("", "A", "B")[number % 3])
 
@@ -79,7 +79,7 @@ def test_awkward_sizes(case: Case) -> None:
         try:
             C, before = compute(given, alpha, beta)
         except UnsupportedError:
-            assert case.t.integer  # of which cuBLAS takes some ops and sizes only
+            assert case.t.integer  # cuBLAS supports only some ops and sizes of int8
             return
         assert_result(given, C, before, alpha, beta)
 
@@ -104,7 +104,7 @@ def test_m_or_n_of_0_does_nothing(sizes: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_device_scalars(name: str) -> None:
-    """One of them or both, and changed between calls of one plan."""
+    """Test alpha, beta or both on the device, changed between calls of one plan."""
     case = case_of(name, "TN")
     given = inputs(case)
     kind = {"float64": torch.float64, "int8": torch.int32}.get(name, torch.float32)
@@ -119,12 +119,12 @@ def test_device_scalars(name: str) -> None:
 
 
 def test_on_the_current_stream_and_on_a_given_one() -> None:
-    """No synchronisation: the data arrive late in the stream that the library must wait in."""
+    """Test calls without synchronization. The data arrive late in the stream."""
     case = case_of("float32", "TN")
     given = inputs(case)
     C, _ = new_c(case, 0)
     late = [torch.full_like(x.view, torch.nan) for x in (given.A, given.B)]
-    cg.gemm("TN", *late, C.view, kernel="cublas")  # loaded before the race
+    cg.gemm("TN", *late, C.view, kernel="cublas")  # load the kernel before the race
     torch.cuda.synchronize()
     for how in ("current", "given"):
         for x in late:
@@ -145,7 +145,7 @@ def test_on_the_current_stream_and_on_a_given_one() -> None:
 
 
 def test_threads_share_the_handle() -> None:
-    """Each with a stream, scalars and a C of its own; another's would show."""
+    """Test threads with their own streams, scalars and Cs. Those of another would fail."""
     case = case_of("float32", "TN")
     assert_threads_share_a_plan(case)
 

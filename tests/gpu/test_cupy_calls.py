@@ -1,4 +1,4 @@
-"""The calls that CuPy's own ``cublas.gemm`` takes: types, ops, three orders, kinds of scalars."""
+"""Test the calls that CuPy's ``cublas.gemm`` supports: types, ops, orders, kinds of scalars."""
 
 from itertools import product
 from typing import Any
@@ -12,14 +12,14 @@ from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 
 M, N, K = 21, 34, 55
-#: A type, and another in which its scalars may come.
+#: A type of the matrices, and another type of the scalars.
 TYPES = {
     "float32": "float64", "float64": "float32", "complex64": "complex128",
     "complex128": "complex64",
 }  # fmt: skip
 OPS = ["".join(op) for op in product("NTC", repeat=2)]
 ORDERS = [*product("FC", repeat=3)]
-#: Where alpha and beta are, and of which type: Python's, NumPy's or CuPy's, its own or the other.
+#: Library of alpha and beta; "other" is the second type of ``TYPES``.
 SCALARS = (
     ("python", "python"), ("numpy", "numpy"), ("numpy other", "numpy other"), ("cupy", "cupy"),
     ("cupy other", "cupy other"), ("cupy", "python"), ("numpy", "cupy other"),
@@ -35,7 +35,7 @@ def matrix(rows: int, columns: int, dtype: str, order: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_each_of_504(dtype: str) -> None:
-    """Nine ops, eight orders and seven kinds of scalars; C is read and written in place."""
+    """Test nine ops, eight orders and seven kinds of scalars. C is read and written in place."""
     cupy = pytest.importorskip("cupy")
     alpha, beta = (1.5 - 0.5j, -0.25 + 2j) if dtype[0] == "c" else (1.5, -0.25)
 

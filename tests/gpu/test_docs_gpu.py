@@ -1,4 +1,4 @@
-"""What the documentation shows of a GPU and of PyTorch."""
+"""Test the output on the pages that needs a GPU or PyTorch."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import update
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_choices")]  # some measure choices
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_choices")]  # some pages tune
 pytest.importorskip("torch")
 
 PAGES = {

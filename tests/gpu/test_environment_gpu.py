@@ -1,7 +1,7 @@
-"""Faults of the environment: memory, contexts and kernels of others, processes, graphs, streams.
+"""Test faults of the environment: memory, contexts, foreign kernels, processes, graphs, streams.
 
-What ends a process's use of a GPU runs in a process of its own: a call after it has to be right, or
-to be one sentence of a ``GemmError``, and the process has to end.
+A fault that makes the GPU unusable for its process is tested in a process of its own. Later calls
+must return a right result or raise a ``GemmError`` of one sentence, and the process must end.
 """
 
 import gc
@@ -21,7 +21,7 @@ from cute_gemm._kept import clear_all
 from cute_gemm.errors import LaunchError, OutOfMemoryError
 from cute_gemm.plan import tuned
 
-#: What each process begins with: integers, so that a product is exact.
+#: Beginning of each process. Elements are integers, so that products are exact.
 PRELUDE = """
 import sys, numpy as np, torch, cute_gemm as cg
 from cute_gemm.errors import GemmError
@@ -44,7 +44,7 @@ def outcome(call):
 
 
 def process(script: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a process of its own that prints what came out."""
+    """Start a process that prints its results."""
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -53,7 +53,7 @@ def process(script: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def lines(running: subprocess.Popen[str]) -> list[str]:
-    """What a process printed, which ended without an error."""
+    """Return the lines that a process printed, and check that it exits with 0."""
     try:
         out, err = running.communicate(timeout=150)
     finally:
@@ -63,11 +63,11 @@ def lines(running: subprocess.Popen[str]) -> list[str]:
 
 
 def test_memory_that_there_is_not() -> None:
-    """Scratch of a product whose A has overlapping rows; what is there before is there after."""
+    """Test a scratch buffer that exceeds memory: A has overlapping rows. Later calls work."""
     rows = 1 << 21
     A = torch.ones(2 * rows, device=DEVICE).as_strided(
         (rows, rows), (1, 1)
-    )  # (M, K), 16 TiB packed
+    )  # (M, K), 16 TiB if packed
     B = torch.ones(16, rows, device=DEVICE).T
     small = torch.ones(64, 64, device=DEVICE)
     cg.gemm("NN", small, small)
@@ -79,7 +79,7 @@ def test_memory_that_there_is_not() -> None:
 
 
 FAULTS = {
-    # A kernel of another library accesses memory that nobody has.
+    # A kernel of another library accesses unallocated memory.
     "illegal address": """
 import cupy
 A, B = operands()
@@ -91,7 +91,7 @@ for _ in range(3):
 print(outcome(lambda: bool((cg.gemm("NN", *(np.ones((64, 64), "f4"),) * 2) == 64).all())))
 sys.stdout.flush()
 """,
-    # The primary context is reset, and with it every loaded kernel.
+    # The primary context is reset, which unloads every kernel.
     "device reset": """
 ones = np.ones((192, 192), "f4")
 def call():
@@ -103,7 +103,7 @@ for _ in range(3):
     print(outcome(call))
 sys.stdout.flush()
 """,
-    # A context of the user's own is current, and then destroyed.
+    # The user's own context is current, and then destroyed.
     "context destroyed": """
 from cuda.bindings import driver
 ones = np.ones((192, 192), "f4")
@@ -156,7 +156,7 @@ print(right(cg.gemm("NN", A, B, tune=True), A, B))
 
 
 def test_processes_tune_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They measure one after the other, and what both store is one choice for each problem."""
+    """Test that processes measure in turn, and that one config is stored for each problem."""
     place = str(tmp_path / "cache")
     scripts = [TUNES.replace("1024)", f"{size})", 1) for size in (1024, 1024, 768)]
     running = [process(script, CUTE_GEMM_CACHE_DIR=place) for script in scripts]
@@ -166,7 +166,7 @@ def test_processes_tune_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_graph_outlives_what_it_was_captured_of() -> None:
-    """Scratch, plans and what is kept of calls are gone; the graph replays with other numbers."""
+    """Test a graph whose scratch, plans and cached calls are gone. It replays with new numbers."""
     torch.manual_seed(3)
     A, B, C = (torch.zeros(512, 512, device=DEVICE) for _ in "ABC")
     calls: tuple[dict[str, Any], ...] = (
@@ -196,7 +196,7 @@ def test_a_graph_outlives_what_it_was_captured_of() -> None:
 
 
 def test_streams_that_are_gone() -> None:
-    """Handles of streams come again; what was kept for one must not be taken for another."""
+    """Test handles of destroyed streams, which CUDA reuses, with cached launches."""
     from cuda.bindings import driver
 
     A, B = (torch.randint(-4, 5, (256, 256), device=DEVICE).float() for _ in "AB")
@@ -213,7 +213,7 @@ def test_streams_that_are_gone() -> None:
 
 
 def test_threads_share_plans_on_streams() -> None:
-    """Eight threads with four streams each, and plans with scratch and without."""
+    """Test eight threads with four streams each, and plans with and without scratch."""
     A, B = (torch.randint(-4, 5, (384, 384), device=DEVICE).float() for _ in "AB")
     product = A.double() @ B.double()
     C = torch.empty(384, 384, device=DEVICE)

@@ -1,4 +1,4 @@
-"""An epilogue with an operand of its own, in every kernel family, on a GPU."""
+"""Test an epilogue with an operand of its own in every kernel family, on a GPU."""
 
 import pytest
 from epilogue_cases import CASES, on_gpu

@@ -1,4 +1,4 @@
-"""Operands whose elements lie 2**31 and more apart, in 4.3 GB each: few rows, far apart."""
+"""Test operands that span 2**31 elements or more, in 4.3 GB each, on a GPU."""
 
 import pytest
 import torch

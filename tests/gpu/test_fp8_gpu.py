@@ -1,7 +1,7 @@
-"""8-bit floats on a GPU: every kernel, op, pair of types and kind of scale, against float64.
+"""Test 8-bit floats on a GPU: every kernel, op, pair of types and kind of scale, against float64.
 
-Canaries lie around C, NaN in a C that is not read. The bound is that of `verify`, which has to hold
-for what tensor cores keep of their sums.
+C is surrounded by canaries, and a C that must not be read holds NaN. The bound is that of
+`verify`, which includes the precision of the accumulators of tensor cores.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict
 
-#: By "auto", at sizes that fill tiles, that cut them, that decode, and that nothing divides.
+#: Sizes of "auto": full tiles, partial tiles, decoding, odd.
 SIZES = (
     (256, 512, 1024), (300, 200, 560), (1, 640, 512), (16, 768, 1024), (129, 257, 515),
     (64, 96, 16), (5, 7, 1000), (640, 24, 2064),
@@ -111,7 +111,7 @@ def test_large_tiles_with_a_through_registers(op: str, fast_accum: bool) -> None
 @pytest.mark.parametrize("fast_accum", [False, True])
 @pytest.mark.parametrize("k", [128, 1024, 16384])
 def test_how_far_sums_are_off(k: int, fast_accum: bool, record_property: Any) -> None:
-    """Positive factors, where sums grow and what is cut off them adds up."""
+    """Test positive factors, whose sums grow so that truncation errors accumulate."""
     case = Case("sm90_wgmma", "TN", m=128, n=128, k=k, out="float32", fast_accum=fast_accum)
     call = Call.of(case)
     for X in (call.A, call.B):
@@ -139,12 +139,12 @@ def test_scales_on_the_device_and_by_value() -> None:
         for a, b in ((half, 3.0), (0.5, torch.full((1, 1), 3.0, device="cuda")), (1.5, None))
     ]
     assert torch.equal(scaled[0], scaled[1]) and torch.equal(scaled[0], scaled[2])
-    half += 0.5  # a call reads what is there when it runs
+    half += 0.5  # a call reads the current value
     assert torch.equal(cg.gemm("TN", A, B, scale_a=half, scale_b=1.5), scaled[0])
 
 
 def test_beside_scaled_mm() -> None:
-    """PyTorch's rows and tensors, to the last bit of bfloat16 but one."""
+    """Compare row scales and tensor scales with PyTorch's, to one bit of bfloat16."""
     torch.manual_seed(0)
     a = torch.randn(256, 512, device="cuda").to(torch.float8_e4m3fn)
     b = torch.randn(384, 512, device="cuda").to(torch.float8_e4m3fn)

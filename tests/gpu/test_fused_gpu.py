@@ -1,4 +1,4 @@
-"""Epilogues from Python functions on a GPU: functions, families, arrays on the device, graphs."""
+"""Test epilogues of Python functions on a GPU: families of kernels, device arrays, graphs."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_every_function(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_nothing_beside_the_results_is_written(beta: float) -> None:
-    """C in a wider matrix; operands on the device, a number there too; NaN around what is read."""
+    """Test a C in a wider matrix, operands and a number on the device, and NaN around inputs."""
     m, n, k = 200, 136, 96
 
     (_, A), (_, B), (_, both) = (inside(*shape) for shape in ((m, k), (n, k), (m, n)))
@@ -48,7 +48,7 @@ def test_nothing_beside_the_results_is_written(beta: float) -> None:
     row, column = torch.randn(n, device="cuda"), torch.randn(m, 1, device="cuda").bfloat16()
     number = torch.tensor(0.25, device="cuda")
     given = {"row": row, "column": column, "both": both, "turned": both, "number": number}
-    for turn in range(3):  # the third is the quick path
+    for turn in range(3):  # the third call takes the fast path
         C.copy_(before)
         y, z, amax, _ = cg.gemm("NT", A, B, C, beta=beta, epilogue=everything, **given)
         acc = A.float() @ B.float().T + beta * before.float()
@@ -81,7 +81,7 @@ def test_graphs_and_streams() -> None:
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=stream):
         y, amax = call()
-    for scale in (1.0, 0.5):  # the greatest of an earlier replay is forgotten
+    for scale in (1.0, 0.5):  # the maximum of an earlier replay is reset
         x.mul_(scale)
         graph.replay()
         torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""Every kernel, type, op and copy policy at awkward sizes, element by element against float64.
+"""Test every kernel, type, op and copy policy with unaligned sizes, element by element.
 
-The bound is in ``device_matrices.error_bound``; canaries lie all around C, NaN all around A and B,
-and NaN in a C that is not read.
+The reference is float64, with the bound of ``device_matrices.error_bound``. C is surrounded by
+canaries, A and B by NaN, and a C that must not be read holds NaN.
 """
 
 import itertools
@@ -56,7 +56,7 @@ def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)
     builds.wait(expected_plan)
     given = inputs(case)
-    # Three of the nine pairs of alpha and beta, others for other cases, and the one of all cases.
+    # (1, 0) and three of the nine pairs of alpha and beta, which depend on the case.
     first = zlib.crc32(str(case).encode())
     chosen = {PAIRS[(first + step) % len(PAIRS)] for step in (0, 2, 4)} | {(1, 0)}
     for i, j in sorted(chosen):
@@ -65,7 +65,7 @@ def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
         assert_result(given, C, before, alpha, beta)
     plan = plan_of(case, given, C.view)
     assert plan.backend == "cuda"
-    # What sizes alone foretell is what arrays get: the kernel that was built ahead of time.
+    # Sizes alone select the same kernel as arrays, which is already compiled.
     assert plan.symbol == expected_plan.symbol
     assert plan.build.cached
 
@@ -94,7 +94,7 @@ def test_batches(case: Case, builds: Builds, arch: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal", *LADDER])
 def test_more_products_than_a_grid_has_layers(kernel: str) -> None:
-    """Of which CUDA allows 65535: the others lie along the grid's other dimension."""
+    """Test batches of more than 65535 products, the limit of a grid's z dimension."""
     name = types_of(kernel)[0] if kernel in LADDER else "float32"
     case = replace(narrow(kernel, name, "NT"), m=3, n=2, k=5, l=200_003)
     given = inputs(case)
@@ -108,7 +108,7 @@ def test_integers_are_exact(case: Case, builds: Builds, arch: str) -> None:
     given = inputs(case, largest=2)
     C, before = compute(given, 2, -1, largest=50)
     assert_canaries(C)
-    # The sums are exact in the accumulator; only a half C is rounded, once.
+    # Sums are exact in the accumulator. Only a 16-bit C is rounded, once.
     expected = reference(given, before, 2, -1)
     assert torch.equal(C.view, expected.to(C.view.dtype))
     assert expected.abs().max() > 50
@@ -173,7 +173,7 @@ def test_m_or_n_of_0_does_nothing(kernel: str, name: str, sizes: tuple[int, int,
     A, B = hold(a, case.t.dtype), hold(b, case.t.dtype)
     C, _ = new_c(case, 0)
     if (kernel, name) == ("cutlass_universal", "int8"):
-        # An empty matrix is column-major with an ld of 1, and that it has no kernel for.
+        # An empty matrix is column-major with an ld of 1. The kernel does not support that.
         with pytest.raises(UnsupportedError, match="loads 4 elements at a time"):
             cg.gemm(case.op, A.view, B.view, C.view, beta=1, **case.options)
         return
@@ -210,14 +210,14 @@ def test_what_cutlass_does_not_take(case: Case) -> None:
     assert_canaries(C)
 
 
-# The comparison itself ----------------------------------------------------------------------------
+# Tests of the comparison --------------------------------------------------------------------------
 
 CHECKED = [narrow("sm80_pipeline", name, "TN", "auto") for name in TYPES]
 
 
 @pytest.mark.parametrize("case", CHECKED)
 def test_the_reference_is_numpys(case: Case, builds: Builds, arch: str) -> None:
-    """The same reference from NumPy on the host, and the same verdict by another formula."""
+    """Compare the reference with NumPy's on the host, and the verdict with that of `verify`."""
     builds.wait(case.plan(arch))
     given = inputs(case)
     alpha, beta = case.t.scalars[2], case.t.scalars[2]
@@ -253,7 +253,7 @@ def test_the_comparison_sees_a_wrong_element(case: Case, builds: Builds, arch: s
         if case.t.integer:
             C.view[i, j] += 1
         else:
-            # One k too few, or twice: what a wrong predicate does.
+            # An error as large as that of a wrong predicate.
             C.view[i, j] += 4 * error_bound(given, before, 1, 1, expected)[i, j].to(C.view.dtype)
         with pytest.raises(AssertionError, match=f"1 of .* out of bound.*C.{i}, {j}"):
             assert_result(given, C, before, 1, 1)
@@ -278,7 +278,7 @@ def test_the_comparison_sees_a_write_around_c() -> None:
 
 
 def test_the_bound_sees_one_product_too_few() -> None:
-    """A bound by the matrix's norm would not: this is what makes a wrong tail visible."""
+    """Test that the bound detects a missing product of k, unlike a bound by the matrix's norm."""
     for name in ("float32", "tf32", "float64"):
         case = narrow("sm80_pipeline", name, "TN", "auto")
         given = inputs(case)
@@ -288,7 +288,7 @@ def test_the_bound_sees_one_product_too_few() -> None:
         assert (last.abs() > bound).double().mean() > 0.7
 
 
-#: Kernels of tests whose parameters are no cases.
+#: Kernels of tests that have no ``case`` parameter.
 KERNELS = [
     narrow("sm80_pipeline", name, "TN", None, order) for name in TYPES for order in ("F", "C")
 ]

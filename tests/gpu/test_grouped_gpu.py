@@ -1,4 +1,4 @@
-"""Grouped GEMMs on a GPU: random groups, canaries, NaN beside what is read, streams and graphs."""
+"""Test grouped GEMMs on a GPU: random groups, canaries, NaN around inputs, streams, graphs."""
 
 from itertools import product
 
@@ -29,7 +29,7 @@ from cute_gemm.errors import OffsetsError
 
 
 def by_device(case: GroupedCase, given: Arrays) -> None:
-    """Three calls, of which the last takes the quick path; C is what the last one made."""
+    """Call three times. The last call takes the fast path, and its C is returned."""
     A, B = (on_device(x)[0] for x in (given.A, given.B))
     ends = torch.from_numpy(given.offsets).cuda()
     operands = {
@@ -53,7 +53,7 @@ def test_small(case: GroupedCase) -> None:
 
 
 def by_host(case: GroupedCase, given: Arrays) -> None:
-    """A call on NumPy arrays, of which C is in the middle of a whole with canaries."""
+    """Call with NumPy arrays. C is a view into an array with canaries."""
     epilogue = {"epilogue": EPILOGUES[case.epilogue]} if case.epilogue else {}
     result = cg.grouped_gemm(
         case.op, given.A, given.B, given.offsets, given.C, alpha=case.alpha, beta=case.beta,
@@ -64,13 +64,13 @@ def by_host(case: GroupedCase, given: Arrays) -> None:
 
 @pytest.mark.parametrize("case", cases(36, 8, dtype="float16"), ids=str)
 def test_host_arrays(case: GroupedCase) -> None:
-    """What is of no group keeps its values, though C is not read where beta is 0."""
+    """Test that rows without a group keep their values, also if beta is 0 and C is not read."""
     check(case, by_host)
 
 
 @pytest.mark.parametrize("ragged", "MN")
 def test_rows_around_groups_of_host_arrays(ragged: str) -> None:
-    """Rows before the first group and behind the last one, without beta, in a C that is a part."""
+    """Test rows before the first group and after the last, with beta = 0 and a C that is a view."""
     rows, n, k, ends = 96, 64, 40, np.array([0, 33, 33, 70], np.int32)
     random = np.random.default_rng(3)
     x = random.standard_normal((rows, k)).astype(np.float32)
@@ -126,7 +126,7 @@ def test_as_chosen(case: GroupedCase) -> None:
     check(case._replace(kernel="auto"), by_device)
 
 
-#: Scales of the ragged operand beside those of the other one.
+#: Scales of the ragged operand, and of the other operand.
 PAIRS_OF_KINDS = [*BLOCK_PAIRS, *product(RAGGED, SHARED), *BOXED_PAIRS]
 
 
@@ -165,7 +165,7 @@ def test_scales_as_chosen(case: GroupedCase) -> None:
 
 @pytest.mark.parametrize("fast_accum", [False, True])
 def test_beside_scaled_grouped_mm(fast_accum: bool, arch: str) -> None:
-    """Scales of rows, as ``torch._scaled_grouped_mm`` takes them."""
+    """Compare row scales with ``torch._scaled_grouped_mm``."""
     if arch != "sm_90a" or not hasattr(torch, "_scaled_grouped_mm"):
         pytest.skip("torch._scaled_grouped_mm is for Hopper, from PyTorch 2.8 on")
     groups, rows, n, k = 6, 1024, 512, 1024
@@ -184,7 +184,7 @@ def test_beside_scaled_grouped_mm(fast_accum: bool, arch: str) -> None:
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_beside_torch(op: str, dtype: str) -> None:
-    """Ragged M and K of a layer's sizes, where ``torch._grouped_mm`` takes them."""
+    """Compare ragged M and K of a layer's sizes with ``torch._grouped_mm``."""
     kind, groups, rows, n, k = getattr(torch, dtype), 8, 3000, 1024, 2048
     if not hasattr(torch, "_grouped_mm") or kind is not torch.bfloat16:
         pytest.skip("torch._grouped_mm takes bfloat16, from PyTorch 2.8 on")
@@ -204,7 +204,7 @@ def test_beside_torch(op: str, dtype: str) -> None:
 
 
 def test_a_graph_takes_other_groups() -> None:
-    """Offsets are read by the kernel: a graph that is replayed has those that are there then."""
+    """Test a graph whose offsets change between replays. The kernel reads them."""
     groups, rows, n, k = 6, 500, 256, 192
     x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(groups, n, k, device="cuda", dtype=torch.bfloat16)
@@ -238,7 +238,7 @@ def test_a_graph_takes_other_groups() -> None:
 @pytest.mark.parametrize("ends", [[500, 100, 900, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
 @pytest.mark.parametrize("ragged", "MK")
 def test_ends_that_are_none(ends: list[int], ragged: str) -> None:
-    """Nothing beyond the arrays is touched, whatever the offsets are."""
+    """Test that invalid offsets do not cause accesses outside of the arrays."""
     rows, n, k = 320, 128, 64
     offsets = torch.tensor(ends, device="cuda").int()
     x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
@@ -256,7 +256,7 @@ def test_ends_that_are_none(ends: list[int], ragged: str) -> None:
 
 
 def test_gradients_beside_a_loop() -> None:
-    """What autograd makes of ``grouped_mm``, in bfloat16, against float64 group by group."""
+    """Compare the gradients of ``grouped_mm`` in bfloat16 with float64, group by group."""
     from cute_gemm.torch import grouped_mm
 
     ends, kind = torch.tensor([0, 33, 300, 301, 500], device="cuda").int(), torch.bfloat16
@@ -277,7 +277,7 @@ def test_gradients_beside_a_loop() -> None:
 
 
 def test_training_with_padding_rows() -> None:
-    """Results and gradients behind the last group are zeros, and the host waits for nothing."""
+    """Test that results and gradients after the last group are zeros, without synchronization."""
     from cute_gemm.torch import grouped_mm
 
     kind = torch.bfloat16
@@ -290,7 +290,7 @@ def test_training_with_padding_rows() -> None:
         given.append((x.requires_grad_(), sizes.cumsum(0).int().cuda()))
     results = []
     for number, (x, ends) in enumerate(given):
-        if number == 2:  # built, and launches are kept
+        if number == 2:  # kernels are compiled and launches cached
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error")
         try:
@@ -308,7 +308,7 @@ def test_training_with_padding_rows() -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_later_call_says_that_ends_are_none(quick: bool) -> None:
-    """An error of one call, whose result is not defined, in the next one; then calls go on."""
+    """Test that the call after one with wrong offsets raises, and that later calls work."""
     from cute_gemm.torch import grouped_mm
 
     kind = torch.bfloat16
@@ -328,11 +328,11 @@ def test_a_later_call_says_that_ends_are_none(quick: bool) -> None:
     for _ in range(3):
         call(good)
     for _ in range(2):
-        call(wrong)  # nobody knows yet
+        call(wrong)  # not detected yet
         with pytest.raises(OffsetsError, match="of 3 groups along M, m=300, n=72, k=64, bfloat16"):
             call(good)
         call(good)
-    for _ in range(3):  # without the word nobody looks
+    for _ in range(3):  # not checked without the option
         cg.grouped_gemm("NN", x, w, wrong)
     call(good)
     torch.cuda.set_sync_debug_mode("error")

@@ -1,4 +1,4 @@
-"""Arrays of every library: used in place, on their stream, with a result of the same library."""
+"""Test arrays of every library: used in place, on their stream, with results of that library."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from cute_gemm.problem.describe import from_operands
 from cute_gemm.problem.verify import verify
 
 M, N, K = 65, 63, 127
-#: Of column-major and of row-major arrays, whose op in BLAS's terms is the other one.
+#: Kernels of column-major and of row-major arrays, whose BLAS-equivalent ops differ.
 KERNELS: list[Case] = [
     narrow("sm80_pipeline", name, op, None, order)
     for name in ("float32", "float16")
@@ -28,7 +28,7 @@ KERNELS: list[Case] = [
     for order in ("F", "C")
 ] + [narrow("sm80_pipeline", name, op) for name in PLAIN for op in ("NN", "TT")]
 
-#: Clock cycles for which a stream is kept busy: some 90 ms, so that whoever does not wait is wrong.
+#: Clock cycles that keep a stream busy, about 90 ms: a result without a wait is wrong.
 BUSY = 150_000_000
 
 
@@ -37,7 +37,7 @@ pair = partial(operands, mnk=(M, N, K))
 
 @pytest.fixture(scope="module", autouse=True)
 def built(builds: Builds, arch: str) -> None:
-    """All kernels of this module are in the cache."""
+    """Compile all kernels of this module into the cache."""
     for case in KERNELS:
         builds.wait(case.plan(arch))
 
@@ -115,7 +115,7 @@ def test_torch_in_place_and_parameters() -> None:
     address = C.data_ptr()
     assert cg.gemm("TN", A, B, C, beta=3) is C
     assert C.data_ptr() == address and (C == K + 6).all()
-    # A parameter is a tensor of another class; one that has a gradient is no C.
+    # A parameter is a subclass of Tensor. One that requires grad cannot be C.
     parameter = torch.nn.Parameter(A)
     assert cg.gemm("TN", parameter, B).requires_grad
     with torch.no_grad():
@@ -126,7 +126,7 @@ def test_torch_in_place_and_parameters() -> None:
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_a_new_c_each_time(library: str) -> None:
-    """Arrays that were seen before are not looked at again, and their result is another one."""
+    """Test that repeated calls with the same arrays return different results."""
     pytest.importorskip(library)
     A, B = pair("NT")
     a, b = (on_torch(x) if library == "torch" else on_cupy(x) for x in (A, B))
@@ -140,7 +140,7 @@ def test_a_new_c_each_time(library: str) -> None:
 
 
 def test_torch_on_the_host() -> None:
-    """Copied there and back, as NumPy's are."""
+    """Test tensors that are copied to the device and back, as NumPy arrays are."""
     A, B = (torch.from_numpy(x) for x in pair("TN"))
     C = cg.gemm("TN", A, B, backend="cuda")
     assert isinstance(C, torch.Tensor) and C.device.type == "cpu"
@@ -149,12 +149,12 @@ def test_torch_on_the_host() -> None:
 
 @pytest.mark.parametrize("how", ["current", "object", "handle"])
 def test_torch_on_a_side_stream(how: str) -> None:
-    """No synchronisation: the data arrive late in the stream that the kernel must wait in."""
+    """Test calls without synchronization. The data arrive late in the stream."""
     numpys = pair("TN")
     real = [torch.from_numpy(x.T.copy()).cuda().T for x in numpys]
     late = [torch.full_like(x, torch.nan) for x in real]
     C = torch.full((N, M), torch.nan, device="cuda").T
-    cg.gemm("TN", *real, C.clone())  # loaded before the race
+    cg.gemm("TN", *real, C.clone())  # load the kernel before the race
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -167,7 +167,7 @@ def test_torch_on_a_side_stream(how: str) -> None:
         cg.gemm("TN", *late, C, stream=side)
     elif how == "handle":
         cg.gemm("TN", *late, C, stream=side.cuda_stream)
-    assert not side.query()  # neither gemm nor anything else waited
+    assert not side.query()  # the host did not wait
     with torch.cuda.stream(side):
         result = C.clone()
     side.synchronize()
@@ -175,7 +175,7 @@ def test_torch_on_a_side_stream(how: str) -> None:
 
 
 def test_a_plan_follows_the_current_stream() -> None:
-    """One plan on one stream, then on another: each time behind what is there."""
+    """Test one plan on two streams, each time after pending work."""
     A, B = torch.ones(K, M, device="cuda"), torch.ones(K, N, device="cuda")
     C = torch.zeros(M, N, device="cuda")
     plan = cg.plan("TN", A, B, C)
@@ -192,7 +192,7 @@ def test_a_plan_follows_the_current_stream() -> None:
 
 
 def negative(x: Any) -> Any:
-    """A view of other memory, laid out as x, whose negation PyTorch has not carried out."""
+    """Return a lazily negated view of other memory, with the layout of x."""
     return torch.zeros_like(x, dtype=torch.complex64).conj().imag.as_strided(x.shape, x.stride())
 
 
@@ -209,7 +209,7 @@ def negative(x: Any) -> Any:
 def test_a_tensor_that_was_changed_in_place_is_refused(
     change: Callable[[Any], Any], which: int
 ) -> None:
-    """The very objects that went through three times are no longer what they were."""
+    """Test tensors that change after three calls with them."""
     tensors = [torch.ones(64, 64, device="cuda") for _ in range(3)]
     calls: list[Callable[..., Any]] = [cg.plan("NN", *tensors), partial(cg.gemm, "NN")]
     for call in calls * 3:
@@ -244,7 +244,7 @@ def test_a_tensor_that_was_turned_or_moved_in_place_is_taken_as_it_is() -> None:
 
 
 def on_cupy(array: np.ndarray) -> Any:
-    """The array on the device, in its order."""
+    """Return a copy on the device, in the same order."""
     cupy = pytest.importorskip("cupy")
     return cupy.array(array, order="F" if array.flags.f_contiguous else "C")
 
@@ -268,7 +268,7 @@ def test_cupy_in_place() -> None:
     assert_product("TN", A, B, cupy.asnumpy(C), C=old, beta=-0.5)
 
 
-#: Waits until a word of the host's memory is set, or for some 5 s.
+#: Waits until a word of host memory is set, or for about 5 s.
 HOLD = """extern "C" __global__ void hold(int const volatile* released) {
   for (long long const end = clock64() + 10000000000ll; !*released && clock64() < end;) {}
 }"""
@@ -276,7 +276,7 @@ HOLD = """extern "C" __global__ void hold(int const volatile* released) {
 
 @contextmanager
 def held(stream: Any) -> Iterator[None]:
-    """Keep a stream busy until the end of the block, however long that takes."""
+    """Keep a stream busy until the end of the block."""
     import cupy
 
     memory = cupy.cuda.alloc_pinned_memory(4)
@@ -299,7 +299,7 @@ def test_cupy_on_a_stream(how: str) -> None:
     real = [on_cupy(A), on_cupy(B)]
     late = [on_cupy(np.full_like(x, np.nan)) for x in (A, B)]
     C = on_cupy(np.full((M, N), np.nan, "f4", order="F"))
-    cg.gemm("TN", *real, C.copy(order="K"))  # builds the kernel that the held call launches
+    cg.gemm("TN", *real, C.copy(order="K"))  # compile the kernel that the held call launches
     cupy.cuda.Device().synchronize()
     side = cupy.cuda.Stream(non_blocking=True)
     with held(side):
@@ -328,12 +328,12 @@ def test_jax(name: str) -> None:
     assert isinstance(C, jax.Array) and C.device == a.device
     assert C.dtype == DTYPES[TYPES[name].out].numpy
     assert_product("NT", A, B, np.asarray(C))
-    # What JAX computes from it is right as well: it was complete when JAX got it.
+    # JAX operations on the result are right as well: it is complete when JAX gets it.
     assert np.array_equal(np.asarray(C.T + 0), np.asarray(C).T)
 
 
 def test_jax_computes_its_operands_first() -> None:
-    """They are results of kernels that may still be running, on a stream that nobody tells."""
+    """Test operands that JAX may still be computing, on a stream that it does not expose."""
     jax = pytest.importorskip("jax")
     if jax.default_backend() != "gpu":
         pytest.skip("JAX was installed without CUDA")
@@ -341,11 +341,11 @@ def test_jax_computes_its_operands_first() -> None:
 
     @jax.jit
     def slow(x: Any) -> Any:
-        """The same matrix, after some hundred dependent products that no compiler can foresee."""
+        """Return the same matrix, after 300 dependent products that no compiler can simplify."""
         turn = jax.numpy.eye(2048)[::-1]
         start = jax.numpy.eye(2048) * jax.numpy.where(x[0, 0] == x[0, 0], 1.0, 0.0)
         step = jax.lax.fori_loop(0, 300, lambda _, y: turn @ y, start)
-        return x * step[0, 0]  # transposed 300 times: 1
+        return x * step[0, 0]  # reversed 300 times: 1
 
     a, b = jax.numpy.asarray(A), jax.numpy.asarray(B)
     slow(a).block_until_ready()
@@ -380,7 +380,7 @@ def test_other_libraries(wrap: Callable[[Any], Any]) -> None:
 
 
 def test_dlpack_waits_for_the_producer() -> None:
-    """The exporter is told of the legacy stream and makes it wait for its own."""
+    """Test DLPack with the legacy stream: the exporter makes it wait for its own stream."""
     A, B = pair("TN")
     real = [torch.from_numpy(x.T.copy()).cuda().T for x in (A, B)]
     late = [torch.full_like(x, torch.nan) for x in real]
@@ -397,7 +397,7 @@ def test_dlpack_waits_for_the_producer() -> None:
 
 
 def test_libraries_mixed() -> None:
-    """On one device they may be; the result is of A's library."""
+    """Test operands of two libraries on one device. The result is an array of A's library."""
     cupy = pytest.importorskip("cupy")
     A, B = pair("TN")
     a, b = torch.from_numpy(A.T.copy()).cuda().T, on_cupy(B)

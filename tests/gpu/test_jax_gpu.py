@@ -1,4 +1,4 @@
-"""``cute_gemm.jax`` on the GPU."""
+"""Test ``cute_gemm.jax`` on the GPU."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ def on_gpu() -> None:
 
 
 REAL = ["float16", "bfloat16", "float32"]
-#: Of the largest element of the exact result.
+#: Tolerances relative to the largest element of the exact result.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "complex64": 1e-5}
 ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {None: lambda z: z, **of_library(jax)}
 
@@ -51,7 +51,7 @@ def close(found: Any, expected: Any, dtype: str, factor: float = 1.0) -> None:
 
 
 def reference(function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of JAX of the same numbers, in its widest arithmetic."""
+    """Return a function of JAX of the same numbers, in the widest arithmetic."""
     with jax.default_matmul_precision("highest"):
         wide = (x.astype("float32") if x.dtype in ("float16", "bfloat16") else x for x in arrays)
         return function(*wide)
@@ -142,13 +142,13 @@ def test_epilogues() -> None:
         found = jax.jit(jax.vmap(ours, axes))(*given)
         expected = reference(jax.vmap(theirs, axes), *given)
         for place, (one, other) in enumerate(zip(found, expected, strict=True)):
-            if place == 1:  # a value may be rounded to either side
+            if place == 1:  # a value may be rounded either way
                 assert np.abs(np.asarray(one, int) - np.asarray(other, int)).max() <= 1
             else:
                 close(one, other, "float32", 4)
     whole = jax.jit(partial(ours, scale=1.0))(a, b, bias[:1])
     close(whole[2], reference(lambda *x: theirs(*x)[2], a, b, bias[:1], jnp.ones(())), "float32")
-    again = jax.jit(partial(ours, scale=0.25))(a, b, bias[:1])  # its greatest begins at 0 again
+    again = jax.jit(partial(ours, scale=0.25))(a, b, bias[:1])  # the maximum is reset to 0
     assert again[2] < whole[2]
 
 
@@ -166,16 +166,16 @@ def test_named_kernels_and_options() -> None:
 
 
 def test_between_other_operations() -> None:
-    """What is ahead of a call in the stream has ended, and what follows waits, in one program."""
+    """Test that a call waits for earlier work of the stream, and later work for the call."""
     a, b = random(1024, 1024), random(1024, 1024, seed=1)
 
     @partial(jax.jit, static_argnums=2)
     def program(a: Any, b: Any, product: Any) -> Any:
         turn = jnp.eye(1024)[::-1]
-        start = jax.lax.fori_loop(0, 300, lambda _, y: turn @ y, a)  # turned 300 times: a
+        start = jax.lax.fori_loop(0, 300, lambda _, y: turn @ y, a)  # reversed 300 times: a
         y = product(start, b)
         for step in range(6):
-            y = jnp.cos(product(y, b) / 64 + step)  # no step magnifies errors
+            y = jnp.cos(product(y, b) / 64 + step)  # these steps do not amplify errors
             y = product(jnp.tanh(y), jnp.sort(start, axis=0)) / 512
         total = jax.lax.scan(lambda c, row: (c + product(row[None], y)[0], row.sum()), y[0], a[:8])
         return y, *total
@@ -189,7 +189,7 @@ def test_between_other_operations() -> None:
 
 
 def test_training() -> None:
-    """Losses over 30 steps, in one program, beside those of JAX's own products."""
+    """Compare the losses of 30 steps, in one program, with those of JAX's own products."""
     x, y = random(30, 64, 128), random(30, 64, 32, seed=1)
     start = {"w1": random(256, 128), "b1": jnp.zeros(256), "w2": random(32, 256) / 2}
 
@@ -227,7 +227,7 @@ def test_several_threads() -> None:
 
 
 def test_the_stream_and_device_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are XLA's own; nothing runs on the default stream, and nothing is copied to the host."""
+    """Test that a call uses XLA's stream and device, and not the default stream."""
     seen = []
     launch = calls._launch
 

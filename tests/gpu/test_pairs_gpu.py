@@ -1,4 +1,4 @@
-"""Epilogues of pairs of columns on a GPU: every case, arrays on the device, gradients."""
+"""Test epilogues of pairs of columns on a GPU: every case, device arrays, gradients."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def test_every_case(case: PairsCase, kind: str) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize(("m", "n", "k"), [(4096, 6144, 512), (300, 1000, 264), (17, 4096, 2048)])
 def test_nothing_beside_the_results_is_written(m: int, n: int, k: int, kind: str) -> None:
-    """C in a wider matrix, NaN around what is read; large tiles, and more of them than CTAs."""
+    """Test a C in a wider matrix, NaN around inputs, large tiles, and more tiles than CTAs."""
     (_, A), (_, B) = (inside(*shape) for shape in ((m, k), (n, k)))
     whole, C = inside(m, n // 2, 7.0)
     take = getattr(cg, kind)
@@ -35,7 +35,7 @@ def test_nothing_beside_the_results_is_written(m: int, n: int, k: int, kind: str
     product = A.float() @ B.float().T
     gate, up = (product[:, 0::2], product[:, 1::2]) if kind == "pairs" else product.chunk(2, dim=1)
     exact = torch.nn.functional.silu(gate + bias) * up
-    for _ in range(3):  # the third is the quick path
+    for _ in range(3):  # the third call takes the fast path
         C.fill_(torch.nan)
         assert cg.gemm("NT", A, B, C, epilogue=gated, bias=bias) is C
         torch.testing.assert_close(C.float(), exact, rtol=2e-2, atol=2e-1)

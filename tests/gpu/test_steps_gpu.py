@@ -1,4 +1,4 @@
-"""Plans of several launches on a GPU: right, in graphs, on streams, with what is kept packed."""
+"""Test plans of several launches on a GPU: results, graphs, streams, packed operands."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ ROUTES: list[dict[str, Any]] = [{"pack": "AB"}, {"split_k": 4}, {"pack": "B", "s
 
 
 def operands(op: str, m: int, n: int, k: int, dtype: Any, pad: int = 1) -> tuple[Any, Any]:
-    """Column-major, on the device, with so many elements between columns."""
+    """Return column-major device matrices with ``pad`` elements between columns."""
     found = []
     for rows, columns in stored_shapes(op, m, n, k):
         held = torch.randn(columns, rows + pad, device="cuda").to(dtype)
@@ -120,7 +120,7 @@ def test_host_arrays() -> None:
 
 @pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline", "double_buffered"])
 def test_a_thread_without_a_context(kernel: str, arch: str) -> None:
-    """New launches, and known ones at other addresses, where no context is current."""
+    """Test new launches, and known ones with other addresses, in a thread without a context."""
     if kernel == "sm90_wgmma" and arch != "sm_90a":
         pytest.skip(f"{kernel} does not run on {arch}")
     (A, B), (other, _) = (operands("TN", 256, 128, 192, torch.float32, 0) for _ in range(2))

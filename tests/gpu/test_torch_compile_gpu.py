@@ -1,4 +1,4 @@
-"""``torch.compile``, ``torch.export`` and CUDA graphs: a call is one operator, without a break."""
+"""Test ``torch.compile``, ``torch.export`` and CUDA graphs: one operator per call, no break."""
 
 import gc
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from cute_gemm.errors import ArrayError, OptionError, ScalarError, ShapeError
 
 
 def integers(*shape: int, dtype: Any = None) -> Any:
-    """Whole numbers, whose products are exact."""
+    """Return random integers, whose products are exact."""
     return torch.randint(-4, 5, shape, device="cuda").to(dtype or torch.float32)
 
 
 def traced(function: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
-    """Compile without a break, and check what comes out against the same without a compiler."""
+    """Compile without a graph break, and compare the result with the eager one."""
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager", **how)
     given = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
@@ -89,7 +89,7 @@ def test_parameters_where_no_gradient_is_kept() -> None:
             with mode():
                 traced(function, A)
     torch._dynamo.reset()
-    for call in (function, torch.compile(function, backend="aot_eager")):  # the plan's
+    for call in (function, torch.compile(function, backend="aot_eager")):  # the plan's function
         with pytest.raises(ArrayError, match=r"B requires grad .* pass B\.detach\(\)"):
             call(A)
 

@@ -1,4 +1,4 @@
-"""``cute_gemm.torch`` on DTensors of two GPUs, over NCCL."""
+"""Test ``cute_gemm.torch`` on DTensors of two GPUs, with NCCL."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``cute_gemm.torch``, and `gemm` where gradients are recorded, on the GPU."""
+"""Test ``cute_gemm.torch``, and `gemm` with gradients, on the GPU."""
 
 import itertools
 from typing import Any
@@ -107,7 +107,7 @@ def test_operators_keep_their_word() -> None:
 
 @pytest.mark.parametrize("dtype", [*HALF, "float32"])
 def test_main_grad(dtype: str) -> None:
-    """Of layers and of groups, whose launches are kept; in float32, in place, without a copy."""
+    """Test main_grad of layers and groups with cached launches; float32 is updated in place."""
     kind = getattr(torch, dtype)
     layer = ct.Linear(
         136, 72, activation="gelu", device="cuda", dtype=kind, accumulate_main_grad=True
@@ -202,7 +202,7 @@ def test_a_graph_of_a_training_step() -> None:
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        step()  # what is not compiled yet
+        step()  # compile the kernels
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -245,7 +245,7 @@ def test_parameters_where_no_gradient_is_recorded() -> None:
 
 
 def laid_out(how: str) -> Any:
-    """Return an input (8, 24, 64) of a layer that lies in a way."""
+    """Return an input (8, 24, 64) of a layer with the given layout."""
     x = torch.randn(8, 24, 72, device="cuda", dtype=torch.bfloat16)
     return {
         "contiguous": lambda: x[..., :64].contiguous(),

@@ -1,4 +1,4 @@
-"""The toy kernel on a device, all that it took being a template, a module and a row."""
+"""Test the toy kernel on a device. It consists of a template, a module and a registry entry."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_gemm(op, order, dtype, monkeypatch):
     plan = cg.plan(op, A, B, C, kernel="toy", backend="cuda")
     cg.gemm(op, A, B, C, alpha=2, beta=-0.5, kernel="toy", backend="cuda")
     assert verify(plan.problem, A, B, C, C=before, alpha=2, beta=-0.5).ok
-    C[...] = np.nan  # which is not read
+    C[...] = np.nan  # must not be read
     assert verify(plan.problem, A, B, plan(A, B, C)).ok
     batch = np.stack([A, -A])
     found = cg.gemm(op, batch, B, kernel="toy", backend="cuda")

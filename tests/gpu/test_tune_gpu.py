@@ -1,6 +1,6 @@
-"""Measured choices on a device: what is stored, that results are right, that C is left alone.
+"""Test tuning on a device: stored configs and results. C must not change.
 
-No test here says how fast anything is.
+No test depends on the measured speed.
 """
 
 import json
@@ -47,7 +47,7 @@ def place(own_choices: Path) -> Path:
 
 
 def rows(place: Path) -> list[dict[str, Any]]:
-    """The choices on disk."""
+    """Return the stored configs."""
     (file,) = place.glob("tuned-*.json")
     found = json.loads(file.read_text())
     assert found["gpu"] == device_name()
@@ -103,7 +103,7 @@ def test_calls_in_use_are_timed_and_right(place):
         assert torch.allclose(C.float(), expected, atol=1.0)
         chosen = list(place.glob("tuned-*.json"))
         if calls % 100 == 0:
-            time.sleep(0.05)  # while kernels are built
+            time.sleep(0.05)  # kernels are compiled in the background
     (row,) = rows(place)
     assert 2 <= row["configs"] <= 6 and 0 < row["seconds"] < 1e-3
     torch.cuda.synchronize()

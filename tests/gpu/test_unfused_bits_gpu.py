@@ -1,4 +1,4 @@
-"""Layers with ``unfused_bits=True`` on a GPU: the bits of PyTorch's activation of the product."""
+"""Test layers with ``unfused_bits=True`` on a GPU: the bits equal PyTorch's activation."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ import cute_gemm.torch as ct
 from cute_gemm.problem.epilogue.rounding import TYPES
 from cute_gemm.problem.epilogue.rows import FUNCTIONS
 
-#: Rows, columns and k: `thin`, slices of K, many tiles, operands that are not aligned.
+#: Rows, columns and k: `thin`, split-K, many tiles, unaligned operands.
 SHAPES = ((1, 4096, 4096), (16, 1024, 8192), (96, 512, 8192), (1024, 2048, 512), (300, 194, 333))
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -22,7 +22,7 @@ def seed() -> None:
 
 
 def same(name: str, found: Any, expected: Any) -> bool:
-    """Whether two have the same bits; of relu, which differs between versions, 0 is -0 too."""
+    """Return whether both have the same bits. For relu, -0 equals 0, as PyTorch versions differ."""
     if name.startswith("relu"):
         return torch.equal(found, expected)
     return torch.equal(bits(found), bits(expected.contiguous()))
@@ -36,7 +36,7 @@ def test_bits(name: str, dtype: torch.dtype) -> None:
             x, w, b = drawn(*shape, dtype, scale)
             bias = (b, None)[place % 2]
             expected = ACTIVATIONS[name](ct.linear(x, w, bias))
-            for _ in range(3):  # the second and the third are the quick path
+            for _ in range(3):  # the second and third calls take the fast path
                 found = ct.linear(x, w, bias, name, unfused_bits=True)
                 assert same(name, found, expected), f"{shape}, magnitude {scale}"
 

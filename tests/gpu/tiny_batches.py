@@ -1,12 +1,12 @@
-"""Batches of thousands of small products beside PyTorch: times in CUDA graphs, and errors.
+"""Compare batches of thousands of small products with PyTorch: times in CUDA graphs, and errors.
 
     python tests/gpu/tiny_batches.py [--count 60] [--seed 1] [--rounds 7] [--kernels auto,batched]
         [--json FILE]
 
-Drawn are m, n and k of 1 to 64, l of 1,000 to 50,000, ops, types, and how the matrices lie: one
-behind the other, rows on 12, 98 or 394 bytes, odd bases, heads of all products in turn, an operand
-for all. Every entry is printed: microseconds of each, bytes over time, and the time that the bytes
-alone would take. `torch` is `torch.matmul` on the same strides.
+Batches have random m, n and k of 1 to 64, l of 1,000 to 50,000, ops, types and layouts: contiguous
+matrices, rows with a pitch of 12, 98 or 394 bytes, odd base addresses, interleaved heads, and one
+operand for the whole batch. For each batch the script prints the microseconds of each kernel, and
+the time that DRAM needs for the bytes. `torch` is `torch.matmul` with the same strides.
 """
 
 import random
@@ -21,17 +21,17 @@ import cute_gemm as cg
 TYPES = {
     "float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12, "complex64": 1e-5,
 }  # fmt: skip
-#: Bytes from one row to the next, how the matrices lie, with weights.
+#: Layouts of the matrices. Repeated ones are drawn more often. PITCHES: bytes from row to row.
 LIES = ("dense", "dense", "dense", "pitch", "heads", "odd base", "shared")
 PITCHES = (12, 98, 394)
-#: Bytes per second of DRAM, by part of a GPU's name.
+#: Bytes per second of DRAM, by substring of the GPU's name.
 BANDWIDTHS = {"H200": 4.8e12, "H100": 3.35e12}
-#: Bytes of an operand at most.
+#: Most bytes of an operand.
 MOST = 1 << 29
 
 
 def drawn_lie(rng: random.Random, how: str, rows: int, run: int, l: int, size: int) -> Any:
-    """Strides (batch, row) and offset, in elements."""
+    """Return random strides (batch, row) and offset of a layout, in elements."""
     if how == "pitch":
         fitting = [x // size for x in PITCHES if x % size == 0 and x >= run * size]
         ld = rng.choice(fitting) if fitting else run + 1
@@ -44,7 +44,7 @@ def drawn_lie(rng: random.Random, how: str, rows: int, run: int, l: int, size: i
 
 
 def made(lie: Any, rows: int, run: int, l: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random matrices (l, rows, run) that lie so."""
+    """Return random matrices (l, rows, run) with the given layout."""
     batch, ld, offset = lie
     length = offset + (l - 1) * batch + (rows - 1) * ld + run
     if dtype.is_complex:
@@ -55,7 +55,7 @@ def made(lie: Any, rows: int, run: int, l: int, dtype: torch.dtype) -> torch.Ten
 
 
 def entry(rng: random.Random, kernels: list[str], rounds: int, bandwidth: float) -> dict[str, Any]:
-    """Draw a batch, check and time it."""
+    """Draw a batch, check its results and time it."""
     name = rng.choice(list(TYPES))
     dtype = getattr(torch, name)
     size = torch.empty(0, dtype=dtype).element_size()

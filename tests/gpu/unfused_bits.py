@@ -1,11 +1,12 @@
-"""``unfused_bits=True``: how many elements have the unfused program's bits, and what that takes.
+"""Measure ``unfused_bits=True``: the share of elements equal to the unfused program, and the time.
 
     python tests/gpu/unfused_bits.py [--elements 1e8] [--size 4096] [--rounds 7] [--json FILE]
 
-A line per activation and type: the elements that were compared with PyTorch's activation of
-``linear(x, w, b)``; the share that is equal to the bit with ``unfused_bits=True`` (expected 1) and
-without; microseconds of both of size cubed, and of the program. Elements are drawn in pieces, of
-several extents and magnitudes. Times are medians of calls in CUDA graphs, in turns.
+For each activation and type, the script prints the number of elements that are compared with
+PyTorch's activation of ``linear(x, w, b)``; the share that is bitwise equal with
+``unfused_bits=True`` (expected 1) and without; and the microseconds of both and of the unfused
+program, for a cube of ``--size``. The products have several extents and magnitudes. Times are
+medians of calls in CUDA graphs, in turn.
 """
 
 import statistics
@@ -19,7 +20,7 @@ from torch.nn import functional
 
 import cute_gemm.torch as ct
 
-#: Rows, columns and k of pieces, in turns: few rows, slices of K, many rows.
+#: Rows, columns and k of the products: few rows, split-K, many rows.
 SHAPES = (
     (4096, 4096, 512),
     (16, 8192, 4096),
@@ -27,7 +28,7 @@ SHAPES = (
     (4096, 4096, 1000),
     (1, 16384, 2048),
 )
-#: Standard deviations of what activations are of.
+#: Standard deviations of the arguments of the activations.
 SCALES = (1.0, 0.1, 3.0, 8.0)
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
@@ -44,18 +45,18 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
-    """The elements as integers."""
+    """Return the elements as integers."""
     return x.view({2: torch.int16, 4: torch.int32}[x.itemsize])
 
 
 def drawn(m: int, n: int, k: int, dtype: torch.dtype, scale: float = 1.0) -> list[torch.Tensor]:
-    """x, w and b of a layer, whose results have a standard deviation of ``scale``."""
+    """Return x, w and b of a layer. Its results have a standard deviation of ``scale``."""
     x, w, b = (torch.randn(shape, device="cuda") for shape in ((m, k), (n, k), (n,)))
     return [each.to(dtype) for each in (x, w * (scale / k**0.5), b * (scale / 4))]
 
 
 def shares(name: str, dtype: torch.dtype, elements: float) -> tuple[int, float, float]:
-    """Elements compared, and the parts of them that are equal with the option and without."""
+    """Return the elements compared, and the shares equal with the option and without."""
     compared, equal, turn = 0, [0, 0], 0
     while compared < elements:
         x, w, b = drawn(*SHAPES[turn % len(SHAPES)], dtype, SCALES[turn % len(SCALES)])
@@ -70,7 +71,7 @@ def shares(name: str, dtype: torch.dtype, elements: float) -> tuple[int, float, 
 
 
 def microseconds(name: str, dtype: torch.dtype, size: int, rounds: int) -> dict[str, float]:
-    """Medians of a call: with the option, without, and of the program."""
+    """Return median microseconds of a call with the option, without it, and of the program."""
     copies = places(lambda: drawn(size, size, size, dtype), 2 * size * size * dtype.itemsize)
     activation = ACTIVATIONS[name]
     runs = {
@@ -83,8 +84,10 @@ def microseconds(name: str, dtype: torch.dtype, size: int, rounds: int) -> dict[
 
 
 def main() -> None:
-    """Print all, and write them where a file is given."""
-    options = parsed(__doc__, elements=(1e8, "of each activation and type"), size=4096)
+    """Measure and print all activations and types, and write the results if a file is given."""
+    options = parsed(
+        __doc__, elements=(1e8, "compared elements of each activation and type"), size=4096
+    )
     torch.manual_seed(options.seed)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
     found = []

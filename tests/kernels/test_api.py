@@ -1,4 +1,4 @@
-"""The public functions on the CPU backend: results, plans, reports, and what they refuse."""
+"""Test the public functions on the CPU backend: results, plans, reports, errors."""
 
 import ctypes
 import itertools
@@ -50,7 +50,7 @@ operands = partial(cases.operands, mnk=(M, N, K))
 
 
 def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0) -> None:
-    """C is op(A) op(B) + extra, each element within the bound of its type."""
+    """Check that C is op(A) op(B) + extra, with each element within the bound of its type."""
     a, b = used(A, op[0]), used(B, op[1])
     expected = a @ b + extra
     sums = DTYPES[DTYPES[A.dtype.name].accumulator]
@@ -64,7 +64,7 @@ def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has not warned yet, on a machine without a GPU."""
+    """Emulate a machine without a GPU, in a process that has not warned yet."""
     monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: NO_GPU)
     monkeypatch.setattr(backend, "_warned", False)
     monkeypatch.setattr(reused, "plans", {})
@@ -351,7 +351,7 @@ def test_plan_arguments(given: dict[str, Any], message: str) -> None:
     ],
 )
 def test_an_unknown_argument_has_a_hint(given: dict[str, Any], hint: str) -> None:
-    """It is the function's, whatever kernel is chosen."""
+    """Test that the error names the function, for any kernel."""
     A, B = operands("NN", "float32")
     [name] = given
     with pytest.raises(OptionError, match=rf"^gemm\(\) has no argument '{name}'; {hint}"):
@@ -405,7 +405,7 @@ def test_analyze_is_the_plans_report(kernel: str) -> None:
 def test_analyze_takes_arrays_and_options(no_gpu: None) -> None:
     A, B = operands("TN", "float16")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing is computed, so there is nothing to warn of
+        warnings.simplefilter("error")  # no warning, because nothing is computed
         report = cg.analyze("TN", A, B, copy="mn_major")
     assert report.config.copy == "mn_major" and report.arch == "sm_80"
     assert (report.problem.m, report.problem.n, report.problem.k) == (M, N, K)
@@ -504,7 +504,7 @@ def test_the_cpu_that_was_asked_for_does_not(no_gpu: None) -> None:
 
 
 class Stream:
-    """A stream of some library."""
+    """A stream object with the given attributes."""
 
     def __init__(self, **attributes: object) -> None:
         vars(self).update(attributes)
@@ -530,7 +530,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
 
     class Loaded:
         def bind(self, launch: Any, arguments: Any, maps: None) -> Any:
-            # Every argument is where the table says, and nothing lies between that was forgotten.
+            # Every argument has the address of the table, and no space between arguments is unused.
             base = ctypes.addressof(arguments.block)
             assert [at - base for at in arguments.table] == list(GEMM.offsets)
             assert ctypes.sizeof(arguments.block) == GEMM.size

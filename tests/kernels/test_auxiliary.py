@@ -1,4 +1,4 @@
-"""Packing and reduction as NVRTC emitted them, executed without a GPU: bit by bit what they say."""
+"""Test packing and reduction in the interpreter, with the PTX that NVRTC emits, bitwise."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -37,7 +37,7 @@ def execute(
     kernel: Compiled, problem: Any, buffers: list[Buffer], alpha: Scalar = ONE,
     beta: Scalar = ZERO, places: dict[str, np.ndarray] | None = None,
 ) -> Execution:  # fmt: skip
-    """Run a kernel on its problem, with these as its operands."""
+    """Execute a kernel with these buffers as operands."""
     config = kernel.configure(problem)  # type: ignore[attr-defined]
     text = emitted(kernel, config)
     block = kernel.signature(config).arguments(problem, alpha, beta).block.raw
@@ -56,7 +56,7 @@ def execute(
 
 
 def differences(kernel: Compiled, problem: Any, execution: Execution, **more: Any) -> list[str]:
-    """What was executed and not predicted, or the other way round."""
+    """Return the differences between executed and predicted accesses."""
     accesses = kernel.accesses(kernel.configure(problem), problem, **more)  # type: ignore[attr-defined]
     rows = [AccessRow(access, analyze(access)) for access in accesses]
     return [str(one) for one in compare(rows, execution) if one.difference]
@@ -67,7 +67,7 @@ def differences(kernel: Compiled, problem: Any, execution: Execution, **more: An
 
 @dataclass(frozen=True)
 class Case:
-    """A (M, K) and B (N, K) of one element type, and what is packed."""
+    """A (M, K) and B (N, K) of one element type, and which of them are packed."""
 
     bytes: int
     op: str
@@ -77,7 +77,7 @@ class Case:
     k_major: bool = False
     l: int = 1
     shared: bool = False
-    #: Elements from an address of all alignments to the first.
+    #: Elements from an aligned address to the first element.
     base: int = 0
     gap: int = 0  #: Elements between matrices of a batch.
 
@@ -105,7 +105,7 @@ class Case:
 
 
 def pack(case: Case) -> tuple[Packing, Execution]:
-    """Pack, and compare all that is in scratch."""
+    """Pack, and compare all bytes of the scratch buffer."""
     problem = case.problem()
     _, packing = packed(problem, case.which, case.k_major)
     random = np.random.default_rng(len(str(case)))
@@ -134,15 +134,15 @@ def pack_cases() -> list[Case]:
             # Aligned, with and without tails; one operand that is transposed and one that is not.
             Case(size, "TT", (64, 130, 64), 64, k_major=True),
             Case(size, "NN", (33, 128, 96), 128 - 96, "A"),
-            # Off a word, with rows that are off it in all ways.
+            # Unaligned bases, with rows of all alignments.
             Case(size, "TN", (70, 40, 300), 3, base=1),
             Case(size, "NT", (257, 140, 37), 5, "AB", True, base=2),
-            # A batch whose matrices lie differently, and one that all share.
+            # A batch whose matrices have different alignments, and one with a shared matrix.
             Case(size, "NN", (37, 29, 41), 2, l=3, gap=1),
             Case(size, "NT", (37, 29, 41), 0, k_major=True, l=3, shared=True, gap=3),
-            # More rows of tiles than are walked together, of which the last group lacks one.
+            # More rows of tiles than a raster group; the last group lacks one.
             Case(size, "NN", (20, 1, {1: 4174, 2: 4174, 4: 2092}.get(size, 1046)), 1, "A", True),
-            # One row, one column, one element; rows that are less than two words apart.
+            # One row, one column, one element; rows shorter than two words.
             Case(size, "NT", (1, 50, 300), 0, "AB", True),
             Case(size, "TN", (1, 2, 300), 1),
             Case(size, "NN", (50, 1, 1), 2, k_major=True, base=1),
@@ -153,7 +153,7 @@ def pack_cases() -> list[Case]:
 
 @pytest.mark.parametrize("case", pack_cases(), ids=str)
 def test_packing(case):
-    """All elements are where they should be, and the accesses are those that are predicted."""
+    """Check that all elements are packed, and that the accesses equal the predicted ones."""
     packing, execution = pack(case)
     assert differences(PACK, packing, execution) == []
 
@@ -171,14 +171,14 @@ def test_packing_from_any_address(size, transposed):
 
 @dataclass(frozen=True)
 class Sums:
-    """A GEMM cut into slices of 128 of K, and how its C lies."""
+    """A GEMM cut into slices of 128 of K, and the layout of its C."""
 
     types: tuple[str, str]
     mn: tuple[int, int] = (41, 37)
     slices: int = 3
     pad: int = 0
     order: Any = "F"
-    base: int = 0  #: Elements from an address of all alignments to C's first.
+    base: int = 0  #: Elements from an aligned address to C's first element.
     alpha: float = 1.5
     beta: float = -0.75
 
@@ -201,10 +201,10 @@ class Sums:
 def reduce(
     case: Sums, places: dict[str, np.ndarray] | None = None
 ) -> tuple[Reduction, Execution, np.ndarray, np.ndarray]:
-    """Reduce sums that are whole numbers; also C, and what it should be."""
+    """Reduce integers. Return the reduction, its execution, C and the expected C."""
     reduction, random = case.reduction(), np.random.default_rng(len(str(case)))
     sums, C = DTYPES[reduction.partials.dtype], DTYPES[reduction.C.dtype]
-    scratch = np.full(reduction.nbytes, 0xFF, np.uint8)  # NaN, in what lies between rows
+    scratch = np.full(reduction.nbytes, 0xFF, np.uint8)  # NaN between rows
     memory = np.full(reduction.C.span, 0xFF, np.uint8)
     parts = view(reduction.partials, scratch).view(sums.numpy)
     old = view(reduction.C, memory).view(C.numpy)[0]
@@ -243,7 +243,7 @@ REDUCED = [
 
 @pytest.mark.parametrize("case", REDUCED, ids=str)
 def test_reduction(case):
-    """Whole numbers: each element is exactly what it should be, and the accesses as predicted."""
+    """Check that each element is exact, and that the accesses equal the predicted ones."""
     reduction, execution, found, wanted = reduce(case)
     assert found.tobytes() == wanted.tobytes()
     assert differences(REDUCE, reduction, execution, reads_c=case.beta != 0) == []
@@ -267,7 +267,7 @@ def test_scalars_are_read_where_they_are():
 
 
 def test_slices_are_added_in_their_order():
-    """Of these numbers any other order gives another sum."""
+    """Test numbers for which any other order gives another sum."""
     case = Sums(("float32", "float32"), (4, 1), 9, alpha=1.0, beta=0.0)
     reduction = case.reduction()
     scratch, C = np.zeros(reduction.nbytes, np.uint8), np.zeros((4, 1), np.float32)
@@ -285,7 +285,7 @@ def test_slices_are_added_in_their_order():
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_packed_matrices_far_apart(transposed):
-    """In a scratch that nobody has the memory for, of which a few pages are touched."""
+    """Pack into a sparse scratch buffer, of which only a few pages are touched."""
     problem = from_sizes("NT", m=40, n=24, k=32, l=3, dtype="float16")
     _, packing = packed(problem, "A", transposed)
     (target,) = packing.targets
@@ -299,7 +299,7 @@ def test_packed_matrices_far_apart(transposed):
 
 @pytest.mark.parametrize("far", ["slices", "matrices", "rows", "C"])
 def test_sums_far_apart(far):
-    """Of slices, of a batch's matrices, of C's rows and matrices: beyond 2**31 elements."""
+    """Reduce slices, matrices of a batch, and rows and matrices of C that span 2**31 elements."""
     batch = {"l": 3, "batch_c": 2**30 + 64 if far == "C" else 40 * 24} if far != "rows" else {}
     ldc = 2**31 // 23 // 8 * 8 + 8 if far == "rows" else 40
     sizes = {"m": 40, "n": 24, "k": 384 if far == "slices" else 256, "ldc": ldc}
@@ -316,12 +316,12 @@ def test_sums_far_apart(far):
     assert np.array_equal(C, wanted)
 
 
-# What they cost -----------------------------------------------------------------------------------
+# Accesses and predicted times ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", TYPES)
 def test_no_bank_conflicts_and_whole_sectors(size):
-    """Of aligned operands, transposed, each access is coalesced and free of conflicts."""
+    """Test aligned, transposed operands: accesses are coalesced and conflict-free."""
     _, packing = packed(Case(size, "NT", (256, 256, 256), 0).problem(), "AB", True)
     accesses = PACK.accesses(PACK.configure(packing), packing)
     assert {type(one) for one in accesses} == {GlobalAccess, SharedAccess}
@@ -335,7 +335,7 @@ def test_no_bank_conflicts_and_whole_sectors(size):
 
 @pytest.mark.parametrize("size", TYPES)
 def test_two_sectors_more_a_row_where_rows_are_off_a_word(size):
-    """A warp reads lines, one of them of each row: of a row off a sector five in place of four."""
+    """Test unaligned rows: a request for a line of a row takes five sectors instead of four."""
     case = Case(size, "TN", (512, 512, 1000), 1, which="A")
     _, packing = packed(case.problem(), "A")
     accesses = PACK.accesses(PACK.configure(packing), packing)
@@ -360,7 +360,7 @@ def test_everything_compiles_without_spills(arch):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_words_are_loaded_whole(size):
-    """Of words whose last bytes nobody uses ptxas would make narrower loads, and more of them."""
+    """Test the widths of loads. ptxas narrows a load if some of its bytes are unused."""
     for k_major in (False, True):
         problem = Case(size, "NT", k_major=k_major).problem()
         config = PACK.configure(packed(problem, "AB", k_major)[1])
@@ -385,7 +385,7 @@ def test_seconds_are_bytes_over_bandwidth():
     times = [PACK.seconds(one, gpu, calibration(gpu).constants) for one in (small, large)]
     assert 2 * 262144 * 4096 * 2 / times[1] < 1e9 * gpu.bandwidth_gbs < 3 * 2**32 / times[1]
     assert times[0] < times[1] / 64 + 4e-6
-    # Sums go in vectors as wide as C lets them.
+    # Partial sums are loaded in vectors as wide as those of C.
     times = [
         REDUCE.seconds(
             from_sizes("NN", m=1024, n=1024, k=8192, dtype="float32", ldc=ldc),
@@ -396,5 +396,5 @@ def test_seconds_are_bytes_over_bandwidth():
         for ldc in (1024, 1025)
     ]
     assert 3e-6 < times[0] < 40e-6
-    # They are slower by less than the bandwidths are apart, since a launch takes as long.
+    # The ratio is smaller than that of the bandwidths, because the launch time is equal.
     assert 1.3 < times[1] / times[0] < 1.6

@@ -1,4 +1,4 @@
-"""``batch_invariant=True``: rows of C whose bits do not depend on the others."""
+"""Test ``batch_invariant=True``: the bits of a row of C do not depend on the other rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_one_order_for_every_m(arch: str, dtype: str) -> None:
 
 
 class Drawn(NamedTuple):
-    """A product of any m: what `cg.plan` is given for it beside m, lda and arrays."""
+    """A random product of any m: the arguments of `cg.plan` except m, lda and arrays."""
 
     op: str
     n: int
@@ -112,7 +112,7 @@ def test_free_selections_differ() -> None:
 
 
 def test_what_the_order_does_not_depend_on() -> None:
-    """An epilogue, and how A and C are aligned."""
+    """Test that the order does not depend on the epilogue, or the alignment of A and C."""
     n, k = 512, 1024
     (plain,) = orders("sm_90a", "float16", n, k, storage="C", order="C")
     assert orders("sm_90a", "float16", n, k, storage="C", order="C", lda=1027, ldc=513) == {plain}
@@ -142,7 +142,7 @@ def test_bits_in_the_interpreter(dtype: str, arch: str, order: str) -> None:
         assert bits(C) == bits(found[-1][: len(C)])
 
 
-#: Configs of which plans sum in one order, though their tiles differ, or A and B are swapped.
+#: Configs with one order of summation, but different tiles, or with A and B swapped.
 ALIKE: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "complex128": (
         {"arch": "sm_80", "kernel": "sm80_pipeline"},
@@ -162,7 +162,7 @@ ALIKE: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("kind", ALIKE)
 def test_tiles_of_one_order_in_the_interpreter(kind: str) -> None:
-    """Equal orders of summation are equal bits, in every column of the tiles."""
+    """Test that configs with equal orders of summation give equal bits in all columns."""
     dtype, _, compute = kind.partition("/")
     random = np.random.default_rng(1)
     A, B = (numbers(random, (rows, 72), dtype) for rows in (40, 36))
@@ -178,7 +178,7 @@ def test_tiles_of_one_order_in_the_interpreter(kind: str) -> None:
 
 
 def test_rows_that_are_put_in_place_have_an_order_of_their_own() -> None:
-    """Two k tiles are loaded before the others then, one otherwise: packing changes the bits."""
+    """Test that packing changes the bits: unpacked rows are loaded in another order of k tiles."""
     random = np.random.default_rng(2)
     A, B = (numbers(random, (rows, 171), "bfloat16") for rows in (40, 24))
     found, orders = [], []
@@ -192,7 +192,7 @@ def test_rows_that_are_put_in_place_have_an_order_of_their_own() -> None:
 
 
 def test_imaginary_parts_of_single_columns_have_an_order_of_their_own() -> None:
-    """Threads with several columns add the products with B's real parts first."""
+    """Test thread tiles. Threads with several columns first add products with B's real parts."""
     found = {
         cg.plan("NT", m=32, n=32, k=40, dtype="complex64", kernel="double_buffered", arch="sm_80",
                 tile=(32, 32, 16), thread_tile=thread_tile, backend="cpu").order_of_summation
@@ -204,7 +204,7 @@ def test_imaginary_parts_of_single_columns_have_an_order_of_their_own() -> None:
 @pytest.mark.parametrize("op", ["NN", "TT"])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_groups_along_k_in_the_interpreter(arch: str, op: str) -> None:
-    """Each row of each group's product, of groups that begin anywhere."""
+    """Test each row of each group's product, with groups that begin at any k."""
     random = np.random.default_rng(4)
     A, B = (numbers(random, (rows, 171), "bfloat16") for rows in (70, 24))
     ends = np.array([37, 37, 120, 171], np.int32)

@@ -1,4 +1,4 @@
-"""``batched``: many small products, every program of it executed; what is refused and chosen."""
+"""Test ``batched``: every program in the interpreter, unsupported problems, kernel selection."""
 
 import re
 from dataclasses import replace
@@ -20,7 +20,7 @@ from cute_gemm.toolchain.nvrtc import prove
 
 
 def checked(case: BatchedCase) -> None:
-    """C is right, what lies between its elements stays, and accesses are those of the report."""
+    """Check C, that the bytes between its elements do not change, and the reported accesses."""
     plan = case.plan()
     buffers = case.buffers()
     A, B, C = case.views(buffers)
@@ -32,7 +32,7 @@ def checked(case: BatchedCase) -> None:
     assert verdict.ok, verdict
     C[...] = before
     same = (buffers[2] == around) | ((buffers[2] != buffers[2]) & (around != around))
-    assert same.all(), "what lies beside C was written"
+    assert same.all(), "bytes around C have changed"
     rows = [make_row(access) for access in plan.steps.each[0].accesses(beta != 0)]
     different = [one for one in compare(rows, execution) if one.difference]
     assert not different, "\n".join(map(str, different))
@@ -40,7 +40,7 @@ def checked(case: BatchedCase) -> None:
 
 
 SPREAD = [drawn(seed, kind) for seed, kind in enumerate(sorted(KINDS) * 3)]
-#: Extents about those of MMAs.
+#: Extents near those of MMAs.
 SPREAD += [drawn(100 + seed, kind, most=40, l=5) for seed, kind in enumerate(
     ("float16", "bfloat16", "float16-float32", "bfloat16-float32") * 3
 )]  # fmt: skip
@@ -58,7 +58,7 @@ def test_many_more(seed: int) -> None:
 
 
 def test_a_batch_ends_within_a_cta() -> None:
-    """One product alone, one less and one more than a CTA has, and several CTAs."""
+    """Test one product, one less and one more than a CTA has, and several CTAs."""
     case = BatchedCase("float16", "TN", "FFC", (5, 6, 7, 1), (), 0.0)  # type: ignore[arg-type]
     for l in (1, 7, 8, 9, 17):
         lies = Lie(7, 35, 8, 35 * l + 32), Lie(7, 42, 8, 42 * l + 32), Lie(6, 30, 0, 30 * l)
@@ -67,7 +67,7 @@ def test_a_batch_ends_within_a_cta() -> None:
 
 
 def test_what_is_contiguous_is_copied_in_wide_vectors() -> None:
-    """Rows of 98 bytes, one behind the other: runs of 16 bytes, wherever one ends."""
+    """Test contiguous rows of 98 bytes, which are copied in runs of 16 bytes across rows."""
     plan = planned(m=49, n=49, k=49, l=64, products=8)
     assert plan.config.operation.bytes[:2] == (16, 16) and plan.config.orders[:2] == ("run", "run")
     plan = planned(m=49, n=49, k=49, l=64, ldb=52, batch_b=52 * 49, products=8)
@@ -131,7 +131,7 @@ def test_it_contends_for_large_batches_of_small_products_alone() -> None:
 
 
 def test_no_more_ctas_than_a_grid_has_along_y() -> None:
-    """The batch goes along x, which has room for 2**31 - 1."""
+    """Test that the batch is along x, which has 2**31 - 1 CTAs."""
     plan = planned(m=2, n=2, k=2, l=2**31 - 1)
     launch = plan.steps.each[0].launch
     assert launch.batch == 1 and launch.dimensions[1:] == (1, 1)
@@ -152,7 +152,7 @@ def test_reports_of_matrices_that_lie_anyhow(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_its_proof_holds(seed: int) -> None:
-    """C++ CuTe computes the offsets that Python does."""
+    """Test that C++ CuTe computes the same offsets as Python."""
     plan = drawn(seed, ("float16", "float32", "complex128")[seed % 3]).plan()
     assert len(plan.proof.facts) == 23
 

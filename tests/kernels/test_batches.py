@@ -1,4 +1,4 @@
-"""Batches: descriptors, checks, results and counts of operands with one leading dimension more."""
+"""Test batches: descriptors, checks, results and counts."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -98,7 +98,7 @@ def on_gpu(shape: Any, strides: Any, pointer: int = 0x10000) -> Operand:
 def test_alignment_is_that_of_every_matrix(
     pointer: int, step: int, alignment: int, first: int
 ) -> None:
-    """And a host array is copied to an aligned address, but its batch stride stays."""
+    """Test alignments. A host array is copied to an aligned address, but keeps its batch stride."""
     A = from_operands("NN", on_gpu((L, 4, 8), (step, 8, 1), pointer), on_gpu((8, 5), (5, 1))).A
     assert (A.alignment, A.first_alignment, A.batch_stride) == (alignment, first, step)
     assert all((pointer + 2 * i * step) % alignment == 0 for i in range(L))
@@ -121,7 +121,7 @@ def test_sizes_of_a_batch() -> None:
     assert most.A.batch_bytes * most.l > 2**57
 
 
-# What is refused ----------------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------------
 
 A3, B3 = np.zeros((L, 4, 6), "f4"), np.zeros((L, 6, 5), "f4")
 BAD = {
@@ -211,20 +211,20 @@ def test_overlap_within_a_batch_is_quick_however_large() -> None:
     side, most = 2**20, 2**31 - 1
     assert not matrices_overlap(side, side, side * most, most, side)
     assert matrices_overlap(side, side, side * most, most, side - 1)
-    # Far apart, and yet in each other's lines: found without a search through them.
+    # The ranges interleave, but the matrices are far apart: no search is needed.
     assert not matrices_overlap(2, most, 2**40 + 15, most, 2**41 + 2**20 + 7)
 
 
 def test_matrices_of_a_batch_may_lie_between_each_others_columns() -> None:
     buffer = np.zeros((5, L, 4), "f4")
-    C = buffer.transpose(1, 2, 0)  # C[i] has its columns L * 4 elements apart
+    C = buffer.transpose(1, 2, 0)  # columns of C[i] are L * 4 elements apart
     assert str(problem_of("NN", A3, B3, C).C) == "(4,5,3):(1,12,4)"
     with pytest.raises(errors.OverlapError, match="its matrices share memory"):
         problem_of("NN", A3, B3, as_strided(C, C.shape, (3 * 4, 4, 48)))
 
 
 def test_overlap_with_an_operand() -> None:
-    """A and C in turns in one buffer share nothing; one element of one matrix is enough."""
+    """Test that interleaved A and C do not overlap, and that one common element is an overlap."""
     buffer = np.zeros((L, 2, 4, 4), "f4")
     A, C = buffer[:, 0], buffer[:, 1]
     B = np.zeros((4, 4), "f4")
@@ -240,7 +240,7 @@ def test_overlap_with_an_operand() -> None:
 
 @st.composite
 def laid_out(draw: st.DrawFn, shape: tuple[int, int], name: str, writable: bool = False) -> Any:
-    """Integer values in a batch of any layout; of C also its buffer and where in it C lies."""
+    """Draw integers in a batch of any layout. For C, also return its buffer and position."""
     order, pad = draw(st.sampled_from("FC")), draw(st.integers(0, 2))
     kinds = ["whole", "between"] + ([] if writable else ["shared", "one", "2-D", "sliding"])
     kind = draw(st.sampled_from(kinds))
@@ -326,7 +326,7 @@ def test_a_batch_of_none(kernel: str) -> None:
 def test_long_batches_of_small_matrices_are_computed_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And in parts that bound the memory; each part is right."""
+    """Test blocks of matrices, which bound the memory."""
     from cute_gemm.problem import reference
 
     monkeypatch.setattr(reference, "_BLOCK", 8)
@@ -364,7 +364,7 @@ def test_a_plan_of_a_single_matrix_takes_a_batch_of_one() -> None:
 
 
 def test_a_plan_takes_arrays_that_are_aligned_as_all_its_matrices_are() -> None:
-    """What the first one has beyond that says nothing of the kernel."""
+    """Test that a plan requires the alignment of all matrices, and not more of the first one."""
     plan = cg.plan(
         "NN", m=4, n=5, k=8, l=L, dtype="float16", batch_a=64, storage="C", backend="cpu"
     )
@@ -383,7 +383,7 @@ def test_sizes_and_arrays_do_not_mix() -> None:
 
 # Counts -------------------------------------------------------------------------------------------
 
-#: Kernel -> type, and what A's leading dimension and batch stride are more than multiples of 8.
+#: Kernel -> type, and remainders of A's leading dimension and batch stride modulo 8.
 KERNELS = {
     "naive": ("float32", 1, 3), "smem_full_k": ("float32", 0, 2),
     "double_buffered": ("float32", 2, 3), "tensor_core": ("float16", 2, 2),
@@ -393,7 +393,7 @@ KERNELS = {
 
 
 def single(problem: GemmProblem) -> GemmProblem:
-    """One product of a batch."""
+    """Return one product of a batch."""
     matrices = {x.name: replace(x, l=1, batch_stride=0) for x in (problem.A, problem.B, problem.C)}
     return replace(problem, l=1, **matrices)
 
@@ -404,7 +404,7 @@ def single(problem: GemmProblem) -> GemmProblem:
 def test_counts_are_the_sums_over_the_matrices(
     monkeypatch: pytest.MonkeyPatch, kernel: str, op: str, shared: str
 ) -> None:
-    """Each matrix counted by itself, from the address that it begins at."""
+    """Compare with counts of each matrix alone, at its own address."""
     dtype, odd_ld, odd = KERNELS[kernel]
     batch = {"batch_a": 8000 + odd, "batch_b": 8008, "batch_c": 8001}
     batch |= {f"batch_{shared.lower()}": 0} if shared else {}
@@ -441,7 +441,7 @@ LANES = np.stack([np.arange(32), np.zeros(32, int)], axis=-1)[None]
 
 @pytest.mark.parametrize(("step", "sectors"), [(64, 8), (4, 8), (0, 8), (65, 8.75), (66, 8.5)])
 def test_figures_per_request_are_means_over_the_batch(step: int, sectors: float) -> None:
-    """Of four matrices, 8 bytes further on each, one alone begins on a sector."""
+    """Test four matrices whose addresses differ by 8 bytes, so that one begins on a sector."""
     matrix = Matrix("A", (32, 1), (1, 32), "float64", 256, l=4, batch_stride=step)
     access = GlobalAccess("A", "load", "ld.global", 64, matrix, (32, 1), LANES, 0, 5)
     found = gmem.analyze(access)

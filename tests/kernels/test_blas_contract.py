@@ -1,4 +1,4 @@
-"""BLAS's contract on the CPU and in the interpreter (``tests/blas_contract.py``)."""
+"""Test the BLAS contract on the CPU and in the interpreter (``tests/blas_contract.py``)."""
 
 import zlib
 from dataclasses import replace
@@ -9,7 +9,7 @@ from contract_backends import Backend
 
 from cute_gemm.kernels import registry
 
-#: Kernel, types and op; where a kernel is executed each has one of its ops.
+#: Kernel, types and op. In the interpreter each kernel has one of its ops.
 ON_CPU = [
     pytest.param(kernel, kind, op, id=f"{kernel}-{kind}-{op}")
     for kernel in ("host", "auto")
@@ -26,7 +26,7 @@ EXECUTED = [
 
 
 def check(cases: list[contract.Case], backend: Backend) -> list[str]:
-    """Check all; return what was refused."""
+    """Check all cases, and return the messages of unsupported ones."""
     refused = []
     for case in cases:
         try:
@@ -47,7 +47,7 @@ def test_on_the_cpu(kernel: str, kind: contract.Kind, op: str) -> None:
 
 @pytest.mark.parametrize(("kernel", "kind", "op"), EXECUTED)
 def test_in_the_interpreter(kernel: str, kind: contract.Kind, op: str) -> None:
-    """A case of each subject, and three products; layouts take turns."""
+    """Test a case of each subject, and three products, with varying layouts."""
     layout = contract.LAYOUTS[zlib.crc32(f"{kind} {kernel}".encode()) % 2]
     special = contract.special(kernel, kind, op, layout, long=False)
     subjects: dict[str, contract.Case] = {}

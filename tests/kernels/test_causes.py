@@ -1,4 +1,4 @@
-"""Why a kernel takes the time that it does: causes, their costs and fixes, and the first line."""
+"""Test causes of a kernel's predicted time, their costs and fixes, and the first line."""
 
 import json
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_a_cost_is_the_time_less_that_with_ideal_counts(plan, reference):
     assert ideal_clocks["tensor cores"] == clocks["tensor cores"]
     first = reference.causes[0]
     with_ideal = Predictions([ideal], plan.gpu).predict(problem, 0).seconds
-    least = min(with_ideal, first.fixed_seconds)  # a fix may do more than that
+    least = min(with_ideal, first.fixed_seconds)  # a fix may save more than the cost
     assert reference.predicted.seconds - first.seconds == pytest.approx(least)
     assert first.share == pytest.approx(first.seconds / reference.predicted.seconds)
 
@@ -85,9 +85,9 @@ def test_ideal_counts_are_those_of_the_same_bytes(plan):
     accesses = registry.get("sm80_pipeline").all_accesses(plan.config, typical)
     (load,) = (x for x in accesses if kind_of(x) == LOAD)
     now, ideal = (tally([load], 1, kinds)["k-tile"] for kinds in ((), {LOAD}))
-    halves = 128 * 32  # of B's tile, 2 bytes each, in DEPTH k-tiles
+    halves = 128 * 32  # of B's tile, 2 bytes each; DEPTH k-tiles
     requests = load.coords.shape[0]
-    assert (now.moves, now.sectors) == (requests, 1.5 * halves * 2 / 32)  # L1 keeps the others
+    assert (now.moves, now.sectors) == (requests, 1.5 * halves * 2 / 32)  # L1 holds the others
     assert (ideal.moves, ideal.sectors, ideal.partial) == (halves * 2 / 512, halves * 2 / 32, 0)
     assert ideal.passes == halves * 2 / 512 < now.passes and DEPTH == 4
     stores = [x for x in accesses if kind_of(x)[:3] == ("B", "store", "shared")]
@@ -159,7 +159,7 @@ def test_a_batch_stride_is_a_cause():
 
 
 def grouped(ragged: str, order: str, kernel: str, m: int = 1000) -> cg.Plan:
-    """Four groups along M or N, of rows of A or of columns of B as NumPy has them."""
+    """Return a plan of four groups along M or N, of row-major arrays."""
     A, B = (np.zeros(shape, "float16") for shape in ((m, 256), (256, 512)))
     A, B = (np.stack([x] * 4) if ragged == no else x for x, no in ((A, "N"), (B, "M")))
     options = {"order": order, "kernel": kernel, "arch": "sm_90a", "backend": "cpu"}
@@ -280,7 +280,7 @@ def test_causes_of_random_reports_hold():
 
 @pytest.mark.parametrize("name", ["B200", "A100", "RTX 4090", "L40S", "H200"])
 def test_what_costs_nothing_is_not_named(name):
-    """The reduction's accesses are as wide as a thread's sums: nothing is lost by them."""
+    """Test the reduction kernel, whose accesses are as wide as possible."""
     report = cg.analyze("NN", m=256, n=4096, k=4096, dtype="float16", gpu=name)
     assert " because " not in report.headline and "no access costs 1 %" in report.headline
     assert all(cause.seconds is not None for cause in report.causes)
@@ -308,7 +308,7 @@ ODD = {"m": 4599, "n": 1024, "k": 1024, "dtype": "bfloat16", "arch": "sm_90a"}
 
 
 def test_rows_of_c_that_end_anywhere_are_a_cause():
-    """With another leading dimension alone nothing would change: stores end where rows do."""
+    """Test rows of C with odd lengths. Another leading dimension alone would not help."""
     asked = {**ODD, "lda": 4601, "ldc": 4600}
     report = cg.analyze("NT", **asked)
     cause = next(x for x in report.causes if x.what.startswith("C's "))

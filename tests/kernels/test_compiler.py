@@ -164,7 +164,7 @@ def test_cute_builds_once_and_then_comes_from_the_cache(
     assert again.resources == first.resources
     assert again.seconds < first.seconds
 
-    # In a new process too, where nothing of CUDA is imported for it.
+    # Also in a new process, which imports nothing of CUDA for it.
     script = (
         "import sys; from cute_gemm.toolchain.nvrtc import build;"
         "from cute_gemm.toolchain.unit import TranslationUnit;"
@@ -203,7 +203,7 @@ class TestHeaders:
 
     @pytest.fixture
     def bare(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A machine without the nvidia wheels, and without a toolkit in its usual place."""
+        """Emulate a machine without the nvidia wheels and without a toolkit."""
         whole = headers.package_dirs
         monkeypatch.setattr(
             headers, "package_dirs", lambda name: [] if name == "nvidia" else whole(name)
@@ -248,7 +248,7 @@ class TestHeaders:
     def test_wheels_of_both_releases(
         self, major: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Those of the bindings' release, headers and NVRTC alike."""
+        """Test that headers and NVRTC are those of the bindings' release."""
         root = tmp_path / "nvidia"
         self.plant(root, "cuda_runtime/include/cuda_runtime.h", "cuda_nvcc/include/crt/mma.h")
         self.plant(root, "cuda_cccl/include/cuda/std/version", "cu13/include/cuda_runtime.h")
@@ -289,7 +289,7 @@ def test_version_of_the_wheel_is_that_of_the_library() -> None:
 
 
 def test_templates_take_of_cute_what_they_use() -> None:
-    """Half of cute/tensor.hpp is of other GPUs; a static member becomes a variable of the cubin."""
+    """Test includes, half of which are for other GPUs, and static members, which use memory."""
     for path in headers.templates_path().rglob("*.cuh"):
         text = path.read_text()
         if path.name != "proof.cuh":
@@ -326,7 +326,7 @@ def test_the_limit_of_open_files_is_said_to_be_reached() -> None:
     ), done.stderr
 
 
-#: Prints the megabytes of the process before, at most in, and after the compilation of a kernel.
+#: Prints the process's megabytes before, at the peak of, and after a compilation.
 MEMORY = """
 import re
 import cute_gemm as cg
@@ -351,7 +351,7 @@ def test_what_the_compiler_used_is_given_back() -> None:
 def test_nvrtc_of_cuda_12_comes_before_that_of_13(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By itself the finder of libraries takes that of CUDA 13 where there are wheels of both."""
+    """Test that NVRTC of CUDA 12 is preferred, although the finder of libraries prefers CUDA 13."""
     both = [tmp_path / "first", tmp_path / "second"]
     for name in ("first/cu13/lib/libnvrtc.so.13", "second/cuda_nvrtc/lib/libnvrtc.so.12"):
         (tmp_path / name).parent.mkdir(parents=True)
@@ -360,7 +360,7 @@ def test_nvrtc_of_cuda_12_comes_before_that_of_13(
     monkeypatch.setattr(compiler, "package_dirs", lambda name: both)
     monkeypatch.setattr(compiler, "cuda_major", lambda: 12)
     monkeypatch.setattr(compiler.ctypes, "CDLL", loaded.append)
-    # The library that this process has is of CUDA 13, as PyTorch's may be.
+    # The library of this process may be of CUDA 13, as with PyTorch.
     monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", lambda: (0, 13, 0))
     compiler._nvrtc.cache_clear()
     try:

@@ -1,4 +1,4 @@
-"""``compute="bf16x9"`` and ``"bf16x6"``: float32 by products of bfloat16 components."""
+"""Test ``compute="bf16x9"`` and ``"bf16x6"``: float32 as products of bfloat16 components."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ INTERPRETED = {"arch": "sm_90a", "backend": "interpreter"}
 
 
 def operand(random: np.random.Generator, rows: int, columns: int, pad: int = 0) -> np.ndarray:
-    """A column-major matrix whose columns are so many elements apart more."""
+    """Return a column-major matrix with ``pad`` elements between columns."""
     whole = np.full((columns, rows + pad), np.nan, np.float32)
     whole[:, :rows] = random.standard_normal((columns, rows))
     return whole[:, :rows].T
@@ -78,17 +78,17 @@ def test_an_epilogue() -> None:
 
 
 def errors(A: np.ndarray, B: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Errors over ``sum |a||b|``."""
+    """Return errors over ``sum |a||b|``."""
     wide = A.astype(np.float64), B.astype(np.float64)
     return np.abs(C - wide[0] @ wide[1]) / (np.abs(wide[0]) @ np.abs(wide[1]))
 
 
 def in_order(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """The sums of a loop over k in float32."""
+    """Return the product as a loop over k computes it in float32."""
     C = np.zeros((A.shape[0], B.shape[1]), np.float32)
     for k in range(A.shape[1]):
         exact = np.multiply.outer(A[:, k].astype(np.float64), B[k].astype(np.float64))
-        C = (C + exact).astype(np.float32)  # a fused multiplication and addition
+        C = (C + exact).astype(np.float32)  # a fused multiply-add
     return C
 
 
@@ -114,14 +114,14 @@ def test_errors_are_at_most_those_of_float32(kind: str, compute: str) -> None:
 
 
 def test_components_are_the_elements() -> None:
-    """A product with 1 is the element, of all normal numbers whose last component is one too."""
+    """Test that a product with 1 is exact, for normal numbers with a normal last component."""
     x = np.array([1, -1, 1 + 2**-23, 1 / 3, np.pi, -1e30, 1e-30, 3.4028235e38, 2.0**-110, 0.0])
     A, B = x.astype(np.float32)[:, None], np.ones((1, 16), np.float32)
     C = cg.gemm("NN", A, B, compute="bf16x9", **INTERPRETED, **FAST)
     assert (C == A).all()
 
 
-@pytest.mark.parametrize("rows", [64, 128])  # with products that take turns, and without
+@pytest.mark.parametrize("rows", [64, 128])  # with and without ping-pong
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_infinities_and_nan_are_those_of_float32(compute: str, rows: int) -> None:
     A, B = given("NN", 8, 16, 64)
@@ -135,7 +135,7 @@ def test_infinities_and_nan_are_those_of_float32(compute: str, rows: int) -> Non
                                       np.where(np.isfinite(A @ B), 0, A @ B))  # fmt: skip
 
 
-# ---- what is said of it -------------------------------------------------------------------------
+# ---- reports ------------------------------------------------------------------------------------
 
 
 def test_counts_are_those_of_the_execution() -> None:

@@ -1,4 +1,4 @@
-"""CUTLASS's own kernel: config, emitted unit, that NVRTC builds it, and its recorded accesses."""
+"""Test CUTLASS's kernel: config, emitted unit, compilation, and recorded accesses."""
 
 import re
 from dataclasses import replace
@@ -147,7 +147,7 @@ def test_int8_takes_the_instruction_that_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "a", "b"),  # the instance's operands are the flipped B and A
+    ("op", "a", "b"),  # the instance's operands are the swapped B and A
     [("NN", "Row", "Row"), ("NT", "Col", "Row"), ("TN", "Row", "Col"), ("TT", "Col", "Col")],
 )
 def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
@@ -156,7 +156,7 @@ def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
     unit = KERNEL.unit(config)
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
-    assert "GemmShape<128, 256, 32>" in unit.source  # transposed, as the operands are
+    assert "GemmShape<128, 256, 32>" in unit.source  # transposed, like the operands
     assert "/* SwapAB */ true" in unit.source
 
 
@@ -194,7 +194,7 @@ def test_launch_has_a_cta_for_each_tile() -> None:
     assert launch.smem == config.smem <= 101376
 
 
-#: Of each math one config, through registers and with ``cp.async``.
+#: A config of each math, with copies through registers and with ``cp.async``.
 SOME = [
     problem("TN", 4096), problem("NT", 101),
     problem("NN", 100, dtype="float32", compute="tf32", order="C"),
@@ -206,7 +206,7 @@ some = pytest.mark.parametrize("each", SOME, ids=lambda each: configure(KERNEL, 
 
 @some
 def test_a_recorded_tile_is_moved_once(each: GemmProblem) -> None:
-    """Each element of a k-tile and of C; of the k-tile as many bytes as shared memory takes."""
+    """Test that each element of a k-tile and of C is moved once."""
     config = configure(KERNEL, each, "sm_80")
     recorded = recording(config, products=True, reads_c=True)
     assert (
@@ -253,7 +253,7 @@ def test_other_archs_access_the_same(each: GemmProblem, monkeypatch: pytest.Monk
     ],
 )  # fmt: skip
 def test_a_launch_accesses_what_its_report_says(op: str, given: dict[str, Any]) -> None:
-    """With what is left over of K and without, with fewer k-tiles than stages and with more."""
+    """Test k with and without a residue, with fewer and with more k-tiles than stages."""
     random, configs = np.random.default_rng(0), set()
     for k, beta in ((8, 1), (200, 0)):
         sizes = {"m": 140, "n": 76, "dtype": "float16", **given}
@@ -274,7 +274,7 @@ def test_a_launch_accesses_what_its_report_says(op: str, given: dict[str, Any]) 
         plan.steps.each[0].__dict__["ptx"] = recording_module._ptx(plan.config)
         trace = plan.trace(A, B, C, beta=beta)
         assert trace.agrees, trace.differences
-    assert len(configs) == 1  # which is compiled once
+    assert len(configs) == 1  # one kernel is compiled
 
 
 def test_accesses_of_a_leftover_of_k_come_first() -> None:
@@ -313,7 +313,7 @@ def test_limits_name_their_cause() -> None:
 
 
 def build(config: CutlassUniversalConfig, arch: str) -> Resources:
-    """Compile, which fails where more is spilled than the unit allows; what the kernel takes."""
+    """Compile, and return the resources. Too many spills raise an error."""
     from cute_gemm.toolchain.nvrtc import build as compile_unit
 
     unit = KERNEL.unit(config)

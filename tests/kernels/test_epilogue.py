@@ -1,4 +1,4 @@
-"""An epilogue of one Python value and one C++ functor, in every kernel that is emitted."""
+"""Test an epilogue of a Python class and a C++ functor, in every kernel that is emitted."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def test_every_kernel_takes_it(case: Any) -> None:
     before, expected = C.copy(order="K"), C.copy(order="K")
     bias = {"bias": given["bias"]}
 
-    # The result, by the interpreter and by NumPy.
+    # The result, in the interpreter and in NumPy.
     executions = execute(plan, A, B, C, -1.5, 0.75, operands=bias, record=True)
     scaling = {"alpha": -1.5, "beta": 0.75, "operands": bias}
     assert verify(plan.problem, A, B, C, C=before, **scaling).ok
@@ -34,7 +34,7 @@ def test_every_kernel_takes_it(case: Any) -> None:
     assert abs(C.astype(float)).max() == 4
     assert not verify(asked, A, B, C, C=before, alpha=-1.5, beta=0.75).ok
 
-    # The report: rows of the bias, as they were executed.
+    # The report: rows of the bias, as executed.
     report = plan.report(beta=0.75)
     last, execution = plan.steps.each[-1], executions[-1]
 
@@ -45,7 +45,7 @@ def test_every_kernel_takes_it(case: Any) -> None:
     assert "bias" in report.to_dict()["matrices"]
     assert report.performance.traffic.compulsory["bias"] == 4 * asked.n
 
-    # The prediction.
+    # The predicted time.
     assert plan.candidates()[0].prediction.seconds >= plain.candidates()[0].prediction.seconds
 
 

@@ -1,4 +1,4 @@
-"""Calls on device arrays: what is checked again when they lie elsewhere, or were changed.
+"""Test calls with device arrays: checks of arrays at other addresses, and of changed arrays.
 
 The arrays are fakes.
 """
@@ -33,14 +33,14 @@ A, B, C = Array(0x10000), Array(0x20000), Array(0x30000)
 
 
 class Calls(list[tuple[int, ...]]):
-    """The launches that were made, how often arrays were read, and PyTorch's current stream."""
+    """The launches, the number of times that arrays were read, and PyTorch's current stream."""
 
     read, stream = 0, 7
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """A GPU that writes down what is launched."""
+    """Emulate a GPU that records launches."""
     made = Calls()
     stream = SimpleNamespace(ptr=7)
     cupy = SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda device: stream))
@@ -64,7 +64,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @pytest.fixture(params=["gemm", "plan"])
 def call(request: pytest.FixtureRequest, calls: Calls) -> Any:
-    """Either way to compute on arrays like A, B and C."""
+    """Return a plan's call or ``gemm`` for arrays like A, B and C."""
     plan = cg.plan("NN", A, B, C)
     return plan if request.param == "plan" else partial(cg.gemm, "NN")
 
@@ -122,13 +122,13 @@ def test_what_lies_elsewhere_is_checked_for_all_that_addresses_decide(
 ) -> None:
     call(A, B, C)
     for at in (A.data.ptr, A.data.ptr + 252, A.data.ptr - 252, B.data.ptr):
-        with pytest.raises((OverlapError, ShapeError)):  # a plan is of another alignment first
+        with pytest.raises((OverlapError, ShapeError)):  # a plan first checks the alignment
             call(A, B, Array(at))
     for lies in ((A, B, Array(C.data.ptr, device=1)), (A, Array(B.data.ptr, device=1), C)):
         with pytest.raises(DeviceError):
             call(*lies)
     assert len(calls) == 1
-    for at in (A.data.ptr - 256, A.data.ptr + 256, B.data.ptr + 256):  # side by side
+    for at in (A.data.ptr - 256, A.data.ptr + 256, B.data.ptr + 256):  # adjacent
         call(A, B, Array(at))
     assert len(calls) == 4
 
@@ -146,7 +146,7 @@ def test_another_alignment_is_another_plan(calls: Calls) -> None:
 
 @pytest.fixture(params=["gemm", "plan"])
 def on(request: pytest.FixtureRequest, calls: Calls) -> Any:
-    """Either way to compute on tensors, which have been seen before."""
+    """Return a function that returns a plan's call or ``gemm``, after three calls of it."""
 
     def made(*tensors: Tensor) -> Any:
         plan = cg.plan("NN", *tensors)
@@ -178,7 +178,7 @@ def tensors(dtype: str = "float32") -> list[Tensor]:
 def test_what_was_changed_of_the_same_objects_is_seen(
     calls: Calls, on: Any, which: int, changed: dict[str, Any], error: type[Exception]
 ) -> None:
-    """``x.data = y``, ``resize_`` and others change an object that was seen before."""
+    """Test ``x.data = y``, ``resize_`` and other changes of an object that was used before."""
     given = tensors("complex64" if changed.get("lazy") == "conj" else "float32")
     call, before = on(*given), dict(vars(given[which]))
 
@@ -235,7 +235,7 @@ def test_the_stream_is_the_one_of_the_call(calls: Calls, on: Any) -> None:
 def test_factors_are_those_of_the_call(
     calls: Calls, on: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last are known by the objects that they came as."""
+    """Test cached alpha and beta, which are looked up by object identity."""
     launched: list[tuple[complex, complex]] = []
 
     def bind(self: Any, device: int, alpha: Any, beta: Any, kept: str, numbers: Any) -> Any:
@@ -246,7 +246,7 @@ def test_factors_are_those_of_the_call(
     call = on(*given)
     with pytest.raises(ScalarError):
         call(*given, alpha=None, beta=None)
-    beta = np.array(2.0)  # which is the same object when it is another number
+    beta = np.array(2.0)  # the same object later has another value
     for _ in range(3):
         call(*given, beta=beta)
         beta += 1
@@ -276,7 +276,7 @@ def test_factors_on_the_device_do_not_lie_in_c(calls: Calls, on: Any) -> None:
         call(*given, **{name: outside})
         with pytest.raises(OverlapError, match=f"C shares memory with {name}, .* or a number"):
             call(*given, **{name: inside})
-    given[2].at = 0x40000  # where C lies now
+    given[2].at = 0x40000  # the new address of C
     with pytest.raises(OverlapError):
         call(*given, alpha=outside)
     call(*given, alpha=inside)
@@ -284,7 +284,7 @@ def test_factors_on_the_device_do_not_lie_in_c(calls: Calls, on: Any) -> None:
 
 
 def test_a_plan_is_freed_with_its_last_reference(calls: Calls) -> None:
-    """Neither it nor its executable is in a reference cycle, whatever was called."""
+    """Test that a plan and its executable are in no reference cycle after any call."""
     gc.disable()
     try:
         for given in (tensors(), [A, B, C]):
@@ -328,13 +328,13 @@ def test_calls_with_an_epilogue_are_known_by_it_and_by_its_operands(calls: Calls
     cg.gemm("NN", A, B, C, epilogue=both, residual=more, scale=scale)
     first = 0x10000, 0x20000, 0x30000, 0x40000
     assert calls == [(*first, at, 7) for at in (0x50000, 0x50000, 0x60000, 0x60000)]
-    assert calls.read == seen + 3  # the third has its operands in another order
+    assert calls.read == seen + 3  # the third call has its operands in another order
     for epilogue in ("residual", "residual+relu"):
         for _ in range(2):
             cg.gemm("NN", A, B, C, epilogue=epilogue, residual=more)
             bound.append(calls.read)
     assert bound[0] == bound[1] and bound[1] + 3 == bound[2] == bound[3]
-    # C may be an operand, and may not overlap one.
+    # C may be an operand, but must not overlap one.
     cg.gemm("NN", A, B, C, epilogue="residual", residual=C)
     for _ in range(2):
         with pytest.raises(OverlapError, match="C shares memory with residual"):
@@ -345,7 +345,7 @@ def test_calls_with_an_epilogue_are_known_by_it_and_by_its_operands(calls: Calls
 
 @pytest.fixture
 def zeroed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """New arrays that are fakes too, and which bytes are set to 0: an address, how many."""
+    """Return fake new arrays, and record the addresses and sizes that are set to 0."""
     places = iter(range(0x70000, 0x80000, 0x100))
     found: list[tuple[int, int]] = []
 

@@ -1,6 +1,6 @@
-"""Operands whose elements lie 2**31 and more apart: every offset has 64 bits.
+"""Test operands that span 2**31 elements or more: every offset must have 64 bits.
 
-NumPy's zeros, and the interpreter's memory, take room only where they are touched.
+NumPy's zeros, and the interpreter's memory, are only allocated where they are touched.
 """
 
 from functools import lru_cache
@@ -28,7 +28,7 @@ def family(step: Step) -> str:
 
 @lru_cache
 def compiled(arch: str, of: str) -> str:
-    """The kernels of all cases of a family in one unit: most of a compilation are headers."""
+    """Return the kernels of a family in one unit, because headers take most of a compilation."""
     units = {}
     for case in cases():
         if case.arch == arch:

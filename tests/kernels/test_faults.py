@@ -1,4 +1,4 @@
-"""Planted faults (``tests/data/faults.cu``), found in what NVRTC emits of them."""
+"""Test that the interpreter detects planted faults (``tests/data/faults.cu``)."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from cute_gemm.errors import FaultError
 from cute_gemm.ptx.parser import parse
 from cute_gemm.toolchain.nvrtc import ptx
 
-#: Name -> instruction, CTA, thread, and what else is said of it, the address in it.
+#: Name -> instruction, CTA, thread, and more text of the message, with the address.
 SAID = {
     "out_of_bounds": (
         "ld.global.f32", 2, 63, "at address 0x7f.*: out of bounds: 1 bytes after the end of in",

@@ -1,4 +1,4 @@
-"""Fixes: the concrete change, and that the report reads what the fix says."""
+"""Test fixes: the proposed change, and that the report of the change equals the fix's figures."""
 
 import re
 from dataclasses import replace
@@ -36,7 +36,7 @@ MN_HOME = (
 
 
 def fix_global(access: GlobalAccess, threads: int = 128) -> tuple[Fix, ...]:
-    """The fixes of one access that nothing is beside."""
+    """Return the fixes of one access without related accesses."""
     (found,) = fixes([access], threads)
     return found
 
@@ -44,7 +44,7 @@ def fix_global(access: GlobalAccess, threads: int = 128) -> tuple[Fix, ...]:
 def shared(
     operand: str, direction: str, copy: TiledCopy, layout: Layout, extents: tuple[int, int]
 ) -> SharedAccess:
-    """One access of a kernel's buffer, from the tiled copy itself."""
+    """Return an access of a kernel's buffer, computed from the tiled copy itself."""
     narrow = copy.atom.name == "ld.global"
     name = copy.atom.name if direction == "load" else "st.shared" if narrow else "cp.async"
     return SharedAccess(
@@ -61,7 +61,7 @@ def shared(
 
 
 def accesses(op: str, copy: str, dtype: str = "float16", **sizes: int) -> list:
-    """The global loads of A and B, with the stores and the loads of shared memory beside each."""
+    """Return the global loads of A and B, with the stores and loads of their buffers."""
     problem = from_sizes(op, dtype=dtype, **({"m": 512, "n": 512, "k": 256} | sizes))
     config = configure(KERNEL, problem, "sm_80", copy=copy)
     loads = [a for a in KERNEL.accesses(config, problem) if isinstance(a, GlobalAccess)]
@@ -82,7 +82,7 @@ def accesses(op: str, copy: str, dtype: str = "float16", **sizes: int) -> list:
 def test_the_references_two_defects() -> None:
     found = accesses("NN", "mn_major")
     a_load, a_store, a_read, b_load, b_store, b_read = fixes(found, 128)
-    # A is M-major: coalesced, but its buffer conflicts on both sides.
+    # A is M-major: coalesced, but its buffer has conflicts on both sides.
     assert a_load == ()
     best = "Sw<3,3,3> in place of Sw<3,3,4>: Sw<3,3,3> o 0 o ((32,4),(8,4)):((1,256),(32,1024))"
     assert a_store[0].what == best
@@ -93,7 +93,7 @@ def test_the_references_two_defects() -> None:
         "Sw<3,3,3> o 0 o (64,8):(1,64), tiled to (128,32)",
         "(128,32):(1,136), rows padded by 16 bytes",
     ]
-    # B is K-major: copied half by half, and no swizzle alone fixes its stores.
+    # B is K-major: copied by single halves. A swizzle alone does not fix its stores.
     assert [str(fix) for fix in b_load] == [
         f"threads (32,4):(4,1), values (1,8), cp.async of 128 bits, {K_HOME} "
         "(16 sectors per request, ideal 16, 100 %)",
@@ -124,7 +124,7 @@ def test_the_op_whose_storage_fits(op: str, other: tuple[str, str | None]) -> No
         assert len(named) == (letters is not None)
         if letters is not None:
             assert f"op {letters}, {stored}" in named[0].what
-            # It is what the report of that op reads.
+            # The report of that op has the same sectors.
             row = accesses(letters, "mn_major")[at]
             assert gmem.analyze(row).judged.sectors / gmem.analyze(row).judged.requests == 16
             assert named[0].figures["sectors"] == 16
@@ -151,11 +151,11 @@ def test_a_bad_copy_is_fixed_by_the_one_that_the_kernels_choose(op: str, dtype: 
             if offered and plan.major == "K" and plan.smem_copy.atom.destination is not None:
                 assert f"into shared memory {plan.smem_atom}, tiled to " in offered[0].what
     k_major = "A" * (op[0] == "T") + "B" * (op[1] == "N")
-    assert bad == "AB" if dtype == "int8" else bad == k_major  # of bytes it moves 8, not 16
+    assert bad == "AB" if dtype == "int8" else bad == k_major  # 8 bytes of int8 per access, not 16
 
 
 def test_a_k_tile_without_a_whole_vector_is_no_reason_to_fail() -> None:
-    # The last k-tile has 4 columns: of vectors of 8 that would be wider, none is inside.
+    # The last k-tile has 4 columns, so vectors of 8 would not be inside it.
     problem = from_sizes("NN", m=200, n=200, k=100, dtype="float16", lda=204, ldb=204, ldc=204)
     found = KERNEL.accesses(configure(KERNEL, problem, "sm_80"), problem)
     last = [access.part == "last k-tile" for access in found]
@@ -169,7 +169,7 @@ def test_the_last_k_tiles_fixes_are_of_the_last_k_tile() -> None:
     padded = "leading dimension 132, a multiple of 32 bytes"
     assert (whole.part, last.part) == ("all but the last k-tile", "last k-tile")
     assert str(whole.fixes[0]) == f"{padded} (16 sectors per request, ideal 16, 100 %)"
-    # Its 2 columns take 4 sectors, half of each, before and after.
+    # Its 2 columns take half of 4 sectors, before and after.
     assert (last.sectors, last.efficiency, last.fixes) == (4, 0.5, ())
     fixed = analyze("NN", m=100, n=100, k=130, dtype="float64", kernel="tensor_core",
                      arch="sm_80", ldb=132)  # fmt: skip
@@ -187,13 +187,13 @@ def test_a_part_keeps_the_fixes_that_fix_it_with_its_own_figures() -> None:
             found = gmem.analyze(fix.access).judged
             assert fix.access.region == row.access.region
             assert fix.figures["sectors"] == found.sectors / found.requests
-    # No fix of a store leaves it as it is.
+    # Every fix of a store reduces its conflicts.
     for row in report["A"].of("shared"):
         assert all(fix.figures["conflicts"] < row.conflicts for fix in row.fixes)
 
 
 def test_sectors_that_l2_is_asked_for_twice_are_fixed() -> None:
-    """Vectors 16 bytes off a sector: as many sectors of L1 as is ideal, but twice as many of L2."""
+    """Test vectors 16 bytes after a sector: L1 sectors are ideal, but L2 sectors are doubled."""
     given: dict = {"m": 256, "n": 256, "k": 32, "dtype": "float16", "lda": 64, "arch": "sm_80"}
     given |= {"kernel": "sm80_pipeline", "tile": (128, 128, 32)}
     (row,) = analyze("TN", **given, base_offset=8)["A"].of("global")
@@ -218,13 +218,13 @@ def test_a_kernels_own_option_is_a_fix() -> None:
     assert all(getattr(after, name) == figure for name, figure in fix.figures.items())
     sectors = [sum(row.launch.sectors or 0 for row in one.rows) for one in (report, fixed)]
     assert sectors[1] < sectors[0]
-    # Of what the fix leads to, nothing is better in all.
+    # The fixed report has no further fixes.
     for name in "AB":
         assert all(row.fixes == () for row in fixed[name].of("global"))
 
 
 def test_a_leading_dimension_is_no_shorter_than_a_row() -> None:
-    """Also where a tile is one element deep, which has no stride in CuTe's coalesced layout."""
+    """Test tiles that are one element deep, which have no stride in CuTe's coalesced layout."""
     given: dict = {"m": 4100, "n": 256, "k": 100, "dtype": "float32", "kernel": "coalesced"}
     report = analyze("NT", **given, arch="sm_80")
     (row,) = report["A"].of("global")
@@ -256,11 +256,11 @@ def test_fixes_of_four_hundred_reports() -> None:
     assert counts["fixes"] > 1000 and counts["applied"] > 300
 
 
-# -- what a fix says is what the model reads -----------------------------------------------------
+# -- figures of fixes and of the model ------------------------------------------------------------
 
 
 def layouts(what: str) -> tuple[Layout, Layout, int]:
-    """Threads, values and bits of a fix's text."""
+    """Return threads, values and bits of a fix's text."""
     match = re.search(r"threads (\S+), values \((\d+),(\d+)\), \S+ of (\d+) bits", what)
     assert match is not None
     p, q = int(match[2]), int(match[3])
@@ -268,7 +268,7 @@ def layouts(what: str) -> tuple[Layout, Layout, int]:
 
 
 def done(access: GlobalAccess, what: str) -> GlobalAccess:
-    """The access with a fix's text carried out by hand."""
+    """Return the access after applying a fix's text."""
     matrix = access.matrix
     if match := re.search(r"leading dimension (\d+)", what):
         stride = (1, int(match[1])) if matrix.unit == 0 else (int(match[1]), 1)
@@ -353,7 +353,7 @@ def copy_requests(copy: TiledCopy, tile: tuple[int, int]) -> np.ndarray:
 
 
 def aligned_copy(matrix: Matrix, **more: object) -> GlobalAccess:
-    """Threads (32,4):(4,1), values (1,8) on a K-major half matrix: the layout that is good."""
+    """Return an ideal copy: threads (32,4):(4,1), values (1,8) on a K-major half matrix."""
     copy = gmem_tiled_copy(universal("", 128), 16, row_major(32, 4), row_major(1, 8))
     tile = (128, 32)
     return GlobalAccess(
@@ -390,7 +390,7 @@ def test_an_odd_leading_dimension() -> None:
         "threads (32,4):(4,1), values (1,8), cp.async of 128 bits, "
         "leading dimension 4112, a multiple of 32 bytes"
     )
-    # A store must end where the matrix does: 4097 halves do not split into vectors.
+    # A store must end where the matrix does, and 4097 halves do not split into vectors.
     narrow = fix_global(replace(access, direction="store", instruction="st.global"), 128)
     assert {fix.figures["bits"] for fix in narrow} == {16}
 
@@ -410,7 +410,7 @@ def test_a_tile_shorter_than_a_sector() -> None:
 
 
 def test_what_nothing_fixes() -> None:
-    # Three elements of a column are all there are.
+    # A column has only three elements.
     matrix = Matrix("A", (1, 3), (4, 1), "float16", 256)
     assert all(fix.figures["bits"] > 16 for fix in fix_global(aligned_copy(matrix)))
     elements = aligned_copy(
@@ -424,7 +424,7 @@ def test_what_nothing_fixes() -> None:
 @pytest.mark.parametrize(
     ("kernel", "op", "ld"),
     [
-        ("thread_tile_2d", "TN", 512),  # A's loads would take two wavefronts in place of one
+        ("thread_tile_2d", "TN", 512),  # A's loads would take two wavefronts instead of one
         ("double_buffered", "NN", 513),  # B's stores
         ("bank_free", "TT", 513),  # A's loads
     ],
@@ -438,7 +438,7 @@ def test_no_fix_makes_shared_memory_dearer(kernel: str, op: str, ld: int) -> Non
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_an_option_that_costs_wavefronts_is_no_fix(more: int) -> None:
-    """Fewer sectors, and shared memory that takes as many wavefronts as before, or one more."""
+    """Test options with fewer sectors, and as many wavefronts as before, or one more."""
     lanes = np.arange(32)
     matrix = Matrix("A", (32, 32), (1, 32), "float32", 256)
 
@@ -459,7 +459,7 @@ def test_an_option_that_costs_wavefronts_is_no_fix(more: int) -> None:
 
 
 def bank_conflicts(access: SharedAccess, layout: Layout) -> int:
-    """Wavefronts above the ideal, by sets of words."""
+    """Return wavefronts above the ideal, counted with sets of words."""
     assert access.coords is not None
     number = smem.matrices(access.instruction)
     size = 16 if number else access.bits // 8
@@ -477,7 +477,7 @@ def bank_conflicts(access: SharedAccess, layout: Layout) -> int:
 
 
 def layout_of(what: str, extents: tuple[int, int]) -> Layout:
-    """The layout that a fix's text names."""
+    """Return the layout in a fix's text."""
     text = what.partition(": ")[2] or what
     if ", tiled to " in text:
         return tile_to_shape(parse(text.partition(", tiled")[0]), extents)
@@ -535,7 +535,7 @@ def test_a_home_frees_all_accesses(
                 each[buffer.index(access)]
             )
             assert sum(each) < sum(bank_conflicts(other, layout) for other in buffer)
-            for other, copy in zip(buffer, copies, strict=True):  # vectors stay whole
+            for other, copy in zip(buffer, copies, strict=True):  # vectors are not split
                 moved = copy.vector_offsets(home, extents)
                 assert (moved * 8 % other.bits == 0).all()
 
@@ -543,7 +543,7 @@ def test_a_home_frees_all_accesses(
 @pytest.mark.parametrize(
     ("home", "atom", "first"),
     [
-        # Where the tile is one atom wide, its swizzle is the atom's.
+        # If the tile is one atom wide, its swizzle is the atom's.
         ("(128,64):(64,1)", "ldmatrix.x4", "a swizzle: Sw<3,3,3> o 0 o (128,64):(64,1)"),
         ("(128,32):(32,1)", "ldmatrix.x4", "a swizzle: Sw<2,3,3> o 0 o (128,32):(32,1)"),
         ("(64,32):(1,64)", "ldmatrix.x4.trans", "a swizzle: Sw<3,3,3> o 0 o (64,32):(1,64)"),

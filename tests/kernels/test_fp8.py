@@ -1,4 +1,4 @@
-"""8-bit floats: types, kernels in the interpreter, scales of every kind, saturation, refusals."""
+"""Test 8-bit floats: types, kernels in the interpreter, all kinds of scales, saturation, errors."""
 
 import re
 from collections import Counter
@@ -40,10 +40,10 @@ from cute_gemm.errors import (
 from cute_gemm.problem.values import saturated
 from cute_gemm.problem.verify import PROMOTED, truncation, verify
 
-#: A spread of the cases, which the GPU tests have all of.
+#: A sample of the cases. The GPU tests run all of them.
 HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4]]
 HERE += list(boxed())[::4]
-#: Those on mma.sync, which sm_89 has.
+#: Cases with mma.sync of 8-bit floats, which sm_89 has.
 ON_ADA = [case for case in spread() if case.kernel == "sm80_pipeline"]
 ON_ADA = [ON_ADA[place] for place in (0, 2, 5, 7)]
 
@@ -60,7 +60,7 @@ def test_on_ada_in_the_interpreter(case: Case) -> None:
 
 @pytest.mark.parametrize("case", list(loaded())[::3], ids=str)
 def test_scales_that_threads_load(case: Case) -> None:
-    """By results, and by counts of every access."""
+    """Check results, and the counts of every access."""
     arch = "sm_89" if case.kernel == "sm80_pipeline" else "sm_80"
     execute(case, arch)
     call = Call.of(case)
@@ -86,7 +86,7 @@ def test_mma_sync_is_chosen_where_tensor_cores_have_it() -> None:
     ("op", "order", "fast_accum"), [("TN", "F", False), ("NT", "C", True), ("TT", "F", False)]
 )
 def test_mma_sync_compiles_without_spills(op: str, order: Any, fast_accum: bool) -> None:
-    """And machine code of sm_89 has its own products, of as many as the tile has."""
+    """Test spills, and that sm_89's machine code has as many 8-bit MMAs as the tile requires."""
     tile = (128, 256, 64) if fast_accum else (128, 128, 64)
     plan = cg.plan(op, m=512, n=512, k=512, dtype=f"{E4M3} x {E5M2}", order=order, arch="sm_89",
                    backend="cpu", kernel="sm80_pipeline", tile=tile, warps=(2, 4),
@@ -95,7 +95,7 @@ def test_mma_sync_compiles_without_spills(op: str, order: Any, fast_accum: bool)
     pair = "E4M3.E5M2" if order == "F" else "E5M2.E4M3"
     products = [line for line in plan.sass.splitlines() if f"QMMA.16832.F32.{pair}" in line]
     assert len(products) == tile[0] * tile[1] * tile[2] // (16 * 8 * 32 * 8)
-    # The first products of a k tile begin at 0, and each thread's sums are added.
+    # The first MMA of a k tile starts from 0, and each thread adds its accumulators.
     added = sum("FADD" in line for line in plan.sass.splitlines())
     begun = sum(", RZ ;" in line for line in products)
     sums = 0 if fast_accum else tile[0] * tile[1] // 256
@@ -119,12 +119,12 @@ def test_double_buffered_accumulators(k: int) -> None:
         {"scale_a": "1x128", "scale_b": "128x128", "l": 3},
         {"epilogue": "bias+gelu", "bias": (512,)},
         {"ragged": "N", "l": 3},
-        {"ragged": "K", "l": 3},  # threads put zeros into k tiles: one set
+        {"ragged": "K", "l": 3},  # threads write zeros into k tiles: one set
     ],
     ids=lambda given: next(iter(given)),
 )
 def test_ptxas_follows_double_buffered_accumulators(given: dict[str, Any]) -> None:
-    """It would wait for each product, which is an error, if it did not follow them."""
+    """Test double buffering. Otherwise ptxas would wait for each wgmma, which is an error."""
     sizes = {"m": 256, "n": 512, "k": 1024, "dtype": E4M3, "arch": "sm_90a", "backend": "cpu"}
     options = {"kernel": "sm90_wgmma", "tile": (64, 64, 128), "warp_groups": 1, "swap_ab": 0}
     for op in ("TN", "NN"):
@@ -140,7 +140,7 @@ def test_ptxas_follows_double_buffered_accumulators(given: dict[str, Any]) -> No
 def test_a_k_tile_reads_little_of_what_is_spilled(
     op: str, out: str, tile: tuple[int, ...], cluster: tuple[int, int]
 ) -> None:
-    """Tiles that leave the fewest registers beside sums, products and rows of A compile."""
+    """Test spills of tiles with the fewest registers besides accumulators and rows of A."""
     plan = cg.plan(op, m=704, n=640, k=384, dtype=E4M3, out_dtype=out, arch="sm_90a",
                    backend="cpu", kernel="sm90_wgmma", tile=tile, warp_groups=2, cluster=cluster,
                    swap_ab=int(op == "TT"))  # fmt: skip
@@ -170,7 +170,7 @@ def test_nan_before_there_were_instructions_for_it() -> None:
 
 
 @pytest.mark.parametrize("kind_a", SCALES)
-@pytest.mark.parametrize("further", [0, 1, 4])  # each kind beside itself and two others
+@pytest.mark.parametrize("further", [0, 1, 4])  # each kind with itself and two others
 def test_scales_on_the_cpu(kind_a: str, further: int) -> None:
     kind_b = SCALES[(SCALES.index(kind_a) + further) % len(SCALES)]
     pair = PAIRS[SCALES.index(kind_a) % 4]
@@ -202,9 +202,8 @@ def of_wgmma(scales: tuple[str, str], sizes: tuple[int, int, int], tile: tuple[i
                 **own)  # fmt: skip
 
 
-#: Edges that cut blocks of 64 and 128, groups below and beside each other and by turns, clusters
-#: whose tiles lie beyond C, A and B swapped, A from registers, batches and slices of K, narrow
-#: epilogue tiles.
+#: Partial blocks of 64 and 128, warp groups along M, along N and with ping-pong, clusters with
+#: tiles outside of C, A and B swapped, A in registers, batches and split-K, narrow epilogue tiles.
 TRACED = [
     of_wgmma(("1x128", "128x128"), (300, 330, 200), (128, 160), 2, (2, 1)),
     of_wgmma(("128x128", "1x128"), (330, 130, 200), (64, 96), 1, (2, 2)),
@@ -258,7 +257,7 @@ def test_rows_are_what_is_executed(case: Case) -> None:
 
 
 def test_scales_whose_rows_meet_in_l1_are_packed() -> None:
-    """Rows of K-major scales that begin multiples of 128 bytes apart, where it saves time."""
+    """Test K-major scales whose rows are multiples of 128 bytes apart. Packing saves time."""
 
     def pack(m: int, n: int, k: int, **words: Any) -> tuple[str, str]:
         words = {"scale_a": (m, k // 128), "scale_b": "128x128", "gpu": "H200"} | words
@@ -285,10 +284,10 @@ def test_a_scale_of_rows_along_k_is_strided_in_the_report() -> None:
     rows, blocks = report["scale_a"].rows[0], report["scale_b"].rows[0]
     assert (rows.sectors, rows.ideal_sectors, rows.verdict) == (32, 4, "strided")
     assert "scale_a M-major" in rows.fix
-    # One warp loads 128 of them, 32 at a time, and one of 128 columns.
+    # One warp loads 128 scales, 32 at a time, and one scale of 128 columns.
     assert (rows.requests, blocks.requests) == (4, 1)
     stored, read = report["scale_a"].rows[1:]
-    # Two groups of four warps: 2 rows of a thread.
+    # Two groups of four warps: each thread has 2 rows.
     assert (stored.instruction, stored.requests) == ("cp.async", 4)
     assert (read.instruction, read.requests, read.conflicts) == ("ld.shared", 16, 0)
     assert (blocks.sectors, blocks.bytes, blocks.good) == (1, 4, True)
@@ -316,7 +315,7 @@ def test_the_prediction_has_the_instructions_that_add_products(
                        **call.keywords)  # fmt: skip
         for name, count in plan.trace(call.A, call.B, call.C, **call.operands).counts.items():
             counted[name] += sign * count
-    each = 4 * tile[0] * tile[1] / 32  # k tiles, and sums of a warp's instruction
+    each = 4 * tile[0] * tile[1] / 32  # k tiles, and accumulators per warp instruction
     executed = sum(counted[name] for name in ("add.f32", "mul.f32", "fma.rn.f32", "selp.f32"))
     assert executed / each == pytest.approx(plan.config.adds_per_product, rel=0.03)
 
@@ -382,7 +381,7 @@ def test_a_cast_to_an_8_bit_float_saturates() -> None:
 
 
 def truncated(A: np.ndarray, B: np.ndarray, promoted: int, bits: int = 13) -> np.ndarray:
-    """A product as tensor cores add it: 32 products and the sum cut off ``bits`` below the top."""
+    """Return a product as tensor cores add it, truncated after every 32 products."""
     total = np.zeros((len(A), len(B)), np.float32)
     sums = np.zeros((len(A), len(B)))
     for start in range(0, A.shape[1], 32):
@@ -409,7 +408,7 @@ def test_the_bound_holds_for_sums_that_are_cut_off(fast_accum: bool) -> None:
     result = truncated(*wide, 0 if fast_accum else PROMOTED)
     verdict = verify(plan.problem, A, B, result)
     assert verdict.ok and verdict.max_ratio > 0.02
-    if not fast_accum:  # what raw accumulation gives is out of the bound of promoted sums
+    if not fast_accum:  # the result of raw accumulation exceeds the bound of promoted accumulation
         assert not verify(plan.problem, A, B, truncated(*wide, 0)).ok
 
 
@@ -421,7 +420,7 @@ def test_the_bound_of_promoted_sums_grows_with_k_and_no_faster() -> None:
     assert truncation(A, B, 0).mean() > 4 * whole
 
 
-# -- refusals --------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -466,7 +465,7 @@ def test_scales_of_another_type_or_of_other_operands_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["scale_a", "scale_b"])
 def test_scales_with_negative_strides_are_refused(name: str) -> None:
-    """Of rows and of blocks, along either mode, before anything is written."""
+    """Test row scales and block scales, along either mode. C must not change."""
     A, B = arrays()
     rows = {"scale_a": 64, "scale_b": 32}[name]
     C = np.full((64, 32), -7, np.float32)

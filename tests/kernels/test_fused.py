@@ -1,4 +1,4 @@
-"""Epilogues that are written as expressions: traced, emitted, executed, bounded."""
+"""Test epilogues of expressions: tracing, emitted code, results, error bounds."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,7 @@ M, N, K = 9, 7, 5
 
 
 def fused(problem: GemmProblem, function: Callable[..., Any]) -> GemmProblem:
-    """The problem with an epilogue, whose operand ``b`` lies along N."""
+    """Return the problem with an epilogue whose operand ``b`` is a vector along N."""
     tensors = (EpilogueOperand("b", "float32", "N", "N"),)
     epilogue = Fused(trace(function), tensors, output=problem.C.dtype)
     matrix = Matrix("b", (problem.m, problem.n), (0, 1), "float32", 256)
@@ -41,7 +41,7 @@ def fused(problem: GemmProblem, function: Callable[..., Any]) -> GemmProblem:
 
 
 def arrays(dtype: str) -> tuple[np.ndarray, ...]:
-    """A, B, C and b."""
+    """Return A, B, C and b."""
     random = np.random.default_rng(0)
     A, B, C = (
         np.asfortranarray(random.standard_normal(shape).astype(DTYPES[dtype].numpy))
@@ -51,7 +51,7 @@ def arrays(dtype: str) -> tuple[np.ndarray, ...]:
 
 
 def executed(problem: GemmProblem, dtype: str, beta: float = 0.75) -> bool:
-    """Whether the emitted kernel computes the expression."""
+    """Return whether the emitted kernel computes the expression."""
     A, B, C, b = arrays(dtype)
     before = C.copy(order="K")
     scaling = {"alpha": 1.25, "beta": beta, "operands": {"b": b}}
@@ -67,7 +67,7 @@ def test_every_function_is_executed_within_its_bound(name: str, dtype: str) -> N
 
 
 def test_another_function_is_out_of_bound() -> None:
-    """Of the same C, the bound of what was asked for, and of what differs in the tenth bit."""
+    """Test that the bound rejects a result of a function with a relative difference of 2**-18."""
     problem = fused(from_sizes("NN", m=M, n=N, k=K, dtype="float32"), BOTH["gelu"])
     other = fused(problem, lambda acc, b: cg.gelu(acc + b) * (1 + 2**-18))
     A, B, C, b = arrays("float32")
@@ -93,7 +93,7 @@ LEAVES = st.one_of(
 
 
 def grown(children: Any) -> Any:
-    """Texts of expressions made of others."""
+    """Return a strategy for texts of expressions, composed of others."""
     unary = ["-{}", "abs({})", "cg.tanh({})", "cg.erf({})", "cg.exp(cg.tanh({}))",
              "cg.sqrt(abs({}) + 0.25)", "cg.rsqrt(abs({}) + 0.5)", "cg.log(abs({}) + 1)",
              "cg.sigmoid({})", "cg.silu({})", "cg.gelu({})"]  # fmt: skip
@@ -133,7 +133,7 @@ def test_what_float32_computes_is_within_the_bound(text: str, seed: int) -> None
     row = DTYPES["float32"]
     bound = epilogue.bound(exact, error + abs(sums) * row.roundoff, abs(exact), row, wide)
     difference = abs(epilogue.apply(sums, arguments).astype(float) - epilogue.apply(exact, wide))
-    # NumPy's functions of float32 are off by a few units in the last place too.
+    # NumPy's float32 functions have errors of a few units in the last place too.
     assert (difference <= 2 * bound + 1e-37).all(), text
 
 
@@ -147,19 +147,19 @@ def test_intervals_are_as_wide_as_what_is_computed_can_be() -> None:
     def near(found: tuple[float, float], low: float, high: float) -> bool:
         return found == (pytest.approx(low, rel=1e-12), pytest.approx(high, rel=1e-12))
 
-    # Half a unit in the last place of a product and of a quotient; 2 of an exponential.
+    # Half a unit in the last place of a product and a quotient, 2 of an exponential.
     assert near(of(lambda acc: acc * 3, 1, 2), 3 * (1 - unit), 6 * (1 + unit))
     assert near(of(lambda acc: 3 / acc, 1, 2), 1.5 * (1 - unit), 3 * (1 + unit))
     assert near(of(cg.exp, 0, 0), 1 - 4 * unit, 1 + 4 * unit)
-    # A condition that may hold or not, one that holds, one that does not.
+    # A condition that may be true or false, one that is true, one that is false.
     step = {"a": -1.0, "b": 5.0}
     for ends, expected in (((1, 3), (-1, 5)), ((0, 1), (-1, -1)), ((3, 4), (5, 5))):
         assert of(lambda acc: cg.where(acc < 2, step["a"], step["b"]), *ends) == expected
     assert of(abs, -3, 2) == (0, 3)
-    # What overflows in float32 is infinite, and its reciprocal 0, but for a subnormal number.
+    # Overflow gives infinity in float32, and its reciprocal is 0 or subnormal.
     assert of(cg.exp, 100, 101)[1] == math.inf
     assert max(map(abs, of(lambda acc: 1 / cg.exp(acc), 100, 101))) < 1e-37
-    # A root of what may be negative, and a quotient by what may be 0, may be anything.
+    # A root of a possibly negative number, and a quotient by a possible 0, are unbounded.
     for function in (cg.sqrt, cg.log, lambda acc: 1 / acc):
         assert of(function, -1e-9, 1) == (-math.inf, math.inf)
 
@@ -300,7 +300,7 @@ def test_operands_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_functions_on_the_host_have_their_digits(kind: type[np.floating[Any]]) -> None:
-    """Within 5 units in the last place, far out too, where 1 + erf has no digits left."""
+    """Test errors of at most 5 units in the last place, also where 1 + erf has no digits left."""
     mp = pytest.importorskip("mpmath")
     random = np.random.default_rng(0)
     numbers = np.concatenate([random.uniform(-13, 5, 400), -(10.0 ** random.uniform(-9, 1, 100))])

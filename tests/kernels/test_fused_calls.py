@@ -1,4 +1,4 @@
-"""``epilogue=`` of gemm, plan and analyze: operands, further results, plans, refusals."""
+"""Test ``epilogue=`` of gemm, plan and analyze: operands, further results, plans, errors."""
 
 import re
 from typing import Any
@@ -46,7 +46,7 @@ def test_operands_by_keyword(backend: Any) -> None:
     C = cg.gemm("NT", A, B, epilogue=gated, order="C", **given)
     np.testing.assert_allclose(C, silu(Z) * UP * 0.5, rtol=1e-4, atol=1e-4)
     assert C.flags.c_contiguous
-    # An accumulator is the whole linear combination, and a 0-d array on the host a number.
+    # ``acc`` is the whole linear combination, and a 0-d host array is a number.
     given["scale"] = np.float32(2)
     D = cg.gemm("NT", A, B, C.copy(), alpha=-1, beta=3.0, epilogue=gated, **given)
     z = 2 * BIAS - Z + 3 * C
@@ -98,7 +98,7 @@ def test_accesses_are_as_reported(kernel: str, order: Any) -> None:
 def test_accesses_where_vectors_of_c_straddle_its_end(
     kernel: str, options: dict[str, Any], order: Any
 ) -> None:
-    """Where rows are padded: element by element there, and so are operands and results."""
+    """Test padded rows: partial vectors are accessed by elements, also of operands and results."""
     m, n, k = 38, 45, 64
     whole = np.zeros((m, 48) if order == "C" else (n, 40), np.float32)
     C = whole[:, :n] if order == "C" else whole[:, :m].T
@@ -121,7 +121,7 @@ def test_a_nan_is_the_greatest() -> None:
 
 
 def test_the_greatest_is_of_what_lies_inside() -> None:
-    """Elements of a tile that are not C's have sums of 0, of which this is 1."""
+    """Test that ``amax`` ignores elements of a tile outside of C. Their value would be 1."""
     nearest = cg.epilogue(lambda acc: (acc, cg.amax(cg.exp(-abs(acc)))))
     a, b = A.astype(np.float16), B.astype(np.float16)
     options = {"kernel": "sm90_wgmma", "arch": "sm_90a", "tile": (64, 64, 64), "warp_groups": 1}
@@ -143,7 +143,7 @@ def test_float64_and_nothing_to_multiply() -> None:
     a, b = A.astype(float), B.astype(float)
     y, _, greatest = cg.gemm("NT", a, b, epilogue=with_sums, bias=BIAS, backend="interpreter")
     assert greatest.dtype == np.float64 and greatest == pytest.approx(abs(y).max(), rel=1e-14)
-    # Of alpha = 0, NaN in A are not read, and the epilogue is applied all the same.
+    # With alpha = 0, NaN in A are not read, and the epilogue is applied.
     C = cg.gemm(
         "NT", A * np.nan, B, alpha=0, epilogue="bias+relu", bias=BIAS, backend="interpreter"
     )
@@ -222,7 +222,7 @@ def test_what_does_not_fit() -> None:
             cg.gemm("NT", A, B, given.pop("C", C), backend="cpu", **given)
         assert said in str(caught.value)
     assert not C.any() and not buffer.any()
-    # Of another type, which is refused for that, wherever it lies.
+    # Another type is an error at any address.
     wide = np.zeros(M * N + N, np.int64)
     inside = wide[N:].view(np.float32)[: M * N].reshape(M, N)
     for bias in (wide[:N], wide[N : 2 * N], wide[-N:]):
@@ -231,7 +231,7 @@ def test_what_does_not_fit() -> None:
 
 
 def lying(how: str, lead: tuple[int, ...] = ()) -> np.ndarray:
-    """Numbers (M, N), row-major or column-major, with others between rows or columns."""
+    """Return numbers (M, N), row-major or column-major, with or without padding."""
     pad = 3 * ("padded" in how)
     if how[0] == "F":
         return random(*lead, N + pad, M + pad)[..., :N, :M].swapaxes(-1, -2)
@@ -241,7 +241,7 @@ def lying(how: str, lead: tuple[int, ...] = ()) -> np.ndarray:
 @pytest.mark.parametrize("how", ["C", "F", "C padded", "F padded"])
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 def test_c_may_be_its_own_operand(backend: Any, how: str) -> None:
-    """Every element is read before it is written, by further results too."""
+    """Test that every element is read before it is written, also by further results."""
     for lead, options in (((), {}), ((2,), {}), ((), {"split_k": 2})):
         a, b, C = random(*lead, M, K), random(*lead, N, K), lying(how, lead)
         before, acc = C.copy(), a @ b.swapaxes(-1, -2) + 2 * C
@@ -265,7 +265,7 @@ def test_a_trace_of_c_as_its_own_operand(how: str) -> None:
 
 
 def test_scales_are_not_c() -> None:
-    """They are read for other elements too."""
+    """Test that scales must not overlap C: they are read for other elements too."""
     a, b = (random(2, 256).astype(DTYPES["float8_e4m3fn"].numpy) for _ in "AB")
     C = np.ones((2, 2), np.float32)
     given = {"scale_a": C, "scale_b": C + 1, "backend": "cpu", "out_dtype": "float32"}
@@ -281,7 +281,7 @@ def test_problems_are_kept() -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_matrices_are_read_along_neighbours(order: Any) -> None:
-    """Two neighbours of a thread lie along N, with A and B exchanged along M; else values spill."""
+    """Test that a thread's neighboring values are along N (along M if swapped), without spills."""
     sizes: dict[str, Any] = {"m": 4096, "n": 4096, "k": 1024, "dtype": "bfloat16", "order": order}
     sizes |= {"arch": "sm_90a", "gpu": "H200", "kernel": "sm90_wgmma"}
     plan = cg.plan("NT", **sizes, epilogue="residual")

@@ -1,4 +1,4 @@
-"""The rows of ``amax``: its atomics as the report counts them, and as they are executed."""
+"""Test the rows of ``amax``: its atomics in the report, and as executed."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,8 +11,8 @@ import cute_gemm as cg
 
 GREATEST = cg.epilogue(lambda acc: (acc, cg.amax(acc)))
 
-#: Kernel, type, arch, (l, m, n, k), options: warps of a tile with and without results, tiles of a
-#: CTA one after the other, one atomic of a warp and one of each lane, a pass that stores C.
+#: Kernel, type, arch, (l, m, n, k), options: warps of a tile with and without results, several
+#: tiles of a CTA, one atomic per warp and per lane, an auxiliary kernel that stores C.
 CASES: list[tuple[str, str, str, tuple[int, ...], dict[str, Any]]] = [
     ("naive", "float64", "sm_80", (70, 45, 20), {}),
     ("coalesced", "float32", "sm_80", (70, 45, 20), {"warp_along": "k"}),
@@ -49,7 +49,7 @@ def test_the_atomics_are_those_that_are_executed(kernel, dtype, arch, sizes, opt
     ]
     assert {x.kind.instruction for x in figures} == {"atom.global"}
     assert [x.figure for x in figures] == ["requests", "lanes", "sectors"]
-    # Of results that are not 0 there are not fewer either.
+    # The atomics do not depend on values that are not 0.
     assert [x.executed for x in figures] == [x.predicted for x in figures]
     more = replace(figures[0], executed=figures[0].executed + 1)
     assert more.difference == 1 and replace(more, executed=0).difference == 0
@@ -70,7 +70,7 @@ def test_the_row_of_a_report() -> None:
     (row,) = (row for row in report.rows if row.operand == "result_1")
     warps = 4 * report.config.warp_groups
     assert (row.instruction, row.bits, row.direction) == ("atom.global", 32, "store")
-    # Tests have few CTAs, each of which has its atomics.
+    # Tests execute few CTAs, each with its own atomics.
     grid = of_few_ctas(report.launch).grid
     assert row.launch.requests == row.launch.lanes == grid * warps
     assert "result_1 atom.global" in str(report)

@@ -1,4 +1,4 @@
-"""``grouped_gemm``: groups of any size along M, N and K, by NumPy and by every kernel's PTX."""
+"""Test ``grouped_gemm``: groups of any size along M, N and K, in NumPy and in all kernels' PTX."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ from cute_gemm.problem.parts.packing import packed
 from cute_gemm.ptx.launch import Buffer, run
 from cute_gemm.toolchain.nvrtc import ptx
 
-#: Multiprocessors of the launches here: CTAs take several tiles, of several groups.
+#: Multiprocessors of the launches, so few that CTAs compute several tiles of several groups.
 SMS = 8
 
 
@@ -61,8 +61,8 @@ def test_on_the_cpu(case: GroupedCase) -> None:
     check(case, by("cpu"))
 
 
-#: Empty groups between others, in the turns of both warp groups; groups that end anywhere in
-#: columns of C that TMA would take.
+#: Empty groups between others, with ping-pong; groups that end within columns of C that TMA would
+#: store.
 EDGES = (
     GroupedCase("K", "TN", "C", (0, 70, 130, 0, 0, 3, 65, 0), (128, 256), options="turns"),
     GroupedCase("K", "NT", "F", (0, 3, 0, 0, 65, 130, 0, 2), (128, 256), beta=0.5, options="turns"),
@@ -84,7 +84,7 @@ def test_interpreted_by_others(case: GroupedCase) -> None:
 
 @pytest.mark.parametrize("case", listed_cases(), ids=str)
 def test_lists_of_groups(case: GroupedCase) -> None:
-    """One kernel, many lists of groups: 500 of all types."""
+    """Test one kernel with many lists of groups, 500 over all types."""
     plan = None
     for listed in lists(case, 14):
         if plan is None:
@@ -127,7 +127,7 @@ def test_words_of_zeros_behind_the_last_group(kernel: str) -> None:
     assert "zeros after" not in without.report(offsets=[3, 67, 67, 128, 145]).groups
 
 
-#: Ends of groups within 9 rows, and which is the first that is not one.
+#: Ends of groups within 9 rows, and the index of the first invalid one.
 WRONG_ENDS = (
     ([2, 5, 9], None), ([0, 0, 0], None), ([9, 9, 9], None), ([2, 1, 9], 1), ([-1, 2, 3], 0),
     ([2, 5, 10], 2), ([1] * 40 + [9], None), ([1] * 40 + [0], 40),
@@ -166,7 +166,7 @@ def test_ends_on_the_host_are_checked_at_once(
 
 
 def test_a_later_call_reads_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a device: the launch that checks comes first, and a flag stops both, once."""
+    """Test without a device: the checking launch comes first, and a flag stops both calls, once."""
     started: list[Any] = []
     flag = SimpleNamespace(pointer=77, value=0)
     flag.take = lambda: [flag.value, setattr(flag, "value", 0)][0]
@@ -227,7 +227,7 @@ def test_tails_that_do_not_fit() -> None:
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
 def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str, zero_tail: bool) -> None:
-    """No element beyond the arrays is touched, and of a ragged M or N none is written twice."""
+    """Test invalid offsets: no access outside of the arrays, and no element is written twice."""
     case = GroupedCase(ragged, "NN", "C" if ragged != "N" else "F", (40, 0, 61, 27), (72, 64))
     case = case._replace(zero_tail=zero_tail)
     if kernel != case.kernel:
@@ -243,7 +243,7 @@ def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str, zero_ta
 
 @pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline", "double_buffered"])
 def test_groups_along_k_begin_inside(kernel: str) -> None:
-    """One that would begin before the first element of K, and one behind the last."""
+    """Test groups that would begin before the first element of K, and after the last."""
     case = GroupedCase("K", "NN", "C", (40, 0, 61, 27), (72, 64))
     if kernel != case.kernel:
         dtype = {"double_buffered": "float32"}.get(kernel, case.dtype)
@@ -259,7 +259,7 @@ def test_groups_along_k_begin_inside(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["sm80_pipeline", "double_buffered"])
 def test_vectors_of_columns_with_as_many_columns_as_groups(kernel: str) -> None:
-    """(N,) is an element, or a scale, of each column, not of each group."""
+    """Test that (N,) is an element, or a scale, of each column, and not of each group."""
     A, B = np.ones((9, 8), np.float32), np.ones((3, 8, 3), np.float32)
     ends, each = np.array([2, 2, 9], np.int32), np.array([1, 10, 100], np.float32)
     for backend in ("cpu", "interpreter"):
@@ -268,13 +268,13 @@ def test_vectors_of_columns_with_as_many_columns_as_groups(kernel: str) -> None:
         assert (found == 8 + each).all()
         found = cg.grouped_gemm("NN", A, B, ends, scale_b=each, **options)
         assert (found == 8 * each).all()
-        # (G, 1) has no such reading: with N of another extent (G,) is a scale of each group.
+        # (G, 1) is unambiguous: with another extent of N, (G,) is a scale of each group.
         found = cg.grouped_gemm("NN", A, B[..., :2].copy(), ends, scale_b=each, **options)
         assert (found == 8 * np.repeat(each, (2, 0, 7))[:, None]).all()
 
 
 def test_rows_with_as_many_rows_as_groups() -> None:
-    """With groups along N, (M,) scales each row of A, not each group."""
+    """Test groups along N: (M,) scales each row of A, and not each group."""
     A, B = np.ones((3, 3, 8), np.float32), np.ones((8, 9), np.float32)
     ends, each = np.array([2, 2, 9], np.int32), np.array([1, 10, 100], np.float32)
     found = cg.grouped_gemm("NN", A, B, ends, scale_a=each, backend="cpu")
@@ -284,7 +284,7 @@ def test_rows_with_as_many_rows_as_groups() -> None:
 @pytest.mark.parametrize("compute", ["tf32", "int8"])
 @pytest.mark.parametrize("pack", ["A", "AB"])
 def test_packed_groups_along_k_begin_anywhere(pack: str, compute: str) -> None:
-    """Tensor cores read these types along K, which is also the unit-stride mode in scratch."""
+    """Test types that tensor cores read only along K, the unit-stride mode in scratch."""
     random = np.random.default_rng(5)
     A, B = (random.integers(-4, 5, (rows, 97)).astype("f4") for rows in (20, 12))
     given: dict[str, Any] = {"compute": compute}
@@ -298,7 +298,7 @@ def test_packed_groups_along_k_begin_anywhere(pack: str, compute: str) -> None:
 
 
 def test_bound_of_tiles() -> None:
-    """Groups of one row have a tile each."""
+    """Test that groups of one row have a tile each."""
     case = GroupedCase("M", "NN", "C", (1,) * 9, (40, 24))
     launch = planned(case, arrays(case), backend="cpu").launch
     assert launch.grid >= 9
@@ -307,7 +307,7 @@ def test_bound_of_tiles() -> None:
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize("op", OPS)
 def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
-    """TMA takes them along K: a ragged M or N is refused by name, and packed by ``"auto"``."""
+    """Test TMA: a ragged M or N of unit stride is an error, and ``"auto"`` packs it."""
     case = GroupedCase(ragged, op, "C", (3, 64, 61, 0), (72, 64))
     given = arrays(case)
     along = case.chosen.get("pack", "")
@@ -328,13 +328,13 @@ def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
 @pytest.mark.parametrize(("dtype", "compute"), [("int8", ""), ("float32", "tf32")])
 def test_elements_of_one_byte_or_four(dtype: str, compute: str, ragged: str) -> None:
-    """Tensor cores read these along K: other modes are packed."""
+    """Test types that tensor cores read only along K: other modes are packed."""
     case = GroupedCase(ragged, "TN", "C", (3, 64, 61, 0), (80, 64), dtype=dtype, compute=compute)
     case = case._replace(pad=16, options="packed")
     check(case, by("interpreter"))
 
 
-#: Clusters, whose CTAs may have tiles behind a group; packed operands; complex numbers.
+#: Clusters, whose CTAs may have tiles after the end of a group; packed operands; complex numbers.
 TRACED = (
     *(GroupedCase(ragged, "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5) for ragged in "MNK"),
     GroupedCase("M", "TN", "F", (3, 130, 0, 61), (136, 72), options="cluster"),
@@ -363,7 +363,7 @@ TRACED = (
     ),
     GroupedCase("K", "TT", "C", (70, 0, 3, 70), (72, 288), options="turns"),
     GroupedCase("M", "NT", "F", (3, 0, 70) * 13, (40, 24), kernel="sm80_pipeline", options=""),
-    # Operands and scales, which are loaded for whole tiles where TMA stores C.
+    # Operands and scales, which are loaded for whole tiles if TMA stores C.
     GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5, epilogue="all"),
     GroupedCase("M", "NN", "F", (3, 64, 0, 61, 17), (72, 40), 5, epilogue="all"),
     GroupedCase("M", "TN", "C", (3, 130, 0, 61), (136, 72), 40, options="cluster", epilogue="all"),
@@ -406,7 +406,7 @@ def test_rows_are_what_is_executed(case: GroupedCase) -> None:
     )
     assert trace.verdict.ok
     assert trace.agrees, [x for x in trace.figures if x.difference]
-    # Each end is loaded, and by each warp alike.
+    # Each warp loads each end.
     assert [x.predicted > 0 for x in trace.figures if x.kind.operand == "offsets"] == [True]
 
 

@@ -1,4 +1,4 @@
-"""``grouped_gemm`` of 8-bit floats, and its scales: every kind, by NumPy and by kernels' PTX."""
+"""Test ``grouped_gemm`` of 8-bit floats with every kind of scale, in NumPy and in kernels' PTX."""
 
 from itertools import product
 from typing import Any
@@ -27,7 +27,7 @@ from cute_gemm.problem.epilogue.fuse import read_offsets
 
 _ROWS = [(RAGGED[i % 7], kind) for i, kind in enumerate(SHARED, 2)]
 _BOTH = [(SHARED[(i + 4) % 9], kind) for i, kind in enumerate(SHARED)]
-#: What is executed.
+#: Cases for the interpreter.
 EXECUTED = (
     *scaled_cases("sm90_wgmma", "M", [*BLOCK_PAIRS, *BOXED_PAIRS]),
     *scaled_cases("sm90_wgmma", "N", [*BLOCK_PAIRS[::2], *BOXED_PAIRS]),
@@ -85,12 +85,12 @@ def test_an_epilogue_behind_scales() -> None:
     check(case, by("interpreter"))
 
 
-# -- how scales are read ---------------------------------------------------------------------------
+# -- interpretation of scales ----------------------------------------------------------------------
 
 
 def planned_with(ragged: str = "M", m: int = 256, n: int = 384, k: int = 512, groups: int = 4,
                  dtype: str = E4M3, **words: Any) -> cg.Plan:  # fmt: skip
-    """A plan of ones, op ``NT``; scales may be shapes."""
+    """Return a plan of ones, op ``NT``. Scales may be shapes."""
     kind = cg.dtypes.DTYPES[dtype].numpy
     lead = (groups,)
     A = np.ones((*lead * (ragged == "N"), m, k), kind)
@@ -115,7 +115,7 @@ def planned_with(ragged: str = "M", m: int = 256, n: int = 384, k: int = 512, gr
         ({"scale_b": (1, 384, 4)}, "scale_b is read as 1x128, a number for 128 of k of each row"),
         ({"scale_b": 2.0}, "scale_b is read as one number"),
         ({"ragged": "K", "scale_a": (4, 256)}, "a number for each row of each group"),
-        # What fits several: rows before groups, and these before blocks.
+        # Ambiguous shapes: rows take precedence over groups, and groups over blocks.
         ({"m": 4, "scale_a": (4,)}, "scale_a is read as a number for each row"),
         ({"m": 4, "scale_a": (4, 1, 1)}, "scale_a is read as one number for each group"),
         ({"n": 4, "scale_b": (4, 4)}, "scale_b is read as a number for each row of each group"),
@@ -233,7 +233,7 @@ def test_torch_tensors_on_the_host() -> None:
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize("groups", [0, 2])
 def test_no_rows_at_all(backend: Any, groups: int) -> None:
-    """Scales of blocks of a layer that has no tokens; ``groups=0``: of a dense product."""
+    """Test block scales of a layer without tokens. ``groups=0``: a dense product."""
     lead = (groups,) * bool(groups)
     A, B = (np.ones(shape, cg.dtypes.DTYPES[E4M3].numpy) for shape in ((0, 256), (*lead, 16, 256)))
     words: dict[str, Any] = {"backend": backend, "arch": "sm_90a"}

@@ -1,4 +1,4 @@
-"""The ladder's kernels: configs, options, what is coalesced and free of conflicts, builds."""
+"""Test the ladder's kernels: configs, options, coalescing, bank conflicts, builds."""
 
 import re
 from dataclasses import fields, replace
@@ -26,7 +26,7 @@ CONJUGATES = ("CN", "NC", "CC", "CT", "TC")
 ARCHS = ("sm_80", "sm_90a")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 SIMT = tuple(n for n in registry.LADDER[1:] if isinstance(registry.get(n), SimtKernel))
-#: From this one on, layouts are heeded.
+#: Kernels that adapt to the layouts: from this one on.
 AWARE = SIMT[1:]
 SKEWED = ("bank_free", "warp_tiled", "double_buffered")
 SKEWS = ("xor", "padding")
@@ -79,14 +79,14 @@ def test_loads_are_coalesced_in_every_op(name: str, dtype: str) -> None:
 
 @dtypes
 def test_naive_is_coalesced_by_luck(dtype: str) -> None:
-    """A warp along n: A is the same word for all lanes, B a row of them only if n is contiguous."""
+    """Test a warp along n: lanes read one word of A, and B is coalesced if n is contiguous."""
     for op in OPS:
         found = rows("naive", problem(op, dtype))
         a, b, c = (global_(found, operand) for operand in "ABC")
         assert (a.sectors, a.good) == (1, True)
         assert b.good == (op[1] == "T") and (op[1] == "T" or b.sectors == 32)
         assert (c.sectors, c.good) == (32, False)
-        # Along m it is A and C that may be contiguous.
+        # Along m, A and C may be contiguous.
         found = rows("naive", problem(op, dtype), warp_along="m")
         a, b, c = (global_(found, operand) for operand in "ABC")
         assert (b.sectors, b.good) == (1, True)
@@ -99,22 +99,22 @@ def test_the_warps_of_coalesced_lie_along_what_is_contiguous(op: str, along: str
     assert configure("coalesced", problem(op)).warp_along == along
     found = rows("coalesced", problem(op))
     lanes = {operand: global_(found, operand).sectors for operand in "AB"}
-    # 32 neighbouring floats are four sectors, the same float for all lanes is one.
+    # 32 adjacent floats are four sectors, and one float for all lanes is one.
     assert lanes == {"A": 4 if along in "mk" else 1, "B": 4 if along in "nk" else 1}
 
 
 @dtypes
 @pytest.mark.parametrize("name", AWARE)
 def test_which_stores_of_c_are_coalesced(name: str, dtype: str) -> None:
-    """Those of kernels whose neighbouring lanes have neighbouring results along C's unit stride."""
+    """Test which stores are coalesced: adjacent lanes must have adjacent results of C."""
     for op, order in product(OPS, ORDERS):
         (store,) = (
             row for row in rows(name, problem(op, dtype, 128, order=order)) if row.operand == "C"
         )
-        if name == "coalesced":  # follows A and B, not C; a warp that shares one writes one
+        if name == "coalesced":  # follows A and B, not C; along k, one lane writes one element
             along = {"NN": "m", "NT": "m", "TT": "n", "TN": "k"}[op]
             good = along in ("k", "m" if order == "F" else "n")
-        elif name in ("register_rows", "thread_tile_1d"):  # warps lie along n, rows are a thread's
+        elif name in ("register_rows", "thread_tile_1d"):  # warps along n, rows of a thread
             good = order == "C"
         elif name in ("vectorized", "bank_free"):  # 16 of the 32 bytes that a thread has in a row
             good = dtype in ("float16", "bfloat16")
@@ -174,7 +174,7 @@ STORES = {
 @pytest.mark.parametrize("skew", SKEWS)
 @pytest.mark.parametrize("name", SKEWED)
 def test_bank_conflicts_of_other_types(name: str, skew: str, dtype: str) -> None:
-    """Reads never conflict; stores do where so few lanes along k cannot all be kept apart."""
+    """Test that reads have no conflicts. Stores have some if too few lanes are along k."""
     expected = STORES.get((name, skew), {}).get(dtype, "conflict-free")
     for op, order in product(OPS, ORDERS):
         for row in shared(name, op, order, dtype, skew=skew):
@@ -188,7 +188,7 @@ def test_bank_conflicts_of_other_types(name: str, skew: str, dtype: str) -> None
 
 
 def test_vectorized_has_conflicts() -> None:
-    """The step that bank_free takes back: vectors of neighbouring threads are 32 bytes apart."""
+    """Test the conflicts that bank_free removes: vectors of adjacent threads are 32 bytes apart."""
     for op, order in product(OPS, ORDERS):
         along = "A" if order == "F" else "B"  # along C's unit stride
         for row in shared("vectorized", op, order, "float32"):
@@ -263,7 +263,7 @@ def test_double_buffered_takes_large_tiles_for_large_problems() -> None:
         each = problem(op, size=4096)
         found = configure("double_buffered", each, arch)
         assert found.tile[0] * found.tile[1] >= 128 * 64, (op, arch)
-        # Where neither is read in vectors, elements wait in registers.
+        # If neither is read in vectors, elements wait in registers.
         odd = problem(op, size=4096, lda=4097, ldb=4097)
         kernel = registry.get("double_buffered")
         assert isinstance(kernel, SimtKernel)
@@ -295,11 +295,11 @@ def test_beside_any_other_tile_double_buffered_is_as_for_a_large_problem() -> No
     assert (config.thread_tile, config.min_ctas) == ((8, 16), 1)
     with pytest.raises(OptionError, match="with min_ctas=2 needs 128 registers .* has 128"):
         configure("double_buffered", problem(size=64), tile="128x256x8", min_ctas=2)
-    # Where the tile is not its own, neither is what its own leaves room for.
+    # With another tile than the default, min_ctas is not the default either.
     wide = problem(size=64, lda=65)
     assert configure("warp_tiled", wide).min_ctas == 3
     assert configure("warp_tiled", wide, tile="256x128x64").min_ctas == 1
-    # Registers alone leave the choice among tiles free.
+    # Registers alone do not restrict the tile.
     config = configure("double_buffered", problem(size=64))
     assert config.min_ctas == 4
     assert configure("double_buffered", problem(size=64), min_ctas=3) == replace(config, min_ctas=3)
@@ -324,7 +324,7 @@ def test_smem_full_k_refuses_a_k_that_does_not_fit() -> None:
         assert most % tile[2] == 0
 
 
-#: A legal value of each option, in which a kernel differs from its default; and of some kernels.
+#: A legal value of each option that differs from the default, or from that of some kernels.
 OTHER: dict[str, Any] = {
     "tile": "64x128x16", "thread_tile": (8, 4), "skew": "padding", "staging": "registers",
     "raster": 4, "min_ctas": "3", "warp_along": "m",
@@ -408,7 +408,7 @@ def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
 def test_a_tile_too_small_for_its_skew(
     name: str, tile: tuple[int, int, int], own: tuple[int, int], skew: str
 ) -> None:
-    """Whatever is legal can be emitted; what is not is an error that names the option."""
+    """Test that every legal config can be emitted, and that errors name the option."""
     for dtype, op in product(DTYPES, OPS):
         each = problem(op, dtype)
         try:
@@ -470,7 +470,7 @@ def test_tensor_core_is_fast_in_every_op(arch: str, dtype: str, compute: str | N
 
 # -- names ----------------------------------------------------------------------------------------
 
-#: A value of each field other than that of the default of double_buffered.
+#: A value of each field that differs from the default of double_buffered.
 FIELDS: dict[str, Any] = {
     "kernel": "warp_tiled", "tile": (64, 64, 8), "thread_tile": (8, 8), "warps": (4, 1),
     "skew": "xor", "staging": "registers", "raster": 4, "min_ctas": 1,
@@ -481,7 +481,7 @@ FIELDS: dict[str, Any] = {
 @pytest.mark.parametrize("field", [field.name for field in fields(SimtConfig)])
 def test_every_field_is_in_the_symbol(field: str) -> None:
     base = configure("double_buffered", problem("NT"))
-    if field in ("warp_along", "results"):  # kernel and other fields decide these
+    if field in ("warp_along", "results"):  # kernel and other fields determine these
         naive = configure("naive", problem("NT"))
         other = configure("naive", problem("NT"), warp_along="m")
         assert naive.name != other.name
@@ -535,7 +535,7 @@ def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
     built = build(unit, arch)  # raises for spills
     launch = kernel.launch(config, each)
     assert 0 < built.resources.registers * launch.block * config.min_ctas <= 65536
-    # Nothing is indexed by what is not known to the compiler.
+    # All indices are known to the compiler.
     spilled = name == "vectorized" and built.resources.spill_stores
     assert built.resources.stack == 0 or spilled
 
@@ -563,14 +563,14 @@ def test_nvrtc_builds(name: str, op: str, dtype: str) -> None:
     [("NT", "C", (1, 2, 2)), ("NT", "F", (1, 1, 2)), ("TN", "C", (0, 0, 2))],
 )
 def test_vectorized_builds_with_mixed_alignments(op: str, order: str, pads: Any) -> None:
-    """The layouts with the most registers: they spill some bytes."""
+    """Test the layouts with the most registers, which spill some bytes."""
     lda, ldb, ldc = (256 + pad for pad in pads)
     builds("vectorized", problem(op, order=order, lda=lda, ldb=ldb, ldc=ldc), "sm_90a")
 
 
 @pytest.mark.parametrize(("op", "arch"), [("TN", "sm_90a"), ("TT", "sm_80")])
 def test_single_halves_are_not_read_by_the_byte(op: str, arch: str) -> None:
-    """A copy through registers of operands whose leading dimension is odd."""
+    """Test a copy through registers of operands with an odd leading dimension."""
     each = problem(op, "float16", lda=257, ldb=257)
     kernel = registry.get("double_buffered")
     unit = kernel.unit(configure(kernel.name, each, arch))

@@ -1,7 +1,7 @@
-"""The accesses of the ladder's kernels, executed: each element as often as a tile needs it.
+"""Test the executed accesses of the ladder's kernels: each element as often as tiles need it.
 
-Beside what ``interpreted.check`` compares, accesses of shared memory are told by operand here, and
-bytes of global memory are counted, and reads and writes of each element of A, B and C.
+In addition to the comparison of ``interpreted.check``, accesses of shared memory are attributed to
+operands, bytes of global memory are counted, and reads and writes of each element of A, B and C.
 """
 
 import re
@@ -26,10 +26,10 @@ from cute_gemm.report.executed import compare, distinct
 
 TYPES = ("float32", "float16", "bfloat16", "float64", *COMPLEX)
 
-#: Tiles of which a small problem takes several.
+#: Tiles that are so small that a small problem has several.
 SMALL: dict[str, dict[str, Any]] = {
     "naive": {"tile": (16, 16, 1)},
-    "coalesced": {},  # the warp lies along another mode in each op
+    "coalesced": {},  # the warp is along another mode for each op
     "smem_full_k": {"tile": (16, 16, 16)},
     "smem_tiled": {"tile": (16, 16, 16)},
     "register_rows": {"tile": (32, 16, 16)},
@@ -44,7 +44,7 @@ SKEWED = ("bank_free", "warp_tiled", "double_buffered")
 
 
 def odd(kernel: str, op: str = "NN", name: str = "float32", order: str = "F", **given: Any) -> Case:
-    """Nothing divides; 16-byte vectors that the ends of A, B and C cut."""
+    """Return a case with partial tiles, and partial 16-byte vectors at edges of A, B and C."""
     fields = {one: given.pop(one) for one in ("m", "n", "k", "widths") if one in given}
     widths = fields.pop("widths", (16, 16, 16))
     more = tuple((SMALL[kernel] | given).items())
@@ -52,12 +52,12 @@ def odd(kernel: str, op: str = "NN", name: str = "float32", order: str = "F", **
     return at_widths(case, *widths)
 
 
-# -- what was executed ----------------------------------------------------------------------------
+# -- executed accesses ----------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
 def whose(found: Run) -> np.ndarray:
-    """Of each access the operand, by its buffer or its place in shared memory."""
+    """Return the operand of each access, by its buffer or its place in shared memory."""
     accesses = found.execution.accesses
     assert accesses is not None
     first = np.where(accesses.lanes, accesses.addresses, 1 << 62).min(axis=1)
@@ -84,7 +84,7 @@ def of_operand(found: Run, name: str) -> Accesses:
 
 
 def times(found: Run, name: str, store: bool = False) -> np.ndarray:
-    """How often each element of a matrix was read, or written."""
+    """Return how often each element of a matrix was read, or written."""
     matrix = getattr(found, name)
     region = next(one for one in found.execution.regions if one.name == name)
     counts = np.zeros(region.end - region.begin, int)
@@ -102,7 +102,7 @@ def times(found: Run, name: str, store: bool = False) -> np.ndarray:
 
 
 def bytes_used(found: Run, accesses: Accesses) -> Counter[tuple[bool, int]]:
-    """Distinct bytes of the requests to global memory, of loads and of stores, by width."""
+    """Count distinct bytes of requests to global memory, of loads and of stores, by width."""
     used: Counter[tuple[bool, int]] = Counter()
     for store, width in product((False, True), np.unique(accesses.width).tolist()):
         one = accesses.of(~accesses.shared & (accesses.store == store) & (accesses.width == width))
@@ -111,7 +111,7 @@ def bytes_used(found: Run, accesses: Accesses) -> Counter[tuple[bool, int]]:
 
 
 def assert_true(case: Case, emitted: Emitted, reads_c: bool = False) -> Run:
-    """C is written once, A and B are read as often as tiles need them, each as is reported."""
+    """Check that C is written once, and A and B are read as often as tiles need, as reported."""
     found = run(case, emitted, reads_c)
     assert found.verdict.ok, found.verdict
     problem, tile = found.plan.problem, found.plan.config.tile
@@ -149,7 +149,7 @@ def of_every_type() -> Iterator[Case]:
     for (row, kernel), (column, name) in product(enumerate(SMALL), enumerate(TYPES[1:], 1)):
         op = OPS[(row + column) % 4]
         yield odd(kernel, op, name, "C", m=33, n=47, k=41)
-    # Of a vector that is cut each complex number is loaded whole.
+    # Complex numbers of a partial vector are loaded whole.
     yield odd("double_buffered", "NN", "complex64", m=33, n=47, k=41)
 
 
@@ -218,7 +218,7 @@ def test_staging_in_registers(case: Case, emitted: Emitted) -> None:
 )
 def test_warps_along(case: Case, emitted: Emitted) -> None:
     found = assert_true(case, emitted)
-    # With "k" 32 lanes share an element of C, and one of them writes it.
+    # With "k", 32 lanes share an element of C, and one of them writes it.
     shared = dict(case.more)["warp_along"] == "k"
     assert f"kLanesK = {32 if shared else 1}" in found.plan.source
 
@@ -234,14 +234,14 @@ def test_warps_along(case: Case, emitted: Emitted) -> None:
     ],
 )  # fmt: skip
 def test_columns_in_chunks(case: Case, emitted: Emitted) -> None:
-    """More products in a tile than are unrolled: some of its 64 columns at a time."""
+    """Test tiles with too many products to unroll, which take some of 64 columns at a time."""
     found = assert_true(case, emitted)
     chunk = re.search(r"kChunk = (\d+)", found.plan.source)
     assert chunk and int(chunk[1]) < found.plan.config.tile[2]
 
 
 def test_the_last_k_tile_comes_first_and_alone_is_cut(emitted: Emitted) -> None:
-    # By cp.async: m cuts a vector of A, in the last k-tile alone.
+    # With cp.async, m cuts a vector of A only in the last k-tile.
     found = assert_true(odd("double_buffered", "NN"), emitted)
     parts = {
         name: [row.access.part for row in found.rows if (row.operand, row.instruction) == name]
@@ -255,7 +255,7 @@ def test_the_last_k_tile_comes_first_and_alone_is_cut(emitted: Emitted) -> None:
     begin = next(one.begin for one in found.execution.regions if one.name == "A")
     offsets = first.addresses[first.lanes] - GLOBAL - begin
     assert (offsets // found.A.strides[1]).min() >= 112
-    # Elsewhere a vector that straddles m is read whole: nothing is read twice, nothing left out.
+    # In other k-tiles, a vector that straddles m is read whole, and nothing is read twice.
     assert (times(found, "A") == 2).all()
 
 
@@ -314,7 +314,7 @@ def test_everything_with_default_tiles(case: Case, emitted: Emitted) -> None:
     assert_true(case, emitted, reads_c=case.order == "C")
 
 
-# -- and it can fail ------------------------------------------------------------------------------
+# -- failures are detected ------------------------------------------------------------------------
 
 
 def test_a_wrong_description_is_found(emitted: Emitted) -> None:

@@ -1,4 +1,4 @@
-"""`Operation` in symbols and units, with A and B of one type and of two."""
+"""Test `Operation` in symbols and units, with A and B of one type and of two types."""
 
 from dataclasses import fields, replace
 

@@ -1,4 +1,4 @@
-"""Epilogues that make a column of C of two columns of the product."""
+"""Test epilogues that compute a column of C from two columns of the product."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_on_the_cpu(case: PairsCase, kind: str) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("case", [*WGMMA[::3], *APART[::3]], ids=str)
 def test_counts_are_those_executed(case: PairsCase, kind: str) -> None:
-    # A reduction's operands are counted as if no vector of C straddled an end.
+    # A reduction's operands are counted as if all vectors of C were whole.
     case = case._replace(m=72) if case.order == "F" else case
     plan, a, b, c, _, operands = planned(case, kind, "cpu", arch_of(case))
     trace = plan.trace(a, b, c, **operands)
@@ -77,7 +77,7 @@ def test_counts_are_those_executed(case: PairsCase, kind: str) -> None:
 
 
 def test_what_is_read_and_written_of_a_product() -> None:
-    """B as often as without pairs, and half of C; nothing else, and no other products."""
+    """Test the accesses: B as often as without pairs, half of C, and nothing else."""
     sizes: dict[str, Any] = {"m": 512, "n": 1024, "k": 256, "dtype": "bfloat16", "arch": "sm_90a"}
     sizes |= {"order": "C", "storage": "C", "kernel": "sm90_wgmma", "backend": "cpu"}
     sizes |= {
@@ -101,7 +101,7 @@ def test_what_is_read_and_written_of_a_product() -> None:
                     )
                     assert part * ours == theirs, (name, space, figure)
         assert report.performance.flops == plain.performance.flops
-        # A kernel behind the product would write and read it, of two columns for one of C.
+        # A separate kernel would write and read the product, two columns for one of C.
         assert report.performance.saved_bytes == 2 * 512 * 1024 * 2
         saved = plain.performance.traffic.compulsory_bytes - 512 * 512 * 2
         assert report.performance.traffic.compulsory_bytes == saved
@@ -174,7 +174,7 @@ def test_empty_products(m: int, n: int, k: int, arch: str) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("case", [WGMMA[1], WGMMA[-2], APART[0], APART[5]], ids=str)
 def test_a_product_that_is_not_read(case: PairsCase, kind: str) -> None:
-    """With alpha = 0 NaN in A does not spread, nor what C held."""
+    """Test alpha = 0: NaN in A and in the old C must not change the result."""
     plan, a, b, c, whole, operands = planned(case, kind, "interpreter", arch_of(case))
     a[...], c[...] = np.nan, np.nan
     y, gate, *_ = plan(a, b, c, alpha=0.0, **operands)
@@ -186,7 +186,7 @@ def test_a_product_that_is_not_read(case: PairsCase, kind: str) -> None:
 
 
 def test_scales() -> None:
-    """One number of B, rows of A; blocks are multiplied before a launch behind the kernel."""
+    """Test a tensor scale of B, row scales of A, and block scales before a separate launch."""
     import ml_dtypes
 
     a, b = (random(*shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((M, 256), (N, 256)))
@@ -305,7 +305,7 @@ def test_what_does_not_go_with_pairs(call: Callable[[], Any], error: Any, said: 
 
 @pytest.mark.parametrize("take", [cg.pairs, cg.halves])
 def test_a_wrong_product_is_out_of_bound(take: Callable[[Any], Any]) -> None:
-    """The bound is of two accumulators: columns of other pairs do not pass."""
+    """Test the bound of two accumulators: it rejects results of other pairs of columns."""
     plan = cg.plan("NT", A, B, epilogue=lambda acc: np.multiply(*take(acc)), backend="cpu")
     C = plan(A, B)
     assert verify(plan.problem, A, B, C).ok

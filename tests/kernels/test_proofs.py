@@ -1,6 +1,6 @@
-"""What is shipped, and what the report evaluates in Python, is what C++ CuTe computes: the proofs.
+"""Test the proofs: C++ CuTe computes the layouts that the report evaluates in Python.
 
-They hold for every config there is, and that of a wrong layout on Python's side does not compile.
+The proofs hold for every config, and a proof with a wrong layout in Python does not compile.
 """
 
 import re
@@ -53,11 +53,11 @@ def config(
 
 SMALL = config(tile=(64, 64, 32), warps=(2, 2), stages=3)
 
-# -- one unit of many configs ---------------------------------------------------------------------
+# -- proofs of many configs in one unit -----------------------------------------------------------
 
 
 def asserts(config: Sm80Config) -> str:
-    """The proof without its includes and its entry."""
+    """Return the proof without its includes and its entry."""
     return without_entry(EmitSm80Pipeline(config).proof())
 
 
@@ -66,7 +66,7 @@ def without_entry(unit: TranslationUnit) -> str:
 
 
 def failing(cases: list[str], *headers: str) -> dict[int, set[str]]:
-    """Names of the asserts that fail, by case; one compilation."""
+    """Return the names of failing asserts, by case, with one compilation."""
     includes = headers or ("sm80/proof.cuh", "sm80/sm80_pipeline.cuh")
     head = "".join(f'#include "{each}"\n' for each in includes) + "using namespace cute;\n"
     tail = '\nextern "C" __global__ void entry() {}\n'
@@ -89,7 +89,7 @@ def failing(cases: list[str], *headers: str) -> dict[int, set[str]]:
     return dict(found)
 
 
-# -- they hold ------------------------------------------------------------------------------------
+# -- proofs that hold -----------------------------------------------------------------------------
 
 TYPES = (
     ("float16", None), ("bfloat16", None), ("float32", None), ("float32", "tf32"),
@@ -104,7 +104,7 @@ def hold(configs: list[Sm80Config]) -> None:
     assert {names[number]: found for number, found in failing(cases).items()} == {}
 
 
-#: Configs: aligned, of large tiles, of a copy of columns, of rows that begin anywhere, and of
+#: Configs: aligned, with large tiles, with a copy of columns, with unaligned rows, and of
 #: `tensor_core`.
 GIVEN: dict[str, dict[str, Any]] = {
     "aligned": {"op": "TN"},
@@ -116,7 +116,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 
 def held_by(dtype: str, given: str) -> bool:
-    """Whether a type has such configs of its own."""
+    """Return whether a type has such configs."""
     kinds = {"mn_major": dtype == "float16", "tensor_core": dtype == "bfloat16"}
     return kinds.get(given, given != "words" or DTYPES[dtype].bytes < 4)
 
@@ -124,7 +124,7 @@ def held_by(dtype: str, given: str) -> bool:
 @pytest.mark.parametrize(
     ("dtype", "compute", "given"),
     [
-        # bfloat16's layouts are float16's.
+        # bfloat16 has the layouts of float16.
         pytest.param(*row, given, marks=[pytest.mark.matrix] * (row[0] == "bfloat16"))
         for row, given in product(TYPES, GIVEN)
         if held_by(row[0], given)
@@ -167,8 +167,8 @@ def test_they_hold_everywhere(
         )
 
 
-#: Rows of A and of B that share a scale, and the tile: 96 columns lie in one block of 128 or two;
-#: with 256 rows epilogue tiles have half of the columns.
+#: Kinds of scales of A and B, and the tile: 96 columns are in one block of 128 or in two; with 256
+#: rows, epilogue tiles have half of the columns.
 SCALED = (
     ("TN", "1x128", "128x128", {"tile": (64, 96, 128), "warp_groups": 1}),
     ("NN", "128x128", "1x128", {"tile": (128, 64, 128), "warp_groups": 2, "swap_ab": 0}),
@@ -211,11 +211,11 @@ def test_a_proof_is_about_the_unit_that_is_shipped() -> None:
         assert "static_assert" not in unit.source and proof.source.count("static_assert(") > 15
 
 
-# -- and they can fail ----------------------------------------------------------------------------
+# -- proofs that fail -----------------------------------------------------------------------------
 
 
 class WrongMma(TiledMma):
-    """A wrong number of threads."""
+    """A tiled MMA with a wrong number of threads."""
 
     @property
     def size(self) -> int:
@@ -226,7 +226,7 @@ class WrongMma(TiledMma):
 
 
 class WrongFragment(TiledMma):
-    """Registers of another compact order: the MMAs of the second mode first."""
+    """A tiled MMA with registers in another compact order: the MMAs of the second mode first."""
 
     def __init__(self, right: TiledMma, operand: str) -> None:
         super().__init__(right.atom, right.threads, right.tile)
@@ -242,7 +242,7 @@ class WrongFragment(TiledMma):
 
 
 class WrongLayout(Layout):
-    """The right type and the wrong arithmetic."""
+    """A layout of the right type with wrong offsets."""
 
     def __call__(self, *coordinate: Any) -> Any:
         return Layout.__call__(self, *coordinate) ^ 8
@@ -329,7 +329,7 @@ def mma(name: str, layout: str) -> Change:
 
 COPIES = ("GmemCopyA", "GmemCopyB", "SmemCopyA", "SmemCopyB", "EpilogueStage", "EpilogueCopy")
 
-#: What is made wrong on Python's side only, and the asserts that see it.
+#: Changes of Python's side only, and the asserts that detect them.
 CORRUPTIONS: list[tuple[Change, set[str]]] = [
     (
         lambda parts: altered(
@@ -345,7 +345,7 @@ CORRUPTIONS: list[tuple[Change, set[str]]] = [
         {"EpilogueLayout: extents"},
     ),
     (staged(layout=wrong_arithmetic), {"EpilogueLayout: offsets"}),
-    # ((4,8),(2,2,2)):((32,1),(16,8,128)), ... with two modes in each other's place
+    # ((4,8),(2,2,2)):((32,1),(16,8,128)), ... with two modes exchanged
     (mma("a", "((4,8),(2,2,2)):((32,1),(8,16,128))"), {"TiledMma: A"}),
     (mma("b", "((8,4),(2,2)):((1,16),(8,64))"), {"TiledMma: B"}),
     (mma("c", "((4,8),(2,2)):((32,1),(8,16))"), {"TiledMma: C"}),
@@ -389,7 +389,7 @@ def test_a_wrong_layout_fails_its_assert(monkeypatch: pytest.MonkeyPatch) -> Non
         expected.append({"ElementA", "ElementB", "ElementC"})
 
     assert failing([*cases, asserts(SMALL)]) == dict(enumerate(expected))
-    # No assert is left that nothing above makes fail.
+    # Each assert fails for at least one of the changes above.
     every = re.findall(r'static_assert\(.*, "(.*)"\);', asserts(SMALL))
     assert len(every) == len(set(every)) and set().union(*expected) == set(every)
 
@@ -417,7 +417,7 @@ def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> Sim
 def simt_asserts(
     config: SimtConfig, change: SimtChange = lambda parts: parts, python: bool = True
 ) -> str:
-    """The asserts of a config as Python has it after ``change``; the types are those before."""
+    """Return the asserts of a config after ``change`` in Python. Types are those before."""
     types = without_entry(EmitSimt(config).unit())
     wrong = without_entry(EmitSimt(change(config)).proof())
     return types + "".join(wrong.partition("static_assert")[1:])
@@ -443,12 +443,12 @@ def simt_headers(name: str) -> tuple[str, str]:
 
 
 def other_layout(layout: Layout) -> Layout:
-    """The right extents, and another arithmetic."""
+    """Return a layout with the same extents and other offsets."""
     return WrongLayout(layout.shape, layout.stride, layout.swizzle)
 
 
 def longer(layout: Layout) -> Layout:
-    """A mode that is twice as long."""
+    """Return a layout with one mode of twice the extent."""
     shape, stride = layout.shape, layout.stride
     assert isinstance(shape, tuple) and isinstance(stride, tuple)
     return replace(layout, shape=((shape[0], 2), *shape[1:]), stride=((stride[0], 0), *stride[1:]))
@@ -508,12 +508,12 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
 
 # -- the pages of the ladder ----------------------------------------------------------------------
 
-#: Those that write their layouts down again, in CuTe's terms.
+#: Pages that also write their layouts in CuTe's terms.
 PAGES = [name for name in SIMT if " : Config {" in template_path(name).read_text()]
 
 
 def asserts_of_layouts(name: str) -> dict[str, str]:
-    """The asserts of the layouts that a page states, by the layout: its own and mainloop.cuh's."""
+    """Return the asserts of the layouts that a page states, by layout, also of mainloop.cuh."""
     text = template_path(name).read_text()
     every = text + template_path("mainloop").read_text()
     found = re.findall(r'(static_assert\(same_offsets.*"(\w+)"\);)', every)
@@ -522,7 +522,7 @@ def asserts_of_layouts(name: str) -> dict[str, str]:
 
 
 def page_asserts(config: SimtConfig, change: SimtChange = lambda parts: parts) -> str:
-    """What a page asserts of the config that Python emits after ``change``."""
+    """Return the asserts of a page for the config that Python emits after ``change``."""
     types = without_entry(EmitSimt(change(config)).unit())
     text = template_path(config.kernel).read_text()
     (page,) = re.findall(r"struct (\w+) : Config {", text)
@@ -533,7 +533,7 @@ def page_asserts(config: SimtConfig, change: SimtChange = lambda parts: parts) -
 
 
 def options_of(name: str) -> list[dict[str, Any]]:
-    """Tiles and thread tiles beside the default, with every skew."""
+    """Return the default and other tiles and thread tiles, with every skew."""
     shapes: list[dict[str, Any]] = [{}]
     if name == "smem_tiled":
         shapes += [{"tile": (16, 16, 16)}, {"tile": (32, 16, 64)}]
@@ -582,7 +582,7 @@ def test_those_of_the_ladder_hold_everywhere(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_the_layouts_of_a_page_are_those_of_python(name: str) -> None:
     every = product(options_of(name), SIMT_TYPES, ("NT", "TN", "NN"), "FC", (0, 1, 2, 4))
-    few = list(every)[:: 3 * len(options_of(name)) + 1]  # each of them comes up
+    few = list(every)[:: 3 * len(options_of(name)) + 1]  # includes each option
     assert pages_hold(name, [(op, d, o, pad, given) for given, d, op, o, pad in few]) > 12
 
 

@@ -1,4 +1,4 @@
-"""Properties of drawn products (``tests/product_properties.py``), CPU and interpreter."""
+"""Test properties of random products (``tests/product_properties.py``), CPU and interpreter."""
 
 from itertools import islice
 
@@ -25,7 +25,7 @@ def test_on_the_cpu(name: str, first: int) -> None:
 @pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_in_the_interpreter(name: str, first: int) -> None:
-    """Of the first kind that is not refused; hypothesis begins with extents of 1."""
+    """Test the first supported kind. Hypothesis begins with extents of 1."""
     tally, machine = Tally(), Machine("interpreter")
     for run in islice(runs(1000 * first, INVARIANT if name == BITS else COMPILED, [name]), 12):
         failure = run.check(machine, 3, 33, tally)

@@ -1,4 +1,4 @@
-"""The PTX that NVRTC emits for each architecture, executed: C is right, accesses as reported."""
+"""Test the PTX that NVRTC emits for each architecture: C is right, accesses as reported."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from cute_gemm.ptx.parser import parse
 
 
 def stored(rows: int, columns: int, dtype: str, pad: int = 0, l: int = 0) -> np.ndarray:
-    """Random numbers, rows contiguous and ``pad`` elements apart."""
+    """Return random numbers with contiguous rows and a padding of ``pad`` elements."""
     random, kind = np.random.default_rng(rows + columns), DTYPES[dtype].numpy
     size = (*((l,) if l else ()), rows, columns + pad)
     values = random.integers(-9, 9, size) if dtype == "int8" else random.standard_normal(size)
     return values.astype(kind)[..., :columns]
 
 
-#: Pointers without a space, results of mma in registers of bits: since sm_100.
+#: From sm_100 on, PTX has generic pointers, and results of mma in untyped registers.
 KERNELS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("sm_86", "naive", "float32", {}), ("sm_89", "thin", "float8_e4m3fn", {}),
     ("sm_90", "sm80_pipeline", "float64", {}),
@@ -41,7 +41,7 @@ def test_kernels_of_every_architecture(arch, kernel, dtype, options) -> None:
 
 
 def test_rows_that_are_not_stored_may_be_anything() -> None:
-    """The last of pairs of 8-bit floats lies beyond n, and is converted with the other one."""
+    """Test an odd n: the last pair of 8-bit floats converts an element beyond n."""
     A, B = stored(86, 43, "float8_e5m2", 1), stored(42, 43, "float8_e5m2")
     plan = cg.plan(
         "NT", A, B, kernel="double_buffered", arch="sm_89", backend="cpu", out_dtype="float32"

@@ -1,7 +1,7 @@
-"""Every kernel as NVRTC emitted it, executed without a GPU: C right, accesses as reported.
+"""Test every kernel's PTX in the interpreter: C is right, accesses as reported.
 
-The spread that runs everywhere has of every kernel a few types, ops and kinds of problems;
-``--matrix`` has all of them.
+The default sample has a few types, ops and kinds of problems of every kernel. ``--matrix`` runs all
+of them.
 """
 
 import re
@@ -24,10 +24,10 @@ from cute_gemm.problem.verify import verify
 from cute_gemm.ptx.parser import parse
 from cute_gemm.toolchain.nvrtc import ptx
 
-#: Without those that are no PTX of ours, and one that takes few of these: it has its own cases.
+#: All kernels except those without PTX, and sm90_wgmma, which has its own cases.
 KERNELS = tuple(name for name in registry.KERNELS if name not in ("host", "cublas", "sm90_wgmma"))
 
-#: Extents, order of C, products, and bytes of an access of A, B and C.
+#: Extents, order of C, products, and access widths of A, B and C in bytes.
 KINDS: dict[str, tuple[tuple[int, int, int], str, int, tuple[int, int, int]]] = {
     "tails": ((37, 29, 23), "F", 1, (16, 8, 16)),
     "wide": ((48, 80, 144), "C", 1, (16, 16, 16)),
@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[tuple[int, int, int], str, int, tuple[int, int, int]]] = 
     "tiles": ((150, 140, 65), "F", 1, (8, 2, 8)),
     "flat": ((1, 65, 9), "F", 1, (4, 1, 4)),
     "deep": ((70, 40, 350), "F", 1, (16, 4, 16)),
-    "groups": ((300, 50, 9), "F", 1, (8, 2, 4)),  # more rows of tiles than are walked together
+    "groups": ((300, 50, 9), "F", 1, (8, 2, 4)),  # more rows of tiles than a raster group
 }
 
 
@@ -53,7 +53,7 @@ def types_of(kernel: str) -> list[str]:
 
 
 def everything() -> Iterator[Case]:
-    """Everything that a kernel takes."""
+    """Yield all problems that a kernel supports."""
     for kernel, op, kind in product(KERNELS, OPS, KINDS):
         for name in types_of(kernel):
             yield case_of(kernel, name, op, kind)
@@ -62,13 +62,13 @@ def everything() -> Iterator[Case]:
 
 
 def spread() -> Iterator[Case]:
-    """Of each kernel two cases, in which types, ops and kinds take turns; and other programs."""
+    """Yield two cases of each kernel, with varying types, ops and kinds, and other programs."""
     kinds = tuple(KINDS)
     simt = tuple(kernel for kernel in KERNELS if isinstance(registry.get(kernel), SimtKernel))
     for number, kernel in enumerate(KERNELS):
-        if kernel in ("thin", "batched"):  # of which there are spreads of their own
+        if kernel in ("thin", "batched"):  # these have their own samples
             continue
-        # Complex types of tensor cores: see CONJUGATES.
+        # Complex types of tensor cores are in CONJUGATES.
         types = [name for name in types_of(kernel) if kernel in simt or name in TYPES]
         for step in range(2):
             turn = number + step
@@ -82,8 +82,8 @@ def spread() -> Iterator[Case]:
     yield case_of("smem_tiled", "float32", "NN", "groups")
     yield case_of("naive", "float32", "NT", "batch")
     yield from list(small_wgmma())[::5]
-    # Of the ladder's kernels test_ladder_accesses.py has more.
-    # CUTLASS's has test_cutlass_universal.py.
+    # test_ladder_accesses.py has more cases of the ladder's kernels, and test_cutlass_universal.py
+    # has those of CUTLASS.
     others = (case for case in awkward_cases() if case.kernel != "cutlass_universal")
     yield from [case for case in others if case.more or case.kernel not in simt][::5]
 
@@ -106,7 +106,7 @@ def test_everything(case: Case, emitted: Emitted) -> None:
 
 
 def spelled(text: str, symbol: str) -> list[str]:
-    """An entry's instructions, its registers and labels numbered as they come."""
+    """Return an entry's instructions, with registers and labels renumbered in order."""
     names: dict[str, str] = {}
 
     def name(found: re.Match[str]) -> str:
@@ -119,7 +119,7 @@ def spelled(text: str, symbol: str) -> list[str]:
 
 
 def test_a_kernel_is_the_same_among_others() -> None:
-    """What is compiled together with others is executed as it is emitted alone."""
+    """Test that kernels compiled together are the same as those compiled alone."""
     kernels = ("smem_tiled", "double_buffered")
     units = [plan_of(case_of(name, "float32", "NN", "deep")).unit for name in kernels]
     among = ptx(together(units), "sm_80")
@@ -128,13 +128,13 @@ def test_a_kernel_is_the_same_among_others() -> None:
 
 
 def empty(kernel: str, k: int) -> Case:
-    """A case of a family: with k, where alpha will be 0, and without."""
+    """Return a case of a family: with k, for alpha = 0, or with k = 0."""
     type_, kind = "complex64" if kernel == "naive" else "float16", "tails"
     case = case_of(kernel, type_, "TN", "wide" if kernel == "sm90_wgmma" else kind)
     return replace(case, k=k and case.k, m=9 if kernel == "thin" else case.m)
 
 
-#: Of each family, and of each way to C in it.
+#: Kernels of each family, and of each of its stores to C.
 FAMILIES = (
     "naive", "smem_full_k", "double_buffered", "sm80_pipeline", "tensor_core", "sm90_wgmma", "thin",
     "cutlass_universal", "batched",
@@ -144,7 +144,7 @@ EMPTY = [empty(kernel, k) for kernel in FAMILIES for k in (23, 0)]
 
 @pytest.mark.parametrize("case", EMPTY)
 def test_an_empty_product_and_alpha_zero_read_nothing(case: Case, emitted: Emitted) -> None:
-    """Neither A and B, of NaN, nor, where beta is 0 too, C."""
+    """Test that A and B, which are NaN, are not read, and C is not read if beta is 0 too."""
     plan = emitted.plan(case)
     for beta in (0.75, 0):
         A, B, C = arrays(case, reads_c=beta != 0)
@@ -157,7 +157,7 @@ def test_an_empty_product_and_alpha_zero_read_nothing(case: Case, emitted: Emitt
 
 @pytest.mark.parametrize("split", [1, 3])
 def test_nothing_is_read_by_the_passes_either(split: int) -> None:
-    """Of A that is packed, and sums of slices of K that are added."""
+    """Test packing of A, and the reduction of slices of K."""
     options = {"kernel": "sm80_pipeline", "pack": "A", "backend": "cpu"}
     sizes = {"m": 37, "n": 29, "k": 300, "dtype": "float16", "lda": 301}
     plan = cg.plan("TN", **sizes, split_k=split, arch="sm_80", **options)
@@ -170,7 +170,7 @@ def test_nothing_is_read_by_the_passes_either(split: int) -> None:
 
 @pytest.mark.parametrize("kernel", ["sm80_pipeline", "tensor_core", "sm90_wgmma"])
 def test_tf32_is_rounded_to_nearest(kernel: str) -> None:
-    """Of these operands the upper 19 bits alone are off by twice what rounding may be."""
+    """Test operands whose truncation has twice the error that rounding allows."""
     case = case_of(kernel, "tf32", "TN", "wide")
     A, B, C = arrays(case)
     A[...] = B[...] = np.float32(1 + 2**-10 - 2**-20)
@@ -180,7 +180,7 @@ def test_tf32_is_rounded_to_nearest(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["sm80_pipeline", "tensor_core", "sm90_wgmma", "thin"])
 def test_tf32_keeps_what_is_no_number(kernel: str) -> None:
-    """Also a NaN whose upper 19 bits are those of infinity."""
+    """Test a NaN whose upper 19 bits are those of infinity."""
     case = case_of(kernel, "tf32", "TN", "wide")
     case = replace(case, n=16) if kernel == "thin" else case
     A, B, C = arrays(case)
@@ -194,7 +194,7 @@ CONJUGATES = [
     for kernel in ("naive", "warp_tiled")
     for op in ("CN", "NC", "CC", "CT")
 ]
-#: Of tensor cores all kinds take turns, and both policies.
+#: Cases of tensor cores with varying kinds, and both policies.
 CONJUGATES += [
     case_of(kernel, "complex128", op, kind, **options)
     for kernel, op, kind, options in (
@@ -217,7 +217,7 @@ def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case, emitted: Emit
     [(78, 27, "C", {}), (27, 130, "F", {"tile": (128, 128, 16)})],
 )  # fmt: skip
 def test_sums_in_float64_that_nobody_stores_stay_in_shared_memory(m, n, order, options) -> None:
-    """Behind which tests CUTLASS's loads of them stand where C is not read."""
+    """Test the predicates of CUTLASS's loads of accumulators, with and without a C that is read."""
     A, B = np.ones((m, 20)), np.ones((20, n))
     made = cg.plan("NN", A, B, order=order, kernel="cutlass_universal", arch="sm_80", backend="cpu",
                 **options)  # fmt: skip
@@ -228,7 +228,7 @@ def test_sums_in_float64_that_nobody_stores_stay_in_shared_memory(m, n, order, o
 
 @pytest.mark.parametrize("kernel", ["naive", "sm80_pipeline"])
 def test_scalars_are_read_where_they_are(kernel: str) -> None:
-    """BLAS's device pointer mode: both in memory, beside arguments that say something else."""
+    """Test BLAS's device pointer mode: pointers override the arguments."""
     case = case_of(kernel, "float32", "NT", "tails")
     A, B, C = arrays(case)
     before = C.copy()
@@ -239,7 +239,7 @@ def test_scalars_are_read_where_they_are(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["smem_tiled", "double_buffered", "sm80_pipeline"])
 def test_a_barrier_that_is_missing_is_found(kernel: str) -> None:
-    """The emitted text without one of its barriers."""
+    """Remove each barrier from the emitted text in turn."""
     tile = {"tile": "64x64x64"} if kernel == "sm80_pipeline" else {}
     case = case_of(kernel, "float16", "NN", "deep", **tile)
     plan = plan_of(case)
@@ -267,7 +267,7 @@ def test_a_wait_that_is_missing_is_found() -> None:
 
 
 def test_an_operand_that_is_read_in_place_of_another_is_found() -> None:
-    """Both pointers are A's: B lies in its bounds, and the result is wrong."""
+    """Read B through A's pointer: there is no fault, but the result is wrong."""
     case = case_of("smem_tiled", "float32", "NN", "base")
     plan = plan_of(case)
     plan.steps.each[0].__dict__["ptx"] = plan.ptx.replace("_param_1]", "_param_0]", 1)
@@ -275,7 +275,7 @@ def test_an_operand_that_is_read_in_place_of_another_is_found() -> None:
     before = C.copy()
     execute(plan, A, B, C)
     assert not verify(plan.problem, A, B, C, C=before).ok
-    # The other way round B ends before A does.
+    # The other way round, B ends before A does.
     plan.steps.each[0].__dict__["ptx"] = plan.ptx.replace("_param_0]", "_param_1]")
     with pytest.raises(FaultError, match="after the end of B"):
         execute(plan, A, B, C)

@@ -1,4 +1,4 @@
-"""PTX text -> instructions: declarations, labels, predicates, operands, blocks, and what is not."""
+"""Test the PTX parser: declarations, labels, predicates, operands, blocks, invalid text."""
 
 import random
 import re
@@ -16,7 +16,7 @@ from cute_gemm.ptx.parser import Address, Immediate, Name, Register, Vector, ent
 
 
 def last(statement: str, count: int = 1):
-    """The instructions of a statement in an entry, before its ret."""
+    """Return the last instructions of an entry, before its ret."""
     return parse(text(statement)).instructions[-1 - count : -1]
 
 
@@ -47,7 +47,7 @@ def test_operands():
     assert one.guard[0].name == "%p3" and one.guard[1]
     (one,) = last("shfl.sync.down.b32 %r20|%p1, %r2, 1, 31, -1;")
     assert isinstance(one.operands[0], Vector) and one.operands[4] == Immediate(-1)
-    # Without a space behind the opcode, as inline assembly has it.
+    # No space after the opcode, as in inline assembly.
     (one,) = last("mov.b32{%h1,%h2},%r2;")
     assert one.op == ("mov", "b32") and len(one.operands) == 2
 
@@ -154,7 +154,7 @@ def test_a_kernel_that_calls_or_has_no_body():
         parse(".entry e()\n.reqnctapercluster 2\n{ ret; }")
 
 
-# Text that no compiler wrote ----------------------------------------------------------------------
+# Invalid text ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_long_texts_are_refused_soon(part):
 
 
 def mutated(code, rng):
-    """PTX of which something in the entry is gone, twice, elsewhere, or something else."""
+    """Return PTX in which part of the entry is deleted, repeated, moved or replaced."""
     head, body = code.split(".entry", 1)
     lines = body.split("\n")
     ends = [at for at, line in enumerate(lines) if line.rstrip().endswith(";")]

@@ -1,4 +1,4 @@
-"""``sm90_wgmma`` executed as NVRTC emitted it: C beside float64, accesses beside the report."""
+"""Test ``sm90_wgmma``'s PTX in the interpreter: C against float64, accesses against the report."""
 
 import re
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ ARCH = Arch("sm_90a")
 
 @dataclass(frozen=True)
 class Case:
-    """A problem of ``sm90_wgmma``: a config by its options, and what it is asked."""
+    """A problem of ``sm90_wgmma``, with options of the config and arguments of the call."""
 
     op: str
     dtype: str
@@ -39,7 +39,7 @@ class Case:
     l: int = 1
     beta: float = 0.75
     out: str | None = None
-    #: CTAs, which take tile after tile; by default one for four tiles.
+    #: Number of CTAs. By default each computes about four tiles.
     grid: int = 0
 
     def __str__(self) -> str:
@@ -102,17 +102,17 @@ CASES = [
          out="float32", grid=2),
     Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
          beta=0, grid=8),
-    # Groups beside each other: three blocks of 64 rows, and more columns than a wgmma has.
+    # Warp groups side by side: three blocks of 64 rows, and more columns than a wgmma has.
     Case("TN", "bfloat16", "F", of((192, 96, 64), 2, stages=3), (200, 136, 200), 1),
     Case("TN", "float16", "C", of((320, 64, 64), 2, stages=2), (330, 72, 130)),
-    # By turns: tiles of a CTA that are many, few, odd, and more k tiles or fewer than stages.
+    # Ping-pong: many, few and odd numbers of tiles, more and fewer k tiles than stages.
     Case("NN", "bfloat16", "C", of((64, 64, 64), 2, ping_pong=1, stages=3), (500, 136, 136),
          grid=4),
     Case("TT", "float16", "F", of((128, 48, 64), 2, ping_pong=1, stages=2), (136, 136, 300), 1, 2,
          grid=1),
     Case("TN", "bfloat16", "F", of((64, 32, 64), 2, ping_pong=1, stages=4, cluster=(2, 1)),
          (400, 72, 100), out="float32", grid=4, beta=0),
-    # Clusters that share both, and tiles of theirs beyond M and N.
+    # Clusters with multicast of both operands, and with tiles beyond M and N.
     Case("TN", "float16", "F", of((64, 64, 64), 1, cluster=(2, 2), stages=2), (200, 136, 200)),
     Case("NT", "bfloat16", "C", of((64, 64, 64), 1, cluster=(4, 2), stages=3), (72, 264, 150),
          grid=8),
@@ -121,8 +121,8 @@ CASES = [
 ]  # fmt: skip
 
 
-#: A through registers: of either operand, to C of either order, by TMA and by elements; groups
-#: below each other, beside each other and by turns; k tiles of four steps and of eight, and parts.
+#: A in registers: of either operand, to C of either order, by TMA and by elements; warp groups
+#: along M, along N and with ping-pong; k tiles of four steps and of eight, and partial ones.
 CASES += [
     Case("NN", "tf32", "F", of((128, 32, 32), 2, stages=2), (200, 72, 100), grid=3),
     Case("NN", "tf32", "C", of((64, 64, 32), 1, stages=3), (136, 72, 200), l=2, beta=0),
@@ -134,7 +134,7 @@ CASES += [
          (500, 72, 136), grid=2),
     Case("TT", "tf32", "F", of((64, 64, 32), 1, swap_ab=1, stages=3, cluster=(1, 2)),
          (136, 200, 72), l=3, grid=4),
-    # Bytes.
+    # 8-bit types.
     Case("NN", "int8", "F", of((128, 32, 128), 2, stages=2), (208, 72, 300), grid=3, beta=2),
     Case("TT", "int8", "C", of((64, 128, 128), 2, swap_ab=1, ping_pong=1, stages=2),
          (200, 300, 272), pad=1, beta=0, grid=3),
@@ -145,7 +145,7 @@ CASES += [
 ]  # fmt: skip
 
 
-#: All ops, types and orders of C, in which the rest takes turns.
+#: All ops, types and orders of C, with other properties varying.
 CASES += [
     Case(op, dtype, order, of((64, 96, 64), 1, cluster=(1 + number % 3 // 2, 1 + number % 5 // 4),
          stages=2),
@@ -157,15 +157,15 @@ CASES += [
 ]  # fmt: skip
 
 
-#: C by TMA and by elements, by turns, exchanged: kernels of their own, for K has no stride.
+#: k = 0: C by TMA and by elements, ping-pong, swapped. These are separate kernels.
 EMPTY = [replace(CASES[i], mnk=(*CASES[i].mnk[:2], 0)) for i in (0, 4, 11, 13)]
 
 
 @lru_cache(maxsize=1)
 def lots() -> list[dict[str, Any]]:
-    """The units of all cases by their symbols, in lots that are compiled together.
+    """Return the units of all cases by symbol, in lots that are compiled together.
 
-    Most of a compilation are headers; all in one would take 400 MB.
+    Headers take most of a compilation, and all units in one would take 400 MB.
     """
     units = {plan.symbol: plan.unit for plan in map(Case.plan, CASES + EMPTY)}
     return [dict(list(units.items())[start::4]) for start in range(4)]
@@ -178,7 +178,7 @@ def compiled(lot: int) -> str:
 
 @lru_cache(maxsize=32)
 def emitted(case: Case) -> tuple[Plan, str]:
-    """The plan with its PTX; where one test that fails is all that is wanted, compiled alone."""
+    """Return the plan with its PTX. With TOGETHER = 1 it is compiled alone."""
     plan = case.plan()
     (step,) = plan.steps
     if TOGETHER > 1:
@@ -188,7 +188,7 @@ def emitted(case: Case) -> tuple[Plan, str]:
 
 
 def alter(case: Case, old: str, new: str, count: int = -1) -> Plan:
-    """The plan with a text in which something is another."""
+    """Return the plan with a modified PTX text."""
     plan, code = case.plan(), emitted(case)[1]
     assert old in code
     steps = list(plan.steps)
@@ -197,12 +197,12 @@ def alter(case: Case, old: str, new: str, count: int = -1) -> Plan:
 
 
 def computed(case: Case, plan: Plan | None = None, **options: Any) -> Any:
-    """The case executed; its verdict and what was executed."""
+    """Execute the case, and return its verdict and the execution."""
     plan = emitted(case)[0] if plan is None else plan
     A, B, C = case.arrays()
     before = C.copy()
     if case.beta == 0:
-        C[...] = 99 if case.dtype == "int8" else np.nan  # it must not be read
+        C[...] = 99 if case.dtype == "int8" else np.nan  # C must not be read
     (done,) = execute(plan, A, B, C, case.alpha, case.beta, **options)
     return verify(plan.problem, A, B, C, C=before, alpha=case.alpha, beta=case.beta), done
 
@@ -220,7 +220,7 @@ def test_the_family(case):
 
 @pytest.mark.parametrize("number", [0, 13, 14, 15])
 def test_one_cluster_takes_all_tiles(number):
-    """Parities of stages that others used, and parts of C that the tile before left behind."""
+    """Test phase parities of stages that other tiles used, and C in shared memory after a tile."""
     case = CASES[number]
     case = replace(case, grid=dict(case.options)["cluster"][0])
     verdict, _ = computed(case, case.plan() if TOGETHER == 1 else alter(case, "wgmma", "wgmma"))
@@ -228,7 +228,7 @@ def test_one_cluster_takes_all_tiles(number):
 
 
 def test_a_cluster_at_a_time_and_unwatched():
-    """As many CTAs together as there may be, or one cluster; watched or not: the same C."""
+    """Test that C does not depend on the number of CTAs that run together, or on race detection."""
     case = replace(CASES[6], grid=4)
     found = []
     for options in ({}, {"lanes": 1}, {"watch": False}):
@@ -250,9 +250,9 @@ def test_nothing_is_read_where_nothing_is_summed(case):
 
 
 def test_a_warp_meets_again_before_its_lanes_load_c_together():
-    """Between lanes that wait one by one and ldmatrix, which a whole warp executes.
+    """Test that a bar.warp.sync is between waits of single lanes and ldmatrix of the whole warp.
 
-    Here lanes that may go on go together, so that execution does not tell.
+    The interpreter runs lanes that can continue together, so it does not detect a missing one.
     """
     text = emitted(CASES[0])[0].ptx
     found = re.findall(r"^\s*(mbarrier\.try_wait|bar\.\w*\.?sync|ldmatrix)", text, re.MULTILINE)

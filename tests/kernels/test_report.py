@@ -1,4 +1,4 @@
-"""The report: rows, verdicts, sentences, text and JSON."""
+"""Test the report: rows, verdicts, sentences, text and JSON."""
 
 import io
 import json
@@ -36,7 +36,7 @@ BUILT = Resources(168, 0, 0, 0, 0)
 
 
 def tile_coords(tile: tuple[int, int], axis: int, width: int, across: int) -> np.ndarray:
-    """128 threads, ``across`` of them along ``axis``, over the whole tile."""
+    """Return coordinates of 128 threads, ``across`` of them along ``axis``, for a whole tile."""
     steps = (width, 1) if axis == 0 else (1, width)
     threads = (across, 128 // across)
     index = np.arange(128)
@@ -61,7 +61,7 @@ def load(matrix: Matrix, axis: int, width: int, across: int, **more: object) -> 
 
 
 def accesses(problem: GemmProblem) -> list[GlobalAccess | SharedAccess]:
-    """The field's reference kernel on TN: A stays half by half, B has a layout that fits."""
+    """Return accesses of a reference kernel for TN: A is loaded by halves, B is vectorized."""
     store = GlobalAccess(
         "C", "store", "st.global", 16, problem.C, (128, 128), tile_coords((128, 128), 0, 1, 32), 0,
         1, limit="the accumulator's layout holds one element of a column in each register",
@@ -97,13 +97,13 @@ def test_rows(made):
     assert (a.coalesced, b.coalesced, c.coalesced) == (False, True, True)
     assert (a.conflict_free, b.conflict_free, c.conflict_free) == (False, True, True)
     bad, good, (out,) = a.rows[0], b.rows[0], c.rows
-    # 16 rows of 2 neighbouring halves in a request.
+    # A request reads 16 rows of 2 adjacent halves.
     assert (bad.sectors, bad.ideal_sectors, bad.lines, bad.bytes) == (16, 2, 16, 64)
     assert (bad.efficiency, bad.verdict) == (0.125, "strided")
     assert (good.sectors, good.ideal_sectors, good.lines, good.bytes) == (16, 16, 8, 512)
     assert (good.requests, good.unit, good.verdict) == (16, "k-tile", "coalesced")
     assert (out.requests, out.unit, out.sectors) == (512, "CTA", 2)
-    # Each of 8 x 16 tiles of A is visited 8 times: 128 requests a tile, 16 sectors a request.
+    # Each of 8 x 16 tiles of A is loaded 8 times: 128 requests per tile, 16 sectors per request.
     assert (bad.launch.requests, bad.launch.sectors) == (131072, 2097152)
     assert bad.launch.wavefronts is None
     shared = a.rows[1]
@@ -121,7 +121,7 @@ def test_c_is_coalesced_only_when_loads_and_stores_are(problem):
     for first, second in ((store, strided), (strided, store)):
         made = report.make_report(problem, "k", None, "sm_80", [first, second], Launch(1, 128, 0))
         assert not made["C"].coalesced
-        assert made["A"].coalesced  # nothing is known against it
+        assert made["A"].coalesced  # no access is uncoalesced
 
 
 def test_findings_say_what_why_and_how_to_fix(made):
@@ -214,12 +214,12 @@ def test_text(made):
     assert head[1].split()[:3] == ["A(M,K)", "(1024,512):(512,1)", "K-major,"]
     assert head[2].split()[:2] == ["B(N,K)", "(768,512):(512,1)"]
     assert head[3].split()[:3] == ["C(M,N)", "(1024,768):(1,1024)", "M-major,"]
-    # Brackets are text, not markup.
+    # Brackets are not interpreted as markup.
     assert head[4:6] == ["kernel sm80_pipeline, sm_80", "config sm80_f16_[128x128x32]"]
     assert head[6] == "launch 48 CTAs x 128 threads, 49,152 bytes of dynamic shared memory"
     for word in ("12.5 %", "strided", "coalesced", "8-way conflict", "conflict-free", "2,097,152"):
         assert word in text
-    assert "…" not in text  # no figure was cut off
+    assert "…" not in text  # no figure was truncated
 
 
 def test_text_of_huge_figures_fits():
@@ -304,7 +304,7 @@ def test_percent_never_rounds_up_to_all(fraction, text):
     assert percent(fraction) == text
 
 
-# -- what belongs together ------------------------------------------------------------------------
+# -- related rows ----------------------------------------------------------------------------------
 
 
 def one_row(access, problem: GemmProblem) -> tuple[report.Report, rows.AccessRow]:
@@ -326,7 +326,7 @@ def test_rows_and_accesses_go_together(kernel):
 
 def test_lanes_and_bytes_of_the_launch(made):
     bad, shared = made["A"].rows
-    # Each of 1024 x 512 halves, once for each of the 8 sweeps of load().
+    # 1024 x 512 halves, once for each of the 8 sweeps of load().
     assert bad.launch.bytes == 1024 * 512 * 2 * 8 == bad.launch.lanes * 2
     assert shared.launch.lanes == 4096 * 32 and shared.launch.bytes == 4096 * 512
 
@@ -344,7 +344,7 @@ def test_beta_reads_c():
 
 
 def test_what_is_counted_and_what_l2_is_asked_for():
-    """Of 16-byte cp.async off a sector these differ; a request and the launch agree on both."""
+    """Test unaligned 16-byte cp.async: L1 and L2 sectors of a request and of the launch."""
     sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_90a"}
     made = cg.analyze("NT", lda=4104, kernel="sm80_pipeline", **sizes)
     a, b = (made[name].rows[0] for name in "AB")
@@ -388,12 +388,12 @@ def test_a_bad_row_without_a_name_for_its_fix_has_the_fix_alone(problem):
 
 def test_a_good_row_has_none(made):
     assert [bool(row.fix) for row in made.rows] == [not row.good for row in made.rows]
-    # It could be wider all the same, and then that is among the fixes.
+    # A good row may have a wider fix.
     assert made.rows[-1].good and made.fixes[-1]
 
 
 def test_fixes_do_not_look_at_edges(problem):
-    """Neither the last tiles nor what straddles the end change what fixes the others."""
+    """Test that edge tiles and partial vectors do not change the fixes of full tiles."""
     matrix = Matrix("A", (1008, 500), (512, 1), "float16", 256)
     for change in ({}, {"tail": "full"}, {"tail": "whole"}):
         odd, _ = one_row(replace(load(matrix, 0, 1, 16), **change), problem)
@@ -412,7 +412,7 @@ def test_fixes_do_not_look_at_edges(problem):
     ],
 )
 def test_requests_are_of_the_whole_unit(kernel: str, arch: str, dtype: str, op: str) -> None:
-    """Of a CTA or a k-tile, also where parts of it go one after the other."""
+    """Test that requests are of a CTA or a k-tile, also if it consists of several parts."""
     made = cg.analyze(
         op, m=1024, n=1024, k=1024, dtype=dtype, kernel=kernel, arch=arch, beta=1, backend="cpu"
     )
@@ -437,7 +437,7 @@ def test_fixes_are_looked_for_once(problem, monkeypatch):
     for access in (load(other, 0, 1, 16), load(problem.A, 1, 1, 16), load(problem.A, 0, 1, 32)):
         one_row(access, problem)
     assert len(asked) == 4
-    # The parts of a launch are one copy, and that of the full tiles stands for them.
+    # The parts of a launch are one copy, represented by that of the full tiles.
     halves = [
         replace(first, origin=(0, 500), extents=(1024, 12), part="last k-tile"),
         replace(first, extents=(1024, 500), part="others"),
@@ -458,7 +458,7 @@ def test_a_store_is_not_made_wider_than_its_matrix(problem):
 
 
 def parts(problem: GemmProblem) -> list[GlobalAccess]:
-    """A whose K is 70: two k-tiles, and 6 elements more."""
+    """Return loads of A with K = 70: two k-tiles, and 6 more elements."""
     matrix = Matrix("A", (256, 70), (80, 1), "float16", 256)
     whole = load(matrix, 1, 8, 4)
     return [
@@ -479,11 +479,11 @@ def test_a_part_at_the_edge_does_not_judge_the_operand(problem):
         "efficiency there.",
     )
     alone = report.make_report(problem, "k", None, "sm_80", both[1:], Launch(1, 128, 0))
-    assert not alone["A"].coalesced  # when there is nothing else, it is judged
+    assert not alone["A"].coalesced  # an only part determines the verdict
 
 
 def test_less_than_a_sector_is_no_bad_efficiency(problem):
-    """One element per request, or one for all lanes, is coalesced: 6.2 % would say otherwise."""
+    """Test one element per request, or one for all lanes: coalesced, although 6.2 % are used."""
     coords = np.zeros((1, 32, 2), int)
     one = replace(load(problem.A, 1, 1, 16), coords=coords, tile=(128, 32))
     made, row = one_row(one, problem)
@@ -491,7 +491,7 @@ def test_less_than_a_sector_is_no_bad_efficiency(problem):
     lines = str(made).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("Global memory")) + 3
     assert lines[at].endswith("-   coalesced, 2 bytes used") and "6.2 %" not in str(made)
-    assert "lanes" not in lines[at - 2].split()  # all 32 of them
+    assert "lanes" not in lines[at - 2].split()  # all 32 lanes
     half = np.where(np.arange(32)[:, None] < 16, coords, -1)
     made, _ = one_row(replace(one, coords=half), problem)
     assert "lanes" in str(made).split()
@@ -527,7 +527,7 @@ def test_a_bulk_copy_has_a_row():
     found = tma.analyze(one)
     assert (row.instruction, row.space, row.bits, row.lanes) == ("TMA", "global", 0, 0)
     assert (row.requests, row.unit, row.sectors, row.ideal_sectors) == (1, "k-tile", 512, 512)
-    # Once for the three CTAs of a multicast in L2, and in the shared memory of each.
+    # A multicast for three CTAs counts once in L2, and in the shared memory of each.
     assert (row.launch.requests, row.launch.sectors) == (4, found.launch.sectors)
     assert row.launch.bytes == 3 * 256 * 128 * 2
     assert row.launch.lanes == 0
@@ -544,7 +544,7 @@ def test_what_the_driver_refuses_is_a_finding():
     assert all(s.endswith("Fix: pad lda to 136.") for s in made.findings)
 
 
-# -- performance and forms ------------------------------------------------------------------------
+# -- performance and formats ----------------------------------------------------------------------
 
 
 def test_performance_is_printed(made):

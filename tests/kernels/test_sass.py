@@ -1,4 +1,4 @@
-"""The machine code has the instructions that the report claims; PTX and SASS as text."""
+"""Test that machine code has the instructions of the report; PTX and SASS as text."""
 
 import re
 import shutil
@@ -35,13 +35,13 @@ NOWHERE = np.zeros((1, 32, 2), int)
 
 
 def unit(*bodies: str) -> TranslationUnit:
-    """A kernel for each body, ``entry_0`` and so on."""
+    """Return a unit with a kernel for each body, ``entry_0`` and so on."""
     kernels = (kernel_of(body, f"entry_{number}") for number, body in enumerate(bodies))
     return TranslationUnit("".join(kernels), "entry_0")
 
 
 def kernel_of(body: str, name: str) -> str:
-    """A kernel of inline PTX; ``g`` is global memory, ``s`` shared memory, ``t`` a tensor map."""
+    """Return a kernel of inline PTX with global memory g, shared memory s and tensor map t."""
     return (
         f'extern "C" __global__ void {name}(char* g, void* t) {{\n'
         "  __shared__ __align__(1024) char space[4096];\n"
@@ -121,7 +121,7 @@ INSTRUCTIONS = [
 
 @lru_cache
 def machine_code() -> dict[str, str]:
-    """Of each body, and of none, what it becomes: nvdisasm takes a second, whatever it reads."""
+    """Return the machine code of each body, and of an empty one, with a single call of nvdisasm."""
     bodies = ["", *(body for *_, body in INSTRUCTIONS)]
     text = sass.disassemble(build(unit(*bodies), "sm_90a").cubin)
     _, *parts = re.split(r"^\s*\.section\s+\.text\.(entry_\d+),", text, flags=re.MULTILINE)

@@ -1,10 +1,10 @@
-"""Machine code waits for the sums of FP64 MMAs: what ptxas leaves out no PTX interpreter sees.
+"""Test that machine code waits for the accumulators of FP64 MMAs, unlike faulty code of ptxas.
 
-An instruction of 128 bits says from bit 105 on how it is issued: clocks until the next (4 bits), a
-hint, the barrier that is set when its result is there and the one when its operands are read (3
-each, 7 for none), and the barriers that it waits for (6). Where a loop's first FP64 MMA adds to the
-sums of its last, and nothing is between them, ptxas 13.0 leaves the wait out, and an H200 adds to
-what was there before.
+An instruction has 128 bits. From bit 105 on they encode how it is issued: clocks until the next
+one (4 bits), a hint, the barrier that is set when the result is ready, and the one when the
+operands are read (3 bits each, 7 for none), and the barriers to wait for (6 bits). If the first
+FP64 MMA of a loop adds to the accumulators of the last one, and no MMA is between them, ptxas 13.0
+omits the wait, and an H200 adds to the previous content. No PTX interpreter can detect this.
 """
 
 import re
@@ -24,7 +24,7 @@ from cute_gemm.problem.describe import from_sizes
 from cute_gemm.toolchain.nvrtc import build
 
 PIPELINE = Sm80Pipeline()
-#: Clocks after which a sum is there without a wait; those that were not were 15 to 27 apart.
+#: Clocks after which a result is ready without a wait. The faulty distances were 15 to 27.
 LATENCY = 40
 FP64 = [(dtype, row) for dtype in ("float64", "complex128") for row in _TILES[dtype, "float64"]]
 
@@ -35,7 +35,7 @@ _MMA = re.compile(r"DMMA\.\S+ R(\d+), R\d+[^,]*, R\d+[^,]*, R(\d+)")
 
 
 def decoded(cubin: bytes, folder: Path) -> list[tuple[str, int]]:
-    """Instructions with the bits of their issue; labels with 0."""
+    """Return instructions with their issue bits. Labels have 0."""
     tool = find_nvidia_binary_utility("nvdisasm") or shutil.which("nvdisasm")
     assert tool is not None
     path = folder / "kernel.cubin"
@@ -48,13 +48,13 @@ def decoded(cubin: bytes, folder: Path) -> list[tuple[str, int]]:
 
 
 def unwaited(cubin: bytes, folder: Path) -> float:
-    """Least clocks from an MMA to one that adds to its sums in the loop's next turn, unwaited."""
+    """Return the least clocks between dependent MMAs of consecutive iterations without a wait."""
     lines, least = decoded(cubin, folder), float("inf")
     place = {text: index for index, (text, _) in enumerate(lines) if text.startswith(".L")}
     for end, (text, _) in enumerate(lines):
         target = re.search(r"BRA .*?(\.L_x_\d+)", text)
         begin = place[target[1]] if target else end + 1
-        clock, pending = 0, dict[str, tuple[int, int]]()  # when it was issued, and its barrier
+        clock, pending = 0, dict[str, tuple[int, int]]()  # issue time and barrier
         for line, bits in lines[begin : end + 1] * 2:
             wait = bits >> 11 & 63
             pending = {sums: one for sums, one in pending.items() if not wait >> one[1] & 1}
@@ -99,6 +99,6 @@ def test_a_lone_mma_is_refused(tmp_path: Path) -> None:
     ):
         configure(PIPELINE, problem, "sm_90a", tile=(16, 16, 32), **options)
     config = configure(PIPELINE, problem, "sm_90a", tile=(16, 32, 32), **options)
-    # Once this ptxas waits the rule can go.
+    # If this fails, ptxas waits, and the rule is unnecessary.
     cubin = build(PIPELINE.unit(replace(config, tile=(16, 16, 32))), "sm_90a").cubin
     assert unwaited(cubin, tmp_path) < LATENCY

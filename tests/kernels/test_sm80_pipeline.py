@@ -1,4 +1,4 @@
-"""``sm80_pipeline``: config, what its accesses are, the emitted unit, and that NVRTC builds it."""
+"""Test ``sm80_pipeline``: config, accesses, emitted unit, and compilation by NVRTC."""
 
 import re
 from dataclasses import fields, replace
@@ -41,7 +41,7 @@ def analyze(op: str, size: int = 4096, arch: str = "sm_80", **given: Any) -> Rep
 
 
 def k_major(op: str, letter: str) -> bool:
-    """Whether BLAS's A is (lda,1), or its B (ldb,1)."""
+    """Return whether BLAS's A is (lda,1), or its B (ldb,1)."""
     return op[0] == "T" if letter == "A" else op[1] == "N"
 
 
@@ -72,12 +72,12 @@ def test_no_layout_is_slow(op: str, order: str, arch: str, dtype: str, compute: 
         else:
             assert kind == {"ld.shared"}
     staged, read, out = report["C"].rows
-    # Sums of 32 bits are read 128 bits at a time: that makes four halves.
+    # Accumulators of 32 bits are read 128 bits at a time, which are four halves.
     assert (out.space, out.direction) == ("global", "store")
     assert out.bits == (64 if dtype in ("float16", "bfloat16") else 128)
     assert (out.efficiency, read.conflicts) == (1.0, 0)
-    # The kernel's first operand is B for a row-major C. FMA threads with a K-major one hold rows
-    # that are one apart, and store them one by one.
+    # For a row-major C the kernel's first operand is B. FMA threads with a K-major first operand
+    # have rows that are one apart, and store them one by one.
     single = (dtype, compute) == ("float32", None) and k_major(op, "B" if order == "C" else "A")
     assert (staged.instruction, staged.verdict) == ("st.shared", "conflict-free")
     assert staged.bits == 32 or not single
@@ -103,7 +103,7 @@ def test_the_staged_sums_of_every_fma_tile(op: str, order: Any) -> None:
             assert (wavefronts == -(-distinct // 32)).all(), config.name
             assert layout.cosize * 4 <= config.smem
             assert len(np.unique(layout.table())) == layout.size
-            # The template adds the offsets of a thread, and of its step: no mode carries.
+            # The template adds the offsets of a thread and of its step, because no mode carries.
             for tiled in (stage, copy):
                 first = tiled.partition[:, :1]
                 step = tiled.partition[:1] - tiled.partition[:1, :1]
@@ -229,10 +229,10 @@ def test_accesses_cover_every_tile_once(
             for access in KERNEL.accesses(config, each):
                 if isinstance(access, GlobalAccess):
                     if access.words and access.part:
-                        continue  # behind the rows, and at the matrix's ends
+                        continue  # after the rows, and at the matrix's ends
                     assert cover_once(access), (config.name, access.operand)
                 elif access.guard is not None and access.guard.words:
-                    continue  # words, which rows have one more of
+                    continue  # words: rows have one more
                 elif access.part in ("put in place", UNUSED_PREFETCH) and access.operand != "C":
                     if access.direction == "store":
                         tile = config.tile["AB".index(access.operand)] * config.tile[2]
@@ -252,14 +252,14 @@ def test_launch_and_executions() -> None:
     config = configure(KERNEL, ragged, "sm_80", tile=(128, 64, 32), warps=(2, 2), stages=3)
     launch = KERNEL.launch(config, ragged)
     assert (launch.grid, launch.block) == (8 * 3, 128)
-    # Three stages of A and B, or the sums of the tile with a pitch of four more: the larger.
+    # Three stages of A and B, or the accumulators with a pitch of four more: the larger.
     assert launch.smem == max(3 * (128 + 64) * 32 * 2, (128 + 4) * 64 * 4)
     shared = [
         access
         for access in KERNEL.accesses(config, ragged)
         if isinstance(access, SharedAccess) and access.operand == "A"
     ]
-    # The last k-tile, one element long, writes its zeros too; cut vectors go by the element.
+    # The last k-tile, one element long, also writes zeros. Partial vectors are stored by elements.
     main, last, cut, load, again = shared
     assert (main.instruction, last.instruction, cut.instruction) == ("cp.async",) * 2 + (
         "st.shared",
@@ -294,11 +294,11 @@ def test_defaults_follow_the_problem() -> None:
 
     for arch in ARCHS:
         assert tile(problem(), arch) in ((128, 256, 64), (256, 128, 64))
-        # 64 of them, or 128, can run at a time; of the large one there would be eight.
+        # 64 or 128 CTAs can run at a time; with the large tile there would be eight.
         assert tile(problem(size=512), arch) in (
             (64, 64, 64), (64, 32, 64), (32, 64, 64), (128, 16, 64),
         )  # fmt: skip
-    # As times of an H100, and of the H200 for others, have it.
+    # As measured on an H100, and on the H200 for others.
     assert tile(problem(size=1)) == (128, 16, 64)
     assert tile(problem(size=1), "sm_90a") == (16, 128, 64)
     for large in ((128, 256, 64), (256, 128, 64)):
@@ -380,7 +380,7 @@ def test_the_exchanged_problem_is_checked_as_the_kernel_sees_it() -> None:
 
 
 def test_no_options_end_in_a_traceback() -> None:
-    """What a config cannot be is an error of the option, wherever it is noticed."""
+    """Test that all invalid options raise an error that names the option."""
     random, taken = Random(0), 0
     powers = [2**i for i in range(9)]
     for _ in range(1500):
@@ -418,7 +418,7 @@ def test_unsupported() -> None:
         configure(KERNEL, problem("NT", m=2**31 - 1, n=1, k=1), "sm_80")
 
 
-#: A value of each field other than the default's.
+#: A value of each field that differs from the default.
 OTHER = {
     "kernel": "tensor_core", "tile": (128, 128, 64), "warps": (4, 2), "stages": 2,
     "copy": "mn_major", "raster": 4, "min_ctas": 2, "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
@@ -481,7 +481,7 @@ def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -
             "<cute/arch/mma_sm80.hpp>",
             '"sm80/sm80_pipeline.cuh"',
         ]
-        # Finished layouts: C++ CuTe makes, retiles and partitions nothing.
+        # Layouts are finished: C++ CuTe makes, retiles and partitions nothing.
         assert not re.search("decltype|make_|retile|partition|static", unit.source)
         assert unit.source.count('extern "C" __global__') == 1
         assert unit.source.count("cute_gemm::sm80_pipeline<Config>(") == 1
@@ -542,7 +542,7 @@ def test_the_conjugate_is_of_the_operand_as_the_kernel_sees_it(op: str) -> None:
 
 def test_layouts_of_design() -> None:
     def emit(each: GemmProblem, **options: Any) -> TranslationUnit:
-        """The proof, where C++ CuTe makes the layouts."""
+        """Return the proof, in which C++ CuTe makes the layouts."""
         return KERNEL.proof(configure(KERNEL, each, "sm_80", **options))
 
     # bK = 32: Swizzle<2,3,3> on (8,32):(32,1), threads (32,4):(4,1), values (1,8).
@@ -557,7 +557,7 @@ def test_layouts_of_design() -> None:
     across = emit(problem("NT"), tile=(128, 128, 32), warps=(2, 2)).source
     assert "ComposedLayout<Swizzle<3,3,3>,_0,Layout<Shape<_64,_8>,Stride<_1,_64>>>{}" in across
     assert "Layout<Shape<_16,_8>,Stride<_1,_16>>{}, Layout<Shape<_8,_1>" in across
-    # The field's reference, whatever the operands' majors.
+    # The reference policy, for all majors of the operands.
     reference = emit(problem("TN"), copy="mn_major").source
     assert "ComposedLayout<Swizzle<3,3,4>,_0,Layout<Shape<_32,_8>,Stride<_1,_32>>>{}" in reference
     assert "Layout<Shape<_16,_8>,Stride<_1,_16>>{}, Layout<Shape<_8,_1>" in reference
@@ -571,11 +571,9 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"
-    # 0.9 MB where CuTe computes the layouts. An unaligned C is loaded four elements at a time.
+    # If CuTe computed the layouts it would be 0.9 MB. An unaligned C is loaded by 4 elements.
     aligned = each.C.ld * each.C.element.bytes % 16 == 0
-    assert len(built.cubin) < (
-        225_000 if aligned else 270_000
-    )  # 0.9 MB where CuTe computes the layouts
+    assert len(built.cubin) < (225_000 if aligned else 270_000)
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert 0 < built.resources.registers * config.threads * config.min_ctas <= 65536
 

@@ -1,4 +1,4 @@
-"""``sm90_wgmma``: config, launch, accesses, the emitted unit, its proof, its build."""
+"""Test ``sm90_wgmma``: config, launch, accesses, emitted unit, proof, build."""
 
 import ctypes
 import re
@@ -32,7 +32,7 @@ from cute_gemm.run.tensormap import SIZE, TensorMap, TensorMaps
 from cute_gemm.toolchain.nvrtc import build, prove, ptx
 
 KERNEL = Sm90Wgmma()
-#: Tiles of a launch, and rows or columns of C, that are counted in 32 bits with room to spare.
+#: Bounds of the tiles of a launch, and of rows or columns of C, which are counted in 32 bits.
 MOST_TILES, MOST_EXTENT = 2**31 - 1025, 2**31 - 2048
 ARCH = Arch("sm_90a")
 SMALL = {"tile": (64, 64, 64), "warp_groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0}
@@ -43,7 +43,7 @@ def configure(asked: GemmProblem, **options: Any) -> Sm90Config:
     return found
 
 
-#: A spread of what there is: op, order, types, ldc, options.
+#: A sample of op, order, types, ldc and options.
 SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "swap_ab": 0, "cluster": "2x1"}),
     ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "swap_ab": 1, "cluster": (1, 1)}),
@@ -91,7 +91,7 @@ def of_spread(case: Any) -> tuple[GemmProblem, Sm90Config]:
 
 
 def has_descriptor(access: Any) -> bool:
-    """Whether a descriptor of wgmma has the box: rows of the swizzle's span, or of 16 bytes."""
+    """Return whether wgmma has a descriptor for the box: rows of the swizzle span, or 16 bytes."""
     row = access.box[access.matrix.unit] * access.matrix.element.bytes
     return max(row, access.swizzle) == (access.swizzle or 16)
 
@@ -109,7 +109,7 @@ def test_every_layout_goes_straight_to_wgmma(op: str, order: Any, out: str) -> N
                 continue
             assert isinstance(access, SharedAccess)
             counts = smem.analyze(access).launch
-            # Two columns of float32 for a lane of a row-major part take a wavefront more.
+            # Two columns of float32 for a lane of a row-major part take one more wavefront.
             pairs = access.instruction in ("st.shared", "ld.shared") and access.bits == 64
             assert counts.conflicts == 0 or pairs, (config, access)
 
@@ -134,7 +134,7 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
     asked = problem(op, dtype=dtype, order=order)
     size = asked.factor.bytes
     configs = [*KERNEL.legal(asked, ARCH, {})]
-    # wgmma reads the operand along K from shared memory, and the threads the other.
+    # wgmma reads the operand along K from shared memory, and the threads read the other one.
     assert configs and {config.swap_ab for config in configs} == {int(op == "TT")}
     for config in configs:
         a, rows, b, read, *_ = KERNEL.accesses(config, asked)
@@ -146,9 +146,9 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
         assert (rows.instruction, read.instruction) == ("ld.shared", "wgmma")
         assert rows.bits == 2 * 8 * size  # two rows side by side
         counts = smem.analyze(rows).launch
-        # Two lanes of bytes have parts of one word.
+        # Two lanes of bytes share a word.
         assert counts.conflicts == 0 and counts.wavefronts == counts.requests * max(1, size // 2)
-        # Each element of a stage is read once for each group that has other columns of its rows.
+        # Each group with other columns of the same rows reads each element of a stage once.
         tile = config.kernel_tile
         tiles, groups = 4096**3 // prod(tile), tile[1] // config.columns
         if all(4096 % extent == 0 for extent in tile):
@@ -176,7 +176,7 @@ def test_the_traffic_of_a_tile() -> None:
     assert tma.analyze(b).launch.bytes == 4 * 2 * 1024**2  # type: ignore[arg-type]
     assert (store.direction, store.box) == ("store", (64, 64))  # type: ignore[union-attr]
     tiles, k_tiles = 8 * 4, 1024 // 64
-    # A wavefront is 128 bytes; B is read for each 64 rows of A.
+    # A wavefront is 128 bytes. B is read for each 64 rows of A.
     waves = [smem.analyze(one).launch.wavefronts for one in (read_a, read_b, staged)]  # type: ignore
     assert waves == [tiles * k_tiles * n for n in (128, 2 * 256)] + [tiles * 128 * 256 * 2 // 128]
 
@@ -187,7 +187,7 @@ def test_the_report_knows_what_tma_writes_to_shared_memory() -> None:
         plan = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a", backend="cpu",
                        kernel="sm90_wgmma", **options, cluster=cluster)  # fmt: skip
         per = plan.report().performance.per_result
-        # What arrives: of B and A each CTA of a cluster loads a part, and gets all.
+        # Bytes that arrive: each CTA of a cluster loads a part of A and B, and receives all.
         assert per.global_loads == per.shared_stores == 1024 / 256 + 1024 / 128
         assert per.shared_loads == 1024 / 256 + 1024 / 64
     explained = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a",
@@ -211,7 +211,7 @@ def test_a_cluster_beyond_the_matrix_is_counted() -> None:
     one, two = (configure(asked, **(SMALL | {"cluster": (n, 1)})) for n in (1, 2))
     alone, together = (KERNEL.accesses(config, asked) for config in (one, two))
     assert [x[3].executions for x in (alone, together)] == [3, 4]  # type: ignore[union-attr]
-    # The CTA of the fourth tile loads B for the third, and the first tile of A in place of its own.
+    # The CTA of the fourth tile loads B for the third, and the first tile of A instead of its own.
     loads = [x for x in together if isinstance(x, TmaAccess) and x.direction == "load"]
     boxes = [tma.analyze(x).launch for x in loads]
     assert [(x.operand, x.part) for x in loads] == [
@@ -311,14 +311,14 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
         sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16", "order": order}
         assert cg.plan(op, **sizes, arch="sm_90a", backend="cpu").kernel == "sm90_wgmma"
         assert cg.plan(op, **sizes, arch="sm_80", backend="cpu").kernel != "sm90_wgmma"
-    # Of tf32 and int8 along M or N one goes through registers, and the smaller of two is packed.
+    # For tf32 and int8, one operand along M or N is in registers; the smaller of two is packed.
     for (op, packed), more in product(
         {"TN": "", "NN": "", "TT": "", "NT": "B"}.items(),
         ({"dtype": "float32", "compute": "tf32"}, {"dtype": "int8"}),
     ):
         found = cg.plan(op, m=4096, n=1024, k=2048, gpu="H200", backend="cpu", **more)
         assert (found.kernel, found.algorithm.pack) == ("sm90_wgmma", packed)
-    # Without a GPU it is emitted for the oldest that has it.
+    # Without a GPU, the oldest supported architecture is the default.
     plan = cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu", kernel="sm90_wgmma")
     assert plan.arch == "sm_90a"
 
@@ -332,14 +332,14 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
     ],
 )  # fmt: skip
 def test_boxes_of_b_are_lines_or_half_lines(columns: int, stored: int, box: int) -> None:
-    """Of N as unit-stride mode, though the last box has rows of the next tile too."""
+    """Test boxes of N as unit-stride mode. The last box may extend into the next tile."""
     asked = problem("NT", m=512, n=960, k=512)
     config = configure(asked, tile=(64, columns, 64), warp_groups=1, swap_ab=0, cluster=(1, 1))
     _, b = config.operands
     assert (b.layout.extents, b.box, b.span) == ((stored, 64), (box, 64), 2 * box)
     loads = [x for x in KERNEL.accesses(config, asked) if isinstance(x, TmaAccess)]
     assert loads[1].times == stored // box and loads[1].boxes % loads[1].times == 0
-    # Nothing of the way that K-major operands go depends on it.
+    # K-major operands do not depend on it.
     a, b = configure(problem("TN", m=512, n=960, k=512), tile=(64, columns, 64),
                      warp_groups=1, swap_ab=0).operands  # fmt: skip
     assert b.layout.extents == (columns, 64) and a.layout.extents == (64, 64)
@@ -347,7 +347,7 @@ def test_boxes_of_b_are_lines_or_half_lines(columns: int, stored: int, box: int)
 
 @pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
 def test_boxes_of_32_bytes_are_only_taken_on_request(op: str) -> None:
-    """Of an operand with M or N as unit-stride mode TMA would move 16 halves at a time."""
+    """Test operands with unit stride along M or N. TMA would move 16 halves at a time."""
     sizes = {"m": 752, "n": 1424, "k": 5880, "dtype": "bfloat16", "arch": "sm_90a"}
     plan = cg.plan(op, **sizes, gpu="H200", backend="cpu", kernel="sm90_wgmma")
     boxes = [plan.span for x in plan.candidates() for plan in x.config.operands]
@@ -371,12 +371,12 @@ def test_the_grid_stays_and_clusters_fit_it() -> None:
         config = configure(asked, cluster=cluster)
         launch = KERNEL.launch(config, asked)
         assert launch.grid % ctas == 0 and launch.grid <= 132 and launch.batch == 1
-        # Of a GPC's multiprocessors some are left over.
+        # Clusters leave some multiprocessors of a GPC unused.
         assert launch.grid <= 120 or ctas < 4
         assert launch.cluster == ctas and launch.dependent
     few = KERNEL.launch_on(configure(problem(), min_ctas=1), problem(), 7)
     assert few.grid == 7 // few.cluster * few.cluster
-    # Where a cluster may not fit the driver is asked all the same: an empty grid would do nothing.
+    # Launch at least one cluster even if it may not fit, because an empty grid would do nothing.
     for sms in (1, 8):
         assert KERNEL.launch_on(configure(problem(), cluster=(4, 2)), problem(), sms).grid == 8
 
@@ -385,7 +385,7 @@ def test_stages_are_what_fits() -> None:
     for config in KERNEL.legal(problem(), ARCH, {}):
         more = replace(config, stages=config.stages + 1).smem
         assert config.smem <= ARCH.shared_limit < more or config.stages == 12
-        # No more registers than the CTA has, of which setmaxnreg waits for what others gave back.
+        # No more registers than the CTA has. setmaxnreg waits until other warps have released some.
         entry = min(65536 // config.threads // 8 * 8, 240)
         assert 128 * 40 + config.warp_groups * 128 * config.registers <= entry * config.threads
 
@@ -423,7 +423,7 @@ def test_tiles_with_many_accumulators_do_not_spill(op: str, order: Any) -> None:
         asked = problem(op, dtype="bfloat16", order=order, **more)
         for config in KERNEL.legal(asked, ARCH, {"swap_ab": 0}):
             if config.accumulators_per_thread >= 128:
-                KERNEL.build(config, ARCH)  # which spills make fail
+                KERNEL.build(config, ARCH)  # spills raise an error
 
 
 def test_what_is_emitted() -> None:
@@ -439,7 +439,7 @@ def test_what_is_emitted() -> None:
         "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group", "griddepcontrol.wait",
     ):  # fmt: skip
         assert word in code
-    # The parameters lie where the signature packs them, and the driver is told so one by one.
+    # Parameters have the addresses of the signature, and are passed to the driver one by one.
     assert len(re.findall(r"\.param ", code.partition("{")[0])) == len(
         KERNEL.signature(config).parameters
     )
@@ -490,7 +490,7 @@ def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
 
 
 class FakeDriver(SimpleNamespace):
-    """What of the driver tensor maps ask, which keeps what it was asked."""
+    """The driver functions that tensor maps call, with a record of the calls."""
 
     def __init__(self) -> None:
         super().__init__(asked=[], replaced=[], cuuint32_t=int, cuuint64_t=int)
@@ -524,12 +524,12 @@ def test_a_matrix_is_described_by_its_unit_stride_mode_first(monkeypatch: Any) -
     assert (kind, rank, address, span) == ("FLOAT16", 3, 1 << 20, "128B")
     assert (extents, box, ones) == ([100, 300, 3], [64, 32, 1], [1, 1, 1])
     assert steps == [208, 2 * asked.A.batch_stride]
-    # B(N,K) with K first; one for all of the batch, of which any step will do.
+    # B(N,K) with K first; the batch shares it, so its stride is arbitrary.
     assert driver.asked[1][3:6] == ([300, 200, 1], [600, 600], [64, 16, 1])
 
 
 def test_what_tma_brings_operands_as(monkeypatch: Any) -> None:
-    """As tf32, it rounds floats to that; of bytes it knows no sign."""
+    """Test data types of tensor maps: tf32 rounds floats, and bytes have no sign."""
     driver = FakeDriver()
     monkeypatch.setattr(tensormap, "load_driver", lambda: driver)
     for dtype in ("tf32", "int8"):
@@ -552,18 +552,18 @@ def test_tensor_maps_get_the_addresses_of_matrices(monkeypatch: Any) -> None:
         return [ctypes.string_at(place, SIZE) for place in maps.places]
 
     assert all(place % 64 == 0 for place in maps.places)
-    # Of a matrix without elements there is no address, and nothing to describe.
+    # An empty matrix has no address and no tensor map.
     maps.set_addresses((256, 0, 768))
     assert read() == [struct.pack("=Q", 1) * 16, bytes(SIZE), bytes(SIZE)]
     maps.set_addresses((256, 512, 1024))
     assert [given[2] for given in driver.asked] == [256, 512] and not driver.replaced
-    assert devices == [1, 1]  # whatever context is current on this thread
+    assert devices == [1, 1]  # independent of the thread's current context
     maps.set_addresses((256, 1024, 768))
     assert len(driver.asked) == 2 and driver.replaced == [(maps.places[1], 1024)]
     assert read()[2] == bytes(SIZE)
 
 
-# -- what is counted in 32 bits ----------------------------------------------------------------
+# -- 32-bit counts -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

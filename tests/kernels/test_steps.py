@@ -1,4 +1,4 @@
-"""Plans of several launches: packed operands and slices of K, chosen, executed, reported, run."""
+"""Test plans of several launches: packed operands and split-K, selected, executed, reported."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from cute_gemm.run.sequence import Launches
 
 
 def matrix(*shape: int, pad: int = 1, dtype: str = "float16", rng: Any = None) -> np.ndarray:
-    """Column-major matrices of whole numbers, with so many elements between their columns."""
+    """Return column-major matrices of integers, with ``pad`` elements between columns."""
     found, _ = placed(shape, dtype, "F", pad, random=rng)
     found[...] = np.rint(found)
     return found
@@ -62,7 +62,7 @@ def test_executed_is_predicted_and_right(
     op: str, m: int, n: int, k: int, dtype: str, kernel: str, pads: tuple[int, int], beta: Any,
     order: Any, options: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Every launch of it by the interpreter: what it accesses, and what comes out."""
+    """Execute every launch in the interpreter, and check the accesses and the result."""
     rng = np.random.default_rng(k)
     A, B = (
         matrix(*shape, pad=pad, dtype=dtype, rng=rng)
@@ -83,7 +83,7 @@ def test_executed_is_predicted_and_right(
 
 
 def test_a_pass_that_goes_wrong_is_seen() -> None:
-    """Predicted and executed of passes are compared, and scratch that nobody wrote is no number."""
+    """Test that wrong accesses of auxiliary kernels, and unwritten scratch, are detected."""
     rng = np.random.default_rng(0)
     A, B = matrix(64, 40, rng=rng), matrix(40, 32, rng=rng)
     plan = cg.plan(
@@ -98,7 +98,7 @@ def test_a_pass_that_goes_wrong_is_seen() -> None:
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_auxiliary_kernels_that_start_early_wait_for_the_launch_ahead(number: int) -> None:
-    """Where GPUs overlap launches: what it has not waited for it may not access."""
+    """Test dependent launches: a kernel must wait before it accesses earlier results."""
     rng = np.random.default_rng(0)
     A, B = matrix(64, 640, rng=rng), matrix(640, 544, rng=rng)
 
@@ -140,8 +140,8 @@ def test_a_batch_is_packed_and_a_shared_operand_once() -> None:
     assert [one.batch_stride > 0 for one in first.targets] == [True, False]
 
 
-#: op, l, m, n, k, dtype, kernel, elements between columns, order of C, which operand all share,
-#: options.
+#: op, l, m, n, k, dtype, kernel, elements between columns, order of C, the operand that all
+#: products share, options.
 BATCHES: list[tuple[Any, ...]] = [
     ("NN", 3, 33, 40, 330, "float16", "sm80_pipeline", 1, "F", "", {"split_k": 3}),
     ("TN", 2, 33, 40, 192, "float16", "sm80_pipeline", 0, "C", "B", {"split_k": 3}),
@@ -182,7 +182,7 @@ def test_each_product_of_a_batch_is_cut(
     assert f"from {main.slices} slices of K" in str(plan.report())
 
 
-# ---- what a problem becomes ----------------------------------------------------------------------
+# ---- problems of the launches --------------------------------------------------------------------
 
 
 def some_problems(count: int) -> list[GemmProblem]:
@@ -220,7 +220,7 @@ def test_packed_operands_are_aligned_and_apart() -> None:
 
 
 def address(one: Matrix, element: int) -> int:
-    """Modulo 256, by what the descriptor says of its base."""
+    """Return an element's address modulo 256, from the alignment of the descriptor."""
     base = one.first_alignment or one.alignment
     return (base + element * DTYPES[one.dtype].bytes) % 256
 
@@ -241,7 +241,7 @@ def test_slices_cover_k_and_nothing_else() -> None:
             for one in each:
                 assert one.k_last == 0
                 assert one.A.shape == (problem.m, one.k) and one.B.shape == (problem.n, one.k)
-            # The last one begins where the others end.
+            # The last slice begins where the others end.
             for name in "AB":
                 whole, end = getattr(problem, name), getattr(each[-1], name)
                 first = (slices - 1) * parts.k if len(each) == 2 else 0
@@ -249,7 +249,7 @@ def test_slices_cover_k_and_nothing_else() -> None:
                 assert address(end, 0) % end.alignment == 0
 
 
-# ---- the choice ----------------------------------------------------------------------------------
+# ---- selection -----------------------------------------------------------------------------------
 
 
 def chosen(op: str = "TN", **given: Any) -> cg.Plan:
@@ -262,9 +262,9 @@ def test_auto_packs_what_is_slow_and_splits_what_is_long() -> None:
     assert chosen(m=4095, n=4097, k=4093).algorithm.pack
     assert chosen(lda=4097).algorithm.pack in ("", "A")
     assert chosen(m=1280, n=1280, k=65536).algorithm.split_k > 1
-    # wgmma reads int8 along K alone, or one of both through registers.
+    # wgmma reads int8 only along K, or one operand from registers.
     assert chosen("NT", dtype="int8").algorithm.pack == "AB"
-    # By its name a kernel is what it is.
+    # A named kernel is not packed or split.
     assert chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline").algorithm == DIRECT
     assert chosen(m=1280, n=1280, k=65536, kernel="sm80_pipeline").algorithm == DIRECT
     asked = chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline", pack="auto", split_k="auto")
@@ -361,7 +361,7 @@ def test_the_report_has_a_section_for_each_launch() -> None:
     found = json.loads(report.to_json())["auxiliary"]
     assert [one["kernel"] for one in found] == ["pack", "reduce"]
     assert found[0]["nbytes"] == pack.problem.nbytes and found[0]["accesses"]
-    assert report["A"].coalesced  # as the kernel finds it
+    assert report["A"].coalesced  # as the kernel accesses it
 
 
 # ---- launches ------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_the_report_has_a_section_for_each_launch() -> None:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Scratch at 1000, and what became of it."""
+    """Return a record of the requests for a scratch buffer, whose address is 1000."""
     seen: list[Any] = []
 
     def scratch(nbytes: int, device: int, stream: int) -> int:
@@ -419,7 +419,7 @@ def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
     assert [name for name, *_ in pool] == ["scratch", "back"]
 
 
-# ---- an operand that is kept packed --------------------------------------------------------------
+# ---- a packed operand that is kept ---------------------------------------------------------------
 
 
 def test_a_packed_operand_serves_plans_of_other_extents() -> None:
@@ -442,7 +442,7 @@ def test_a_packed_operand_serves_plans_of_other_extents() -> None:
         cg.plan("NN", A, other, **given)(A, weights)
     with pytest.raises(ShapeError, match="and the plan was made for"):
         plan.pack(other)
-    # The same matrix as it lies the other way, which is packed so too, and one of another type.
+    # The transposed matrix, which is packed to the same layout, and a matrix of another type.
     transposed = cg.plan("NT", A, B.T.copy("F"), **given)
     assert transposed.problem.B.shape == plan.problem.B.shape
     wide = cg.plan("NN", A.astype("float32"), B.astype("float32"), **given)
@@ -454,7 +454,7 @@ def test_a_packed_operand_serves_plans_of_other_extents() -> None:
 
 
 def test_what_is_kept_is_not_packed_again() -> None:
-    """The launches that are left, and where they find what is kept."""
+    """Test the remaining launches, and the addresses of kept operands."""
     sizes = {"m": 65, "n": 67, "k": 201, "lda": 203, "ldb": 203, "dtype": "float16"}
     plan = cg.plan("TN", **sizes, kernel="sm80_pipeline", backend="cpu", pack="AB", split_k=2)
     whole = plan.steps

@@ -1,4 +1,4 @@
-"""``thin``: which lane has what, what is refused and chosen, and every program of it executed."""
+"""Test ``thin``: elements of lanes, unsupported problems, selection, every program executed."""
 
 from dataclasses import replace
 from itertools import product
@@ -20,7 +20,7 @@ from cute_gemm.plan.interpreted import execute
 from cute_gemm.problem.describe import from_sizes
 from cute_gemm.problem.verify import verify
 
-#: A and B of two types are in fp8_cases.
+#: Pairs of types are in fp8_cases.
 TYPES = tuple(name for name in Thin.dtypes if " x " not in name)
 KERNEL = registry.get("thin")
 assert isinstance(KERNEL, Thin)
@@ -29,7 +29,7 @@ assert isinstance(KERNEL, Thin)
 def operands(
     op: str, m: int, n: int, k: int, dtype: str, pad: int = 0, order: str = "F", batch: int = 1
 ) -> list[np.ndarray]:
-    """A, B and C as stored, with numbers everywhere and ``pad`` elements between columns."""
+    """Return stored A, B and C with random numbers, and ``pad`` elements between columns."""
     random = np.random.default_rng(m + n + k)
     out = "int32" if dtype == "int8" else dtype
     stored = [(shape, dtype, "F") for shape in stored_shapes(op, m, n, k)]
@@ -42,7 +42,7 @@ def traced(
     op: str, m: int, n: int, k: int, type: str, beta: complex = 0.5, arch: str = "sm_90a",
     **given: Any,
 ) -> cg.Plan:  # fmt: skip
-    """Execute a problem, and have result and accesses as they are said to be."""
+    """Execute a problem, and check the result and the reported accesses."""
     dtype, _, compute = type.partition("/")
     options = {name: given.pop(name) for name in ("tile", "warps", "stages") if name in given}
     A, B, C = operands(op, m, n, k, dtype, **given)
@@ -50,7 +50,7 @@ def traced(
                    **options)  # fmt: skip
     scalars = (3, -2 * bool(beta)) if dtype == "int8" else (-1.5, beta)
     if not beta and dtype != "int8":
-        C[...] = np.nan  # it must not be read
+        C[...] = np.nan  # C must not be read
     trace = plan.trace(A, B, C, alpha=scalars[0], beta=scalars[1])
     assert trace.verdict.ok, trace.verdict
     assert not trace.differences, trace.differences
@@ -58,7 +58,7 @@ def traced(
 
 
 def spread() -> list[tuple[Any, ...]]:
-    """Each type with each op and each width; thin modes, orders, paddings, arches take turns."""
+    """Return cases of each type, op and width, with varying thin modes, orders, paddings, archs."""
     found = []
     for number, (type, op) in enumerate(product(TYPES, OPS)):
         t = THIN[number % len(THIN)]
@@ -98,7 +98,7 @@ def test_all_of_them(type, t):
 @pytest.mark.parametrize("op", ["TN", "NN", "NT"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_a_vector_whose_elements_lie_together_is_read_in_vectors(op, dtype):
-    """Its leading dimension is 1, and it has no stride along the mode that it lacks."""
+    """Test vectors with a leading dimension of 1, which have no stride along the other mode."""
     plan = traced(op, 1, 50, 333, dtype)
     assert plan.config.operation.majors[0] == "K" and plan.config.operation.bytes[0] == 16
     plan = traced(op[::-1].translate({78: 84, 84: 78}), 50, 1, 333, dtype, order="C")
@@ -151,7 +151,7 @@ def test_a_shared_operand_of_a_batch():
     assert trace.agrees, trace
 
 
-# -- which lane has what ---------------------------------------------------------------------------
+# -- elements of lanes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_a_shared_operand_of_a_batch():
     [name for name, atom in MMA_ATOMS.items() if atom.threads == 32 and "x16_F64" not in name],
 )
 def test_registers_of_fragments_are_words_of_k_by_eights_of_rows(name):
-    """Rows and k of the lanes, eights of rows and words of k: as the template has them."""
+    """Test that lanes have the rows and k of MMA fragments that the template assumes."""
     atom = MMA_ATOMS[name]
     m, lane = atom.shape_mnk[0], np.arange(32)[:, None]
     a_row, a_k = atom.a.table() % m, atom.a.table() // m
     b_row, b_k = atom.b.table() % 8, atom.b.table() // 8
     assert (b_row == lane // 4).all() and (a_row % 8 == lane // 4).all()
-    # Of the k of each row of A a lane has those that it has of a column of B, in one order.
+    # A lane has the same k of each row of A as of a column of B, in the same order.
     for eight in range(m // 8):
         mine = a_row // 8 == eight
         assert (a_k[mine].reshape(32, -1) == b_k).all()
@@ -178,7 +178,7 @@ def test_registers_of_fragments_are_words_of_k_by_eights_of_rows(name):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("type", TYPES)
 def test_lanes_share_a_tile_without_gaps(type, op):
-    """Each element of a k-tile is one lane's, and each sum of a warp has a place."""
+    """Test that each element of a k-tile has one lane, and each accumulator of a warp a place."""
     dtype, _, compute = type.partition("/")
     for extents in ({"m": 9, "n": 4096}, {"m": 4096, "n": 9}, {"m": 1, "n": 777}):
         plan = cg.plan(op, **extents, k=500, dtype=dtype, compute=compute or None, kernel="thin",
@@ -222,7 +222,7 @@ def test_cpp_deals_lanes_out_as_python_does():
         assert "Config::Large::row" in plan.proof.source
 
 
-# -- what is refused and chosen --------------------------------------------------------------------
+# -- unsupported problems and selection -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -244,7 +244,7 @@ def test_what_is_refused(given, said):
         cg.plan("TN", **sizes, kernel="thin", backend="cpu")
 
 
-#: Kernels that are chosen for products of few rows or columns, where it is not thin alone.
+#: Other kernels that are selected for few rows or columns, by type.
 CHOSEN = {
     "float16": ("sm80_pipeline",),
     "bfloat16": ("sm80_pipeline",),
@@ -256,11 +256,12 @@ CHOSEN = {
 
 @pytest.mark.parametrize("type", TYPES)
 def test_it_is_chosen_for_what_is_thin(type):
-    """With wgmma its types have another kernel that reads at memory speed.
+    """Test kernel selection for few rows or columns, on a GPU without wgmma for some types.
 
-    Many columns by FMA are bound by products, of which others make more. Of the types in `CHOSEN`
-    an H200's times have another kernel ahead: 37 and 46 us of bfloat16 at 14160x16x4688, 38 and 56
-    of complex64 at 16x8560x784, 24 and 48 of complex128 at 5466x14x589.
+    With wgmma, another kernel of its types reads at memory speed. Many columns by FMA are bound by
+    multiplications, at which other kernels are faster. For the types in `CHOSEN`, another kernel is
+    faster on an H200: 37 and 46 us of bfloat16 at 14160x16x4688, 38 and 56 of complex64 at
+    16x8560x784, 24 and 48 of complex128 at 5466x14x589.
     """
     dtype, _, compute = type.partition("/")
     gpu = "A100" if type in registry.get("sm90_wgmma").dtypes else "H200"
@@ -276,7 +277,7 @@ def test_it_is_chosen_for_what_is_thin(type):
 
 
 def test_every_candidate_fits_its_registers():
-    """Where the large operand is read by elements registers are scarcest."""
+    """Test spills. Element loads of the large operand need the most registers."""
     for type, t, (m, n), odd in product(TYPES, (1, 16, 32), ((0, 1), (1, 0)), (0, 1)):
         dtype, _, compute = type.partition("/")
         extents = (t, 7000)

@@ -1,4 +1,4 @@
-"""A kernel that is one template, one module and one row: everything works with it."""
+"""Test a kernel of one template, one module and one registry entry with all features."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def row(monkeypatch):
 
 @pytest.fixture
 def command(capsys):
-    """Return a function: words -> standard output of a command that succeeds."""
+    """Return a function: arguments -> standard output of a command that succeeds."""
 
     def call(*words: str) -> str:
         status = cli.main([*words])
@@ -93,7 +93,7 @@ def test_build_source_and_ptx(command):
 
 
 def test_the_template_is_part_of_the_key(tmp_path, monkeypatch):
-    """A build is found again by what it was made of, and not where the template has changed."""
+    """Test that a build is reused for the same inputs, but not if the template has changed."""
     unroll = {"unroll": 3}
     text = toy_kernel.Toy.template.read_text()
     (tmp_path / "toy.cuh").write_text(text)
@@ -106,7 +106,7 @@ def test_the_template_is_part_of_the_key(tmp_path, monkeypatch):
 
 
 def counted(op: str, beta: float, m: int, n: int, k: int, size: int) -> dict[str, int]:
-    """Requests and sectors of loads and of stores, from the loops that the template has."""
+    """Return requests and sectors of loads and stores, computed with the loops of the template."""
     lda, ldb = (m if op[0] == "N" else k), (k if op[1] == "N" else n)
     of_a = (1, lda) if op[0] == "N" else (lda, 1)
     of_b = (ldb, 1) if op[1] == "N" else (1, ldb)

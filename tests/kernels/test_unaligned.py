@@ -1,4 +1,4 @@
-"""Operands whose rows begin at any element: copied by the aligned words that cover them."""
+"""Test operands with unaligned rows, which are copied as the aligned words that cover them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ TYPES = ("float16", "bfloat16", "int8")
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, and by how many elements each base lies behind a multiple of 256 bytes."""
+    """A problem, and offsets in elements of each base from a multiple of 256 bytes."""
 
     op: str
     dtype: str
@@ -53,7 +53,7 @@ class Case:
         )  # fmt: skip
 
     def arrays(self) -> list[np.ndarray]:
-        """A, B and C with nothing behind their last elements, NaN between their rows."""
+        """Return A, B and C that end with their last element, with NaN between rows."""
         (m, n, k), random = self.mnk, np.random.default_rng(sum(self.mnk))
         kinds = [DTYPES[self.dtype]] * 2 + [DTYPES["int32" if self.dtype == "int8" else self.dtype]]
         found = []
@@ -77,7 +77,7 @@ class Case:
         return found
 
     def plan(self) -> Plan:
-        """The plan, of matrices that say how they are aligned."""
+        """Return the plan of matrices with known alignments."""
         (A, B, C), more = self.arrays(), {"kernel": self.kernel, "backend": "cpu"}
         made = plan(self.op, A, B, C, arch="sm_90a", **more, **dict(self.options))
         problem = made.problem
@@ -95,7 +95,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """A spread: each op and type with odd rows, odd bases, tails, batches; tiny matrices."""
+    """Yield cases of each op and type: odd rows and bases, tails, batches; tiny matrices."""
     for number, (dtype, op) in enumerate(product(TYPES, OPS)):
         base = 1 + number % (7 if dtype != "int8" else 15)
         yield Case(op, dtype, (70, 41, 103 + number), bases=(base, base + 1, 1))
@@ -121,7 +121,7 @@ def test_what_was_executed_is_right_and_predicted(case: Case) -> None:
 
 @pytest.mark.parametrize(("op", "dtype", "bases"), [("NT", "float16", 8), ("TN", "int8", 16)])
 def test_every_base(op: str, dtype: str, bases: int) -> None:
-    """Guards before and behind each matrix stay silent wherever in a word it begins."""
+    """Test that the guards of each matrix are not accessed, for all bases within a word."""
     for base in range(1, bases, bases // 8):
         case = Case(op, dtype, (18, 17, 40 + base % 3), bases=(base, bases - base, 0))
         (A, B, C), made = case.arrays(), case.plan()
@@ -131,7 +131,7 @@ def test_every_base(op: str, dtype: str, bases: int) -> None:
 
 
 def test_the_words_are_those_of_an_aligned_row_and_one_more() -> None:
-    """By hand: rows of 32 halves, each 2 bytes further than the last, end in a word more."""
+    """Test words counted by hand: rows of 32 halves, shifted by 2 bytes, need one more word."""
     kernel = registry.get("sm80_pipeline").compiled()
     problem = from_sizes("TN", m=128, n=128, k=64, dtype="float16", lda=65, ldb=64)
     config = configure(kernel, problem, "sm_90a", tile=(128, 128, 32), warps=(2, 2))
@@ -142,11 +142,11 @@ def test_the_words_are_those_of_an_aligned_row_and_one_more() -> None:
     assert (main.instruction, main.bits, end.instruction, end.bits) == (
         "cp.async", 128, "ld.global", 16,
     )  # fmt: skip
-    # 128 rows x 2 k-tiles of 4 words; of 8 rows one begins with a word and needs no other, and the
-    # word behind the last row is not the matrix's alone.
+    # 128 rows x 2 k-tiles of 4 words. One of 8 rows begins on a word and needs no more, and the
+    # word after the last row is only partly in the matrix.
     assert analyze(main).launch.lanes == 128 * 2 * 4
     assert analyze(behind).launch.lanes == 112 * 2 - 1
-    # The last row begins 127 * 130 = 14 bytes behind a word: of the word that it ends in, 7 halves.
+    # The last row begins 127 * 130 = 14 bytes after a word: its last word has 7 halves.
     assert analyze(end).launch.lanes == 7
 
 
@@ -166,7 +166,7 @@ def test_they_are_put_in_place_once_for_each_tile() -> None:
 
 
 def seconds_of_large(pad: int) -> float:
-    """Return the least predicted time of a product whose rows are so many elements longer."""
+    """Return the predicted time of a product with ``pad`` elements between rows."""
     made = plan(
         op="TN", m=4096, n=4096, k=4096, lda=4096 + pad, ldb=4096 + pad, dtype="bfloat16",
         kernel="sm80_pipeline", arch="sm_90a", gpu="H200", backend="cpu",
@@ -178,7 +178,7 @@ def seconds_of_large(pad: int) -> float:
 
 
 def test_large_tiles_are_offered_and_predicted() -> None:
-    """Rows that begin anywhere cost more than words, and not ten times what words take."""
+    """Test that unaligned rows are predicted to be slower than words, by less than 10 times."""
     assert 1.5 < seconds_of_large(1) / seconds_of_large(0) < 10
 
 
@@ -187,7 +187,7 @@ def test_rows_that_begin_anywhere_cost_up_to_three_times_what_words_take() -> No
 
 
 def test_a_bank_serves_no_two_rows_at_a_time() -> None:
-    """What brings rows that are put in place to the tensor cores has no conflicts."""
+    """Test bank conflicts of the loads of unaligned rows for the tensor cores: there are none."""
     kernel = registry.get("sm80_pipeline").compiled()
     for op, tile in product(OPS, ((128, 256, 64), (128, 128, 32), (64, 64, 64))):
         problem = from_sizes(op, m=256, n=256, k=256, dtype="float16", lda=257, ldb=257)

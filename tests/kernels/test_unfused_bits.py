@@ -1,4 +1,4 @@
-"""Epilogues that round where the unfused program does: its bits, as the interpreter executes it."""
+"""Test epilogues that round like the unfused program: equal bits in the interpreter."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 
 def computed(A: Any, B: Any, name: str, bias: Any = None, rounded: str = "", **options: Any) -> Any:
-    """What the interpreter makes of a layer, whose activation has a name or is none."""
+    """Return a layer's output in the interpreter, with an activation or none."""
     function = forward(name, bias is not None, False, rounded)
     given = {"order": "C", "backend": "interpreter", **options}
     return cg.gemm("NT", A, B, epilogue=function, **biases(pairs_of(name), bias), **given)
@@ -35,9 +35,9 @@ def layer(dtype: str, m: int = M, n: int = N, k: int = K) -> tuple[Any, Any, Any
 
 
 def unfused(z: Any, name: str, **options: Any) -> Any:
-    """The activation of what was stored, which is multiplied by the identity: every sum is exact.
+    """Return the activation of a stored product, which is multiplied by the identity, exactly.
 
-    Of two columns, the gate's first, which is stored too.
+    For pairs of columns, the gate is stored before the product.
     """
     if name not in GATED:
         return computed(z, np.eye(z.shape[1], dtype=z.dtype), name, rounded=z.dtype.name, **options)
@@ -77,7 +77,7 @@ def test_of_every_kind_of_kernel(name: str, options: dict[str, Any]) -> None:
 
 
 def of_pytorch(name: str, x: np.ndarray) -> np.ndarray:
-    """What PyTorch's kernels compute of float32 without functions but a maximum and a minimum."""
+    """Return PyTorch's float32 results of activations of maximum and minimum."""
     if name == "hardswish":
         clipped = np.minimum(np.maximum(x + np.float32(3), 0), 6).astype(np.float32)
         return x * clipped * np.float32(1 / 6)
@@ -92,7 +92,7 @@ def test_functions_without_others_have_the_bits_of_pytorch(name: str) -> None:
     assert (bits(found) == bits(of_pytorch(name, x))).all()
 
 
-#: Functions as a kernel of PyTorch's computes them of a float x; the compiler fuses what it will.
+#: Activations as in PyTorch's kernels, for a float x. The compiler contracts them to FMAs.
 PLAIN = {
     "tanh": "tanhf(x)",
     "sigmoid": "1.0f / (1.0f + expf(-x))",
@@ -104,7 +104,7 @@ BETA = "constexpr float beta = float(1.41421356237309504880 * 1.1283791670955125
 
 
 def test_what_is_fused_is_what_the_compiler_fuses() -> None:
-    """Of every bfloat16, and of numbers with all digits: the same bits as of the plain text."""
+    """Test all bfloat16 values, and random float32 numbers: the same bits as the plain text."""
     entries = [
         f'extern "C" __global__ void {name}(float const* in, float* out, unsigned) {{\n'
         f"  int const i = blockIdx.x * blockDim.x + threadIdx.x;\n"
@@ -149,8 +149,7 @@ def test_a_gpu_rounds_as_numpy(name: str, arch: str) -> None:
     assert (np.isnan(found) == nan).all() and (bits(found) == bits(expected))[~nan].all()
 
 
-# ---- the order of summation
-# ---------------------------------------------------------------------------
+# ---- the order of summation ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epilogue", ["bias+gelu", "swiglu"])

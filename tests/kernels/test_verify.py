@@ -1,4 +1,4 @@
-"""The comparison with float64 must pass good results and catch every kind of bad one."""
+"""Test that the comparison with float64 accepts good results and rejects wrong ones."""
 
 import cases
 import numpy as np
@@ -39,7 +39,7 @@ def test_a_good_result_passes(dtype, op):
     assert verdict.ok
     assert (verdict.wrong, verdict.elements) == (0, M * N)
     assert verdict.max_ratio <= 1
-    # There the reference is the same sum.
+    # For float64, the reference has the same sum.
     assert verdict.max_ratio > 0 or dtype in ("float64", "complex128")
 
 
@@ -55,7 +55,7 @@ def test_one_wrong_element_is_found(dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_missing_last_k_is_found(dtype):
-    """The mildest mistake of a kernel: one k left out."""
+    """Test a result without the last k, the smallest error of a kernel."""
     A, B = operands(dtype)
     A[:, -1] = B[-1, :] = 1
     assert not verify(problem(dtype), A, B, product(A[:, :-1], B[:-1])).ok
@@ -84,7 +84,7 @@ def test_the_complex_bound_is_the_one_that_it_says():
     k = 1 << 12
     A, B = np.full((1, k), 1 + 1j, np.complex64), np.full((k, 1), 1 + 1j, np.complex64)
     sizes = from_sizes("NN", m=1, n=1, k=k, dtype="complex64")
-    allowed = 2 * np.sqrt(2) * k * 2.0**-24 * (2 * k)  # of |a||b| = 2
+    allowed = 2 * np.sqrt(2) * k * 2.0**-24 * (2 * k)  # for |a||b| = 2
     for share, good in ((0.99, True), (1.01, False)):
         for direction in (1, 1j, (1 + 1j) / np.sqrt(2)):
             off = np.full((1, 1), 2j * k + share * allowed * direction, np.complex64)
@@ -137,7 +137,7 @@ def test_complex_overflow_of_the_output():
 @pytest.mark.parametrize("block", [None, 40])
 @pytest.mark.parametrize("dtype", [*FLOATS, "int8"])
 def test_batches(monkeypatch, dtype, block, shared):
-    """Each matrix has its own bound, and a wrong element is named with its matrix."""
+    """Test that each matrix has its own bound, and that the message names its matrix."""
     monkeypatch.setattr(verifying, "_BLOCK", block or _BLOCK)
     pairs = [operands(dtype, "TN") for _ in range(5)]
     A, B = (np.stack([pair[i] for pair in pairs]) for i in (0, 1))
@@ -199,7 +199,7 @@ def test_alpha_and_beta():
     old = np.ones((M, N), np.float32)
     good = np.float32(-0.7) * product(A, B) + np.float32(2) * old
     scaled = {"C": old, "alpha": -0.7, "beta": 2}
-    # alpha itself is rounded to float32 by the kernel
+    # the kernel rounds alpha to float32
     scaled["alpha"] = float(np.float32(-0.7))
     assert verify(problem("float32"), A, B, good, **scaled).ok
     assert not verify(problem("float32"), A, B, good - 2 * old, **scaled).ok

@@ -1,4 +1,4 @@
-"""Global-memory analysis against hand-derived cases and against bytes in Python sets."""
+"""Test the analysis of global memory against hand-derived counts and brute force over bytes."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from cute_gemm.problem.matrix import Matrix
 def copy_coords(
     tile: tuple[int, int], axis: int, width: int, threads: tuple[int, int], fast: int
 ) -> np.ndarray:
-    """Coordinates of a thread grid over a tile: ``threads`` in each mode, mode ``fast`` first."""
+    """Return coordinates of a thread grid over a tile: ``threads`` per mode, ``fast`` first."""
     steps = [1, 1]
     steps[axis] = width
     number = threads[0] * threads[1]
@@ -49,7 +49,7 @@ def access(
 
 
 def brute(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bool]:
-    """The same counts from the definition: every matrix, from where it begins."""
+    """Return the counts by definition, for every matrix from its address."""
     starts = [base + i * given.matrix.batch_bytes for i in range(given.matrix.l)]
     each = [brute_matrix(given, start) for start in starts]
     sums = {
@@ -60,7 +60,7 @@ def brute(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bo
 
 
 def brute_matrix(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bool]:
-    """Every tile, every lane, every byte."""
+    """Return the counts of one matrix, with loops over tiles, lanes and bytes."""
     matrix, region = given.matrix, given.region
     size = matrix.element.bytes
     elements = given.tail == "elements"
@@ -135,7 +135,7 @@ def check(given: GlobalAccess, base: int | None = None) -> gmem.GlobalAnalysis:
     found = gmem.analyze(given, base)
     residue = gmem.base_residue(given.matrix) if base is None else base
     expected, aligned = brute(given, residue)
-    if given.targets is not None and not aligned:  # it would fault, so there is nothing to count
+    if given.targets is not None and not aligned:  # it would fault, so the counts are undefined
         assert not found.aligned
         return found
     assert found.tile == gmem.GlobalCounts(**expected["first"])
@@ -150,7 +150,7 @@ LANE = np.arange(32)
 
 
 def warp(step: tuple[int, int]) -> np.ndarray:
-    """One request: lane i at i * step."""
+    """Return one request in which lane i accesses i * step."""
     return (LANE[:, None] * np.array(step))[None]
 
 
@@ -191,7 +191,7 @@ def test_broadcast_counts_its_bytes_once():
 
 
 def test_reference_layout_loads_k_major_half_at_an_eighth():
-    # The field's sm80 kernel: threads (16,8) along MN, half by half where the vector cannot follow.
+    # A reference sm80 kernel: threads (16,8) along MN, single halves for the other major.
     tile = (128, 32)
     mn = Matrix("A", (256, 64), (1, 256), "float16", 256)
     good = check(access(mn, tile, copy_coords(tile, 0, 8, (16, 8), 0), width=8))
@@ -200,7 +200,7 @@ def test_reference_layout_loads_k_major_half_at_an_eighth():
     k = Matrix("A", (256, 64), (64, 1), "float16", 256)
     bad = check(access(k, tile, copy_coords(tile, 0, 1, (16, 8), 0)))
     assert not bad.coalesced
-    # 16 rows, of each 2 neighbouring elements of 2 bytes: 4 of 32 bytes.
+    # 16 rows with 2 adjacent elements of 2 bytes: 4 of 32 bytes.
     assert bad.tile.efficiency == 0.125
     assert bad.worst.cause == "strided"
     assert (bad.worst.runs, bad.worst.run_bytes, bad.worst.pitch) == (16, 4, 128)
@@ -261,7 +261,7 @@ def test_a_tile_without_lanes_makes_no_request():
 
 
 def test_a_batch_begins_where_its_first_matrix_does():
-    """On a sector, though what all matrices are aligned to is less."""
+    """Test a first matrix on a sector, with a lower alignment of all matrices."""
     matrix = Matrix("A", (32, 1), (1, 32), "float32", 4, l=2, batch_stride=1, first_alignment=256)
     found = check(access(matrix, (32, 1), warp((1, 0))))
     assert (found.tile.sectors, found.launch.sectors) == (4, 4 + 5)
@@ -274,7 +274,7 @@ def test_an_unaligned_vector_is_a_finding():
     found = check(access(matrix, (64, 4), warp((2, 0)), width=2))
     assert not found.aligned and not found.coalesced
     assert check(access(matrix, (64, 4), warp((2, 0)), width=2), base=8).aligned
-    # Even where the sectors are the fewest: one lane, bytes 1 to 4.
+    # Also if the sectors are minimal: one lane, bytes 1 to 4.
     one = Matrix("A", (4, 1), (1, 4), "int8", 1)
     lane = np.full((1, 32, 2), -1)
     lane[0, 0] = 0
@@ -398,7 +398,7 @@ def test_tiled_copies_against_a_loop_over_tiles(shape, pad, unit, along, width, 
 
 
 def test_sixteen_byte_copies_take_the_sectors_that_were_counted():
-    """Single requests of cp.async.cg, and what Nsight Compute counted for them on an H200."""
+    """Compare single requests of cp.async.cg with counts of Nsight Compute on an H200."""
     path = Path(__file__).parents[1] / "data" / "h200_requests.json"
     rows = [row for row in json.loads(path.read_text()) if row["kind"] == "cp.async.128"]
     differ = 0
@@ -413,13 +413,13 @@ def test_sixteen_byte_copies_take_the_sectors_that_were_counted():
             )
         )
         assert found.tile.sectors == row["sectors"], row
-        # L2 may join two sectors that come together; it never sends more.
+        # L2 may merge two sectors that arrive together, but never sends more.
         assert 0 <= found.tile.l2_sectors - row["l2_sectors"] <= 2
         differ += found.tile.sectors != found.tile.l2_sectors
     assert len(rows) > 60 and differ > 20
 
 
-# -- what is quick is also right ------------------------------------------------------------------
+# -- fast code gives right results ----------------------------------------------------------------
 
 
 def test_residues_add_up_few_or_many() -> None:
@@ -438,7 +438,7 @@ def test_residues_add_up_few_or_many() -> None:
     assert gmem.convolve(a * 2**40, b * 2**40).tolist() == (
         (gmem.convolve(a, b).astype(object) * 2**80).tolist()
     )
-    one = gmem.one_residue(0)  # the least that does not fit
+    one = gmem.one_residue(0)  # the least product beyond int64
     assert gmem.convolve(one * 2**31, one * 2**32).tolist()[0] == 2**63
 
 
@@ -464,7 +464,7 @@ def test_distinct_rows_are_told_apart(count: int, values: int) -> None:
 def test_sums_of_huge_launches_are_exact() -> None:
     weights, values = np.array([[2**61, 3]]), np.array([[2**10, 7]])
     assert gmem._total(weights, values) == 2**71 + 21
-    assert gmem._total(np.array([[2**60]]), np.array([[8]])) == 2**63  # the least that does not fit
+    assert gmem._total(np.array([[2**60]]), np.array([[8]])) == 2**63  # the least beyond int64
     assert gmem._total(weights.astype(object) * 4, values) == 2**73 + 84
     assert gmem._total(np.array([[5, 0, 2]]), np.array([[3]])) == 21
 

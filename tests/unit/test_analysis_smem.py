@@ -1,4 +1,4 @@
-"""Shared-memory analysis against hand-derived cases and against words in Python sets."""
+"""Test the analysis of shared memory against hand-derived counts and brute force over words."""
 
 import json
 from collections import defaultdict
@@ -26,13 +26,13 @@ def once(instruction: str, bits: int, offsets: np.ndarray) -> smem.SharedCounts:
 
 
 def swizzle(offset: np.ndarray, bits: int, base: int, shift: int, size: int = 2) -> np.ndarray:
-    """CuTe's Swizzle<bits, base, shift> on byte offsets of elements of ``size`` bytes."""
+    """Apply CuTe's Swizzle<bits, base, shift> to byte offsets of elements of ``size`` bytes."""
     element = offset // size
     return (element ^ ((element >> shift) & (((1 << bits) - 1) << base))) * size
 
 
 def rows(pitch: int, row_bytes: int = 16) -> np.ndarray:
-    """ldmatrix.x4 on a 16 x 16 tile of halves: matrices down, then across."""
+    """Return row offsets of ldmatrix.x4 on a 16 x 16 tile of halves: matrices down, then across."""
     return (LANE % 16) * pitch + (LANE // 16) * row_bytes
 
 
@@ -56,7 +56,7 @@ def test_known_good_layouts_of_half():
     # K-major, bK = 32: Swizzle<2,3,3> on (8,32):(32,1); rows of 64 bytes.
     assert once("ldmatrix.x4", 128, swizzle(rows(64), 2, 3, 3)).conflicts == 0
     assert once("ldmatrix.x4", 128, rows(64)).wavefronts == 16
-    # The 16-byte stores of threads (32,4):(4,1), values (1,8).
+    # 16-byte stores of threads (32,4):(4,1), values (1,8).
     store = (LANE // 4) * 64 + (LANE % 4) * 16
     assert once("cp.async", 128, swizzle(store, 2, 3, 3)).conflicts == 0
     # MN-major: Swizzle<3,3,3> on (64,8):(1,64), transposing ldmatrix: a row is 8 elements along M.
@@ -66,7 +66,7 @@ def test_known_good_layouts_of_half():
 
 
 def test_reference_swizzle_is_two_way_conflicted():
-    # Swizzle<3,3,4> on (32,8):(1,32), tiled to (128,32): 64 bytes a k, 8 k's in 512 bytes.
+    # Swizzle<3,3,4> on (32,8):(1,32), tiled to (128,32): 64 bytes per k, 8 k's in 512 bytes.
     def at(m, k):
         return swizzle((m % 32) * 2 + (k % 8) * 64 + (m // 32) * 512 + (k // 8) * 2048, 3, 3, 4)
 
@@ -86,7 +86,7 @@ def test_reference_swizzle_is_two_way_conflicted():
         (32, LANE * 132, 1, 1),
         (32, LANE * 0, 1, 1),  # broadcast
         (32, (LANE % 2) * 128, 2, 1),  # two words of one bank
-        (16, LANE * 2, 1, 1),  # two lanes to a word
+        (16, LANE * 2, 1, 1),  # two lanes per word
         (8, LANE, 1, 1),
         (16, LANE * 128, 32, 1),
         (64, LANE * 8, 2, 2),
@@ -130,7 +130,7 @@ def test_nonsense_is_refused():
 
 
 def brute(instruction: str, bits: int, offsets: list[int]) -> tuple[int, int, int]:
-    """Wavefronts, their ideal, and bytes of the distinct words of the phases, by definition."""
+    """Return wavefronts, the ideal, and bytes of distinct words of the phases, by definition."""
     number = smem.matrices(instruction)
     size = 16 if number else bits // 8
     group = 8 if number or bits == 128 else 16 if bits == 64 else 32
@@ -169,7 +169,7 @@ def test_any_request_against_words_in_sets(what, span, data):
     lane = st.integers(-1, span)
     warps = data.draw(st.lists(st.lists(lane, min_size=32, max_size=32), min_size=1, max_size=3))
     offsets = [[size * x if x >= 0 else -1 for x in lanes] for lanes in warps]
-    share = data.draw(st.sampled_from([0, 1, 2]))  # lanes that share a vector with a neighbour
+    share = data.draw(st.sampled_from([0, 1, 2]))  # lanes that share a vector with a neighbor
     offsets = [[lanes[i & ~share] for i in range(32)] for lanes in offsets]
     expected = [brute(instruction, bits, lanes) for lanes in offsets]
     found = once(instruction, bits, np.array(offsets))
@@ -179,7 +179,7 @@ def test_any_request_against_words_in_sets(what, span, data):
 
 
 def counted(kinds: tuple[str, ...]) -> list[dict]:
-    """Requests of single warps with what Nsight Compute counted for them on an H200."""
+    """Return requests of single warps with counts of Nsight Compute on an H200."""
     path = Path(__file__).parents[1] / "data" / "h200_requests.json"
     return [row for row in json.loads(path.read_text()) if row["kind"] in kinds]
 
@@ -219,7 +219,7 @@ def test_copies_beside_zeros_conflict_as_was_counted():
     ],
 )  # fmt: skip
 def test_launches_whose_last_k_tile_has_zeros(k, lda, conflicts):
-    """What Nsight Compute counted of ``thin`` on an H200."""
+    """Compare with counts of Nsight Compute for ``thin`` on an H200."""
     plan = cg.plan(
         "TT", m=752, n=11, k=k, lda=lda, dtype="bfloat16", kernel="thin", order="C",
         arch="sm_90a", backend="cpu",
@@ -234,7 +234,7 @@ def test_launches_whose_last_k_tile_has_zeros(k, lda, conflicts):
 
 
 def test_zeros_of_narrow_copies_are_vectors_too():
-    """What Nsight Compute counted of ``sm80_pipeline`` on an H200."""
+    """Compare with counts of Nsight Compute for ``sm80_pipeline`` on an H200."""
     plan = cg.plan(
         "TT", m=300, n=260, k=200, dtype="bfloat16", kernel="sm80_pipeline", copy="mn_major",
         arch="sm_90a", backend="cpu",

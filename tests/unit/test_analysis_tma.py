@@ -1,4 +1,4 @@
-"""Bulk tensor copies against bytes in Python sets, hand-derived layouts and the driver's rules."""
+"""Test bulk tensor copies against brute force over bytes, known layouts and the driver's rules."""
 
 import time
 from dataclasses import replace
@@ -22,7 +22,7 @@ def load(matrix: Matrix, box: tuple[int, int], **options: object) -> TmaAccess:
 
 
 def brute(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
-    """The counts from the definition: every matrix, from where it begins."""
+    """Return the counts by definition, for every matrix from its address."""
     starts = [base + i * access.matrix.batch_bytes for i in range(access.matrix.l)]
     first, *others = [brute_matrix(access, start) for start in starts]
     for kind in ("interior", "edge"):
@@ -32,7 +32,7 @@ def brute(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
 
 
 def brute_matrix(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
-    """Every box, every row, every byte."""
+    """Return the counts of one matrix, with loops over boxes, rows and bytes."""
     matrix, (b0, b1) = access.matrix, access.box
     size, unit = matrix.element.bytes, matrix.unit
     keys = ("tiles", "requests", "sectors", "l2_sectors", "ideal_sectors", "lines", "bytes")
@@ -131,8 +131,8 @@ def test_a_box_outside_of_the_matrix_is_an_instruction_and_asks_for_nothing():
     beyond = tma.analyze(load(k_major(100, 72), (64, 64), swizzle=128, extents=(256, 128)))
     assert beyond.launch == replace(inside.launch, requests=8)
     assert (beyond.interior, beyond.edge) == (inside.interior, inside.edge)
-    # 100 rows of 128 bytes, every other of which begins off a sector, 100 of 16 bytes with zeros
-    # behind them, and 2 x 28 of zeros.
+    # 100 rows of 128 bytes, of which every other begins within a sector; 100 rows of 16 bytes with
+    # trailing zeros; and 2 x 28 rows of zeros.
     assert inside.arriving == 50 * (4 + 5) + 100 * (1 + 4) + 56 * 4
     assert beyond.arriving - inside.arriving == 4 * 64 * 64 * 2 // 32
 
@@ -228,7 +228,7 @@ def test_a_batch_is_a_third_mode_of_the_map(step, words):
 
 def test_the_largest_legal_box_is_legal():
     assert tma.analyze(load(k_major(256, 64, ld=72), (256, 64), swizzle=128)).legal
-    assert tma.analyze(load(k_major(1, 64, ld=65), (1, 64), swizzle=128)).legal  # no stride in it
+    assert tma.analyze(load(k_major(1, 64, ld=65), (1, 64), swizzle=128)).legal  # unused stride
     assert tma.analyze(load(k_major(64, 64, ld=2**39 - 8), (32, 64), swizzle=128)).legal
 
 

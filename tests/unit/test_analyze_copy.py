@@ -1,4 +1,4 @@
-"""Copies of one's own: every figure by hand or by sets of bytes, every notation, every refusal."""
+"""Test ``analyze_copy``: figures by hand and by brute force, every notation, every error."""
 
 import json
 import re
@@ -36,13 +36,13 @@ def copied(**question: Any) -> CopyReport:
         ("(128,1):(1,128)", "32:1", "4:1", "ld.global", "float32", 16, 16),
         ("(256,1):(1,256)", "32:1", "8:1", "cp.async", "float16", 16, 16),
         ("(32,8):(2048,1)", "(32,1):(1,0)", "(1,8):(0,1)", "cp.async", "float16", 32, 16),
-        # A warp of the (16,8) M-major threads on a K-major operand: 16 runs of two halves.
+        # A warp of (16,8) M-major threads on a K-major operand: 16 runs of two halves.
         ("(128,32):(4096,1)", "(16,8):(1,16)", "(8,1):(1,0)", "cp.async", "float16", 16, 2),
         ("(128,32):(1,4096)", "(16,8):(1,16)", "(8,1):(1,0)", "cp.async", "float16", 16, 16),
-        # Known good.
+        # Known good layouts.
         ("(128,32):(4096,1)", "(32,4):(4,1)", "(1,8):(0,1)", "cp.async", "float16", 16, 16),
         ("(128,64):(4096,1)", "(16,8):(8,1)", "(1,8):(0,1)", "cp.async", "float16", 16, 16),
-        # Broadcast: all lanes the same element.
+        # Broadcast: all lanes read the same element.
         ("(32,1):(0,0)", "32:1", "1:0", "ld.global", "float32", 1, 1),
     ],
 )
@@ -118,7 +118,7 @@ def test_the_references_swizzle_conflicts_on_stores_too() -> None:
     assert best.reading == "4 wavefronts per request, ideal 4; ldmatrix.x4.trans 4, ideal 4"
     fixed = copied(**question, smem=best.what.partition(": ")[2])
     assert fixed.conflict_free and fixed.rows[1].wavefronts == 4
-    # The shared side alone.
+    # Only the shared side.
     alone = copied(**question | {"tensor": REFERENCE}, space="shared")
     assert alone.rows[0] == store
 
@@ -144,7 +144,7 @@ MODES = st.one_of(
 def requests_of(
     layout: Layout, threads: Layout, values: Layout, width: int
 ) -> list[list[list[int]]]:
-    """Offsets of each lane of each request, straight from the definition of a tiled copy."""
+    """Return offsets of each lane of each request, by the definition of a tiled copy."""
     (tm, tn), (vm, vn) = threads.extents, values.extents
     held: dict[tuple[int, int], tuple[int, int]] = {}
     for i in range(tm):
@@ -221,7 +221,7 @@ def test_a_tv_layout_is_the_kernels_own_copy(operand: str, atom: Any, home: str)
     expected = kernels.vector_offsets(layout, (128, 32))
     assert np.array_equal(np.unique(access.offsets, axis=0), np.unique(expected, axis=0))
     assert len(access.offsets) == len(expected)
-    # What one warp takes without being told is no other thing.
+    # The default threads of a warp are the same.
     alone = copied(tensor=layout, atom=atom.name)
     assert alone.rows[0].wavefronts == report.rows[0].wavefronts
 
@@ -235,7 +235,7 @@ def test_rows_along_either_mode(name: str) -> None:
         # Every row of 8 halves once: 16 along the other mode, 8 along this one.
         assert sorted(rows[:, axis].tolist()) == sorted(list(range(0, 64, 8)) * 16)
         assert sorted(rows[:, 1 - axis].tolist()) == sorted(list(range(16)) * 8)
-        # A matrix is 8 rows below each other.
+        # A matrix has 8 rows, one below the other.
         number = int(name.split(".x")[1][0])
         matrices = access.coords[:, : 8 * number].reshape(-1, 8, 2)
         assert (np.diff(matrices[..., 1 - axis]) == 1).all()
@@ -282,7 +282,7 @@ def test_an_atom_wider_than_the_run() -> None:
     assert [text for text in report.findings if "cp.async.128 needs 8 contiguous" in text]
     half = copied(**question | {"values": "(2,4):(1,2)"}, atom="cp.async.64")
     assert (half.rows[0].instruction, half.bits) == ("cp.async", 32)
-    # With shared memory that lies the other way the vector ends there too.
+    # With shared memory of the other major, the vector is as short there too.
     both = copied(
         tensor="(64,32):(1,64)", threads="(8,4):(1,8)", values="(8,1):(1,0)", atom="cp.async",
         smem="(64,32):(32,1)",
@@ -297,9 +297,9 @@ def test_a_misaligned_vector_has_its_verdict() -> None:
     report = copied(**odd, atom="cp.async.128")
     assert report.bits == 128 and report.rows[0].verdict == "misaligned"
     assert not report.coalesced
-    assert report.fixes[0][0].figures["bits"] < 128  # a narrower copy is the least change
+    assert report.fixes[0][0].figures["bits"] < 128  # a narrower copy is the smallest change
     assert "leading dimension 48, a multiple of 32 bytes" in report.fixes[0][-1].what
-    # Left to itself the copy is as wide as it may be.
+    # Without a given width the copy is as wide as possible.
     assert copied(**odd, atom="ld.global").bits == 16
     assert copied(**odd | {"tensor": "(32,32):(36,1)"}, atom="ld.global").bits == 64
     low = copied(**odd | {"tensor": "(32,32):(32,1)"}, atom="ld.global", base_alignment=4)
@@ -329,7 +329,7 @@ def test_fewer_threads_than_a_warp() -> None:
     (row,) = report.rows
     assert (row.requests, row.lanes, row.bytes) == (2, 24, 48)
     assert report.coalesced
-    # Lane by lane; what a warp lacks takes no part.
+    # Lanes beyond the elements are inactive.
     lanes = report.accesses[0].coords[..., 0]
     assert lanes.tolist() == [list(range(32)), list(range(32, 48)) + [-1] * 16]
 
@@ -345,7 +345,7 @@ def test_values_left_out_are_one_vector() -> None:
 
 
 class Dsl:
-    """An object that prints itself as CuTe DSL's do."""
+    """An object with the text of CuTe DSL objects."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -449,7 +449,7 @@ def test_hierarchy_is_only_notation() -> None:
         ("ldmatrix.x4.trans", "matrix", "shared", "load", None, ""),
         ("cp.async.64", "cp.async", "global", "load", 64, "cp.async"),
         ("ld.global", "universal", "global", "load", None, None),
-        # PTX's own.
+        # PTX's names.
         ("ld.global.nc.v4.f32", "universal", "global", "load", 128, None),
         ("ld.global.nc.L1::no_allocate.L2::128B.v2.b64", "universal", "global", "load", 128, None),
         ("ld.relaxed.gpu.global.u32", "universal", "global", "load", 32, None),
@@ -462,7 +462,7 @@ def test_hierarchy_is_only_notation() -> None:
          "cp.async", "global", "load", 128, None),
         ("cp.async.ca.shared.global", "cp.async", "global", "load", None, None),
         ("cp.async.ca.shared.global [%0], [%1], 8, %2;", "cp.async", "global", "load", 64, None),
-        # CuTe's.
+        # CuTe's names.
         ("UniversalCopy<uint_bit_t<128>>", "universal", None, None, 128, None),
         ("Copy_Atom<UniversalCopy<cute::uint_bit_t<64>>, half_t>",
          "universal", None, None, 64, None),
@@ -470,7 +470,7 @@ def test_hierarchy_is_only_notation() -> None:
         ("SM80_CP_ASYNC_CACHEGLOBAL<uint_bit_t<128>>", "cp.async", "global", "load", 128, None),
         ("make_copy_atom(cute.nvgpu.CopyUniversalOp(), cutlass.Float16, num_bits_per_copy=64)",
          "universal", None, None, 64, None),
-        # This package's reports.
+        # Names in this package's reports.
         ("cp.async of 128 bits", "cp.async", "global", "load", 128, None),
         ("st.global of 16 bits", "universal", "global", "store", 16, None),
         ("st.shared.b64", "universal", "shared", "store", 64, None),
@@ -488,7 +488,7 @@ def test_hierarchy_is_only_notation() -> None:
 def test_names(
     text: str, kind: str, space: str, direction: str | None, bits: int | None, feature: str | None
 ) -> None:
-    """``feature``: what an architecture has to have, or None to leave that open."""
+    """Test names. ``feature``: the required feature of an architecture; None is not checked."""
     atom = atom_name(text)
     assert (atom.kind, atom.space, atom.direction, atom.bits) == (kind, space, direction, bits)
     assert feature is None or atom.feature == feature

@@ -1,4 +1,4 @@
-"""``compile="background"`` and ``prefer_loaded=``: what computes until a kernel is built."""
+"""Test ``compile="background"`` and ``prefer_loaded=``: kernels that run until a build ends."""
 
 import random
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ from cute_gemm.plan.plan import Plan
 from cute_gemm.problem.describe import from_sizes
 
 KEPT = (reused.plans, reused.recent_calls)
-#: Shapes of language models that are drawn; with 2,000 it takes minutes.
+#: Number of random shapes of language models. With 2,000 the test takes minutes.
 SHAPES = 30
 
 
 class Machine(SimpleNamespace):
-    """An H200 without a GPU: ``built`` are the kernels' configs, ``building`` those asked for."""
+    """An emulated H200: ``built`` are the kernels' configs, ``building`` the requested ones."""
 
     built: set[Any]
     building: list[tuple[Plan, Future]]
 
     def finish(self) -> None:
-        """Let all builds end."""
+        """Finish all builds."""
         for plan, future in self.building:
             self.built |= {step.config for step in plan.steps}
             future.set_result(None)
@@ -59,7 +59,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 def kept_plan(m: int, n: int = 1024, k: int = 1024, **options: Any) -> Plan:
     problem = from_sizes("NT", m=m, n=n, k=k, dtype="bfloat16")
-    kept.append(problem)  # plans are known by the problem's id
+    kept.append(problem)  # plans are cached by the problem's id
     return make.kept_plan(problem, 0, Call("NT", options=tuple(options.items())))
 
 
@@ -92,7 +92,7 @@ def test_a_built_kernel_computes_until_the_best_is_built(machine: Machine) -> No
     machine.finish()
     assert meanwhile.executable.is_replaced()
     assert make.kept_plan(problem, 0, call).config == best.config
-    # Others wait, as without the option.
+    # Other calls wait, as without the option.
     assert make.kept_plan(problem, 0, replaced(call)).config == best.config
 
 
@@ -175,7 +175,7 @@ def test_what_is_refused(option: dict[str, Any], said: str) -> None:
 
 
 def test_few_of_many_shapes_of_language_models_wait(machine: Machine) -> None:
-    """Layers of three widths, any number of tokens: builds end while the next shapes come."""
+    """Test layers of three widths and any number of tokens. Builds end during later calls."""
     chance, waited, lost = random.Random(0), 0, []
     widths = [(4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096)]
     for number in range(SHAPES):

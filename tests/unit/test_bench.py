@@ -1,4 +1,4 @@
-"""The benchmark on a GPU of NumPy."""
+"""Test the benchmark on a fake GPU that computes with NumPy."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def gpu(monkeypatch) -> fake_gpu.FakeGpu:
 
 
 def timing_of(gpu, milliseconds: float, rounds: int) -> Timing:
-    """Time a kernel that takes so long, on matrices that must not be changed."""
+    """Time a kernel that takes this long, with matrices that must not change."""
     gpu.add("one", milliseconds)
     rng = np.random.default_rng(0)
     A, B, C = (np.asfortranarray(rng.random(shape)) for shape in ((M, K), (K, N), (M, N)))
@@ -68,16 +68,16 @@ def test_what_cublas_refuses_has_no_ratio(gpu, monkeypatch):
     assert "no ratio to cuBLAS: cuBLAS does not support it" in str(timing_of(gpu, 2.0, 3))
 
 
-# -- many -------------------------------------------------------------------------------------
+# -- many kernels and sizes -------------------------------------------------------------------
 
 SIZE = (40, 30, 20)
 
 
 def run(gpu, *kernels: str, **arguments):
-    """Bench on a small size, and return the result and its only size."""
+    """Bench a small size, and return the result and its only size."""
     arguments = {"sizes": [SIZE], **arguments}
     found = bench.bench(kernels=kernels, **arguments)
-    assert not gpu.memory  # all was freed
+    assert not gpu.memory  # all memory was freed
     return found, found.sizes[0]
 
 
@@ -167,7 +167,7 @@ def test_what_a_kernel_does_not_take_is_no_failure(gpu):
     assert size.find("picky", "TN").outcome == size.find("fussy", "NN").outcome == "refused"
     text = str(found)
     assert "- picky TN: kernel 'picky' takes no K of 20" in text
-    assert "- fussy: kernel 'fussy' takes no K of 20" in text  # of every op, so none is named
+    assert "- fussy: kernel 'fussy' takes no K of 20" in text  # every op, so none is named
 
 
 def test_a_build_that_fails_is_a_failure_of_that_kernel(gpu):
@@ -295,7 +295,7 @@ def test_kernels_with_options():
 
 
 def test_two_configs_of_a_kernel_are_two_entries(gpu):
-    """Each with its own options, and beside cuBLAS, which has none."""
+    """Test that each config has its own options, and that cuBLAS has none."""
     configured = []
 
     def footprints(problem, arch, options, gpu):
@@ -340,18 +340,18 @@ def test_progress_is_reported(gpu):
     assert ("40 x 30 x 20: check fast NN", 0, 2) in told
 
 
-# -- a function of one's own ------------------------------------------------------------------
+# -- a user's function ------------------------------------------------------------------------
 
 
 def from_interface(x, writable: bool = False) -> np.ndarray:
-    """Read a matrix on this GPU, whose memory is the host's."""
+    """Return a NumPy view of a matrix on the fake GPU."""
     interface = x.__cuda_array_interface__
     assert (interface["version"], interface["stream"]) == (3, None)
     return np.asarray(SimpleNamespace(__array_interface__={**interface, "version": 3}))
 
 
 def mine(op, A, B, C):
-    """What ``--against`` may name."""
+    """A user's function for ``--against``."""
     left, right = (from_interface(x) for x in (A, B))
     assert left.flags.f_contiguous and right.flags.f_contiguous
     left = {"N": left, "T": left.T, "C": left.conj().T}[op[0]]
@@ -417,7 +417,7 @@ def test_a_function_is_found_in_the_working_directory(gpu, tmp_path, monkeypatch
 
 @pytest.fixture
 def command(gpu, capsys, monkeypatch):
-    """Return a function: words -> (exit status, standard output, standard error)."""
+    """Return a function: arguments -> (exit status, standard output, standard error)."""
     monkeypatch.setattr(registry, "LADDER", ("fast",), raising=False)
     gpu.add("fast", 1.0), gpu.add("bad", kind="wrong")
 

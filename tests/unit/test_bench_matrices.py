@@ -1,4 +1,4 @@
-"""The benchmark's own comparison with float64 must agree with `verify`, and find what is wrong."""
+"""Test that the benchmark's comparison with float64 agrees with `verify` and detects errors."""
 
 from dataclasses import asdict
 
@@ -23,7 +23,7 @@ def problem(dtype: str, op: str = "NN", order="F", compute=None):
 
 
 def result(p, factors: Factors) -> np.ndarray:
-    """What a good kernel gives: sums of the accumulator's type."""
+    """Return a right result, computed in the accumulator's type."""
     accumulator = DTYPES[DTYPES[p.A.dtype].accumulator].numpy
     order = "F" if p.C.unit == 0 else "C"
     product = factors.left.astype(accumulator) @ factors.right.astype(accumulator)
@@ -57,7 +57,7 @@ def test_integers_wrap():
 
 
 def test_the_bound_is_that_of_the_products():
-    """In tf32 factors lose bits: what is wrong for float32 is right then."""
+    """Test tf32: an error that is wrong for float32 is within its bound."""
     factors = Factors(problem("float32"), seed=0)
     C = np.asfortranarray((factors.left * np.float32(1 + 2.0**-12)) @ factors.right)
     assert Reference(problem("float32"), factors).check(C).wrong > 0

@@ -1,4 +1,4 @@
-"""Tables, JSON and plots of a result that nobody had to measure."""
+"""Test tables, JSON and plots of a given result, without measurements."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_a_table_is_readable():
     [row] = rows(text, "cutlass_universal")
     assert row[1:3] == ["51,234", "98.7"] and row[7:] == ["51,534", "98.7", "76.6-77.0"]
     assert rows(text, "naive")[0][1:3] == ["12.3", "0.78"]
-    assert rows(text, "naive")[0][-1] == "0.02"  # equal ends are one number
+    assert rows(text, "naive")[0][-1] == "0.02"  # equal ends are printed as one number
     assert "66,900 GFLOP/s, bound by operations (66.9 TFLOP/s of the CUDA cores" in text
     assert "on NVIDIA H200 (sm_90a), next to cuBLAS: 13.1" in text
     assert "\x1b" not in text
@@ -75,7 +75,7 @@ def test_what_has_no_speed_says_why():
     assert rows(text, "panels") == [["panels", "-", "-", "-", "-"]]
     assert rows(text, "bad")[0][5:7] == ["WRONG", "WRONG"]
     assert rows(text, "broken")[0][1] == "FAILED"
-    assert "- panels: K of [64] is too large\n" in text  # brackets are no markup
+    assert "- panels: K of [64] is too large\n" in text  # brackets are not interpreted as markup
     assert "- bad TN TT: WRONG: 3 elements\n" in text
     assert "- broken: FAILED: it spills\n" in text
     assert not found.ok

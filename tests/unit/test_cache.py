@@ -49,8 +49,8 @@ def test_what_was_not_used_for_longest_goes(place: Path, monkeypatch: pytest.Mon
         cache.put(name, BUILD)
         os.utime(place / f"{name}.build", (100 + number, 100 + number))
     size = (place / "a.build").stat().st_size
-    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", str(int(3.3 * size)))  # a part goes at once
-    assert cache.get("a") is not None  # and so it is the newest
+    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", str(int(3.3 * size)))  # removes several at once
+    assert cache.get("a") is not None  # now the newest entry
     assert {entry.key: entry.used > 1e9 for entry in cache.entries()} == {
         "a": True, "b": False, "c": False,
     }  # fmt: skip
@@ -59,7 +59,7 @@ def test_what_was_not_used_for_longest_goes(place: Path, monkeypatch: pytest.Mon
     assert sorted(entry.key for entry in cache.entries()) == ["a", "c", "d"]
     monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", "0")
     cache.put("e", BUILD)
-    assert [entry.key for entry in cache.entries()] == ["e"]  # it is needed now
+    assert [entry.key for entry in cache.entries()] == ["e"]  # kept, because it is needed now
 
 
 def test_few_builds_look_at_all_files(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_more_directories_are_read_only(
     assert [entry.key for entry in cache.entries()] == ["other"]
     assert [path.name for path in first.iterdir()] == ["other.build"]
     assert cache.clear().removed == 1 and cache.get(KEY) is not None
-    place.chmod(0o777)  # anybody may have put it there
+    place.chmod(0o777)  # another user may have written it
     assert cache.get(KEY) is None
     place.chmod(0o700)
     (place / f"{KEY}.build").write_bytes(b"damaged")
@@ -239,7 +239,7 @@ def test_a_file_of_another_user_is_not_read(place: Path, monkeypatch: pytest.Mon
 def test_what_is_not_read_is_said_once(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of directories behind the first too, and of measured choices as of builds."""
+    """Test later directories of the path too, and tuned configs as well as builds."""
     cache.put(KEY, BUILD)
     theirs, missing, good = tmp_path / "theirs", tmp_path / "missing", tmp_path / "good"
     for folder in (theirs, good):
@@ -272,7 +272,7 @@ def test_a_file_may_not_be_a_link(place: Path, tmp_path: Path) -> None:
 
 @POSIX
 def test_a_lock_that_is_a_link_leads_to_no_file(place: Path, tmp_path: Path) -> None:
-    """Not to one of the user's, which opening it to write would empty."""
+    """Test a lock that links to a user's file, which opening it for writing would truncate."""
     cache.put(KEY, BUILD)
     (tmp_path / "precious").write_text("precious")
     (place / f".{KEY}.lock").symlink_to(tmp_path / "precious")
@@ -284,7 +284,7 @@ def test_a_lock_that_is_a_link_leads_to_no_file(place: Path, tmp_path: Path) -> 
 @POSIX
 @pytest.mark.parametrize("free", [True, False])
 def test_a_lock_on_windows(free: bool, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is taken by ``msvcrt``, which gives up after a while; the file is deleted when closed."""
+    """Test ``msvcrt``, which times out. The file is deleted when it is closed."""
     seen = list[int]()
 
     class Msvcrt(ModuleType):
@@ -308,7 +308,7 @@ def test_a_lock_on_windows(free: bool, place: Path, monkeypatch: pytest.MonkeyPa
 def test_the_directory_that_was_asked_is_the_one_that_is_read(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link leads elsewhere after the directory behind it was found to be the user's own."""
+    """Test a link that is changed after its target was found to be the user's own directory."""
     cache.put(KEY, BUILD)
     theirs, link = tmp_path / "theirs", tmp_path / "link"
     shutil.copytree(place, theirs)

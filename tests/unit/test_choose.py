@@ -1,4 +1,4 @@
-"""The choice of copies and layouts: known good ones, and free of conflicts by the model."""
+"""Test the selection of copies and layouts: known good ones, and conflict-free by the model."""
 
 from itertools import product
 from typing import Any
@@ -56,7 +56,7 @@ def test_narrow_copies_do_without_cp_async() -> None:
     )
 
 
-# -- the kernels' rule is free of conflicts by the report's model ---------------------------------
+# -- the kernels' rule is conflict-free by the report's model -------------------------------------
 
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 WARPS = ((1, 2), (2, 2), (2, 4), (4, 2))
@@ -84,7 +84,7 @@ def test_every_reader_and_writer_of_tensor_core_kernels(
             op, m=256, n=256, k=256, dtype=dtype, compute=compute, lda=256 + pad, ldb=256 + pad
         )
         options: dict[str, Any] = {"tile": (*tile, bk), "warps": warps}
-        try:  # how many stages there are says nothing of one of them
+        try:  # the number of stages does not affect one stage
             config, *_ = chosen.legal(problem, Arch(arch), options)
         except OptionError:
             continue
@@ -92,9 +92,7 @@ def test_every_reader_and_writer_of_tensor_core_kernels(
             layout = tile_to_shape(plan.smem_atom, plan.extents)
             store = choose.shared_side(plan.gmem_copy)
             pairs = [(store, "store"), (plan.smem_copy, "load")]
-            if (
-                plan.place
-            ):  # rows that begin anywhere are spaced, not swizzled, and copied as they lie
+            if plan.place:  # unaligned rows are spaced, not swizzled, and copied as they are
                 layout, axis = plan.smem_atom, int(plan.major == "K")
                 lanes = plan.extents[axis] // plan.place.partition.shape[1]
                 ldmatrix = plan.smem_copy.atom.threads == 32
@@ -127,7 +125,7 @@ def test_every_reader_and_writer_of_tensor_core_kernels(
     ],
 )
 def test_every_reader_of_fma_kernels(kernel: str, skew: str | None, dtype: str) -> None:
-    """And every writer of whole 16-byte vectors of float32; others are told in test_ladder."""
+    """Test also writers of whole 16-byte vectors of float32. Others are in test_ladder."""
     for op in OPS:
         problem = from_sizes(op, m=256, n=256, k=256, dtype=dtype)
         chosen = registry.get(kernel)

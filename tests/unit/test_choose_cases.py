@@ -1,4 +1,4 @@
-"""The list of cases that run by default: what it has, and how it is chosen."""
+"""Test the list of default cases: its content, and how cases are selected."""
 
 from typing import get_args
 
@@ -14,7 +14,7 @@ STORED = choose_cases.read()
 
 
 def test_every_kernel_type_and_part_has_a_case() -> None:
-    """A new one goes red until a case names it, and the list is made again."""
+    """Test coverage. A new kernel, type or part needs a case and an updated list."""
     words = set().union(*map(choose_cases.words, STORED.cases))
     # The host's loop needs no compiler: its tests are in tests/unit.
     assert {name for name in registry.KERNELS if ("kernel", name) not in words} <= {"host"}

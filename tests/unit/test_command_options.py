@@ -1,4 +1,4 @@
-"""Options of all commands: one name has one meaning, one way to be typed, and one line of help."""
+"""Test options of all commands: each name has one meaning, one syntax, and one line of help."""
 
 import argparse
 import importlib
@@ -23,7 +23,7 @@ OPTIONS = sorted({x for parser in COMMANDS.values() for x in parser._option_stri
 
 
 def meaning(action: argparse.Action) -> tuple[Any, ...]:
-    """How an option is typed, and what its help says before details and defaults."""
+    """Return the syntax of an option, and its help without details and defaults."""
     head = re.split(r"[:;(]", str(action.help), maxsplit=1)[0].strip()
     return type(action).__name__, action.metavar, action.type, action.nargs, action.choices, head
 
@@ -42,7 +42,7 @@ def test_an_option_is_the_same_in_every_command(option: str) -> None:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_no_option_is_the_plural_of_another(option: str) -> None:
-    """What takes several values is called as what takes one: ``--kernel naive,auto``."""
+    """Test names of options with several values, which are singular: ``--kernel naive,auto``."""
     assert option.rstrip("s") == option or option.removesuffix("s") not in OPTIONS
 
 
@@ -99,7 +99,7 @@ def test_long_work_prints_lines_where_there_is_no_terminal(
         now[0] += 3
         tell("CTAs executed", 0, 10)
     assert capsys.readouterr().err == "CTAs executed: 0 of 10\n"
-    with output.progress() as tell:  # what is done soon prints nothing
+    with output.progress() as tell:  # a short task prints nothing
         tell("kernels compiled", 0, 2)
         tell("kernels compiled", 2, 2)
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Tiled copies and tiled MMAs: who touches which coordinate."""
+"""Test tiled copies and tiled MMAs: the coordinates of each thread."""
 
 from collections.abc import Callable
 
@@ -78,7 +78,7 @@ def test_partitions_cover_each_coordinate(name: str, wm: int, wn: int) -> None:
     mma = tiled(MMA_ATOMS[name], wm, wn, k_atoms=2)
     bm, bn, bk = map(mma.extent, range(3))
     assert mma.size == MMA_ATOMS[name].threads * wm * wn
-    # Warps along the other mode hold the same elements of A and B; C is nobody else's.
+    # Warps along the other mode have the same elements of A and B. Elements of C have one holder.
     for operand, extents, holders in (("A", (bm, bk), wn), ("B", (bn, bk), wm), ("C", (bm, bn), 1)):
         held = mma.partition(operand)
         assert held.shape == (mma.size, extents[0] * extents[1] * holders // mma.size, 2)
@@ -86,7 +86,7 @@ def test_partitions_cover_each_coordinate(name: str, wm: int, wn: int) -> None:
 
 
 def test_fma_partitions_cover_with_a_permutation() -> None:
-    # A thread's four rows side by side, as the kernel has them on an MN-major operand.
+    # A thread has four adjacent rows, as in the kernel for an MN-major operand.
     mma = TiledMma(
         MMA_ATOMS["UniversalFMA<float>"],
         Layout(((8, 2), (4, 4), 1), ((1, 32), (8, 64), 0)),
@@ -115,7 +115,7 @@ def test_values_count_the_atom_then_m_or_n_then_k() -> None:
 Place = Callable[[int, int, int], tuple[int, int]]
 
 #: The PTX ISA's fragment tables: (g, t, i) -> coordinate, with g = lane / 4, t = lane % 4 and the
-#: i-th element that the lane holds; A as (m, k), B as (n, k), C as (m, n).
+#: i-th element of the lane; A as (m, k), B as (n, k), C as (m, n).
 C_16x8: Place = lambda g, t, i: (g + 8 * (i >= 2), 2 * t + i % 2)  # noqa: E731
 A_16: Place = lambda g, t, i: (g + 8 * (i // 2 % 2), 2 * t + i % 2 + 8 * (i >= 4))  # noqa: E731
 B_16: Place = lambda g, t, i: (g, 2 * t + i % 2 + 8 * (i >= 2))  # noqa: E731
@@ -163,7 +163,7 @@ def test_every_tensor_core_atom_has_its_fragments_here() -> None:
 @pytest.mark.parametrize(
     ("operand", "atom", "outer", "k"),
     [
-        # Lane i gives row i % 8 of matrix i // 8; A's matrices go down M first, B's along K first.
+        # Lane i has row i % 8 of matrix i // 8. A's matrices go along M first, B's along K first.
         ("A", LDMATRIX, LANE % 16, 8 * (LANE // 16)),
         ("B", LDMATRIX, LANE % 8 + 8 * (LANE // 16), 8 * (LANE // 8 % 2)),
         # Transposed, a row is one k and eight m or n.
@@ -176,7 +176,7 @@ def test_ldmatrix_rows(operand: str, atom: object, outer: np.ndarray, k: np.ndar
     assert copy.source.shape == (32, 8, 2)
     step = np.arange(8)[None, :, None] * ([0, 1] if atom is LDMATRIX else [1, 0])
     assert np.array_equal(copy.source, np.stack([outer, k], axis=-1)[:, None] + step)
-    # What is read is what is held.
+    # The elements that are read are those of the MMA.
     assert (counts(copy.source, copy.tile) == counts(copy.partition, copy.tile)).all()
 
 
@@ -201,7 +201,7 @@ def k_vectors() -> TiledCopy:
 def test_vector_offsets_are_bytes() -> None:
     plain = k_vectors().vector_offsets(row_major(32, 32), (32, 32))
     assert np.array_equal(plain, np.arange(128).reshape(4, 32) * 16)
-    # Swizzle<2,3,3>: chunk c of row r goes to chunk c ^ (r / 2).
+    # Swizzle<2,3,3>: chunk c of row r moves to chunk c ^ (r / 2).
     layout = Layout((32, 32), (32, 1), Swizzle(2, 3, 3))
     found = k_vectors().vector_offsets(layout, (32, 32))
     thread = np.arange(128)

@@ -1,4 +1,4 @@
-"""What ``analyze_copy`` refuses: one sentence each, by the class that fits."""
+"""Test invalid arguments of ``analyze_copy``: one sentence each, with the right class of error."""
 
 from typing import Any
 

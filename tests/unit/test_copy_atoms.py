@@ -1,4 +1,4 @@
-"""Reductions, bulk copies, wide vectors, matrices of bytes, tiles at the end: lane by lane."""
+"""Test atoms lane by lane: reductions, bulk copies, wide vectors, byte matrices, partial tiles."""
 
 import re
 from itertools import product
@@ -34,7 +34,7 @@ def test_matrices_by_either_name() -> None:
         ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "SM75_U16x8_LDSM_T"),
     ):
         assert atom_name(ours).matrix is atom_name(cutes).matrix
-    # CuTe gives the addresses of an m16n16's rows in an order of its own.
+    # CuTe has its own order of the row addresses of an m16n16.
     pair = [atom_name(name).matrix for name in ("ldmatrix.m16n16.x1.trans.b8", "SM100_U8x8_LDSM_T")]
     assert pair[0] and pair[1] and pair[0].name == pair[1].name and pair[0].order is None
     assert pair[1].order is not None
@@ -64,7 +64,7 @@ def test_matrices_by_either_name() -> None:
     ],
 )  # fmt: skip
 def test_matrices_of_cute_dsl(operation: str, name: str, cutes: bool) -> None:
-    """``cutes``: with the fragment of C++ CuTe; of m16n16 the other is PTX's own."""
+    """Test names. ``cutes``: the fragment is C++ CuTe's, and for m16n16 not PTX's."""
     found = atom_name(operation)
     assert found.matrix is not None and found.matrix.name == name and "\n" not in found.text
     every = [*BYTE_ATOMS, *MATRIX_ATOMS.values()]
@@ -181,12 +181,12 @@ def test_an_arch_that_has_it() -> None:
 
 
 def touched(request: list[list[int]], size: int, base: int) -> set[int]:
-    """The bytes of a request."""
+    """Return the bytes of a request."""
     return {base + at * size + byte for lane in request for at in lane for byte in range(size)}
 
 
 def expected(requests: list[list[list[int]]], size: int, base: int) -> dict[str, int]:
-    """What requests cost, byte by byte; those without a lane cost nothing."""
+    """Return the counts of requests, byte by byte. Requests without active lanes are ignored."""
     bytes_ = [touched(request, size, base) for request in requests if any(request)]
     return {
         "requests": len(bytes_),
@@ -219,13 +219,13 @@ def test_vectors_and_reductions_by_brute_force(
     first: Any, second: Any, threads: Layout, values: Layout, atom: tuple[str, str, int],
     alignment: int,
 ) -> None:  # fmt: skip
-    """An atom, the elements, and the bits that it asks for, or 0: those that fit."""
+    """Test atoms by brute force, with element types, and a width or 0 for the widest."""
     layout = Layout((first[0], second[0]), (first[1], second[1]))
     tile = np.array(threads.extents) * values.extents
     assume((np.array(layout.extents) % tile == 0).all())
     name, dtype, bits = atom
     distinct = len(np.unique(layout.table())) == layout.size
-    assume(distinct or not name.startswith("st"))  # a reduction may meet itself
+    assume(distinct or not name.startswith("st"))  # a reduction may have several lanes per element
     size = DTYPES[dtype].bytes
     width = (bits or 128) // (8 * size)
     together, aligned = False, False
@@ -340,7 +340,7 @@ def test_bulk_copies_by_brute_force(
     assert (row.verdict == "misaligned") is faults
     assert bool(re.search("not a multiple of (its )?16 bytes", row.why)) is faults
     assert report.conflict_free
-    for fix in report.fixes[0]:  # of one that faults, any that does not
+    for fix in report.fixes[0]:  # if the access faults, any fix that does not
         assert faults or fix.figures["sectors"] <= row.sectors
 
 
@@ -354,11 +354,11 @@ def test_a_bulk_copy_of_the_whole_tensor_and_its_place() -> None:
     assert (row.requests, row.sectors, row.launch.lines) == (128, 2, 128)
 
 
-# -- matrices of bytes ----------------------------------------------------------------------------
+# -- byte matrices -------------------------------------------------------------------------------
 
 
 def received(atom: CopyAtom, rows: list[list[Any]]) -> list[list[Any]]:
-    """Bytes of each thread after an instruction whose lane ``i`` gives row ``i``, as PTX has it."""
+    """Return the bytes of each thread after an instruction in which lane ``i`` has row ``i``."""
     number = int(atom.name.split(".x")[1][0])
     out: list[list[Any]] = []
     for thread in range(32):
@@ -369,14 +369,14 @@ def received(atom: CopyAtom, rows: list[list[Any]]) -> list[list[Any]]:
                 at = rows[16 * matrix : 16 * matrix + 16]
                 one = [at[4 * j + i][g] for i in range(4)]
                 other = [at[4 * j + i][g + 8] for i in range(4)]
-                if atom.cpp:  # CuTe puts the registers' bytes in another order
+                if atom.cpp:  # CuTe has another order of the registers' bytes
                     one, other = one[:2] + other[:2], one[2:] + other[2:]
                 held += one + other
                 continue
             at = rows[8 * matrix : 8 * matrix + 8]
-            if "m16n8" in atom.name:  # what a thread gives to be stored
+            if "m16n8" in atom.name:  # the values that a thread stores
                 held += [at[2 * j + i][g + 8 * half] for half in (0, 1) for i in (0, 1)]
-            elif "trans" in atom.name:  # two bytes go together
+            elif "trans" in atom.name:  # pairs of bytes are not split
                 held += [at[2 * j + i][2 * g + byte] for i in (0, 1) for byte in (0, 1)]
             else:
                 held += at[g][4 * j : 4 * j + 4]
@@ -428,13 +428,13 @@ def test_matrices_of_bytes_by_brute_force(
     assert row.lanes == per * number and len(seen) * 16 == extents[0] * extents[1]
 
 
-# -- tiles at the end of a matrix -----------------------------------------------------------------
+# -- partial tiles at the end of a matrix --------------------------------------------------------
 
 
 def visited(
     layout: Layout, extents: tuple[int, int], threads: Layout, values: Layout, width: int
 ) -> list[list[list[int]]]:
-    """Offsets that each lane moves of each request of all tiles; none outside the matrix."""
+    """Return offsets that each lane moves, for each request of all tiles, within the matrix."""
     stride: Any = layout.stride
     one = requests_of(Layout(layout.extents, (1 << 20, 1)), threads, values, width)
     out = []
@@ -481,7 +481,7 @@ def test_tiles_at_the_end_by_brute_force(
     assert (row.interior_tiles, row.edge_tiles) == (
         full[0] * full[1], every[0] * every[1] - full[0] * full[1],
     )  # fmt: skip
-    # No vector but cp.async's ends within; without an end, it is as the tile's.
+    # Only cp.async may have partial vectors; without an end, the vector is that of the tile.
     along = extents[rows]
     if row.instruction != "cp.async":
         assert along % width == 0

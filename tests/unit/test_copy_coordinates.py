@@ -1,4 +1,4 @@
-"""Tensors of coordinates, as CuTe prints them, over the matrix that they index."""
+"""Test tensors of coordinates, as CuTe prints them, with the matrix that they index."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ COPY = {"threads": "(16,8):(8,1)", "values": "(1,8)", "atom": "cp.async.128"}
 def test_offsets_are_the_matrixs_at_the_coordinates(
     modes: list[tuple[int, int, int]], form: str, i: int, j: int, pitch: int, other: int
 ) -> None:
-    """Each mode of the tensor: the matrix's mode that it steps in, its extent, its step."""
+    """Test offsets. A mode has the matrix's mode in which it steps, its extent and its step."""
     (a, m, da), (b, n, db) = modes[:2]
     matrix = f"(100,100):({pitch},{other})"
     text = f"ArithTuple({i},{j}) o " + form.format(m, n, f"{da}@{a}", f"{db}@{b}")

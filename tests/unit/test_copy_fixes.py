@@ -1,4 +1,4 @@
-"""Fixes of a copy: each is asked about again, and a search beside them finds nothing they lack."""
+"""Test fixes of a copy: each one is applied, and an exhaustive search finds no better ones."""
 
 import random
 import re
@@ -20,7 +20,7 @@ from cute_gemm.problem.describe import from_sizes
 
 
 def again(question: dict[str, Any], report: CopyReport, place: int = 0) -> list[CopyReport]:
-    """What the public entry point says after each fix of a row; none may be refuted."""
+    """Return the reports after each fix of a row. No fix may be wrong."""
     assert refutations(question, report) == []
     return [analyze_copy(**question | fix.change) for fix in report.fixes[place]]
 
@@ -33,7 +33,7 @@ def test_a_tensor_that_a_fix_names_does_not_alias() -> None:
     report = analyze_copy(**question)
     fixed = again(question, report)
     assert [found.coalesced for found in fixed] == [True, True]
-    # (128,32):(1,32), which was offered, has (32,0) and (0,1) at one place.
+    # A former fix, (128,32):(1,32), has (32,0) and (0,1) at the same offset.
     assert report.fixes[0][1].change["tensor"] == "(128,32):(1,128)"
     assert "tensor (128,32):(1,128)" in report.fixes[0][1].what
 
@@ -60,7 +60,7 @@ def test_no_fix_costs_more_than_it_saves() -> None:
         fixed = again(question, report, place)
         assert fixed
         for found in fixed:
-            # 128-bit loads, which were offered, do not fit a pitch of 65.
+            # 128-bit loads, a former fix, are not aligned at a pitch of 65.
             assert all(paid(row) <= cost for row, cost in zip(found.rows, now, strict=True))
     assert any(found.coalesced for found in again(question, report))
 
@@ -73,7 +73,7 @@ def test_nothing_is_assumed_beside_plain_accesses() -> None:
     whats = [fix.what for fix in report.fixes[0]]
     assert whats[0] == "a swizzle: Sw<5,0,5> o 0 o (64,32):(32,1)"
     assert "(64,32):(33,1), rows padded by 4 bytes" in whats  # of the given major
-    # A reader that is named is served too.
+    # The fix is also right for a named reader.
     beside = question | {"reader": "ldmatrix.x4"}
     best = analyze_copy(**beside).fixes[0][0]
     assert best.what == "a swizzle: Sw<3,2,3> o 0 o (64,32):(32,1)"
@@ -108,14 +108,14 @@ def test_a_reader_and_a_writer_have_rows_of_their_own() -> None:
         ]
         assert row.part == argument and "conflict" in row.verdict
         assert any(f"({argument}) has bank conflicts" in line for line in report.findings)
-    # What fixes one is at nobody's cost, and is part of the public answer.
+    # A fix of one row makes no other row worse, and is in the public report.
     found = again(question | {"reader": "ldmatrix.x4"}, analyze_copy(
         **question, reader="ldmatrix.x4"), 2)  # fmt: skip
     assert found and all(fixed.conflict_free for fixed in found)
-    # Of a matrix's tiles each is read.
+    # All tiles of a matrix are read.
     tiled = analyze_copy(**both | {"extents": "300x64"})
     assert tiled.rows[2].launch.requests == 3 * 2 * report.rows[2].launch.requests
-    # Where rows are not whole the row is of what fits, as alone.
+    # If rows are not whole, the row has the width that fits, as without the reader.
     torn = question | {"smem": "Sw<2,0,5> o 0 o (128,32):(32,1)", "reader": "ldmatrix.x4"}
     report = analyze_copy(**torn)
     assert report.rows[2].instruction == "ld.shared" and not report.conflict_free
@@ -135,7 +135,7 @@ def test_figures_of_a_fix_are_the_rows_to_the_last_bit() -> None:
 
 
 def test_a_swizzle_stays_within_the_memory_that_cute_reserves() -> None:
-    """``cosize`` of C++ CuTe is that of the layout without its swizzle."""
+    """Test ``cosize`` of C++ CuTe, which is that of the layout without its swizzle."""
     question = {"tensor": "(16,32):(1,32)", "threads": "(1,32):(0,1)", "values": "(2,1)",
                 "atom": "st.shared", "dtype": "float32"}  # fmt: skip
     report = analyze_copy(**question)
@@ -152,7 +152,7 @@ def test_what_the_row_shows_gets_no_worse() -> None:
         "atom": "cp.async", "smem": "Sw<3,1,4> o 0 o (128,64):(1,128)", "dtype": "float32",
     }  # fmt: skip
     report = analyze_copy(**question)
-    # Threads (4,8):(1,4), which were offered, take 4: counters show less, for L1 has banks too.
+    # A former fix, threads (4,8):(1,4), takes 4. Counters show less, because L1 has banks too.
     assert report.rows[1].wavefronts == 2 < report.rows[1].launch.counted_wavefronts / 256
     again(question, report, 1)
     assert report.fixes[1]
@@ -172,16 +172,16 @@ def test_a_tensor_without_a_unit_stride() -> None:
     question = {"tensor": "(64,64):(128,2)", "threads": "(32,4):(1,32)", "atom": "ld.global"}
     report = analyze_copy(**question)
     (best,) = again(question, report)[:1]
-    assert (report.rows[0].sectors, best.rows[0].sectors) == (32, 4)  # of 64 bytes in 128
+    assert (report.rows[0].sectors, best.rows[0].sectors) == (32, 4)  # 64 of 128 bytes
 
 
-# -- what is printed pastes back ------------------------------------------------------------------
+# -- printed fixes are valid arguments ------------------------------------------------------------
 
 LAYOUT = r"(?:Sw<\d+,\d+,\d+> o \d+ o )?\([\d,()]*\):\([\d,()]*\)(?:, tiled to \(\d+,\d+\))?"
 
 
 def pasted(question: dict[str, Any], what: str) -> dict[str, Any]:
-    """A fix's words put into the arguments that they name, by nothing but the words."""
+    """Return a fix as arguments, parsed from its text."""
     change: dict[str, Any] = {}
     for argument, pattern in (
         ("threads", rf"threads ({LAYOUT})"),
@@ -193,7 +193,7 @@ def pasted(question: dict[str, Any], what: str) -> dict[str, Any]:
     ):
         if found := re.search(pattern, what):
             change[argument] = int(found[1]) if argument == "base_alignment" else found[1]
-    if not change:  # a layout of shared memory, after what it is in place of
+    if not change:  # a layout of shared memory, after the text of the replaced layout
         name = "tensor" if asked(question).space == "shared" else "smem"
         change[name] = what.rpartition(": ")[2]
     if "threads" in change and "tv" in question:
@@ -305,7 +305,7 @@ def test_a_printed_pointers_alignment_is_the_base_alignment(tensor: str, alignme
     assert (report.rows[0].verdict == "misaligned") is (alignment < 16)
     assert f"base address aligned to {alignment} bytes" in str(report)
     again(question, report)
-    assert analyze_copy(**question, base_alignment=256).coalesced  # what is given counts
+    assert analyze_copy(**question, base_alignment=256).coalesced  # overrides the pointer's
 
 
 def test_a_printed_pointer_to_shared_memory_counts_too() -> None:
@@ -325,7 +325,7 @@ def test_stages_are_all_looked_at() -> None:
     whole = analyze_copy(tensor="(128,32,3):(4096,1,32)", smem=staged, **question)
     assert whole.coalesced and whole.conflict_free
     assert [row.requests for row in whole.rows] == [3 * row.requests for row in one.rows]
-    # Stages a half apart are not alike.
+    # Stages whose distance is half a vector are not alike.
     odd = analyze_copy(tensor="(128,32,3):(4096,1,33)", **question)
     assert odd.rows[0].verdict == "misaligned"
 
@@ -338,7 +338,7 @@ def test_a_dynamic_stride_is_bound() -> None:
 
 
 def test_a_swizzle_with_an_offset() -> None:
-    # Rows 4 to 7 of the good K-major tile: what they have is what the whole has there.
+    # Rows 4 to 7 of the good K-major tile have the same figures as in the whole tile.
     report = analyze_copy(tensor="Sw<3,3,3> o 256 o (4,64):(64,1)", threads="(4,8):(8,1)",
                           values="(1,8)", atom="ld.shared.128")  # fmt: skip
     whole = parse("Sw<3,3,3> o 0 o (8,64):(64,1)").table()[4:, ::8]
@@ -363,7 +363,7 @@ def test_a_bulk_tensor_copy(atom: str) -> None:
     # 128 rows of 128 bytes; 32 x 64 boxes of the tensor.
     assert (row.instruction, row.sectors, row.launch.requests) == ("TMA", 512, 32 * 64)
     assert "one copy covers (128,64)" in str(report) and report.to_dict()["atom"] == atom
-    # Without a swizzle its 8 rows of 16 bytes are at one bank.
+    # Without a swizzle, 8 rows of 16 bytes are in one bank.
     plain = analyze_copy(tensor=TENSOR, tile=(128, 64), atom=atom)
     assert plain.coalesced and not plain.conflict_free
     assert "rows of 128 bytes, swizzle 128, take 1." in plain.findings[0]
@@ -393,7 +393,7 @@ def test_what_a_tensor_map_cannot_hold() -> None:
         assert message in str(caught.value)
 
 
-# -- one evaluation -------------------------------------------------------------------------------
+# -- the same figures as reports ------------------------------------------------------------------
 
 
 def test_cp_async_is_counted_as_in_a_kernel() -> None:
@@ -402,7 +402,7 @@ def test_cp_async_is_counted_as_in_a_kernel() -> None:
         "threads": "(32,4):(4,1)", "values": "(1,8):(8,1)", "atom": "cp.async.128",
     }  # fmt: skip
     load, store = analyze_copy(**question).rows
-    # docs/counters.md: pairs with a sector of shared memory, of a line for L1 and of a sector.
+    # docs/counters.md: L1 counts pairs of a line and a shared sector, L2 of a global sector and it.
     assert (load.launch.sectors, load.launch.l2_sectors) == (144, 192)
     assert (load.sectors, load.l2_sectors) == (18, 24)
     assert store.launch.counted_wavefronts == 0
@@ -437,14 +437,14 @@ def test_a_copy_counts_as_the_kernels_row_of_it(dtype: str, lda: int, way: str) 
     for row, own in zip(copy.rows, kernels, strict=True):
         for name in ("requests", "sectors", "l2_sectors", "wavefronts", "counted_wavefronts"):
             assert getattr(row.launch, name) == getattr(own.launch, name), name
-    if dtype == "float32":  # L1's banks are heeded
+    if dtype == "float32":  # L1's banks are counted
         assert copy.rows[1].launch.counted_wavefronts > copy.rows[1].launch.wavefronts
     else:
         assert copy.rows[0].l2_sectors > copy.rows[0].sectors
 
 
 def test_lanes_in_two_columns_where_nothing_is_contiguous() -> None:
-    """Columns that lie between each other's elements share sectors."""
+    """Test columns whose elements are interleaved and share sectors."""
     question = {"tensor": "(128,64):(2,5)", "threads": "(8,2):(1,8)", "values": "(1,2):(1,1)",
                 "dtype": "float64", "atom": "red.global", "arch": "sm_100a"}  # fmt: skip
     report = analyze_copy(**question)
@@ -467,7 +467,7 @@ def test_misalignment_in_shared_memory_is_a_fault() -> None:
     again(into, report, 1)
     matrix = analyze_copy(tensor="(16,16):(20,1)", atom="ldmatrix.x4")
     assert (matrix.rows[0].instruction, matrix.rows[0].verdict) == ("ldmatrix.x4", "misaligned")
-    assert analyze_copy(**narrow | {"atom": "ld.shared"}).bits == 32  # left to itself
+    assert analyze_copy(**narrow | {"atom": "ld.shared"}).bits == 32  # without a given width
 
 
 def test_a_fallback_is_legal() -> None:
@@ -478,7 +478,7 @@ def test_a_fallback_is_legal() -> None:
     again(question, report)
 
 
-# -- at random ------------------------------------------------------------------------------------
+# -- random copies --------------------------------------------------------------------------------
 
 
 def counted(copies: int, seed: str) -> tuple[Counter[str], list[str]]:

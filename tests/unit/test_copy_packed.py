@@ -1,4 +1,4 @@
-"""Copies of elements of 4 and 6 bits: by sets of bits, as tiles of bytes, and what is refused."""
+"""Test copies of 4-bit and 6-bit elements: by brute force over bits, as byte tiles, and errors."""
 
 import json
 from math import gcd
@@ -19,9 +19,9 @@ from cute_gemm.errors import GemmError, NotationError, OptionError
 def moved(
     layout: Layout, threads: Layout, values: Layout, bits: int, width: int
 ) -> list[list[set[int]]]:
-    """Bytes of each lane of each request, from the addresses of single bits.
+    """Return the bytes of each lane of each request, from the addresses of single bits.
 
-    ``width``: bits of a vector. A lane's bits have to be whole bytes, one after the other.
+    ``width``: bits of a vector. A lane's bits must be contiguous whole bytes.
     """
     (tm, tn), (vm, vn) = threads.extents, values.extents
     held: dict[tuple[int, int], tuple[int, int]] = {}
@@ -52,7 +52,7 @@ TYPES = st.sampled_from(["int4", "e2m1", "e3m2", "float6_e2m3fn"])
 
 @st.composite
 def copies(draw: Any, swizzled: bool = False) -> dict[str, Any]:
-    """A copy that a tile of bytes is, of elements along either mode."""
+    """Draw a copy of elements along either mode that is equivalent to a copy of bytes."""
     dtype = draw(TYPES)
     bits = element(dtype)[1]
     many = 8 // gcd(8, bits)
@@ -96,7 +96,7 @@ def test_global_by_brute_force(question: dict[str, Any], alignment: int) -> None
     assert (total.requests, total.sectors, total.ideal_sectors) == (len(requests), sectors, ideal)
     assert (total.lines, total.bytes) == (lines, used)
     assert report.coalesced is (sectors == ideal)
-    # No vector of twice the width would do.
+    # A vector of twice the width does not fit.
     if row.bits < 128 and (question["values"].size * bits) % (2 * row.bits) == 0:
         with pytest.raises(AssertionError):
             moved(question["tensor"], question["threads"], question["values"], bits, 2 * row.bits)
@@ -107,7 +107,7 @@ def test_global_by_brute_force(question: dict[str, Any], alignment: int) -> None
 @given(copies(swizzled=True), st.sampled_from(["ld.shared", "st.shared"]))
 def test_shared_by_brute_force(question: dict[str, Any], atom: str) -> None:
     layout = question["tensor"]
-    assume(len(np.unique(layout.table())) == layout.size)  # a swizzle may put two at one place
+    assume(len(np.unique(layout.table())) == layout.size)  # a swizzle may not be injective
     report = analyze_copy(**question, atom=atom)
     (row,) = report.rows
     bits = element(question["dtype"])[1]
@@ -124,7 +124,7 @@ def test_shared_by_brute_force(question: dict[str, Any], atom: str) -> None:
 
 
 def repeats(question: dict[str, Any], report: Any) -> None:
-    """Every fix, asked again of elements, reads what it says."""
+    """Check that the report after every fix has the fix's figures."""
     for place, fixes in enumerate(report.fixes):
         for fix in fixes:
             row = analyze_copy(**question | fix.change).rows[place]
@@ -187,7 +187,7 @@ def test_the_other_ways_to_say_who_holds_what() -> None:
     columns = held | {"tensor": "(128,128):(1,4096)", "tile": (128, 32)}
     assert analyze_copy(**columns, tv="((4,32),32):((32,128),1)").rows == transposed.rows
     assert plain.rows[0].launch == transposed.rows[0].launch
-    # One vector along the mode in which elements share bytes, if nothing is said.
+    # The default is one vector along the mode in which elements share bytes.
     assert analyze_copy(**WIDE | {"values": None}).rows == plain.rows
     # A matrix's edge, a run of bytes, a box.
     whole = analyze_copy(**WIDE, extents=(1000, 4000))

@@ -1,4 +1,4 @@
-"""The CPU backend and the loop of kernel "host" against float64 and the BLAS contract."""
+"""Test the CPU backend and the kernel "host" against float64 and the BLAS contract."""
 
 import itertools
 import tracemalloc
@@ -23,7 +23,7 @@ CANARY = 77
 
 @pytest.fixture(params=[cpu, host], ids=["blas", "loop"])
 def run(request):
-    """Compute on arrays as stored, in place."""
+    """Return a function that computes on stored arrays, in place."""
 
     def call(op, A, B, C, alpha=1, beta=0, **options):
         problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"), **options)
@@ -37,7 +37,7 @@ def numpy_dtype(name):
 
 
 def matrix(shape, order, dtype, rng=None, pad=2):
-    """A random matrix inside a buffer of canaries, and that buffer."""
+    """Return a random matrix inside a buffer of canaries, and that buffer."""
     rows, columns = shape
     buffer = np.full((rows + pad, columns + pad), CANARY, numpy_dtype(dtype), order=order)
     view = buffer[1 : rows + 1, 1 : columns + 1]
@@ -51,7 +51,7 @@ def wide(x):
 
 
 def expected(op, A, B, C, alpha, beta):
-    """The result and the sum of magnitudes, in float64."""
+    """Return the result and the sum of magnitudes, in float64."""
     A, B = used(A, op[0]), used(B, op[1])
     total = alpha * (A @ B)
     sizes = abs(alpha) * (abs(A) @ abs(B))
@@ -74,7 +74,7 @@ def test_against_float64(monkeypatch, run, op, dtype, small_blocks):
     scalars = [(1, 0), (0, 1), (3, 2)] if dtype == "int8" else [(1, 0), (-0.7, 1), (1, -0.7)]
     if dtype in COMPLEX:
         scalars = [(1, 0), (0.6 - 0.8j, 1j), (-0.7, 0.3 + 2j)]
-    # Sums of these integers leave float16.
+    # Sums of these integers exceed the range of float16.
     outs = [out for out in row.outputs if (dtype, out) != ("int8", "float16")]
     for (m, n, k), orders, out, (alpha, beta) in itertools.product(
         sizes, ["FFF", "CFC", "FCF"], outs, scalars
@@ -99,7 +99,7 @@ def test_half_types_are_summed_in_float32(run):
     ones = np.ones((1, 5000), np.float16)
     C = np.zeros((1, 1), np.float32)
     run("NT", ones, ones, C)
-    assert C == 5000  # float16 sums of ones end at 2048
+    assert C == 5000  # sums of ones in float16 would end at 2048
 
 
 def test_int8_is_exact_where_one_float32_sum_would_not_be(run):
@@ -176,7 +176,7 @@ def test_nan_and_infinity_are_numbers_and_no_warning(run):
 @pytest.mark.parametrize("dtype", COMPLEX)
 @pytest.mark.parametrize(("alpha", "k"), [(0, 2), (1, 0)])
 def test_without_products_a_complex_c_stays_as_it_is(run, dtype, alpha, k):
-    """The product of 1 + 0j and an infinity has a NaN."""
+    """Test infinities in C: the product of 1 + 0j and an infinity would have a NaN."""
     nan = np.full((2, k), np.nan, dtype)
     C = np.array([[complex(np.inf, 0), 1j], [2, complex(0, -np.inf)]], dtype)
     before = C.copy()
@@ -201,7 +201,7 @@ def test_tf32_is_float32_here(run):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_memory_stays_small(dtype):
-    """Of BLAS's blocks; the loop's are as long as k."""
+    """Test the memory of BLAS's blocks. Those of the loop are as long as k."""
     A, B = np.ones((3000, 6000), dtype, order="F"), np.ones((6000, 8), dtype)
     C = np.zeros((3000, 8), DTYPES[dtype].outputs[0])
     problem = from_operands("NN", read(A, "A"), read(B, "B"), read(C, "C"))
@@ -219,7 +219,7 @@ def test_memory_stays_small(dtype):
 @pytest.mark.parametrize("shape", [(1, 5000, 3000), (5000, 1, 3000), (8, 5000, 3000)])
 @pytest.mark.parametrize("order", "FC")
 def test_thin_products_are_few_calls_of_blas(monkeypatch, dtype, calls, shape, order):
-    """Whose threads meet at the end of each: one call, or one for each part that is converted."""
+    """Test the number of BLAS calls, at whose end threads synchronize: one, or one per block."""
     m, n, k = shape if dtype != "complex128" else (*shape[:2], 300)
     A, B = np.ones((m, k), dtype, order="F"), np.ones((k, n), dtype)
     C = np.zeros((m, n), DTYPES[dtype].outputs[0], order=order)

@@ -1,4 +1,4 @@
-"""``kernel="cublas"`` and the calls that it makes, against a model of cublasGemmEx in NumPy."""
+"""Test ``kernel="cublas"`` and its calls, with a model of cublasGemmEx in NumPy."""
 
 import ctypes
 import itertools
@@ -35,12 +35,12 @@ CONFIG, ARCH = NothingToChoose("cublas"), "sm_90a"
 
 
 class Model:
-    """The library: what it is documented to do, for matrices in host memory."""
+    """A model of cuBLAS as documented, for matrices in host memory."""
 
     def __init__(self) -> None:
         self.stream, self.mode = 0, 0
         self.settings: list[tuple[str, int]] = []
-        self.calls: list[tuple[int, int]] = []  # stream and pointer mode of each
+        self.calls: list[tuple[int, int]] = []  # stream and pointer mode of each call
         self.batches: list[int] = []
         self.handles = 0
         self.code = 0
@@ -56,7 +56,7 @@ class Model:
         return 0
 
     def cublasSetPointerMode_v2(self, handle: ctypes.c_void_p, mode: int) -> int:
-        time.sleep(0)  # as a call of a library, it lets other threads run
+        time.sleep(0)  # other threads may run, as during a call of a library
         self.settings.append(("mode", mode))
         self.mode = mode
         return 0
@@ -128,13 +128,13 @@ class Model:
 
 @contextmanager
 def in_place(array: np.ndarray, device: int = 0) -> Any:
-    """A copy on the device that is none."""
+    """Yield a device buffer that is the host array itself."""
     yield SimpleNamespace(pointer=array.ctypes.data)
 
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
-    """A GPU and a cuBLAS in host memory."""
+    """Emulate a GPU and cuBLAS in host memory."""
     made = Model()
     inside: list[int] = []
 
@@ -164,7 +164,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 def matrix(shape: tuple[int, int], order: str, dtype: str = "c16", seed: int = 0) -> np.ndarray:
-    """A random matrix with elements between its columns, or rows."""
+    """Return a random matrix with elements between its columns, or rows."""
     rng = np.random.default_rng([seed, *shape])
     inner, outer = shape if order == "F" else shape[::-1]
     numbers = rng.standard_normal((outer, inner + 2)) + 1j * rng.standard_normal((outer, inner + 2))
@@ -178,7 +178,7 @@ def pair(op: str, orders: str, dtype: str = "c16", sizes: Any = (M, N, K)) -> An
     return matrix(a, orders[0], dtype, 1), matrix(b, orders[1], dtype, 2)
 
 
-# The call -----------------------------------------------------------------------------------------
+# Calls --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("orders", list(map("".join, itertools.product("FC", repeat=3))))
@@ -188,7 +188,7 @@ def test_complex_ops_in_every_order(model: Model, op: str, orders: str) -> None:
     C = matrix((M, N), orders[2])
     alpha, beta = 2 - 1j, -0.5j
     expected = alpha * used(A, op[0]) @ used(B, op[1]) + beta * C
-    # What it takes as it is stored it does not conjugate, and a row-major C turns A and B round.
+    # BLAS cannot conjugate without a transpose, and a row-major C exchanges A and B.
     lost = [name for name, i in (("A", 0), ("B", 1)) if op[i] in "CH" and orders[i] != orders[2]]
     before = C.copy()
     if lost:
@@ -211,7 +211,7 @@ def test_types(model: Model, dtype: str) -> None:
 @pytest.mark.parametrize("sizes", [(M, N, 1), (1, N, K), (M, 1, K), (1, 1, 1), (M, N, 0)])
 @pytest.mark.parametrize("op", OPS)
 def test_vectors_can_be_conjugated(model: Model, op: str, sizes: tuple[int, int, int]) -> None:
-    """Their descriptors do not say that they are transposed, and need not."""
+    """Test vectors, whose descriptors do not show whether they are transposed."""
     for order in "FC":
         A, B = (np.array(x, order=order) for x in pair(op, order * 2, sizes=sizes))
         C = cg.gemm(op, A, B, order=order, kernel="cublas")
@@ -222,7 +222,7 @@ def test_vectors_can_be_conjugated(model: Model, op: str, sizes: tuple[int, int,
 @pytest.mark.parametrize("order", ["F", "C"])
 @pytest.mark.parametrize("op", ["NN", "TN", "CT"])
 def test_a_batch_is_one_call(model: Model, op: str, order: str, shared: str) -> None:
-    """With the strides of the arrays, 0 for what is shared; C's matrices lie between each other."""
+    """Test strides of the arrays, 0 for a shared operand, and interleaved matrices of C."""
     pairs = [pair(op, order * 2, sizes=(M, N, K)) for _ in range(3)]
     A, B = (np.stack([p[i] * (j + 1) for j, p in enumerate(pairs)]) for i in (0, 1))
     A, B = A[1] if shared == "A" else A, B[2] if shared == "B" else B
@@ -275,7 +275,7 @@ def test_a_broadcast_operand_is_refused(model: Model) -> None:
 
 
 def number(value: complex) -> tuple[int, Any]:
-    """The address of a number on the device, and what keeps it."""
+    """Return the address of a number on the device, and the object that owns it."""
     kept = np.array(value, "c16")
     return kept.ctypes.data, kept
 
@@ -303,7 +303,7 @@ def test_stream_and_pointer_mode_are_set_when_they_change(model: Model) -> None:
 def test_one_scalar_on_the_device_takes_the_other_there(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For cuBLAS wants both in one place."""
+    """Test that the other scalar is copied there, because cuBLAS takes one pointer mode."""
     copies: list[np.ndarray] = []
 
     def upload(array: np.ndarray, device: int) -> Any:
@@ -331,7 +331,7 @@ def test_one_scalar_on_the_device_takes_the_other_there(
 
 
 def test_threads_share_one_handle_and_no_call(model: Model) -> None:
-    """The stream that a thread sets is the stream of its own call."""
+    """Test that the stream of a thread is the stream of its own call."""
     A, B = pair("NN", "FF")
     C = matrix((M, N), "F")
     problem = from_operands("NN", read(A, "A"), read(B, "B"), read(C, "C"))
@@ -400,7 +400,7 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for function in (cg.gemm, cg.plan):
         with pytest.raises(NoGpuError, match="kernel='cublas' needs a GPU: there is none; kernel="):
             function("NN", A, B, kernel="cublas")
-    plan = cg.plan("NN", A, B, kernel="cublas", backend="cpu")  # to be looked at
+    plan = cg.plan("NN", A, B, kernel="cublas", backend="cpu")  # for inspection only
     C = np.full((M, N), 3 + 0j, order="F")
     with pytest.raises(UnsupportedError, match="'cublas' computes only on a GPU and backend is"):
         plan(A, B, C)

@@ -1,4 +1,4 @@
-"""Pictures say what the models count: marked cells are counted, labels are read back."""
+"""Test that pictures agree with the models: marked cells are counted, labels are parsed."""
 
 import math
 import re
@@ -41,7 +41,7 @@ def labels(picture):
 
 
 def places(picture):
-    """(x, y, text, anchor, size in pixels) of every text, with what its groups say."""
+    """Return (x, y, text, anchor, size in pixels) of every text, with attributes of its groups."""
     found = []
 
     def walk(element, x, y, said):
@@ -97,7 +97,7 @@ def test_every_lane_of_a_request_is_numbered(name):
 
 
 def test_lanes_too_narrow_for_numbers_are_named_together():
-    assert "10-27" in labels(draw.request(*REQUESTS["bytes"]))  # 28 on lie in the next line
+    assert "10-27" in labels(draw.request(*REQUESTS["bytes"]))  # 28 and higher are in the next line
     assert "0-31" in labels(draw.request(*REQUESTS["one word"]))
 
 
@@ -171,7 +171,7 @@ def table(threads, values):
 
 def test_each_thread_and_value_is_in_its_cell():
     copy = gmem_tiled_copy(cp_async(32), 16, column_major(4, 2), Layout((1, 2), (0, 1)))
-    # Values two columns apart: no vector, so each has a cell of its own.
+    # Values two columns apart: no vector, so each has its own cell.
     spread = copy.partition.copy()
     spread[:, 1, 1] = spread[:, 0, 1] // 2 + 2
     spread[:, 0, 1] //= 2
@@ -180,7 +180,7 @@ def test_each_thread_and_value_is_in_its_cell():
     cells.pop("T0 V0")
     named = {f"T{t} V{v}" for t, v in product(range(8), range(2))}
     assert set(cells) | {"T0 V0"} == named
-    # T1 below T0's row, V1 to the right of V0
+    # T1 is below the row of T0, V1 to the right of V0
     assert cells["T1 V1"][1] > cells["T0 V1"][1]
     assert cells["T1 V1"][0] > cells["T1 V0"][0]
 
@@ -194,7 +194,7 @@ def test_values_in_a_row_share_a_cell():
 
 
 def test_neighbouring_values_of_two_threads_are_no_vector():
-    # T0 V1 and T1 V0 lie side by side, T0 V0 and V1 do not.
+    # T0 V1 and T1 V0 are adjacent, T0 V0 and V1 are not.
     strange = np.array([[[0, 1], [0, 2]], [[0, 3], [0, 0]]])
     assert {"T0 V1", "T1 V0"} <= set(labels(draw.tv_layout(strange, (1, 4))))
     threes = np.stack([np.zeros((2, 3), int), np.arange(6).reshape(2, 3)], axis=-1)
@@ -212,7 +212,7 @@ def test_a_large_tile_is_cropped_and_says_so():
 
 def test_shared_elements_are_reported():
     both = np.stack(np.indices((8, 16)), axis=-1).transpose(1, 0, 2).reshape(-1, 1, 2)[:64]
-    both = np.concatenate([both[:32], both[:32]])  # two warps hold the same
+    both = np.concatenate([both[:32], both[:32]])  # two warps hold the same elements
     text = labels(draw.tv_layout(both, (8, 4)))
     assert "Up to 2 threads hold the same element" in " ".join(text)
     assert "T1 V0" in text
@@ -220,7 +220,7 @@ def test_shared_elements_are_reported():
 
 def test_cells_without_a_thread_are_blank():
     picture = draw.tv_layout(np.array([[[0, 0]], [[1, 1]], [[-1, -1]]]), (2, 2))
-    assert sum(t in {"T0 V0", "T1 V0", "T2 V0"} for t in labels(picture)) == 2 + 1  # and legend
+    assert sum(t in {"T0 V0", "T1 V0", "T2 V0"} for t in labels(picture)) == 2 + 1  # and the legend
     assert "no thread" in labels(picture)
 
 
@@ -279,7 +279,7 @@ def test_labels_are_legible_and_inside_the_picture(index):
     taken = []
     for x, y, text, anchor, size in places(MANY[index]):
         assert size >= 10
-        wide = len(text) * size * 0.5  # less than any of the fonts takes
+        wide = len(text) * size * 0.5  # less than the width in any of the fonts
         left = x - {"start": 0, "middle": wide / 2, "end": wide}[anchor]
         assert left >= 0 and left + wide <= width, text
         assert size * 0.7 <= y <= height, text
@@ -319,7 +319,7 @@ def test_pictures_are_the_same_each_time():
 
 
 def centres(picture):
-    """Of the squares with a tooltip: its first word, and the centre in the plot."""
+    """Return the first word of the tooltip of each square, and its center in the plot."""
     found = {}
     for e in parse(picture).iter():
         tip = e.find("{http://www.w3.org/2000/svg}title")
@@ -340,8 +340,8 @@ def test_a_roofline_shows_intensities_at_the_predicted_speed():
     assert {"compulsory: 1,365 per byte", "ridge 295"} <= {*labels(picture)}
     at = centres(picture)
     assert set(at) == {"compulsory", "requested"}
-    assert at["compulsory"][1] == at["requested"][1]  # one speed
-    # Logarithmic: the numbers of the axis say where a decade begins.
+    assert at["compulsory"][1] == at["requested"][1]  # the same speed
+    # The axis is logarithmic: its numbers determine a decade.
     ticks = {
         float(text.replace(",", "")): x
         for x, y, text, anchor, _ in places(picture)
@@ -380,14 +380,14 @@ def an_access(shape, stride, tile, bits, coords, axis, alignment=256, **more):
 
 
 def columns(tile, step):
-    """Requests of 32 lanes that run along mode 0, ``step`` elements each."""
+    """Return requests of 32 lanes along mode 0, with ``step`` elements each."""
     i, j = np.meshgrid(np.arange(0, tile[0], step), np.arange(tile[1]), indexing="ij")
     return np.stack([i, j], axis=-1).transpose(1, 0, 2).reshape(-1, 32, 2)
 
 
 @pytest.mark.parametrize("alignment", [256, 16, 2])
 def test_the_worst_request_is_the_models(alignment):
-    # ld of 192 bytes: half of the columns begin in the middle of a line, none off a sector
+    # ld of 192 bytes: half of the columns begin in the middle of a line, all on a sector
     access = an_access((64, 64), (1, 96), (64, 64), 16, columns((64, 64), 1), 0, alignment)
     which, starts, lengths = draw.worst_request(access)
     found = gmem.analyze(access).worst
@@ -399,7 +399,7 @@ def test_the_worst_request_is_the_models(alignment):
 def test_the_worst_request_is_not_the_first():
     coords = columns((64, 2), 1)
     coords[3] = np.stack([np.zeros(32, int), np.arange(32)], axis=-1) % (64, 2)
-    coords[3, :, 1] = np.arange(32)  # one request goes across the columns
+    coords[3, :, 1] = np.arange(32)  # one request is across the columns
     access = an_access((64, 64), (1, 64), (64, 64), 16, coords, 0)
     assert draw.worst_request(access)[0] == 3
     assert "request #3 of 4" in draw.access_picture(access)
@@ -426,7 +426,7 @@ def test_what_becomes_of_a_vector_that_straddles(tail, want):
 
 
 def test_elements_of_straddling_vectors_are_requests_of_their_own():
-    # Rows of 84 elements in tiles of 64: the vector at 80 straddles, in the second tile.
+    # Rows of 84 elements in tiles of 64: the vector at 80 straddles the end, in the second tile.
     coords = np.full((1, 32, 2), -1)
     coords[0, :8, 0] = np.arange(0, 64, 8)
     coords[0, :8, 1] = 0

@@ -1,4 +1,4 @@
-"""Rows of types against NumPy, struct, cutlass_library and the CUDA headers."""
+"""Test rows of types against NumPy, struct, cutlass_library and the CUDA headers."""
 
 import re
 import struct
@@ -16,7 +16,7 @@ from cute_gemm.dtypes import DTYPES, canonical, factor, holding, operand_types
 from cute_gemm.measure.bench import bench
 from cute_gemm.toolchain.headers import include_paths
 
-ROWS = [row for row in DTYPES.values() if row.name != "tf32"]  # which no library stores
+ROWS = [row for row in DTYPES.values() if row.name != "tf32"]  # no library stores tf32
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS])
@@ -60,7 +60,7 @@ def test_codes_are_those_of_the_header() -> None:
             continue
         letters, bits = re.fullmatch(r"([a-z]+)(\d+)", row.tag).groups()
         assert row.cublas == int(codes[kinds[letters].format(bits)]), row.name
-    assert dtype_row("tf32").cublas == dtype_row("float32").cublas  # as which it is stored
+    assert dtype_row("tf32").cublas == dtype_row("float32").cublas  # it is stored as float32
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_synonyms_everywhere(capsys: pytest.CaptureFixture) -> None:
 def test_the_type_that_holds_both(names: tuple[str, str], common: str) -> None:
     assert holding(*names) == holding(*names[::-1]) == common
     every = np.arange(256, dtype=np.uint8).view(np.int8)
-    for name in names:  # the numbers next to 1, the smallest and the largest survive
+    for name in names:  # numbers next to 1, the smallest and the largest are exact
         row = DTYPES[name].numpy
         about = ml_dtypes.finfo(row) if row.kind != "i" else None
         numbers = every if about is None else [1 + about.eps, about.tiny, about.max]

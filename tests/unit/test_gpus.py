@@ -1,4 +1,4 @@
-"""The GPU table: names, and figures that agree with each other."""
+"""Test the GPU table: names, and consistency of its figures."""
 
 import json
 import sys
@@ -16,14 +16,14 @@ from cute_gemm.plan import select
 from cute_gemm.report.candidates import candidates_dict
 
 #: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
-#: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.
+#: capability: tensor cores with 16-bit types (GeForce has half), CUDA cores with FP32.
 RATES = {
     80: ((2048,), 128), 86: ((1024, 512), 256), 87: ((2048,), 256), 89: ((1024, 512), 256),
     90: ((4096,), 256), 100: ((8192,), 256), 120: ((1024, 512), 256),
 }  # fmt: skip
 
 
-#: Consumer cards.
+#: Consumer GPUs.
 SLOW = tuple(f"RTX {name}" for name in (3080, 3090, 4080, 4090, 5080, 5090))
 
 
@@ -35,12 +35,12 @@ def test_peaks_follow_from_multiprocessors_and_clock(row):
     slow = row.name == "L40" or row.name in SLOW
     rate = half[-1] if slow else half[0]
     peak = row.peak("float16")
-    # Hopper and Blackwell state tensor rates at a clock below the boost clock.
+    # Tensor rates of Hopper and Blackwell are specified for a clock below the boost clock.
     low = 0.84 if row.cc in (90, 100) else 0.98
     assert low * rate * cycles <= peak.tflops <= 1.01 * rate * cycles
     assert row.peak("bfloat16").tflops == peak.tflops
     assert row.peak("tf32").tflops == pytest.approx(peak.tflops / 2, rel=0.03)
-    # Consumer chips accumulate int32 at full rate, float32 at half of it.
+    # Consumer GPUs accumulate in int32 at the full rate, in float32 at half of it.
     factor = 4 if row.name in SLOW else 2
     assert row.peak("int8").tflops == pytest.approx(factor * peak.tflops, rel=0.03)
     fraction = 2 if row.cc in (80, 90, 100) else 64
@@ -158,7 +158,7 @@ def test_the_gpu_that_a_driver_names():
     assert other.bandwidth_gbs == gpu("B200").bandwidth_gbs and nearest(Arch("sm_75")).cc == 80
 
 
-# -- a GPU of one's own -----------------------------------------------------------------------
+# -- a user's GPU -----------------------------------------------------------------------------
 
 OWN = {
     "name": "My GPU", "cc": 90, "sms": 100, "clock_ghz": 1.5, "bandwidth_gbs": 3000,

@@ -1,4 +1,4 @@
-"""``kernel="host"``: the loop as a kernel. What it computes is in test_cpu.py."""
+"""Test ``kernel="host"`` as a kernel. Its results are tested in test_cpu.py."""
 
 import warnings
 from functools import partial
@@ -46,7 +46,7 @@ def test_every_type_is_one_of_its() -> None:
 
 
 def test_products_are_added_in_the_order_of_k() -> None:
-    """A sum whose roundings tell: 1 is lost beside 2**25, unless that has gone before."""
+    """Test sums that depend on the order: 1 is lost next to 2**25, unless they cancel before."""
     for row, total in (([2.0**25, -(2.0**25), 1], 1), ([2.0**25, 1, -(2.0**25)], 0)):
         A = np.array([row], np.float32)
         assert cg.gemm("NT", A, np.ones_like(A), kernel="host") == total
@@ -79,7 +79,7 @@ def test_what_is_compiled() -> None:
 
 @pytest.mark.parametrize("reason", [None, "there is none"])
 def test_a_gpu_makes_no_difference(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
-    """It is neither used nor missed."""
+    """Test that a GPU is neither used nor required."""
     monkeypatch.setattr(driver, "why_no_gpu", lambda: reason)
     A, B = operands("NN", "float32")
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""docs/ladder.md: its excerpts, figures and pictures are those of the present code."""
+"""Test that the excerpts, figures and pictures of docs/ladder.md are those of the current code."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The fewest kernels for a layer: each serves within the part asked, and none is there in vain."""
+"""Test the minimal set of kernels for a layer: each is close enough, and none is redundant."""
 
 from __future__ import annotations
 

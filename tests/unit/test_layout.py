@@ -1,4 +1,4 @@
-"""Layouts: pycute's algebra, swizzles, CuTe's notation and the C++ text."""
+"""Test layouts: pycute's algebra, swizzles, CuTe's notation and the C++ text."""
 
 import re
 
@@ -25,7 +25,7 @@ LEAF = st.tuples(st.integers(1, 4), st.integers(0, 40))
 
 
 def congruent(pairs: object) -> tuple:
-    """Nested (shape, stride) leaves -> a shape and a stride of that nesting."""
+    """Return a shape and a stride with the nesting of (shape, stride) leaves."""
     if isinstance(pairs, tuple):
         return pairs
     assert isinstance(pairs, list)
@@ -97,7 +97,7 @@ def test_a_swizzle_comes_after_the_affine_part(affine: Layout, swizzle: Swizzle)
 
 
 def test_swizzle_by_hand() -> None:
-    # Chunk c of row r lies where chunk c ^ r would.
+    # Chunk c of row r is at chunk c ^ r.
     layout = Layout((8, 64), (64, 1), Swizzle(3, 3, 3))
     rows, columns = np.indices((8, 64))
     expected = rows * 64 + ((columns // 8) ^ rows) * 8 + columns % 8
@@ -234,7 +234,7 @@ PLAIN, HALF = Layout((8, 64), (64, 1)), Layout((8, 64), (64, 1), Swizzle(3, 3, 3
 @pytest.mark.parametrize(
     ("text", "layout", "space", "bits", "alignment"),
     [
-        # print(tensor) of C++ CuTe; a swizzle of the pointer is one of bytes.
+        # print(tensor) of C++ CuTe. The swizzle of a pointer applies to bytes.
         ("gmem_ptr[16b](0x7f2c00000000) o (_8,_64):(_64,_1)", PLAIN, "global", 16, 1 << 34),
         ("smem_ptr[32b](0x7f2c00000000) o (8,64):(64,_1)", PLAIN, "shared", 32, 1 << 34),
         ("ptr[8b](0x7f2c..) o (8,64):(64,1)", PLAIN, None, 8, None),
@@ -296,7 +296,7 @@ def test_an_offset_is_added_before_the_swizzle() -> None:
 @pytest.mark.parametrize(
     ("mode", "extent", "stride", "composes_so"),
     [
-        # As pycute's composition has it, and nvcc's static_assert.
+        # As in pycute's composition and in nvcc's static_assert.
         ("(6,4):(1,8)", 4, 1, False),
         ("(6,4):(1,8)", 12, 1, True),
         ("(6,4):(1,8)", 3, 1, True),
@@ -326,7 +326,7 @@ def test_a_swizzle_of_bytes_does_the_same_to_elements(swizzle: Swizzle, log: int
     bits = 8 << log
     text = f"{swizzle} o smem_ptr[{bits}b](unset) o (64,64):(64,1)"
     elements = np.arange(64 * 64)
-    if swizzle.shift < 0:  # its source bits must not be those within an element
+    if swizzle.shift < 0:  # its source bits must not be within an element
         swizzle = Swizzle(swizzle.bits, swizzle.base, -swizzle.shift)
         text = text.replace(",-", ",")
     expected = swizzle(elements << log) >> log

@@ -1,4 +1,4 @@
-"""Memory of a device, copies to it and back, and calls on host arrays, with a driver in Python."""
+"""Test device memory, copies in both directions, and calls with host arrays, with a fake driver."""
 
 import ctypes
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ def numbered(shape: tuple[int, int], order: str = "F") -> np.ndarray:
 
 
 def batch(layout: tuple[int, ...], axes: tuple[int, ...], *window: slice) -> Any:
-    """Numbers in a buffer of this layout, and a window of it with its axes in this order."""
+    """Return numbers in a buffer of this layout, and a window of it with permuted axes."""
     parent = np.arange(1, 1 + np.prod(layout), dtype=np.int32).reshape(layout)
     return parent, parent.transpose(axes)[window]
 
 
-#: Ways that matrices and batches lie, and the copies that they take where that is said.
+#: Layouts of matrices and batches, and the expected copies, or None.
 PLACES = {
     "F": (lambda: (p := numbered((5, 7)), p[:]), None),
     "C": (lambda: (p := numbered((5, 7), "C"), p[:]), None),
@@ -46,12 +46,12 @@ PLACES = {
     "one element": (lambda: (p := numbered((9, 7)), p[3:4, 3:4]), None),
     "no rows": (lambda: (p := numbered((9, 7)), p[3:3]), None),
     "no columns": (lambda: (p := numbered((9, 7)), p[:, 3:3]), None),
-    # one matrix after the other, of rows or columns: one run
+    # contiguous matrices of rows or columns: one run
     "whole": (lambda: batch((3, 4, 5), (0, 1, 2)), ["1-D"]),
     "whole columns": (lambda: batch((3, 4, 5), (0, 2, 1)), ["1-D"]),
     "one": (lambda: batch((3, 4, 5), (0, 1, 2), slice(1, 2)), ["1-D"]),
     "none": (lambda: batch((3, 4, 5), (0, 1, 2), slice(0, 0)), []),
-    # whole matrices apart, rows with padding that goes on from matrix to matrix, between each other
+    # gaps between matrices; padded rows that continue across matrices; interleaved matrices
     "every other": (lambda: batch((5, 4, 5), (0, 1, 2), slice(0, 5, 2)), ["2-D"]),
     "rows apart": (
         lambda: batch((3, 4, 7), (0, 1, 2), slice(3), slice(4), slice(1, 5)), ["2-D"] * 3,
@@ -75,7 +75,7 @@ class TestCopies:
     def test_there_and_back(
         self, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, pitch_limit: int
     ) -> None:
-        """Every element at its offset, nothing else written, in as few copies as there can be."""
+        """Test that every element has its offset, nothing else changes, and copies are few."""
         monkeypatch.setattr(memory, "_MAX_PITCH", pitch_limit)
         make, copies = PLACES[name]
         parent, window = make()
@@ -158,7 +158,7 @@ class TestCopies:
 
 
 class Launched(list[tuple[int, ...]]):
-    """The addresses of each launch, whose kernel sets the first rows of a row-major C to 1."""
+    """The addresses of each launch. The kernel sets the first rows of a row-major C to 1."""
 
     nbytes = 0
 
@@ -179,7 +179,7 @@ def launched(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Launched:
 
 
 class TestCallsOnHostArrays:
-    """What of C is copied to the device, where its values are kept."""
+    """Test which parts of C are copied to the device when its values must be kept."""
 
     @pytest.mark.parametrize(("beta", "copies"), [(0.0, 3), (2.0, 4)])
     def test_a_product(
@@ -192,7 +192,7 @@ class TestCallsOnHostArrays:
 
     @pytest.mark.parametrize("beta", [0.0, 2.0])
     def test_rows_of_no_group(self, driver: FakeDriver, launched: Launched, beta: float) -> None:
-        """Six of eight rows are of a group, and no other is written."""
+        """Test six of eight rows in groups. No other row may change."""
         A, B = np.ones((8, 4), np.float32), np.ones((3, 4, 8), np.float32)
         whole = np.full((12, 8), -99, np.float32)
         C, ends = whole[2:10], np.array([1, 1, 6], np.int32)
@@ -219,7 +219,7 @@ class TestCallsOnHostArrays:
 
 
 def test_a_flag_is_taken_once(driver: FakeDriver) -> None:
-    """0 at first, though memory is not; of each device one, at an address that kernels write to."""
+    """Test a flag that is 0 at first, one per device, at an address that kernels can write."""
     flag = flag_of(0)
     assert flag_of(0) is flag and flag_of(1) is not flag
     for number in (0, 7, 3):

@@ -1,4 +1,4 @@
-"""What mutants break is still there: code that moves takes their texts with it."""
+"""Test that each mutant's text occurs in the code, so that moved code keeps its mutants."""
 
 from mutants import MUTANTS, ROOT
 

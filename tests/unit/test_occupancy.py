@@ -1,4 +1,4 @@
-"""Occupancy against NVIDIA's cuda_occupancy.h and hand-derived cases; waves by counting."""
+"""Test occupancy against NVIDIA's cuda_occupancy.h and hand-derived cases; waves by counting."""
 
 import shutil
 import subprocess
@@ -64,7 +64,7 @@ def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
     source, program = tmp_path / "oracle.c", tmp_path / "oracle"
     source.write_text(_ORACLE)
     subprocess.run([cc, "-w", f"-I{headers[0]}", source, "-o", program], check=True)
-    cases = [case for case in CASES if case[0] != 110 or cuda_major() > 12]  # of CUDA 13 on
+    cases = [case for case in CASES if case[0] != 110 or cuda_major() > 12]  # from CUDA 13 on
     asked = "\n".join(
         f"{cc} {threads} {registers} {shared} {sm.threads} {sm.shared} {sm.shared_per_cta}"
         for cc, threads, registers, shared in cases

@@ -1,4 +1,4 @@
-"""``tune="online"``: which kernels calls run, what is taken, and when nothing is timed."""
+"""Test ``tune="online"``: the kernels of calls, the selected one, and when timing stops."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from cute_gemm.toolchain import workers
 
 
 class Machine(SimpleNamespace):
-    """An H200 without a GPU: ``ran`` are the configs of launches, ``slow`` those of 2 us each.
+    """An emulated H200: ``ran`` are the configs of launches, ``slow`` those of 2 us.
 
-    Others take 1 us. ``late``: whether the device has not reached any event; ``broken``: configs
-    that do not compile; ``waiting``: work of other threads that has not begun.
+    Others take 1 us. ``late``: the device has not reached any event; ``broken``: configs that do
+    not compile; ``waiting``: tasks of other threads that have not begun.
     """
 
     ran: list[str]
@@ -41,7 +41,7 @@ class Machine(SimpleNamespace):
     now: float
 
     def work(self) -> None:
-        """Have the other threads do their work."""
+        """Run the tasks of the other threads."""
         while self.waiting:
             future, function = self.waiting.pop(0)
             try:
@@ -113,7 +113,7 @@ def call(plan: Plan, times: int = 4) -> None:
 
 
 def near(plan: Plan) -> list[str]:
-    """The names of the candidates that are to be timed."""
+    """Return the names of the candidates that are timed."""
     found = plan.candidates(within=online.WITHIN)[: online.CANDIDATES]
     return [x.config.name for x in found]
 
@@ -127,7 +127,7 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     assert all(x.prediction.seconds <= 1.15 * first for x in plan.candidates()[: len(names)])
     machine.slow |= {*names} - {names[1]}
 
-    call(plan, 3)  # too few for others to be built
+    call(plan, 3)  # too few calls to build the others
     assert not machine.waiting and "the best configs are timed after 3 calls" in plan.why
     call(plan, 2)  # the others are not built yet
     assert machine.ran == [names[0]] * 5
@@ -136,7 +136,7 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     machine.ran.clear()
     machine.late = True
     turns = (1 + online.TIMED) * len(names)
-    call(plan, turns + 3)  # nothing waits for the device
+    call(plan, turns + 3)  # no call waits for the device
     assert machine.ran == [*names * (1 + online.TIMED), *names[:1] * 3]
     assert not plan.executable.is_replaced()
 
@@ -144,13 +144,13 @@ def test_candidates_run_in_turns_and_the_fastest_is_taken_and_stored(machine: Ma
     machine.ran.clear()
     call(plan, 3)
     assert machine.ran == [names[1]] * 3 and "the fastest that they timed" in plan.why
-    assert kept_plan() is plan  # it is stored by another thread
+    assert kept_plan() is plan  # another thread stores it
     machine.work()
     assert plan.executable.is_replaced()
     taken = kept_plan()
     assert taken.config.name == names[1] and taken.online is None
     assert "1.00 us measured, the least of" in taken.why and "took 2.00 us" in taken.why
-    # So do calls that ask for nothing, of other processes too.
+    # The same for calls without the option, also in other processes.
     assert kept_plan(False).config.name == names[1]
     reused.drop()
     tuned._tuned.clear()

@@ -1,4 +1,4 @@
-"""What ``read`` finds in arrays of each library; PyTorch, CuPy and JAX as small fakes."""
+"""Test ``read`` for arrays of each library, with fakes of PyTorch, CuPy and JAX."""
 
 import subprocess
 import sys
@@ -25,12 +25,12 @@ class Parameter(FakeTensor):
 
 
 def new_matrix(like, *given):
-    """A new one of the library of an operand."""
+    """Return a new array of the library of an operand."""
     return ADAPTERS[like.library].new(like, *given)
 
 
 class Exporter:
-    """An array of some other library."""
+    """An array of another library."""
 
     def __init__(self, array, device=(1, 0)):
         self.array, self.device = array, device
@@ -104,7 +104,7 @@ def test_not_a_matrix(shape):
 
 
 class SciPys:
-    """A sparse array: no array by itself, and easily made one."""
+    """A sparse array, which is not an array but can be converted to one."""
 
     def toarray(self):
         raise AssertionError("the caller's to decide")
@@ -119,14 +119,14 @@ class SciPys:
     ],
 )  # fmt: skip
 def test_not_an_array(thing, end):
-    """A way to an array is named where there is one."""
+    """Test that the message names a conversion, if there is one."""
     with pytest.raises(ArrayError, match=rf"^A is a \w+\.\w+; expected .*_interface__{end}$"):
         read(thing, "A")
 
 
 def test_what_jax_traces_has_no_memory():
     class Tracer:
-        """It has ``__array__``, which raises."""
+        """A tracer, whose ``__array__`` raises."""
 
         def __array__(self):
             raise TypeError
@@ -204,7 +204,7 @@ def test_what_requires_grad_is_taken_where_no_gradient_is_kept(monkeypatch, plac
         ArrayError, match=r"^B requires grad .* B\.detach\(\), or call it under tor"
     ):
         read(parameter, "B")
-    # What was seen without gradients is not taken for seen with them.
+    # A fingerprint without gradients is not valid with them.
     assert fingerprint(*(FakeTensor(requires_grad=True) for _ in range(3))) is None
     wanted = False
     assert read(parameter, "B").shape == (4, 6)
@@ -213,7 +213,7 @@ def test_what_requires_grad_is_taken_where_no_gradient_is_kept(monkeypatch, plac
 
 @pytest.mark.parametrize(("lazy", "dtype"), [("conj", "complex64"), ("neg", "float16")])
 def test_a_lazy_view_is_not_taken_for_what_it_views(lazy, dtype):
-    """A plan skips the checks for what it has seen: these bits are all that tells the two apart."""
+    """Test conjugated and negated views. Plans skip checks of known fingerprints."""
     tensor, again = (FakeTensor(dtype=dtype) for _ in range(2))
     view = FakeTensor(dtype=dtype, lazy=lazy)
     seen = fingerprint(tensor, tensor, tensor)
@@ -234,7 +234,7 @@ def test_what_has_no_fingerprint_is_read(place):
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_tensor_whose_storage_was_freed_has_no_fingerprint(place):
-    """It lies as others do, and its address is 0."""
+    """Test a tensor with the same layout as others, but an address of 0."""
     tensors = [FakeTensor(), FakeTensor(), FakeTensor()]
     assert fingerprint(*tensors) is not None
     tensors[place] = FakeTensor(0)
@@ -244,7 +244,7 @@ def test_a_tensor_whose_storage_was_freed_has_no_fingerprint(place):
 
 @pytest.mark.parametrize("kind", [FakeCupy, FakeTensor])
 def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
-    """Of each operand: what differs in one fact is another call."""
+    """Test that a change of one property of any operand changes the fingerprint."""
 
     def made(at=0x9000, device=2, strides=None, **given):
         if kind is FakeTensor:
@@ -263,7 +263,7 @@ def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
         expected, _ = fingerprint(*[same] * count, *rest)
         for place in range(count):
             arrays = [same] * count
-            arrays[place] = moved  # as well aligned
+            arrays[place] = moved  # equally aligned
             found, addresses = fingerprint(*arrays, *rest)
             assert found == expected and addresses[place] == 0x9100
             for fact in facts:
@@ -320,7 +320,7 @@ def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
     kind.__module__ = module
     found = read(kind(), "A")
     assert facts(found) == ((4, 6), (6, 1), "float32", 1, library, readonly)
-    assert asked == [1]  # the legacy default stream, on which a kernel then runs
+    assert asked == [1]  # the legacy default stream, on which the kernel runs
     assert ADAPTERS[library].stream(found)() == 0
     assert ADAPTERS[library].synchronizes
 
@@ -391,7 +391,7 @@ def test_new_jax_matrix_is_complete(monkeypatch):
 
 @pytest.fixture
 def jax(monkeypatch):
-    """JAX on the CPU: arrays that NumPy reads and nobody writes to, and a way to make them."""
+    """Emulate JAX on the CPU: read-only arrays for NumPy, and functions that create them."""
 
     class Array:
         def __init__(self, array):

@@ -1,6 +1,7 @@
-"""Layout algebra and atoms against other implementations: pycute and tensor-layouts.
+"""Test layout algebra and atoms against other implementations: pycute and tensor-layouts.
 
-tensor-layouts' functions for banks and sectors are no oracle: they do not know vector accesses.
+tensor-layouts' functions for banks and sectors are no reference, because they do not support
+vector accesses.
 """
 
 import numpy as np
@@ -25,7 +26,7 @@ ATOMS = {
 
 
 def table(layout: object) -> np.ndarray:
-    """Offsets of a tensor-layouts layout of two modes."""
+    """Return the offsets of a tensor-layouts layout of two modes."""
     first, second = (tl.size(tl.mode(layout, i)) for i in (0, 1))
     return np.array([[layout(i, j) for j in range(second)] for i in range(first)])
 
@@ -58,7 +59,7 @@ def test_matrix_atoms(name: str) -> None:
         held, rows = rows, held
     assert ours.destination is not None
     assert np.array_equal(ours.destination.table(), table(held))
-    # A warp that holds the data in its order: element e of it is coordinate (0, e).
+    # A warp whose data are in order: its element e has the coordinate (0, e).
     number = ours.destination.table()[:, ::16] // 16
     partition = np.stack([np.zeros_like(number), number], axis=-1)
     copy = TiledCopy(ours, 16, (1, number.size), partition)
@@ -79,7 +80,7 @@ LAYOUTS = st.builds(
 @settings(deadline=None, max_examples=50)
 @given(LAYOUTS, LAYOUTS)
 def test_raked_product_is_tensor_layouts(threads: Layout, values: Layout) -> None:
-    """CuTe's ``make_tiled_copy``: right inverse of the raked product, as (thread, value)."""
+    """Test CuTe's ``make_tiled_copy``: right inverse of the raked product, as (thread, value)."""
     copy = gmem_tiled_copy(LDMATRIX, 16, threads, values)
     block, tiler = (tl.Layout(layout.shape, layout.stride) for layout in (threads, values))
     product = tl.raked_product(block, tiler)  # (m, n) -> thread + value * threads
@@ -104,7 +105,7 @@ def test_tile_to_shape_is_a_blocked_product(atom: Layout, times: tuple[int, int]
 def test_swizzled_layouts(affine: Layout, bms: tuple[int, int, int]) -> None:
     bits, base, more = bms
     shift = bits + more
-    assume(shift)  # tensor-layouts and pycute take a shift of 0 for none
+    assume(shift)  # tensor-layouts and pycute treat a shift of 0 as no swizzle
     ours = Layout(affine.shape, affine.stride, Swizzle(bits, base, shift))
     theirs = tl.compose(tl.Swizzle(bits, base, shift), tl.Layout(affine.shape, affine.stride))
     third = pycute.ComposedLayout(
@@ -128,8 +129,8 @@ POWERS = LAYOUTS.filter(lambda layout: layout.size & (layout.size - 1) == 0)
 @settings(deadline=None)
 @given(POWERS, POWERS)
 def test_compositions_are_pycutes(outer: Layout, inner: Layout) -> None:
-    """A tile picked out of a layout by another: evaluation composes."""
-    assume(inner.size <= outer.size)  # powers of two: what CuTe asks of divisibility holds
+    """Test composed layouts: evaluation composes."""
+    assume(inner.size <= outer.size)  # powers of two fulfill CuTe's divisibility conditions
     composed = pycute.composition(
         pycute.Layout(outer.shape, outer.stride), pycute.Layout(inner.shape, inner.stride)
     )

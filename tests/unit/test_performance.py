@@ -1,4 +1,4 @@
-"""Intensity, accesses per result, roofline, occupancy and waves of whole launches."""
+"""Test intensity, accesses per result, roofline, occupancy and waves of whole launches."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ BUILT = Resources(128, 0, 0, 0, 0)
 
 @dataclass
 class Row:
-    """What is read of an ``AccessRow``."""
+    """The attributes of an ``AccessRow`` that are read."""
 
     operand: str
     space: str
@@ -45,7 +45,7 @@ def problem(m: int, n: int, k: int, dtype: str = "float16", **more: object) -> G
 
 
 def tiled(m: int, n: int, k: int, tile: tuple[int, int, int]) -> list[Row]:
-    """Rows of an ideal half kernel that loads every tile of A and B once per CTA, in 16 bytes."""
+    """Return rows of an ideal half kernel with 16-byte loads of each tile once per CTA."""
     a, b = m * k * (n // tile[1]), n * k * (m // tile[0])
     return [
         Row("A", "global", "load", 128, a // 8, a * 2 // 32, a * 2),
@@ -257,7 +257,7 @@ def test_loads_that_l1_may_serve_are_told_apart():
         "12.6 MB compulsory, 35.5 GB requested of L1 and L2 (A 256x, B 8,192x, C 8x), 35.4 GB of "
         "it by loads that L1 may serve"
     )
-    # 16-byte cp.async and TMA go past it; C that is read does not.
+    # 16-byte cp.async and TMA bypass L1; loads of C do not.
     given["dtype"] = "float16"
     for kernel, arch in (("sm80_pipeline", "sm_80"), ("sm90_wgmma", "sm_90a")):
         found = cg.analyze("TN", **given, kernel=kernel, arch=arch).performance.traffic
@@ -284,7 +284,7 @@ def test_what_is_in_scratch_is_not_the_operand():
     (one,) = report.auxiliary
     read = {x: sum(row.launch.l2_sectors or 0 for row in one.rows if row.operand == x)
             for x in ("A", "B")}  # fmt: skip
-    # The operand is read by pack alone; its copy is written there and read by the kernel.
+    # Only pack reads the operand. It writes the packed copy, which the kernel reads.
     for name, rows in (("A", 256), ("B", 512)):
         kernels = sum(row.launch.l2_sectors for row in report[name].of("global"))
         assert packed.requested[name] == 32 * read[name] > 0
@@ -305,8 +305,8 @@ def test_every_gpu_can_be_placed():
     [
         ("H100", (1, 1), 2944, 132, 1, 12, 2),  # 144 tiles
         ("H100", (2, 1), 2944, 132, 1, 12, 2),
-        ("H100", (4, 2), 2944, 120, 1, 24, 2),  # clusters of 8 leave 12 multiprocessors out
-        ("H100", (1, 2), 2816, 132, 1, 12, 2),  # 132 tiles, and those of clusters past the edge
+        ("H100", (4, 2), 2944, 120, 1, 24, 2),  # clusters of 8 leave 12 multiprocessors unused
+        ("H100", (1, 2), 2816, 132, 1, 12, 2),  # 132 tiles, and those of clusters beyond the edge
         ("H100", (1, 1), 2816, 132, 1, 0, 1),
         ("H100", (1, 1), 256, 132, 0, 12, 1),
         ("H100 PCIe", (1, 1), 2944, 114, 1, 30, 2),

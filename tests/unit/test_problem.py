@@ -1,4 +1,4 @@
-"""Descriptors against the elements they must address, and every check on the arguments."""
+"""Test descriptors against the elements that they address, and all checks of arguments."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
 
 def stored(shape, order="F", pad=0, dtype=np.float32):
-    """A matrix whose leading dimension is ``pad`` longer than it must be."""
+    """Return a matrix whose leading dimension is ``pad`` longer than the minimum."""
     rows, columns = shape
     if order == "F":
         return np.zeros((rows + pad, columns), dtype, order="F")[:rows]
@@ -127,7 +127,7 @@ def test_a_single_row_or_column_says_nothing_by_its_stride(claimed):
     column = as_strided(base, (6, 1), (4, 4 * claimed))
     row = as_strided(base, (1, 6), (4 * claimed, 4))
     problem = problem_of("NN", column, row)
-    # Vectors can run along the six elements of each.
+    # Vectors can be along the six elements of each.
     assert (problem.A.stride, problem.A.major) == ((1, 6), "MN")
     assert (problem.B.stride, problem.B.major) == ((1, 6), "MN")
     assert problem_of("TT", row, column) == dataclasses.replace(problem, op="TT")
@@ -207,7 +207,7 @@ def test_types(dtype, out_dtype, compute, expected):
     assert (problem.C.dtype, problem.compute) == expected
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 A, B = np.zeros((4, 6), "f4"), np.zeros((6, 5), "f4")
 BAD_ARRAYS = {
@@ -482,7 +482,7 @@ def test_device_scalar_of_another_type(monkeypatch):
     ],
 )  # fmt: skip
 def test_device_scalars_are_converted_where_nothing_is_lost(monkeypatch, kind, dtype, taken):
-    """Rounding is not a loss: a number of the host is rounded too."""
+    """Test lossless conversions. Rounding is allowed, because host numbers are rounded too."""
     operands = {"x": on_gpu((), (), dtype=kind), "made": on_gpu((), (), dtype="float32")}
     operands["made"] = dataclasses.replace(operands["made"], pointer=0x20000)
     monkeypatch.setattr("cute_gemm.problem.scalars.read", lambda x, *_: operands.get(x))

@@ -1,4 +1,4 @@
-"""Clusters of CTAs: what they load for each other, arrive at and wait for."""
+"""Test clusters of CTAs: loads, arrivals and waits across CTAs."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_a_cluster_shares_what_each_of_its_ctas_loads():
     matrix, out = np.arange(64 * 8, dtype=np.uint16).reshape(8, 64), np.zeros(512, np.uint32)
     half = Tensor("float16", (64, 8), (128,), (64, 4), 0)
     options = {"tensor": half, "ctas": 2, "cluster": 2}
-    # A CTA's results lie behind the other's: %d6 is where its 1024 bytes begin.
+    # Results of a CTA are after those of the other: its 1024 bytes begin at %d6.
     to = "mul.wide.u32 %d6, %r4, 896; add.s64 %d5, %d5, %d6;"
     body = SHARED_LOAD + to + copy_out(8) + END
     found, done = small(body, matrix, out, record=True, **options)
@@ -50,7 +50,7 @@ def test_a_cluster_shares_what_each_of_its_ctas_loads():
 
 
 def test_an_arrival_at_another_cta():
-    """CTA 1 waits for CTA 0, which writes nothing and hands over all the same."""
+    """Test that CTA 1 waits for CTA 0, which writes nothing but arrives."""
     body = f"""{INIT} {END} mov.u32 %r20, %cluster_ctarank; setp.eq.u32 %p1, %r20, 1;
     @%p1 bra W; @%p30 bra E; add.s32 %r21, %r7, {FULL}; mov.u32 %r23, 1;
     mapa.shared::cluster.u32 %r22, %r21, %r23; mbarrier.arrive.shared::cluster.b64 _, [%r22];

@@ -1,4 +1,4 @@
-"""Rounding of the interpreter against exact fractions."""
+"""Test rounding of the interpreter against exact fractions."""
 
 import math
 from fractions import Fraction
@@ -10,7 +10,7 @@ from cute_gemm.ptx import floats
 
 
 def _nearest(exact: Fraction, kind: type[np.floating]) -> float:
-    """The number of a type nearest to a fraction, ties to even: by its two neighbours."""
+    """Return the number of a type nearest to a fraction, ties to even, from its two neighbors."""
     if exact == 0:
         return 0.0
     with np.errstate(all="ignore"):
@@ -29,7 +29,7 @@ def _random(kind: type[np.floating], count: int, spread: int) -> list[np.ndarray
     bits = {np.float32: 12, np.float64: 27}[kind]
     found = []
     for _ in range(3):
-        # Few digits make ties, and results that cancel.
+        # Numbers with few digits have ties, and results that cancel.
         digits = generator.integers(-(2**bits), 2**bits, count)
         digits[::3] = digits[::3] * 2**bits + generator.integers(0, 2**bits, len(digits[::3]))
         scale = generator.integers(-spread, spread + 1, count)
@@ -64,7 +64,7 @@ def test_fma_f32_towards_minus_infinity(spread):
 
 def test_fma_f32_of_a_tie_that_is_none():
     # (2**12 + 1) * (2**24 - 2**12 + 1) = 2**36 + 1: the sum with 1 is just above the tie between 1
-    # and 1 + 2**-23, which float64 makes it.
+    # and 1 + 2**-23, to which float64 rounds it.
     a = np.ldexp(np.float32([2**12 + 1]), -36)
     b = np.ldexp(np.float32([2**24 - 2**12 + 1]), -24)
     one = np.float32([1])

@@ -1,4 +1,4 @@
-"""Undefined bits: of each instruction those that another choice of undefined bits changes."""
+"""Test undefined bits: an undefined result bit is one that changes with undefined operand bits."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ from cute_gemm.ptx.program import Program
 
 #: Undefined bits of an instruction's operands together.
 BITS = 5
-#: Followed to the bit.
+#: Instructions that are tracked exactly.
 EXACT = [
     "mov.b32 %r0, %r1", "mov.b64 %d0, {%r1, %r2}", "mov.b32 {%h0, _}, %r1",
     "and.b32 %r0, %r1, %r2", "or.b32 %r0, %r1, %r2", "xor.b32 %r0, %r1, %r2", "not.b32 %r0, %r1",
@@ -38,7 +38,7 @@ EXACT = [
     "cvt.u32.u16 %r0, %h1", "cvt.s64.s32 %d0, %r1", "cvt.s32.s8 %r0, %r1", "cvt.u16.u32 %h0, %r1",
     "neg.f32 %f0, %f1", "abs.f32 %f0, %f1", "copysign.f32 %f0, %f1, %f2",
 ]  # fmt: skip
-#: Of which more bits may be taken for undefined than are.
+#: Instructions for which more bits may be marked undefined than are.
 SAFE = [
     "add.s32 %r0, %r1, %r2", "sub.s32 %r0, %r1, %r2", "add.s64 %d0, %d1, %d2",
     "sub.u16 %h0, %h1, %h2", "neg.s32 %r0, %r1", "abs.s32 %r0, %r1", "add.s32 %r0, %r1, 48",
@@ -61,7 +61,7 @@ KINDS = {"p": "pred", "h": "b16", "r": "b32", "d": "b64", "f": "f32", "n": "b32"
 
 
 class One:
-    """One instruction on values of one's own, with bits that are undefined."""
+    """One instruction with given operand values and undefined bits."""
 
     def __init__(self, statement: str) -> None:
         names = sorted(set(re.findall(r"%([phrdfn])(\d)", statement)))
@@ -93,7 +93,7 @@ class One:
 
 @pytest.mark.parametrize("statement", EXACT + SAFE)
 def test_undefined_are_the_bits_that_others_change(statement: str) -> None:
-    """Each choice of the undefined bits is tried, of a few at a time."""
+    """Try all values of some undefined bits, and compare the changed with the undefined bits."""
     one, count = One(statement), 1 << BITS
     random = np.random.default_rng(zlib.crc32(statement.encode()))
     more = changed_at_all = 0
@@ -108,7 +108,7 @@ def test_undefined_are_the_bits_that_others_change(statement: str) -> None:
             value = values[0] if turn % 3 == 0 and values else value  # so that some are equal
             values.append(value % (1 << width))
             lost.append(0)
-        # Where they lie: anywhere, or in one operand side by side.
+        # Positions of the bits: anywhere, or adjacent in one operand.
         for _ in range(BITS):
             which = int(random.integers(0, len(values)))
             lost[which] |= 1 << int(random.integers(0, widths[which]))
@@ -133,7 +133,7 @@ def test_undefined_are_the_bits_that_others_change(statement: str) -> None:
         changed = np.bitwise_or.reduce(made ^ made[0])
         assert (changed & ~bits == 0).all(), (statement, values, lost, hex(changed), bits)
         changed_at_all += bool(changed)
-        # How far bits go is a number of which no bit may be undefined.
+        # Shift counts must have no undefined bits.
         far = [x for x, register in zip(lost, one.sources, strict=True) if register.name[1] == "n"]
         more += 0 if any(far) else int((bits != changed).sum())
     assert changed_at_all or statement[-4:] == "0xff"
@@ -178,7 +178,7 @@ def test_what_cannot_change_is_defined(statement, values, lost, expected) -> Non
     assert int(one(columns, marks)[1][0]) == expected
 
 
-#: %r10 has nothing that was ever written in its upper half, %r11 nothing at all.
+#: The upper half of %r10 was never written, and no bit of %r11.
 SOME = """
     st.shared.u16 [%r8], 3;
     ld.shared.u32 %r10, [%r8];
@@ -189,7 +189,7 @@ SOME = """
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        # A selector in a register takes the bytes that are there.
+        # A selector in a register uses only defined bytes.
         ("and.b32 %r12, %r2, 1; prmt.b32 %r13, %r10, 0, 0x4410; prmt.b32 %r13, %r13, %r10, %r12;"
          "and.b32 %r13, %r13, 255;", [3, 0]),
         ("setp.eq.s32 %p1, %r2, 0; or.pred %p9, %p9, %p1; vote.sync.ballot.b32 %r13, %p9, -1;"
@@ -218,7 +218,7 @@ def test_what_an_undefined_predicate_sets_is_undefined() -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_zero_times_what_is_undefined_is_zero_of_integers(there: bool) -> None:
-    """Of floats it may be NaN."""
+    """Test that 0 times an undefined integer is 0. For floats it may be NaN."""
     zero = "" if there else "mov.u32 %r20, 0;"
     of = {"s8": ("m16n8k16", "s32", "r"), "f16": ("m16n8k8", "f32", "f")}
     for kind, (shape, total, x) in of.items():

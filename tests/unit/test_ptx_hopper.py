@@ -1,7 +1,7 @@
-"""Hopper in the interpreter: TMA, mbarriers, clusters, wgmma.
+"""Test Hopper's instructions in the interpreter: TMA, mbarriers, clusters, wgmma.
 
-Instructions are looked at by hand-made texts and formulas of their own; the kernel that is made of
-them is executed in ``test_ptx_wgmma.py``.
+Instructions are tested with short texts and independent formulas. The kernel that consists of them
+is executed in ``test_ptx_wgmma.py``.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ ARCH = Arch("sm_90a")
 
 # Small texts --------------------------------------------------------------------------------------
 
-#: Shared memory of the small kernels, and where their barriers lie.
+#: Bytes of shared memory of the small kernels, and addresses of their barriers.
 SPACE, FULL, EMPTY = 32768, 32704, 32712
 INIT = f"""setp.ne.u32 %p30, %r2, 0; @%p30 bra MADE;
 mbarrier.init.shared::cta.b64 [%r7+{FULL}], 1; mbarrier.init.shared::cta.b64 [%r7+{EMPTY}], 1;
@@ -41,7 +41,7 @@ def small(
     body: str, given: Any, out: Any, *, threads: int = 32, ctas: int = 1, step: int = 4,
     tensor: Tensor | None = None, of: str = "in", **options: Any,
 ) -> tuple[np.ndarray, Execution]:  # fmt: skip
-    """Run a text on arrays; its third parameter is a map, with its address in %d30."""
+    """Run a text on arrays. Its third parameter is a tensor map, with its address in %d30."""
     code = text(f"mov.b64 %d29, k_param_2; cvta.param.u64 %d30, %d29;\n{body}", step=step,
                 space=SPACE)  # fmt: skip
     code = code.replace(".param .u32 k_param_2", ".param .align 64 .b8 k_param_2[128]")
@@ -53,7 +53,7 @@ def small(
 
 
 def fault(kind: str, body: str, given: Any = 0, out: Any = 0, **options: Any) -> str:
-    """What a text that must not be does."""
+    """Return the message of the fault of a text."""
     if isinstance(given, int):
         given, out = np.zeros(4096, np.uint16), np.zeros(4096, np.uint32)
     with pytest.raises(FaultError) as caught:
@@ -71,7 +71,7 @@ def test_one_lane_is_elected():
 
 
 def test_a_producer_and_a_consumer_take_turns():
-    """Two warps hand four numbers through one place, each waiting for the other by its parity."""
+    """Test two warps that pass four numbers through one address, each waiting by parity."""
     body = f"""{INIT} shr.u32 %r20, %r2, 5; and.b32 %r21, %r2, 31; setp.eq.u32 %p1, %r20, 1;
     mov.u32 %r22, 0; mov.u32 %r24, 0; @%p1 bra CONSUMER;
     P: xor.b32 %r23, %r22, 1; and.b32 %r23, %r23, 1;
@@ -92,12 +92,12 @@ def test_a_producer_and_a_consumer_take_turns():
     for turn in range(4):
         expected = expected * 3 + turn * 100 + lane
     assert out.tolist() == expected.tolist()
-    # Who does not wait is phases ahead of the other, or reads what may not be there.
+    # A warp that does not wait is phases ahead, or reads bytes that may not have arrived.
     zeros = [0], np.zeros(32, np.uint32)
-    # A lane that arrives hands over what the others did if they have met: those that store, ...
+    # A lane's arrival releases accesses of lanes that it has met: stores, ...
     assert "thread 33 at address 0x4: race" in fault("race", body.replace(MEET, "", 1), *zeros,
                                                      threads=64)  # fmt: skip
-    # ... and those that read.
+    # ... and loads.
     first, _, rest = body.rpartition(MEET)
     assert "st.shared.u32" in fault("race", first + rest, *zeros, threads=64)
     small(body.replace(MEET, "vote.sync.any.pred %p9, %p2, -1;"), *zeros, threads=64)
@@ -109,7 +109,7 @@ def test_a_producer_and_a_consumer_take_turns():
         body.index("shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; ld"),
     )
     fault("race", body[:begin] + body[end:], *zeros, threads=64)
-    # Who arrives at the wrong barrier waits for ever, and so does the other.
+    # A warp that arrives at the wrong barrier waits for ever, and so does the other.
     said = fault("deadlock", body.replace(ARRIVE, ARRIVE.replace(str(FULL), str(EMPTY))), *zeros,
                  threads=64)  # fmt: skip
     assert f"the barrier at {FULL:#x}, phase 0 (parity 0), lacks 1 of 1 arrivals and 0 b" in said
@@ -117,7 +117,7 @@ def test_a_producer_and_a_consumer_take_turns():
 
 
 def test_copies_that_arrive_when_they_are_there():
-    """``cp.async.mbarrier.arrive.noinc``: lanes copy four bytes each, the last ones zeros."""
+    """Test ``cp.async.mbarrier.arrive.noinc``: lanes copy four bytes each, the last ones zeros."""
     arrive = ARRIVE.replace("mbarrier.arrive", "cp.async.mbarrier.arrive.noinc").replace("_, ", "")
     body = f"""{INIT.replace("], 1;", "], 32;", 1)} shr.u32 %r20, %r2, 5; and.b32 %r21, %r2, 31;
     setp.eq.u32 %p1, %r20, 1; shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; @%p1 bra CONSUMER;
@@ -130,7 +130,7 @@ def test_copies_that_arrive_when_they_are_there():
     given = numbers, np.zeros(32, np.uint32)
     out, _ = small(body.replace("ARRIVES", arrive), *given, threads=64)
     assert out[np.arange(32) ^ 1].tolist() == [*numbers.tolist(), 0, 0]
-    # Who arrives at once does not wait for the copies, and nobody reads what is on its way.
+    # An immediate arrival does not wait for the copies. Bytes in flight must not be read.
     fault("in flight", body.replace("ARRIVES", ARRIVE), *given, threads=64)
     own = "ld.shared.u32 %r24, [%r26];"
     fault("in flight", body.replace("ARRIVES", own + arrive), *given, threads=64)
@@ -140,7 +140,7 @@ def test_copies_that_arrive_when_they_are_there():
 
 
 def test_lanes_that_arrive_one_by_one():
-    """Each hands over what it did itself; a lane that does for another one does not."""
+    """Test that each lane releases its own accesses, and not those of another lane."""
     body = f"""{INIT.replace("], 1;", "], 32;", 1)} shr.u32 %r20, %r2, 5; and.b32 %r21, %r2, 31;
     setp.eq.u32 %p1, %r20, 1; shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; @%p1 bra CONSUMER;
     st.shared.u32 [%r26], %r21; ARRIVES ret;
@@ -157,7 +157,7 @@ def test_lanes_that_arrive_one_by_one():
 
 
 def test_barriers_by_name():
-    """One warp comes and goes on, the other waits for it."""
+    """Test a warp that arrives and continues, and another one that waits."""
     body = """shr.u32 %r20, %r2, 5; setp.eq.u32 %p1, %r20, 1; mov.u32 %r22, 3; @%p1 bra OTHER;
     st.shared.u32 [%r8], %r2; bar.arrive %r22, 64; ret;
     OTHER: bar.sync 3, 64; add.s32 %r21, %r8, -128; ld.shared.u32 %r23, [%r21];
@@ -171,7 +171,7 @@ def test_barriers_by_name():
     fault("barrier", body.replace("bar.sync 3, 64;", "bar.sync 3, 32;"), *zeros, threads=64)
 
 
-#: The second CTA waits until the first has put a number into the last word of ``out``.
+#: The second CTA waits until the first has stored a number into the last word of ``out``.
 HANDED_OVER = """mov.u32 %r20, %ctaid.x; setp.ne.u32 %p1, %r20, FIRST; @%p1 bra OTHER;
     mbarrier.inval.shared::cta.b64 [%r7+32704];
     setp.ne.u32 %p2, %r2, 0; @%p2 bra END; st.global.u32 [%d2], 5;
@@ -187,7 +187,7 @@ def test_a_cta_that_waits_for_another_reads_until_it_has_written(first):
     body = body.replace("FIRST", str(first))
     out, done = small(body, [0], np.zeros(34, np.uint32), ctas=2, record=True)
     assert out.tolist() == [5, 7, *[5] * 32]
-    # What waits is no access of the kernel's.
+    # Waits are not recorded as accesses of the kernel.
     kinds = {(kind.instruction, kind.direction) for kind in executed(done)}
     assert kinds == {("ld.global", "load"), ("st.global", "store")}
     said = fault("deadlock", body.replace("st.release.gpu.global.u32 [%d2+4], 7;", ""), [0],
@@ -230,14 +230,14 @@ def test_what_mbarriers_do_not_take():
 
 
 def load(at: str, bytes_: int, count: int = 2, wait: str = WAIT, expect: str = "") -> str:
-    """One thread brings a box to the beginning of shared memory, and all threads wait for it."""
+    """Return a text in which one thread loads a box, and all threads wait for it."""
     told = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r7+{FULL}], {expect or bytes_};"
     asked = LOAD.format(n=count, to="", at=at)
     return f"{INIT} @%p30 bra W; {told} {asked} W: {wait}"
 
 
 def copy_out(count: int, threads: int = 32) -> str:
-    """Each thread writes its 4 bytes of shared memory, and those 4 * threads further on, ..."""
+    """Return stores of each thread's 4 bytes of shared memory, and those 4 * threads further on."""
     return "".join(
         f"ld.shared.u32 %r40, [%r8+{4 * threads * i}]; st.global.u32 [%d5+{4 * threads * i}], %r40;"
         for i in range(count)
@@ -247,7 +247,7 @@ def copy_out(count: int, threads: int = 32) -> str:
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
 @pytest.mark.parametrize("corner", [(0, 0), (16, 5), (-8, -3), (56, 30)])
 def test_a_box_comes_swizzled_and_filled_with_zeros(span, corner):
-    """Of a row r the 16-byte part c lies where r's pattern has it; each pattern as a table."""
+    """Test each swizzle against a table: row r has its 16-byte part c at another position."""
     rows, run = 16, (span or 64) // 2
     matrix = np.random.default_rng(span).integers(1, 60000, (33, 72)).astype(np.uint16)
     tensor = Tensor("float16", (70, 33), (144,), (run, rows), span)
@@ -261,7 +261,7 @@ def test_a_box_comes_swizzled_and_filled_with_zeros(span, corner):
             x, y = corner[0] + c, corner[1] + r
             if 0 <= x < 70 and 0 <= y < 33:
                 box[r, c] = matrix[y, x]
-    # Rows that share 128 bytes have one pattern: 1, 2 or 4 of them; none without a swizzle.
+    # 1, 2 or 4 rows that share 128 bytes have one pattern; none without a swizzle.
     exchange = {0: lambda r: 0, 32: lambda r: r // 4 % 2, 64: lambda r: r // 2 % 4,
                 128: lambda r: r % 8}[span]  # fmt: skip
     expected = np.zeros_like(box)
@@ -273,7 +273,7 @@ def test_a_box_comes_swizzled_and_filled_with_zeros(span, corner):
 
 
 def test_floats_that_a_map_calls_tf32_are_rounded():
-    """To nearest, ties to even, as an H200 does; the signs, infinities and what is exact stay."""
+    """Test rounding to nearest, ties to even, as on an H200, with signs and infinities."""
     given = np.array([0x3F801000, 0x3F803000, 0x3F801001, 0x3F800FFF, 0xBF803000, 0x3FFFF000,
                       0x7F800000, 0x40490FDB], np.uint32)  # fmt: skip
     tensor = Tensor("tf32", (8, 1), (32,), (8, 1), 0)
@@ -293,14 +293,14 @@ def test_boxes_of_four_modes():
     expected = np.zeros((2, 2, 2, 16), np.uint16)
     expected[:, :, 0] = array[1:3, 1:3, 4]
     assert np.array_equal(out.view(np.uint16).reshape(2, 2, 2, 16), expected)
-    assert done.boxes == (("in", False, 1, 4, 128),)  # four rows of 32 bytes are there
+    assert done.boxes == (("in", False, 1, 4, 128),)  # four rows of 32 bytes are in the tensor
 
 
 STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d30, {56, 30}], [%r7];"
 
 
 def stored(body: str, **options: Any) -> np.ndarray:
-    """Thread i's number at 4 i of shared memory, and a box of 16 x 4 of it to 'out'."""
+    """Store thread i's number at byte 4 i of shared memory, and a box of 16 x 4 of it to 'out'."""
     start = "st.shared.u32 [%r8], %r2; setp.ne.u32 %p30, %r2, 0;"
     out, _ = small(f"{start} {body}", [0], np.zeros((33, 144), np.uint16), of="out",
                    tensor=Tensor("float16", (70, 33), (288,), (16, 4), 32), **options)  # fmt: skip
@@ -314,9 +314,9 @@ def test_a_box_goes_where_the_tensor_is_and_nowhere_else():
     expected = np.zeros((33, 144), np.uint16)
     numbers = np.zeros((4, 16), np.uint16)
     numbers[:, ::2] = np.arange(32).reshape(4, 8)
-    expected[30:33, 56:70] = numbers[:3, :14]  # four rows of 32 bytes: one pattern, the plain one
+    expected[30:33, 56:70] = numbers[:3, :14]  # four rows of 32 bytes: one pattern, the identity
     assert np.array_equal(out, expected)
-    # The whole box is read: nothing else may be there yet, or be missing.
+    # The whole box is read: other bytes in flight, or unwritten bytes, are faults.
     for kind, broken in {
         "proxy": good.replace("fence.proxy.async.shared::cta;", ""),
         "in flight": good.replace("cp.async.bulk.wait_group.read 0;", ""),
@@ -334,7 +334,7 @@ def test_a_box_goes_where_the_tensor_is_and_nowhere_else():
     with pytest.raises(FaultError, match="a wgmma or a bulk store, not waited for, r") as caught:
         stored(over)
     assert caught.value.kind == "in flight"
-    with pytest.raises(FaultError) as caught:  # another warp's bytes, without the barrier
+    with pytest.raises(FaultError) as caught:  # bytes of another warp, without the barrier
         stored(good.replace("bar.sync 0;", "").replace("[%r7];", "[%r7+128];"), threads=64)
     assert caught.value.kind == "race"
 
@@ -349,12 +349,12 @@ def test_copies_that_are_not_waited_for_are_found():
     early = load("0, 0", 1024, wait="") + copy_out(8) + WAIT
     said = fault("in flight", early, matrix, out, tensor=BOX)
     assert "ld.shared.u32" in said and "an asynchronous copy, not waited for" in said
-    # A wait that is not repeated is none.
+    # A wait outside of a loop is no wait.
     fault("in flight", good.replace("bra AGAIN;", ""), matrix, out, tensor=BOX)
-    # Nobody waits, nobody reads: the bytes come when the memory is gone.
+    # Without a wait or a read, the bytes would arrive after the kernel has ended.
     said = fault("in flight", load("0, 0", 1024, wait=""), matrix, out, tensor=BOX)
     assert "the kernel has ended, and no thread has waited for it" in said
-    # Without watching, what was there before is read.
+    # Without race detection, the old bytes are read.
     plain, _ = small("st.shared.u32 [%r8], 7; " + early, matrix, out, tensor=BOX, watch=False)
     assert (plain[:32] == 7).all()
 
@@ -422,10 +422,10 @@ def test_what_of_hopper_is_refused(statement):
 
 
 def image(matrix: np.ndarray, major_k: bool, span: int) -> tuple[bytes, int, int]:
-    """An operand, 32 bytes along k, in shared memory as CuTe's canonical layouts have it; LBO, SBO.
+    """Return an operand of 32 bytes along k in CuTe's canonical layout, with its LBO and SBO.
 
-    Blocks of 8 rows (of k, if MN-major) of a span each, in which row r has its 16-byte part c at
-    c ^ r, c ^ (r / 2), c ^ (r / 4); without a swizzle every block of 8 x 16 bytes is by itself.
+    Blocks have 8 rows (of k, if MN-major) of a span each. Row r has its 16-byte part c at c ^ r,
+    c ^ (r / 2) or c ^ (r / 4). Without a swizzle, blocks of 8 x 16 bytes are independent.
     """
     lines = matrix if major_k else matrix.T  # rows along which elements are contiguous
     rows, columns = lines.shape
@@ -445,7 +445,7 @@ def image(matrix: np.ndarray, major_k: bool, span: int) -> tuple[bytes, int, int
     along, down = blocks_down * block, block
     if major_k or span:
         return found.tobytes(), along, down
-    return found.tobytes(), down, along  # the two exchange their names, MN-major without a swizzle
+    return found.tobytes(), down, along  # LBO and SBO are exchanged if MN-major without a swizzle
 
 
 def descriptor(at: int, lead: int, step: int, span: int) -> int:
@@ -459,9 +459,9 @@ def products(
     kind: str = "f16", between: str = "", fence: str = "wgmma.fence.sync.aligned;",
     proxy: str = "fence.proxy.async.shared::cta;", rows: str = "",
 ) -> np.ndarray:  # fmt: skip
-    """The product a @ b.T by one instruction (or two) of 128 threads.
+    """Return the product a @ b.T by one instruction (or two) of 128 threads.
 
-    ``rows``: registers that A goes through, in the order in which wgmma takes them.
+    ``rows``: registers of A, in the order in which wgmma takes them.
     """
     columns = len(b)
     at = 8192
@@ -469,7 +469,7 @@ def products(
         image(x, major, span) for x, major, span in zip((a, b), majors, spans, strict=True)
     )
     if rows:
-        left = (a.tobytes(), 0, 0)  # as it is: 32 bytes of a row behind the other
+        left = (a.tobytes(), 0, 0)  # rows of 32 bytes, one after the other
     memory = np.zeros(2 * at, np.uint8)
     memory[: len(left[0])] = np.frombuffer(left[0], np.uint8)
     memory[at : at + len(right[0])] = np.frombuffer(right[0], np.uint8)
@@ -510,7 +510,7 @@ def products(
 
 
 def numbers(rows: int, seed: int) -> np.ndarray:
-    """Of few bits, so that all sums are exact."""
+    """Return numbers of few bits, so that all sums are exact."""
     return np.random.default_rng(seed).integers(-8, 8, (rows, 16)).astype(np.float16)
 
 
@@ -535,7 +535,7 @@ def test_signs_sums_and_types():
 
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
 def test_products_of_tf32_and_of_bytes(span):
-    """Along K alone; of a float the upper 19 bits count, of a byte's sums the lower 32."""
+    """Test operands along K. tf32 uses the upper 19 bits; sums of bytes have 32 bits."""
     random = np.random.default_rng(3)
     a, b = (random.integers(-8, 8, (rows, 8)).astype(np.float32) for rows in (64, 32))
     plain = (True, True), (span, span)
@@ -553,7 +553,7 @@ OWN = "%r36, %r37, %r38, %r39"
 
 @pytest.mark.parametrize("span", [0, 128])
 def test_products_of_rows_in_registers(span):
-    """Of all types; B of halves along N too. Two rows exchanged are two rows of C exchanged."""
+    """Test A in registers for all types, and halves of B along N. Exchanged rows exchange C's."""
     random = np.random.default_rng(4)
     a, b = (random.integers(-8, 8, (rows, 8)).astype(np.float32) for rows in (64, 32))
     plain, more = ((True, True), (span, span)), {"rows": OWN}
@@ -586,7 +586,7 @@ def test_rows_in_registers_are_left_alone(between, fence, said):
 
 
 def test_parts_of_an_operand_by_hand():
-    """K-major at 128 bytes: row 9's second part; MN-major: k = 9's, of rows 64 to 71."""
+    """Test addresses: K-major at 128 bytes, row 9's second part; MN-major, k = 9, rows 64 to 71."""
     at = parts(WgmmaOperand(64, True, 1), descriptor(1024, 16, 1024, 128))
     assert at[0, 0] == 1024 and at[1, 9] == 1024 + 1024 + 128 + 0  # part 1 ^ row 1
     at = parts(WgmmaOperand(128, False, 1), descriptor(0, 4096, 1024, 128))
@@ -608,7 +608,7 @@ def test_products_that_are_not_waited_for_are_found():
         products(*plain, between="mov.f32 %f3, 0f00000000;")
     with pytest.raises(FaultError, match="a wgmma or a bulk store, not waited for, reads"):
         products(*plain, between="st.shared.u32 [%r10], %r2;")
-    # What does not belong to a group that is waited for is none of it.
+    # A wait applies only to its groups.
     with pytest.raises(FaultError, match="has these registers"):
         products(*plain, tail="wgmma.wait_group.sync.aligned 1;")
     assert products(*plain, between="mov.f32 %f30, 0f00000000;").shape == (64, 16)

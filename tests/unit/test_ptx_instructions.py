@@ -1,4 +1,4 @@
-"""Each instruction against NumPy, Python's integers, or the layouts of the PTX ISA lane by lane."""
+"""Test instructions against NumPy, Python's integers, and the layouts of the PTX ISA by lane."""
 
 from fractions import Fraction
 
@@ -16,7 +16,7 @@ PAIRS = np.array([(a, b) for a in WORDS for b in WORDS], np.uint32)
 
 
 def binary(statement: str, pairs: np.ndarray = PAIRS, wide: bool = False) -> np.ndarray:
-    """Execute a statement on %r20 and %r21, whose result is %r22, or %d20."""
+    """Execute a statement on %r20 and %r21. The result is %r22, or %d20."""
     load = "ld.global.v2.u32 {%r20, %r21}, [%d4];"
     store = "st.global.u64 [%d5], %d20;" if wide else "st.global.u32 [%d5], %r22;"
     out = np.zeros(len(pairs), np.uint64 if wide else np.uint32)
@@ -154,7 +154,7 @@ def test_division_goes_to_zero(name, first, second):
 
 
 def floats(statement: str, values: np.ndarray) -> np.ndarray:
-    """Execute a statement on %f1, whose result is %f2."""
+    """Execute a statement on %f1. The result is %f2."""
     body = f"ld.global.f32 %f1, [%d4]; {statement} st.global.f32 [%d5], %f2;"
     return launch(text(body), values.astype(np.float32), np.zeros(len(values), np.float32))
 
@@ -177,7 +177,7 @@ def test_comparisons_of_floats_with_nan(test, function):
 
 
 def flushed(x):
-    """float32, with zeros in place of subnormal numbers."""
+    """Return float32 numbers, with subnormal numbers replaced by zeros."""
     x = x.astype(np.float32)
     return np.where(abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
@@ -246,7 +246,7 @@ def test_floats_to_integers(how, to):
 
 
 def bf16(x: np.float32) -> float:
-    """The nearest bfloat16 by the definition: 8 bits of the mantissa, ties to even."""
+    """Return the nearest bfloat16 by definition: 8 bits of the mantissa, ties to even."""
     exponent = max(int(np.frexp(np.float64(x))[1]), -125)
     step = 2.0 ** (exponent - 8)
     return float(np.round(np.float64(x) / step) * step)
@@ -255,7 +255,7 @@ def bf16(x: np.float32) -> float:
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_ldmatrix_lane_by_lane(count, transposed):
-    """Figure "ldmatrix fragment layout" of PTX ISA 9.7.14.5.15."""
+    """Test the figure "ldmatrix fragment layout" of PTX ISA 9.7.14.5.15."""
     halves = np.random.default_rng(count).integers(0, 2**16, (2, 4, 8, 8), dtype=np.uint16)
     names = ", ".join(f"%r{20 + i}" for i in range(count))
     stores = "".join(f"st.global.u32 [%d9+{4 * i}], %r{20 + i};" for i in range(count))
@@ -279,8 +279,8 @@ def test_ldmatrix_lane_by_lane(count, transposed):
                 assert int(got[32 * warp + lane, i]) == int(low) | int(high) << 16
 
 
-# Each as (shape, type of A and B, elements in a register): row and column of element i of a lane,
-# as the sections of PTX ISA 9.7.14.5 have them.
+# Fragments (shape, type of A and B, elements per register): row and column of element i of a lane,
+# as in sections of PTX ISA 9.7.14.5.
 def a_place(shape, per, g, t, i):
     block, inner = divmod(i, per)
     if shape == "m8n8k4":
@@ -303,7 +303,7 @@ ATOMS = [
 
 
 def matrices(kind: str, m: int, k: int):
-    """A, B, C of two warps and their bits."""
+    """Return A, B, C of two warps and their bits."""
     generator = np.random.default_rng(m * k)
     if kind in ("s8", "u8"):
         low, high = (-128, 128) if kind == "s8" else (0, 256)
@@ -320,7 +320,7 @@ def matrices(kind: str, m: int, k: int):
         return a, b, c.astype("f4"), a.astype("f2"), b.astype("f2")
     cut = 16 if kind == "bf16" else 13
     bits = [x.astype("f4").view("u4") >> cut << cut for x in (a, b)]
-    if kind == "tf32":  # the lower 13 bits are not looked at
+    if kind == "tf32":  # the lower 13 bits are ignored
         return a, b, c.astype("f4"), *(x.view("f4") for x in bits)
     return a, b, c.astype("f4"), *((x >> 16).astype("u2") for x in bits)
 
@@ -333,7 +333,7 @@ def test_mma_lane_by_lane(shape, kind, per, lefts, rights):
     sums = "s32" if kind in ("s8", "u8") else "f64" if wide else "f32"
     out = {"s32": np.int32, "f32": np.float32, "f64": np.float64}[sums]
     count = m // 4
-    # Every lane's registers, one after the other, as 8 bytes or 4.
+    # The registers of every lane in order, as 8 bytes or 4.
     unit = 8 if wide else 4
     total = lefts + rights + count
     given = np.zeros((64, total, unit), np.uint8)
@@ -374,7 +374,7 @@ def test_mma_lane_by_lane(shape, kind, per, lefts, rights):
 
 
 def product(kind: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """C + A B in the order that the interpreter states."""
+    """Return C + A B in the order that the interpreter specifies."""
     if kind in ("s8", "u8"):
         return (c + a.astype(int) @ b.astype(int)).astype(np.int32)
     if kind == "bf16":

@@ -1,4 +1,4 @@
-"""Divergence, barriers, asynchronous copies, the record of accesses, and faults."""
+"""Test divergence, barriers, asynchronous copies, recorded accesses, and faults."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ NOTHING = np.zeros(64, np.uint32)
 
 
 def test_loops_that_end_at_other_times_in_each_lane():
-    """Steps of the Collatz sequence: a branch in a loop, and as many turns as the lane needs."""
+    """Test steps of the Collatz sequence: a branch in a loop, and trip counts that differ."""
     body = """ld.global.u32 %r20, [%d4]; mov.u32 %r21, 0;
     LOOP: setp.le.u32 %p1, %r20, 1; @%p1 bra DONE;
     and.b32 %r22, %r20, 1; setp.eq.b32 %p2, %r22, 0; @%p2 bra EVEN;
@@ -116,7 +116,7 @@ def test_a_copy_lands_when_it_is_waited_for():
 
 
 def test_groups_of_lanes_that_commit_differently():
-    """Half of the lanes commit twice: waiting for all but one, these have the first copy."""
+    """Test lanes that commit twice: waiting for all but one group completes their first copy."""
     body = """st.shared.u32 [%r8], 77; st.shared.u32 [%r8+1024], 78;
     cp.async.ca.shared.global [%r8], [%d4], 4; cp.async.commit_group;
     setp.lt.u32 %p1, %r2, 32; @%p1 bra LAST;
@@ -139,7 +139,7 @@ def test_a_copy_of_fewer_bytes_fills_with_zeros_and_reads_no_more():
         size = min(lane, 8)
         assert got[lane, :size].tolist() == given[lane, :size].tolist()
         assert not got[lane, size:].any()
-    # One lane more: its bytes are behind the buffer, and with the size 0 it does not read them.
+    # With one more lane: its bytes are after the buffer, but with size 0 it does not read them.
     code = text(body.replace("min.u32", "setp.lt.u32 %p1, %r2, 16; @!%p1 mov.u32 %r20, 0; min.u32"),
                 step=8)  # fmt: skip
     launch(code, given[:16], np.zeros((17, 8), np.uint8), block=17)
@@ -150,7 +150,7 @@ def test_a_copy_of_fewer_bytes_fills_with_zeros_and_reads_no_more():
 
 # Faults -------------------------------------------------------------------------------------------
 
-#: kind -> (body, the instruction that is blamed, thread, what is said)
+#: kind -> (body, the instruction in the message, thread, other text of the message)
 FAULTS = {
     "out of bounds": (
         "setp.eq.s32 %p1, %r2, 41; @%p1 add.s64 %d4, %d4, 92; ld.global.u32 %r20, [%d4];"
@@ -294,7 +294,7 @@ def test_waits_that_some_lanes_never_come_to(other):
 
 
 def test_a_loop_of_which_nothing_comes_is_told_from_one_that_goes_on(monkeypatch):
-    """Of as many instructions: one reads the same address again, the other the next."""
+    """Test two loops of equal length: one reads the same address again, the other the next one."""
     monkeypatch.setattr("cute_gemm.ptx.machine.IDLE_STEPS", 5_000)
     loop = """mov.u32 %r20, 0; mov.u64 %d20, %d1; L: ld.volatile.global.u32 %r21, [%d20]; STEP
     add.s32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, 1300; @%p1 bra L;"""
@@ -306,7 +306,7 @@ def test_a_loop_of_which_nothing_comes_is_told_from_one_that_goes_on(monkeypatch
     launch(text(loop.replace("STEP", on)), LANES, NOTHING)
 
 
-#: Lanes of a warp exchange what they have, three times over.
+#: Lanes of a warp exchange values, three times.
 EXCHANGED = "".join(
     f"""st.shared.u32 [%r8], %r2; bar.warp.sync MASK; xor.b32 %r20, %r6, {4 << step};
     add.s32 %r20, %r20, %r7; ld.shared.u32 %r2, [%r20]; bar.warp.sync MASK;"""
@@ -326,7 +326,7 @@ def test_lanes_of_a_warp_that_wait_for_each_other(lanes):
 
 
 def test_halves_of_a_warp_that_wait_apart_and_then_together():
-    """By two instructions, of which the second half has its own; at last by other two."""
+    """Test halves that wait at two instructions with their own masks, and then together."""
     body = f"""setp.ge.u32 %p1, %r2, 16; @%p1 bra B; {EXCHANGED.replace("MASK", "65535")}
     bar.warp.sync -1; bra C; B: {EXCHANGED.replace("MASK", "-65536")} bar.warp.sync -1;
     C: st.shared.u32 [%r8], %r2; bar.warp.sync -1; xor.b32 %r20, %r6, 64;
@@ -337,7 +337,7 @@ def test_halves_of_a_warp_that_wait_apart_and_then_together():
 
 @pytest.mark.parametrize("ended", [40, 32, 1])
 def test_threads_that_have_ended_are_not_waited_for(ended):
-    """At ``bar.sync``, one that reduces, and one of a warp; also where threads wait one by one."""
+    """Test ``bar.sync``, ``bar.red`` and ``bar.warp.sync``, also with lanes that run one by one."""
     body = f"""setp.ge.u32 %p1, %r2, {ended}; @%p1 ret; st.shared.u32 [%r8], %r2; bar.sync 0;
     ld.shared.u32 %r20, [space+{4 * (ended - 1)}]; bar.warp.sync -1; REDUCE
     selp.u32 %r20, %r20, 99, %p3; st.global.u32 [%d5], %r20;"""
@@ -351,18 +351,18 @@ def test_threads_that_have_ended_are_not_waited_for(ended):
 @pytest.mark.parametrize(
     "body",
     [
-        # What nobody has set is read, and nothing comes of it.
+        # Undefined values are read but have no effect.
         "ld.shared.u32 %r20, [%r8]; mul.lo.s32 %r21, %r20, 3; st.shared.u32 [%r8], %r21;",
         "setp.lt.u32 %p1, %r2, 9; ld.shared.u32 %r20, [%r8]; selp.b32 %r20, %r2, 5, %p1;"
         "st.global.u32 [%d5], %r20;",
-        # The other half of a word is defined, and that alone is used.
+        # Only the defined half of a word is used.
         "st.shared.u16 [%r8+2], %r2; ld.shared.u32 %r20, [%r8]; shr.u32 %r20, %r20, 16;"
         "st.global.u32 [%d5], %r20;",
         "st.shared.u16 [%r8], %r2; ld.shared.u32 %r20, [%r8]; and.b32 %r20, %r20, 65535;"
         "st.global.u32 [%d5], %r20;",
         "st.shared.u16 [%r8], %r2; ld.shared.u32 %r20, [%r8]; mov.b32 {%h1, %h2}, %r20;"
         "cvt.u32.u16 %r21, %h1; st.global.u32 [%d5], %r21;",
-        # A thread reads and writes its own bytes, and those of others behind a barrier.
+        # A thread accesses its own bytes, and those of others after a barrier.
         "st.shared.u32 [%r8], %r2; ld.shared.u32 %r20, [%r8]; st.shared.u32 [%r8], 5;"
         "bar.sync 0; xor.b32 %r21, %r6, 4; add.s32 %r21, %r21, %r7; ld.shared.u32 %r20, [%r21];"
         "st.global.u32 [%d5], %r20;",
@@ -404,7 +404,7 @@ def test_addresses_are_as_aligned_as_asked_for():
     ],
 )  # fmt: skip
 def test_an_array_is_not_the_next_one(body, said):
-    """Though one lies behind the other: ``space``, ``other``, and a dynamic one."""
+    """Test adjacent arrays: ``space``, ``other``, and a dynamic one."""
     arrays = ".shared .align 4 .b8 other[64];\n.extern .shared .align 16 .b8 rest[];\n"
     fill = "st.shared.u32 [other], %r2; st.shared.u32 [rest], %r2; setp.eq.u32 %p1, %r2, 0;"
     code = text(arrays + f"setp.eq.u32 %p1, %r2, 0; {fill.replace('st.', '@%p1 st.')} {body}")
@@ -418,7 +418,7 @@ def test_an_array_is_not_the_next_one(body, said):
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("write", [False, True])
 def test_the_last_byte_of_a_buffer_is_the_last_that_may_be_accessed(width, write):
-    """Of a buffer of any size: a byte before it and one behind it are out of bounds."""
+    """Test buffers of any size: a byte before the buffer and one after it are out of bounds."""
     for whole in (True, False):
         memory = GlobalMemory({"C": (32 + width, 0, whole), "other": (8, 0, True)})
         memory.writable("C")[...] = 255
@@ -442,7 +442,7 @@ def test_the_last_byte_of_a_buffer_is_the_last_that_may_be_accessed(width, write
      "add.u32 %r21, %r7, 64; st.shared.u8 [%r21], %r2;"],
 )  # fmt: skip
 def test_one_byte_too_far(body):
-    """Behind buffers of 253 bytes, and behind an array of 64."""
+    """Test accesses after buffers of 253 bytes, and after an array of 64 bytes."""
     arrays = ".shared .align 16 .b8 array[64];\n"
     prologue = arrays + "mov.u32 %r7, array; add.s64 %d20, %d1, {};"
     given = [Buffer(np.zeros(253, np.uint8), "in"), Buffer(NOTHING.copy(), "out"), np.uint32(0)]
@@ -455,7 +455,7 @@ BOTH = "mul.wide.u32 %d20, %r2, 4; add.s64 %d20, %d20, %d2;"
 
 @pytest.mark.parametrize("lanes", [64, 16384])
 def test_ctas_that_store_the_same_bytes(lanes):
-    """Also the same values, in other widths, or where one reads what the other stores."""
+    """Test equal values too, other widths, and a load of bytes that another CTA stores."""
     for body, blamed in (
         (f"{BOTH} st.global.u32 [%d20], %r2;", "st.global.u32"),
         (f"{BOTH} setp.eq.u32 %p1, %r4, 1; st.global.u32 [%d5], %r2;"
@@ -467,7 +467,7 @@ def test_ctas_that_store_the_same_bytes(lanes):
         with pytest.raises(FaultError, match=r"race: another CTA stores these bytes") as caught:
             launch(text(body), np.tile(LANES, 2), np.zeros(128, np.uint32), grid=2, lanes=lanes)
         assert caught.value.kind == "race" and f": {blamed}" in str(caught.value)
-    # Those that may wait for each other are not looked at, nor what is atomic.
+    # CTAs that may wait for each other, and atomics, are not checked.
     launch(text(f"{BOTH} ld.volatile.global.u32 %r20, [%d4]; st.global.u32 [%d20], %r2;"),
            np.tile(LANES, 2), np.zeros(128, np.uint32), grid=2)  # fmt: skip
     launch(text(f"{BOTH} red.global.add.u32 [%d20], %r2;"),

@@ -1,4 +1,4 @@
-"""`round_to` by NumPy, PyTorch and JAX: the bits of a conversion there and back."""
+"""Test `round_to` in NumPy, PyTorch and JAX: the bits of a conversion there and back."""
 
 import numpy as np
 import pytest
@@ -12,12 +12,12 @@ from cute_gemm.problem.epilogue.rows import FUNCTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in cast")
 
-#: What PyTorch converts to. To 8-bit floats it does not saturate.
+#: Types that PyTorch converts to. It does not saturate to 8-bit floats.
 IN_TORCH = [name for name in TYPES if name != "tf32"]
 
 
 def patterns(count: int = 200_000) -> np.ndarray:
-    """Numbers of float32 of every kind: any bits, and ties, subnormal ones, those near an end."""
+    """Return float32 numbers of every kind: random bits, ties, subnormal, near range limits."""
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, count, np.uint32)
     ties = random.integers(0, 2**32, (5, count // 10), np.uint32)
@@ -33,7 +33,7 @@ def patterns(count: int = 200_000) -> np.ndarray:
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether two have the same bits, but for those of NaN."""
+    """Return whether both have the same bits, except those of NaN."""
     nan = np.isnan(expected)
     equal = found.view(np.uint32) == expected.view(np.uint32)
     return bool((np.isnan(found) == nan).all() and equal[~nan].all())
@@ -70,7 +70,7 @@ def test_pytorch_and_jax_round_as_numpy_and_have_derivative_1(name: str) -> None
     result.backward(torch.full_like(result, 1.1))
     assert (given.grad[given.isfinite()] == 1.1).all()
     jax = pytest.importorskip("jax")
-    whole = x[(abs(x) >= 2.0**-126) | (x == 0)]  # XLA's CPU takes subnormal numbers for 0
+    whole = x[(abs(x) >= 2.0**-126) | (x == 0)]  # XLA's CPU backend flushes subnormal numbers to 0
     assert same(np.asarray(jax.jit(lambda x: row.jax(jax, x))(whole)), row.numpy(whole))
     assert jax.grad(lambda x: row.jax(jax, x))(jax.numpy.float32(1.2345)) == 1
 

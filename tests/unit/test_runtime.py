@@ -1,4 +1,4 @@
-"""What can be seen without a GPU; the driver is a Python object with memory of its own."""
+"""Test the runtime without a GPU, with a fake driver that has its own memory."""
 
 import ctypes
 import os
@@ -40,7 +40,7 @@ def a_build(arch: str = "sm_90a", symbol: str = "entry", static: int = 0) -> Bui
 def arguments(
     dtype: str = "float32", alpha: complex = 1, beta: complex = 0, beta_pointer: int = 0
 ) -> Arguments:
-    """Those of a batch of two GEMMs."""
+    """Return the arguments of a batch of two GEMMs."""
     sizes = {"m": 3, "n": 4, "k": 5, "lda": 2**33, "ldb": 7, "ldc": 8}
     problem = from_sizes("NN", dtype=dtype, **sizes)
     A, B = replace(problem.A, l=2, batch_stride=2**40), replace(problem.B, l=2)
@@ -108,7 +108,7 @@ class TestDevices:
         devices.why_no_gpu.cache_clear()
         try:
             devices._after_fork()
-            assert devices.why_no_gpu() is None  # nobody had asked for the GPU
+            assert devices.why_no_gpu() is None  # the driver was not used before the fork
             devices._after_fork()
             assert "before this process was forked" in (devices.why_no_gpu() or "")
             with pytest.raises(NoGpuError, match="start processes by multiprocessing's 'spawn'"):
@@ -146,7 +146,7 @@ class TestDevices:
 
 
 def test_which_context_is_current(driver: FakeDriver) -> None:
-    assert not devices.is_current(0)  # none is
+    assert not devices.is_current(0)  # no context is current
     with devices.entered(1):
         assert devices.is_current(1) and not devices.is_current(0)
     with devices.entered(0):
@@ -323,7 +323,7 @@ def test_events_tell_the_time_between_them(driver: FakeDriver) -> None:
 
 def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys; before = set(sys.modules);"  # of CUDA 12 an empty package is there at once
+        "import sys; before = set(sys.modules);"  # CUDA 12 imports an empty package at startup
         "import cute_gemm.toolchain.nvrtc, cute_gemm.toolchain.cache;"
         "import cute_gemm.run.launch, cute_gemm.commands.doctor;"
         "new = set(sys.modules) - before;"
@@ -338,7 +338,7 @@ def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
 
 
 def test_a_call_tells_the_tensor_maps(driver: FakeDriver) -> None:
-    """Maps are where the table says at its end."""
+    """Test that the addresses of tensor maps are at the end of the argument table."""
     from cute_gemm.kernels.tma import tma_signature
 
     class Maps:

@@ -1,4 +1,4 @@
-"""``tests/gpu/shapes.py``, which times calls on shapes that are new, on a machine without a GPU."""
+"""Test ``tests/gpu/shapes.py``, which times calls with new shapes, without a GPU."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What must be true of any calibration that the package ships: tests elsewhere take stored ones."""
+"""Test properties of the shipped calibrations. Other tests use stored ones."""
 
 import random
 from pathlib import Path
@@ -17,7 +17,7 @@ from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import registry
 from cute_gemm.problem.describe import from_sizes
 
-#: Contests of stored times of which choices are looked at: all take minutes.
+#: Number of problems of the stored times that are checked. All of them take minutes.
 CONTESTS = 12
 
 
@@ -33,7 +33,7 @@ def test_what_is_chosen_is_nearly_the_fastest_that_was_measured(name: str) -> No
     assert numbers is not None
     found = fit.quality(ours, numbers, gpu)
     assert found.regret < 0.04 and found.worst > 0.7 and found.rms < 0.25, found
-    # What moved against the calibration that tests choose by.
+    # Changes relative to the calibration for tests.
     before = fit.SampleSet(ours).predicted(calibrations()[name], gpu)
     now = fit.SampleSet(ours).predicted(numbers, gpu)
     ends = np.cumsum([len(contest) for contest in ours])[:-1]
@@ -44,7 +44,7 @@ def test_what_is_chosen_is_nearly_the_fastest_that_was_measured(name: str) -> No
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_more_work_takes_longer(name: str) -> None:
-    """Of every config: twice the k, twice the rows or a batch of two; before any correction."""
+    """Test every config with twice the k, twice the rows, and a batch of two, uncorrected."""
     gpu, chance = gpu_called(name), random.Random(name)
     compared = 0
     for kind in ("bfloat16", "float32", "int8", "float64"):
@@ -56,7 +56,7 @@ def test_more_work_takes_longer(name: str) -> None:
                 continue
             try:
                 configs = one.footprints(problem, str(Arch("sm_90a")), {}, gpu)
-            except GemmError:  # operands that it does not take as they lie
+            except GemmError:  # unsupported layouts of operands
                 continue
             predictions = Predictions([x for _, x in configs if x is not None], gpu)
             extents = Extents.of(problem)

@@ -1,4 +1,4 @@
-"""Batches, rounds and their order, on a clock that the functions move."""
+"""Test batches, rounds and their order, with a clock that the functions advance."""
 
 import itertools
 
@@ -8,12 +8,12 @@ from cute_gemm.run.timing import Samples, host_clock, interleave
 
 
 class Machine:
-    """A machine whose calls take known times, and which gets slower."""
+    """A machine whose calls take known times, and which slows down."""
 
     def __init__(self, drift: float = 0.0) -> None:
         self.now = 0.0
         self.drift = drift
-        self.batches: list[tuple[str, int]] = []  # who, calls
+        self.batches: list[tuple[str, int]] = []  # name, calls
         self._called = ""
 
     def work(self, name: str, milliseconds: float):
@@ -31,7 +31,7 @@ class Machine:
         return (self.now - start) / calls
 
     def rounds(self, names: int, rounds: int) -> list[list[str]]:
-        """Who was timed in each round, when nobody sits out."""
+        """Return the names that were timed in each round, if none is skipped."""
         timed = [name for name, _ in self.batches[-names * rounds :]]
         return [timed[i : i + names] for i in range(0, len(timed), names)]
 
@@ -53,7 +53,7 @@ def test_the_ratio_is_of_neighbours_in_time():
     group = {"ours": machine.work("ours", 20.0), "theirs": machine.work("theirs", 10.0)}
     found = interleave([group], 40, machine.clock)
     ours, theirs = found["ours"], found["theirs"]
-    assert ours.times[-1] > 1.5 * ours.times[0]  # though it slowed down
+    assert ours.times[-1] > 1.5 * ours.times[0]  # although it slowed down
     assert ours.ratio(theirs) == pytest.approx(0.5, rel=0.02)
 
 
@@ -67,7 +67,7 @@ def test_a_slow_one_sits_rounds_out_but_not_the_last():
     assert [i for i, took in enumerate(part["slow"]) if took] == [2, 5, 8]
     assert [i for i, took in enumerate(part["slower"]) if took] == [4, 8]
     assert found["slow"].ratio(found["slower"]) == pytest.approx(5000 / 300)  # of the last round
-    # One call each warms them up: a second would take as long again.
+    # One call of each warms up. A second one would take as long again.
     assert [calls for name, calls in machine.batches if name == "slower"] == [1, 1, 1]
 
 

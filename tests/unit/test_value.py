@@ -1,4 +1,4 @@
-"""What Python, NumPy and PyTorch make of an epilogue's values: traced, or refused in a sentence."""
+"""Test operations of Python, NumPy and PyTorch on an epilogue's values: traced, or an error."""
 
 import math
 import operator

@@ -1,4 +1,4 @@
-"""Arguments of the wrong type: each is refused in one sentence that names it."""
+"""Test arguments of the wrong type: the error is one sentence that names the argument."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_what_is_no_plan() -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 131, 129), (257, 0, 129), (257, 131, 0)])
 @pytest.mark.parametrize("pack", ["AB", "auto"])
 def test_empty_products_may_be_packed(m: int, n: int, k: int, pack: str) -> None:
-    """They would not be, and the kernel that wants it is taken all the same."""
+    """Test empty products, which are not packed. The kernel is selected anyway."""
     given = {"dtype": "float16", "kernel": "sm90_wgmma", "arch": "sm_90a", "pack": pack}
     assert cg.plan("NN", m=m, n=n, k=k, backend="cpu", **given).kernel == "sm90_wgmma"
 

@@ -1,4 +1,4 @@
-"""What tests of PyTorch share."""
+"""Fixtures of tests with PyTorch."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def compiled() -> Iterator[Callable[..., Any]]:
-    """`torch.compile`, without a break and for every shape."""
+    """Return `torch.compile` without graph breaks and with dynamic shapes."""
     import torch
 
     torch._dynamo.reset()

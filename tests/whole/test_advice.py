@@ -1,7 +1,7 @@
-"""What a refusal advises is accepted: calls are drawn, and the advice of refusals is taken.
+"""Test that the advice of error messages works: random invalid calls are changed accordingly.
 
-``fixes`` reads a sentence as a user does. A call that takes its advice is accepted, or refused for
-another reason; and who takes the advice of each refusal arrives at a call that is accepted.
+``fixes`` parses a message as a user would. A call that follows the advice must be accepted, or fail
+for another reason. Following the advice repeatedly must lead to an accepted call.
 """
 
 import random
@@ -48,7 +48,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def draw(rng: random.Random) -> tuple[str, Call]:
-    """An op and the words of a call, most of them refused."""
+    """Return an op and arguments of a random call, most of them invalid."""
     kernel = rng.choice(("auto", *registry.names()))
     call: Call = {"kernel": kernel, "arch": rng.choice(ARCHS), "backend": "cpu"}
     call |= {mode: rng.choice((1, 3, 64, 256, 257, 1024, 4096)) for mode in "mnk"}
@@ -64,7 +64,7 @@ def draw(rng: random.Random) -> tuple[str, Call]:
 
 
 def refused(op: str, call: Call) -> str:
-    """What a call is refused with; ``""`` where it is not."""
+    """Return the error message of a call, or ``""``."""
     return _refused(op, tuple(call.items()))
 
 
@@ -77,7 +77,7 @@ def _refused(op: str, call: tuple[tuple[str, Any], ...]) -> str:
     return ""
 
 
-#: What no word of a call can be changed for by what the sentence says: ranges of sizes and shapes.
+#: Messages about ranges of sizes and shapes, which no argument can fix.
 FACTS = re.compile(
     r"power of two|expected an even n|is 2147483653|must be|that has wgmma|no config for these"
     r"|kernel 'sm90_wgmma' needs sm_90a; arch is '[^']*'$|does not have: return the product"
@@ -91,7 +91,7 @@ def without(call: Call, *names: str) -> Call:
 
 
 def smaller(call: Call, name: str, factor: float) -> Iterator[Call]:
-    """Calls with a part of the extents of an option halved or doubled, up to six times."""
+    """Yield calls with some extents of an option halved or doubled, up to six times."""
     value = call.get(name)
     if not isinstance(value, tuple):
         value = (value,) if isinstance(value, int) else ()
@@ -105,7 +105,7 @@ def smaller(call: Call, name: str, factor: float) -> Iterator[Call]:
 
 
 def fixes(said: str, call: Call) -> list[list[Call]]:
-    """The calls that a sentence advises: of each list one must be accepted, by its own reason."""
+    """Return the calls that a message advises. One call of each list must be accepted."""
     found: list[list[Call]] = []
     for kernel in re.findall(r"(?:take|use|or|;) kernel=['\"](\w+)['\"]", said):
         found.append([call | {"kernel": kernel}])
@@ -113,7 +113,7 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
         found += [[call | {"kernel": kernel}] for kernel in names[1].split(", ")]
     if match := re.search(r"batch_invariant=True .*expected 'auto' or one of ([\w, ]+)", said):
         found += [[call | {"kernel": name}] for name in ("auto", *match[1].split(", "))]
-    if match := re.search(r"pack='(\w+)' or 'AB'", said):  # A alone, if B is as it must be
+    if match := re.search(r"pack='(\w+)' or 'AB'", said):  # A alone, if B has the required layout
         found += [[call | {"pack": match[1]}, call | {"pack": "AB"}], [call | {"pack": "AB"}]]
     if match := re.match(r"kernel '\w+' needs (sm_\d+a?)", said):
         found.append([call | {"arch": match[1]}])
@@ -172,7 +172,7 @@ def fixes(said: str, call: Call) -> list[list[Call]]:
     return found
 
 
-#: A refusal that says that the advised kernel or GPU does not take the problem at all.
+#: Messages that say that the advised kernel or GPU does not support the problem.
 LACKS = re.compile(
     r"needs sm_|does not take|takes no grouped|computes alpha A B|for which the only kernel is"
     r"|computes no products|takes only tensor scales"
@@ -180,7 +180,7 @@ LACKS = re.compile(
 
 
 def check_fixes(op: str, call: Call, said: str) -> Call | None:
-    """Take each advice; return the first call that is accepted or refused for another reason."""
+    """Follow each advice. Return the first call that is accepted or fails for another reason."""
     advised = fixes(said, call)
     if not advised:
         assert FACTS.search(said) or re.search(r"expected|option", said), said
@@ -189,7 +189,7 @@ def check_fixes(op: str, call: Call, said: str) -> Call | None:
     onward: Call | None = None
     for calls in advised:
         outcomes = [(each, refused(op, each)) for each in calls]
-        if LACKS.search(said):  # of the kernel, which the next one then takes
+        if LACKS.search(said):  # the message is about the kernel, and another one is next
             good = [each for each, again in outcomes if not LACKS.search(again)]
         else:
             good = [each for each, again in outcomes if again != said]
@@ -218,7 +218,7 @@ GPUS = ("A100", "RTX 3090", "RTX 4090", "B200", "RTX 5090", "H200")
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("kernel", ["auto", "sm80_pipeline", "thin", "sm90_wgmma"])
 def test_scales_of_blocks_on_every_gpu(gpu: str, kernel: str) -> None:
-    """Every GPU has a kernel for them, which is advised where another one is named."""
+    """Test that every GPU has a kernel for block scales, which other kernels' messages advise."""
     sizes: Call = {"m": 256, "n": 256, "k": 512, "dtype": "float8_e4m3fn", "backend": "cpu"}
     call = sizes | {"scale_a": "1x128", "scale_b": "128x128", "gpu": gpu, "kernel": kernel}
     said = refused("TN", call)

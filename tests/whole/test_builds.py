@@ -1,4 +1,4 @@
-"""Builds that meet, are interrupted or killed: one builds, the others wait, and nothing breaks."""
+"""Test concurrent, interrupted and killed builds: one process builds, and the others wait."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from cute_gemm.toolchain.unit import TranslationUnit
 
 #: A unit that takes a second.
 SLOW = "#include <cute/tensor.hpp>\n" + 'extern "C" __global__ void entry(float* x) { x[0] = 1; }\n'
-#: Ctrl-C as a terminal's program has it: what a shell starts in the background ignores it.
+#: SIGINT as in a foreground process. Shells start background processes with SIGINT ignored.
 LISTENS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
 BUILD = f"""
 {LISTENS}
@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(at: float) -> subprocess.Popen[str]:
-    """Begin a process that builds the slow unit at a time."""
+    """Start a process that builds the slow unit at the given time."""
     command = [sys.executable, "-c", BUILD, str(at)]
     found = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert found.stdout is not None and found.stdout.readline() == "ready\n"
@@ -73,7 +73,7 @@ def test_threads_that_want_one_kernel_build_it_once(
 
 
 def plans(count: int) -> list[cg.Plan]:
-    """Plans of kernels that differ."""
+    """Return plans of different kernels."""
     tiles = [(32, 2**i, 1) for i in range(count)]
     sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float32", "arch": "sm_90a", "backend": "cpu"}
     return [cg.plan("NN", kernel="naive", tile=tile, **sizes) for tile in tiles]
@@ -81,7 +81,7 @@ def plans(count: int) -> list[cg.Plan]:
 
 @pytest.fixture
 def compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """In place of NVRTC, which lets two builds end only together, and refuses a tile."""
+    """Replace NVRTC by a function in which two builds end together, and which rejects a tile."""
     together, began = threading.Barrier(2), list[str]()
 
     def compile_(unit: TranslationUnit, *_: object) -> Build:
@@ -130,12 +130,12 @@ def test_whether_a_kernel_is_built_is_asked_of_its_key(
     again, other = plans(2)
     assert again.built and not other.built
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", os.pathsep.join((str(place) + "2", str(place))))
-    assert again.built and not other.built  # of any of the directories
+    assert again.built and not other.built  # in any of the directories
 
 
 @pytest.fixture
 def hands() -> Iterator[workers.Workers]:
-    """Processes that compile, none of which has been started."""
+    """Yield a pool of processes that compile, none of which has been started."""
     made = workers.Workers()
     yield made
     made.close()
@@ -178,7 +178,7 @@ def test_where_no_process_can_be_started_all_is_compiled_here(
     assert hands._all == []
 
 
-#: A script that builds where it stands: another that imported it would do so again, and so on.
+#: A script without a main guard. If another process imported it, it would build again.
 SCRIPT = """
 import sys, cute_gemm as cg
 from cute_gemm.toolchain import workers
@@ -205,7 +205,7 @@ def test_a_script_without_a_guard_builds_in_processes(place: Path) -> None:
 
 
 def compiling(script: str) -> tuple[subprocess.Popen[str], set[int]]:
-    """A program whose first kernel is built, and the processes that it started."""
+    """Return a process whose first kernel is built, and the ids of its children."""
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -228,7 +228,7 @@ def test_ctrl_c_ends_the_processes_that_compile(place: Path) -> None:
 
 
 def children(process: subprocess.Popen[str]) -> set[int]:
-    """The processes that any of its threads started."""
+    """Return the ids of processes that any thread of a process started."""
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
     return {int(child) for task in tasks for child in task.read_text().split()}
 
@@ -240,7 +240,7 @@ def test_processes_that_compile_end_in_silence_with_who_started_them(
 ) -> None:
     process, found = compiling(SCRIPT)
     process.send_signal(number)
-    # They hold standard error too: it ends when the last of them has.
+    # Children also hold standard error, so it ends with the last of them.
     _, err = process.communicate(timeout=60)
     assert (err, process.returncode) == ("", -number)
     assert not [child for child in found if Path(f"/proc/{child}/exe").exists()]
@@ -249,7 +249,7 @@ def test_processes_that_compile_end_in_silence_with_who_started_them(
 def test_a_launch_of_several_plans_is_built_and_counted_once(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What packs A is the same kernel before both, and what is told are files."""
+    """Test that the packing kernel of A is shared by both plans, and that progress counts files."""
     built: list[str] = []
 
     def compile_(unit: TranslationUnit, arch: str, *_: object) -> Build:
@@ -301,7 +301,7 @@ os._exit(0)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
 def test_a_child_that_was_forked_builds_too(place: Path) -> None:
-    """The threads that build stay with the parent."""
+    """Test that a forked child does not have the parent's build threads."""
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=90)
     assert (done.stdout, done.stderr, done.returncode) == ("waited\nbuilt\n", "", 0)
     assert len(cache.entries()) == 3
@@ -328,7 +328,7 @@ def test_who_is_killed_lets_go(place: Path) -> None:
 
 
 def test_one_at_a_time_holds_a_lock(place: Path) -> None:
-    """Each holder removes the file, and others have it open meanwhile."""
+    """Test that each holder removes the lock file while others have it open."""
     inside: list[int] = []
     most = 0
 
@@ -361,9 +361,9 @@ def test_where_nothing_can_be_locked_everybody_builds(
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals as POSIX has them")
 def test_ctrl_c_while_a_unit_is_compiled(place: Path) -> None:
-    """NVRTC's own handler would end the process with status 4."""
+    """Test Ctrl-C. NVRTC's own handler would end the process with status 4."""
     process = start(0.0)
-    time.sleep(0.5)  # the compiler is at work: it takes a second
+    time.sleep(0.5)  # a compilation takes a second
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("KeyboardInterrupt\n", 0), err
@@ -373,7 +373,7 @@ def test_ctrl_c_while_a_unit_is_compiled(place: Path) -> None:
 
 
 def test_threads_import_what_compiles_at_once() -> None:
-    """Each finds all of ``cuda.core``, of which another has imported half at that time."""
+    """Test that each thread gets a complete ``cuda.core``, also while another one imports it."""
     program = """
 import sys, threading
 from cute_gemm._cuda_core import cuda_core

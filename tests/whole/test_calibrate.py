@@ -1,4 +1,4 @@
-"""Calibrations: files, the fit to times of known numbers, and ``cute-gemm calibrate``."""
+"""Test calibrations: files, the fit to times of a known one, and ``cute-gemm calibrate``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZES: dict[str, Any] = {"m": 1000, "n": 1200, "k": 900, "dtype": "bfloat16"}
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """No calibration of another test, or of this user, counts."""
+    """Use a cache without calibrations of other tests or of the user."""
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
     calibrated.forget()
     yield tmp_path / "cache"
@@ -45,7 +45,7 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Runs a command, which ends with a status, and returns what it printed."""
+    """Return a function that runs a command, checks its status, and returns its output."""
 
     def run(*words: str, status: int = 0) -> Any:
         assert main(words) == status
@@ -101,7 +101,7 @@ def test_the_users_own_counts_in_every_process(own_directory: Path, run) -> None
         assert plan.kernel == "sm80_pipeline"
         assert plan.why.endswith("; predictions calibrated on this H200")
     assert "calibration of H200" in run("cache").out
-    # Of other GPUs nothing has been measured.
+    # Other GPUs have no measurements.
     other = cg.plan("NT", **SIZES, arch="sm_90a", gpu="H100 PCIe", backend="cpu")
     assert other.kernel == "sm90_wgmma"
     assert other.why.endswith("; predictions from the H100 PCIe's data sheet and times of the H200")
@@ -109,7 +109,7 @@ def test_the_users_own_counts_in_every_process(own_directory: Path, run) -> None
     assert calibrated.calibration(H200) == reference()
 
 
-# -- what is measured -------------------------------------------------------------------------
+# -- measurement ------------------------------------------------------------------------------
 
 
 def test_contests_are_drawn_from_the_seed() -> None:
@@ -129,7 +129,7 @@ def test_types_without_a_kernel_are_left_out() -> None:
 
 
 class FakeGraph:
-    """Calls that run at once, on the clock of a fake device."""
+    """A graph that runs immediately, on the clock of a fake device."""
 
     device: Device
 
@@ -166,11 +166,11 @@ def test_contests_are_measured(device: Device, monkeypatch: pytest.MonkeyPatch) 
     assert [list(x.entries) for x in found] == [expected] * 2
 
 
-# -- times on disk ----------------------------------------------------------------------------
+# -- stored times -----------------------------------------------------------------------------
 
 
 def timed(count: int, hidden: Calibration, noise: float = 0.04, seed: int = 1) -> Times:
-    """Return contests whose times are what a calibration predicts, with some noise."""
+    """Return problems with the times that a calibration predicts, plus noise."""
     rng = np.random.default_rng(seed)
     found = []
     for drawn in itertools.islice(draw.contests(H200, seed, ("bfloat16", "float32")), count):
@@ -208,7 +208,7 @@ def test_configs_that_there_are_no_more_are_dropped() -> None:
 
 
 def changed() -> Calibration:
-    """Return another GPU's numbers."""
+    """Return a calibration of another GPU."""
     known = reference()
     paces = {
         kernel: {
@@ -230,7 +230,7 @@ def test_the_fit_finds_the_numbers_behind_times() -> None:
     after = fit.quality(held, found, H200)
     assert before.rms > 0.1 and after.rms < 0.07 and after.regret <= before.regret + 0.02
     assert found.bases["sm90_wgmma"]["half"].times >= 12
-    # Numbers that no time depends on stay: of these types nothing was measured.
+    # Parameters without measurements do not change: these types were not measured.
     assert found.pace("sm90_wgmma", "int8") == reference().pace("sm90_wgmma", "int8")
     assert decoded(found.encoded()) == found
 
@@ -242,7 +242,7 @@ def test_without_times_nothing_changes() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("H200", "tf32"), ("H100 SXM", "float8")])
 def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str, kind: str) -> None:
-    """Counts of these types give the errors that the fit had; others take longer."""
+    """Test that current counts give the errors of the stored fit."""
     gpu, numbers = gpu_called(name), shipped(name)
     assert numbers is not None
     file = f"{name.lower().replace(' ', '-')}-times.gz"
@@ -273,7 +273,7 @@ def test_the_packages_numbers_are_fitted_to_what_is_counted_now(name: str, kind:
 def test_where_a_fit_starts(
     gpu: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run
 ) -> None:
-    """Never from the GPU's own calibration: the same times give the same numbers."""
+    """Test that a fit never starts from the GPU's own calibration, so that it is reproducible."""
     calibrated.store(replace(changed(), gpu=gpu))
     replace(timed(8, reference()), gpu=gpu).write(tmp_path / "times.gz")
     starts: list[Calibration] = []
@@ -294,7 +294,7 @@ def test_stored_times_are_fitted_again(tmp_path: Path, run) -> None:
     assert "times of 8 problems" in said and "On 2 problems that the numbers were not" in said
     first = (tmp_path / "h.json").read_text()
     assert decoded(first).source == "a test"
-    assert calibrated.calibration(H200) == reference()  # that of --output is not in use
+    assert calibrated.calibration(H200) == reference()  # the calibration of --output is not in use
     row = json.loads(run(*words, "--json").out)
     assert (tmp_path / "h.json").read_text() == first
     assert row["held_out"]["after"]["rms"] < row["held_out"]["before"]["rms"]

@@ -1,4 +1,4 @@
-"""The command line as a whole: words, help, JSON, and how it fails."""
+"""Test the command line: arguments, help, JSON, and errors."""
 
 import importlib
 import importlib.metadata
@@ -24,7 +24,7 @@ from cute_gemm.plan import backend
 
 
 def parsers(command: str):
-    """The parser, and a command's, as ``cute-gemm`` makes them."""
+    """Return the main parser, and that of a command."""
     parser, commands = cli.parsers()
     importlib.import_module(f"cute_gemm.commands.{command}").add_arguments(commands[command])
     return parser, commands[command]
@@ -196,12 +196,12 @@ def test_json_says_its_version_and_every_key_is_documented(run, command):
     assert keys(found) - documented == set()
 
 
-#: Keys below which are names that users chose, or that depend on a kernel.
+#: Keys whose values have names chosen by users, or by a kernel.
 FREE = {"config", "terms", "options", "limits", "values", "source", "worst", "counts", "figures"}
 
 
 def keys(value) -> set[str]:
-    """Every key of JSON, however deep."""
+    """Return all keys of JSON, at any depth."""
     if isinstance(value, list):
         return set().union(*map(keys, value))
     if not isinstance(value, dict):
@@ -225,7 +225,7 @@ def test_every_option_says_what_it_takes(run):
 
 @pytest.mark.parametrize("name", ["copy", "skew", "staging", "warp_along", "mma", "swizzle"])
 def test_names_that_options_take_are_those_that_are_accepted(name):
-    """Each is accepted by some problem, and the refusal of another lists them."""
+    """Test that each listed value is accepted by some problem, and that errors list the values."""
     for info in cg.kernels():
         if name not in info.values:
             continue

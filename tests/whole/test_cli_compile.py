@@ -1,4 +1,4 @@
-"""``cute-gemm emit``, ``compile`` and ``prove``."""
+"""Test ``cute-gemm emit``, ``compile`` and ``prove``."""
 
 import importlib
 import itertools
@@ -126,7 +126,7 @@ def test_compile_writes_one_cubin(run, tmp_path):
     assert "--output" in err
 
 
-#: Takes what was compiled ahead, where nothing compiles.
+#: Uses kernels that were compiled ahead, where nothing can be compiled.
 SERVE = """
 import sys
 sys.modules["cuda.core"] = sys.modules["cuda.bindings.nvrtc"] = None
@@ -160,7 +160,7 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
     assert (found["directory"], found["count"], found["bytes"]) == (str(place), count, taken)
     assert all(build["cached"] for build in found["builds"])
 
-    # On a terminal a bar says at once what is done: problems to choose for, then files to write.
+    # On a terminal, a progress bar counts selected problems, and then files.
     told: list[tuple[object, ...]] = []
     monkeypatch.setattr(compile_command, "progress", lambda: nullcontext(lambda *x: told.append(x)))
     planned, compiled = "problems planned", "kernels compiled"
@@ -180,14 +180,14 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [
-        # Those of wgmma are many.
+        # wgmma has many kernels.
         *(pytest.param(op, dtype, marks=pytest.mark.matrix)
           for op, dtype in (("NN", "float16"), ("NT", "float32/tf32"), ("TN", "int8"))),
         ("TT", "float32"), ("NT", "float64"), ("TN", "complex128"),
     ],
 )  # fmt: skip
 def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
-    """Of other extents too, if the matrices are aligned, or read by elements."""
+    """Test that all candidates are compiled, for other extents too, aligned or element-wise."""
     name, _, compute = dtype.partition("/")
     ahead = {each.symbol for each in _chosen_from([op], [dtype], ["sm_90a"], "auto", {})}
     aligned, odd = (16, 8192), (3, 4097)
@@ -227,7 +227,7 @@ def test_what_cannot_be_compiled_ahead(run, words, part):
 
 
 def test_kernels_of_a_layer(run, tmp_path, monkeypatch):
-    """They are taken by a process that compiles nothing."""
+    """Test that a process that compiles nothing uses the kernels."""
     place = tmp_path / "kernels"
     words = ("compile", "--layer", "96x64", "--tokens", "1:400:133", "--dtype", "float32", "--arch",
              "sm_80", "-o", str(place))  # fmt: skip

@@ -1,4 +1,4 @@
-"""``cute-gemm analyze``, ``copy`` and ``profile``."""
+"""Test ``cute-gemm analyze``, ``copy`` and ``profile``."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_reports_of_groups(run):
     _, out, _ = run("analyze", *words, "--group-sizes", "100,0,36,64", "--json")
     found = json.loads(out)
     assert found["groups"].startswith("4 groups of 0 to 100 along M: ")
-    # Each element of C takes k / bN elements of A, whatever the number of groups.
+    # Each element of C takes k / bN elements of A, for any number of groups.
     simt = ("--kernel", "double_buffered", "--dtype", "float32", "-m", "256", "--json")
     per = [
         json.loads(run("analyze", *words, *simt, "-l", count)[1])["performance"]["per_result"]
@@ -129,7 +129,7 @@ COPY = ("copy", "--tensor", "(128,32):(4096,1)", "--threads", "(16,8):(1,16)",
 
 def test_copy(run):
     status, out, _ = run(*COPY)
-    assert status == 0  # findings are no failure
+    assert status == 0  # findings are not an error
     assert "12.5 %" in out and "threads (32,4):(4,1), values (1,8)" in " ".join(out.split())
     report = json.loads(run(*COPY, "--json")[1])
     assert (report["coalesced"], report["bits"], report["dtype"]) == (False, 16, "float16")

@@ -1,4 +1,4 @@
-"""``cute-gemm run``: what it says, and that its results are right."""
+"""Test ``cute-gemm run``: its output, and that its results are right."""
 
 import json
 import subprocess

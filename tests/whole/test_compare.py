@@ -1,4 +1,4 @@
-"""Two plans side by side, and ``cute-gemm compare``."""
+"""Test the comparison of two plans, and ``cute-gemm compare``."""
 
 import json
 from typing import Any
@@ -117,7 +117,7 @@ def test_both_are_timed_in_turns(gpu):
     gpu.add("fast", 1.0), gpu.add("slow", 4.0)
     a, b = (made(kernel=kernel, m=40, n=30, k=20, backend="cuda") for kernel in ("fast", "slow"))
     both = compare(a, b, time=True, rounds=6)
-    assert not gpu.memory  # all was freed
+    assert not gpu.memory  # all memory was freed
     assert both.ratio == pytest.approx(4) and both.gpu == "NVIDIA H200"
     assert both.figures["measured.seconds"] == pytest.approx((1e-3, 4e-3))
     assert both.figures["measured.teraflops"][1] == pytest.approx(2 * 40 * 30 * 20 / 4e9)
@@ -125,14 +125,14 @@ def test_both_are_timed_in_turns(gpu):
 
 
 def test_matrices_lie_as_they_are_described(gpu):
-    """Their spans are in memory, at addresses of that alignment, one copy after the other."""
+    """Test that matrices have their spans and alignments in memory, in several copies."""
     gpu.add("one"), gpu.add("two")
     more = {"m": 40, "n": 30, "k": 20, "backend": "cuda", "l": 3, "dtype": "float32"}
     a, b = made(kernel="one", **more, base_offset=2), made("NT", kernel="two", **more, lda=43)
     compare(a, b, time=True, rounds=2)
     places = [c for name, _, c in gpu.ran if name == "one"]
     assert {c % 16 for c in places} == {8}
-    assert len(set(places)) > 20  # copies past L2
+    assert len(set(places)) > 20  # enough copies to exceed L2
     assert {op for _, op, _ in gpu.ran} == {"TN", "NT"}
 
 
@@ -215,7 +215,7 @@ def test_the_command_times_on_a_gpu(gpu, run, monkeypatch):
         assert json.loads(run(*words, "--json", *more)[1])["ratio"] is None
 
 
-# -- words ------------------------------------------------------------------------------------
+# -- options ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Corrections of predicted times: trees, their fit, and choices by them."""
+"""Test corrections of predicted times: trees, their fit, and kernel selection with them."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ SHAPE = {"m": 1000, "n": 1200, "k": 900, "dtype": "bfloat16", "arch": "sm_90a", 
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No calibration of another test, or of this user, counts."""
+    """Use a cache without calibrations of other tests or of the user."""
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
     calibrated.forget()
     yield
@@ -34,14 +34,14 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def calibration(*trees: Tree) -> Calibration:
-    """Return the H200's, with these trees alone."""
+    """Return the H200's calibration with only these trees."""
     found = shipped("H200")
     assert found is not None
     return replace(found, correction=Correction(trees) if trees else None)
 
 
 def tree(feature: str, threshold: float, above: float, below: float = 0.0) -> Tree:
-    """Return a tree that asks for one feature, on each of its levels."""
+    """Return a tree that tests one feature on all levels."""
     values = [below] * (1 << LEVELS)
     values[-1] = above
     return Tree((FEATURES.index(feature),) * LEVELS, (threshold,) * LEVELS, tuple(values))
@@ -60,7 +60,7 @@ def test_trees_are_looked_up_level_by_level() -> None:
         )
         for _ in range(7)
     )
-    rows = random.normal(size=(9000, 5))  # more than are looked up at a time
+    rows = random.normal(size=(9000, 5))  # more than one block of rows
     found = Correction(trees).logarithms(rows)
     for row in (0, 4095, 4096, 8999):
         sums = 0.0
@@ -81,10 +81,10 @@ def test_trees_find_what_errors_depend_on() -> None:
     trees = boosted(rows[:3000], noisy[:3000], weights[:3000], 40)
     assert len(trees) == 40
     left = errors[3000:] - Correction(tuple(trees)).logarithms(rows[3000:])
-    # Of 31 thresholds the nearest is half of 1/32 of the samples away, at most.
+    # The nearest of 31 thresholds is at most half of 1/32 of the samples away.
     assert np.sqrt(np.mean(left**2)) < math.hypot(0.3, 0.2) * math.sqrt(1 / 64)
-    assert trees == boosted(rows[:3000], noisy[:3000], weights[:3000], 40)  # to the digit
-    # What weighs nothing changes nothing.
+    assert trees == boosted(rows[:3000], noisy[:3000], weights[:3000], 40)  # bitwise equal
+    # Samples with weight 0 change nothing.
     wrong, light = noisy.copy(), weights.copy()
     wrong[:1000], light[:1000] = 5.0, 0.0
     trees = boosted(rows, wrong, light, 40)
@@ -105,7 +105,7 @@ def test_trees_are_the_same_from_a_file() -> None:
         decoded(json.dumps(damaged))
 
 
-# -- choices ----------------------------------------------------------------------------------
+# -- kernel selection -------------------------------------------------------------------------
 
 
 def test_a_selection_is_the_least_corrected_time() -> None:
@@ -140,7 +140,7 @@ def test_a_selection_is_the_least_corrected_time() -> None:
 
 
 def test_the_least_of_all_is_always_a_corrected_one() -> None:
-    """Where corrections lengthen the first ones beyond the others those are corrected too."""
+    """Test that further candidates are corrected if corrections make the first ones slower."""
     calibrated.take(calibration(tree("tile M", 0.5, 1.0)), own=False)
     found = cg.plan("NT", **SHAPE, gpu="H200").candidates()
     assert found[0].prediction.correction == pytest.approx(math.e)
@@ -162,7 +162,7 @@ def test_groups_and_empty_products_are_not_corrected() -> None:
 
 
 def test_one_order_of_summation_is_kept() -> None:
-    """What a correction makes faster, but sums in another order, is not chosen."""
+    """Test that corrections do not select a config with another order of summation."""
     for trees in ((), (tree("slices", 1.5, -2.0),)):
         calibrated.take(calibration(*trees), own=False)
         orders = {
@@ -175,7 +175,7 @@ def test_one_order_of_summation_is_kept() -> None:
 
 
 def test_what_an_access_costs_is_corrected_too() -> None:
-    """The seconds of causes are parts of the predicted time."""
+    """Test that the seconds of causes are parts of the corrected time."""
     given = {**SHAPE, "kernel": "vectorized", "gpu": "H200"}
     costs = []
     for trees in ((), (tree("tile M", 0.5, math.log(3)),)):
@@ -189,7 +189,7 @@ def test_what_an_access_costs_is_corrected_too() -> None:
 
 
 def test_the_fit_corrects_what_numbers_cannot_say() -> None:
-    """Times of tiles whose last round is nearly empty are a fifth longer than numbers say."""
+    """Test times that are a fifth longer than the model if the last round is nearly empty."""
     hidden = calibration(tree("last round", -0.5, 0.0, 0.2))
     contests = []
     for drawn in itertools.islice(draw.contests(H200, 2, ("bfloat16",)), 24):
@@ -203,7 +203,7 @@ def test_the_fit_corrects_what_numbers_cannot_say() -> None:
     assert found.correction is not None and len(found.correction.trees) == 2
     plain = fit.quality(held, calibration(), H200)
     assert fit.quality(held, found, H200).rms < 0.9 * plain.rms
-    # Another GPU's fit begins with these trees.
+    # The fit of another GPU starts with these trees.
     more = fit.SampleSet(known[:8]).corrected(found, H200)
     assert more.correction is not None and len(more.correction.trees) == 3
     assert more.correction.trees[:2] == found.correction.trees

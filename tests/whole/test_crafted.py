@@ -1,4 +1,4 @@
-"""Files of the cache and of the user with any content: ignored, or refused in one sentence."""
+"""Test files of the cache and of the user with any content: ignored, or a one-sentence error."""
 
 import hashlib
 import json
@@ -122,7 +122,7 @@ def test_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_build_of_another_kernel_is_built_anew(
     change: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its checksum and its name: the key stands in the file, and can be written there."""
+    """Test that the key in the file is compared, although its checksum and name are right."""
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path))
     unit = TranslationUnit("source", "entry")
     right = Build(b"right", "entry", "sm_80", Resources(1, 0, 0, 0, 0), 0.0, False, "")
@@ -143,7 +143,7 @@ def test_a_build_of_another_kernel_is_built_anew(
     ids=str,
 )  # fmt: skip
 def test_a_selection_that_is_not_legal_is_not_taken(change: dict[str, Any]) -> None:
-    """Not packed and in one slice: what the file says is none of the candidates."""
+    """Test a stored config that is not among the candidates, because it is packed or split."""
     problem = cg.plan("TN", m=64, n=64, k=64, dtype="float64", arch="sm_80", backend="cpu").problem
     predicted = select(problem, "sm_80", "sm80_pipeline", {"pack": "none", "split_k": 1})
     other = predicted.candidates()[1].config
@@ -204,7 +204,7 @@ def test_a_file_of_a_gpu_that_is_too_long(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_gpu_is_no_path(tmp_path: Path) -> None:
-    """A calibration of the package is looked for by it, and nothing outside of its folder."""
+    """Test that the name of a GPU finds only calibrations in the package's folder."""
     place = Path(calibration.__file__).parent / "calibrations"
     (tmp_path / "theirs.json").write_text((place / "h200.json").read_text())
     assert calibration.shipped("H200") is not None

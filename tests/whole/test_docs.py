@@ -1,4 +1,4 @@
-"""What the documentation prints is what its commands print."""
+"""Test that the output on the pages is that of their commands."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The page of the Python API has every public name, as objects that its generator finds."""
+"""Test that the page of the Python API has every public name, as its generator resolves it."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 
 
 def resolved(dotted: str) -> Any:
-    """The object of a dotted name, where a module goes before what its package imports."""
+    """Return the object of a dotted name, where modules take precedence over imported names."""
     module, _, rest = dotted, "", ""
     while True:
         try:
@@ -34,7 +34,7 @@ def resolved(dotted: str) -> Any:
 
 
 def documented() -> dict[str, Any]:
-    """What stands on the page, by its heading or by its last name."""
+    """Return the objects on the page, by heading or by last name."""
     found = {}
     for match in re.finditer(r"^::: (\S+)\n((?:    .*\n)*)", PAGE, re.MULTILINE):
         identifier, options = match.groups()
@@ -50,7 +50,7 @@ def documented() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted({*cg.__all__} - {"GemmError"}))
 def test_every_public_name_is_on_the_page(name: str) -> None:
-    """``cute_gemm.plan`` is a function, and a module where the page's generator looks."""
+    """Test names. ``cute_gemm.plan`` is a function, but also a module for the page's generator."""
     assert documented()[name] is getattr(cg, name)
 
 
@@ -60,12 +60,12 @@ def test_errors_are_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", sorted(documented()))
 def test_examples_have_a_section(name: str) -> None:
-    """Without its heading an example is shown as a quotation."""
+    """Test headings of examples, without which they are rendered as quotations."""
     text = documented()[name].__doc__ or ""
     assert ">>>" not in text or re.search(r"Examples\n *-{8}\n", text)
 
 
-#: `analyze` hands its keywords on to `plan`, which describes them.
+#: `analyze` passes its keywords to `plan`, which describes them.
 FUNCTIONS = (
     cg.gemm, cg.grouped_gemm, cg.plan, cg.analyze_copy, cg.compile, cg.epilogue, cg.Plan.__call__,
     cg.Plan.report, cg.Plan.candidates, cg.Plan.pack, cg.Plan.bind, cg.Plan.trace,
@@ -84,7 +84,7 @@ def test_every_parameter_is_described(function: Any) -> None:
 
 
 def test_docstrings_are_plain_markdown() -> None:
-    """A role of Sphinx would be shown as it is typed."""
+    """Test that docstrings have no Sphinx roles, which would be rendered as text."""
     for path in sorted((ROOT / "cute_gemm").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         assert not re.findall(r":\w+:`[^`]*`", text), path

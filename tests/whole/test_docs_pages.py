@@ -1,4 +1,4 @@
-"""What the documentation generates from stored runs, and how runs are recorded."""
+"""Test the parts of pages that are generated from stored runs, and the recording of runs."""
 
 import importlib
 import json
@@ -19,7 +19,7 @@ HOST = "cute-gemm bench NN TT --kernel host --sizes 8,4x5x6 --rounds 1"
 
 @pytest.fixture
 def docs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function: name -> a module of docs/, with data of its own."""
+    """Return a function: name -> a module of docs/, with its own data."""
     monkeypatch.syspath_prepend(str(DOCS))
 
     def load(name: str) -> ModuleType:
@@ -39,7 +39,7 @@ def store(directory: Path, name: str, result: Any, **more: Any) -> None:
 
 
 def bench_result(shares: dict[str, float | None], n: int = 4096) -> dict[str, Any]:
-    """Ours at these parts of cuBLAS's 500 TFLOP/s; None: refused."""
+    """Return a result with these shares of cuBLAS's 500 TFLOP/s; None: not supported."""
 
     def entry(kernel: str, op: str, share: float | None) -> Entry:
         if share is None:
@@ -55,7 +55,7 @@ def bench_result(shares: dict[str, float | None], n: int = 4096) -> dict[str, An
 
 
 def table(text: str) -> list[list[str]]:
-    """The cells of the rows of a Markdown table, its head first."""
+    """Return the cells of a Markdown table, its head first."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [rows[0], *rows[2:]]
@@ -142,7 +142,7 @@ def test_speed_by_type(docs, tmp_path):
 
 
 def test_the_speed_of_a_type_is_in_the_run_of_the_ladder(docs, tmp_path):
-    """So that README and the ladder show one run."""
+    """Test that README and the ladder show the same run."""
     page = docs("benchmarks_page")
     store(tmp_path, "float16", bench_result({"NN": 1.25}))
     assert table(page.speed())[1] == ["float16", "625 (1.25)", "-", "-", "-"]
@@ -171,8 +171,8 @@ def test_what_is_not_recorded_says_so(docs, tmp_path):
 
 
 def test_generated_parts_are_of_runs_that_are_recorded(docs):
-    """Every name in the pages is one that `record.py` has, and every one of those is shown."""
-    summaries = {"speed", "classes", "fused", "blocks"}  # of runs that are shown in full as well
+    """Test that `record.py` has every name in the pages, and that every recorded run is shown."""
+    summaries = {"speed", "classes", "fused", "blocks"}  # of runs that are also shown in full
     other = {"rung", "families", "support"}
     shown = []
     for page in DOCS.glob("*.md"):
@@ -186,7 +186,7 @@ def test_generated_parts_are_of_runs_that_are_recorded(docs):
 
 
 def test_a_stored_run_of_the_repository_is_current():
-    """Whatever is in docs/data is read by the command that prints it."""
+    """Test that all files in docs/data can be read."""
     for file in sorted((DOCS / "data").glob("*.json")):
         stored = json.loads(file.read_text(encoding="utf-8"))
         if stored["command"].startswith("cute-gemm bench"):
@@ -194,8 +194,8 @@ def test_a_stored_run_of_the_repository_is_current():
 
 
 def test_the_home_page_is_the_readme(docs):
-    """Its links lead to pages and pictures, from where it lies."""
-    made = "changelog.md", "security.md"  # by docs/root_pages.py
+    """Test that links of the README lead to pages and pictures relative to the home page."""
+    made = "changelog.md", "security.md"  # made by docs/root_pages.py
     files = SimpleNamespace(get_file_from_path=lambda path: path in made)
     config = SimpleNamespace(config_file_path=str(DOCS.parent / "mkdocs.yml"), repo_url="")
     text = (DOCS / "index.md").read_text(encoding="utf-8")
@@ -290,7 +290,7 @@ def test_what_takes_too_long_is_stopped(docs, tmp_path, monkeypatch):
 
 
 def test_the_runs_are_commands_that_are_understood(docs, monkeypatch):
-    """Every bench command asks for what it says; every script is there."""
+    """Test that bench commands parse, and that all scripts exist."""
     from cute_gemm.commands import bench
 
     asked = []
@@ -321,7 +321,7 @@ def test_the_runs_are_commands_that_are_understood(docs, monkeypatch):
                 assert drawn["--quack"] == "7"
             elif name.startswith("epilogues"):
                 assert int(drawn["--random"]) > 10 and drawn["--seed"] == "1"
-            else:  # so many of each class, of the type that it is called by
+            else:  # counts of each class, for the type in its name
                 counts = [int(x.partition(":")[2]) for x in drawn["--classes"].split(",")]
                 assert sum(counts) > 30 and name == f"layouts-{drawn['--dtypes']}"
     assert len(asked) == 14

@@ -1,4 +1,4 @@
-"""The pictures of the documentation are what their commands make."""
+"""Test that the pictures of the documentation are those that their commands draw."""
 
 import re
 import sys
@@ -32,7 +32,7 @@ def test_a_picture_is_what_its_command_makes(name: str) -> None:
 
 
 def test_the_text_of_the_screenshots_is_that_of_the_report() -> None:
-    """Their pixels depend on the browser; their text does not."""
+    """Test the text of screenshots. Their pixels depend on the browser."""
     screenshots = {name for name in PICTURES if name.endswith(".png")}
     assert screenshots == set(make_pictures.REPORTS)
     kept = (ROOT / "docs/data/report.txt").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ DRAWN = re.compile(r"((?:^!\[[^]\n]+\]\([^)\n]+\)\n)+)\n^Drawn by `([^`]+)`\.$",
 
 
 def shown() -> dict[str, str]:
-    """Every picture that a page shows, and the command beside it."""
+    """Return every picture on the pages, and the command next to it."""
     commands = {}
     for path in update.files():
         page = path.read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def shown() -> dict[str, str]:
     return commands
 
 
-#: The site replaces a screenshot with its dark variant on dark pages.
+#: On dark pages the site replaces a screenshot with its dark variant.
 SHOWN = {name: make_pictures.command(name) for name in PICTURES if name != "report-dark.png"}
 
 
@@ -99,7 +99,7 @@ def test_the_filter_of_dark_pages_is_that_of_the_report() -> None:
 def test_the_report_is_drawn_by_a_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With none the others are made, the report's text stays, and a sentence says so."""
+    """Test a machine without a browser: other pictures are drawn, and a message is printed."""
     before = (ROOT / "docs/data/report.txt").read_text(encoding="utf-8")
     monkeypatch.setattr(make_pictures, "DOCS", tmp_path)
     monkeypatch.setattr(make_pictures, "pictures", lambda: {"one.svg": "<svg/>"})

@@ -20,7 +20,7 @@ from cute_gemm.toolchain.headers import CudaHeaders
 
 @pytest.fixture(params=[12, 13])
 def major(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The CUDA release of the bindings, whatever is installed."""
+    """Set the CUDA release of the bindings."""
     for module in (headers, doctor, compiler):
         monkeypatch.setattr(module, "cuda_major", lambda: request.param)
     return request.param
@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_templates_are_counted_against_those_that_are_included(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No list is kept by hand: units name templates, and these name others."""
+    """Test that included templates are found by following includes, without a fixed list."""
     root = tmp_path / "templates"
     shutil.copytree(headers.templates_path(), root)
     files = len(list(root.rglob("*.cuh")))
@@ -191,7 +191,7 @@ def test_a_look_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_programs_that_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without nvdisasm and Nsight Compute only the commands that need them fail."""
+    """Test that only commands that need nvdisasm or Nsight Compute fail without them."""
     import shutil
 
     from cuda import pathfinder
@@ -208,9 +208,9 @@ def test_programs_that_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'cute-gemm[sass]'" in named("nvdisasm").fix
 
 
-# -- what is missing --------------------------------------------------------------------------
+# -- missing modules --------------------------------------------------------------------------
 
-#: Run as a process's program: takes modules away, then is ``cute-gemm``.
+#: A program for a new process that hides modules and then runs ``cute-gemm``.
 WITHOUT = """
 import sys
 gone, words = sys.argv[1].split(","), sys.argv[2:]

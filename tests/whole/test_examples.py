@@ -1,4 +1,4 @@
-"""Every example runs on its own, without a GPU too, and prints something worth reading."""
+"""Test that every example runs, also without a GPU, and prints its main result."""
 
 import doctest
 import importlib
@@ -14,7 +14,7 @@ import cute_gemm
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[0-9]*.py"))
 
-#: A line that shows that the example came to its point.
+#: A line of output that shows the main result of the example.
 SHOWS = {
     "01_blas_flags.py": "TN  row       row       (192,64):(1,192)   (128,64):(1,128)",
     "02_layout_report.py": "TN    no",
@@ -29,7 +29,7 @@ SHOWS = {
 
 @lru_cache
 def show(path: Path, cache_directory: Path) -> str:
-    """Run an example elsewhere, with the package under test, and return what it prints."""
+    """Run an example in another directory, and return its output."""
     environment = os.environ | {
         "CUTE_GEMM_CACHE_DIR": str(cache_directory),
         "PYTHONPATH": str(Path(cute_gemm.__file__).parents[1]),
@@ -52,7 +52,7 @@ def test_example(path, cache_directory):
 
 
 def test_the_reference_table_and_its_fix(cache_directory):
-    """NT: A yes, B yes; NN: yes, no; TN: no, no; TT: no, yes; and then yes everywhere."""
+    """Test NT: A yes, B yes; NN: yes, no; TN: no, no; TT: no, yes; then yes everywhere."""
     (path,) = (path for path in EXAMPLES if path.name == "02_layout_report.py")
     lines = show(path, cache_directory).splitlines()
     rows = [line.split() for line in lines if line[:2] in ("NT", "NN", "TN", "TT")]

@@ -1,4 +1,4 @@
-"""``explain``: ideas, accesses per result counted two ways, predicted times, the next kernel."""
+"""Test ``explain``: ideas, accesses per result counted twice, predicted times, the next kernel."""
 
 import io
 import json
@@ -56,7 +56,7 @@ def test_an_idea_is_the_paragraph_of_the_header(tmp_path, monkeypatch):
     (tmp_path / "some.cuh").write_text(header)
     (tmp_path / "naive.cuh").touch()
     idea = ideas._of_template.__wrapped__
-    assert idea(tmp_path / "some.cuh") == "naive, with a twist."  # a name stays as it is
+    assert idea(tmp_path / "some.cuh") == "naive, with a twist."  # a name does not change
     (tmp_path / "some.cuh").write_text(
         "// some: what it is.\n\nint a;\n//\n// The idea: too late.\n"
     )
@@ -91,7 +91,7 @@ def test_counts_of_the_tutorials(kernel, loaded, read):
 @pytest.mark.parametrize("op", OPS)
 def test_tutorials_and_model_agree_where_the_tiles_divide(op):
     for kernel in (*SIMT, "tensor_core"):
-        if kernel == "double_buffered":  # which works a column ahead of itself
+        if kernel == "double_buffered":  # it loads one column ahead
             continue
         dtype = "float16" if kernel == "tensor_core" else "float32"
         for order in "FC":
@@ -269,7 +269,7 @@ WORDS = ("-m", "256", "-n", "256", "-k", "128", "--arch", "sm_90a", "--dtype", "
 
 @pytest.fixture
 def run(capsys):
-    """Return a function: words -> (exit status, standard output, standard error)."""
+    """Return a function: arguments -> (exit status, standard output, standard error)."""
 
     def call(*words: str) -> tuple[int, str, str]:
         status = cli.main(["explain", *words])
@@ -350,7 +350,7 @@ def test_auto_is_the_kernel_that_is_chosen(run):
 
 
 def test_of_cublas_nothing_is_said_of_the_ladder(run):
-    """The ladder went on, to wgmma and TMA."""
+    """Test cuBLAS, which the ladder compares with sm90_wgmma."""
     _, out, _ = run("cublas", "NN", *WORDS)
     assert "wgmma and TMA, as sm90_wgmma does" in " ".join(out.split())
 
@@ -402,7 +402,7 @@ def test_words_are_explained_where_elements_are_none():
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex128"])
 @pytest.mark.parametrize("k", [600, 1100, 2048, 3000, 9999])
 def test_the_tile_that_is_advised_fits(dtype, k):
-    """Of smem_full_k, which keeps all of k in shared memory."""
+    """Test smem_full_k, which has all of k in shared memory."""
     sizes = {"m": 256, "n": 256, "k": k, "dtype": dtype, "arch": "sm_80"}
     try:
         explain("smem_full_k", "TN", **sizes)
@@ -411,6 +411,6 @@ def test_the_tile_that_is_advised_fits(dtype, k):
         said = re.search(advice, str(refused))
         if said[1]:
             explain("smem_full_k", "TN", **sizes, tile=tuple(map(int, said.groups())))
-        else:  # not the smallest either
+        else:  # not even the smallest tile fits
             with pytest.raises(UnsupportedError):
                 explain("smem_full_k", "TN", **sizes, tile=(8, 4, 32))

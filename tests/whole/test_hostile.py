@@ -1,4 +1,4 @@
-"""What users and machines do that nobody plans for: one sentence each, no traceback, no hang."""
+"""Test unusual inputs and environments: one sentence each, no traceback, no hang."""
 
 import io
 import json
@@ -23,7 +23,7 @@ ANALYZE = ["analyze", "TN", "-m", "64", "-n", "64", "-k", "64", "--arch", "sm_80
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess:
-    """Run a line of shell, in which ``cute-gemm`` is this one."""
+    """Run a shell command with this ``cute-gemm``."""
     line = line.replace("cute-gemm", f"{sys.executable} -m cute_gemm")
     return subprocess.run(
         ["bash", "-c", line], capture_output=True, check=False, timeout=60,
@@ -162,7 +162,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
 def test_what_is_no_file_in_the_cache(make, place):
-    """A read of a FIFO would wait for somebody to write into it, for ever."""
+    """Test files that are not regular. Reading a FIFO would block for ever."""
     from test_cache import BUILD
 
     make(place / "key.build")
@@ -180,7 +180,7 @@ def test_clear_says_what_it_removed(place, capsys):
 
     cache.put("one", BUILD)
     length = cache.size()
-    (place / "held.build").mkdir()  # which unlink does not remove
+    (place / "held.build").mkdir()  # a directory, which unlink does not remove
     assert cli.main(["cache", "clear", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["removed"], done["bytes"], done["left"]) == (1, length, 1)

@@ -1,4 +1,4 @@
-"""The HTML report: well-formed, self-contained, complete, and safe against hostile text."""
+"""Test the HTML report: well-formed, self-contained, complete, and safe against hostile text."""
 
 import re
 from dataclasses import replace
@@ -23,7 +23,7 @@ VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):
-    """Checks that tags are balanced; keeps ids, links, tags, text and the cells of each table."""
+    """A parser that checks nesting, and collects ids, links, tags, text and cells of tables."""
 
     def __init__(self, text):
         super().__init__()
@@ -150,7 +150,7 @@ def test_a_repr_is_noticed(value):
 def test_every_access_is_in_the_tables_and_in_a_picture(report):
     page = Page(report.to_html())
     launch = next(t for t in page.tables if {"sectors", "wavefronts"} <= {*t[0]})
-    launch = [launch[0], *(line for line in launch[1:] if line[0])]  # without those "of L2"
+    launch = [launch[0], *(line for line in launch[1:] if line[0])]  # without the rows "of L2"
     assert [line[0] for line in launch[1:]] == [str(n + 1) for n in range(len(report.rows))]
     for line, row in zip(launch[1:], report.rows, strict=True):
         assert line[1] == row.operand
@@ -280,19 +280,19 @@ def contrast(one, other):
 
 
 def mixed(one, part, other):
-    """``color-mix(in srgb, one part, other)``."""
+    """Return ``color-mix(in srgb, one part, other)``."""
     pairs = zip((one, other), (part, 1 - part), strict=True)
     shares = [[w * int(c[at : at + 2], 16) for at in (1, 3, 5)] for c, w in pairs]
     return "#" + "".join(f"{round(a + b):02x}" for a, b in zip(*shares, strict=True))
 
 
-#: Ground and text of JupyterLab's themes: --jp-layout-color0 and --jp-content-font-color0.
+#: Background and text of JupyterLab's themes: --jp-layout-color0, --jp-content-font-color0.
 JUPYTER = {"jupyter light": ("#ffffff", "#000000"), "jupyter dark": ("#111111", "#ffffff")}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark", *JUPYTER])
 def test_words_have_contrast_in_each_scheme(reference, scheme):
-    """WCAG's AA, 4.5:1, of all colours of text, on the ground and on panels."""
+    """Test WCAG's AA, 4.5:1, for all text colors, on the page and on panels."""
     style = re.search(r"<style>(.*?)</style>", reference._repr_html_(), re.DOTALL)[1]
     light, dark = style.split("@media (prefers-color-scheme: dark)")
     assert "var(--jp-layout-color0," in light and "var(--jp-content-font-color0," in light
@@ -314,7 +314,7 @@ def test_words_have_contrast_in_each_scheme(reference, scheme):
 
 
 def filtered(colour):
-    """``invert(0.92) hue-rotate(180deg)``, by the matrix of the Filter Effects specification."""
+    """Return ``invert(0.92) hue-rotate(180deg)``, as in the Filter Effects specification."""
     part = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     inverted = 0.92 - 0.84 * part
     luma = inverted @ (0.213, 0.715, 0.072)
@@ -323,7 +323,7 @@ def filtered(colour):
 
 
 def test_words_have_contrast_in_pictures():
-    """Also in dark pages, where pictures are filtered."""
+    """Test also dark pages, where pictures are filtered."""
     words = [(svg.INK, fill) for fill in (*svg.TINTS, svg.BAD_TINT, "#ffffff")]
     for word, ground in [*words, (svg.GREY, "#ffffff"), (svg.BAD, "#ffffff")]:
         assert contrast(word, ground) >= 4.5, (word, ground)
@@ -338,7 +338,7 @@ def test_a_page_has_landmarks_and_a_table_of_contents(reference):
     linked = re.search(r"<nav.*?</nav>", text, re.DOTALL)[0]
     assert heads and re.findall(r'href="#([^"]*)"', linked) == heads
     assert re.findall(r'<section aria-labelledby="([^"]*)">', text) == heads
-    # What scrolls can be reached by the keyboard, and has a name.
+    # Scrollable regions are accessible by keyboard, and have a name.
     regions = [a for tag, a in page.tags if tag == "div" and a.get("class") == "scroll"]
     assert len(regions) == page.count("table")
     assert all((a["tabindex"], a["role"]) == ("0", "region") and a["aria-label"] for a in regions)
@@ -428,4 +428,4 @@ def test_a_copy_of_ones_own_is_a_page_too(smem):
     assert "<dd><code>(128,32):(4096,1)</code></dd>" in text
     assert ("<dt>smem</dt>" in text) is (smem is not None)
     assert "12.5 %" in text
-    assert not {i for i in page.ids if i in cell.ids}  # its ids follow from what it says
+    assert not {i for i in page.ids if i in cell.ids}  # ids are derived from the content

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command at once, without a traceback: while it starts, and while BLAS computes."""
+"""Test that Ctrl-C ends a command at once, without a traceback, at startup and in BLAS calls."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
 def _takes_interrupts() -> None:
-    """A process in the background of a shell begins with SIGINT ignored, and so do its children."""
+    """Enable SIGINT, which a background process of a shell and its children ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -27,7 +27,7 @@ def started(*words: str) -> subprocess.Popen[str]:
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, float]:
-    """The exit status of a process after Ctrl-C, its last errors, and the seconds that it took."""
+    """Return the exit status after Ctrl-C, the last lines of errors, and the elapsed seconds."""
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     try:
@@ -39,7 +39,7 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, float]:
 
 @pytest.mark.parametrize("module", ["numpy.version", "cute_gemm.arch"])
 def test_while_it_starts(module: str) -> None:
-    """Python says which module it imported just before."""
+    """Test each phase. Python prints the module that it imported last."""
     process = started("-X", "importtime", "-m", "cute_gemm", "doctor")
     assert process.stderr is not None
     while module not in (line := process.stderr.readline()):
@@ -48,7 +48,7 @@ def test_while_it_starts(module: str) -> None:
     assert status == 130 and "Traceback" not in err
 
 
-#: A command that is in C for half an hour, as in a product of BLAS, where no Python runs.
+#: A command that runs C code for half an hour, like a product of BLAS, without Python.
 LONG = """
 import hashlib, sys
 sys.argv = ["cute-gemm", "kernels"]
@@ -64,7 +64,7 @@ sys.exit(cli.main())
 def test_while_a_library_computes() -> None:
     process = started("-c", LONG)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
-    time.sleep(0.5)  # until it is in C
+    time.sleep(0.5)  # until it runs C code
     status, err, seconds = interrupted(process)
     assert (status, err) == (130, "") and seconds < 5
 

@@ -1,4 +1,4 @@
-"""``cute_gemm.jax`` on the CPU: products inside jit, grad, jvp, vmap and shard_map."""
+"""Test ``cute_gemm.jax`` on the CPU: products inside jit, grad, jvp, vmap and shard_map."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ TRANSPOSED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture
 def x64() -> Iterator[None]:
-    """JAX with float64."""
+    """Enable float64 in JAX."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     yield
@@ -69,7 +69,7 @@ def exact(x: Any) -> np.ndarray:
 
 
 def bound(a: Any, b: Any, dtype: str) -> np.ndarray:
-    """What a product of this type may be away from the exact one, element by element."""
+    """Return the error bound of a product of this type, element by element."""
     sums = UNIT["float32"] if dtype in ("float16", "bfloat16") else UNIT[dtype]
     magnitudes = np.abs(exact(a)) @ np.abs(exact(b))
     k = a.shape[-1]
@@ -130,7 +130,7 @@ def test_numpy_arrays() -> None:
 
 
 def ops_of(function: Any, *arrays: Any) -> list[str]:
-    """The ops of the custom calls in a program."""
+    """Return the ops of the custom calls in a program."""
     text = jax.jit(function).lower(*arrays).as_text()
     marker = r"\22op\22: \22"
     return [part[:2] for part in text.split(marker)[1:]]
@@ -196,7 +196,7 @@ def test_every_op_has_derivatives(op: str, batch: tuple[int, ...], x64: None) ->
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_gradients_are_summed_in_float32(dtype: str) -> None:
-    """Of a weight and a bias that many rows share: each addend would be lost in the half type."""
+    """Test a weight and a bias for many rows: each addend would be lost in the 16-bit type."""
     x, w, b = jnp.ones((64, 64, 8), dtype), jnp.zeros((4, 8), dtype), jnp.zeros(4, dtype)
     _, dw, db = jax.grad(lambda x, w, b: cj.linear(x, w, b).sum().astype("float32"), (0, 1, 2))(
         x, w, b
@@ -239,7 +239,7 @@ def test_linear_is_one_call() -> None:
     x, w, b = random(2, 3, 8), random(6, 8), random(6)
     for activation in ACTIVATIONS:
         assert ops_of(partial(cj.linear, activation=activation), x, w, b) == ["NT"]
-    # One more for each gradient that is asked for.
+    # One more for each requested gradient.
     gradient = jax.grad(lambda w, x, b: cj.linear(x, w, b, "gelu").sum())
     assert ops_of(gradient, w, x, b) == ["NT", "TN"]
 
@@ -253,7 +253,7 @@ def test_linear_of_rows_and_nothing() -> None:
 
 
 def test_training() -> None:
-    """A step under jit, with other operations of JAX before and behind, scanned over batches."""
+    """Test a step under jit, with other JAX operations around it, scanned over batches."""
     x, y = random(5, 16, 8), random(5, 16, 4, seed=1)
     start = {"w1": random(32, 8) / 3, "b1": jnp.zeros(32), "w2": random(4, 32) / 6}
 
@@ -412,7 +412,7 @@ def test_gemm_is_that_of_numpy() -> None:
     assert (np.asarray(found) == expected).all()
 
 
-# ---- refusals -----------------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------
 
 x, half = jnp.ones((4, 4)), jnp.ones((4, 4), "bfloat16")
 REFUSED: list[tuple[Callable[..., Any], type[GemmError], str]] = [
@@ -456,14 +456,14 @@ def test_refused_while_it_is_traced(call: Any, error: Any, message: str) -> None
     assert "\n" not in str(caught.value).partition("\n--------")[0]
 
 
-#: What JAX raises where a program fails: as it is started, or as its results are asked for.
+#: Errors of JAX if a program fails, at its start or when its results are read.
 FAILED = jax.errors.JaxRuntimeError, ValueError
 
 
 def test_refused_where_it_runs() -> None:
     with pytest.raises(FAILED, match="'cublas' computes only on a GPU"):
         jax.jit(partial(cj.gemm, "NN", kernel="cublas"))(x, x).block_until_ready()
-    close(cj.matmul(x, x), x @ x)  # later calls are as before
+    close(cj.matmul(x, x), x @ x)  # later calls work
 
 
 def test_a_call_takes_another_kernel_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +483,7 @@ def test_a_call_takes_another_kernel_once_it_is_there(monkeypatch: pytest.Monkey
     assert (call(a, b) == 5).all()
     assert len(made) == 2
     made[1][0].executable.is_replaced = None
-    reused.drop()  # as where a choice was measured
+    reused.drop()  # as after tuning
     assert (call(a, b) == 5).all()
     assert len(made) == 3
 
@@ -521,7 +521,7 @@ def in_new_process(code: str, **environment: str) -> str:
 
 
 def test_a_program_from_another_process(tmp_path: Path) -> None:
-    """JAX keeps compiled programs on disk: the second process runs that of the first."""
+    """Test JAX's compilation cache: the second process runs the program of the first."""
     code = """if True:
         import jax, jax.numpy as jnp
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -538,7 +538,7 @@ def test_a_program_from_another_process(tmp_path: Path) -> None:
 
 
 def test_shard_map() -> None:
-    """Each device computes its part; gradients of what they share are summed over them."""
+    """Test that each device computes its part, and that gradients of shared operands are summed."""
     out = in_new_process(
         """if True:
         import jax, jax.numpy as jnp, numpy as np

@@ -1,4 +1,4 @@
-"""What is kept between calls: no number of shapes fills the memory."""
+"""Test caches between calls: their memory is bounded for any number of shapes."""
 
 import functools
 import gc
@@ -21,13 +21,12 @@ from cute_gemm.plan import reused, select
 from cute_gemm.plan.executable import Executable
 from cute_gemm.problem.scalars import scalar
 
-#: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
-#: loaded, a handle and a pool of each device, choices that were measured, warnings that were given,
-#: handlers of custom calls.
+#: Dicts, lists and sets of modules that grow, but not with the shapes of problems: loaded kernels,
+#: a handle and a pool of each device, tuned configs, issued warnings, handlers of custom calls.
 NOT_BY_SHAPE = {
     "cute_gemm.cost_model.calibrated._known",  # by GPU
     "cute_gemm.jax.ffi._registered",
-    "cute_gemm.plan.checked._numbers",  # which has a bound of its own
+    "cute_gemm.plan.checked._numbers",  # it has a bound of its own
     "cute_gemm.plan.tuned._tuned",
     "cute_gemm.run.flags._flags",
     "cute_gemm.run.launch._loaded",
@@ -35,7 +34,7 @@ NOT_BY_SHAPE = {
     "cute_gemm.kernels.library.kernel._handles",
     "cute_gemm.toolchain.cache._warned",
 }
-#: Functions that keep every answer: of a config, a device, an architecture, an activation.
+#: Functions that cache every result: of a config, a device, an architecture, an activation.
 ALWAYS = {
     "cute_gemm.report.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit", "cute_gemm.api",
     "cute_gemm.cost_model.calibration",
@@ -69,14 +68,14 @@ def test_entries_may_weigh_more_than_one() -> None:
     assert kept == {"a": "1234", "b": "45"} and kept.weight == 6
     kept["c"] = "6"
     assert kept == {"b": "45", "c": "6"} and kept.weight == 3
-    kept["d"] = "too long for it"  # what was asked for last is kept, whatever it weighs
+    kept["d"] = "too long for it"  # the last item is kept, for any weight
     assert kept == {"d": "too long for it"}
     kept["e"] = "7"
     assert kept == {"e": "7"} and kept.weight == 1
 
 
 def classes(count: int) -> None:
-    """Choose for as many classes of problems."""
+    """Select kernels for as many classes of problems."""
     for number, op in zip(range(count), cycle(OPS)):
         ld = 64 + number // 4
         sizes = {"m": 64, "n": 64, "k": 64, "lda": ld, "ldb": 2 * ld, "ldc": 64 + number % 5}
@@ -86,7 +85,7 @@ def classes(count: int) -> None:
 def test_what_is_kept_of_classes_of_problems_is_bounded_by_bytes(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By their configs, each of which takes no more than 2 KB."""
+    """Test the bound of their configs, each of which takes at most 2 KB."""
     kept = select._classes
     monkeypatch.setattr(kept, "most", 1 << 17)
     tracemalloc.start()
@@ -111,7 +110,7 @@ def test_whatever_grows_has_a_bound() -> None:
     for module in modules():
         for name, value in vars(module).items():
             if type(value) in (dict, list, set) and name.startswith("_") and name[1] != "_":
-                # What is written down in the source is a table; it is there from the start.
+                # Upper-case names are constant tables of the source.
                 lower = name == name.lower()
                 growing |= {f"{module.__name__}.{name}"} if lower else set()
             elif isinstance(value, functools._lru_cache_wrapper):
@@ -127,7 +126,7 @@ def test_whatever_grows_has_a_bound() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Bounds that few shapes reach."""
+    """Set small bounds, which few shapes reach."""
     for kept in KEPT.values():
         kept.clear()
         monkeypatch.setattr(kept, "most", 8)
@@ -151,7 +150,7 @@ def test_many_shapes_leave_no_more_than_the_bounds(small: int) -> None:
 def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Arrays that are taken for a device's, whose calls are remembered by their fingerprints.
+    # Emulate device arrays, whose calls are cached by their fingerprints.
     monkeypatch.setattr(api, "fingerprint", lambda A, B, C, others: (A.shape, B.shape))
     read = api.read
     device = {"device": 0, "library": "cupy"}
@@ -184,11 +183,11 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
 
 
 class _Built:
-    """A build that is none."""
+    """A build that does nothing."""
 
 
 def test_many_threads_choose_while_what_is_kept_is_emptied(small: int) -> None:
-    """Counts of operands that another thread drops are counted again."""
+    """Test counts of operands that another thread removes, and that are computed again."""
 
     def config(k: int) -> str:
         sizes = {"m": k, "n": k, "k": k, "dtype": "float16"}

@@ -1,4 +1,4 @@
-"""Drawn calls give the configs, units, reports and error sentences that are stored."""
+"""Test that random calls give the stored configs, units, reports and error messages."""
 
 import pytest
 from net import compared, draw_calls, stored

@@ -1,4 +1,4 @@
-"""The notebooks run without a GPU, in a directory of their own, and show reports."""
+"""Test that the notebooks run without a GPU, in a directory of their own, and show reports."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_a_notebook_runs_and_shows_a_report(path, tmp_path, cache_directory, mon
     NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert not [output for output in outputs if output.output_type == "error"]
-    # What is printed is text, and not shown piece by piece by rich.
+    # Output is printed as text, and is not split by rich.
     printed = "".join(output.text for output in outputs if output.output_type == "stream")
     assert path.stem != "ladder" or "What it changes" in printed
     pages = [output.get("data", {}).get("text/html", "") for output in outputs]

@@ -1,4 +1,4 @@
-"""The wheel and the sdist: what is in them, and that they run without a checkout."""
+"""Test the wheel and the sdist: their content, and that they run without a checkout."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ REPOSITORY = "https://github.com/cute-gemm/cute-gemm"
 
 
 def built(kind: str, source: Path, place: Path) -> Path:
-    """A distribution that is built of a folder, by what is installed here."""
+    """Build a distribution of a folder with installed packages."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(place)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     [path] = place.iterdir()
@@ -44,7 +44,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 
 
 def files(folder: str) -> set[str]:
-    """The files of a folder of the checkout."""
+    """Return the files of a folder of the checkout."""
     paths = (path for path in (ROOT / folder).rglob("*") if path.is_file())
     return {path.relative_to(ROOT).as_posix() for path in paths if "__pycache__" not in path.parts}
 
@@ -101,7 +101,7 @@ def test_what_pip_is_told(metadata: Message) -> None:
 
 
 def test_a_wheel_runs_without_a_checkout(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """In an empty directory; its own files are imported, not those of an editable install."""
+    """Run in an empty directory, with the wheel's files instead of an editable install."""
     site, empty = tmp_path / "site", tmp_path / "empty"
     wheel.extractall(site)
     empty.mkdir()

@@ -1,4 +1,4 @@
-"""Predicted times beside times that were measured on an H200, and choices that follow from them."""
+"""Test predicted times against times measured on an H200, and kernel selection by them."""
 
 import random
 from dataclasses import replace
@@ -18,10 +18,10 @@ from cute_gemm.kernels import registry
 from cute_gemm.plan.select import select
 from cute_gemm.problem.describe import from_sizes
 
-#: Microseconds; kernel and options; op, m, n, k, dtype and what else there is of the problem, with
-#: ``base``, elements behind an aligned address at which its matrices begin.
+#: Microseconds; kernel and options; op, m, n, k, dtype and other arguments of the problem, with
+#: ``base``, an offset of the matrices from an aligned address in elements.
 MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any]], ...] = (
-    # The thin operand waits behind the copies of the large one, in each k-tile.
+    # Copies of the thin operand wait for those of the large one, in each k-tile.
     (46.7, "thin", {"tile": (16, 4, 128)}, ("TT", 1152, 4, 8648, "float32"), {}),
     (64.7, "thin", {"tile": (16, 4, 128)}, ("NN", 4488, 8, 4328, "float32"), {}),
     (32.9, "thin", {"tile": (64, 4, 128)}, ("NN", 4488, 8, 4328, "float32"), {}),
@@ -29,11 +29,11 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
     (297.0, "thin", {"tile": (32, 8, 32)}, ("TT", 2160, 32, 3504, "complex128"), {}),
     (31.7, "thin", {"tile": (32, 32, 128)}, ("NT", 25, 1984, 5272, "bfloat16"), {}),
     (15.5, "thin", {"tile": (8, 16, 128), "warps": 4}, ("NN", 8, 4664, 2264, "float16"), {}),
-    # It comes with the large one, or is little, and the large one binds.
+    # Both are copied together, or the thin operand is small, and the large one binds.
     (10.4, "thin", {"tile": (32, 32, 128)}, ("TT", 32, 1608, 2064, "bfloat16"), {"order": "C"}),
     (38.8, "thin", {"tile": (8, 32, 128)}, ("TN", 1, 8192, 8192, "bfloat16"), {}),
     (67.2, "thin", {"tile": (1, 64, 128)}, ("TT", 1, 8192, 8192, "float32"), {}),
-    # TMA and wgmma: by tensor cores, by lines, by a short launch, with few stages.
+    # TMA and wgmma: bound by tensor cores, by lines, by a short launch, with few stages.
     (175.7, "sm90_wgmma", {"tile": (128, 256, 64)}, ("TN", 4096, 4096, 4096, "bfloat16"), {}),
     (421.9, "sm90_wgmma", {"tile": (128, 256, 64), "cluster": (1, 1), "swap_ab": 0},
      ("TN", 6448, 2776, 5928, "bfloat16"), {}),
@@ -56,7 +56,7 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
      ("TN", 8192, 8192, 8192, "int8"), {}),
     (6.2, "sm90_wgmma", {"tile": (64, 96, 128), "warp_groups": 1, "swap_ab": 0, "cluster": (4, 2)},
      ("TN", 3344, 144, 1424, "int8"), {}),
-    # Clusters, more columns than a wgmma has, groups that take turns.
+    # Clusters, more columns than a wgmma has, ping-pong.
     (293.4, "sm90_wgmma", {"tile": (192, 192, 64), "warp_groups": 2, "cluster": (2, 1)},
      ("TN", 6448, 2776, 5928, "bfloat16"), {}),
     (35.4, "sm90_wgmma", {"tile": (160, 128, 64), "warp_groups": 2, "ping_pong": 0,
@@ -76,14 +76,14 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
      ("TN", 256, 248, 104, "float64"), {"l": 48}),
     (2297.2, "double_buffered", {"tile": (64, 64, 16)},
      ("TN", 5488, 744, 3416, "complex64"), {"base": 1}),
-    # Slices of K, and their sum.
+    # Split-K and the reduction.
     (13.1, "sm90_wgmma", {"tile": (192, 96, 64), "split_k": 8},
      ("TN", 1456, 168, 3472, "bfloat16"), {}),
     (63.9, "sm90_wgmma", {"tile": (192, 192, 64), "split_k": 2},
      ("TN", 576, 4096, 7168, "bfloat16"), {}),
     (124.9, "double_buffered", {"tile": (64, 128, 16), "split_k": 3},
      ("TN", 1552, 1688, 768, "float32"), {"lda": 769, "ldb": 771, "ldc": 1553, "base": 1}),
-    # C goes to parts of sectors, which cost a quarter as much in double_buffered.
+    # C is stored to parts of sectors, which cost a quarter as much in double_buffered.
     (446.5, "double_buffered", {"tile": (128, 64, 16), "pack": "AB"},
      ("NN", 4160, 3544, 728, "float32"), {"lda": 4163, "ldb": 731, "ldc": 4163, "base": 3}),
     (702.8, "double_buffered", {"tile": (64, 128, 16), "pack": "AB"},
@@ -100,7 +100,7 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
     ids=["-".join(map(str, (row[1], *row[3]))) for row in MEASURED],
 )  # fmt: skip
 def test_predicted_is_near_measured(us, kernel, options, sizes, more) -> None:
-    """Of 6,650 times of `sm90_wgmma` the rms error is 13 %; of none of these it is over 25 %."""
+    """Test single times. The rms error of 6,650 times is 13 %, and of none of these over 25 %."""
     op, m, n, k, dtype = sizes
     base = more.get("base", 0) * DTYPES[dtype].bytes
     given = {name: value for name, value in more.items() if name != "base"}
@@ -119,7 +119,7 @@ def chosen(op: str, m: int, n: int, k: int, dtype: str = "bfloat16", **more: Any
 
 
 def test_slices_of_k_are_taken_where_they_pay() -> None:
-    """Two slices were measured at 63.9 us, one piece at 46.4."""
+    """Test split-K: two slices were measured at 63.9 us, one at 46.4 us."""
     assert chosen("TN", 576, 4096, 7168).algorithm.split_k == 1
     # 50 tiles for 132 multiprocessors: in five slices they fill 95 % of two rounds.
     plan = chosen("TN", 1280, 1280, 65536)
@@ -129,7 +129,7 @@ def test_slices_of_k_are_taken_where_they_pay() -> None:
 
 
 def test_a_cluster_pays_where_tma_asks_for_more_lines() -> None:
-    """Rows of TMA's boxes that straddle lines cost two, of which a cluster shares half."""
+    """Test TMA boxes whose rows straddle lines, and take two. A cluster shares half of them."""
     for op, *extents in (("NT", 4096, 4096, 4096), ("TN", 6448, 2776, 5928)):
         assert sorted(chosen(op, *extents).config.cluster) == [1, 2]
     assert chosen("TN", 288, 5944, 5128).config.cluster == (2, 2)
@@ -141,7 +141,7 @@ def test_the_way_to_c_is_hidden_where_k_is_short() -> None:
 
 
 def test_tiles_fill_the_last_round() -> None:
-    """154 tiles of 128x256 leave most of 132 multiprocessors idle; 132 of 256x144 do not."""
+    """Test rounds: 154 tiles of 128x256 take two on 132 multiprocessors, 132 of 256x144 one."""
     plan = chosen("TN", 1704, 2792, 3488)
     assert plan.candidates()[0].prediction.rounds == 1
 
@@ -163,7 +163,7 @@ def test_complex_doubles_go_to_the_tensor_cores() -> None:
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("name", ["RTX 3090", "RTX 4090"])
 def test_tensor_cores_are_no_faster_than_a_gpu_is_at_all(name: str, dtype: str) -> None:
-    """GeForce cards have tensor cores for float64, at the rate of their few FP64 units."""
+    """Test GeForce GPUs, whose float64 tensor cores have the rate of their few FP64 units."""
     plan = cg.plan("TN", m=2048, n=2048, k=2048, dtype=dtype, gpu=name, backend="cpu",
                    kernel="sm80_pipeline")  # fmt: skip
     (peak,) = (each for each in gpu(name).peaks if each.key == "float64")
@@ -188,7 +188,7 @@ def prediction_of_groups(m: int, groups: int, ragged: str = "M") -> Any:
 def test_groups_of_sizes_that_are_not_known_fill_half_a_tile_more() -> None:
     assert prediction_of_groups(8192, 16).ctas == 16 * 4.5 * 8
     assert prediction_of_groups(8192 + 16, 16).ctas == 577  # and not five tiles of each group
-    assert prediction_of_groups(64, 16).ctas == 16 * 8  # some have a row
+    assert prediction_of_groups(64, 16).ctas == 16 * 8  # some groups have a row
     along_k = [prediction_of_groups(m, 16, "K").terms["tensor cores"] for m in (8192, 16384)]
     assert along_k[1] / along_k[0] == pytest.approx(16.5 / 8.5)
 
@@ -206,7 +206,7 @@ def test_block_scales_cost_what_their_loads_and_products_do() -> None:
     plain, rows = terms(), terms(scale_a=(4096, 1))
     blocks, both = terms(scale_b=(32, 32)), terms(scale_a=(4096, 32), scale_b=(4096, 32))
     assert rows["instruction issue"] == plain["instruction issue"]
-    # Without scales an addition each, with both a product and a fused addition.
+    # Without scales there is an addition, with both a multiplication and an FMA.
     assert both["instruction issue"] > 2 * plain["instruction issue"] > 0
     assert plain["L2"] < blocks["L2"] < both["L2"]
     assert plain["all"] < blocks["all"] < both["all"] < 1.75 * plain["all"]
@@ -218,7 +218,7 @@ KINDS = ("float16", "bfloat16", "float32", "float64", "int8", "float8_e4m3fn", "
 
 @pytest.mark.parametrize("name", [row.name for row in GPUS])
 def test_no_predicted_time_is_below_the_bound(name: str) -> None:
-    """Of every kernel and type that a GPU has; on chips without times no unit beats its sheet."""
+    """Test every kernel and type of a GPU. Unmeasured GPUs must not exceed their data sheet."""
     row, rng, priced = gpu(name), random.Random(name), 0
     for kernel, dtype in product(registry.names(), KINDS):
         given = {"kernel": kernel, "dtype": dtype, "gpu": name, "backend": "cpu"}
@@ -242,7 +242,7 @@ def test_no_predicted_time_is_below_the_bound(name: str) -> None:
 
 
 def test_products_take_what_the_data_sheet_says_on_chips_without_times() -> None:
-    """The slowdown of 0.48 that the H200's times ask for would be half of what the 5090 can."""
+    """Test that the H200's slowdown of 0.48 is not used for the RTX 5090."""
     plan = cg.plan("TN", m=8192, n=8192, k=8192, dtype="float16", gpu="RTX 5090", backend="cpu")
     prediction, (peak, *_) = plan.candidates()[0].prediction, gpu("RTX 5090").peaks
     assert prediction is not None and prediction.binding == "tensor cores"
@@ -265,7 +265,7 @@ def test_reads_of_c_are_predicted(name: str, split: int) -> None:
 
 
 def test_products_with_block_scales_are_predicted() -> None:
-    """Microseconds that were measured."""
+    """Test measured microseconds."""
     measured = {
         (64, 7168, 16384): 31.6, (128, 4096, 7168): 12.0, (512, 2112, 7168): 19.5,
         (512, 4096, 7168): 24.8, (4096, 2112, 7168): 98.4, (4096, 7168, 16384): 732.8,
@@ -286,7 +286,7 @@ def test_products_with_block_scales_are_predicted() -> None:
 
 
 #: Microseconds; kernel, tile and other options; op, m, n, k, type, order and padding of A's and B's
-#: leading dimension; epilogue, or "" with beta = 1. Threads read operands of the epilogue, which
+#: leading dimension; epilogue, or "" with beta = 1. Threads load operands of the epilogue, which
 #: takes most of the time.
 EPILOGUES: tuple[tuple[float, str, tuple[int, int, int], dict[str, Any], str, str], ...] = (
     (284.6, "sm80_pipeline", (128, 128, 32), {}, "NT 6928 7760 16 bfloat16 C 0", "residual"),
@@ -306,7 +306,7 @@ EPILOGUES: tuple[tuple[float, str, tuple[int, int, int], dict[str, Any], str, st
 def test_loads_and_functions_of_epilogues_are_predicted(
     us: float, kernel: str, tile: Any, options: dict[str, Any], words: str, end: str
 ) -> None:
-    """Without them, the predictions are at most 0.72 of the times."""
+    """Test epilogues. Predictions without them are at most 0.72 of the times."""
     epilogue = {"residual": "bias+silu+residual", "gelu": "bias+gelu", "": None}[end]
     op, *extents, dtype, order, pad = words.split()
     m, n, k = map(int, extents)

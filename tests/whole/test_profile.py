@@ -1,4 +1,4 @@
-"""Predicted against counted: ncu's output, the classes, the comparison; with an ncu that is not."""
+"""Test predicted against counted accesses: ncu's output, classes, comparison, with a fake ncu."""
 
 import argparse
 import json
@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def line(number: int, name: str, metric: str, value: str) -> str:
-    """A launch and a metric as ncu writes them."""
+    """Return a line of ncu's output for a launch and a metric."""
     return (
         f'"{number}","466","python3.12","127.0.0.1","{name}","1","7","(128, 1, 1)","(8, 1, 1)",'
         f'"0","9.0","Command line profiler metrics","{metric}","","{value}"'
@@ -84,7 +84,7 @@ def rows_of(**options: Any) -> Any:
 
 
 def test_totals_of_one_tile_by_hand() -> None:
-    """fp16, 4 CTAs of 64 x 64, two k-tiles of 32: everything 16 bytes wide."""
+    """Test fp16, 4 CTAs of 64 x 64, two k-tiles of 32, with all accesses 16 bytes wide."""
     options = {"tile": (64, 64, 32), "warps": (2, 2), "stages": 4}
     case = Case(
         "TN", 128, 128, 64, "float16", kernel="sm80_pipeline", arch="sm_90a", options=options
@@ -105,7 +105,7 @@ def test_totals_of_one_tile_by_hand() -> None:
     ("options", "empty", "present"),
     [
         ({"lda": 68, "ldb": 68}, "stmatrix", "cp.async"),
-        ({}, "cp.async", "ldmatrix"),  # copies of 16 bytes go past what is counted
+        ({}, "cp.async", "ldmatrix"),  # 16-byte copies bypass the counted units
         ({"lda": 65, "ldb": 65}, "cp.async", "shared stores"),
         ({"dtype": "float32"}, "ldmatrix", "shared loads"),
         ({"kernel": "cutlass_universal", "dtype": "float32"}, "ldmatrix", "shared loads"),
@@ -116,7 +116,7 @@ def test_every_row_is_in_its_class(options: dict[str, Any], empty: str, present:
     found = predicted(rows)
     assert found[f"{empty} wavefronts"] == 0 < found[f"{present} wavefronts"]
     for figure in ("requests", "sectors", "wavefronts", "conflicts"):
-        # Requests are compared for global memory alone.
+        # Requests are only compared for global memory.
         space = "global" if figure in ("requests", "sectors") else "shared"
         field = figure if space == "global" else f"counted_{figure}"
         expected = sum(getattr(row.launch, field) for row in rows if row.space == space)
@@ -130,10 +130,10 @@ def test_an_access_without_a_counter() -> None:
 
 
 def test_tma_and_wgmma_are_counted_as_predicted() -> None:
-    """Launches of ``sm90_wgmma`` on an H200: a cluster, C that is read, and that TMA refuses."""
+    """Test launches of ``sm90_wgmma`` on an H200: a cluster, C that is read, C without TMA."""
     counted = json.loads((Path(__file__).parents[1] / "data" / "h200_tma.json").read_text())
     found = [predict(Case(**case, arch="sm_90a")) for case in counted["cases"]]
-    # Sectors of global memory were read by the counter of SASS instructions.
+    # A counter of SASS instructions counted sectors of global memory.
     metrics = {one.name: one.metric.replace("l1tex__t_", "sm__sass_l1tex_t_") for one in CLASSES}
     compared = {name for name, metric in metrics.items() if metric in counted["counts"]}
     assert compared == {
@@ -146,13 +146,13 @@ def test_tma_and_wgmma_are_counted_as_predicted() -> None:
 
 
 def test_a_box_outside_of_the_matrix_is_an_instruction() -> None:
-    """A cluster of 2 x 2 tiles for one, and half of the k-tile: all boxes are moved, as zeros."""
+    """Test a cluster of 2 x 2 for one tile, and half a k-tile: all boxes are moved, as zeros."""
     options = {
         "tile": (64, 64, 128), "warp_groups": 1, "cluster": "2x2", "swap_ab": 0, "ping_pong": 0,
     }  # fmt: skip
     case = Case("TN", 64, 64, 64, "float16", kernel="sm90_wgmma", arch="sm_90a", options=options)
     found = predict(case)
-    # A CTA loads half of the 64 rows of each, 64 elements at a time, and gets the other half too.
+    # A CTA loads half of the 64 rows of each, 64 elements at a time, and receives the other half.
     assert found["TMA loads requests"] == 4 * 2 * 2
     assert found["TMA loads arriving sectors"] == 4 * 2 * 64 * 128 * 2 // 32
     assert found["TMA stores requests"] == 4
@@ -169,7 +169,7 @@ def test_metrics_are_distinct_and_names_too() -> None:
 
 
 def counts(expected: dict[str, int], **changed: int) -> dict[str, int]:
-    """What the hardware would count if the model were right; and changes, by metric."""
+    """Return the counts of an accurate model, with changes, by metric."""
     return {one.metric: expected[one.name] for one in CLASSES if one.metric} | changed
 
 
@@ -237,7 +237,7 @@ def test_a_base_offset_is_in_the_problem(offset: int, alignments: tuple[int, int
 def test_a_base_offset_costs_sectors() -> None:
     same = replace(CASE, options={"tile": (64, 64, 32), "warps": (2, 2)})
     wide, off = predict(same), predict(replace(same, base_offset=1))
-    # Of each row the word behind it comes too, and all are put in place in shared memory.
+    # One more word of each row is loaded, and rows are realigned in shared memory.
     assert off["global loads requests"] > wide["global loads requests"]
     assert off["global loads sectors"] > wide["global loads sectors"]
     assert off["shared stores wavefronts"] > wide["shared stores wavefronts"]
@@ -329,7 +329,7 @@ def test_no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert profile.ncu() == str(tool)
 
 
-#: Prints what it is told for as many launches as its last argument lists, and checks its own words.
+#: A fake ncu that prints given values for the launches in its last argument, and checks arguments.
 FAKE = """#!{python}
 import json, sys
 told = json.load(open({told!r}))
@@ -353,7 +353,7 @@ sys.exit(told["returns"])
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Callable[..., str]:
-    """Make an ncu that counts what the model says, or what it is told."""
+    """Return a function that makes a fake ncu with predicted or given values."""
 
     def make(**told: Any) -> str:
         answers = {
@@ -374,12 +374,12 @@ def fake(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def nothing_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a GPU nor a compiler is needed."""
+    """Skip builds, so that neither a GPU nor a compiler is needed."""
     monkeypatch.setattr(profile, "_prepared", predict)
 
 
 def arguments(**changed: Any) -> argparse.Namespace:
-    """What the command line makes of ``profile TN ...``."""
+    """Return the parsed arguments of ``profile TN ...``."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     values = {name: getattr(CASE, name) for name in CASE.__dataclass_fields__}
@@ -463,7 +463,7 @@ def test_a_batch_counts_each_matrix_from_where_it_begins() -> None:
     assert str(case).endswith("l=3 batch_a=8200 batch_b=0")
     one = replace(case, l=1, batch_a=None, batch_b=None)
     together, alone = predict(case), predict(one)
-    # The second A begins 16 bytes into a sector; all else is three times the same.
+    # The second A begins 16 bytes into a sector; all other counts are three times the same.
     assert together["global loads sectors"] > 3 * alone.pop("global loads sectors")
     assert all(together[name] == 3 * count for name, count in alone.items())
     moved = replace(case, base_offset=4).plan().problem.A
@@ -473,7 +473,7 @@ def test_a_batch_counts_each_matrix_from_where_it_begins() -> None:
 
 
 def test_what_was_measured_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a call would take it, on this machine's GPU; not where another arch is asked for."""
+    """Test that a tuned config is profiled for this machine's GPU, but not for another arch."""
     on_h200(monkeypatch, gpu("H200"))
     monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
     case = Case("TN", 512, 512, 512, "bfloat16")

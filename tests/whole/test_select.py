@@ -1,4 +1,4 @@
-"""The choice of a kernel and a config: what is chosen is the cheapest that the problem allows."""
+"""Test kernel selection: the config with the least predicted time is selected."""
 
 from dataclasses import replace
 from itertools import product
@@ -26,7 +26,7 @@ from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.report.candidates import candidates_dict
 
 COMPILED = tuple(name for name in registry.names() if registry.get(name).runs_on == "gpu")
-#: Whose configs are chosen from by their predictions.
+#: Kernels whose configs are selected by predicted times.
 PRICED = tuple(name for name in COMPILED if name != "cutlass_universal")
 #: dtype, compute
 TYPES = (
@@ -41,7 +41,7 @@ def plan(op: str = "TN", arch: str = "sm_90a", **given: Any) -> cg.Plan:
 
 
 def problems(random: Random, count: int) -> list[GemmProblem]:
-    """As many, each followed by three that differ from it in an extent, and in nothing else."""
+    """Return random problems, each followed by three with one other extent."""
     found = []
     for _ in range(count):
         extents = {mode: random.choice((64, 128, 100, 4096)) for mode in "mnk"}
@@ -58,7 +58,7 @@ def problems(random: Random, count: int) -> list[GemmProblem]:
 
 
 def chosen(each: GemmProblem, arch: str, name: str) -> Any:
-    """The config, or the sentence with which the problem is refused."""
+    """Return the selected config, or the error message."""
     try:
         return select.select(each, arch, name).config
     except (OptionError, UnsupportedError) as error:
@@ -66,7 +66,7 @@ def chosen(each: GemmProblem, arch: str, name: str) -> Any:
 
 
 def alone(each: GemmProblem, arch: str, name: str) -> Any:
-    """The same, of nothing that was kept of other problems."""
+    """Return the same without cached results of other problems."""
     select._classes.clear()
     return chosen(each, arch, name)
 
@@ -82,7 +82,7 @@ def test_what_is_chosen_does_not_depend_on_what_was_chosen_before(name: str) -> 
 
 
 def of_one_kind(random: Random, dtype: str, compute: str | None, op: str) -> list[GemmProblem]:
-    """36 problems alike but for extents and batch, so that many of them are of one class."""
+    """Return 36 problems that only differ in extents and batch, so that many share a class."""
     order, storage = random.choice("FC"), random.choice("FC")
     least = {mode: random.choice((1, 17, 129, 200)) for mode in "mnk"}
     pitches = {name: 2048 + random.choice((0, 0, 1, 2, 8)) for name in ("lda", "ldb", "ldc")}
@@ -106,7 +106,7 @@ def of_one_kind(random: Random, dtype: str, compute: str | None, op: str) -> lis
 def test_selections_and_predictions_of_1000_problems_are_the_same_in_three_orders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A choice is a function of problem, GPU and options: each order starts with nothing kept."""
+    """Test that selections do not depend on the order of problems, starting with empty caches."""
     random, predictions = Random(0), []
 
     class Times(select.Predicted):
@@ -139,9 +139,9 @@ def test_selections_and_predictions_of_1000_problems_are_the_same_in_three_order
 @pytest.mark.parametrize(
     ("kernel", "slices", "first", "second"),
     [
-        # Those of the second have rows for many CTAs between them.
+        # The second has enough rows for many CTAs without slices.
         ("thin", "auto", {"m": 1000, "n": 8}, {"m": 4000, "n": 8}),
-        # Those of the second are more tiles than 32 bits count.
+        # The slices of the second would be more tiles than 32 bits can count.
         ("sm90_wgmma", 2**24, {"k": 2**31 - 128}, {"k": 2**31 - 128, "m": 2**20}),
     ],
 )
@@ -187,7 +187,7 @@ def test_candidates_have_names_of_their_own(arch: str) -> None:
 
 
 def test_gpus_of_one_name_are_two() -> None:
-    """A GPU of one's own may have another's name."""
+    """Test a user's GPU with the name of another GPU."""
     own = replace(gpu("H200"), sms=8)
     each = from_sizes("TN", m=4096, n=4096, k=4096, dtype="float16")
     times = [
@@ -219,7 +219,7 @@ def test_a_problem_is_refused_after_one_like_it_was_not(
 
 
 def legal_of(kernel: CompiledKernel, asked: GemmProblem, arch: str) -> list[Any]:
-    """Its legal configs; none where it refuses the problem."""
+    """Return legal configs, or none if the kernel does not support the problem."""
     try:
         refusals.check(kernel, asked, arch)
         return kernel.legal(asked, Arch(arch), {})
@@ -249,7 +249,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             plan("TN", **given)
         return
     archs, sizes = ("sm_80", "sm_90a"), (4, 100, 1024)
-    if name == "sm90_wgmma":  # rows of whole 16 bytes
+    if name == "sm90_wgmma":  # rows that are multiples of 16 bytes
         archs, sizes = ("sm_90a",), (16, 112, 1024)  # type: ignore[assignment]
     for arch, size in product(archs, sizes):
         k = min(size, 256) if name == "smem_full_k" else size
@@ -283,7 +283,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
 
 
 def test_a_prediction_is_of_the_accesses_of_its_own_problem() -> None:
-    """Of counts that were kept of other problems none enters that is not this one's."""
+    """Test that predictions do not use cached counts of other problems."""
     kernel = registry.get("sm80_pipeline")
     these = [each for each in problems(Random(1), 6) if each.dtype != "complex64"]
     assert {"complex128"} < {each.dtype for each in these}
@@ -302,7 +302,7 @@ def test_a_prediction_is_of_the_accesses_of_its_own_problem() -> None:
 
 @pytest.mark.parametrize("name", [name for name in PRICED if name != "batched"])
 def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) -> None:
-    """What `of_operand` leaves out of a config changes none of that operand's accesses."""
+    """Test that fields ignored by `of_operand` do not change the accesses of that operand."""
     kernel = registry.get(name)
     assert isinstance(kernel, CompiledKernel)
     kept: dict[Any, Any] = {}
@@ -348,5 +348,5 @@ def test_what_is_given_is_kept_and_what_is_left_is_chosen(
     found = plan(m=4096, n=4096, k=4096, kernel=kernel, arch="sm_80", **options)
     for one in found.candidates():
         assert {name: getattr(one.config, name) for name in options} == options
-    # It builds, without spills, or this raises.
+    # Builds, or raises if the kernel spills.
     assert found.resources.registers > 0

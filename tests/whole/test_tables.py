@@ -1,4 +1,4 @@
-"""Tables are values: what is printed and what a page shows is the same."""
+"""Test tables: printed text and HTML have the same values."""
 
 from test_html import Page
 
@@ -22,7 +22,7 @@ def test_text():
     assert [line.split() for line in lines[:3]] == [
         ["A", "cp.async", "1,024"], ["the", "last", "k-tile,"], ["cut", "vectors"],
     ]  # fmt: skip
-    # Brackets are no markup; words are to the left, numbers to the right.
+    # Brackets are not markup. Text is left-aligned, numbers are right-aligned.
     assert lines[3].split() == ["B", "<b>[bold]", "-"]
     assert lines[0].index("cp") == lines[3].index("<b>")
 
@@ -44,7 +44,7 @@ def test_a_table_moves_together_before_it_is_divided():
     folded = plain(wide, sum(widths) + 6).splitlines()
     assert len(folded) == 5 and [line.split()[-1] for line in folded[3:]] == ["words", "more"]
     assert sum("figure 0" in line for line in plain(wide, 45).splitlines()) == 1
-    assert len(plain(wide, 45).splitlines()) > 8  # continued under itself
+    assert len(plain(wide, 45).splitlines()) > 8  # wrapped within the column
 
 
 def test_colours_are_of_verdicts():

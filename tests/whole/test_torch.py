@@ -1,4 +1,4 @@
-"""``cute_gemm.torch``, and `gemm` where gradients are recorded, on the CPU."""
+"""Test ``cute_gemm.torch``, and `gemm` with gradients, on the CPU."""
 
 import itertools
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def seed() -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What the operators hand to `gemm`: op, A, B and keywords."""
+    """Return the calls of `gemm` by the operators: op, A, B and keywords."""
     seen: Calls = []
 
     def spy(op: str, A: Any, B: Any, C: Any = None, **keywords: Any) -> Any:
@@ -53,7 +53,7 @@ def wanted(*shape: int, dtype: Any = torch.float64) -> Any:
 
 
 def twice(function: Callable[..., Any], *tensors: Any) -> None:
-    """Check gradients, and gradients of gradients, against differences."""
+    """Check first and second derivatives against finite differences."""
     assert gradcheck(function, tensors) and gradgradcheck(function, tensors)
 
 
@@ -65,7 +65,7 @@ SHAPES = [
     ((1, 4, 5), (3, 5, 6)), ((4, 1), (1, 6)), ((1, 5), (5, 1)), ((0, 5), (5, 6)), ((4, 0), (0, 6)),
     ((0, 4, 5), (5, 6)), ((0, 4, 5), (0, 5, 6)), ((3, 0, 5), (5, 6)), ((2, 3, 4, 0), (3, 0, 6)),
 ]  # fmt: skip
-#: Views of the shape of a tensor, that begin with one laid out in another way.
+#: Views with a tensor's shape, of tensors with other layouts.
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "row-major": lambda x: x,
     "column-major": lambda x: x.mT.contiguous().mT,
@@ -113,7 +113,7 @@ def test_nothing_is_copied_that_gemm_can_read(calls: Calls) -> None:
         (_, A, B, _), = calls  # fmt: skip
         expected = pointers or (a, b)
         assert (A.data_ptr(), B.data_ptr()) == tuple(each.data_ptr() for each in expected)
-    # Rows of a batch are rows of one matrix; what all products share is given once.
+    # Rows of a batch are rows of one matrix. A shared operand is passed once.
     for a, b, dimensions in (
         (x, w.T, (2, 2)),
         (x.mT.contiguous().mT, w.T, (3, 2)),
@@ -198,7 +198,7 @@ def test_gradients_of_linear(activation: str | None) -> None:
     column = w.detach().T.contiguous().T.requires_grad_()
     ct.linear(x, column, b, activation).sum().backward()
     assert column.grad.stride() == column.stride()
-    if activation:  # the operator by itself, which keeps no preactivation
+    if activation:  # the operator alone, which keeps no preactivation
         assert gradcheck(lambda *given: ops.linear(*given, activation), (x, w, b))
 
 
@@ -241,7 +241,7 @@ def test_a_layer_is_torchs() -> None:
     assert ct.Linear(5, 6, dtype=torch.bfloat16).weight.dtype == torch.bfloat16
 
 
-# ---- PyTorch around them ------------------------------------------------------------------------
+# ---- PyTorch features ---------------------------------------------------------------------------
 
 
 def test_operators_keep_their_word() -> None:
@@ -404,7 +404,7 @@ def test_epilogues_are_differentiable(compiled: Callable[..., Any]) -> None:
 
 
 def masked(acc: Any, b: Any) -> Any:
-    """An epilogue, and a function of tensors."""
+    """An epilogue that is also a function of tensors."""
     y = torch.relu(acc) ** 2 + acc * (acc != b) + (acc * acc + 1) ** -0.5
     return torch.where((acc > b) & (acc < 2) | ~(b < 0) ^ (acc == 1), y, acc**3)
 
@@ -467,7 +467,7 @@ def test_a_graph_traced_without_gradients_is_not_differentiated() -> None:
         C.sum().backward()
 
 
-# ---- what is refused ----------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------
 
 X = torch.zeros(2, 3, 4)
 W = torch.zeros(5, 4)

@@ -1,4 +1,4 @@
-"""``cute_gemm.torch`` on DTensors: two processes of one machine, over gloo or NCCL."""
+"""Test ``cute_gemm.torch`` on DTensors with two processes of one machine, over gloo or NCCL."""
 
 import itertools
 import os
@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import cute_gemm.torch as ct
 from cute_gemm.errors import OptionError
 
-#: Seconds that both processes have.
+#: Seconds for both processes.
 LIMIT = 100
 
 
@@ -37,7 +37,7 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
 
 
 def run_two_processes(tmp_path: Path, device: str, limit: int) -> None:
-    """Run the cases of a device in two processes, on the CPU or on a GPU each."""
+    """Run the cases of a device in two processes, on the CPU or on one GPU each."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     words = [sys.executable, __file__, str(tmp_path / "store"), device, str(limit)]
@@ -53,11 +53,11 @@ def run_two_processes(tmp_path: Path, device: str, limit: int) -> None:
         assert out.split() == [case.__name__ for case in CASES[device]]
 
 
-# ---- what each process does ---------------------------------------------------------------------
+# ---- cases of each process ----------------------------------------------------------------------
 
 
 class Layers(torch.nn.Module):
-    """A column-parallel layer in front of a row-parallel one."""
+    """A column-parallel layer followed by a row-parallel one."""
 
     def __init__(self, up: str | None, down: str | None) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def columns_and_rows(mesh: Any) -> None:
         y.copy_(x)
         with CommDebugMode() as forward:
             result = parallel(x.requires_grad_())
-        # One sum over processes, be there an activation behind it or not; weights stay.
+        # One all-reduce, with or without an activation after it. Weights are not communicated.
         assert forward.get_total_counts() == 1, forward.get_comm_counts()
         expected = whole(y.requires_grad_())
         torch.testing.assert_close(result, expected)
@@ -127,7 +127,7 @@ def sharded_sequences(mesh: Any) -> None:
 
 
 def every_placement(mesh: Any) -> None:
-    """The product and its gradients, from all placements of two operands."""
+    """Test the product and its gradients for all placements of two operands."""
     torch.manual_seed(3)
     shapes = [((4, 6), (6, 8)), ((2, 4, 6), (6, 8)), ((2, 4, 6), (2, 6, 8)), ((4, 6), (2, 6, 8))]
     for first, second in shapes:
@@ -150,7 +150,7 @@ def every_placement_of_a_layer(mesh: Any) -> None:
 def compare(
     mesh: Any, reference: Callable[..., Any], function: Callable[..., Any], *shapes: Any
 ) -> None:
-    """Compute with DTensors of all placements of the first two operands, and with tensors."""
+    """Compare DTensors of all placements of the first two operands with tensors."""
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     several = [[Replicate(), *map(Shard, range(len(shape))), Partial()] for shape in shapes[:2]]
     for placements in itertools.product(*several):
@@ -180,7 +180,7 @@ def compare(
 
 
 def sharded_parameters(mesh: Any) -> None:
-    """FSDP, which frees the storage of parameters after each use, and resizes it before."""
+    """Test FSDP, which frees the storage of parameters after each use, and resizes it before."""
     for activation in ("gelu", "relu"):
         whole, parallel = pair(activation, None)
         for layer in (parallel.up, parallel.down, parallel):
@@ -198,7 +198,7 @@ def sharded_parameters(mesh: Any) -> None:
 
 
 class Block(torch.nn.Module):
-    """Two layers and a norm, by the layers of a module."""
+    """Two layers and a norm, with layers of the given class."""
 
     def __init__(self, layers: Any, activation: Any, **more: Any) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class Block(torch.nn.Module):
 
 
 def blocks(**more: Any) -> tuple[Block, Block]:
-    """The same by PyTorch's layers and by ours, with the same parameters in all processes."""
+    """Return a block with PyTorch's layers and one with ours, with the same parameters."""
     torch.manual_seed(6)
     theirs = Block(torch.nn.Linear, torch.nn.functional.gelu)
     ours = Block(ct.Linear, torch.nn.functional.gelu, **more)
@@ -221,7 +221,7 @@ def blocks(**more: Any) -> tuple[Block, Block]:
 
 
 def batches(mesh: Any, count: int) -> Any:
-    """Batches of this process and, beside each, those of both."""
+    """Yield batches of this process, and those of both processes."""
     torch.manual_seed(7)
     for _ in range(count):
         x, y = torch.randn(2, 6, 16), torch.randn(2, 6, 8)
@@ -242,7 +242,7 @@ def check_parameters(ours: Any, theirs: Any) -> None:
 
 
 def steps_of_replicas(mesh: Any) -> None:
-    """DDP, whose processes have half of a batch each: as one process with PyTorch's layers."""
+    """Test DDP with half a batch per process, against one process with PyTorch's layers."""
     theirs, ours = blocks()
     replica = torch.nn.parallel.DistributedDataParallel(ours)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (theirs, ours)]
@@ -256,7 +256,7 @@ def steps_of_replicas(mesh: Any) -> None:
 
 
 def steps_of_shards(mesh: Any) -> None:
-    """FSDP2, with gradients of two batches in float32 for a step."""
+    """Test FSDP2, with float32 gradients of two batches per step."""
     theirs, ours = blocks()
     for layer in (ours.up, ours.down, ours):
         fully_shard(layer, mesh=mesh)
@@ -276,7 +276,7 @@ def steps_of_shards(mesh: Any) -> None:
 
 
 def steps_of_replicas_with_main_grad(mesh: Any) -> None:
-    """DDP of what has no ``main_grad``, whose sums over processes are the caller's."""
+    """Test DDP of other parameters. The caller reduces ``main_grad`` over processes."""
     theirs, ours = blocks(accumulate_main_grad=True)
     weights = ours.up.weight, ours.down.weight
     for weight in weights:
@@ -287,7 +287,7 @@ def steps_of_replicas_with_main_grad(mesh: Any) -> None:
         for model, batch in ((theirs, both), (replica, mine)):
             loss(model, batch).backward()
         if number % 2 == 0:
-            continue  # the gradients of two batches are added
+            continue  # gradients of two batches are added
         for weight in weights:
             dist.all_reduce(weight.main_grad)
             weight.grad = (weight.main_grad / dist.get_world_size()).to(weight.dtype)
@@ -299,7 +299,7 @@ def steps_of_replicas_with_main_grad(mesh: Any) -> None:
     check_parameters(ours, theirs)
 
 
-#: By device. Placements of operands do not depend on it.
+#: Cases by device. Placements of operands do not depend on it.
 CASES = {
     "cpu": [
         columns_and_rows, sharded_sequences, sharded_parameters, every_placement,
@@ -328,4 +328,4 @@ if __name__ == "__main__":
         print(case.__name__, flush=True)
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads may outlive what they use, which aborts the process
+    os._exit(0)  # threads of gloo may outlive their resources, which aborts the process

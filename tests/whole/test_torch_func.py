@@ -1,4 +1,4 @@
-"""``cute_gemm.torch`` and `gemm` in forward mode and within ``torch.func``, on the CPU."""
+"""Test ``cute_gemm.torch`` and `gemm` in forward mode and within ``torch.func``, on the CPU."""
 
 import itertools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ACTIVATIONS = of_library(torch)
 
 
 class Case(NamedTuple):
-    """A call, the same by PyTorch, and the shapes of their arguments."""
+    """A call, the same with PyTorch, and the shapes of the arguments."""
 
     ours: Callable[..., Any]
     theirs: Callable[..., Any]
@@ -36,7 +36,7 @@ def gated(acc: Any, bias: Any) -> Any:
 
 
 def by_groups(x: Any, w: Any, b: Any) -> Any:
-    """Groups of rows by PyTorch, with a row of bias for each or one for all."""
+    """Compute groups of rows with PyTorch, with a bias per group or one bias."""
     ends, parts, begin = ENDS.tolist(), [], 0
     for g, end in enumerate(ends):
         parts.append(x[begin:end] @ w[g] + (b[g] if b.dim() == 2 else b))
@@ -93,7 +93,7 @@ CASES = _cases()
 
 
 def drawn(case: Case) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[int, ...]]:
-    """Return arguments, tangents, and the numbers of the arguments."""
+    """Return arguments, tangents, and indices of the arguments."""
     torch.manual_seed(0)
     given = tuple(torch.randn(shape, dtype=torch.float64) for shape in case.shapes)
     return given, tuple(torch.randn_like(x) for x in given), tuple(range(len(given)))
@@ -120,7 +120,7 @@ def test_tangents(name: str) -> None:
     compare(dual, case)
     compare(lambda function: jvp(function, given, tangents), case)
     compare(lambda function: jacfwd(function, every)(*given), case)
-    for place in every:  # of one argument alone
+    for place in every:  # with respect to one argument
 
         def of_one(function: Callable[..., Any], place: int = place) -> Any:
             rest = given[:place], given[place + 1 :]
@@ -144,7 +144,7 @@ def test_gradients_within_func(name: str) -> None:
     each = [grad(loss(case.theirs), every)(*one) for one in (given, others)]
     expected = tuple(map(torch.stack, zip(*each, strict=True)))
     torch.testing.assert_close(vmap(grad(loss(case.ours), every))(*batch), expected)
-    # Of each sample, with weights that all have in common.
+    # Gradients per sample, with shared weights.
     first = (0, *(None for _ in every[1:]))
     samples = vmap(grad(loss(case.ours), every), first)(batch[0], *given[1:])
     each = [grad(loss(case.theirs), every)(x, *given[1:]) for x in batch[0]]
@@ -229,7 +229,7 @@ def test_batches_within_batches() -> None:
         torch.testing.assert_close(vmap(layer)(a[0], w, bias), expected)
         torch.testing.assert_close(vmap(layer, (0, None, None))(a[0], w[0], bias[0]),
                                    layer(a[0], w[0], bias[0]))  # fmt: skip
-    # An epilogue with several results, which the graph of an operator could not have.
+    # An epilogue with several results, which an operator's graph does not support.
     both = lambda acc: (acc, acc * 2)  # noqa: E731
     found = vmap(lambda a, b: cg.gemm("NN", a, b, epilogue=both))(a[0], b[0])
     torch.testing.assert_close(found[1], 2 * a[0] @ b[0])

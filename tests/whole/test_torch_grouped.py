@@ -1,4 +1,4 @@
-"""``cute_gemm.torch.grouped_mm``: results, gradients, and the operator's word."""
+"""Test ``cute_gemm.torch.grouped_mm``: results, gradients, and the operator."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def wanted(*shape: int, dtype: Any = torch.float64) -> Any:
 
 
 def loop(ragged: str, x: Any, w: Any) -> Any:
-    """The same by PyTorch, group by group."""
+    """Compute the same with PyTorch, group by group."""
     parts = [slice(0, 2), slice(2, 2), slice(2, 9)]
     if ragged == "M":
         return torch.cat([x[part] @ w[g] for g, part in enumerate(parts)])
@@ -79,14 +79,14 @@ def test_rows_behind_the_last_group_are_not_in_the_bias_gradient(shape: tuple[in
     x, w, b = wanted(9, 5), wanted(3, 5, 4), wanted(*shape)
     g = torch.randn(9, 4, dtype=torch.float64)
     of_groups = torch.stack([g[:2].sum(0), g[:0].sum(0), g[2:7].sum(0)])
-    g[7:] = torch.nan  # of no group
+    g[7:] = torch.nan  # rows without a group
     (found,) = torch.autograd.grad(cgt.grouped_mm(x, w, ends, b), b, g)
     torch.testing.assert_close(found, of_groups if len(shape) == 2 else of_groups.sum(0))
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 3)])
 def test_bias_with_as_many_columns_as_groups(shape: tuple[int, ...], ends: Any) -> None:
-    """(N,) is a bias of each column, not of each group; (G, N) one of each group and column."""
+    """Test that (N,) is a bias of each column, and (G, N) one of each group and column."""
     x, w, b = wanted(9, 5), wanted(3, 5, 3), wanted(*shape)
     rows = b.expand(3, 3).repeat_interleave(torch.tensor([2, 0, 7]), 0)
     found, expected = cgt.grouped_mm(x, w, ends, b), loop("M", x, w) + rows
@@ -98,7 +98,7 @@ def test_bias_with_as_many_columns_as_groups(shape: tuple[int, ...], ends: Any) 
 
 @pytest.mark.parametrize("ragged", list(SHAPES))
 def test_zeros_behind_the_last_group(ragged: str) -> None:
-    """In results, gradients and tangents of both modes, whatever lies in what is of no group."""
+    """Test results, gradients and tangents of both modes, with NaN in rows without a group."""
     ends = torch.tensor([2, 2, 7], dtype=torch.int32)
     x, w = (wanted(*shape) for shape in SHAPES[ragged])
     b = wanted(3, 4) if ragged == "M" else None
@@ -129,7 +129,7 @@ def test_zeros_behind_the_last_group(ragged: str) -> None:
 
 
 def test_training_with_padding_rows() -> None:
-    """A loss of all rows is finite in each step, where unwritten rows would make it NaN."""
+    """Test that the loss of all rows is finite. Unwritten rows would make it NaN."""
     torch.manual_seed(0)
     w, bias = wanted(3, 8, 8, dtype=torch.float32), wanted(8, dtype=torch.float32)
     optimizer = torch.optim.SGD([w, bias], lr=1e-2)

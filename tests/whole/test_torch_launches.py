@@ -1,4 +1,4 @@
-"""Kept launches of layers: on the CPU, where what stands for a launch computes at its addresses."""
+"""Test cached launches of layers on the CPU, with fake launches that compute at their addresses."""
 
 import ctypes
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ ops = torch.ops.cute_gemm
 
 
 def at_address(like: torch.Tensor, address: int) -> torch.Tensor:
-    """Return the tensor at an address that lies as another one does."""
+    """Return a tensor at an address, with the layout of another tensor."""
     last = sum((extent - 1) * step for extent, step in zip(like.shape, like.stride(), strict=True))
     memory = (ctypes.c_char * ((last + 1) * like.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=like.dtype).as_strided(like.shape, like.stride())
@@ -24,7 +24,7 @@ def at_address(like: torch.Tensor, address: int) -> torch.Tensor:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Addresses of the launches that were started; the CPU's tensors are taken for a GPU's."""
+    """Return addresses of launches. Tensors of the CPU are treated as a GPU's."""
     addresses: list[tuple[int, ...]] = []
 
     def recent(words: Any, A: Any, B: Any, keywords: dict[str, Any]) -> Any:
@@ -58,7 +58,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         return SimpleNamespace(executable=executable, numbers=(), stream=lambda: 7, order=places)
 
     monkeypatch.setattr(launches, "_on_gpu", lambda x: True)
-    monkeypatch.setattr(launches, "_ALIGNMENT", 16)  # which the CPU's tensors are aligned to
+    monkeypatch.setattr(launches, "_ALIGNMENT", 16)  # the alignment of the CPU's tensors
     monkeypatch.setattr(launches, "recent_call", recent)
     monkeypatch.setattr(reused, "torch_launches", type(reused.torch_launches)(64))
     return addresses

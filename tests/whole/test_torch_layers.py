@@ -1,4 +1,4 @@
-"""Layers of ``cute_gemm.torch``: bits of the unfused program, gates, functions as activations."""
+"""Test layers of ``cute_gemm.torch``: unfused bits, gates, and functions as activations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -83,7 +83,7 @@ def test_on_the_cpu_it_is_that_program(name: str, dtype: Any) -> None:
 def test_gradients_are_those_of_the_program() -> None:
     given = [random(*shape, dtype=torch.bfloat16, grad=True) for shape in ((16, 8), (12, 8), (12,))]
     for name, activation in ACTIVATIONS.items():
-        if name in ("relu2", "silu", "swiglu", "hardswish"):  # PyTorch's is written otherwise here
+        if name in ("relu2", "silu", "swiglu", "hardswish"):  # computed differently here
             continue
         g = random(16, 6 if name in GATED else 12, dtype=torch.bfloat16)
         found = torch.autograd.grad(ct.linear(*given, name, unfused_bits=True), given, g)
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_the_program() -> None:
 
 
 def test_what_is_fused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keywords of `gemm`, with the order of summation of the product that the program has."""
+    """Test the arguments of `gemm`, with the program's order of summation."""
     seen: list[Any] = []
 
     def spied(*words: Any, **keywords: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``main_grad``: gradients of weights that products add to a tensor in place."""
+"""Test ``main_grad``: gradients of weights that products accumulate in place."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError, St
 torch = pytest.importorskip("torch")
 cgt = pytest.importorskip("cute_gemm.torch")
 
-#: Type of x and w, of ``main_grad``, and how far sums in other orders may be apart.
+#: Type of x and w, of ``main_grad``, and a tolerance for other orders of summation.
 KINDS = (
     (torch.bfloat16, torch.float32, 2e-2), (torch.float16, torch.float32, 2e-3),
     (torch.float32, torch.float32, 1e-5), (torch.float64, torch.float64, 1e-12),
@@ -25,7 +25,7 @@ def random(*shape: int, dtype: Any = torch.float32, wanted: bool = True) -> Any:
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_of_a_layer(turned: bool, activation: str | None, kinds: Any) -> None:
-    """Of three batches, beside those of ``w.grad``; what was there stays in the sum."""
+    """Compare three batches with ``w.grad``. The initial value stays in the sum."""
     torch.manual_seed(0)
     kind, wide, apart = kinds
     w, b = random(8, 16, dtype=kind), random(8, dtype=kind)
@@ -66,7 +66,7 @@ SHAPES = {"M": ((9, 5), (3, 5, 4)), "N": ((3, 4, 5), (5, 9)), "K": ((4, 9), (9, 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("ragged", list(SHAPES))
 def test_of_groups(ragged: str, turned: bool, tail: str) -> None:
-    """Of groups of which one is empty; what is of no group keeps what it has."""
+    """Test groups, one of which is empty. Elements without a group do not change."""
     torch.manual_seed(2)
     ends = torch.tensor([2, 2, 7], dtype=torch.int32)
     first, second = SHAPES[ragged]
@@ -102,14 +102,14 @@ def test_of_an_mlp(activation: Any) -> None:
     assert w1.grad is None and w2.grad is None and b1.grad is not None
     expected = torch.autograd.grad(cgt.mlp(x, w1, b1, w2, None, activation), (w1, w2), g)
     torch.testing.assert_close((first - 1, second - 1), expected, rtol=1e-5, atol=1e-5)
-    # One of both.
+    # Only one of both has main_grad.
     second.fill_(1)
     cgt.mlp(x, w1, b1, w2, None, activation, main_grad2=second).backward(g)
     torch.testing.assert_close((w1.grad, second - 1), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_module_as_megatron_has_it() -> None:
-    """Its hooks run in backward, with what says that the gradient was added."""
+    """Test hooks as in Megatron, which run in backward with a flag that the gradient was added."""
     torch.manual_seed(4)
     layer = cgt.Linear(16, 8, activation="silu", dtype=torch.bfloat16, accumulate_main_grad=True)
     assert "accumulate_main_grad=True" in repr(layer)
@@ -163,7 +163,7 @@ def test_in_autocast_and_checkpoints() -> None:
 
 
 def test_compiled() -> None:
-    """Also of groups, with shapes that change; the sum in place is in the graph of backward."""
+    """Test also groups, with dynamic shapes. The in-place sum is in the backward graph."""
     torch.manual_seed(6)
     layer = cgt.Linear(16, 16, activation="gelu", accumulate_main_grad=True)
     w, ends = random(2, 16, 4), torch.tensor([2, 5], dtype=torch.int32)
@@ -225,7 +225,7 @@ def test_refused() -> None:
 
 
 def test_graphs_have_no_other_node() -> None:
-    """An ``alias`` of what an operator writes to is an assertion in inductor that fails."""
+    """Test graphs: an ``alias`` of an operator's output would fail an assertion of inductor."""
     tensors = torch.ones(8, 16), torch.randn(3, 8), torch.randn(3, 16)
     trace = torch.fx.experimental.proxy_tensor.make_fx
     for function, given in (

@@ -1,4 +1,4 @@
-"""``scale_a=`` and ``scale_b=`` of `gemm` in PyTorch's graphs, and differentiated, on the CPU."""
+"""Test ``scale_a=`` and ``scale_b=`` of `gemm` in PyTorch's graphs, with gradients, on the CPU."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_numbers_are_compiled() -> None:
 @pytest.mark.parametrize("recipe", [name for name in SHAPES if name != "blocks"])
 def test_operands_and_scales_are_differentiable(recipe: str) -> None:
     _, _, a, b = given(recipe)
-    # Scales are float32: what they are of is differentiated beside the same product by PyTorch.
+    # Scales are float32. Gradients of A and B are compared with those of PyTorch's product.
     A, B = torch.randn(M, 8, requires_grad=True), torch.randn(N, 8, requires_grad=True)
     a, b = (x.requires_grad_() for x in (a, b))
     wide = (a[:, None], b[:, None]) if recipe == "vector" else (a, b)

@@ -1,4 +1,4 @@
-"""Tensors that are not plain memory, what calls leave of those that are, and saved programs."""
+"""Test tensors that are not plain memory, side effects of calls, and saved programs."""
 
 import copy
 import io
@@ -33,7 +33,7 @@ def several(acc: Any, bias: Any) -> Any:
 
 
 Make = Callable[..., Any]
-#: Calls, of what makes a tensor of a shape, and the products' operations.
+#: Calls as functions of a factory of tensors, and the operations of their products.
 CALLS: dict[str, tuple[Callable[[Make], Any], int]] = {
     "gemm": (lambda make: cg.gemm("NT", make(6, 4), make(5, 4)), 240),
     "rows": (lambda make: cg.gemm("TN", make(4, 6), make(4, 5), order="C"), 240),
@@ -67,7 +67,7 @@ def maker(grad: bool, **where: Any) -> Make:
     return lambda *shape: torch.randn(shape, requires_grad=grad, **where)
 
 
-# ---- shapes without data ------------------------------------------------------------------------
+# ---- shapes without data -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -128,7 +128,7 @@ def test_flops_of_calls_in_place() -> None:
     A, B, C, D = make(6, 4), make(4, 5), make(6, 5), make(6, 5)
     with FlopCounterMode(display=False) as counter:
         assert cg.gemm("NN", A, B, C) is C
-        cg.grouped_gemm("NN", A, make(2, 4, 5), ENDS)  # has no operator, and runs
+        cg.grouped_gemm("NN", A, make(2, 4, 5), ENDS)  # runs without an operator
     torch.testing.assert_close(C, A @ B)
     assert counter.get_total_flops() == 240
     with FlopCounterMode(display=False):
@@ -136,7 +136,7 @@ def test_flops_of_calls_in_place() -> None:
     torch.testing.assert_close(bias, A @ B + D[0])
 
 
-# ---- tensors of other kinds ---------------------------------------------------------------------
+# ---- other kinds of tensors ----------------------------------------------------------------------
 
 
 def _odd() -> dict[str, tuple[Any, type[Exception], str]]:
@@ -193,7 +193,7 @@ def test_subclasses() -> None:
     assert isinstance(both.grad, TwoTensor)
 
 
-# ---- what a call leaves of its arguments --------------------------------------------------------
+# ---- side effects on arguments -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*CALLS, "into", "plan", "grouped_gemm", "interpreter"])
@@ -248,7 +248,7 @@ def test_host_arrays_keep_their_tensors() -> None:
     assert (array == 7).all()
 
 
-# ---- layers that are kept -----------------------------------------------------------------------
+# ---- copied and saved layers ---------------------------------------------------------------------
 
 
 def test_layers_are_copied_and_saved() -> None:

@@ -1,4 +1,4 @@
-"""``trace``: the method, the backend and the command; kernels of one's own, and their faults."""
+"""Test ``trace``: the method, the backend and the command; users' kernels, and their faults."""
 
 import json
 import re
@@ -51,11 +51,11 @@ def test_the_interpreter_is_a_backend() -> None:
 
 
 def test_bit_for_bit_what_the_instructions_give() -> None:
-    """One FMA after another, in the order of k: float32 rounds after each."""
+    """Test FMAs in the order of k, each rounded to float32."""
     A, B = operands()
     C = cg.gemm("NN", A, B, kernel="naive", backend="interpreter")
     sums = np.zeros((70, 45), np.float32)
-    for k in range(37):  # a product of float32 is exact in float64, and so is the sum's rounding
+    for k in range(37):  # float64 has float32 products exactly, and the sum is rounded once
         product = A[:, k, None].astype(np.longdouble) * B[None, k, :].astype(np.longdouble)
         sums = (product + sums).astype(np.float32)
     assert np.array_equal(C, sums)
@@ -73,7 +73,7 @@ def test_a_trace_computes_in_place() -> None:
 
 
 def test_a_trace_from_a_base_offset() -> None:
-    """A view's own address is not a GPU's, where its copy lies; ``base_offset`` says another."""
+    """Test that ``base_offset`` replaces the view's own address."""
     A, B = operands("float16")
     view = np.concatenate((A.ravel()[:1], A.ravel()))[1:].reshape(A.shape)
     given: dict[str, Any] = {"kernel": "sm80_pipeline", "arch": "sm_80", "backend": "cpu"}
@@ -114,7 +114,7 @@ def test_requests_lane_by_lane() -> None:
     A, B = np.ones((64, 40), "f4"), np.ones((40, 64), "f4")
     trace = cg.plan("NN", A, B, kernel="naive", arch="sm_80", backend="cpu").trace(A, B)
     first = trace.requests("A", cta=0, warp=1)[0]
-    # A warp lies along n: all lanes read the same element of A's second row.
+    # The warp is along n: all lanes read the same element of A's second row.
     assert (first.instruction, first.bits) == ("ld.global", 32)
     assert set(first.offsets.tolist()) == {40 * 4} and first.elements is not None
     assert first.elements.tolist() == [[1, 0]] * 32
@@ -182,7 +182,7 @@ def test_a_long_trace_shows_how_far_it_is(
 
     def update(self: Progress, task: int, description: str, completed: int, total: int) -> None:
         told.append((description, completed, total))
-        while not self.live.is_started:  # patience ends in a thread of its own
+        while not self.live.is_started:  # a thread determines when the bar is shown
             time.sleep(0.001)
 
     monkeypatch.setenv("TERM", "xterm")
@@ -211,7 +211,7 @@ def test_a_wrong_prediction_is_a_difference(
 
 @pytest.fixture
 def axpy(tmp_path: Path) -> dict[str, str]:
-    """Another kernel, right and with a race."""
+    """Return another kernel, with and without a race."""
     found = {}
     for name, other in (("right", "0"), ("race", "32")):
         path = tmp_path / f"{name}.ptx"
@@ -251,7 +251,7 @@ def test_a_kernel_of_ones_own(
 
 
 def test_a_kernel_of_ones_own_in_cuda(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """It does what its PTX does; what NVRTC does not compile is one sentence with the line."""
+    """Test that CUDA C++ gives the results of its PTX, and that errors of NVRTC name the line."""
     file = tmp_path / "axpy.cu"
     (tmp_path / "other.h").write_text("#define OTHER 0\n")
     file.write_text(f'#include "other.h"\n#include <cuda_fp16.h>\n{AXPY}')
@@ -264,7 +264,7 @@ def test_a_kernel_of_ones_own_in_cuda(tmp_path: Path, capsys: pytest.CaptureFixt
         assert said["entry"] == "axpy" and said["arrays"][1]["changed"] == 300
     (tmp_path / "other.h").write_text("#define OTHER 32\n")
     assert main(words) == 1
-    # By the line of the source, and by that of the PTX.
+    # The lines of the source and of the PTX.
     said = capsys.readouterr().err
     assert re.match(r"cute-gemm: axpy.cu\(9\), PTX line \d+: ld.shared.f32 .*race", said)
 
@@ -282,7 +282,7 @@ def test_a_kernel_of_ones_own_in_cuda(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_fault_in_an_inlined_function_of_a_header(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """The line of the file that calls it."""
+    """Test that the message names the line of the calling file."""
     (tmp_path / "other.h").write_text(
         "\n__device__ inline float other(float const* x, int i) {\n  return x[i];\n}\n"
     )
@@ -314,7 +314,7 @@ def test_an_error_of_a_template_is_short(tmp_path: Path, capsys: pytest.CaptureF
     assert len(json.loads(capsys.readouterr().out)["error"]["log"]) > 3000
 
 
-#: Of "x=FILE.npy": what is in the file, and what is said of it.
+#: Content of FILE.npy in "x=FILE.npy", and the error message.
 FILES: dict[str, tuple[Any, str]] = {
     "missing": (None, "cannot be read: No such file or directory; expected what np.save wrote"),
     "empty": (b"", "is not an array that NumPy reads; expected what np.save wrote"),
@@ -454,7 +454,7 @@ def test_a_request_of_a_kernel_of_ones_own(
 
 
 def test_atomics_of_a_kernel_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """One whose result nobody reads, and one whose result is stored."""
+    """Test an atomic whose result is unused, and one whose result is stored."""
     text = AXPY.replace("y[i] += a *", "y[i] = atomicAdd(y + 1024, 1.f) + a *").replace(
         "held[threadIdx.x] = x[i]", "held[threadIdx.x] = x[i]; atomicAdd(y + i / 2, x[i])"
     )

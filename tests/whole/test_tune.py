@@ -1,4 +1,4 @@
-"""Measured choices, on a GPU whose kernels take the time that a test says, and on disk."""
+"""Test tuning on a fake GPU whose kernels take given times, and tuned configs on disk."""
 
 import builtins
 import json
@@ -30,13 +30,13 @@ from cute_gemm.problem.parts.packing import DIRECT
 from cute_gemm.run import driver
 from cute_gemm.toolchain import cache
 
-# -- the choice -------------------------------------------------------------------------------
+# -- selection --------------------------------------------------------------------------------
 
 
 def test_the_fastest_of_the_cheapest_is_taken_from_then_on(device: Device, monkeypatch) -> None:
     predicted = cg.plan("TN", **SQUARE)
     best = fastest(device, 3)
-    device.takes(predicted.candidates()[8], 0.5)  # which is not among the eight that are measured
+    device.takes(predicted.candidates()[8], 0.5)  # not among the eight measured candidates
     found = cg.plan("TN", **SQUARE, tune=True)
     assert found.config == best.config != predicted.config
     assert found.measured == (
@@ -74,7 +74,7 @@ def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
 def test_what_calls_kept_is_dropped_where_a_selection_is_measured(
     device: Device, monkeypatch
 ) -> None:
-    """Else calls, and layers of PyTorch, would go on with the config that was predicted."""
+    """Test caches of calls, which would keep the predicted config."""
     for name in ("plans", "recent_calls", "torch_launches"):
         monkeypatch.setattr(reused, name, type(reused.plans)(64))
         getattr(reused, name)["key"] = "of a call before"
@@ -126,7 +126,7 @@ def test_scales_are_measured_and_part_of_the_question(device: Device) -> None:
     for kind in (None, "tensor", "row", "128x128"):
         assert cg.plan("TN", **FP8, scale_a=kind, scale_b="128x128").measured is None
     assert cg.plan("TN", **FP8, compute="fast_accum").measured is None
-    # Neither answer is in the place of the other.
+    # The two results have separate keys.
     cg.plan("TN", **FP8, scale_a="128x128", scale_b="128x128", tune=True)
     assert cg.plan("TN", **FP8, **scales).measured
 
@@ -142,7 +142,7 @@ def test_again_measures_again(device: Device) -> None:
     best = fastest(device, 3)
     assert cg.plan("TN", **SQUARE, tune=True).config == best.config
     device.takes(best, 3.0)
-    better = fastest(device, 6)  # of the order after the first measurement
+    better = fastest(device, 6)  # in the order after the first measurement
     assert cg.plan("TN", **SQUARE, tune=True).config == best.config
     assert cg.plan("TN", **SQUARE, tune=Tuning(again=True)).config == better.config
     assert cg.plan("TN", **SQUARE).config == better.config
@@ -225,7 +225,7 @@ def test_an_algorithm_is_part_of_the_selection(
     assert (row["pack"], row["split_k"]) == best.algorithm
 
 
-# -- what is measured -------------------------------------------------------------------------
+# -- measurement ------------------------------------------------------------------------------
 
 
 def test_what_fails_is_left_out(device: Device) -> None:
@@ -250,7 +250,7 @@ def test_where_nothing_runs_nothing_is_stored(device: Device, place: Path) -> No
 
 def test_a_kernel_that_fails_while_it_runs_is_named(device: Device, monkeypatch) -> None:
     def fail(_: int) -> None:
-        device.gpu.code = 700  # memory cannot be freed then
+        device.gpu.code = 700  # then memory cannot be freed
         raise LaunchError("waiting for device 0 failed")
 
     monkeypatch.setattr(driver, "synchronize", fail)
@@ -286,7 +286,7 @@ def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monk
     places = {place for _, place in device.ran[:-1]}
     assert places == {(held[0] + 2, held[1] + 16, held[2])}
     device.ran.clear()
-    # Of a batch the first one counts, though the others are less aligned.
+    # The first matrix of a batch determines the alignment, although the others are less aligned.
     steps = 2 * 64 * 96 + 2, 2 * 64 * 80, 2 * 96 * 80
     batch = [
         FakeCupy(x.data.ptr, (3, *x.shape), step=step) for x, step in zip(given, steps, strict=True)
@@ -417,7 +417,7 @@ def test_without_a_gpu_it_is_an_error(place: Path, monkeypatch) -> None:
 
 
 def damaged(found: dict[str, Any], how: str) -> str:
-    """The file's text, with something wrong."""
+    """Return the file's text with an error."""
     (row,) = found["configs"].values()
     if how == "cut":
         return json.dumps(found)[:-20]
@@ -453,7 +453,7 @@ def damaged(found: dict[str, Any], how: str) -> str:
 def test_what_is_damaged_or_foreign_counts_as_not_there(
     device: Device, place: Path, monkeypatch, how: str
 ) -> None:
-    """What is foreign without a word: an older version may have written it."""
+    """Test damaged files. Files of another version are ignored without a warning."""
     monkeypatch.setattr(cache, "_warned", set())
     predicted, best = cg.plan("TN", **SQUARE), fastest(device, 3)
     cg.plan("TN", **SQUARE, tune=True)
@@ -484,7 +484,7 @@ def test_each_gpu_has_a_file(device: Device, place: Path, monkeypatch) -> None:
 
 def test_what_others_stored_meanwhile_stays(device: Device, monkeypatch) -> None:
     cg.plan("TN", **SQUARE, tune=True)
-    for known in ({}, {"NVIDIA H200": {}}):  # two processes, which read the file or found none
+    for known in ({}, {"NVIDIA H200": {}}):  # two processes, with and without the file's content
         monkeypatch.setattr(tuned, "_tuned", known)
         cg.plan("NN" if known else "NT", **SQUARE, tune=True)
     anew(monkeypatch)

@@ -1,4 +1,4 @@
-"""Type checkers know every argument of the public functions, and the type of the result."""
+"""Test that type checkers know every argument of public functions, and the type of the result."""
 
 import inspect
 import subprocess
@@ -54,7 +54,7 @@ STUBS = {
     "cupy": "class ndarray:\n"
     "    @property\n    def __cuda_array_interface__(self) -> dict[str, object]: ...\n",
 }
-#: Modules whose types matter here. To follow the imports of the others takes a minute.
+#: Modules whose types are checked. Following the imports of the others takes a minute.
 FOLLOWED = (
     "cute_gemm", "cute_gemm.api", "cute_gemm.arrays.base", "cute_gemm.call", "cute_gemm.jax",
     "cute_gemm.problem.epilogue.functions", "cute_gemm.problem.epilogue.fuse",
@@ -68,7 +68,7 @@ follow_imports = skip
 [mypy-{",".join(FOLLOWED)}]
 follow_imports = silent
 """
-#: Each line with a comment is an error, and each line without is not.
+#: Each line with a comment is an error, and each line without one is not.
 CALLS = """
 from typing import Any
 

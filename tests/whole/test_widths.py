@@ -1,4 +1,4 @@
-"""What commands print on terminals of any width: every word is whole, and there at each width."""
+"""Test the output of commands on terminals of any width: every word is complete at each width."""
 
 import io
 import re
@@ -49,7 +49,7 @@ PROFILE = Profile(
 
 
 class Terminal(io.StringIO):
-    """What claims to be one."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -57,7 +57,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def printed(monkeypatch):
-    """Return a function: (what prints, width of the terminal) -> what was printed."""
+    """Return a function: (function that prints, width of the terminal) -> output."""
 
     def call(prints, width: int) -> str:
         monkeypatch.setenv("COLUMNS", str(width))
@@ -70,14 +70,14 @@ def printed(monkeypatch):
 
 
 def words(text: str) -> set[str]:
-    """All of a text but its rules, and the time that a build took."""
+    """Return all words of a text except rules, and without times of builds."""
     text = re.sub(r"(cached, )?[\d.]+ m?s(: |, )", "", text)
     return {word for word in text.split() if set(word) != {"-"}}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_cuts_nothing(command, printed, monkeypatch, tmp_path):
-    if command in ("doctor", "cache"):  # they count builds: of a cache that no other test writes
+    if command in ("doctor", "cache"):  # they count builds: use a cache without other tests
         monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path))
     whole = printed(lambda: cli.main(COMMANDS[command]), WIDE)
     for width in WIDTHS:
@@ -96,7 +96,7 @@ def test_what_a_gpu_found_is_not_cut(found, printed):
 
 
 def check(text: str, whole: str, width: int) -> None:
-    """Every word of a text is there, and what is wider than the terminal is one word."""
+    """Check that every word is present, and that only single words exceed the width."""
     assert text.isascii()
     assert words(text) == words(whole)
     for number in re.findall(r"[\d.,]+ (?:%|us|[kMGT]B|bits)(?![\w/])", whole):
