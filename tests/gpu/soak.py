@@ -8,8 +8,8 @@ four streams. Elements are small integers, so that every result is exact. Each p
 computed once; then random ones are called until the time is over. On a GPU, all kernels are
 unloaded and all caches between calls are cleared at the beginning of the fifth of ten parts of the
 time. For each part the script prints the memory of the process, of the device and of each library's
-allocator, and percentiles of a call's host time. It exits with 1 if a result is wrong, or if from the third part to the last
-the memory grows by a tenth or the median time by a half.
+allocator, and percentiles of a call's host time. It exits with 1 if a result is wrong, or if from
+the third part to the last the memory grows by a tenth or the median time by a half.
 """
 
 import gc
