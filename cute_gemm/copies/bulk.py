@@ -59,14 +59,14 @@ def bulk_access(
     if tile is None:
         raise OptionError(f"tile is missing; expected the box of atom {name.text!r}: (128, 64)")
     alignment = tensor_alignment("tensor", printed, "global", kind, size, base_alignment)
-    if begun(alignment, start, bits) < min(alignment, tma.ALIGNMENT):
+    first = begun(alignment, start, bits)
+    if first < min(alignment, tma.ALIGNMENT):
         raise OptionError(
             f"tensor begins at element {start} of the matrix; expected coordinates of a "
             f"multiple of {tma.ALIGNMENT} bytes"
         )
-    alignment = begun(alignment, start, bits)
     extents = layout.extents[0], layout.extents[1]
-    place = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], alignment)
+    place = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], first)
     target = None if smem is None else as_printed(smem, values).layout
     box = extents_of(tile)
     if packing:

@@ -17,12 +17,12 @@ from cute_gemm.access import gmem
 from cute_gemm.access.fix import Fix
 from cute_gemm.copies.arguments import ALIGNMENT, Copy, undivided
 from cute_gemm.copies.atoms import atom_name
-from cute_gemm.copies.evaluate import asked_width, evaluated
+from cute_gemm.copies.evaluate import evaluated
 from cute_gemm.copies.partners import NamedPartner, buffer_of
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, column_major, row_major
+from cute_gemm.cute.layout import Layout, compact
 from cute_gemm.fixes import smem as layouts
 from cute_gemm.fixes.search import (
     TilePlacement,
@@ -329,7 +329,7 @@ class CopySearch:
             [_pattern(copy, extents) for copy in copies if copy.covers(extents)]
             for copies in (asked, now)
         ]
-        for width in dict.fromkeys((asked_width(self.copy), self.tiled.values)):
+        for width in dict.fromkeys((self.copy.atom.asked(self.copy.size), self.tiled.values)):
             patterns = self.patterns(self.copy, width)
             yield from ([*patterns, *others] for others in partners if patterns and others)
             if patterns and not self.named:
@@ -377,7 +377,7 @@ def _threads(copy: Copy, threads: int, layout: Layout) -> Iterator[Change]:
     for axis in _along(layout):
         run = min(widest(copy), choose.run(layout.table(), axis))
         for width in (1 << bit for bit in reversed(range(run.bit_length()))):
-            value = row_major(1, width) if axis else column_major(width, 1)
+            value = compact(axis, width)
             orders = _orders(layout.extents, axis, width, threads, copy.space == "shared")
             for order in orders if several else islice(orders, 1):
                 tiled = gmem_tiled_copy(universal("", 8 * copy.size), 8 * copy.size, order, value)
@@ -405,10 +405,9 @@ def _orders(
             continue
         if extents[1 - axis] % (threads // lanes):
             continue
-        shape = (threads // lanes, lanes) if axis else (lanes, threads // lanes)
-        yield row_major(*shape) if axis else column_major(*shape)
+        yield compact(axis, lanes, threads // lanes)
         if both and 1 < lanes < threads:
-            yield column_major(*shape) if axis else row_major(*shape)
+            yield compact(1 - axis, threads // lanes, lanes)
 
 
 def _with_threads(copy: Copy, tiled: TiledCopy, bits: int) -> Change:
@@ -433,7 +432,7 @@ def widest(copy: Copy) -> int:
     The width of a reduction does not change: the name of its atom is that of one operation.
     """
     least = 0 if copy.atom.kind == "reduce" else choose.VECTOR // copy.size
-    return max(least, asked_width(copy))
+    return max(least, copy.atom.asked(copy.size))
 
 
 def _in(copy: Copy, layout: Layout, alignment: int) -> tuple[dict[str, Any], Copy]:

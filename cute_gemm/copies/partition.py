@@ -16,7 +16,7 @@ from cute_gemm.copies.packed import Packing
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import LANES, TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, column_major
+from cute_gemm.cute.layout import Layout, column_major, compact
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
 
@@ -77,7 +77,7 @@ def tiled_copy(
         raise OptionError(
             f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
         )
-    elif matrix := choose.matrix_copy(atom.matrix, size, layout.extents, unit_mode(layout)):
+    elif matrix := choose.matrix_copy(atom.matrix, size, layout.extents, choose.unit_mode(layout)):
         return matrix
     else:
         raise OptionError(
@@ -121,20 +121,16 @@ def bijection(argument: str, given: Any) -> Layout:
     """Return a thread or value layout of two modes; raise OptionError if not a bijection."""
     layout = parse(given)
     if layout.rank == 1:
-        shape: Any = layout.shape
-        stride: Any = layout.stride
-        if isinstance(shape, tuple):
-            shape, stride = shape[0], stride[0]
-        layout = Layout((shape, 1), (stride, 0), layout.swizzle)
+        mode = layout[0]
+        layout = Layout((mode.shape, 1), (mode.stride, 0), layout.swizzle)
     if layout.rank != 2:
         raise OptionError(f"{argument} {layout} has {layout.rank} modes; expected 2 or 1")
     table = bounded(argument, layout).table()
-    seen = np.zeros(layout.size, bool)
-    for place in np.ndindex(table.shape):
+    again = np.ones(layout.size, bool)
+    again[np.unique(table, return_index=True)[1]] = False
+    if at := np.flatnonzero(again | (table.ravel() >= layout.size))[:1].tolist():
+        place = np.unravel_index(at[0], table.shape)
         number = table[place]
-        if number < layout.size and not seen[number]:
-            seen[number] = True
-            continue
         wrong = f"{pair(place)} is number {number} of {layout.size}"
         if number < layout.size:
             wrong = f"number {number} has more than one place, {pair(place)} for instance"
@@ -191,19 +187,12 @@ def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
     return np.stack([table % tile[0], table // tile[0]], axis=-1)
 
 
-def unit_mode(layout: Layout) -> int:
-    """Return the mode along which elements are contiguous; 1 if neither is."""
-    axis = choose.contiguous_axis(layout)
-    return 1 if axis is None else axis
-
-
 def _vector(atom: AtomName, layout: Layout, size: int) -> Layout:
     """Return one vector along the contiguous mode, as wide as atom and tensor allow."""
     if atom.matrix is not None:
         raise OptionError(f"values are missing; expected a thread's values for atom {atom.text!r}")
-    axis = unit_mode(layout)
-    width, run = (atom.bits or atom.most) // (8 * size), choose.run(layout.table(), axis)
-    while width > 1 and run % width:
+    axis, width = choose.unit_mode(layout), atom.asked(size)
+    run = choose.run(layout.table(), axis)
+    while run % width:
         width //= 2
-    width = max(width, 1)
-    return Layout((1, width), (0, 1)) if axis else Layout((width, 1), (1, 0))
+    return compact(axis, width)

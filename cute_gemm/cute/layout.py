@@ -6,8 +6,8 @@ inverse, and layouts as C++ text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import log2, prod
 from typing import Union
 
 import numpy as np
@@ -37,6 +37,11 @@ class Swizzle:
         if self.shift >= 0:
             return offset ^ ((offset >> self.shift) & (mask << self.base))
         return offset ^ ((offset & (mask << self.base)) << -self.shift)
+
+    def in_units(self, ratio: float) -> Swizzle | None:
+        """Return the swizzle of offsets in units ``ratio`` times as large; None without one."""
+        base = self.base - log2(ratio)
+        return replace(self, base=int(base)) if base >= 0 and base.is_integer() else None
 
     def __str__(self) -> str:
         return f"Sw<{self.bits},{self.base},{self.shift}>"
@@ -114,6 +119,12 @@ class Layout:
         """Extents and strides of the innermost modes, in order."""
         return tuple(zip(pycute.flatten(self.shape), pycute.flatten(self.stride), strict=True))
 
+    def __getitem__(self, modes: int | slice) -> Layout:
+        """Return the layout of one or several top-level modes."""
+        if not isinstance(self.shape, tuple) or not isinstance(self.stride, tuple):
+            return self
+        return replace(self, shape=self.shape[modes], stride=self.stride[modes])
+
     def __call__(self, *coordinate):  # type: ignore[no-untyped-def]
         """Return the offset of a coordinate: one linear index, or an index per top-level mode.
 
@@ -158,6 +169,11 @@ def column_major(*extents: int) -> Layout:
 def row_major(*extents: int) -> Layout:
     """Return the compact layout with the last mode fastest."""
     return Layout(extents, pycute.prefix_product(extents[::-1])[::-1])
+
+
+def compact(axis: int, along: int, across: int = 1) -> Layout:
+    """Return the compact layout of two modes whose fastest is ``axis``, with ``along`` elements."""
+    return row_major(across, along) if axis else column_major(along, across)
 
 
 def tile_to_shape(atom: Layout, shape: tuple[int, ...]) -> Layout:

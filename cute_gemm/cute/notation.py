@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from math import log2
 from typing import NamedTuple
 
 from cute_gemm.cute.layout import IntTuple, Layout, Swizzle, tile_to_shape
@@ -211,10 +210,10 @@ class _Parser:
 
     def in_elements(self, swizzle: Swizzle, bits: int, column: int) -> Swizzle:
         """Convert a swizzle of byte addresses to offsets in elements of ``bits``."""
-        down = log2(bits / 8)
-        if not down.is_integer() or swizzle.base < down:
+        of_elements = swizzle.in_units(bits / 8)
+        if of_elements is None:
             raise self.unexpected(f"a swizzle of bytes that leaves elements of {bits} bits", column)
-        return Swizzle(swizzle.bits, swizzle.base - int(down), swizzle.shift)
+        return of_elements
 
     def step(self, value: int, column: int) -> int:
         """Return a stride; in a tensor of coordinates, the stride of the matrix for its basis."""
