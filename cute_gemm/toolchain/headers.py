@@ -87,8 +87,7 @@ class CudaHeaders:
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the missing parts."""
-        parts = {"runtime": self.runtime, "crt": self.crt, "cccl": self.cccl}
-        return tuple(name for name, path in parts.items() if path is None)
+        return tuple(name for name in _PARTS if getattr(self, name) is None)
 
     @property
     def cccl_version(self) -> str | None:

@@ -158,8 +158,7 @@ def ptx(unit: TranslationUnit, arch: str, *, lines: bool = False) -> str:
     arch, nvrtc = normalize_arch(arch), _nvrtc()
     # Not through cuda.core, which needs the driver for PTX.
     paths = (*unit.folders, *include_paths())
-    more = {"lineinfo": True} if lines else {}
-    options = _options(arch.replace("sm_", "compute_"), paths, **more).as_bytes("nvrtc")
+    options = _options(arch.replace("sm_", "compute_"), paths, lines).as_bytes("nvrtc")
     _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), UNIT.encode(), 0, [], [])
     try:
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
@@ -279,10 +278,11 @@ def _load_cuda_12() -> None:
                 return
 
 
-def _options(arch: str, paths: tuple[Path, ...], **more: Any) -> Any:
-    """Return ``cuda.core.ProgramOptions`` for every compilation, with more options for one."""
-    include, options = [str(path) for path in paths], OPTIONS | more
-    return cuda_core().ProgramOptions(name=UNIT, arch=arch, include_path=include, **options)
+def _options(arch: str, paths: tuple[Path, ...], lines: bool = False) -> Any:
+    """Return ``cuda.core.ProgramOptions``; ``lines``: with the source line of each instruction."""
+    return cuda_core().ProgramOptions(
+        name=UNIT, arch=arch, include_path=[*map(str, paths)], lineinfo=lines, **OPTIONS
+    )
 
 
 def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Build:
