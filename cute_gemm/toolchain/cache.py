@@ -187,7 +187,7 @@ def locked(key: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
-            _lock(_place(make=True) / f".{key}.lock", stack)
+            _lock(_place() / f".{key}.lock", stack)
         yield
 
 
@@ -308,7 +308,7 @@ def writable() -> str | None:
     import tempfile
 
     try:
-        with tempfile.TemporaryFile(dir=_place(make=True)):
+        with tempfile.TemporaryFile(dir=_place()):
             return None
     except OSError as error:
         return _reason(error)
@@ -509,16 +509,15 @@ def files(pattern: str = f"*{_SUFFIX}") -> list[Path]:
         return []
 
 
-def _place(make: bool = False) -> Path:
-    """Return the directory; OSError if it is missing, cannot be created or is not trusted.
+def _place() -> Path:
+    """Return the directory, which is created if it is missing; OSError if it is not trusted.
 
     Other users must not be able to write to it: cubins are executed.
     """
     place = directory()
-    if make:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            place.mkdir(mode=0o700)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
     status = place.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(f"{place} is not a directory")
@@ -537,7 +536,7 @@ def _trusted(path: Path, status: os.stat_result) -> None:
 
 def _writable() -> Path | None:
     try:
-        return _place(make=True)
+        return _place()
     except OSError as error:
         _warn_unwritten(_reason(error))
         return None
