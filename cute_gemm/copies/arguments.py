@@ -56,6 +56,12 @@ class Copy:
     packing: Packing | None = None
 
     @property
+    def sides(self) -> list[tuple[Layout, int]]:
+        """Layouts and alignments of the tensor and of ``smem``, if the copy has one."""
+        tensor = self.layout, self.alignment
+        return [tensor] if self.smem is None else [tensor, (self.smem, self.smem_alignment)]
+
+    @property
     def units(self) -> str:
         """The unit of counts: bytes or elements."""
         return "bytes" if self.packing else "elements"

@@ -85,11 +85,7 @@ def _fits(tiled: TiledCopy, copy: Copy, misaligned: bool) -> bool:
     return _inside(tiled, copy) and all(
         contiguous(at := tiled.offsets(layout))
         and (misaligned or _aligned(at, alignment, copy.size))
-        for layout, alignment in (
-            (copy.layout, copy.alignment),
-            (copy.smem, copy.smem_alignment),
-        )
-        if layout is not None
+        for layout, alignment in copy.sides
     )
 
 

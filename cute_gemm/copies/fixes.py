@@ -18,7 +18,7 @@ from cute_gemm.access.fix import Fix
 from cute_gemm.copies.arguments import ALIGNMENT, Copy, undivided
 from cute_gemm.copies.atoms import atom_name
 from cute_gemm.copies.evaluate import evaluated
-from cute_gemm.copies.partners import NamedPartner, buffer_of
+from cute_gemm.copies.partners import NamedPartner, assumed_partners, buffer_of
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
@@ -34,7 +34,6 @@ from cute_gemm.fixes.search import (
     search,
 )
 from cute_gemm.fixes.smem import Pattern
-from cute_gemm.fixes.tiles import Partner
 from cute_gemm.rendering.rows import AccessRow, make_row
 
 
@@ -64,7 +63,7 @@ class Tried(NamedTuple):
     @property
     def own(self) -> int:
         """Number of accesses of the copy itself."""
-        return 1 + (self.copy.smem is not None)
+        return len(self.copy.sides)
 
     @property
     def faults(self) -> bool:
@@ -120,32 +119,36 @@ class Tried(NamedTuple):
 
 
 class CopySearch:
-    """The search for fixes of one copy, with its named and assumed partners."""
+    """The search for fixes of one copy, with its named and assumed partners.
 
-    def __init__(
-        self, copy: Copy, named: Sequence[NamedPartner], assumed: Sequence[Partner]
-    ) -> None:
-        self.copy, self.named, self.assumed = copy, named, assumed
+    ``place``: arguments that fixes with another placement of the tensor have in addition.
+    """
+
+    def __init__(self, copy: Copy, named: Sequence[NamedPartner], place: dict[str, Any]) -> None:
         accesses, self.tiled = evaluated(copy)
+        self.copy, self.named, self.place = copy, named, place
+        self.assumed = [] if named else assumed_partners(copy, accesses)
         self.now = self.evaluated(Change((), {}, copy), accesses)
         self.threads = len(copy.tiled.partition)
 
-    def fixes(self) -> list[tuple[Fix, ...]]:
-        """Return the fixes of each access of copy and named partners, fewest changes first."""
+    def rows(self) -> tuple[AccessRow, ...]:
+        """Return the accesses of copy and named partners with their fixes, fewest changes first."""
         now = self.now
-        offered: list[list[Tried]] = []
-        for index, row in enumerate(now.rows):
-            if now.best(index):
-                offered.append([])
-            else:
-                is_global = row.space == "global"
-                offered.append(self.of_global() if is_global else self.of_shared(index))
+        offered = [[] if now.best(index) else self.better(index) for index in range(len(now.rows))]
         # A fix of the tensor's side that changes shared memory may fix the other accesses too.
         for index in range(1, len(offered) if now.own > 1 else 0):
             if not any(tried.rows[index].good for tried in (now, *offered[index])):
                 both = (x for x in offered[0] if "smem" in x.change.arguments)
                 offered[index][:0] = [x for x in both if self.cheaper(x, index)]
-        return [tuple(self.fix(x, index) for x in tried) for index, tried in enumerate(offered)]
+        return tuple(
+            replace(row, fixes=tuple(self.fix(x, index) for x in offered[index]))
+            for index, row in enumerate(now.rows)
+        )
+
+    def better(self, index: int) -> list[Tried]:
+        """Return the fixes of an access."""
+        is_global = self.now.rows[index].space == "global"
+        return self.of_global() if is_global else self.of_shared(index)
 
     # -- trying --------------------------------------------------------------------------------
 
@@ -159,9 +162,8 @@ class CopySearch:
     def tried(self, change: Change, index: int) -> Tried | None:
         """Return an evaluated change; None if illegal or without gain for the access ``index``."""
         words, arguments, copy = change
-        for layout in (copy.layout, copy.smem):
-            if layout is not None and undivided(layout, copy.tiled):
-                return None
+        if any(undivided(layout, copy.tiled) for layout, _ in copy.sides):
+            return None
         written = copy.direction == "store" and not copy.atom.reduces
         if ("tensor" in arguments or written) and copy.aliases():
             return None
@@ -178,10 +180,9 @@ class CopySearch:
         old = self.now
         if new.faults or len(new.rows) != len(old.rows):
             return False
-        layout = buffer_of(new.copy)
+        layout, _ = new.copy.sides[-1]
         for side, partner in enumerate(self.named, old.own):
             after, before = new.rows[side], old.rows[side]
-            assert layout is not None
             if partner.transposed(layout) or (partner.fits(before) and not partner.fits(after)):
                 return False
         legal = [*filter(old.aligned, range(len(old.rows)))]
@@ -215,6 +216,8 @@ class CopySearch:
             # The assumed partners that are free of conflicts after the change.
             assumed = filter(None, (partner.access(layout) for partner in self.assumed))
             sharers = [row for row in map(make_row, assumed) if row.good]
+        if {"tensor", "base_alignment"} & arguments.keys():
+            arguments = self.place | arguments
         return fix_to(", ".join(words), tried.rows[index], sharers, arguments)
 
     # -- global memory -------------------------------------------------------------------------
@@ -295,8 +298,7 @@ class CopySearch:
     def of_shared(self, index: int) -> list[Tried]:
         """Return the fixes of an access of shared memory: another layout, or another copy."""
         copy = self.copy
-        layout = buffer_of(copy)
-        assert layout is not None
+        layout, _ = copy.sides[-1]
         tried: list[Tried | None] = []
         kinds = (layouts.swizzled, layouts.atoms, layouts.padded)[: 1 if layout.offset else 3]
         for kind in kinds:

@@ -41,9 +41,7 @@ class NamedPartner(NamedTuple):
 
     def row(self, copy: Copy) -> SharedAccess:
         """Return its access of the tile of ``copy``, equal to that of the partner by itself."""
-        layout = buffer_of(copy)
-        assert layout is not None
-        alignment = copy.alignment if copy.space == "shared" else copy.smem_alignment
+        layout, alignment = copy.sides[-1]
         access = evaluated(replace(self.alone, layout=layout, alignment=alignment))[0][0]
         assert isinstance(access, SharedAccess)
         extents = zip(copy.extents or layout.extents, layout.extents, strict=True)

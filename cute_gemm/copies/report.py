@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +19,9 @@ from cute_gemm.copies.arguments import (
 from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.bulk import bulk_access
 from cute_gemm.copies.elements import element
-from cute_gemm.copies.evaluate import evaluated
 from cute_gemm.copies.fixes import CopySearch
 from cute_gemm.copies.partition import read_tv, read_values
-from cute_gemm.copies.partners import assumed_partners, named_partners
+from cute_gemm.copies.partners import named_partners
 from cute_gemm.cute.notation import parse
 from cute_gemm.rendering.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.rendering.shown import Paged
@@ -320,25 +319,14 @@ def analyze_copy(
             tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem,
             let, extents, arch, matrix,
         )  # fmt: skip
-        accesses, tiled = evaluated(copy)
         partners = named_partners(copy, reader, writer)
-        assumed = [] if partners else assumed_partners(copy, accesses)
-        fixes = CopySearch(copy, partners, assumed).fixes()
+        place: dict[str, Any] = {}
         if matrix is not None:  # in another placement the tensor has offsets
             offsets = str(read_tensor(tensor, matrix, numbers)[0].layout)
             place = {"tensor": offsets, "matrix": None, "space": copy.space}
-            fixes = [
-                tuple(
-                    replace(fix, change=place | fix.change)
-                    if {"tensor", "base_alignment"} & fix.change.keys()
-                    else fix
-                    for fix in of_row
-                )
-                for of_row in fixes
-            ]
-        accesses += [partner.row(copy) for partner in partners]
-        rows = tuple(map(make_row, accesses, fixes))
-        covered, alignment, whole, packing = tiled.tile, copy.alignment, copy.extents, copy.packing
+        search = CopySearch(copy, partners, place)
+        rows, covered = search.rows(), search.tiled.tile
+        alignment, whole, packing = copy.alignment, copy.extents, copy.packing
         whole = packing.in_elements(whole) if packing and whole else whole
         asked = [(rows[0], copy)]
         asked += zip(rows[len(rows) - len(partners) :], (x.alone for x in partners), strict=True)
