@@ -14,14 +14,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.elements import element, of_bits
 from cute_gemm.copies.packed import Packing
-from cute_gemm.copies.partition import (
-    bounded,
-    bulk_copy,
-    extents_of,
-    pair,
-    read_tv,
-    tiled_copy,
-)
+from cute_gemm.copies.partition import bounded, bulk_copy, extents_of, pair, read_tv, tiled_copy
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, composes
 from cute_gemm.cute.notation import Printed, as_indexed, as_printed

@@ -78,11 +78,8 @@ class Packing:
         return self._scaled(extents, self.bytes, self.elements)
 
     def _scaled(self, given: tuple[int, int], old: int, new: int) -> tuple[int, int]:
-        first, second = (
-            extent // old * new if mode == self.axis else extent
-            for mode, extent in enumerate(given)
-        )
-        return first, second
+        along = given[self.axis] // old * new
+        return (given[0], along) if self.axis else (along, given[1])
 
     def partition(self, tv: Layout, places: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
         """Return coordinates [threads, values, 2] of elements in a tile as those of bytes."""

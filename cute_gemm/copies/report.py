@@ -9,13 +9,7 @@ import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.access.accesses import Direction, GlobalAccess, TmaAccess
-from cute_gemm.copies.arguments import (
-    Copy,
-    on_arch,
-    read_let,
-    read_tensor,
-    understood,
-)
+from cute_gemm.copies.arguments import Copy, on_arch, read_let, read_tensor, understood
 from cute_gemm.copies.atoms import AtomName, Space, atom_name
 from cute_gemm.copies.bulk import bulk_access
 from cute_gemm.copies.elements import element

@@ -100,10 +100,8 @@ class _Parser:
         if coordinates := self.match(self._COORDINATES):
             return self.coordinates(coordinates)
         swizzle: Swizzle | None = None
-        offset = 0
-        closing = ""
-        pointer = self.match(self._DSL_POINTER)
-        if pointer:
+        offset, closing = 0, ""
+        if pointer := self.match(self._DSL_POINTER):
             closing = ">" if (pointer["tensor"] or "").rstrip().endswith("<") else ""
             first = self._DSL_POINTER.groupindex["align"] + 1
             if pointer[first] is not None:
@@ -300,12 +298,10 @@ def _leaves(value: IntTuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple
         yield path or (0,), value
 
 
-def _modes(layout: Layout) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Yield the innermost modes of a layout: the path to each, its extent and its stride."""
-    for (path, extent), (_, stride) in zip(
-        _leaves(layout.shape), _leaves(layout.stride), strict=True
-    ):
-        yield path, extent, stride
+def _modes(layout: Layout) -> list[tuple[tuple[int, ...], int, int]]:
+    """Return the innermost modes of a layout: the path to each, its extent and its stride."""
+    paths = _leaves(layout.shape)
+    return [(path, *mode) for (path, _), mode in zip(paths, layout.leaves, strict=True)]
 
 
 def _alignment(pointer: re.Match[str]) -> int | None:

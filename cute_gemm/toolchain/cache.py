@@ -156,7 +156,7 @@ def _unread(place: Path, name: str, error: OSError) -> str:
         return ""
     if isinstance(error, FileNotFoundError):
         return "" if place.is_dir() else f"{place} does not exist"
-    return str(error) if error.errno is None else f"{place / name}: {error.strerror}"
+    return _reason(error, place / name)
 
 
 def unread() -> list[str]:
@@ -311,7 +311,7 @@ def writable() -> str | None:
         with tempfile.TemporaryFile(dir=_place()):
             return None
     except OSError as error:
-        return _reason(error)
+        return _reason(error, directory())
 
 
 # Files next to the builds -----------------------------------------------------------------------
@@ -457,7 +457,7 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         if temporary is not None:
             _remove(Path(temporary))
-        _warn_unwritten(_reason(error))
+        _warn_unwritten(error)
 
 
 def read(path: Path) -> bytes:
@@ -538,18 +538,18 @@ def _writable() -> Path | None:
     try:
         return _place()
     except OSError as error:
-        _warn_unwritten(_reason(error))
+        _warn_unwritten(error)
         return None
 
 
-def _reason(error: OSError) -> str:
-    return str(error) if error.errno is None else f"{directory()}: {error.strerror}"
+def _reason(error: OSError, path: Path) -> str:
+    return str(error) if error.errno is None else f"{path}: {error.strerror}"
 
 
-def _warn_unwritten(reason: str) -> None:
+def _warn_unwritten(error: OSError) -> None:
     _warn(
-        f"the kernel cache cannot be used ({reason}); kernels are compiled again in each process. "
-        "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
+        f"the kernel cache cannot be used ({_reason(error, directory())}); kernels are compiled "
+        "again in each process. Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
     )
 
 

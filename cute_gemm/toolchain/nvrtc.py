@@ -127,9 +127,7 @@ def _key(unit: TranslationUnit, arch: str, nvrtc: str) -> str:
     return store.key(unit, digest, OPTIONS, arch, nvrtc)
 
 
-@functools.lru_cache(maxsize=8)
-def _digest_of_libraries(paths: tuple[Path, ...]) -> str:
-    return store.headers_digest(paths)
+_digest_of_libraries = functools.lru_cache(maxsize=8)(store.headers_digest)
 
 
 def compile_here(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Built:
@@ -332,9 +330,8 @@ def _from_log(text: str, arch: str) -> CompileError:
     if re.search(r"--gpu-architecture|--nv_arch|-arch\b", text):
         return _unknown_arch(arch, known_archs())
     lines = [line.strip() for line in text.splitlines()]
-    first = next((line for line in lines if re.search(r"\b(error|fatal)\b", line)), "")
-    if not first:
-        first = next((line for line in lines if line), text)
+    decisive = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
+    first = next(filter(None, (*decisive, *lines)), text)
     count = len(re.findall(r": (?:catastrophic )?error\b", text))
     cut = len(first) > _LONGEST
     first = f"{first[:_LONGEST]} ..." if cut else first
